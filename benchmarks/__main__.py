@@ -9,6 +9,8 @@ from benchmarks.questions.events import events
 from benchmarks.questions.fanin import fanin, releases
 from benchmarks.questions.fleet import nodes, profiles
 from benchmarks.questions.floor import floor
+from benchmarks.questions.held import held
+from benchmarks.questions.hooks import hooks
 from benchmarks.questions.horizon import horizon
 from benchmarks.questions.leases import payloads, priorities
 from benchmarks.questions.others import others
@@ -36,9 +38,11 @@ QUESTIONS = (
     others,
     connections,
     batches,
+    hooks,
     chains,
     fanin,
     releases,
+    held,
     waiting,
     submissions,
     cancels,

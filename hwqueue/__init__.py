@@ -24,6 +24,7 @@ from hwqueue.placement import (
     tags,
     trust,
 )
+from hwqueue.retrying import Retrying
 from hwqueue.steps import Suspended
 from hwqueue.types import (
     Assignment,
@@ -68,6 +69,7 @@ __all__ = [
     "Reject",
     "Retry",
     "RetryPolicy",
+    "Retrying",
     "ServicePolicy",
     "Settlement",
     "Snooze",

@@ -55,6 +55,8 @@ class Retry(Exception):
         ConfigError: Both, `after` is no timedelta, or `at` has no time zone.
     """
 
+    ends_attempt = True  # of `hwqueue.retrying`: no call of a step is made again for it
+
     def __init__(
         self, message: str = "", *, after: timedelta | None = None, at: datetime | None = None
     ) -> None:
@@ -70,6 +72,8 @@ class Retry(Exception):
 
 class Reject(Exception):
     """Raised by a handler: the lease can never succeed. It is dead at once, without retries."""
+
+    ends_attempt = True
 
 
 class CommandFailed(Exception):
@@ -103,6 +107,8 @@ class Snooze(Exception):
     Raises:
         ConfigError: Not one of `after` and `at`, `after` is no timedelta, or out of range.
     """
+
+    ends_attempt = True
 
     def __init__(
         self, message: str = "", *, after: timedelta | None = None, at: datetime | None = None

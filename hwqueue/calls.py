@@ -221,7 +221,7 @@ LIST_WORKFLOW_STEPS = _call("list_workflow_steps", _RUN, row=types.WorkflowStep)
 STEP_RESULTS = _call(
     "step_results",
     {**_RUN, "p_step": "text"},
-    {"p_after": "integer", "p_limit": "integer", "p_lease": "uuid"},
+    {"p_after": "integer", "p_limit": "integer", "p_lease": "uuid", "p_state": "text"},
     types.StepResult,
 )
 RUN_INPUT = _call("run_input", _RUN, {"p_lease": "uuid"}, returns="jsonb")
@@ -232,6 +232,7 @@ LIST_WORKFLOW_RUNS = _call(
 )
 GET_RUN_WORKFLOW = _call("get_run_workflow", _RUN, row=types.WorkflowDefinition)
 LIST_STEP_DETAILS = _call("list_step_details", _RUN, row=types.StepDetail)
+LIST_RUN_SIGNALS = _call("list_run_signals", _RUN, {"p_limit": "integer"}, row=types.RunSignal)
 SUMMARISE_RUNS = _call("summarise_runs", {"p_run_ids": "uuid[]"}, row=types.RunProgress)
 PREVIEW_RETRY = _call("preview_retry", _RUN, {"p_options": "jsonb"}, types.RetriedStep)
 LIST_WORKFLOW_VERSIONS = _call(
@@ -253,6 +254,7 @@ SIGNAL_WORKFLOW_RUN = _call(
 ADVANCE_WORKFLOWS = _call(
     "advance_workflows", optional={"p_limit": "integer"}, row=types.AdvanceResult
 )
+TAKE_ENDED_RUNS = _call("take_ended_runs", optional={"p_limit": "integer"}, row=types.EndedRun)
 
 # leases
 SPAWN_LEASE = _call(
@@ -339,7 +341,12 @@ TAKE_SIGNAL = _call(
 SUSPEND_LEASE = _call(
     "suspend_lease",
     _CLAIM,
-    {"p_until": "timestamp with time zone", "p_signal": "text", "p_name": "text"},
+    {
+        "p_until": "timestamp with time zone",
+        "p_signal": "text",
+        "p_name": "text",
+        "p_near": "text",
+    },
 )
 APPEND_LOGS = _call("append_logs", {"p_logs": "jsonb"})
 CLAIM_HINT = _call("claim_hint", {**_QUEUES, **_NODE}, row=types.ClaimHint)
@@ -442,6 +449,7 @@ PENDING_REASONS = _call(
     row=types.PendingReason,
 )
 QUEUE_DEPTH = _call("queue_depth", optional=_QUEUE, row=types.QueueDepth)
+RUNNING_LEASES = _call("running_leases", optional=_LIMIT, row=types.RunningLease)
 NODE_USAGE = _call(
     "node_usage", optional={"p_state": "text", **_LIMIT, "p_after": "text"}, row=types.NodeUsage
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import threading
 from collections.abc import (
     AsyncIterator,
@@ -17,10 +16,11 @@ from collections.abc import (
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any, NoReturn, Self
+from functools import partial
+from typing import Any, NoReturn, ParamSpec, Self, overload
 from uuid import UUID
 
-from hwqueue import steps
+from hwqueue import retrying, steps
 from hwqueue.attempt_log import log_line
 from hwqueue.client import AsyncClient, Client
 from hwqueue.client._items import Named, items_of
@@ -28,6 +28,7 @@ from hwqueue.client._json import plain
 from hwqueue.convert import jsonable
 from hwqueue.errors import BadArgument, ConfigError
 from hwqueue.logs import LogLevel, TellLine
+from hwqueue.retrying import Retrying
 from hwqueue.steps import Memory, Suspended, Wait
 from hwqueue.types import (
     AddedItem,
@@ -39,6 +40,8 @@ from hwqueue.types import (
     StepResult,
     SubmittedRun,
 )
+
+P = ParamSpec("P")
 
 Report = dict[str, Any]
 """What a handler has said of its progress, as the database takes it."""
@@ -342,7 +345,29 @@ class LeaseContext(_LeaseFacts):
         found: SubmittedRun = self.ask("add_steps", spec=plain(spec, "spec"))
         return found
 
-    def step(self, name: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Json:
+    @overload
+    def step(
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        /,
+        *args: Any,
+        retry: Retrying | int | None,
+        **kwargs: Any,
+    ) -> Json: ...
+    @overload
+    def step(
+        self, name: str, fn: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Json: ...
+    def step(  # type: ignore[misc]  # P may hold any keyword, retry among them
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        /,
+        *args: Any,
+        retry: Retrying | int | None = None,
+        **kwargs: Any,
+    ) -> Json:
         """Call `fn(*args, **kwargs)` once for the lease, and keep what it returns.
 
         A later run of the handler, after a failure or a suspension, gets the result without the
@@ -354,6 +379,9 @@ class LeaseContext(_LeaseFacts):
                 of the handler: a step that means something else needs another name. A name that is
                 used again in a run is numbered, `charge#2`.
             fn: Returns what has a JSON form, as large as the queue allows params to be.
+            retry: How often it is called again in this run before what it raises fails the attempt:
+                a `Retrying`, or a number of calls. It holds no steps of its own then: they would
+                be numbered on.
 
         Returns: The result as JSON, the same in each run: lists for tuples.
 
@@ -366,7 +394,8 @@ class LeaseContext(_LeaseFacts):
         name = self.memory.name(name)
         if saved := self._found(name):
             return saved.state
-        result = steps.result_of(name, fn(*args, **kwargs))
+        value = retrying.call(name, partial(fn, *args, **kwargs), retry, self.log, self._pause)
+        result = steps.result_of(name, value)
         self.ask("save_checkpoint", name=name, state=result)
         return result
 
@@ -401,7 +430,7 @@ class LeaseContext(_LeaseFacts):
                     self.lease_id, self.claim_token, name, shard=self.claim.shard_id
                 )
 
-    def sleep(self, span: timedelta) -> None:
+    def sleep(self, span: timedelta, *, near: steps.Near = None) -> None:
         """Wait, once for the lease.
 
         Under 30 s the handler waits where it is, and keeps its slot. Otherwise its run ends here,
@@ -410,22 +439,25 @@ class LeaseContext(_LeaseFacts):
 
         Args:
             span: At most 3650 days.
+            near: `self`: a suspended lease prefers the node that it was on for its next run, and
+                waits for it as long as its patience says. None: any node that it may have.
 
         Raises: Suspended, Cancelled, BadArgument.
         SQL: save_checkpoint, or suspend_lease in the worker.
         """
         steps.checked_span(span, "span")
-        wait = Wait(self.memory.name("sleep"), None, span)
+        wait = Wait(self.memory.name("sleep"), None, span, steps.checked_near(near))
         saved = self._found(wait.name)
         if saved is not None and saved.status == "done":
             return
         if saved is not None or span >= steps.IN_PLACE:
             raise Suspended(wait)
-        if self.cancelled.wait(span.total_seconds()):
-            raise Cancelled
+        self._pause(span.total_seconds())
         self.ask("save_checkpoint", name=wait.name, state=None)
 
-    def wait_for(self, signal: str, *, timeout: timedelta | None = None) -> Json:
+    def wait_for(
+        self, signal: str, *, timeout: timedelta | None = None, near: steps.Near = None
+    ) -> Json:
         """Wait until somebody sends the lease a signal, and return the signal's payload.
 
         If it is not there yet the run ends here, by the exception `hwqueue.Suspended`, and no
@@ -435,6 +467,7 @@ class LeaseContext(_LeaseFacts):
         Args:
             signal: As `Client.signal_lease` names it.
             timeout: At most 3650 days; None: it waits for ever, or until the lease's deadline.
+            near: As for `sleep`.
 
         Raises:
             TimeoutError: It did not come in time; later runs raise it again.
@@ -444,11 +477,16 @@ class LeaseContext(_LeaseFacts):
         """
         if timeout is not None:
             steps.checked_span(timeout, "timeout")
-        wait = Wait(self.memory.name(signal), signal, timeout)
+        wait = Wait(self.memory.name(signal), signal, timeout, steps.checked_near(near))
         saved = self._found(wait.name)
         if saved is not None and saved.status != "open":
             return steps.end_of_wait(saved)
         return steps.end_of_taking(wait, self.ask("take_signal", signal=signal, name=wait.name))
+
+    def _pause(self, seconds: float) -> None:
+        """Wait, with the slot kept. Raises: Cancelled."""
+        if self.cancelled.wait(seconds):
+            raise Cancelled
 
     def _found(self, name: str) -> Checkpoint | None:
         if not self.memory.is_read:
@@ -507,13 +545,36 @@ class AsyncLeaseContext(_LeaseFacts):
         found: SubmittedRun = await self.ask("add_steps", spec=plain(spec, "spec"))
         return found
 
-    async def step(self, name: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Json:
+    @overload
+    async def step(
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        /,
+        *args: Any,
+        retry: Retrying | int | None,
+        **kwargs: Any,
+    ) -> Json: ...
+    @overload
+    async def step(
+        self, name: str, fn: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Json: ...
+    async def step(  # type: ignore[misc]  # as above
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        /,
+        *args: Any,
+        retry: Retrying | int | None = None,
+        **kwargs: Any,
+    ) -> Json:
         """See `LeaseContext.step`. `fn` may be async; one that is not runs in the event loop."""
         name = self.memory.name(name)
         if saved := await self._found(name):
             return saved.state
-        value = fn(*args, **kwargs)
-        result = steps.result_of(name, await value if inspect.isawaitable(value) else value)
+        call = partial(fn, *args, **kwargs)
+        value = await retrying.call_async(name, call, retry, self.log, asyncio.sleep)
+        result = steps.result_of(name, value)
         await self.ask("save_checkpoint", name=name, state=result)
         return result
 
@@ -532,10 +593,10 @@ class AsyncLeaseContext(_LeaseFacts):
                     self.lease_id, self.claim_token, name, shard=self.claim.shard_id
                 )
 
-    async def sleep(self, span: timedelta) -> None:
+    async def sleep(self, span: timedelta, *, near: steps.Near = None) -> None:
         """See `LeaseContext.sleep`."""
         steps.checked_span(span, "span")
-        wait = Wait(self.memory.name("sleep"), None, span)
+        wait = Wait(self.memory.name("sleep"), None, span, steps.checked_near(near))
         saved = await self._found(wait.name)
         if saved is not None and saved.status == "done":
             return
@@ -544,11 +605,13 @@ class AsyncLeaseContext(_LeaseFacts):
         await asyncio.sleep(span.total_seconds())
         await self.ask("save_checkpoint", name=wait.name, state=None)
 
-    async def wait_for(self, signal: str, *, timeout: timedelta | None = None) -> Json:
+    async def wait_for(
+        self, signal: str, *, timeout: timedelta | None = None, near: steps.Near = None
+    ) -> Json:
         """See `LeaseContext.wait_for`."""
         if timeout is not None:
             steps.checked_span(timeout, "timeout")
-        wait = Wait(self.memory.name(signal), signal, timeout)
+        wait = Wait(self.memory.name(signal), signal, timeout, steps.checked_near(near))
         saved = await self._found(wait.name)
         if saved is not None and saved.status != "open":
             return steps.end_of_wait(saved)

@@ -20,7 +20,7 @@ from contextlib import (
 )
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, NoReturn, Protocol
+from typing import Any, Literal, NoReturn, Protocol
 
 import psycopg
 
@@ -52,6 +52,9 @@ class AsyncAsk(Protocol):
         """See `Ask`."""
 
 
+Near = Literal["self"] | None
+"""Where a suspended lease goes on."""
+
 Connect = Callable[[], AbstractContextManager[Any]]
 AsyncConnect = Callable[[], AbstractAsyncContextManager[Any]]
 
@@ -64,11 +67,13 @@ class Wait:
         name: Of the checkpoint that keeps the wait.
         signal: None: it sleeps.
         timeout: How long at most; None: for ever.
+        near: `self`: its lease prefers the node that it was on. None: any node that it may have.
     """
 
     name: str
     signal: str | None
     timeout: timedelta | None
+    near: Near = None
 
 
 class Suspended(BaseException):
@@ -192,6 +197,13 @@ def checked_span(span: timedelta, field: str) -> timedelta:
     if span > _LONGEST:
         raise BadArgument(f"{field} is at most 3650 days, got {span}", detail={"field": field})
     return span
+
+
+def checked_near(near: Near) -> Near:
+    """Where a lease may want to go on. Raises: BadArgument."""
+    if near not in (None, "self"):
+        raise BadArgument(f"near is 'self' or None, got {near!r:.100}", detail={"field": "near"})
+    return near
 
 
 def transaction_on(connection: Any) -> AbstractContextManager[Any]:

@@ -50,6 +50,17 @@ def duration(span: timedelta | float | None) -> str:
     return f"{seconds // 86_400} d {seconds % 86_400 // 3600} h"
 
 
+def bar(share: float | None, cells: int = 20) -> str:
+    """A share from 0 to 1 as a bar, `cells` characters long; a dash where it is not known.
+
+    Only the whole fills it.
+    """
+    if share is None:
+        return UNKNOWN
+    full = min(int(max(share, 0.0) * cells), cells)
+    return "█" * full + "░" * (cells - full)
+
+
 def exact_duration(span: timedelta | None) -> str:
     """A duration that somebody set, with nothing cut off: `90 s` is `1 min 30 s`."""
     if span is None:

@@ -1,8 +1,9 @@
-"""OpenTelemetry spans: one where a lease is spawned or a run submitted, one around each handler.
+"""OpenTelemetry spans: where a lease is spawned or a run submitted, around handlers, and of runs.
 
 They are linked by the W3C trace context, which travels in the lease's `headers` (`traceparent`,
-`tracestate`); a run hands its own to the leases of its steps. Without the extra `otel`, or without
-a tracer provider, nothing happens.
+`tracestate`); a run hands its own to the leases of its steps, with those of the attempts that ended
+their parents (`parent_traceparents`). Without the extra `otel`, or without a tracer provider,
+nothing happens.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ else:
     _PROPAGATOR = TraceContextTextMapPropagator()
 
 if TYPE_CHECKING:
-    from hwqueue.types import Claim
+    from datetime import datetime
 
-__all__ = ["handling", "spawning", "submitting"]
+    from hwqueue.types import Claim, EndedRun
+
+__all__ = ["handling", "is_on", "run_ended", "spawning", "submitting"]
 
 
 class _Ended(Protocol):
@@ -32,8 +35,11 @@ class _Ended(Protocol):
     def error(self) -> Mapping[str, Any] | None: ...
 
 
-Note = Callable[[_Ended | None], None]
-"""Takes how a handler ended: `complete`, `fail` or `release`, and its error; None: it stopped."""
+Note = Callable[[_Ended | None], str | None]
+"""Takes how a handler ended: `complete`, `fail` or `release`, and its error; None: it stopped.
+
+Returns the `traceparent` of its span where the steps after it are to be linked to it.
+"""
 
 _UNTRACED: AbstractContextManager[Note] = nullcontext(lambda _how: None)
 
@@ -80,15 +86,53 @@ def _sending(name: str, attributes: Mapping[str, str]) -> Iterator[dict[str, str
         yield headers
 
 
+def is_on() -> bool:
+    """Whether there is a tracer provider: without one no span is recorded."""
+    return _PROPAGATOR is not None and not isinstance(
+        trace.get_tracer_provider(), trace.ProxyTracerProvider
+    )
+
+
+def run_ended(run: EndedRun) -> None:
+    """Send the span of a run, from its submission to its end.
+
+    It is a child of the span of the submission, which decides whether it is sampled.
+    """
+    if _PROPAGATOR is None:
+        return
+    span = trace.get_tracer("hwqueue").start_span(
+        f"run {run.workflow}",
+        _PROPAGATOR.extract({"traceparent": run.traceparent}),
+        attributes={
+            "messaging.system": "hwqueue",
+            "hwqueue.workflow": run.workflow,
+            "hwqueue.run_id": str(run.run_id),
+            "hwqueue.attempt": run.attempt,
+            "hwqueue.outcome": str(run.state),
+        },
+        start_time=_nanoseconds(run.submitted_at),
+    )
+    if run.state == "failed":
+        span.set_attribute("error.type", run.reason or "unknown")
+        span.set_status(trace.StatusCode.ERROR, run.reason)
+    span.end(_nanoseconds(run.finished_at))
+
+
+def _nanoseconds(at: datetime) -> int:
+    return int(at.timestamp() * 1_000_000) * 1000
+
+
 def handling(claim: Claim) -> AbstractContextManager[Note]:
     """A consumer span around the handler of a claim, linked to the span that spawned its lease.
 
-    That of a step is linked to the submission of its run, and names the run and the step. It begins
-    a trace of its own: a lease may run hours after its spawn, and more than once.
+    That of a step is linked to the submission of its run and to the attempts that ended its
+    parents, and names the run, the step and the item. It begins a trace of its own: a lease may run
+    hours after its spawn, and more than once.
 
     Yields: To be called with how the handler ended.
     """
-    # without a provider no span is recorded; to make it takes a tenth of a worker of quick handlers
+    # as is_on, without its call: what quick handlers do not use costs them nothing, and to make a
+    # span takes a tenth of a worker of such
     if _PROPAGATOR is None or isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
         return _UNTRACED
     return _span(claim, _PROPAGATOR)
@@ -96,12 +140,12 @@ def handling(claim: Claim) -> AbstractContextManager[Note]:
 
 @contextmanager
 def _span(claim: Claim, propagator: TraceContextTextMapPropagator) -> Iterator[Note]:
-    headers = {k: v for k, v in (claim.headers or {}).items() if isinstance(v, str)}
-    spawned = trace.get_current_span(propagator.extract(headers)).get_span_context()
+    headers = claim.headers or {}
+    about = _step_of(headers)
     with trace.get_tracer("hwqueue").start_as_current_span(
         f"process {claim.task_name}",
         kind=trace.SpanKind.CONSUMER,
-        links=[trace.Link(spawned)] if spawned.is_valid else [],
+        links=list(_links(headers, propagator)),
         attributes={
             "messaging.system": "hwqueue",
             "messaging.operation.type": "process",
@@ -109,23 +153,49 @@ def _span(claim: Claim, propagator: TraceContextTextMapPropagator) -> Iterator[N
             "messaging.message.id": str(claim.lease_id),
             "hwqueue.task": claim.task_name,
             "hwqueue.attempt": claim.attempt,
-            **_step_of(headers),
+            **about,
         },
     ) as span:
 
-        def note(how: _Ended | None) -> None:
+        def note(how: _Ended | None) -> str | None:
             span.set_attribute("hwqueue.outcome", "stopped" if how is None else how.kind)
             if how is not None and how.kind == "fail":
                 described = how.error or {}
                 span.set_attribute("error.type", str(described.get("type", "unknown")))
                 span.set_status(trace.StatusCode.ERROR, str(described.get("message", "")))
+            is_step = bool(about) and "hwqueue.item" not in about  # items are too many to link to
+            is_sampled = span.get_span_context().trace_flags.sampled
+            if not (is_step and is_sampled and how and how.kind in ("complete", "fail")):
+                return None
+            carrier: dict[str, str] = {}
+            propagator.inject(carrier, trace.set_span_in_context(span))
+            return carrier.get("traceparent")
 
         yield note
 
 
-def _step_of(headers: Mapping[str, str]) -> dict[str, str]:
+def _links(
+    headers: Mapping[str, Any], propagator: TraceContextTextMapPropagator
+) -> Iterator[trace.Link]:
+    """What a span is linked to: the spawn or the submission, then the parents of a step."""
+    parents = headers.get("parent_traceparents")
+    carriers: list[Mapping[str, Any]] = [headers]
+    if isinstance(parents, list):
+        carriers += ({"traceparent": parent} for parent in parents)
+    for carrier in carriers:
+        texts = {name: value for name, value in carrier.items() if isinstance(value, str)}
+        context = trace.get_current_span(propagator.extract(texts)).get_span_context()
+        if context.is_valid:
+            yield trace.Link(context)
+
+
+def _step_of(headers: Mapping[str, Any]) -> dict[str, str | int]:
     """What a span says of the step whose lease has these headers; nothing for other leases."""
     if "workflow_run_id" not in headers:
         return {}
-    named = {"workflow": "workflow", "run_id": "workflow_run_id", "step": "step"}
-    return {f"hwqueue.{key}": headers[name] for key, name in named.items() if name in headers}
+    named = {"workflow": "workflow", "run_id": "workflow_run_id", "step": "step", "item": "item"}
+    return {
+        f"hwqueue.{key}": headers[name]
+        for key, name in named.items()
+        if isinstance(headers.get(name), str | int)
+    }

@@ -4,12 +4,13 @@ See lab/peers/README.md.
 """
 
 from benchmarks.core.program import main, program
+from lab.peers.maps import maps
 from lab.peers.question import peers
 from lab.peers.routing import routing
 from lab.peers.workers import workers
 from lab.soak.question import soak
 
-app = program((peers, routing, workers, soak))
+app = program((peers, routing, workers, maps, soak))
 
 if __name__ == "__main__":
     main(app, "python -m lab")

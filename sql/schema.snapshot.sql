@@ -154,6 +154,8 @@ CREATE TABLE hwqueue.ready (
 )
 WITH (autovacuum_vacuum_threshold='1000', autovacuum_vacuum_cost_delay='0', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_insert_threshold='-1');
 
+COMMENT ON TABLE hwqueue.ready IS 'a lease that is claimable now; rows are inserted and deleted, never updated';
+
 COMMENT ON COLUMN hwqueue.ready.claim_count IS 'claims granted so far: the lower 40 bits of the next token, less one';
 
 CREATE TYPE hwqueue.picked_entries AS (
@@ -293,9 +295,11 @@ CREATE TABLE hwqueue.queue (
     CONSTRAINT queue_window_size_check CHECK (((window_size >= 1) AND (window_size <= 10000)))
 );
 
-COMMENT ON COLUMN hwqueue.queue.window_size IS 'entries of the global order that a claim walks';
+COMMENT ON TABLE hwqueue.queue IS 'a queue and its policy';
 
-COMMENT ON COLUMN hwqueue.queue.probe_size IS 'classes whose head a claim may look up beyond the window';
+COMMENT ON COLUMN hwqueue.queue.window_size IS 'entries of the global order that a claim scans';
+
+COMMENT ON COLUMN hwqueue.queue.probe_size IS 'classes whose head a claim may read beyond the window';
 
 COMMENT ON COLUMN hwqueue.queue.dropped_before IS 'transactions from this one on cannot have found the queue (purge_queues)';
 
@@ -376,7 +380,9 @@ CREATE TABLE hwqueue.placement_class (
     CONSTRAINT placement_class_memory_mib_check CHECK ((memory_mib >= 0))
 );
 
-COMMENT ON COLUMN hwqueue.placement_class.anchors IS 'the alternatives of one required positive equality, {*} if there is none: what a node is looked up by';
+COMMENT ON TABLE hwqueue.placement_class IS 'what decides where and whether a lease may run; leases that ask the same share a class';
+
+COMMENT ON COLUMN hwqueue.placement_class.anchors IS 'the alternatives of one required positive equality, {*} if there is none: an index over them finds the classes of a node';
 
 COMMENT ON COLUMN hwqueue.placement_class.is_pinned IS 'names a node or a resource: judged per node, not per profile';
 
@@ -394,11 +400,11 @@ COMMENT ON COLUMN hwqueue.placement_class.away_from IS 'services that its own on
 
 COMMENT ON COLUMN hwqueue.placement_class.patience IS 'null: the queue''s';
 
-COMMENT ON COLUMN hwqueue.placement_class.trusts IS 'trust domains that its requirements mention: attestations expire, so a claim looks again';
+COMMENT ON COLUMN hwqueue.placement_class.trusts IS 'trust domains that its requirements mention: attestations expire, so a claim checks them again';
 
-COMMENT ON COLUMN hwqueue.placement_class.cpu_isolation IS 'the class asked for; null: whatever the node''s default is. Likewise gpu_exclusivity';
+COMMENT ON COLUMN hwqueue.placement_class.cpu_isolation IS 'the class asked for; null: the node''s default. Likewise gpu_exclusivity';
 
-COMMENT ON COLUMN hwqueue.placement_class.waits IS 'it must be with a lease that has not started yet: nobody judges it before that';
+COMMENT ON COLUMN hwqueue.placement_class.waits IS 'it must be with a lease that has not started yet: no claim judges it before that';
 
 COMMENT ON COLUMN hwqueue.placement_class.is_woken IS 'created_xid is of the transaction that made it a candidate, not of the one that wrote it';
 
@@ -456,9 +462,12 @@ CREATE TABLE hwqueue.lease (
     run_id uuid,
     step_no integer,
     item_no integer,
+    near_node uuid,
     gang_id uuid
 )
 WITH (autovacuum_vacuum_threshold='10000', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_vacuum_insert_scale_factor='0.05', fillfactor='90');
+
+COMMENT ON TABLE hwqueue.lease IS 'the permanent record of a unit of work; neither a claim nor a completion writes to it';
 
 COMMENT ON COLUMN hwqueue.lease.priority IS 'higher runs first';
 
@@ -469,6 +478,8 @@ COMMENT ON COLUMN hwqueue.lease.claim_token IS 'of the last claim that ended wit
 COMMENT ON COLUMN hwqueue.lease.run_id IS 'the run whose step this is; null: a lease of its own';
 
 COMMENT ON COLUMN hwqueue.lease.item_no IS 'its place in the list of a map, from 0, or among the items that its step has added; -1: the own lease of a step that has added items; null: of no such step';
+
+COMMENT ON COLUMN hwqueue.lease.near_node IS 'the node that its class prefers because its handler was suspended there; null: none for that reason';
 
 COMMENT ON COLUMN hwqueue.lease.gang_id IS 'the gang that it starts with; null: it starts alone';
 
@@ -539,6 +550,8 @@ CREATE TABLE hwqueue.workflow (
     retired_before xid8
 );
 
+COMMENT ON TABLE hwqueue.workflow IS 'a version of a definition of a workflow; it never changes';
+
 COMMENT ON COLUMN hwqueue.workflow.version IS 'from 1; null: the definition of ad hoc runs';
 
 COMMENT ON COLUMN hwqueue.workflow.settings IS 'the specification without its steps';
@@ -589,6 +602,8 @@ CREATE TABLE hwqueue.node (
     CONSTRAINT node_slots_check CHECK ((slots >= 0))
 );
 
+COMMENT ON TABLE hwqueue.node IS 'what a node is; registration and operators write it';
+
 COMMENT ON COLUMN hwqueue.node.taints IS 'those it registered with, each with the time it came ("since"); a registration replaces them';
 
 COMMENT ON COLUMN hwqueue.node.operator_taints IS 'those that operators put on it; no registration takes them away';
@@ -628,7 +643,9 @@ CREATE TABLE hwqueue.node_load (
 )
 WITH (fillfactor='40', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0.05');
 
-COMMENT ON COLUMN hwqueue.node_load.claim_count IS 'counted claims; claims that set nothing aside are not counted';
+COMMENT ON TABLE hwqueue.node_load IS 'what claims have allocated on a node; the newest version counts';
+
+COMMENT ON COLUMN hwqueue.node_load.claim_count IS 'claims that allocated something; the others are not counted';
 
 COMMENT ON COLUMN hwqueue.node_load.gpu_used IS 'thousandths in use, device by device, in the order of node.gpu_ids';
 
@@ -675,29 +692,31 @@ CREATE TABLE hwqueue.reap_cursor (
 )
 WITH (autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0');
 
+COMMENT ON TABLE hwqueue.reap_cursor IS 'when reap last ran, and where its scans start; the newest version counts';
+
 COMMENT ON COLUMN hwqueue.reap_cursor.full_scan_at IS 'when the scans last began at the very start';
 
 COMMENT ON COLUMN hwqueue.reap_cursor.claims_from IS 'no claim has an earlier check_at, and none can get one';
 
-COMMENT ON COLUMN hwqueue.reap_cursor.deadlines_from IS 'the same of ready entries and their deadlines';
+COMMENT ON COLUMN hwqueue.reap_cursor.deadlines_from IS 'no ready entry has an earlier deadline, and none can get one';
 
-COMMENT ON COLUMN hwqueue.reap_cursor.scheduled_from IS 'the same of scheduled entries and available_at';
+COMMENT ON COLUMN hwqueue.reap_cursor.scheduled_from IS 'no scheduled entry has an earlier available_at, and none can get one';
 
-COMMENT ON COLUMN hwqueue.reap_cursor.next_after_xid IS 'only transactions below this one can still bring what lies before next_from: once they have ended, marks may go up to it';
+COMMENT ON COLUMN hwqueue.reap_cursor.next_after_xid IS 'only transactions below this one can still insert before next_from: once they have ended, the scans may start there';
 
-COMMENT ON COLUMN hwqueue.reap_cursor.class_id IS 'how far classes have been looked at that may have no estimate of their reach';
+COMMENT ON COLUMN hwqueue.reap_cursor.class_id IS 'the last class that was checked for a missing estimate of its reach';
 
 COMMENT ON COLUMN hwqueue.reap_cursor.counted_to IS 'what ended before is in minute_stat, and nothing more can come from before';
 
-COMMENT ON COLUMN hwqueue.reap_cursor.count_next_after_xid IS 'only transactions below this one can still bring what ended before count_next_to (roll_up)';
+COMMENT ON COLUMN hwqueue.reap_cursor.count_next_after_xid IS 'only transactions below this one can still insert what ended before count_next_to (roll_up)';
 
-COMMENT ON COLUMN hwqueue.reap_cursor.watched_node IS 'how far nodes have been looked at; likewise watched_class';
+COMMENT ON COLUMN hwqueue.reap_cursor.watched_node IS 'the last node that was checked for a change to report; likewise watched_class';
 
-COMMENT ON COLUMN hwqueue.reap_cursor.judged_profile IS 'the last profile that was looked at for classes to judge';
+COMMENT ON COLUMN hwqueue.reap_cursor.judged_profile IS 'the last profile that was checked for classes to judge';
 
-COMMENT ON COLUMN hwqueue.reap_cursor.arrivals_from IS 'the same of arrivals and their at';
+COMMENT ON COLUMN hwqueue.reap_cursor.arrivals_from IS 'no arrival has an earlier at, and none can get one';
 
-COMMENT ON COLUMN hwqueue.reap_cursor.steps_from IS 'the same of steps and their due_at';
+COMMENT ON COLUMN hwqueue.reap_cursor.steps_from IS 'no running step has an earlier due_at, and none can get one';
 
 CREATE FUNCTION hwqueue.advance_reap_cursor(p_cursor hwqueue.reap_cursor, p_from hwqueue.reap_cursor, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
@@ -743,9 +762,11 @@ CREATE TABLE hwqueue.node_state (
 )
 WITH (fillfactor='40', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0.05');
 
+COMMENT ON TABLE hwqueue.node_state IS 'what a claim must know of the node; claims, settlements and changes of the node lock this row first';
+
 COMMENT ON COLUMN hwqueue.node_state.classes_seen IS 'as of a profile, for classes that are judged per node; likewise classes_unseen, judged_xid';
 
-COMMENT ON COLUMN hwqueue.node_state.on_fast_path IS 'registered, not cordoned, without GPUs, custom countables and counted cores: its claims go mostly by age';
+COMMENT ON COLUMN hwqueue.node_state.on_fast_path IS 'registered, not cordoned, without GPUs, custom countables and cores counted one by one: most of its claims take the oldest entry';
 
 COMMENT ON COLUMN hwqueue.node_state.has_limits IS 'claims on the node may allocate something';
 
@@ -753,9 +774,9 @@ COMMENT ON COLUMN hwqueue.node_state.pinned_queues IS 'queues in which node_elig
 
 COMMENT ON COLUMN hwqueue.node_state.generation IS 'of the shard, as long as the server has not been started since server_started_at';
 
-COMMENT ON COLUMN hwqueue.node_state.met_blocked IS 'its last claims came upon classes that may not run there now: the next one asks all at once first';
+COMMENT ON COLUMN hwqueue.node_state.met_blocked IS 'its last claims met classes that are blocked now: the next one reads all that are blocked before it starts';
 
-COMMENT ON COLUMN hwqueue.node_state.moved_xid IS 'the transaction that last changed what the node is, or in which it came back to life';
+COMMENT ON COLUMN hwqueue.node_state.moved_xid IS 'the transaction that last changed what the node is, or in which it became live again';
 
 COMMENT ON COLUMN hwqueue.node_state.next_constrained_class IS 'the class that its last claim tried when it gave up; the next such claim begins behind it';
 
@@ -838,6 +859,8 @@ CREATE TABLE hwqueue.run (
 )
 WITH (fillfactor='80');
 
+COMMENT ON TABLE hwqueue.run IS 'one execution of a workflow; the settlement of a step does not write it';
+
 COMMENT ON COLUMN hwqueue.run.level IS 'where all its steps are to run, as workflow and submission ask';
 
 COMMENT ON COLUMN hwqueue.run.policy IS 'on_failure, retain and result, from its definition';
@@ -880,6 +903,8 @@ CREATE TABLE hwqueue.tally (
     low integer
 )
 WITH (fillfactor='50', autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0.05');
+
+COMMENT ON TABLE hwqueue.tally IS 'a count: parents of a step that have ended, open work of a run, or items of a map';
 
 COMMENT ON COLUMN hwqueue.tally.part IS '0: parents, or the open work of the run; above: items, one row, with a new part every 64 items: need is the number of the next one, arrived counts those that have ended. For a task that has added items both begin at -1, which is its own lease';
 
@@ -1013,9 +1038,12 @@ CREATE TABLE hwqueue.step (
     ended_at timestamp with time zone,
     due_at timestamp with time zone,
     nested_run_id uuid,
-    nested_mode text
+    nested_mode text,
+    traceparent text
 )
 WITH (fillfactor='80', autovacuum_vacuum_threshold='10000', autovacuum_vacuum_scale_factor='0.05');
+
+COMMENT ON TABLE hwqueue.step IS 'a step of a run, and its state';
 
 COMMENT ON COLUMN hwqueue.step.state IS 'waiting, held (due, but the run is paused), running, completed, failed, cancelled or skipped';
 
@@ -1032,6 +1060,8 @@ COMMENT ON COLUMN hwqueue.step.due_at IS 'while it runs: when reap ends it; null
 COMMENT ON COLUMN hwqueue.step.nested_run_id IS 'the run that this step is, of kind workflow; null: of another kind, or not open yet';
 
 COMMENT ON COLUMN hwqueue.step.nested_mode IS 'how that run is to be retried before it counts for this step, failed or all; null: not';
+
+COMMENT ON COLUMN hwqueue.step.traceparent IS 'W3C trace context of the attempt that ended it, if its worker has a tracer provider';
 
 CREATE TABLE hwqueue.workflow_step (
     shard_id integer NOT NULL,
@@ -1053,6 +1083,8 @@ CREATE TABLE hwqueue.workflow_step (
     near jsonb,
     settings jsonb
 );
+
+COMMENT ON TABLE hwqueue.workflow_step IS 'a step of a definition; numbers are in topological order';
 
 COMMENT ON COLUMN hwqueue.workflow_step.class_no IS 'steps of equal numbers ask the same placement: their leases share a class; null: it spawns none';
 
@@ -1139,7 +1171,7 @@ CREATE TABLE hwqueue.node_candidates (
     valid_until timestamp with time zone NOT NULL
 );
 
-COMMENT ON TABLE hwqueue.node_candidates IS 'classes that a claim of a node has to look at in these queues: all that it may run but those that are blocked, which the other columns prove. The newest version counts';
+COMMENT ON TABLE hwqueue.node_candidates IS 'classes that a claim of a node still has to read in these queues: all that it may run but those that are blocked, which the other columns prove. The newest version counts';
 
 COMMENT ON COLUMN hwqueue.node_candidates.has_unproved IS 'some of the classes were blocked, and nothing here proves it';
 
@@ -1153,7 +1185,7 @@ COMMENT ON COLUMN hwqueue.node_candidates.term_ids IS 'with places and by_holder
 
 COMMENT ON COLUMN hwqueue.node_candidates.fleet_next IS 'with fleet_unseen: which moves of nodes were seen, as in class_range; null: no class waits for one';
 
-COMMENT ON COLUMN hwqueue.node_candidates.valid_until IS 'when the first lease may have waited enough, or in 10 seconds: then a claim finds out again what is blocked';
+COMMENT ON COLUMN hwqueue.node_candidates.valid_until IS 'when the first lease reaches its patience, or in 10 seconds: then a claim reads again what is blocked';
 
 CREATE FUNCTION hwqueue.blocked_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT blocked bigint[], OUT lasting bigint[], OUT known hwqueue.node_candidates) RETURNS record
     LANGUAGE plpgsql STABLE;
@@ -1238,7 +1270,7 @@ COMMENT ON COLUMN hwqueue.spread_fleet.doubtful IS 'nodes there that were dead, 
 
 COMMENT ON COLUMN hwqueue.spread_fleet.live_until IS 'until then no node can have died that lived';
 
-COMMENT ON COLUMN hwqueue.spread_fleet.next_xid IS 'it knows nothing of transactions from this one on, nor of those in unseen';
+COMMENT ON COLUMN hwqueue.spread_fleet.next_xid IS 'computed without transactions from this one on, and without those in unseen';
 
 CREATE FUNCTION hwqueue.cached_fleet(p_spec jsonb, p_domain text, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.spread_fleet
     LANGUAGE plpgsql STABLE;
@@ -1259,7 +1291,7 @@ CREATE TABLE hwqueue.class_range (
     worst_node uuid
 );
 
-COMMENT ON TABLE hwqueue.class_range IS 'how well the best and the worst of the live nodes that could run a class suit it, when somebody last looked; the newest row counts';
+COMMENT ON TABLE hwqueue.class_range IS 'the scores of the best and the worst live node for a class, as of the last scan; the newest row counts';
 
 COMMENT ON COLUMN hwqueue.class_range.live_until IS 'infinity, unless a node may prove to be alive that has been silent for too long';
 
@@ -1383,6 +1415,9 @@ CREATE FUNCTION hwqueue.check_move(p_lease hwqueue.lease, p_queue hwqueue.queue,
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.check_name(p_name text, p_field text, p_max_length integer DEFAULT 100) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE;
+
+CREATE FUNCTION hwqueue.check_near_kinds(p_step jsonb, p_other jsonb, p_field text) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.check_near_steps(p_steps jsonb[], p_order integer[]) RETURNS void
@@ -1531,7 +1566,9 @@ CREATE TABLE hwqueue.webhook_delivery (
     CONSTRAINT webhook_delivery_state_check CHECK ((state = ANY (ARRAY['waiting'::text, 'delivered'::text, 'dead'::text])))
 );
 
-COMMENT ON COLUMN hwqueue.webhook_delivery.created_at IS 'when what it tells of happened';
+COMMENT ON TABLE hwqueue.webhook_delivery IS 'what is to be sent to a webhook, or was sent';
+
+COMMENT ON COLUMN hwqueue.webhook_delivery.created_at IS 'when the event happened';
 
 COMMENT ON COLUMN hwqueue.webhook_delivery.available_at IS 'when it may be sent next, while it waits';
 
@@ -1597,19 +1634,21 @@ CREATE TABLE hwqueue.claim (
 )
 WITH (fillfactor='60', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_cost_delay='0', autovacuum_vacuum_insert_threshold='-1');
 
+COMMENT ON TABLE hwqueue.claim IS 'a running lease: which node runs it, with which token, until when';
+
 COMMENT ON COLUMN hwqueue.claim.assignment IS 'what was allocated; null when nothing is counted for it';
 
-COMMENT ON COLUMN hwqueue.claim.stop_requested_at IS 'when the worker is told; in the future while a taint is tolerated for a time';
+COMMENT ON COLUMN hwqueue.claim.stop_requested_at IS 'when the worker is asked to stop; in the future while a taint is tolerated for a time';
 
-COMMENT ON COLUMN hwqueue.claim.term_deltas IS 'what it has added to term_counter; null when no term has to do with it';
+COMMENT ON COLUMN hwqueue.claim.term_deltas IS 'what it has added to term_counter; null when no term selects it';
 
 COMMENT ON COLUMN hwqueue.claim.login IS 'that of its node, copied: who settles a claim reads this row and not the node''s';
 
 COMMENT ON COLUMN hwqueue.claim.eligible_at IS 'since when its lease could be claimed; null: the lease stays when it completes, as its queue says or its idempotency key wants it';
 
-COMMENT ON COLUMN hwqueue.claim.is_awaited IS 'somebody listens for the end of the lease (await_leases)';
+COMMENT ON COLUMN hwqueue.claim.is_awaited IS 'a session listens for the end of the lease (await_leases)';
 
-COMMENT ON COLUMN hwqueue.claim.is_step IS 'not null: the settlement goes on with a run (lease.run_id); false: of an item of a map; null: nobody waits for this lease';
+COMMENT ON COLUMN hwqueue.claim.is_step IS 'not null: the settlement continues a run (lease.run_id); false: of an item of a map; null: no run waits for this lease';
 
 COMMENT ON COLUMN hwqueue.claim.gang_id IS 'as in lease';
 
@@ -1626,6 +1665,9 @@ CREATE FUNCTION hwqueue.class_affinity(p_class hwqueue.placement_class, p_labels
 
 CREATE FUNCTION hwqueue.class_anchors(p_required jsonb) RETURNS text[]
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.class_changes(p_changes jsonb) RETURNS text[]
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.class_digest(p_content hwqueue.class_content) RETURNS bytea
     LANGUAGE sql STABLE;
@@ -1644,7 +1686,7 @@ CREATE TABLE hwqueue.class_nodes (
     serving bit varying
 );
 
-COMMENT ON TABLE hwqueue.class_nodes IS 'the nodes that suit a class, and what is in the way, by the numbers that nodes have with this digest';
+COMMENT ON TABLE hwqueue.class_nodes IS 'the nodes that meet a class, and why the others do not, as bit strings over the nodes with this digest';
 
 CREATE FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot, p_most integer, p_now timestamp with time zone, p_shard integer) RETURNS SETOF hwqueue.class_nodes
     LANGUAGE sql STABLE;
@@ -1660,6 +1702,9 @@ CREATE FUNCTION hwqueue.class_lives_before(p_class_id bigint, p_tier smallint, p
 
 CREATE FUNCTION hwqueue.class_match(p_fit hwqueue.class_nodes, p_snapshot hwqueue.fleet_snapshot) RETURNS SETOF hwqueue.class_match
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.class_near(p_class bigint, p_near jsonb, p_places jsonb, p_now timestamp with time zone, p_shard integer, OUT class_id bigint, OUT bad jsonb) RETURNS record
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.class_options(p_options jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -1747,6 +1792,12 @@ CREATE FUNCTION hwqueue.confirm_node(p_node uuid, p_instance_id text DEFAULT NUL
 CREATE FUNCTION hwqueue.contended_headline(p_class hwqueue.placement_class, p_fleet jsonb, p_shard integer, OUT headline text, OUT code text) RETURNS record
     LANGUAGE plpgsql STABLE;
 
+CREATE FUNCTION hwqueue.contradicting_levels(p_workflow hwqueue.workflow, p_run hwqueue.run, p_defined jsonb, p_step jsonb, p_mode text) RETURNS jsonb
+    LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.contradicts(p_outer jsonb, p_inner jsonb, p_mode text) RETURNS boolean
+    LANGUAGE plpgsql STABLE;
+
 CREATE FUNCTION hwqueue.copies_that_fit(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_most integer) RETURNS integer
     LANGUAGE sql STABLE;
 
@@ -1794,6 +1845,8 @@ CREATE TABLE hwqueue.webhook (
     CONSTRAINT webhook_secret_check CHECK ((octet_length(secret) = 32))
 )
 WITH (fillfactor='50');
+
+COMMENT ON TABLE hwqueue.webhook IS 'a receiver of events: its address, its filter, its secret, and what has been routed to it';
 
 COMMENT ON COLUMN hwqueue.webhook.codes IS 'of events, or lease_completed; null: every event';
 
@@ -1845,7 +1898,9 @@ CREATE TABLE hwqueue.affinity_term (
     published_at timestamp with time zone
 );
 
-COMMENT ON COLUMN hwqueue.affinity_term.written_xid IS 'the transaction that last told a class of it; 0 before the first';
+COMMENT ON TABLE hwqueue.affinity_term IS 'a selection of leases, and the domain (node, rack, label) in which they are counted';
+
+COMMENT ON COLUMN hwqueue.affinity_term.written_xid IS 'the transaction that last linked a class to it; 0 before the first';
 
 COMMENT ON COLUMN hwqueue.affinity_term.publish_after_xid IS 'published once all transactions below this one have ended: they may not know of it';
 
@@ -1992,7 +2047,7 @@ CREATE FUNCTION hwqueue.edit_operator_taints(p_node uuid, p_taint jsonb, p_key t
 CREATE FUNCTION hwqueue.eligible_classes(p_profile_id bigint, p_node uuid, p_queue_id integer, p_only bigint[], p_shard integer) RETURNS TABLE(class_id bigint, affinity double precision, task_name text, cpu_milli bigint, memory_mib bigint, gpu_count integer, gpu_milli integer, gpu_wanted uuid[], custom jsonb, cpu_isolation text, gpu_exclusivity text, trusts text[], is_checked boolean)
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.end_claim(p_claim hwqueue.claim, p_outcome text, p_error jsonb, p_next timestamp with time zone, p_now timestamp with time zone, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.end_claim(p_claim hwqueue.claim, p_outcome text, p_error jsonb, p_next timestamp with time zone, p_now timestamp with time zone, p_shard integer, p_near boolean DEFAULT false) RETURNS text
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.end_completed_claim(p_lease uuid, p_token bigint, p_node uuid, p_is_plain boolean, p_holds boolean, p_result jsonb, p_shard integer) RETURNS boolean
@@ -2045,13 +2100,15 @@ CREATE TABLE hwqueue.profile_queue (
     classes_unseen xid8[] DEFAULT '{}'::xid8[] NOT NULL
 );
 
+COMMENT ON TABLE hwqueue.profile_queue IS 'all classes of a queue that nodes of a profile without GPUs and custom countables may run';
+
 COMMENT ON COLUMN hwqueue.profile_queue.classes IS 'up to 200 of them; 201 when there are more';
 
 COMMENT ON COLUMN hwqueue.profile_queue.task_names IS 'up to 50 of their tasks, each once; 51 when there are more';
 
 COMMENT ON COLUMN hwqueue.profile_queue.most_cpu_milli IS 'no class needs more; likewise memory';
 
-COMMENT ON COLUMN hwqueue.profile_queue.scores_equal IS 'no class is liked more or less than others: what comes first is a matter of age';
+COMMENT ON COLUMN hwqueue.profile_queue.scores_equal IS 'all classes have the same score: entries are ordered by age alone';
 
 COMMENT ON COLUMN hwqueue.profile_queue.classes_seen IS 'that of the profile';
 
@@ -2131,7 +2188,7 @@ CREATE FUNCTION hwqueue.explain_class(p_class bigint, p_shard integer DEFAULT 0)
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.explain_lease(p_lease uuid, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, shard_id integer, state text, queue text, class_id bigint, headline text, code text, permanent boolean, waits_until timestamp with time zone, "position" bigint, as_of timestamp with time zone, funnel jsonb, sole_blockers jsonb, nearest jsonb, help jsonb, words text, pending bigint, nodes_registered bigint, nodes_live bigint, nodes_matching bigint, nodes_free bigint)
+CREATE FUNCTION hwqueue.explain_lease(p_lease uuid, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, shard_id integer, state text, queue text, class_id bigint, headline text, code text, permanent boolean, waits_until timestamp with time zone, "position" bigint, as_of timestamp with time zone, funnel jsonb, sole_blockers jsonb, nearest jsonb, help jsonb, words text, pending bigint, nodes_registered bigint, nodes_live bigint, nodes_matching bigint, nodes_free bigint, released text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET jit TO 'off';
@@ -2209,6 +2266,9 @@ CREATE FUNCTION hwqueue.failure_words(p_failure jsonb, p_class hwqueue.placement
 
 CREATE FUNCTION hwqueue.fetch_reserved(p_request hwqueue.claim_request) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamp with time zone, assignment jsonb, shard_id integer)
     LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.few_ended(p_state text, p_since timestamp with time zone, p_shard integer) RETURNS uuid[]
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.fill_map(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally, p_most integer, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.tally
     LANGUAGE plpgsql;
@@ -2338,7 +2398,7 @@ CREATE FUNCTION hwqueue.gang_domains(p_together jsonb, p_field text) RETURNS tex
 CREATE FUNCTION hwqueue.gang_elements(p_members jsonb, p_options jsonb, p_gang_id uuid) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.gang_places(p_class_ids bigint[], p_together text[], p_same text[], p_place text, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(place text, node_ids uuid[])
+CREATE FUNCTION hwqueue.gang_places(p_class_ids bigint[], p_together text[], p_same text[], p_place text, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(place text, node_ids uuid[], class_ids bigint[])
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.gang_roster(p_gang uuid, p_shard integer) RETURNS jsonb
@@ -2347,6 +2407,9 @@ CREATE FUNCTION hwqueue.gang_roster(p_gang uuid, p_shard integer) RETURNS jsonb
 CREATE FUNCTION hwqueue.gang_status(p_lease uuid, p_token bigint, p_shard integer DEFAULT 0) RETURNS TABLE(gang_id uuid, shard_id integer, ready boolean, size integer, members jsonb, retry_after interval)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
+
+CREATE FUNCTION hwqueue.gang_words(p_gang uuid, p_shard integer) RETURNS text
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.get_gang(p_gang uuid, p_shard integer DEFAULT 0) RETURNS TABLE(gang_id uuid, shard_id integer, queue text, tenant text, state text, reason text, size integer, together text[], same text[], on_lost text, hold interval, place text, tries integer, losses integer, next_try_at timestamp with time zone, created_at timestamp with time zone, started_at timestamp with time zone, finished_at timestamp with time zone, members jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2534,6 +2597,8 @@ CREATE TABLE hwqueue.profile (
 )
 WITH (fillfactor='50', autovacuum_vacuum_threshold='500');
 
+COMMENT ON TABLE hwqueue.profile IS 'all nodes with the same labels, rack, taints and isolation; a class is judged once for a profile';
+
 COMMENT ON COLUMN hwqueue.profile.classes_seen IS 'classes of transactions below this one have been judged, but for those of classes_unseen; next_xid of what the last judge has seen';
 
 COMMENT ON COLUMN hwqueue.profile.taints IS 'those of the nodes and those of operators, without their times';
@@ -2544,7 +2609,7 @@ COMMENT ON COLUMN hwqueue.profile.judged_xid IS 'of the classes of this transact
 
 COMMENT ON COLUMN hwqueue.profile.judged_as IS 'the profile that is judged for this one: the same without some labels; null: itself';
 
-COMMENT ON COLUMN hwqueue.profile.left_out IS 'labels that nodes of the profiles which are judged as this one have besides; no class that mentions one suits it';
+COMMENT ON COLUMN hwqueue.profile.left_out IS 'labels that nodes judged as this profile have in addition; a class that mentions one does not match it';
 
 CREATE FUNCTION hwqueue.imagined_nodes(p_nodes jsonb, p_shard integer) RETURNS TABLE(node hwqueue.node, profile hwqueue.profile, how_many bigint)
     LANGUAGE plpgsql STABLE;
@@ -2633,13 +2698,16 @@ CREATE FUNCTION hwqueue.item_ended(p_lease uuid, p_state text, p_is_short boolea
 CREATE FUNCTION hwqueue.item_key(p_template jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
+CREATE FUNCTION hwqueue.item_page(p_run hwqueue.run, p_step integer, p_after integer, p_limit integer, p_state text, p_shard integer) RETURNS uuid[]
+    LANGUAGE plpgsql STABLE;
+
 CREATE FUNCTION hwqueue.item_request(p_run hwqueue.run, p_defined hwqueue.workflow_step, p_task text, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.spawn_request
     LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.item_requests(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_numbers integer[], p_known jsonb, p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer, OUT requests hwqueue.spawn_request[], OUT bad uuid[], OUT reasons text[], OUT stopped integer) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.item_results(p_run uuid, p_step integer, p_after integer, p_limit integer, p_shard integer) RETURNS TABLE(item integer, state text, result jsonb, error jsonb, name text)
+CREATE FUNCTION hwqueue.item_results(p_run hwqueue.run, p_step integer, p_after integer, p_limit integer, p_state text, p_shard integer) RETURNS TABLE(item integer, state text, result jsonb, error jsonb, name text, lease_id uuid, lease_state text, node_id uuid, node_name text, attempt smallint, claimed_at timestamp with time zone, finished_at timestamp with time zone)
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.item_values(p_map hwqueue.map, p_over jsonb, p_item integer, p_shard integer) RETURNS jsonb
@@ -2769,6 +2837,9 @@ CREATE FUNCTION hwqueue.lacking_custom(p_needed jsonb, p_free jsonb) RETURNS tex
 CREATE FUNCTION hwqueue.last_drawn_position() RETURNS bigint
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.last_fetched_at(p_gang uuid, p_shard integer) RETURNS timestamp with time zone
+    LANGUAGE sql STABLE;
+
 CREATE TABLE hwqueue.prune_cursor (
     shard_id integer NOT NULL,
     class_id bigint DEFAULT 0 NOT NULL,
@@ -2779,7 +2850,9 @@ CREATE TABLE hwqueue.prune_cursor (
     leases_policy text
 );
 
-COMMENT ON COLUMN hwqueue.prune_cursor.pruned_at IS 'when somebody last pruned';
+COMMENT ON TABLE hwqueue.prune_cursor IS 'when prune last ran, and where its scans start; the session that locks the row prunes';
+
+COMMENT ON COLUMN hwqueue.prune_cursor.pruned_at IS 'when prune last ran';
 
 COMMENT ON COLUMN hwqueue.prune_cursor.leases_at IS 'when a call last deleted all leases past their retention: what it left is kept for runs';
 
@@ -2849,6 +2922,9 @@ CREATE FUNCTION hwqueue.lease_outlook(p_node uuid, p_lease_ids uuid[], p_shard i
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
+CREATE FUNCTION hwqueue.lease_place(p_lease uuid, p_shard integer) RETURNS TABLE(item_no integer, lease_state text, result jsonb, error jsonb, node_id uuid, node_name text, attempt smallint, claimed_at timestamp with time zone, finished_at timestamp with time zone)
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.lease_rank(p_step interval, p_eligible_at timestamp with time zone, p_priority integer) RETURNS bigint
     LANGUAGE sql STABLE;
 
@@ -2906,6 +2982,11 @@ CREATE FUNCTION hwqueue.list_queues(p_shard integer DEFAULT 0) RETURNS TABLE(que
 
 CREATE FUNCTION hwqueue.list_results(p_run hwqueue.run, p_binding jsonb, OUT value jsonb, OUT too_large boolean) RETURNS record
     LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.list_run_signals(p_run uuid, p_limit integer DEFAULT 1000, p_shard integer DEFAULT 0) RETURNS TABLE(signal_id bigint, name text, key text, sent_at timestamp with time zone, taken_by text, bytes integer, shard_id integer)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off';
 
 CREATE FUNCTION hwqueue.list_step_details(p_run uuid, p_shard integer DEFAULT 0) RETURNS TABLE(step_no integer, step text, class_id bigint, words text, released_at timestamp with time zone, available_at timestamp with time zone, claimed_at timestamp with time zone, ended_at timestamp with time zone, attempts jsonb, shard_id integer)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2973,6 +3054,8 @@ CREATE TABLE hwqueue.idempotency (
 )
 WITH (autovacuum_vacuum_threshold='10000', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_vacuum_insert_scale_factor='0.05');
 
+COMMENT ON TABLE hwqueue.idempotency IS 'the idempotency key of a producer, or the key of the option unique';
+
 COMMENT ON COLUMN hwqueue.idempotency.held_until IS 'of the option unique: until then another spawn finds the lease; infinity: while it is open. Null: of an idempotency key, for as long as the lease is kept';
 
 CREATE FUNCTION hwqueue.lock_keys(p_leases uuid[], p_waits boolean, p_shard integer) RETURNS hwqueue.idempotency[]
@@ -3026,6 +3109,8 @@ CREATE TABLE hwqueue.low_water (
     blocked_to_version bigint DEFAULT 0 NOT NULL
 )
 WITH (autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0');
+
+COMMENT ON TABLE hwqueue.low_water IS 'low-water marks: where scans of ready start, one mark for each tier and rank; the newest version counts';
 
 COMMENT ON COLUMN hwqueue.low_water.moved IS 'the version that moved each mark last';
 
@@ -3128,14 +3213,20 @@ CREATE FUNCTION hwqueue.named_steps(p_run hwqueue.run, p_names jsonb, p_field te
 CREATE FUNCTION hwqueue.near_class(p_run hwqueue.run, p_step integer, p_near jsonb, p_now timestamp with time zone, p_shard integer, OUT class_id bigint, OUT bad jsonb) RETURNS record
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.near_items(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_requests hwqueue.spawn_request[], p_bad uuid[], p_now timestamp with time zone, p_shard integer, OUT requests hwqueue.spawn_request[], OUT bad uuid[], OUT reasons text[]) RETURNS record
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.near_nodes(p_node_ids uuid[], p_class hwqueue.placement_class, p_lease uuid, p_known jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
+    LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.near_origin(p_near jsonb, p_part jsonb, p_shard integer) RETURNS text
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.near_placement(p_near jsonb, p_places jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.near_places(p_run uuid, p_near jsonb, p_now timestamp with time zone, p_shard integer, OUT places jsonb, OUT are_there boolean) RETURNS record
-    LANGUAGE sql STABLE;
+CREATE FUNCTION hwqueue.near_places(p_run uuid, p_near jsonb, p_shard integer, p_item integer DEFAULT NULL::integer) RETURNS jsonb
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.nearest_name(p_name text, p_names text[]) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -3199,6 +3290,8 @@ CREATE TABLE hwqueue.shard (
     CONSTRAINT shard_generation_check CHECK (((generation >= 1) AND (generation <= 4194303))),
     CONSTRAINT shard_shard_id_check CHECK ((shard_id >= 0))
 );
+
+COMMENT ON TABLE hwqueue.shard IS 'one row for each shard: its generation, with which claim tokens begin, and settings of the installation';
 
 COMMENT ON COLUMN hwqueue.shard.event_base IS 'added to the ids of events, so that they rise on a server whose transaction ids do not';
 
@@ -3447,6 +3540,9 @@ CREATE FUNCTION hwqueue.order_named_steps(p_steps jsonb[]) RETURNS integer[]
 CREATE FUNCTION hwqueue.ordered_items(p_leases uuid[], p_tokens bigint[], p_shard integer) RETURNS TABLE(shard_id integer, lease_id uuid, claim_token bigint, ordinal integer)
     LANGUAGE plpgsql IMMUTABLE ROWS 1;
 
+CREATE FUNCTION hwqueue.own_node_wish(p_node uuid) RETURNS jsonb
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.own_options() RETURNS text[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
@@ -3553,6 +3649,9 @@ CREATE FUNCTION hwqueue.pick_entries(p_request hwqueue.claim_request, p_state hw
 CREATE FUNCTION hwqueue.pick_leases(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_room hwqueue.headroom, p_limit integer, p_without bigint[], p_is_new boolean) RETURNS hwqueue.picked_entries
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.pinned_version(p_name text, p_pin jsonb, p_options jsonb) RETURNS text
+    LANGUAGE plpgsql IMMUTABLE;
+
 CREATE FUNCTION hwqueue.place_counts(p_spread jsonb, p_spec jsonb, p_digest bigint, p_recount jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE plpgsql STABLE
     SET enable_seqscan TO 'on'
@@ -3579,6 +3678,9 @@ CREATE FUNCTION hwqueue.placement_cost(p_placement jsonb) RETURNS integer
 CREATE FUNCTION hwqueue.placement_limits(OUT patterns integer, OUT pattern_chars integer, OUT repeated_chars integer, OUT exprs integer) RETURNS record
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
+CREATE FUNCTION hwqueue.places_are_there(p_places jsonb, p_what text, p_now timestamp with time zone, p_shard integer) RETURNS boolean
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.planned_nested(p_workflow hwqueue.workflow, p_run hwqueue.run, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(step_no integer, step jsonb, workflow hwqueue.workflow, refusal jsonb)
     LANGUAGE plpgsql STABLE;
 
@@ -3586,6 +3688,9 @@ CREATE FUNCTION hwqueue.planned_steps(p_workflow hwqueue.workflow, p_run hwqueue
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.postpone_checks(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) RETURNS integer
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.prefer_own_node(p_lease uuid, p_node uuid, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.present(p_key text, p_value jsonb) RETURNS jsonb
@@ -3663,10 +3768,16 @@ CREATE FUNCTION hwqueue.prune_nodes(p_limit integer, p_now timestamp with time z
 CREATE FUNCTION hwqueue.prune_profiles(p_after bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS bigint
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.prune_run_totals(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.prune_runs(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.prune_terms(p_limit integer, p_shard integer) RETURNS integer
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.prune_traced_runs(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.prune_unseen_xids(p_unseen xid8[], p_shard integer) RETURNS xid8[]
@@ -3734,6 +3845,8 @@ CREATE TABLE hwqueue.added_item (
     params jsonb NOT NULL
 );
 
+COMMENT ON TABLE hwqueue.added_item IS 'an item that a handler has added to its step, by name';
+
 COMMENT ON COLUMN hwqueue.added_item.name IS 'says once what it is: a handler that runs again adds it no more';
 
 CREATE FUNCTION hwqueue.read_added(p_items jsonb, p_lease hwqueue.lease, p_shard integer) RETURNS hwqueue.added_item[]
@@ -3789,6 +3902,9 @@ CREATE FUNCTION hwqueue.read_page_cursor(p_cursor jsonb, p_states text[]) RETURN
 
 CREATE FUNCTION hwqueue.read_past_blocked(p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.queue_head
     LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.read_pin(p_pin jsonb, p_field text) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.read_queue_head(p_queue text, p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_shard integer) RETURNS SETOF hwqueue.queue_head
     LANGUAGE sql STABLE;
@@ -3978,6 +4094,9 @@ CREATE FUNCTION hwqueue.refuse_settlement(p_lease uuid, p_token bigint, p_verdic
 CREATE FUNCTION hwqueue.refuse_step(p_name text, p_workflow hwqueue.workflow, p_field text) RETURNS void
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.refuse_step_change(p_lease hwqueue.lease, p_changes jsonb) RETURNS void
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.refuse_step_lease(p_lease hwqueue.lease, p_what text) RETURNS void
     LANGUAGE plpgsql;
 
@@ -4015,6 +4134,9 @@ CREATE FUNCTION hwqueue.release_room(p_node uuid, p_assignment jsonb, p_shard in
 
 CREATE FUNCTION hwqueue.release_steps(p_run hwqueue.run, p hwqueue.run_progress, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.run_progress
     LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.release_words(p_lease hwqueue.lease, p_now timestamp with time zone, p_shard integer) RETURNS text
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.remaining_count(p_term_id bigint, p_recount jsonb, p_place text, p_expired boolean, p_now timestamp with time zone, p_shard integer) RETURNS bigint
     LANGUAGE plpgsql STABLE;
@@ -4096,6 +4218,8 @@ CREATE TABLE hwqueue.scheduled (
     deadline timestamp with time zone
 )
 WITH (autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_insert_threshold='-1', autovacuum_vacuum_cost_delay='0');
+
+COMMENT ON TABLE hwqueue.scheduled IS 'a lease that is not claimable before available_at';
 
 CREATE FUNCTION hwqueue.reserve_member(p_gang hwqueue.gang, p_entry hwqueue.scheduled, p_node uuid, p_now timestamp with time zone, p_shard integer) RETURNS text
     LANGUAGE plpgsql;
@@ -4181,6 +4305,9 @@ CREATE FUNCTION hwqueue.roll_up(p_limit integer, p_cursor hwqueue.reap_cursor, p
 CREATE FUNCTION hwqueue.roll_up_minute(p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.roll_up_runs(p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) RETURNS integer
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.room_failures(p_lacks_now integer, p_lacks_ever integer, p_cpu text, p_gpu text) RETURNS TABLE(stage text, code text, permanent boolean, lacks integer)
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
@@ -4213,6 +4340,14 @@ CREATE FUNCTION hwqueue.run_input(p_run uuid, p_lease uuid DEFAULT NULL::uuid, p
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
+CREATE FUNCTION hwqueue.run_total_metrics(p_shard integer) RETURNS TABLE(name text, labels jsonb, value double precision)
+    LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.running_leases(p_limit integer DEFAULT 100, p_shard integer DEFAULT 0) RETURNS TABLE(shard_id integer, lease_id uuid, queue text, task_name text, tenant text, attempt integer, node_name text, claimed_at timestamp with time zone, expires_at timestamp with time zone, stop_reason text, progress jsonb)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET max_parallel_workers_per_gather TO '0';
+
 CREATE FUNCTION hwqueue.save_checkpoint(p_lease uuid, p_token bigint, p_name text, p_state jsonb DEFAULT 'null'::jsonb, p_extend interval DEFAULT NULL::interval, p_shard integer DEFAULT 0) RETURNS timestamp with time zone
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -4242,7 +4377,7 @@ CREATE TABLE hwqueue.spread_floor (
     next_xid xid8 NOT NULL
 );
 
-COMMENT ON TABLE hwqueue.spread_floor IS 'the fewest leases of a max_skew term in one of the places of spread_fleet, when somebody last looked; the newest row counts';
+COMMENT ON TABLE hwqueue.spread_floor IS 'the lowest count of a max_skew term over the places of spread_fleet, as of the last scan; the newest row counts';
 
 COMMENT ON COLUMN hwqueue.spread_floor.lowest IS 'up to 64 of the places that had so few';
 
@@ -4375,6 +4510,9 @@ CREATE FUNCTION hwqueue.settle_one(p_lease uuid, p_token bigint, p_settlement js
 CREATE FUNCTION hwqueue.settle_own_claim(p_node uuid, p_lease uuid, p_token bigint, p_settlement jsonb, p_shard integer, OUT verdict text, OUT state text) RETURNS record
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.shared_level(p_settings jsonb, p_level jsonb) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
 CREATE FUNCTION hwqueue.shortage(p_cpu_milli bigint, p_memory_mib bigint, p_room hwqueue.headroom, p_custom jsonb DEFAULT NULL::jsonb, p_cpu_isolation text DEFAULT NULL::text) RETURNS integer
     LANGUAGE sql STABLE PARALLEL SAFE;
 
@@ -4504,10 +4642,13 @@ CREATE FUNCTION hwqueue.stamp_changes(p_limit integer, p_from timestamp with tim
 CREATE FUNCTION hwqueue.stamp_retired(p_limit integer, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.start_time(p_run hwqueue.run, p_now timestamp with time zone) RETURNS timestamp with time zone
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.step_class(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_shard integer, OUT queue_id integer, OUT class_id bigint) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.step_content(p_run hwqueue.run, p_step jsonb, p_own jsonb, p_target hwqueue.spawn_target) RETURNS hwqueue.class_content
+CREATE FUNCTION hwqueue.step_content(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_target hwqueue.spawn_target) RETURNS hwqueue.class_content
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.step_ended(p_lease uuid, p_state text, p_is_short boolean, p_shard integer) RETURNS void
@@ -4534,9 +4675,13 @@ CREATE FUNCTION hwqueue.step_queue(p_workflow hwqueue.workflow, p_step jsonb) RE
 CREATE FUNCTION hwqueue.step_request(p_run hwqueue.run, p_step integer, p_lease uuid, p_class bigint, p_what text[], p_params jsonb, p_options jsonb, p_now timestamp with time zone) RETURNS hwqueue.spawn_request
     LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after integer DEFAULT '-1'::integer, p_limit integer DEFAULT 1000, p_lease uuid DEFAULT NULL::uuid, p_shard integer DEFAULT 0) RETURNS TABLE(item integer, state text, result jsonb, error jsonb, shard_id integer, name text)
+CREATE FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after integer DEFAULT '-1'::integer, p_limit integer DEFAULT 1000, p_lease uuid DEFAULT NULL::uuid, p_state text DEFAULT NULL::text, p_shard integer DEFAULT 0) RETURNS TABLE(item integer, state text, result jsonb, error jsonb, shard_id integer, name text, lease_id uuid, lease_state text, node_id uuid, node_name text, attempt smallint, claimed_at timestamp with time zone, finished_at timestamp with time zone)
     LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp';
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off';
+
+CREATE FUNCTION hwqueue.steps_begun(p_run hwqueue.run, p_shard integer) RETURNS TABLE(step_no integer, begun_at timestamp with time zone)
+    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.steps_ended(p_leases uuid[], p_state text, p_shard integer, p_is_short boolean DEFAULT false) RETURNS void
     LANGUAGE plpgsql;
@@ -4621,7 +4766,7 @@ CREATE FUNCTION hwqueue.summarise_runs(p_run_ids uuid[], p_shard integer DEFAULT
 CREATE FUNCTION hwqueue.suspend_attestations(p_node hwqueue.node, p_all boolean, p_why text, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.suspend_lease(p_lease uuid, p_token bigint, p_until timestamp with time zone DEFAULT NULL::timestamp with time zone, p_signal text DEFAULT NULL::text, p_name text DEFAULT NULL::text, p_shard integer DEFAULT 0) RETURNS text
+CREATE FUNCTION hwqueue.suspend_lease(p_lease uuid, p_token bigint, p_until timestamp with time zone DEFAULT NULL::timestamp with time zone, p_signal text DEFAULT NULL::text, p_name text DEFAULT NULL::text, p_shard integer DEFAULT 0, p_near text DEFAULT NULL::text) RETURNS text
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -4708,6 +4853,10 @@ CREATE FUNCTION hwqueue.take_deaths(p_node uuid, p_epoch bigint, p_limit integer
 
 CREATE FUNCTION hwqueue.take_ended_leases(p_run uuid, p_steps integer[], p_shard integer, OUT free integer[], OUT revived integer[], OUT with_items integer[]) RETURNS record
     LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.take_ended_runs(p_limit integer DEFAULT 100, p_shard integer DEFAULT 0) RETURNS TABLE(run_id uuid, shard_id integer, workflow text, attempt integer, state text, reason text, traceparent text, submitted_at timestamp with time zone, finished_at timestamp with time zone)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.take_entries(p_request hwqueue.claim_request, p_seen hwqueue.seen_entries, p_limit integer, p_node hwqueue.node, OUT ctids tid[], OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) RETURNS record
     LANGUAGE plpgsql;
@@ -4831,6 +4980,9 @@ CREATE FUNCTION hwqueue.total_metrics(p_shard integer) RETURNS TABLE(name text, 
 CREATE FUNCTION hwqueue.touched_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer, OUT touched hwqueue.touched_term[], OUT is_named boolean) RETURNS record
     LANGUAGE plpgsql STABLE;
 
+CREATE FUNCTION hwqueue.traced_parents(p_run hwqueue.run, p_step integer) RETURNS jsonb
+    LANGUAGE sql;
+
 CREATE FUNCTION hwqueue.try_gang(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
@@ -4922,6 +5074,9 @@ CREATE FUNCTION hwqueue.version_in_range(p_version text, p_range text, p_kind te
 
 CREATE FUNCTION hwqueue.version_meets(p_version text, p_op text, p_bound text, p_kind text) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.version_placement(p_run hwqueue.run) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.version_prerelease(p_version text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -5098,6 +5253,8 @@ CREATE TABLE hwqueue.added_run (
     retry_mode text
 );
 
+COMMENT ON TABLE hwqueue.added_run IS 'a run that a handler has added to its step';
+
 COMMENT ON COLUMN hwqueue.added_run.name IS 'of its specification: it says once what is added';
 
 COMMENT ON COLUMN hwqueue.added_run.digest IS 'of its specification in normal form';
@@ -5135,6 +5292,8 @@ CREATE TABLE hwqueue.api_token (
     CONSTRAINT api_token_secret_sha256_check CHECK ((octet_length(secret_sha256) = 32))
 );
 
+COMMENT ON TABLE hwqueue.api_token IS 'who may call the HTTP API; of a secret only the sha256 is stored';
+
 COMMENT ON COLUMN hwqueue.api_token.used_at IS 'to the hour: a row that is updated at every request would be read ever slower';
 
 COMMENT ON COLUMN hwqueue.api_token.created_login IS 'session_user, beside what the caller said (created_by)';
@@ -5155,6 +5314,8 @@ CREATE TABLE hwqueue.arrival (
     after_xid xid8
 )
 WITH (autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_cost_delay='0', autovacuum_vacuum_insert_threshold='-1');
+
+COMMENT ON TABLE hwqueue.arrival IS 'what a session could not count or release because another one held the row; the next holder or reap does it';
 
 COMMENT ON COLUMN hwqueue.arrival.kind IS 'count: for a tally; item: for that of a map; release, skip: of a step; fail: the run; state: the run''s state has changed; signal: a step may have a signal to take; nested: a step and its nested run, or (step_no 0) a nested run and its parent, are to be compared';
 
@@ -5178,10 +5339,11 @@ CREATE TABLE hwqueue.attempt (
     outcome text NOT NULL,
     claimed_at timestamp with time zone NOT NULL,
     ended_at timestamp with time zone NOT NULL,
-    error jsonb,
-    CONSTRAINT attempt_outcome_check CHECK ((outcome = ANY (ARRAY['failed'::text, 'expired'::text, 'superseded'::text, 'released'::text, 'cancelled'::text])))
+    error jsonb
 )
 WITH (autovacuum_vacuum_threshold='10000', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_vacuum_insert_scale_factor='0.05');
+
+COMMENT ON TABLE hwqueue.attempt IS 'a claim that ended without completing its lease';
 
 CREATE TABLE hwqueue.attempt_log (
     shard_id integer NOT NULL,
@@ -5214,7 +5376,9 @@ CREATE TABLE hwqueue.attestation (
     suspended_why text
 );
 
-COMMENT ON COLUMN hwqueue.attestation.any_instance IS 'it holds for whatever instance the node''s login registers';
+COMMENT ON TABLE hwqueue.attestation IS 'an operator''s statement that a node is in a trust domain';
+
+COMMENT ON COLUMN hwqueue.attestation.any_instance IS 'it holds for every instance that the node''s login registers';
 
 COMMENT ON COLUMN hwqueue.attestation.suspended_at IS 'it does not count from then on, until an operator confirms it';
 
@@ -5229,13 +5393,13 @@ CREATE TABLE hwqueue.class_fleet (
     CONSTRAINT class_fleet_reach_check CHECK (((reach >= (0)::double precision) AND (reach <= (1)::double precision)))
 );
 
-COMMENT ON TABLE hwqueue.class_fleet IS 'the reach of a class: which share of the nodes suits it';
+COMMENT ON TABLE hwqueue.class_fleet IS 'the reach of a class: the share of nodes that meets it';
 
-COMMENT ON COLUMN hwqueue.class_fleet.digest IS 'of the nodes it was found out of (scan_nodes); null: a claim has estimated the reach, and nobody the rest';
+COMMENT ON COLUMN hwqueue.class_fleet.digest IS 'of the nodes that the reach was computed from (scan_nodes); null: a claim has estimated the reach, and the other columns are unknown';
 
-COMMENT ON COLUMN hwqueue.class_fleet.reported_at IS 'when an event told that leases wait that no live node may run; null: none does';
+COMMENT ON COLUMN hwqueue.class_fleet.reported_at IS 'when an event reported that leases of it wait and no live node may run them; null: not reported';
 
-COMMENT ON COLUMN hwqueue.class_fleet.unmatched IS 'no live node that is not cordoned suited it when that was found out';
+COMMENT ON COLUMN hwqueue.class_fleet.unmatched IS 'no live node that is not cordoned met it at the last scan';
 
 ALTER TABLE hwqueue.class_range ALTER COLUMN range_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME hwqueue.class_range_range_id_seq
@@ -5592,6 +5756,8 @@ CREATE TABLE hwqueue.ignored_label (
     next_xid xid8 NOT NULL
 );
 
+COMMENT ON TABLE hwqueue.ignored_label IS 'a label with very many values; nodes that differ only in such labels are judged as one';
+
 COMMENT ON COLUMN hwqueue.ignored_label.is_mentioned IS 'some class mentions it: it is left out no more';
 
 COMMENT ON COLUMN hwqueue.ignored_label.next_xid IS 'with unseen: what was seen of the classes when they were last asked';
@@ -5638,6 +5804,8 @@ CREATE TABLE hwqueue.lease_transition (
     cause text NOT NULL
 );
 
+COMMENT ON TABLE hwqueue.lease_transition IS 'the states of a lease and the only transitions between them';
+
 CREATE TABLE hwqueue.lock_stripe (
     shard_id integer NOT NULL,
     stripe_id integer NOT NULL
@@ -5652,6 +5820,8 @@ CREATE TABLE hwqueue.map_list (
     first_item integer NOT NULL,
     items jsonb NOT NULL
 );
+
+COMMENT ON TABLE hwqueue.map_list IS 'a hundred items of the list of a map';
 
 CREATE TABLE hwqueue.minute_stat (
     shard_id integer NOT NULL,
@@ -5672,6 +5842,8 @@ CREATE TABLE hwqueue.minute_stat (
     run_counts bigint[] NOT NULL
 )
 WITH (fillfactor='50', autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0.05');
+
+COMMENT ON TABLE hwqueue.minute_stat IS 'running totals of a queue at the end of a minute; roll_up writes them';
 
 COMMENT ON COLUMN hwqueue.minute_stat.failed IS 'leases that are dead: no attempt left, or a deadline passed';
 
@@ -5712,6 +5884,8 @@ CREATE TABLE hwqueue.node_eligibility (
     cpu_isolation text,
     gpu_exclusivity text
 );
+
+COMMENT ON TABLE hwqueue.node_eligibility IS 'a class that names nodes or resources, and that this node may run, with its affinity score';
 
 COMMENT ON COLUMN hwqueue.node_eligibility.trusts IS 'as in placement_class; judged with every attestation, expired or not';
 
@@ -5842,6 +6016,8 @@ CREATE TABLE hwqueue.position_horizon (
 )
 WITH (autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0');
 
+COMMENT ON TABLE hwqueue.position_horizon IS 'how far low-water marks may move; the newest version counts';
+
 CREATE TABLE hwqueue.profile_eligibility (
     shard_id integer NOT NULL,
     profile_id bigint NOT NULL,
@@ -5860,9 +6036,11 @@ CREATE TABLE hwqueue.profile_eligibility (
     gpu_exclusivity text
 );
 
-COMMENT ON COLUMN hwqueue.profile_eligibility.affinity IS 'null: it depends on other leases, and each claim looks';
+COMMENT ON TABLE hwqueue.profile_eligibility IS 'a class that nodes of a profile may run, with its affinity score';
 
-COMMENT ON COLUMN hwqueue.profile_eligibility.cpu_isolation IS 'what the class comes to here, the default filled in; null: best_effort. Likewise gpu_exclusivity: null is shared';
+COMMENT ON COLUMN hwqueue.profile_eligibility.affinity IS 'null: it depends on other leases, and each claim computes it';
+
+COMMENT ON COLUMN hwqueue.profile_eligibility.cpu_isolation IS 'the class as judged here, the default filled in; null: best_effort. Likewise gpu_exclusivity: null is shared';
 
 ALTER TABLE hwqueue.profile ALTER COLUMN profile_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME hwqueue.profile_profile_id_seq
@@ -5885,7 +6063,7 @@ CREATE TABLE hwqueue.progress (
 )
 WITH (fillfactor='50', autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0.05');
 
-COMMENT ON TABLE hwqueue.progress IS 'how far a claim has come, as its handler said last; it stays when the claim ends, until the lease goes';
+COMMENT ON TABLE hwqueue.progress IS 'how far a claim has come, as its handler reported last; it stays when the claim ends, until the lease goes';
 
 COMMENT ON COLUMN hwqueue.progress.fraction IS 'from 0 to 1; null: not known';
 
@@ -5921,6 +6099,8 @@ CREATE TABLE hwqueue.queue_signal (
 )
 WITH (fillfactor='10', autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0');
 
+COMMENT ON TABLE hwqueue.queue_signal IS 'set by a claim that found the queue empty; the next spawn sends a notification and clears it';
+
 ALTER TABLE hwqueue.ready ALTER COLUMN "position" ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME hwqueue.ready_position_seq
     START WITH 1
@@ -5940,11 +6120,28 @@ CREATE TABLE hwqueue.requeued (
 
 ALTER TABLE ONLY hwqueue.requeued REPLICA IDENTITY FULL;
 
+COMMENT ON TABLE hwqueue.requeued IS 'an ended lease that was requeued, until roll_up has counted it';
+
+CREATE TABLE hwqueue.retried_run (
+    shard_id integer NOT NULL,
+    run_id uuid NOT NULL,
+    attempt integer NOT NULL,
+    workflow_id bigint NOT NULL,
+    name text NOT NULL,
+    state text NOT NULL,
+    submitted_at timestamp with time zone NOT NULL,
+    finished_at timestamp with time zone NOT NULL
+);
+
+COMMENT ON COLUMN hwqueue.retried_run.attempt IS 'the attempt of the run that has ended so';
+
 CREATE TABLE hwqueue.run_class (
     shard_id integer NOT NULL,
     class_id bigint NOT NULL,
     run_id uuid NOT NULL
 );
+
+COMMENT ON TABLE hwqueue.run_class IS 'a placement class that a run may still need; it is not pruned before';
 
 CREATE TABLE hwqueue.run_key (
     shard_id integer NOT NULL,
@@ -5955,6 +6152,8 @@ CREATE TABLE hwqueue.run_key (
     content bytea NOT NULL,
     while_running boolean
 );
+
+COMMENT ON TABLE hwqueue.run_key IS 'a producer''s key of a run: an idempotency key, or a unique one';
 
 COMMENT ON COLUMN hwqueue.run_key.while_running IS 'true: it goes when its run ends; null: with its run';
 
@@ -5985,6 +6184,24 @@ ALTER TABLE hwqueue.run_signal ALTER COLUMN signal_id ADD GENERATED ALWAYS AS ID
     CACHE 1
 );
 
+CREATE TABLE hwqueue.run_total (
+    shard_id integer NOT NULL,
+    workflow text NOT NULL,
+    outcome text NOT NULL,
+    seconds double precision NOT NULL,
+    counts bigint[] NOT NULL,
+    counted_at timestamp with time zone NOT NULL
+)
+WITH (fillfactor='50');
+
+COMMENT ON COLUMN hwqueue.run_total.workflow IS 'its name; (other): those that have no row of their own';
+
+COMMENT ON COLUMN hwqueue.run_total.seconds IS 'from submission to end, summed up';
+
+COMMENT ON COLUMN hwqueue.run_total.counts IS 'how many runs took how long, by histogram_bounds; the last one: longer';
+
+COMMENT ON COLUMN hwqueue.run_total.counted_at IS 'when the last of them ended';
+
 CREATE TABLE hwqueue.schema_info (
     singleton boolean DEFAULT true NOT NULL,
     revision text NOT NULL,
@@ -5995,6 +6212,8 @@ CREATE TABLE hwqueue.schema_info (
     CONSTRAINT schema_info_singleton_check CHECK (singleton)
 );
 
+COMMENT ON TABLE hwqueue.schema_info IS 'what hwqueue db upgrade installed last; clients read it when they start';
+
 CREATE TABLE hwqueue.served (
     shard_id integer NOT NULL,
     node_id uuid NOT NULL,
@@ -6004,6 +6223,8 @@ CREATE TABLE hwqueue.served (
     hears_deaths boolean DEFAULT false NOT NULL,
     CONSTRAINT served_concurrency_check CHECK ((concurrency > 0))
 );
+
+COMMENT ON TABLE hwqueue.served IS 'what a node''s worker announced when it registered: queues, tasks, concurrency';
 
 COMMENT ON COLUMN hwqueue.served.queues IS 'queues that it polls; null: it has not said';
 
@@ -6020,6 +6241,8 @@ CREATE TABLE hwqueue.service (
     away_from uuid[] DEFAULT '{}'::uuid[] NOT NULL
 );
 
+COMMENT ON TABLE hwqueue.service IS 'what operators said about a service';
+
 COMMENT ON COLUMN hwqueue.service.failure_domain IS 'node, rack or label:KEY; null: that of the queue';
 
 COMMENT ON COLUMN hwqueue.service.away_from IS 'services that its leases keep away from';
@@ -6029,6 +6252,8 @@ CREATE TABLE hwqueue.silent_node (
     node_id uuid NOT NULL,
     reported_at timestamp with time zone NOT NULL
 );
+
+COMMENT ON TABLE hwqueue.silent_node IS 'a node that has been reported as silent and is not back yet';
 
 ALTER TABLE hwqueue.spread_fleet ALTER COLUMN fleet_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME hwqueue.spread_fleet_fleet_id_seq
@@ -6066,6 +6291,8 @@ CREATE TABLE hwqueue.task (
     set_by text NOT NULL
 );
 
+COMMENT ON TABLE hwqueue.task IS 'the spawn options that leases of a task have by default';
+
 COMMENT ON COLUMN hwqueue.task.defaults IS 'spawn options, as they were given; a spawn''s own options win';
 
 CREATE TABLE hwqueue.term_counter (
@@ -6085,6 +6312,20 @@ COMMENT ON TABLE hwqueue.term_counter IS 'what runs of a term in a place: the su
 
 COMMENT ON COLUMN hwqueue.term_counter.dropped_xid IS 'of max_skew: the transaction that last took leases away; null for other terms';
 
+CREATE TABLE hwqueue.traced_run (
+    shard_id integer NOT NULL,
+    run_id uuid NOT NULL,
+    attempt integer NOT NULL,
+    workflow text NOT NULL,
+    state text NOT NULL,
+    reason text,
+    traceparent text NOT NULL,
+    submitted_at timestamp with time zone NOT NULL,
+    finished_at timestamp with time zone NOT NULL
+);
+
+COMMENT ON COLUMN hwqueue.traced_run.traceparent IS 'W3C trace context of the submission';
+
 CREATE TABLE hwqueue.workflow_edge (
     shard_id integer NOT NULL,
     workflow_id bigint NOT NULL,
@@ -6092,6 +6333,8 @@ CREATE TABLE hwqueue.workflow_edge (
     to_no integer NOT NULL,
     wants text NOT NULL
 );
+
+COMMENT ON TABLE hwqueue.workflow_edge IS 'a step comes after another one';
 
 COMMENT ON COLUMN hwqueue.workflow_edge.wants IS 'how the parent must end: completed, failed (or cancelled), or ended in any way';
 
@@ -6156,6 +6399,9 @@ ALTER TABLE ONLY hwqueue.arrival
 
 ALTER TABLE ONLY hwqueue.attempt_log
     ADD CONSTRAINT attempt_log_pkey PRIMARY KEY (shard_id, lease_id, claim_token, line);
+
+ALTER TABLE hwqueue.attempt
+    ADD CONSTRAINT attempt_outcome_check CHECK ((outcome = ANY (ARRAY['completed'::text, 'failed'::text, 'expired'::text, 'superseded'::text, 'released'::text, 'cancelled'::text]))) NOT VALID;
 
 ALTER TABLE ONLY hwqueue.attempt
     ADD CONSTRAINT attempt_pkey PRIMARY KEY (shard_id, lease_id, claim_token);
@@ -6274,6 +6520,9 @@ ALTER TABLE ONLY hwqueue.ready
 ALTER TABLE ONLY hwqueue.reap_cursor
     ADD CONSTRAINT reap_cursor_pkey PRIMARY KEY (shard_id, version);
 
+ALTER TABLE ONLY hwqueue.retried_run
+    ADD CONSTRAINT retried_run_pkey PRIMARY KEY (shard_id, run_id, attempt);
+
 ALTER TABLE ONLY hwqueue.run_class
     ADD CONSTRAINT run_class_pkey PRIMARY KEY (shard_id, class_id, run_id);
 
@@ -6285,6 +6534,9 @@ ALTER TABLE ONLY hwqueue.run
 
 ALTER TABLE ONLY hwqueue.run_signal
     ADD CONSTRAINT run_signal_pkey PRIMARY KEY (shard_id, run_id, signal_id);
+
+ALTER TABLE ONLY hwqueue.run_total
+    ADD CONSTRAINT run_total_pkey PRIMARY KEY (shard_id, workflow, outcome);
 
 ALTER TABLE ONLY hwqueue.scheduled
     ADD CONSTRAINT scheduled_pkey PRIMARY KEY (shard_id, queue_id, available_at, lease_id);
@@ -6318,6 +6570,9 @@ ALTER TABLE ONLY hwqueue.tally
 
 ALTER TABLE ONLY hwqueue.task
     ADD CONSTRAINT task_pkey PRIMARY KEY (shard_id, name);
+
+ALTER TABLE ONLY hwqueue.traced_run
+    ADD CONSTRAINT traced_run_pkey PRIMARY KEY (shard_id, run_id, attempt);
 
 ALTER TABLE ONLY hwqueue.webhook_delivery
     ADD CONSTRAINT webhook_delivery_pkey PRIMARY KEY (shard_id, delivery_id);
@@ -6659,6 +6914,8 @@ CREATE UNIQUE INDEX ready_class ON hwqueue.ready USING btree (shard_id, class_id
 CREATE INDEX ready_deadline ON hwqueue.ready USING btree (shard_id, GREATEST(deadline, eligible_at)) WHERE (deadline IS NOT NULL);
 
 CREATE INDEX requeued_finished ON hwqueue.requeued USING btree (finished_at);
+
+CREATE INDEX retried_run_finished ON hwqueue.retried_run USING btree (finished_at);
 
 CREATE INDEX run_class_run ON hwqueue.run_class USING btree (run_id);
 
@@ -7230,6 +7487,8 @@ REVOKE ALL ON FUNCTION hwqueue.check_move(p_lease hwqueue.lease, p_queue hwqueue
 
 REVOKE ALL ON FUNCTION hwqueue.check_name(p_name text, p_field text, p_max_length integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.check_near_kinds(p_step jsonb, p_other jsonb, p_field text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.check_near_steps(p_steps jsonb[], p_order integer[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_node_labels(p_labels jsonb) FROM PUBLIC;
@@ -7336,6 +7595,8 @@ REVOKE ALL ON FUNCTION hwqueue.class_affinity(p_class hwqueue.placement_class, p
 
 REVOKE ALL ON FUNCTION hwqueue.class_anchors(p_required jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.class_changes(p_changes jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.class_digest(p_content hwqueue.class_content) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot, p_most integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -7347,6 +7608,8 @@ REVOKE ALL ON FUNCTION hwqueue.class_headline(p_class hwqueue.pending_class, p_f
 REVOKE ALL ON FUNCTION hwqueue.class_lives_before(p_class_id bigint, p_tier smallint, p_rank bigint, p_position bigint, p_to_tier smallint, p_to_rank bigint, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_match(p_fit hwqueue.class_nodes, p_snapshot hwqueue.fleet_snapshot) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.class_near(p_class bigint, p_near jsonb, p_places jsonb, p_now timestamp with time zone, p_shard integer, OUT class_id bigint, OUT bad jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_options(p_options jsonb) FROM PUBLIC;
 
@@ -7401,6 +7664,10 @@ GRANT ALL ON FUNCTION hwqueue.confirm_node(p_node uuid, p_instance_id text, p_sh
 GRANT ALL ON FUNCTION hwqueue.confirm_node(p_node uuid, p_instance_id text, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.contended_headline(p_class hwqueue.placement_class, p_fleet jsonb, p_shard integer, OUT headline text, OUT code text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.contradicting_levels(p_workflow hwqueue.workflow, p_run hwqueue.run, p_defined jsonb, p_step jsonb, p_mode text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.contradicts(p_outer jsonb, p_inner jsonb, p_mode text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.copies_that_fit(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_most integer) FROM PUBLIC;
 
@@ -7530,7 +7797,7 @@ REVOKE ALL ON FUNCTION hwqueue.edit_operator_taints(p_node uuid, p_taint jsonb, 
 
 REVOKE ALL ON FUNCTION hwqueue.eligible_classes(p_profile_id bigint, p_node uuid, p_queue_id integer, p_only bigint[], p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.end_claim(p_claim hwqueue.claim, p_outcome text, p_error jsonb, p_next timestamp with time zone, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.end_claim(p_claim hwqueue.claim, p_outcome text, p_error jsonb, p_next timestamp with time zone, p_now timestamp with time zone, p_shard integer, p_near boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.end_completed_claim(p_lease uuid, p_token bigint, p_node uuid, p_is_plain boolean, p_holds boolean, p_result jsonb, p_shard integer) FROM PUBLIC;
 
@@ -7632,6 +7899,8 @@ REVOKE ALL ON FUNCTION hwqueue.failure_words(p_failure jsonb, p_class hwqueue.pl
 
 REVOKE ALL ON FUNCTION hwqueue.fetch_reserved(p_request hwqueue.claim_request) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.few_ended(p_state text, p_since timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.fill_map(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally, p_most integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.final_below(p_shard integer) FROM PUBLIC;
@@ -7723,6 +7992,8 @@ REVOKE ALL ON FUNCTION hwqueue.gang_roster(p_gang uuid, p_shard integer) FROM PU
 REVOKE ALL ON FUNCTION hwqueue.gang_status(p_lease uuid, p_token bigint, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.gang_status(p_lease uuid, p_token bigint, p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.gang_status(p_lease uuid, p_token bigint, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.gang_words(p_gang uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.get_gang(p_gang uuid, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.get_gang(p_gang uuid, p_shard integer) TO hwqueue_producer;
@@ -7900,11 +8171,13 @@ REVOKE ALL ON FUNCTION hwqueue.item_ended(p_lease uuid, p_state text, p_is_short
 
 REVOKE ALL ON FUNCTION hwqueue.item_key(p_template jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.item_page(p_run hwqueue.run, p_step integer, p_after integer, p_limit integer, p_state text, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.item_request(p_run hwqueue.run, p_defined hwqueue.workflow_step, p_task text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.item_requests(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_numbers integer[], p_known jsonb, p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer, OUT requests hwqueue.spawn_request[], OUT bad uuid[], OUT reasons text[], OUT stopped integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.item_results(p_run uuid, p_step integer, p_after integer, p_limit integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.item_results(p_run hwqueue.run, p_step integer, p_after integer, p_limit integer, p_state text, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.item_values(p_map hwqueue.map, p_over jsonb, p_item integer, p_shard integer) FROM PUBLIC;
 
@@ -7988,6 +8261,8 @@ REVOKE ALL ON FUNCTION hwqueue.lacking_custom(p_needed jsonb, p_free jsonb) FROM
 
 REVOKE ALL ON FUNCTION hwqueue.last_drawn_position() FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.last_fetched_at(p_gang uuid, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.lead_prune(p_unless_within interval, p_now timestamp with time zone, p_shard integer, OUT goes boolean, OUT prune_cursor hwqueue.prune_cursor) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lead_reap(p_unless_within interval, p_now timestamp with time zone, p_shard integer, OUT goes boolean, OUT holds boolean, OUT reap_cursor hwqueue.reap_cursor) FROM PUBLIC;
@@ -8015,6 +8290,8 @@ GRANT ALL ON FUNCTION hwqueue.lease_logs(p_lease uuid, p_after text, p_limit int
 REVOKE ALL ON FUNCTION hwqueue.lease_outlook(p_node uuid, p_lease_ids uuid[], p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.lease_outlook(p_node uuid, p_lease_ids uuid[], p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.lease_outlook(p_node uuid, p_lease_ids uuid[], p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.lease_place(p_lease uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lease_rank(p_step interval, p_eligible_at timestamp with time zone, p_priority integer) FROM PUBLIC;
 
@@ -8063,6 +8340,11 @@ GRANT ALL ON FUNCTION hwqueue.list_queues(p_shard integer) TO hwqueue_admin;
 GRANT ALL ON FUNCTION hwqueue.list_queues(p_shard integer) TO hwqueue_operator;
 
 REVOKE ALL ON FUNCTION hwqueue.list_results(p_run hwqueue.run, p_binding jsonb, OUT value jsonb, OUT too_large boolean) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.list_run_signals(p_run uuid, p_limit integer, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.list_run_signals(p_run uuid, p_limit integer, p_shard integer) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.list_run_signals(p_run uuid, p_limit integer, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.list_run_signals(p_run uuid, p_limit integer, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.list_step_details(p_run uuid, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.list_step_details(p_run uuid, p_shard integer) TO hwqueue_producer;
@@ -8203,11 +8485,15 @@ REVOKE ALL ON FUNCTION hwqueue.named_steps(p_run hwqueue.run, p_names jsonb, p_f
 
 REVOKE ALL ON FUNCTION hwqueue.near_class(p_run hwqueue.run, p_step integer, p_near jsonb, p_now timestamp with time zone, p_shard integer, OUT class_id bigint, OUT bad jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.near_items(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_requests hwqueue.spawn_request[], p_bad uuid[], p_now timestamp with time zone, p_shard integer, OUT requests hwqueue.spawn_request[], OUT bad uuid[], OUT reasons text[]) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.near_nodes(p_node_ids uuid[], p_class hwqueue.placement_class, p_lease uuid, p_known jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.near_origin(p_near jsonb, p_part jsonb, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.near_placement(p_near jsonb, p_places jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.near_places(p_run uuid, p_near jsonb, p_now timestamp with time zone, p_shard integer, OUT places jsonb, OUT are_there boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.near_places(p_run uuid, p_near jsonb, p_shard integer, p_item integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.nearest_name(p_name text, p_names text[]) FROM PUBLIC;
 
@@ -8389,6 +8675,8 @@ REVOKE ALL ON FUNCTION hwqueue.order_named_steps(p_steps jsonb[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.ordered_items(p_leases uuid[], p_tokens bigint[], p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.own_node_wish(p_node uuid) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.own_options() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.own_resources(p_placement jsonb) FROM PUBLIC;
@@ -8462,6 +8750,8 @@ REVOKE ALL ON FUNCTION hwqueue.pick_entries(p_request hwqueue.claim_request, p_s
 
 REVOKE ALL ON FUNCTION hwqueue.pick_leases(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_room hwqueue.headroom, p_limit integer, p_without bigint[], p_is_new boolean) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.pinned_version(p_name text, p_pin jsonb, p_options jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.place_counts(p_spread jsonb, p_spec jsonb, p_digest bigint, p_recount jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.place_in_line(p_lease hwqueue.lease, p_shard integer) FROM PUBLIC;
@@ -8476,11 +8766,15 @@ REVOKE ALL ON FUNCTION hwqueue.placement_cost(p_placement jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.placement_limits(OUT patterns integer, OUT pattern_chars integer, OUT repeated_chars integer, OUT exprs integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.places_are_there(p_places jsonb, p_what text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.planned_nested(p_workflow hwqueue.workflow, p_run hwqueue.run, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.planned_steps(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.postpone_checks(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.prefer_own_node(p_lease uuid, p_node uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.present(p_key text, p_value jsonb) FROM PUBLIC;
 
@@ -8532,9 +8826,13 @@ REVOKE ALL ON FUNCTION hwqueue.prune_nodes(p_limit integer, p_now timestamp with
 
 REVOKE ALL ON FUNCTION hwqueue.prune_profiles(p_after bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.prune_run_totals(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.prune_runs(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_terms(p_limit integer, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.prune_traced_runs(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_unseen_xids(p_unseen xid8[], p_shard integer) FROM PUBLIC;
 
@@ -8607,6 +8905,8 @@ REVOKE ALL ON FUNCTION hwqueue.read_page(p_filter jsonb, p_states text[], p_limi
 REVOKE ALL ON FUNCTION hwqueue.read_page_cursor(p_cursor jsonb, p_states text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_past_blocked(p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.read_pin(p_pin jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_queue_head(p_queue text, p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_shard integer) FROM PUBLIC;
 
@@ -8729,6 +9029,8 @@ REVOKE ALL ON FUNCTION hwqueue.refuse_settlement(p_lease uuid, p_token bigint, p
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_step(p_name text, p_workflow hwqueue.workflow, p_field text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.refuse_step_change(p_lease hwqueue.lease, p_changes jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.refuse_step_lease(p_lease hwqueue.lease, p_what text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_value(p_value jsonb, p_field text, p_wanted text, p_hint text, p_code text) FROM PUBLIC;
@@ -8752,6 +9054,8 @@ GRANT ALL ON FUNCTION hwqueue.release_lease(p_lease uuid, p_token bigint, p_dela
 REVOKE ALL ON FUNCTION hwqueue.release_room(p_node uuid, p_assignment jsonb, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.release_steps(p_run hwqueue.run, p hwqueue.run_progress, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.release_words(p_lease hwqueue.lease, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.remaining_count(p_term_id bigint, p_recount jsonb, p_place text, p_expired boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -8856,6 +9160,8 @@ REVOKE ALL ON FUNCTION hwqueue.roll_up(p_limit integer, p_cursor hwqueue.reap_cu
 
 REVOKE ALL ON FUNCTION hwqueue.roll_up_minute(p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.roll_up_runs(p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.room_failures(p_lacks_now integer, p_lacks_ever integer, p_cpu text, p_gpu text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.room_for(p_class hwqueue.placement_class, p_bits integer, p_node hwqueue.node, p_room hwqueue.headroom) FROM PUBLIC;
@@ -8876,6 +9182,12 @@ GRANT ALL ON FUNCTION hwqueue.run_input(p_run uuid, p_lease uuid, p_shard intege
 GRANT ALL ON FUNCTION hwqueue.run_input(p_run uuid, p_lease uuid, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.run_input(p_run uuid, p_lease uuid, p_shard integer) TO hwqueue_admin;
 GRANT ALL ON FUNCTION hwqueue.run_input(p_run uuid, p_lease uuid, p_shard integer) TO hwqueue_worker;
+
+REVOKE ALL ON FUNCTION hwqueue.run_total_metrics(p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.running_leases(p_limit integer, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.running_leases(p_limit integer, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.running_leases(p_limit integer, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.save_checkpoint(p_lease uuid, p_token bigint, p_name text, p_state jsonb, p_extend interval, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.save_checkpoint(p_lease uuid, p_token bigint, p_name text, p_state jsonb, p_extend interval, p_shard integer) TO hwqueue_worker;
@@ -8969,6 +9281,8 @@ REVOKE ALL ON FUNCTION hwqueue.settle_one(p_lease uuid, p_token bigint, p_settle
 
 REVOKE ALL ON FUNCTION hwqueue.settle_own_claim(p_node uuid, p_lease uuid, p_token bigint, p_settlement jsonb, p_shard integer, OUT verdict text, OUT state text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.shared_level(p_settings jsonb, p_level jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.shortage(p_cpu_milli bigint, p_memory_mib bigint, p_room hwqueue.headroom, p_custom jsonb, p_cpu_isolation text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.should_advance_low_water(p_qty integer) FROM PUBLIC;
@@ -9060,9 +9374,11 @@ REVOKE ALL ON FUNCTION hwqueue.stamp_changes(p_limit integer, p_from timestamp w
 
 REVOKE ALL ON FUNCTION hwqueue.stamp_retired(p_limit integer, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.start_time(p_run hwqueue.run, p_now timestamp with time zone) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.step_class(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_shard integer, OUT queue_id integer, OUT class_id bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.step_content(p_run hwqueue.run, p_step jsonb, p_own jsonb, p_target hwqueue.spawn_target) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.step_content(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_target hwqueue.spawn_target) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.step_ended(p_lease uuid, p_state text, p_is_short boolean, p_shard integer) FROM PUBLIC;
 
@@ -9080,11 +9396,13 @@ REVOKE ALL ON FUNCTION hwqueue.step_queue(p_workflow hwqueue.workflow, p_step js
 
 REVOKE ALL ON FUNCTION hwqueue.step_request(p_run hwqueue.run, p_step integer, p_lease uuid, p_class bigint, p_what text[], p_params jsonb, p_options jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after integer, p_limit integer, p_lease uuid, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after integer, p_limit integer, p_lease uuid, p_shard integer) TO hwqueue_producer;
-GRANT ALL ON FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after integer, p_limit integer, p_lease uuid, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after integer, p_limit integer, p_lease uuid, p_shard integer) TO hwqueue_admin;
-GRANT ALL ON FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after integer, p_limit integer, p_lease uuid, p_shard integer) TO hwqueue_worker;
+REVOKE ALL ON FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after integer, p_limit integer, p_lease uuid, p_state text, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after integer, p_limit integer, p_lease uuid, p_state text, p_shard integer) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after integer, p_limit integer, p_lease uuid, p_state text, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after integer, p_limit integer, p_lease uuid, p_state text, p_shard integer) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after integer, p_limit integer, p_lease uuid, p_state text, p_shard integer) TO hwqueue_worker;
+
+REVOKE ALL ON FUNCTION hwqueue.steps_begun(p_run hwqueue.run, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.steps_ended(p_leases uuid[], p_state text, p_shard integer, p_is_short boolean) FROM PUBLIC;
 
@@ -9138,9 +9456,9 @@ GRANT ALL ON FUNCTION hwqueue.summarise_runs(p_run_ids uuid[], p_shard integer) 
 
 REVOKE ALL ON FUNCTION hwqueue.suspend_attestations(p_node hwqueue.node, p_all boolean, p_why text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.suspend_lease(p_lease uuid, p_token bigint, p_until timestamp with time zone, p_signal text, p_name text, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.suspend_lease(p_lease uuid, p_token bigint, p_until timestamp with time zone, p_signal text, p_name text, p_shard integer) TO hwqueue_worker;
-GRANT ALL ON FUNCTION hwqueue.suspend_lease(p_lease uuid, p_token bigint, p_until timestamp with time zone, p_signal text, p_name text, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.suspend_lease(p_lease uuid, p_token bigint, p_until timestamp with time zone, p_signal text, p_name text, p_shard integer, p_near text) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.suspend_lease(p_lease uuid, p_token bigint, p_until timestamp with time zone, p_signal text, p_name text, p_shard integer, p_near text) TO hwqueue_worker;
+GRANT ALL ON FUNCTION hwqueue.suspend_lease(p_lease uuid, p_token bigint, p_until timestamp with time zone, p_signal text, p_name text, p_shard integer, p_near text) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.suspended_words(p_node uuid, p_domain text, p_shard integer) FROM PUBLIC;
 
@@ -9179,6 +9497,10 @@ GRANT ALL ON FUNCTION hwqueue.take_deaths(p_node uuid, p_epoch bigint, p_limit i
 GRANT ALL ON FUNCTION hwqueue.take_deaths(p_node uuid, p_epoch bigint, p_limit integer, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.take_ended_leases(p_run uuid, p_steps integer[], p_shard integer, OUT free integer[], OUT revived integer[], OUT with_items integer[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.take_ended_runs(p_limit integer, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.take_ended_runs(p_limit integer, p_shard integer) TO hwqueue_worker;
+GRANT ALL ON FUNCTION hwqueue.take_ended_runs(p_limit integer, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.take_entries(p_request hwqueue.claim_request, p_seen hwqueue.seen_entries, p_limit integer, p_node hwqueue.node, OUT ctids tid[], OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) FROM PUBLIC;
 
@@ -9260,6 +9582,8 @@ REVOKE ALL ON FUNCTION hwqueue.total_metrics(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.touched_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer, OUT touched hwqueue.touched_term[], OUT is_named boolean) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.traced_parents(p_run hwqueue.run, p_step integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.try_gang(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.try_place(p_gang hwqueue.gang, p_entries hwqueue.scheduled[], p_node_ids uuid[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -9328,6 +9652,8 @@ GRANT ALL ON FUNCTION hwqueue.verify_invariants(p_shard integer) TO hwqueue_admi
 REVOKE ALL ON FUNCTION hwqueue.version_in_range(p_version text, p_range text, p_kind text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.version_meets(p_version text, p_op text, p_bound text, p_kind text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.version_placement(p_run hwqueue.run) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.version_prerelease(p_version text) FROM PUBLIC;
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -19,7 +20,12 @@ _BREAK = set("();<>|&")
 
 def tokens(page: Path) -> list[Token]:
     """A page as markdown-it reads it."""
-    return MarkdownIt("commonmark").enable("table").parse(page.read_text(encoding="utf-8"))
+    return _parsed(page.read_text(encoding="utf-8"))
+
+
+@cache  # several tests read each page
+def _parsed(text: str) -> list[Token]:
+    return MarkdownIt("commonmark").enable("table").parse(text)
 
 
 def commands(page: Path) -> Iterator[str]:

@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from typer.main import get_command
 
+from hwqueue.app import App
 from hwqueue.cli.main import app
 from hwqueue.schema.files import SQL_DIR
 from hwqueue.text import duration
@@ -26,7 +27,7 @@ from hwqueue.worker import WorkerSettings
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "reference" / "options.md"
-Kind = Literal["spawn", "retry", "policy"]
+Kind = Literal["spawn", "retry", "policy", "task", "app", "submit", "step"]
 
 INTRODUCTION = """# Options
 
@@ -97,6 +98,67 @@ PATCH /api/v1/queues/renders/policy
 `create_queue` takes the same. What is not given stays as it is, or is at its default in a new
 queue. On the command line a policy is JSON, as in SQL.
 """
+TASK = """
+## Task defaults
+
+Options that the leases of a task have unless their spawn says otherwise. `set_task` keeps them on
+the server, for spawns from everywhere; each call sets all of them. `hwqueue task sync` takes them
+from the `@app.task` of an app.
+
+```sql
+select hwqueue.set_task('train', '{"placement": {"resources": {"gpu": 1}}, "max_attempts": 1}');
+```
+
+```python
+client.set_task("train", {"placement": {"resources": {"gpu": 1}}, "max_attempts": 1})
+
+
+@app.task("train", placement={"resources": {"gpu": 1}}, max_attempts=1)
+def train(model: str) -> None: ...
+```
+
+```sh
+hwqueue task set train '{"placement": {"resources": {"gpu": 1}}, "max_attempts": 1}'
+```
+
+```text
+PUT /api/v1/tasks/train
+{"placement": {"resources": {"gpu": 1}}, "max_attempts": 1}
+```
+"""
+APP = """
+`@app.task` takes these as well. They say how a worker runs the handler, or where `Task.spawn` puts
+its leases, so the server does not keep them.
+"""
+SUBMIT = """
+## Workflow submission
+
+```sql
+select run_id from hwqueue.submit_workflow('film', '{"frames": 40}',
+  '{"priority": 5, "affinity_tags": {"gpu": true}}');
+```
+
+```python
+client.submit_workflow("film", {"frames": 40}, priority=5, affinity_tags={"gpu": True})
+```
+
+```sh
+hwqueue workflow run film --input '{"frames": 40}' --priority 5 --tags gpu=true
+```
+
+```text
+POST /api/v1/workflows/film/runs
+{"input": {"frames": 40}, "options": {"priority": 5, "affinity_tags": {"gpu": true}}}
+```
+"""
+STEP = """
+### Options of a step
+
+The `options` of a step that spawns leases, in a definition or in `steps` of a submission, which
+wins: `{"name": "draw", "task": "draw", "options": {"priority": 9, "max_attempts": 1}}`. In Python:
+`Step("draw", "draw", options={"priority": 9, "max_attempts": 1})`. What is null or left out comes
+from the task's defaults, then from the queue.
+"""
 RETENTION = """
 ## Retention
 
@@ -152,6 +214,14 @@ _TYPES = {
     "time": "time",
     "uuid": "uuid",
 }
+# The function that reads the options of a kind.
+_READERS: Mapping[str, tuple[str, str]] = {
+    "policy": ("queues/policy.sql", "apply_policy"),
+    "retry": ("queues/policy.sql", "normalise_retry"),
+    "task": ("spawn/defaults.sql", "check_defaults"),
+    "submit": ("workflows/submit.sql", "read_run"),
+    "step": ("workflows/kinds.sql", "read_step_options"),
+}
 _NAMES = {"window": "window_size", "probe": "probe_size"}
 
 
@@ -192,6 +262,13 @@ def keys(kind: Kind) -> list[str]:
         text = _sql("spawn/read.sql")
         own = _list(_function(text, "own_options"), r"select ")
         return [*_list(text, r"v_class_options text\[\] := "), *own]
+    if kind == "task":
+        return _list(_function(_sql("spawn/defaults.sql"), "default_options"), r"select ")
+    if kind == "app":
+        told = set(inspect.signature(App.task).parameters) - {"self", "name"}
+        return sorted(told - set(keys("task")))
+    if kind in ("submit", "step"):
+        return _list(_reader(kind), r"check_object\(p_options, ")
     text = _sql("queues/policy.sql")
     if kind == "retry":
         return _list(text, r"check_object\(p_retry, ")
@@ -203,13 +280,14 @@ def _reader(kind: Kind) -> str:
     """The SQL that reads the options of a kind."""
     if kind == "spawn":
         return _sql("spawn/read.sql")
-    return _function(
-        _sql("queues/policy.sql"), {"retry": "normalise_retry"}.get(kind, "apply_policy")
-    )
+    file, name = _READERS[kind]
+    return _function(_sql(file), name)
 
 
 def _type(kind: Kind, key: str) -> str:
     """The type and range of an option, "" where its reader says neither."""
+    if kind == "app":
+        return ""
     found = re.search(
         rf"hwqueue\.json_(\w+)\([pv]_\w+ -> '{key.rpartition('.')[2]}',"
         r" (?:p_field \|\| )?'[^']*'(?:,\s+([^()]*))?\)",
@@ -217,7 +295,7 @@ def _type(kind: Kind, key: str) -> str:
     )
     if not found:
         return ""
-    given = [part.strip("' ") for part in (found[2] or "").split(",") if "QH" not in part]
+    given = [part.strip("' \n") for part in (found[2] or "").split(",") if "QH" not in part]
     range_ = [int(part) if part.lstrip("-").isdigit() else part for part in given if part]
     return _TYPES.get(found[1], "").format(*(range_ or ["0"]))
 
@@ -231,6 +309,8 @@ def policy_defaults() -> Mapping[str, Any]:
 
 def _default(kind: Kind, key: str) -> str:
     """The default of an option as its reader has it, "" where that does not say it."""
+    if kind == "app":
+        return ""
     if kind == "policy":
         value = policy_defaults().get(_NAMES.get(key, key.replace("weights.", "weight_")))
         if isinstance(value, bool):
@@ -248,15 +328,19 @@ def options(kind: Kind) -> list[Option]:
 
     Raises: SystemExit, if the file names others than the SQL functions take.
     """
-    told = tomllib.loads((ROOT / "tools" / "options.toml").read_text(encoding="utf-8"))[kind]
+    file = tomllib.loads((ROOT / "tools" / "options.toml").read_text(encoding="utf-8"))
+    told = {
+        key: file["spawn"].get(about.get("like", ""), {}) | about
+        for key, about in file[kind].items()
+    }
     if set(told) != set(keys(kind)):
         wrong = ", ".join(sorted(set(told) ^ set(keys(kind))))
         sys.exit(f"tools/options.toml and the SQL functions do not agree on [{kind}]: {wrong}")
     return [
         Option(
             key=key,
-            type=about.get("type") or _type(kind, key),
-            default=about.get("default") or _default(kind, key),
+            type=about.get("type") or _type(kind, key) or _type("spawn", key),
+            default=about.get("default") or _default(kind, key) or _default("spawn", key),
             meaning=about["meaning"],
             **{name: about.get(name, "") for name in ("json", "python", "cli")},
         )
@@ -271,11 +355,11 @@ def _rows(found: list[Option]) -> str:
 
 
 def _examples(found: list[Option]) -> str:
-    columns = ["json", "python", *(["cli"] if any(o.cli for o in found) else [])]
+    columns = [name for name in ("json", "python", "cli") if any(getattr(o, name) for o in found)]
     heads = {"json": "SQL, HTTP", "python": "Python", "cli": "command line"}
     lines = [
         f"\n| {' | '.join(heads[name] for name in columns)} |\n{'|---' * len(columns)}|\n",
-        *(f"| {' | '.join(_cell(o, name) for name in columns)} |\n" for o in found if o.json),
+        *(f"| {' | '.join(_cell(o, name) for name in columns)} |\n" for o in found if o.python),
     ]
     return "".join(lines)
 
@@ -339,12 +423,16 @@ def page() -> str:
     parts = [INTRODUCTION]
     sections: tuple[tuple[str, Kind], ...] = (
         (SPAWN, "spawn"),
+        (TASK, "task"),
+        (APP, "app"),
+        (SUBMIT, "submit"),
+        (STEP, "step"),
         (RETRY, "retry"),
         (POLICY, "policy"),
     )
     for text, kind in sections:
         found = options(kind)
-        parts += [text, _rows(found), _examples(found)]
+        parts += [text, _rows(found), "" if kind in ("task", "step") else _examples(found)]
     return "".join([*parts, retention, WORKER, _worker_rows()])
 
 

@@ -12,6 +12,8 @@ from benchmarks.core.sessions import CLAIM, COMPLETE, Held, settle_and_claim
 
 _RAN_DRY = "the claims ran out of leases: these sizes do not fit together"
 
+_AT_ONCE = 50
+
 
 class Claimer:
     """One connection of a node.
@@ -55,6 +57,15 @@ class Claimer:
         if not held:
             raise RanDryError(_RAN_DRY)
         return held[0]
+
+    def exchange_many(self, count: int) -> None:
+        """Claim leases and settle them, as many as a worker holds at a time."""
+        held: list[Held] = []
+        for start in range(0, count + _AT_ONCE, _AT_ONCE):
+            more = min(_AT_ONCE, count - start) if start < count else 0
+            held = settle_and_claim(self.connection, self.node, held, more)
+            if len(held) < more:
+                raise RanDryError(_RAN_DRY)
 
     def close(self) -> None:
         """Close the connection."""

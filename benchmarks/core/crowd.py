@@ -26,7 +26,7 @@ def prepare(run: Run, dsn: str, *, nodes: int, profiles: int, classes: int, pend
             "select hwqueue.create_queue(%s, %s)", [OTHERS, Jsonb({"claim_timeout": 86400})]
         )
         connection.execute("select hwqueue.set_webhook(%s, 'https://hooks.example/')", [OTHERS])
-        steps = [{"name": "first", "task": TASK}]
+        steps = [{"name": OTHERS, "task": TASK}]
         connection.execute(
             "select hwqueue.define_workflow(%s)",
             [Jsonb({"name": OTHERS, "queue": OTHERS, "steps": steps})],

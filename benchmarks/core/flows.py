@@ -47,9 +47,14 @@ def join(parents: int) -> Steps:
     return [*before, step("end", *(one["name"] for one in before))]
 
 
-def items(count: int) -> Steps:
-    """A map all of whose items may run at once."""
-    return [step("each", kind="map", over=list(range(count)), max_parallel=count)]
+def items(count: int, at_once: int | None = None) -> Steps:
+    """A map of so many items; all of them may run at once unless it is said how many."""
+    return [step("each", kind="map", over=list(range(count)), max_parallel=at_once or count)]
+
+
+def at_once(steps: Steps) -> int:
+    """How many leases a run has when it is submitted and swept."""
+    return sum(one.get("max_parallel", 1) for one in steps if not one["after"])
 
 
 def define(dsn: str, name: str, steps: Steps) -> None:

@@ -56,6 +56,7 @@ _API = (
     "/api/v1/runs",
     "/api/v1/runs/{run}",
     "/api/v1/runs/{run}/steps",
+    "/api/v1/runs/{run}/steps/others/results",
 )
 _ASKED: dict[str, dict[str, Any]] = {
     "/api/v1/match": {
@@ -89,6 +90,7 @@ _PAGES = (
     "/runs/{run}",
     "/runs/{run}/why",
     "/runs/{run}/steps",
+    "/runs/{run}/steps/others",
     "/workflows",
     "/workflows/others",
     "/workflows/others/where",

@@ -32,6 +32,7 @@ class Scene:
         others_claim: Whether each of them has claimed once, so that what it may run is remembered.
         policy: The queue's.
         steps: What waits are steps of runs of this graph instead; `kinds` are not used.
+        done: How many leases more there were, which the node has settled before.
     """
 
     waiting: int
@@ -44,6 +45,7 @@ class Scene:
     others_claim: bool = False
     policy: Mapping[str, Any] = field(default_factory=dict)
     steps: flows.Steps = ()
+    done: int = 0
 
     def prepare(self, run: Run, dsn: str) -> Claimer:
         """Fill a database and return who claims there. The caller closes it."""
@@ -57,11 +59,13 @@ class Scene:
             fill(run, dsn, self.ahead_kinds, self.ahead)
         if self.steps:
             flows.define(dsn, _FLOW, self.steps)
-            first = sum(not step["after"] for step in self.steps)
-            flows.submit_many(dsn, _FLOW, math.ceil(self.waiting / first))
+            flows.submit_many(dsn, _FLOW, math.ceil(self.waiting / flows.at_once(self.steps)))
+            flows.release(claimer.connection)
         else:
             fill(run, dsn, self.kinds, self.waiting)
         put_in_force(dsn)
+        if self.done:
+            claimer.exchange_many(self.done)
         self._register_others(run, dsn)
         calm_down(dsn)
         outlive(dsn)

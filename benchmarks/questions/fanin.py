@@ -1,18 +1,13 @@
 """What do maps cost beside plain leases, and how soon does the step after a map start?"""
 
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Annotated
 
 import psycopg
 import typer
-from psycopg.types.json import Jsonb
 
-from benchmarks.core import flows
+from benchmarks.core import flows, maps
 from benchmarks.core.fill import QUEUE, filled
 from benchmarks.core.load import Load, RanDryError, drive, take_turns
 from benchmarks.core.node import register
@@ -21,17 +16,13 @@ from benchmarks.core.queue import create_queue
 from benchmarks.core.rates import rate, rate_against
 from benchmarks.core.report import Answer, Figure, at_least, at_most
 from benchmarks.core.run import Run
-from benchmarks.core.server import calm_down, database, databases, machine
+from benchmarks.core.server import database, databases, machine
 from benchmarks.core.sessions import CLAIM, COMPLETE, SettleAndClaim, SpawnSettleAndClaim
 from benchmarks.core.spread import Spread, percentile
 
 RELEASE_MS = 100
 
 _REFILL = 62  # a map spawns so many items at once: a sixteenth of a window of 1,000
-_PAUSE = 0.05  # between the sweeps of a worker that settles steps
-_SAMPLE = 0.005
-_SWEEP = "select hwqueue.advance_workflows()"
-_SUBMIT = "select hwqueue.submit_workflow(p_workflow => 'map', p_input => %s)"
 # Of maps that have ended since: the spawn of the step after one, from the end of its last item.
 _RELEASES = """
     select 1000 * extract(epoch from n.created_at - max(o.finished_at))::float8
@@ -41,12 +32,6 @@ _RELEASES = """
     where n.run_id is not null and n.item_no is null and n.created_at > %s
     group by n.lease_id, n.created_at
 """
-_LOCK_WAITS = """
-    select count(*) from pg_stat_activity
-    where datname = current_database() and wait_event_type = 'Lock'
-      and wait_event in ('transactionid', 'tuple')
-"""
-
 Connections = Annotated[int, typer.Option("--connections", help="Connections at once", min=1)]
 Items = Annotated[int, typer.Option(help="Items of a map", min=1, max=100_000)]
 Backlog = Annotated[int, typer.Option(help="Waiting at the start of each turn", min=1)]
@@ -80,8 +65,8 @@ def fanin(
         turns = {
             "plain leases": filled(run, dsns[0], backlog, measures[0]),
             "plain leases and their spawns": filled(run, dsns[1], backlog, measures[1]),
-            "items": _mapped(dsns[2], items, backlog, measures[2]),
-            "beside an open settlement": _mapped(dsns[3], items, backlog, held),
+            "items": maps.mapped(dsns[2], items, backlog, measures[2]),
+            "beside an open settlement": maps.mapped(dsns[3], items, backlog, held),
         }
         plain, spawned, loads, beside = take_turns(turns, rounds, run.tell).values()
         name = f"items of maps of {items:,}"
@@ -109,108 +94,65 @@ def releases(
     """Milliseconds from the end of the last item of a map to the spawn of the step after it.
 
     Two settlements at once do not wait for each other: a sweep, every 50 ms as a worker sweeps that
-    settles steps, finds what one of them has left. Beside it: how many sessions were seen to wait
-    for another's transaction.
+    settles steps, finds what one of them has left. The end is when the last settlement read the
+    clock, before its commit. Beside it: how many sessions were seen to wait for another's
+    transaction. Maps of 10,000: --items 10000 --backlog 10000, one map a round.
     """
     run = Run.of(ctx)
-    seen: list[_Seen] = []
+    seen: list[maps.Seen] = []
     with database(run.dsn) as dsn:
         create_queue(dsn)
         nodes = tuple(register(dsn, number) for number in range(count))
         measure = partial(drive, SettleAndClaim(dsn, nodes, 1), count, seconds)
-        after = flows.step("end", "each")
+        turn = maps.mapped(dsn, items, backlog, measure, flows.step("end", "each"))
         for number in range(rounds):
-            load, one = _released(dsn, _mapped(dsn, items, backlog, measure, after))
+            load, one = _released(dsn, turn)
             run.tell(f"round {number + 1}/{rounds}: {load.per_second:,.0f} leases/s")
             seen.append(one)
         facts = machine(dsn)
-    waits = Spread.of([float(one.lock_waits) for one in seen])
-    figures = [
+    compared = f"maps of {items:,}, {count} connections"
+    return Answer("releases", compared, tuple(_release_figures(seen)), ctx.params, facts)
+
+
+def _release_figures(seen: Sequence[maps.Seen]) -> list[Figure]:
+    """Percentiles of each round, of all rounds together, and waits for transactions."""
+    of_rounds = [
         Figure.against(
-            f"{what} / {RELEASE_MS} ms",
+            f"{what} of a round / {RELEASE_MS} ms",
             "ms",
             values=[percentile(one.milliseconds, percent) for one in seen],
-            bases=[float(RELEASE_MS)] * rounds,
+            bases=[float(RELEASE_MS)] * len(seen),
             aim=at_most(1),
             more={"maps": Spread.of([float(len(one.milliseconds)) for one in seen])},
         )
         for what, percent in (("p50", 50), ("p99", 99))
     ]
-    figures.append(Figure("waits for a transaction", "seen", waits))
-    compared = f"maps of {items:,}, {count} connections"
-    return Answer("releases", compared, tuple(figures), ctx.params, facts)
+    every = [milliseconds for one in seen for milliseconds in one.milliseconds]
+    together = Figure.against(
+        f"p99 of all {len(every)} maps / {RELEASE_MS} ms",
+        "ms",
+        values=[percentile(every, 99)],
+        bases=[float(RELEASE_MS)],
+        aim=at_most(1),
+    )
+    waits = Spread.of([float(one.lock_waits) for one in seen])
+    return [*of_rounds, together, Figure("waits for a transaction", "seen", waits)]
 
 
-@dataclass
-class _Seen:
-    """What was seen of one round.
-
-    Attributes:
-        milliseconds: Of each map that ended, until the step after it was spawned.
-        lock_waits: Sessions seen to wait for another's transaction, in all samples.
-    """
-
-    milliseconds: list[float] = field(default_factory=list)
-    lock_waits: int = 0
-
-
-def _released(dsn: str, turn: Callable[[], Load]) -> tuple[Load, _Seen]:
+def _released(dsn: str, turn: Callable[[], Load]) -> tuple[Load, maps.Seen]:
     """Measure beside sweeps and samples.
 
     Raises: RanDryError when no map ended.
     """
-    seen = _Seen()
+    seen = maps.Seen()
     with psycopg.connect(dsn, autocommit=True) as connection:
         [started] = connection.execute("select clock_timestamp()").fetchall()[0]
-        with _looking(dsn, seen):
+        with maps.looking(dsn, seen):
             load = turn()
         seen.milliseconds = [row[0] for row in connection.execute(_RELEASES, [started])]
     if not seen.milliseconds:
         raise RanDryError("no map has ended: take fewer --items or more --seconds")
     return load, seen
-
-
-@contextmanager
-def _looking(dsn: str, seen: _Seen) -> Iterator[None]:
-    """Sweep and sample until the block ends."""
-    over = threading.Event()
-
-    def sample() -> None:
-        with psycopg.connect(dsn, autocommit=True) as connection:
-            swept = 0.0
-            while not over.wait(_SAMPLE):
-                [(waits,)] = connection.execute(_LOCK_WAITS, prepare=True).fetchall()
-                seen.lock_waits += waits
-                if time.monotonic() - swept > _PAUSE:
-                    connection.execute(_SWEEP, prepare=True)
-                    swept = time.monotonic()
-
-    looks = threading.Thread(target=sample)
-    looks.start()
-    try:
-        yield
-    finally:
-        over.set()
-        looks.join()
-
-
-def _mapped(
-    dsn: str, items: int, backlog: int, measure: Callable[[], Load], *after: flows.Step
-) -> Callable[[], Load]:
-    """Submit runs of one map each, fill their windows, measure."""
-    each = flows.step("each", kind="map", over={"$input": []})
-    flows.define(dsn, "map", [each, *after])
-
-    def turn() -> Load:
-        with psycopg.connect(dsn, autocommit=True) as connection:
-            for _ in range(max(1, backlog // items)):
-                connection.execute(_SUBMIT, [Jsonb(list(range(items)))])
-            for _ in range(2):
-                connection.execute(_SWEEP)
-        calm_down(dsn)
-        return measure()
-
-    return turn
 
 
 def _beside_an_open_settlement(dsn: str, measure: Callable[[], Load]) -> Load:

@@ -66,6 +66,8 @@ SCENES = {
     "links of a chain": Scene(WAITING, steps=flows.chain(2)),
     "parents of a join": Scene(WAITING, steps=flows.join(WAITING)),
     "last steps of runs": Scene(WAITING, steps=flows.chain(1)),
+    # its window is left alone until a sixteenth of it is free, so few settlements spawn others
+    "items of a map": Scene(WAITING, steps=flows.items(4 * WAITING, WAITING), done=2 * WAITING),
 }
 
 

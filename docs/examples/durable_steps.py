@@ -20,7 +20,7 @@ def charge(card: str, amount: int) -> dict[str, Any]:
 
 
 @app.task("order", queue="orders")
-def order(context: LeaseContext, card: str, amount: int) -> dict[str, Any]:
+def order(context: LeaseContext, card: str, amount: int) -> dict[str, object]:
     print("runs")
     payment = context.step("charge", charge, card, amount)
     parcel = context.wait_for("packed", timeout=timedelta(days=3))

@@ -5,7 +5,7 @@ Run: HWQUEUE_DSN=$(hwqueue db url) python middleware_prometheus.py
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -35,7 +35,7 @@ def close() -> None:
 
 
 @contextmanager
-def measured(task: str) -> Iterator[None]:
+def measured(task: str) -> Generator[None, None, None]:
     began, raised = time.monotonic(), ""
     try:
         yield

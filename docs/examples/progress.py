@@ -57,7 +57,8 @@ async def main() -> None:
         worker = hwqueue.Worker(app, hwqueue.WorkerSettings(dsn=dsn, queues=("renders",)))
         working = asyncio.create_task(worker.run())
         await drawn.wait(timeout=timedelta(minutes=1))
-        print((await client.get_lease(drawn.lease_id)).progress.words)
+        if progress := (await client.get_lease(drawn.lease_id)).progress:
+            print(progress.words)
         while (progress := (await client.get_lease(fetched.lease_id)).progress) is None:
             await asyncio.sleep(0.1)
         print(progress.words)

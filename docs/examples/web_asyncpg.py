@@ -4,7 +4,7 @@ Run: HWQUEUE_DSN=$(hwqueue db url) python web_asyncpg.py
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated
 from uuid import UUID
@@ -20,7 +20,7 @@ client = hwqueue.AsyncClient()  # connects when it is opened
 
 
 @asynccontextmanager
-async def lifespan(api: FastAPI) -> AsyncIterator[None]:
+async def lifespan(api: FastAPI) -> AsyncGenerator[None, None]:
     async with client, asyncpg.create_pool(**asyncpg_arguments()) as pool:
         api.state.pool = pool
         yield

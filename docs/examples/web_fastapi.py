@@ -4,7 +4,7 @@ Run: HWQUEUE_DSN=$(hwqueue db url) python web_fastapi.py
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from typing import Annotated
 from uuid import UUID
@@ -24,7 +24,7 @@ client = hwqueue.AsyncClient()  # connects when it is opened
 
 
 @asynccontextmanager
-async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+async def lifespan(_: FastAPI) -> AsyncGenerator[None, None]:
     async with client:
         yield
     await async_engine.dispose()

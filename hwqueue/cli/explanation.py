@@ -38,6 +38,8 @@ def _lines(found: LeaseExplanation, nodes: int) -> Iterator[Text]:
         cell(found.queue),
     )
     yield cell(found.headline)
+    if found.released:
+        yield cell(found.released)
     yield Text()
     if found.pending is None:
         yield _fact("asks", found.words)

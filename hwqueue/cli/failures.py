@@ -9,7 +9,7 @@ import typer
 from hwqueue.cli.lease_steps import show_steps, suspension, with_steps
 from hwqueue.cli.options import options_of
 from hwqueue.cli.output import fields_of, plain_text, show_one
-from hwqueue.text import duration, first_line
+from hwqueue.text import bar, duration, first_line
 from hwqueue.types import Attempt, Lease, SavedCheckpoint
 
 _MOST_CHARS = 120
@@ -42,7 +42,7 @@ def show_lease(
         return
     del facts["attempts"]
     facts["error"] = None if lease.error is None else error_line(lease.error)
-    facts["progress"] = lease.progress.words if lease.progress else None
+    facts["progress"] = _progress(lease)
     if waits := suspension(saved):
         facts["suspended"] = waits
     show_one(ctx, facts)
@@ -51,6 +51,14 @@ def show_lease(
         typer.echo()
         for line in _attempt(attempt, names):
             typer.echo(line)
+
+
+def _progress(lease: Lease) -> str | None:
+    """A bar where it is known how far it has come, and the handler's words."""
+    progress = lease.progress
+    if progress is None or progress.fraction is None:
+        return progress.words if progress else None
+    return f"{bar(progress.fraction)} {progress.words}"
 
 
 def _attempt(attempt: Attempt, names: Mapping[UUID, str]) -> Iterator[str]:

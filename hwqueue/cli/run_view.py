@@ -17,7 +17,7 @@ from rich.table import Table
 
 from hwqueue.cli.failures import error_line
 from hwqueue.cli.options import options_of
-from hwqueue.cli.output import cell, plain_text, show_rows
+from hwqueue.cli.output import cell, plain_text, say, show_rows
 from hwqueue.client import Client
 from hwqueue.client._ends import run_timed_out
 from hwqueue.errors import WaitTimeout
@@ -27,6 +27,7 @@ from hwqueue.types import WorkflowRun, WorkflowStep
 _LOOK_EVERY = timedelta(seconds=1)
 _MOST_EXPLAINED = 5  # pending steps: each takes a look at the fleet
 _MOST_PARENTS = 3
+_MOST_HINTS = 3  # steps with items
 _GLYPHS: Mapping[str, str] = {
     "waiting": "○",
     "scheduled": "◔",
@@ -87,6 +88,10 @@ def shown_steps(ctx: typer.Context, look: Look, names: Mapping[UUID, str]) -> No
     """Print the run in a line, and its steps, a row for each."""
     typer.echo(plain_text(_headline(look.run)))
     show_rows(ctx, _rows(look, names))
+    for step in [step for step in look.steps if step.items][:_MOST_HINTS]:
+        failed = " --state failed" if step.items_failed else ""
+        command = f"hwqueue workflow results {look.run.run_id} {step.step}{failed}"
+        say(ctx, f"items of {step.step}: {command}")
 
 
 def names_of(client: Client, look: Look) -> Mapping[UUID, str]:

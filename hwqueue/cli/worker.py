@@ -98,6 +98,16 @@ Capacity = Annotated[
     str | None,
     typer.Option("--capacity", help="cpu_milli, memory_mib, your own countables; JSON."),
 ]
+AppVersion = Annotated[
+    str | None,
+    typer.Option(
+        "--app-version",
+        envvar="HWQUEUE_APP_VERSION",
+        show_envvar=True,
+        help="Version of the code, for runs of workflows that are pinned to one: the node label "
+        "app_version.",
+    ),
+]
 Rack = Annotated[int | None, typer.Option("--rack", min=0, help="Number of its rack.")]
 NoDetect = Annotated[
     bool, typer.Option("--no-detect", help="Look up no labels, capacity or GPUs of this machine.")
@@ -205,6 +215,7 @@ def run(
     shell: Shell = False,
     queue: Queues = None,
     label: Labels = None,
+    app_version: AppVersion = None,
     name: Name = None,
     processes: Processes = 1,
     process_index: ProcessIndex = None,
@@ -245,6 +256,7 @@ def run(
         queues=tuple(queue or ()),
         pass_environment=tuple(pass_env or ()),
         labels=labels(label, "--label"),
+        app_version=app_version,
         rack=rack,
         detect=not no_detect,
         cpu_isolation=tuple(cpu_isolation or ()),

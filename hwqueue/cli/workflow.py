@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 from uuid import UUID
 
 import psycopg
 import typer
 
-from hwqueue.cli import spawning
+from hwqueue.cli import spawning, submitting, workflow_check, workflow_items
 from hwqueue.cli.completion import workflow_names
 from hwqueue.cli.connect import connection_string, open_client
 from hwqueue.cli.inputs import (
     identifier,
     json_object,
     json_value,
-    labels,
-    moment_after,
     moment_before,
     pairs,
     span,
@@ -43,8 +41,6 @@ from hwqueue.workflow import Workflow
 app = typer.Typer(
     no_args_is_help=True, help="Define workflows, submit runs, look at them and change them."
 )
-
-Affinity = Literal["and", "override", "replace"]
 
 _EXIT_CODES = {
     "completed": ExitCode.OK,
@@ -94,6 +90,9 @@ def define(
     show_item(ctx, made, lambda one: {"workflow": one.workflow, "version": one.version})
     if not made.created:
         say(ctx, "nothing has changed since that version")
+
+
+app.command(epilog=f"Example: {workflow_check.EXAMPLE}")(workflow_check.check)
 
 
 @app.command("list", epilog="Example: hwqueue workflow list --json")
@@ -147,60 +146,45 @@ def run(
     input_: Annotated[
         str, typer.Option("--input", help="What its steps bind with $input: JSON or a file.")
     ] = "{}",
-    version: Annotated[
-        int | None, typer.Option(min=1, help="The newest unless given.", show_default=False)
-    ] = None,
-    tags: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--tags",
-            "--node-label",
-            help="Label that the node of every step must have, key=value, or several as JSON.",
-        ),
-    ] = None,
-    placement: Annotated[
-        str | None,
-        typer.Option("--placement", help="What every step asks of its node: JSON or a file."),
-    ] = None,
-    affinity: Annotated[
-        Affinity | None,
-        typer.Option(
-            help="What --tags and --placement do to those of the workflow: both must hold (and), "
-            "these replace them key by key, or altogether.",
-            show_default="and",
-        ),
-    ] = None,
+    version: submitting.Version = None,
+    tags: submitting.Tags = None,
+    placement: submitting.Placement = None,
+    affinity: submitting.Affinity = None,
+    step: submitting.StepOptions = None,
     priority: spawning.Priority = None,
-    label: Annotated[
-        list[str] | None,
-        typer.Option("--label", help="Label of the run and its leases, key=value; repeatable."),
-    ] = None,
-    deadline: Annotated[
-        str | None,
-        typer.Option(help="Fails if it has not ended by this time, or within this span: 2h."),
-    ] = None,
-    key: Annotated[
-        str | None,
-        typer.Option("--key", help="Idempotency key: the same key submits only once."),
-    ] = None,
+    label: submitting.Label = None,
+    deadline: submitting.Deadline = None,
+    available_at: submitting.AvailableAt = None,
+    key: submitting.Key = None,
+    unique: submitting.UniqueKey = None,
+    on_conflict: submitting.ConflictChoice = "keep",
+    run_id: submitting.OwnId = None,
     tenant: spawning.Tenant = None,
+    app_version: submitting.AppVersion = None,
 ) -> None:
     """Submit a run of a workflow, and print its id and state."""
     given = json_value(input_, "--input")
+    options = submitting.placing_options(
+        version=version,
+        tags=tags,
+        placement=placement,
+        affinity=affinity,
+        label=label,
+        step=step,
+        tenant=tenant,
+        app_version=app_version,
+    )
+    options |= submitting.own_options(
+        priority=priority,
+        deadline=deadline,
+        available_at=available_at,
+        key=key,
+        unique=unique,
+        on_conflict=on_conflict,
+        run_id=run_id,
+    )
     with open_client(ctx) as client:
-        submitted = client.submit_workflow(
-            name,
-            given,
-            version=version,
-            affinity_tags=labels(tags, "--tags") or None,
-            placement=json_object(placement, "--placement") if placement else None,
-            affinity=affinity,
-            priority=priority,
-            labels=pairs(label, "--label") if label else None,
-            deadline=moment_after(deadline, "--deadline"),
-            idempotency_key=key,
-            tenant=tenant,
-        )
+        submitted = client.submit_workflow(name, given, **options)
     show_item(ctx, submitted, _submitted_facts)
     status = f"hwqueue workflow status {submitted.run_id}"
     if submitted.state in ("completed", "failed", "cancelled"):
@@ -225,6 +209,21 @@ def runs(
         typer.Option("--label", help="Only with this label, key=value; repeatable."),
     ] = None,
     tenant: Annotated[str | None, typer.Option(help="Only of this tenant.")] = None,
+    parent: Annotated[
+        str | None, typer.Option(help="Only runs that are steps of this run.", show_default=False)
+    ] = None,
+    root: Annotated[
+        str | None,
+        typer.Option(help="Only runs that are below this run.", show_default=False),
+    ] = None,
+    nested: Annotated[
+        bool | None,
+        typer.Option(
+            "--nested/--no-nested",
+            help="Only runs that are steps of others, or none of these.",
+            show_default=False,
+        ),
+    ] = None,
     since: Annotated[
         str | None, typer.Option(help="Not submitted before this time, or this span ago: 2h, 3d.")
     ] = None,
@@ -240,6 +239,9 @@ def runs(
             state=state,
             labels=pairs(label, "--label") if label else None,
             tenant=tenant,
+            parent_run_id=identifier(parent, "--parent") if parent else None,
+            root_run_id=identifier(root, "--root") if root else None,
+            is_nested=nested,
             submitted_from=moment_before(since, "--since"),
             limit=limit,
             before=identifier(before, "--before") if before else None,
@@ -280,6 +282,9 @@ def status(
             shown_steps(ctx, look, names_of(client, look))
     if watch and (code := _EXIT_CODES[look.run.state]):
         raise typer.Exit(code)
+
+
+app.command(epilog=f"Example: {workflow_items.EXAMPLE}")(workflow_items.results)
 
 
 @app.command(
@@ -486,7 +491,12 @@ def _definition_row(step: dict[str, Any]) -> dict[str, Any]:
 
 def _waits_for(step: dict[str, Any]) -> str:
     """What a step does that is no task, in parentheses."""
-    return f"(waits for signal {step['signal']})" if step["kind"] == "wait" else "(sleeps)"
+    if step["kind"] == "wait":
+        return f"(waits for signal {step['signal']})"
+    if step["kind"] == "workflow":
+        version = f" version {step['version']}" if "version" in step else ""
+        return f"(a run of workflow {step['workflow']}{version})"
+    return "(sleeps)"
 
 
 def _submitted_facts(submitted: SubmittedRun) -> dict[str, Any]:

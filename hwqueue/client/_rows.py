@@ -291,6 +291,7 @@ _CONVERTERS: Mapping[type, _Converters] = {
     types.SignalSent: {"state": types.LeaseState},
     types.AwaitedLease: {"state": _state},
     types.LeaseSummary: _LEASE,
+    types.RunningLease: {"progress": _progress},
     types.LeaseOutlook: {"state": types.LeaseState},
     types.Lease: {
         **_LEASE,

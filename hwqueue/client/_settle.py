@@ -73,4 +73,9 @@ class Batch:
 
 
 def _is_plain(item: types.Settlement | Mapping[str, Any]) -> TypeGuard[types.Settlement]:
-    return isinstance(item, types.Settlement) and item.outcome == "complete" and item.result is None
+    return (
+        isinstance(item, types.Settlement)
+        and item.outcome == "complete"
+        and item.result is None
+        and item.traceparent is None
+    )

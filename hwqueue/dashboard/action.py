@@ -15,7 +15,8 @@ Fields = Mapping[str, str]
 class Question:
     """What is asked before an action: the headline, what happens, which fields it takes.
 
-    things: what it is done to, as (state, name), of which a form shows the first few.
+    taints, signals: names to choose from. things: what it is done to, as (state, name), of which a
+    form shows the first few. is_noted: an event says who has done it.
     """
 
     headline: str
@@ -23,7 +24,9 @@ class Question:
     button: str
     fields: tuple[str, ...] = ()
     taints: tuple[str, ...] = ()
+    signals: tuple[str, ...] = ()
     things: tuple[tuple[str, str], ...] = ()
+    is_noted: bool = True
 
 
 @dataclass(frozen=True, slots=True)

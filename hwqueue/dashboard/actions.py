@@ -15,7 +15,8 @@ from hwqueue.client import AsyncClient
 from hwqueue.dashboard.action import Action, Fields, Question
 from hwqueue.dashboard.auth import Viewer, viewer
 from hwqueue.dashboard.csrf import read_form
-from hwqueue.dashboard.reads import Reads, as_lease_id, as_run_id, find_node, reads
+from hwqueue.dashboard.ids import as_lease_id, as_run_id
+from hwqueue.dashboard.reads import Reads, find_node, reads
 from hwqueue.dashboard.render import Links, page
 from hwqueue.dashboard.runs import actions as of_runs
 from hwqueue.errors import BadArgument

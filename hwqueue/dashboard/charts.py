@@ -127,4 +127,6 @@ def _since(lease: Lease, ready: datetime, axis: _Axis) -> list[Stretch]:
 
 
 def _outcome(outcome: str) -> str:
+    if outcome == "completed":  # of a step that a retry of its run has run again
+        return outcome
     return "cancelled" if outcome in {"released", "cancelled"} else "failed"

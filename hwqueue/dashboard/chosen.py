@@ -18,7 +18,8 @@ from hwqueue.client import AsyncClient
 from hwqueue.dashboard.actions import acting
 from hwqueue.dashboard.auth import Viewer
 from hwqueue.dashboard.csrf import read_form_lists
-from hwqueue.dashboard.reads import Reads, as_lease_id, reads
+from hwqueue.dashboard.ids import as_lease_id
+from hwqueue.dashboard.reads import Reads, reads
 from hwqueue.dashboard.render import Links, page
 from hwqueue.dashboard.sign_in import here
 from hwqueue.errors import BadArgument, HwqueueError

@@ -15,14 +15,7 @@ from starlette.requests import Request
 
 from hwqueue.client import AsyncClient
 from hwqueue.dashboard.cache import Cached, ReadCache
-from hwqueue.errors import (
-    ClassUnknown,
-    LeaseNotFound,
-    NodeUnknown,
-    QueueUnknown,
-    RunNotFound,
-    WebhookUnknown,
-)
+from hwqueue.errors import ClassUnknown, LeaseNotFound, NodeUnknown, QueueUnknown, WebhookUnknown
 from hwqueue.server.pools import Pools
 from hwqueue.types import (
     EVENT_CODES,
@@ -50,11 +43,14 @@ from hwqueue.types import (
     RetriedStep,
     RunOptions,
     RunProgress,
+    RunSignal,
     RunSummary,
     SavedCheckpoint,
     SchemaVersion,
     ServedClass,
     StepDetail,
+    StepResult,
+    StepState,
     TagCount,
     Webhook,
     WorkflowDefinition,
@@ -69,7 +65,9 @@ FAST, SLOW = 5.0, 10.0  # seconds for which a value is good enough for the next 
 MOST_CLASSES = 10_000  # that a page looks at; the database has words for the first 500
 MOST_RUNS = 200  # whose steps one call counts
 _RUN_EVENTS = tuple(
-    code for code in EVENT_CODES if code.startswith(("workflow_run_", "workflow_step_"))
+    code
+    for code in EVENT_CODES
+    if code.startswith(("workflow_run_", "workflow_step_", "workflow_wait_"))
 )
 _ACTOR = "dashboard"
 _TIMINGS = 200  # the last ones of each read
@@ -96,13 +94,23 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class RunView:
-    """A run with its definition and its steps; all of one moment."""
+    """A run with its definition, its steps and its signals; all of one moment."""
 
     run: WorkflowRun
     definition: WorkflowDefinition
     steps: Sequence[WorkflowStep]
     details: Sequence[StepDetail]
     progress: RunProgress
+    signals: Sequence[RunSignal] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StepView:
+    """A step of a run, and a page of its items."""
+
+    run: WorkflowRun
+    step: WorkflowStep
+    items: Sequence[StepResult]
 
 
 @dataclass(slots=True)
@@ -458,15 +466,36 @@ class Reads:
         """One run, its definition and its steps. Raises: RunNotFound."""
 
         async def ask(client: AsyncClient) -> RunView:
+            steps = await client.list_workflow_steps(run_id, shard=self.shard)
+            takes_signals = any(step.kind == "wait" for step in steps)
             return RunView(
                 await client.get_workflow_run(run_id, shard=self.shard),
                 await client.get_run_workflow(run_id, shard=self.shard),
-                await client.list_workflow_steps(run_id, shard=self.shard),
+                steps,
                 await client.list_step_details(run_id, shard=self.shard),
                 (await client.summarise_runs([run_id], shard=self.shard))[0],
+                await client.list_run_signals(run_id, shard=self.shard) if takes_signals else (),
             )
 
         return await self._read("run_view", ask)
+
+    async def step_items(
+        self, run_id: UUID, step: str, state: StepState | None, after: int, limit: int
+    ) -> StepView:
+        """A step and a page of its items. Raises: RunNotFound, StepUnknown."""
+
+        async def ask(client: AsyncClient) -> StepView:
+            items = await client.step_results(
+                run_id, step, state=state, after=after, limit=limit, shard=self.shard
+            )
+            steps = await client.list_workflow_steps(run_id, shard=self.shard)
+            return StepView(
+                await client.get_workflow_run(run_id, shard=self.shard),
+                next(each for each in steps if each.step == step),
+                items,
+            )
+
+        return await self._read("step_items", ask)
 
     async def run_events(self, run: WorkflowRun) -> list[Event]:
         """What was noted about a run: the newest, of the last 1,000 about any run."""
@@ -569,27 +598,3 @@ def reads(request: Request) -> Reads:
     """The reads of the app that answers this request."""
     found: Reads = request.app.state.reads
     return found
-
-
-def as_lease_id(text: str) -> UUID:
-    """The id that a text is. Raises: LeaseNotFound, if it is none."""
-    found = uuid_or_none(text)
-    if found is None:
-        raise LeaseNotFound(f"{text[:60]!r} is no lease id", hint="lease ids are UUIDs")
-    return found
-
-
-def as_run_id(text: str) -> UUID:
-    """The id that a text is. Raises: RunNotFound, if it is none."""
-    found = uuid_or_none(text)
-    if found is None:
-        raise RunNotFound(f"{text[:60]!r} is no run id", hint="run ids are UUIDs")
-    return found
-
-
-def uuid_or_none(text: str | None) -> UUID | None:
-    """The id in a text, if it is one."""
-    try:
-        return UUID(text) if text else None
-    except ValueError:
-        return None

@@ -26,6 +26,7 @@ class Metric:
 _QUEUE = ("queue",)
 _UNMET = ("queue", "class", "reason")
 _STATE = ("state",)
+_ENDED_RUNS = ("workflow", "outcome")
 
 METRICS = (
     Metric(
@@ -229,12 +230,21 @@ METRICS = (
         "workflows with most runs are named, the others are (other).",
     ),
     Metric(
-        "hwqueue_workflow_runs_finished",
-        "gauge",
+        "hwqueue_workflow_runs_finished_total",
+        "counter",
         "runs",
-        ("workflow", "outcome"),
-        "Runs of workflows that ended in the last hour: completed, failed, cancelled; the last "
-        "10,000.",
+        _ENDED_RUNS,
+        "Runs of workflows that ended: completed, failed, cancelled. The first 100 workflows are "
+        "named, 50 if they are not defined; the others are (other). A name goes 30 days after the "
+        "last of its runs has ended.",
+    ),
+    Metric(
+        "hwqueue_workflow_run_seconds",
+        "histogram",
+        "seconds",
+        _ENDED_RUNS,
+        "Of runs of workflows that ended: from submission to their end. A run that was retried "
+        "counts at each of its ends.",
     ),
     Metric(
         "hwqueue_workflow_arrivals",

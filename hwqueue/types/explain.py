@@ -120,7 +120,8 @@ class LeaseExplanation:
     lease, else None or empty: position, funnel, sole_blockers, nearest (the 20 nodes that fail the
     least), help, pending (ready leases of its class, counted to 10,001), and nodes_registered,
     _live, _matching (live, not cordoned, serving it, of the right kind and size) and _free (could
-    take it now).
+    take it now). released: of the lease of a step, which step released it and what else it came
+    after; None for others.
     """
 
     lease_id: UUID
@@ -144,6 +145,7 @@ class LeaseExplanation:
     nodes_live: int | None
     nodes_matching: int | None
     nodes_free: int | None
+    released: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

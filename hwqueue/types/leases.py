@@ -231,9 +231,10 @@ class LogLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """A claim that ended without completing the lease.
+    """A claim that ended without completing the lease, or that a retry of its run has run again.
 
-    outcome: failed, expired, superseded, released or cancelled. progress: as reported last.
+    outcome: failed, expired, superseded, released or cancelled; completed only of a step of a run
+    that was run again. progress: as reported last.
     """
 
     attempt: int

@@ -8,6 +8,8 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from hwqueue.types.leases import Progress
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingReason:
@@ -37,6 +39,27 @@ class PendingReason:
     nodes_matching: int | None
     nodes_free: int
     nodes_near: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningLease:
+    """A lease that runs, and what its handler reported last; progress: None: nothing.
+
+    attempt: which one runs. stop_reason: why it was asked to stop. node_name: None: the node is
+    gone.
+    """
+
+    shard_id: int
+    lease_id: UUID
+    queue: str
+    task_name: str
+    tenant: str
+    attempt: int
+    node_name: str | None
+    claimed_at: datetime
+    expires_at: datetime
+    stop_reason: str | None
+    progress: Progress | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,11 +32,15 @@ class RunOptions(TypedDict, total=False):
             or `replace` (the workflow's are not looked at).
         tenant, priority, labels, headers: Of the leases of all steps.
         deadline: When the run fails unless it has ended; with a time zone.
+        available_at, delay: When its first steps may begin, with a time zone, or how long from now;
+            one of them. A deadline and keys hold from now on.
         idempotency_key: The same key with the same content is the same run.
         unique: At most one run of the workflow and tenant has the key until it ends; no `hold`.
             While one has it a submission returns that one (`keep`), raises `UniqueConflict`
             (`raise`), or cancels it and takes the key (`replace`).
         run_id: An id of your own.
+        app_version: Of the code that runs the steps: their nodes have this label, as workers with
+            `--app-version`. Required where `pin_version` of the workflow is True.
         steps: By the name of a step: `affinity_tags`, `placement`, `wire`, `options`.
     """
 
@@ -50,9 +54,12 @@ class RunOptions(TypedDict, total=False):
     labels: Mapping[str, str] | None
     headers: Mapping[str, Any] | None
     deadline: datetime | None
+    available_at: datetime | None
+    delay: timedelta | None
     idempotency_key: str | None
     unique: Unique | Mapping[str, Any] | None
     run_id: UUID | str | None
+    app_version: str | None
     steps: Mapping[str, Mapping[str, Any]] | None
 
 
@@ -229,6 +236,10 @@ class StepResult:
             from 0; 0 for a step with one lease; -1 for a step with items itself.
         result, error: Of its lease, or what `skip_step` gave; None while it has not ended.
         name: Of an item that was added.
+        lease_id, lease_state: Its lease, and where that is; None while there is none.
+        node_id, node_name, attempt, claimed_at: Of the last claim of its lease; the name is None
+            when the node is gone.
+        finished_at: When it ended.
     """
 
     item: int
@@ -237,6 +248,13 @@ class StepResult:
     error: Mapping[str, Any] | None
     shard_id: int
     name: str | None = None
+    lease_id: UUID | None = None
+    lease_state: str | None = None
+    node_id: UUID | None = None
+    node_name: str | None = None
+    attempt: int | None = None
+    claimed_at: datetime | None = None
+    finished_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,28 +280,38 @@ class CheckedStep:
         step_no: Its place in topological order, from 1.
         placement: What its lease would ask of a node, the run's part included.
         came_from: For each part of `placement` the levels that ask for it: `workflow`,
-            `submission`, `step`, `task` or `near`. The same keys: a list of levels for each entry
-            of a list, or for each key of `resources` and `isolation`.
+            `submission`, `step`, `task` or `version` (the run is pinned to a version of the code);
+            of a step that was released also which step it is near and where that ran,
+            `near train -> rack 7`. The same keys: a list of levels for each entry of a list, or
+            for each key of `resources` and `isolation`.
         headline: One sentence.
-        code: A reason code; `ready` if a node could take it now.
+        code: A reason code; `ready` if a node could take it now; `nested_refused` for a nested run
+            that could not be submitted.
         permanent: Whether that lasts until nodes or the step change.
         nodes_matching, nodes_free: Nodes that could ever run it, and that could now.
         reasons: What alone keeps nodes from it, as `sole_blockers` of `explain_lease`.
+        kind: `task`, also of a map, or `workflow`: a nested run, which has no lease, so that
+            `queue`, `task_name`, `placement`, `came_from` and the nodes are None.
+        workflow, version: What a nested run would run now; version also None if it would be
+            refused.
     """
 
     step_no: int
     step: str
-    queue: str
-    task_name: str
-    placement: Mapping[str, Any]
-    came_from: Mapping[str, Any]
+    queue: str | None
+    task_name: str | None
+    placement: Mapping[str, Any] | None
+    came_from: Mapping[str, Any] | None
     headline: str
     code: str
     permanent: bool | None
-    nodes_matching: int
-    nodes_free: int
+    nodes_matching: int | None
+    nodes_free: int | None
     reasons: tuple[SoleBlocker, ...]
     shard_id: int
+    kind: Literal["task", "workflow"]
+    workflow: str | None
+    version: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,7 +321,8 @@ class StepDetail:
     Attributes:
         class_id, words: What it asks of a node; None without a lease, words also after the first
             500 classes of a run.
-        released_at: When its lease was spawned; None before.
+        released_at: When its lease was spawned, or when a step of another kind than task began;
+            None before.
         available_at: Since when its lease can be claimed, or could the last time.
         claimed_at: Of the last claim, which runs or has ended the lease.
         attempts: The last 20 claims that ended without completing, oldest first.
@@ -368,6 +397,47 @@ class RunSignalSent:
     created: bool
     state: RunState
     shard_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSignal:
+    """A signal that a run was sent.
+
+    Attributes:
+        key: The sender's; the same name and key reach the run once.
+        taken_by: The step whose result its payload is; None: no step has taken it yet.
+        bytes: Of its payload as stored; None once it was taken.
+    """
+
+    signal_id: int
+    name: str
+    key: str | None
+    sent_at: datetime
+    taken_by: str | None
+    bytes: int | None
+    shard_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedRun:
+    """The end of a run whose submission was traced.
+
+    Attributes:
+        attempt: A run that was retried ends more than once.
+        state: `completed`, `failed` or `cancelled`.
+        reason: Why it did not complete.
+        traceparent: W3C trace context of the submission.
+    """
+
+    run_id: UUID
+    shard_id: int
+    workflow: str
+    attempt: int
+    state: RunState
+    reason: str | None
+    traceparent: str
+    submitted_at: datetime
+    finished_at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

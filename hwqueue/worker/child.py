@@ -215,8 +215,8 @@ def _run(job: Job, reports: _Reports) -> Outcome | None:
             pass
         except BaseException as error:  # SystemExit, too: the handler ended, the process reports it
             how = outcome.of_exception(error, may_retry=task.may_retry(error))
-        note(how)
-    return how
+        traceparent = note(how)
+    return how if traceparent is None else outcome.traced(how, traceparent)
 
 
 def _load(job: Job) -> Task[..., Any]:

@@ -70,7 +70,7 @@ def combine(
         name=settings.name,
         instance_id=str(uuid4()),
         heartbeat_timeout=settings.heartbeat_timeout,
-        labels={**labels, **settings.labels},
+        labels={**labels, **settings.own_labels},
         rack=settings.rack,
         cpu_milli=capacity.pop("cpu_milli", None),
         memory_mib=capacity.pop("memory_mib", None),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import traceback
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, NamedTuple
 
@@ -34,7 +34,9 @@ class Outcome:
         available_at: When it is claimable again. With neither, at once.
         signal: What a suspended lease waits for; None: it sleeps.
         name: Of the wait.
+        near: `self`: a suspended lease prefers the node that it was on.
         message: Why it was released, if the handler said so; for the log.
+        traceparent: Of a step that has ended: the trace context of the span around its handler.
     """
 
     kind: Literal["complete", "fail", "release", "suspend"]
@@ -46,7 +48,9 @@ class Outcome:
     available_at: datetime | None = None
     signal: str | None = None
     name: str | None = None
+    near: Literal["self"] | None = None
     message: str = ""
+    traceparent: str | None = None
 
     @property
     def is_snooze(self) -> bool:
@@ -55,6 +59,12 @@ class Outcome:
 
     def settle(self, claim: Claim) -> Settlement:
         """The settlement of the claim that ended so."""
+        settlement = self._settlement(claim)
+        if self.traceparent is None:
+            return settlement
+        return replace(settlement, traceparent=self.traceparent)
+
+    def _settlement(self, claim: Claim) -> Settlement:
         lease_id, token = claim.lease_id, claim.claim_token
         if self.kind == "complete":
             return Settlement.complete(lease_id, token, result=self.result)
@@ -64,7 +74,12 @@ class Outcome:
             )
         if self.kind == "suspend":
             return Settlement.suspend(
-                lease_id, token, name=self.name or "", signal=self.signal, delay=self.delay
+                lease_id,
+                token,
+                name=self.name or "",
+                signal=self.signal,
+                delay=self.delay,
+                near=self.near,
             )
         return Settlement.fail(
             lease_id, token, error=self.error or {}, retry=self.retry, retry_at=self.retry_at
@@ -91,6 +106,11 @@ def _spelled(value: datetime | timedelta) -> str | int:
     if isinstance(value, datetime):
         return value.isoformat()
     return value // timedelta(microseconds=1)
+
+
+def traced(how: Outcome | None, traceparent: str) -> Outcome | None:
+    """The outcome with the trace context of its span."""
+    return None if how is None else replace(how, traceparent=traceparent)
 
 
 RELEASED = Outcome(kind="release")
@@ -132,7 +152,13 @@ def of_exception(error: BaseException, *, may_retry: bool = True) -> Outcome:
         may_retry: What the task says of such exceptions; `Retry` and `Reject` say it themselves.
     """
     if wait := wait_of(error):
-        return Outcome(kind="suspend", name=wait.name, signal=wait.signal, delay=wait.timeout)
+        return Outcome(
+            kind="suspend",
+            name=wait.name,
+            signal=wait.signal,
+            delay=wait.timeout,
+            near=wait.near,
+        )
     if isinstance(error, Snooze):
         return Outcome(kind="release", delay=error.after, available_at=error.at, message=str(error))
     retry_at = None

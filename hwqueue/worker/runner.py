@@ -405,8 +405,8 @@ def call(
             if on_error is not None:
                 on_error(error)
             how = outcome.of_exception(error, may_retry=task.may_retry(error))
-        note(how)
-    return how
+        traceparent = note(how)
+    return how if traceparent is None else outcome.traced(how, traceparent)
 
 
 async def acall(
@@ -424,5 +424,5 @@ async def acall(
             if on_error is not None:
                 on_error(error)
             how = outcome.of_exception(error, may_retry=task.may_retry(error))
-        note(how)
-    return how
+        traceparent = note(how)
+    return how if traceparent is None else outcome.traced(how, traceparent)

@@ -14,6 +14,7 @@ from typing import Any
 
 import psycopg
 
+from hwqueue import tracing
 from hwqueue.app import App
 from hwqueue.client import AsyncClient
 from hwqueue.connections import named_conninfo, with_timeouts
@@ -28,6 +29,7 @@ from hwqueue.worker.loop import ClaimLoop
 from hwqueue.worker.node import describe_node
 from hwqueue.worker.process import environment_of_gpus
 from hwqueue.worker.reaper import prune_regularly, reap_regularly
+from hwqueue.worker.run_spans import send_run_spans
 from hwqueue.worker.runner import Runner, StopReason
 from hwqueue.worker.session import NODE_LOST, NodeSession
 from hwqueue.worker.settings import WorkerSettings
@@ -214,6 +216,8 @@ class Worker:
             parts.append(prune_regularly(session, prune))
         if self._app.has_hooks("dead"):
             parts.append(hear_deaths(session, self._app, reap or DEFAULT_INTERVAL))
+        if tracing.is_on():
+            parts.append(send_run_spans(session, reap or DEFAULT_INTERVAL))
         return parts
 
     async def _enforce_deadline(self, runner: Runner, shutdown: Shutdown) -> None:

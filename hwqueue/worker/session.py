@@ -37,6 +37,7 @@ from hwqueue.types import (
     AdvanceResult,
     Claim,
     Death,
+    EndedRun,
     Heartbeat,
     Json,
     LeaseOutlook,
@@ -324,6 +325,13 @@ class NodeSession:
         """Go on with runs of which settlements left something. SQL: advance_workflows."""
         return await self._call(
             "advance workflows", lambda client: client.advance_workflows(shard=self._shard)
+        )
+
+    async def take_ended_runs(self, limit: int) -> list[EndedRun]:
+        """Ends of runs whose submission was traced. SQL: take_ended_runs."""
+        return await self._call(
+            "take ended runs",
+            lambda client: client.take_ended_runs(limit=limit, shard=self._shard),
         )
 
     async def take_deaths(self, limit: int) -> list[Death]:

@@ -16,6 +16,7 @@ from hwqueue.types import Gpu
 
 _NODE_NAMESPACE = uuid5(NAMESPACE_DNS, "node.hwqueue")
 _MAX_NAME_CHARS = 253
+_MAX_VERSION_CHARS = 100
 _PLACEHOLDER = re.compile("%[hi]")
 MOST_PROCESSES = 1000
 """How many worker processes may divide a machine."""
@@ -38,6 +39,8 @@ class WorkerSettings:
             name: a second one supersedes the first.
         node_id: The node's id. None: derived from `name`, so that it outlives restarts.
         labels: The node's labels. They are added to the detected ones and win over them.
+        app_version: The version of the code that this worker runs, 1 to 100 characters: the node
+            label `app_version`, for runs of workflows that are pinned to a version. None: no label.
         capacity: What may be set aside: `cpu_milli`, `memory_mib` and custom countables, integers
             from 0 to 10**12. None: detected (see `detect`); `{}`: nothing is counted.
         gpus: The node's GPUs, whole ones in PCI bus order, parts of them (MIG) anywhere. None:
@@ -90,6 +93,7 @@ class WorkerSettings:
     name: str = field(default_factory=socket.gethostname)
     node_id: UUID | None = None
     labels: Mapping[str, Any] = field(default_factory=dict)
+    app_version: str | None = None
     capacity: Mapping[str, int] | None = None
     gpus: tuple[Gpu, ...] | None = None
     rack: int | None = None
@@ -141,6 +145,24 @@ class WorkerSettings:
             raise ConfigError(f"queues holds an empty or non-text name: {self.queues!r}")
         if not 1 <= len(self.name) <= _MAX_NAME_CHARS:
             raise ConfigError(f"name must have 1 to {_MAX_NAME_CHARS} characters: {self.name!r}")
+        version = self.app_version
+        if version is None:
+            return
+        if not isinstance(version, str) or not 1 <= len(version) <= _MAX_VERSION_CHARS:
+            raise ConfigError(
+                f"app_version must have 1 to {_MAX_VERSION_CHARS} characters: {version!r}"
+            )
+        label = self.labels.get("app_version", version)
+        if label != version:
+            raise ConfigError(
+                f"app_version is {version!r}, the label app_version {label!r}: set one of them"
+            )
+
+    @property
+    def own_labels(self) -> dict[str, Any]:
+        """`labels`, and the one of `app_version`."""
+        version = {} if self.app_version is None else {"app_version": self.app_version}
+        return {**self.labels, **version}
 
     def _check_isolation(self) -> None:
         _check_classes("cpu_isolation", self.cpu_isolation, _CPU_CLASSES)

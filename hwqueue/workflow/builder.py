@@ -58,6 +58,7 @@ class WorkflowBuilder:
         result: Value | None = None,
         retain_completed: timedelta | None = None,
         retain_failed: timedelta | None = None,
+        pin_version: bool | str | None = None,
     ) -> WorkflowBuilder:
         """Set what else `Workflow` takes; None: as it was."""
         told = {
@@ -70,6 +71,7 @@ class WorkflowBuilder:
             "result": result,
             "retain_completed": retain_completed,
             "retain_failed": retain_failed,
+            "pin_version": pin_version,
         }
         return self._with(**{key: value for key, value in told.items() if value is not None})
 
@@ -177,12 +179,24 @@ class WorkflowBuilder:
         after: AfterLike = (),
         join: str | None = None,
         run_if: RunIf = (),
+        on_failure: str | None = None,
+        final: str | None = None,
     ) -> WorkflowBuilder:
         """Add a step that ends after a span or at a time; see `Sleep`.
 
         Raises: ConfigError, when a value is of the wrong type.
         """
-        return self.step(Sleep(name, until, after=after, join=join, run_if=run_if))
+        return self.step(
+            Sleep(
+                name,
+                until,
+                after=after,
+                join=join,
+                run_if=run_if,
+                on_failure=on_failure,
+                final=final,
+            )
+        )
 
     def wait(
         self,
@@ -195,6 +209,7 @@ class WorkflowBuilder:
         join: str | None = None,
         run_if: RunIf = (),
         on_failure: str | None = None,
+        final: str | None = None,
     ) -> WorkflowBuilder:
         """Add a step that ends when its run gets a signal; see `Wait`.
 
@@ -210,7 +225,39 @@ class WorkflowBuilder:
                 join=join,
                 run_if=run_if,
                 on_failure=on_failure,
+                final=final,
             )
+        )
+
+    def on_failure(
+        self,
+        name: str,
+        task: Task[..., Any] | str,
+        *,
+        params: Mapping[str, Any] | Value | None = None,
+        queue: str | None = None,
+        override_affinity: Mapping[str, Any] | None = None,
+        replace_affinity: bool = False,
+        run_if: RunIf = (),
+        near: Near | None = None,
+        **options: Unpack[SpawnOptions],
+    ) -> WorkflowBuilder:
+        """Add a step that runs once when all else has ended, if the run is to fail: a `task` with
+        `final="failed"`, which has no `after`.
+
+        Raises: ConfigError, when a value is of the wrong type.
+        """
+        return self.task(
+            name,
+            task,
+            params=params,
+            queue=queue,
+            override_affinity=override_affinity,
+            replace_affinity=replace_affinity,
+            run_if=run_if,
+            final="failed",
+            near=near,
+            **options,
         )
 
     def workflow(

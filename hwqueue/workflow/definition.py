@@ -36,6 +36,7 @@ class WorkflowOptions(TypedDict, total=False):
     result: Value | None
     retain_completed: timedelta | None
     retain_failed: timedelta | None
+    pin_version: bool | str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +59,9 @@ class Workflow:
         result: Of the run, such as `result("publish", "uri")`; None: null.
         retain_completed, retain_failed: How long a run is kept after its end, with its leases;
             None: 7 days, 30 days.
+        pin_version: Whether the steps of a run run on one version of the code, on workers with
+            `--app-version`: True, each submission names it (`app_version`); text, that version
+            unless a submission names another one. None: on any.
 
     Raises:
         ConfigError: What no database is needed to see: names, steps that are not there, cycles.
@@ -76,6 +80,7 @@ class Workflow:
     result: Value | None = None
     retain_completed: timedelta | None = None
     retain_failed: timedelta | None = None
+    pin_version: bool | str | None = None
 
     def __post_init__(self) -> None:
         where = f"workflow {self.name!r}: "
@@ -85,6 +90,7 @@ class Workflow:
         check_options(options, ConfigError, where)
         for name in ("deadline", "retain_completed", "retain_failed"):
             check_span(getattr(self, name), name, ConfigError, where)
+        _check_pin(self.pin_version, where)
         _check_graph(self.steps, where)
 
     @property
@@ -103,6 +109,7 @@ class Workflow:
             "on_failure": self.on_failure,
             "result": None if self.result is None else plain_value(self.result),
             "retain": self._retain() or None,
+            "pin_version": self.pin_version or None,
         }
         said = {key: value for key, value in members.items() if value is not None}
         return {"name": self.name, **said, "steps": [step.as_json() for step in self.steps]}
@@ -202,6 +209,13 @@ def _check_name(name: str, what: str) -> None:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ConfigError(
             f"{name!r} is no name of a {what}: it has 1 to 100 characters of a-z, 0-9, _ and -"
+        )
+
+
+def _check_pin(pin: object, where: str) -> None:
+    if not (pin is None or isinstance(pin, bool) or (isinstance(pin, str) and 0 < len(pin) <= 100)):
+        raise ConfigError(
+            f"{where}pin_version is True or a version of 1 to 100 characters, got {pin!r:.120}"
         )
 
 

@@ -24,6 +24,7 @@ class Near:
     away: bool
     gone: str | None
     weight: int | None
+    match: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         """As the specification of workflows has it; defaults are left out."""
@@ -34,6 +35,7 @@ class Near:
             "away": self.away or None,
             "gone": self.gone,
             "weight": self.weight,
+            "match": self.match,
         }
         return {key: value for key, value in members.items() if value is not None}
 
@@ -46,11 +48,12 @@ def near(
     away: bool = False,
     gone: Literal["wait", "anywhere", "fail"] | None = None,
     weight: int | None = None,
+    match: Literal["item"] | None = None,
 ) -> Near:
     """In the place where a step has run last; of several, in one of their places.
 
     Each step must come before, at any distance. One that never had a node has no place: then the
-    step runs anywhere.
+    step runs anywhere. The places of a map are those of its first 1,000 items, 100 at most.
 
     Args:
         step: A step, its name, or several.
@@ -60,6 +63,8 @@ def near(
         gone: Of `require`: if no live, uncordoned node is in the place when the step is due: `wait`
             for one (None, too), run `anywhere`, or `fail` with `near_gone`.
         weight: Of `prefer`: beside the step's other preferences, 1..100; None: 100.
+        match: `item`, of a map near another map: each item in the place where the item with its
+            number ran; None: every item in the places of the step.
     """
     each = step if isinstance(step, Iterable) and not isinstance(step, str) else (step,)
-    return Near(tuple(step_name(one) for one in each), what, mode, away, gone, weight)
+    return Near(tuple(step_name(one) for one in each), what, mode, away, gone, weight, match)

@@ -61,7 +61,7 @@ class _JsonText:
         return cls(json.dumps(members, sort_keys=True, allow_nan=False))
 
     def as_json(self) -> dict[str, Any]:
-        """As the specification of workflows has it (docs/reference/workflows.md)."""
+        """As a specification has it (docs/explanation/workflows.md)."""
         members: dict[str, Any] = json.loads(self.text)
         return members
 

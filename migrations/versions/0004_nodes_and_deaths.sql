@@ -1,7 +1,8 @@
 -- Nodes that are gone: one number instead of a row for each.
 alter table hwqueue.shard add column node_epoch_floor bigint not null default 0;
 comment on column hwqueue.shard.node_epoch_floor is
-  'the highest epoch of a node that prune has deleted; a node that registers for the first time begins above it';
+  'the highest epoch of a node that prune has deleted; a node that registers for the first time begins '
+  'above it';
 update hwqueue.shard d set node_epoch_floor = coalesce((
   select max(s.node_epoch) from hwqueue.node_state s
   where s.shard_id = d.shard_id and not exists (

@@ -11,7 +11,8 @@ comment on column hwqueue.claim.is_step is
   'true: the settlement goes on with a run (lease.run_id); null: nobody waits for this lease';
 
 alter table hwqueue.outcome add column is_step boolean;
-comment on column hwqueue.outcome.is_step is 'true: it is kept until its run goes; null: of a lease of its own';
+comment on column hwqueue.outcome.is_step is
+  'true: it is kept until its run goes; null: of a lease of its own';
 
 -- it returns the leases that are steps now
 drop function if exists hwqueue.end_waiting(uuid[], text, jsonb, timestamptz, int);
@@ -113,7 +114,8 @@ create table hwqueue.run (
 ) with (fillfactor = 80);
 create index run_name on hwqueue.run (shard_id, name, run_id);
 create index run_workflow on hwqueue.run (workflow_id);
-create index run_deadline on hwqueue.run (shard_id, deadline) where deadline is not null and finished_at is null;
+create index run_deadline on hwqueue.run (shard_id, deadline)
+  where deadline is not null and finished_at is null;
 create index run_prune on hwqueue.run (shard_id, prune_at) where prune_at is not null;
 comment on column hwqueue.run.level is 'where all its steps are to run, as workflow and submission ask';
 comment on column hwqueue.run.policy is 'on_failure, retain and result, from its definition';

@@ -14,7 +14,8 @@ create index run_signal_open on hwqueue.run_signal (shard_id, run_id, name, sign
 create unique index run_signal_key on hwqueue.run_signal (shard_id, run_id, name, key) where key is not null;
 comment on table hwqueue.run_signal is
   'signals that runs were sent; the rows stay until the run goes';
-comment on column hwqueue.run_signal.key is 'the sender''s name for the signal: a run takes a signal of this name and key once';
+comment on column hwqueue.run_signal.key is
+  'the sender''s name for the signal: a run takes a signal of this name and key once';
 comment on column hwqueue.run_signal.taken_by is
   'the number of the step that has the payload now; null: no step has taken the signal yet';
 

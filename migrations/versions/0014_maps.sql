@@ -30,7 +30,8 @@ comment on column hwqueue.map.over_step is
 comment on column hwqueue.map.params is 'those of its items, with all bound but the item itself';
 comment on column hwqueue.map.keeps_completed is
   'of a retry: items that have completed in an earlier attempt are not run again';
-comment on column hwqueue.map.stopped_below is 'of a run that stops: items below this have been asked to stop';
+comment on column hwqueue.map.stopped_below is
+  'of a run that stops: items below this have been asked to stop';
 
 -- The list of a map, a hundred items a row.
 create table hwqueue.map_list (
@@ -44,7 +45,8 @@ create table hwqueue.map_list (
 
 alter table hwqueue.tally add column low int;
 comment on column hwqueue.tally.low is
-  'of items: while more of them are open, their ends are counted and nothing else; null: parents or open work';
+  'of items: while more of them are open, their ends are counted and nothing else; null: parents or '
+  'open work';
 comment on column hwqueue.tally.part is
   '0: parents, or the open work of the run; above: items of a map, one row, with a new part every 64 items:'
   ' need counts those spawned, which is also the number of the next one, arrived those that have ended';

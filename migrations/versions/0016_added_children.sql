@@ -18,7 +18,8 @@ create table hwqueue.added_item (
   primary key (shard_id, run_id, step_no, item_no)
 );
 create unique index added_item_name on hwqueue.added_item (shard_id, run_id, step_no, name);
-comment on column hwqueue.added_item.name is 'says once what it is: a handler that runs again adds it no more';
+comment on column hwqueue.added_item.name is
+  'says once what it is: a handler that runs again adds it no more';
 
 alter table hwqueue.map add column added int not null default 0;
 comment on table hwqueue.map is
@@ -27,9 +28,9 @@ comment on column hwqueue.map.items is 'the length of its list, with what was ad
 comment on column hwqueue.map.added is 'how many of its items were added: the last ones';
 
 comment on column hwqueue.tally.part is
-  '0: parents, or the open work of the run; above: items, one row, with a new part every 64 items: need is the'
-  ' number of the next one, arrived counts those that have ended. For a task that has added items both begin at'
-  ' -1, which is its own lease';
+  '0: parents, or the open work of the run; above: items, one row, with a new part every 64 items: '
+  'need is the number of the next one, arrived counts those that have ended. For a task that has added '
+  'items both begin at -1, which is its own lease';
 comment on column hwqueue.tally.unmet is
   'parents whose edge does not hold; of items: not 0 when some were added since the window was filled';
 

@@ -92,7 +92,8 @@ $$;
 -- Changes waiting leases that a filter means, as update_lease does with p_changes. p_filter: as
 -- count_leases; its state is scheduled or pending, or left out for both. The rest is as with
 -- cancel_leases. With queue in p_changes, skipped names also the leases that cannot move: their params
--- are too large for that queue, or their key is taken there; update_lease says which.
+-- are too large for that queue, or their key is taken there; update_lease says which. With placement,
+-- wire, labels or queue it names the steps of runs (see update_lease).
 -- Locks: as update_lease, skip locked, in the order of lease ids. Raises: as update_lease, and QHQ01.
 -- Wakes: waiting workers.
 create or replace function hwqueue.update_leases(p_filter jsonb, p_changes jsonb, p_limit int default 1000,
@@ -113,8 +114,17 @@ begin
     case when v_at <= coalesce(hwqueue.json_time(p_cursor -> 'until', 'cursor.until'), hwqueue.clock())
       then array['pending', 'scheduled'] else array['scheduled', 'pending'] end,
     p_limit, coalesce(nullif(p_cursor, 'null'), jsonb_build_object('only_at', v_at)), p_shard);
-  changed := case when v_queue.queue_id is null then v_page.changed
-    else hwqueue.movable_leases(v_page.changed, v_queue, p_shard) end;
+  changed := v_page.changed;
+  if hwqueue.class_changes(p_changes) <> '{}' then
+    changed := array(
+      select i from unnest(changed) i
+      cross join lateral (  -- a fence (offset 0): by key, whatever the statistics say
+        select x.run_id from hwqueue.lease x where x.shard_id = p_shard and x.lease_id = i offset 0) l
+      where l.run_id is null);
+  end if;
+  if v_queue.queue_id is not null then
+    changed := hwqueue.movable_leases(changed, v_queue, p_shard);
+  end if;
   skipped := v_page.skipped || array(select i from unnest(v_page.changed) i where i <> all (changed));
   next_cursor := v_page.next_cursor;
   perform hwqueue.update_lease(i, p_changes, p_shard) from unnest(changed) i;

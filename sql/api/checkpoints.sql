@@ -96,17 +96,18 @@ $$;
 -- null: none. No attempt is used up. The lease is scheduled meanwhile, or pending if the signal is there
 -- already; its next claim goes on where the handler waits. Returns the new state. The wait is kept as
 -- checkpoint p_name (null: the signal's name, or sleep); one that is open under this name already keeps its
--- time.
+-- time. p_near self: the lease prefers the node of this claim for the next one, and waits for it as long as
+-- its patience says.
 -- Locks and raises as fail_lease. Not idempotent.
 create or replace function hwqueue.suspend_lease(p_lease uuid, p_token bigint,
   p_until timestamptz default null, p_signal text default null, p_name text default null,
-  p_shard int default 0) returns text
+  p_shard int default 0, p_near text default null) returns text
 language sql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
   select hwqueue.settle_one(p_lease, p_token, jsonb_build_object('outcome', 'suspend', 'signal', p_signal,
-    'name', p_name, 'available_at', case
+    'name', p_name, 'near', p_near, 'available_at', case
       when p_until between '0001-01-01 00:00:00+00' and '9999-12-31 23:59:59.999999+00'
         then to_char(p_until at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
       else p_until::text end), p_shard)

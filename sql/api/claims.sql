@@ -74,7 +74,8 @@ $$;
 -- fails undoes neither the others nor the claim: its row has the verdict. A claim that another session
 -- holds is busy and stays as it is; settle it again later.
 -- p_settle: [{"lease_id", "claim_token", "outcome": "complete"|"fail"|"release", ...}], and with these
--- result; error, retry, retry_at; delay or available_at. p_completed, p_completed_tokens: leases that are
+-- result; error, retry, retry_at; delay or available_at; of a step, traceparent: the W3C trace context of its
+-- span, which the steps after it are linked to. p_completed, p_completed_tokens: leases that are
 -- done and have no result, as complete_leases takes them. These cost half of what they cost in p_settle.
 -- Only those that could not be completed get a row, with ordinals after p_settle's. With p_qty 0 it
 -- settles only.

@@ -168,12 +168,14 @@ $$;
 -- "has", "place", "holders"]}]; help: what would let it run, [{"action", "words", "nodes", "leases",
 -- "predicate", "samples", "lease_id"}].
 --
+-- released: of the lease of a step, which step released it and what else it came after; null for others.
+--
 -- Raises: QHL04, QHA03.
 create or replace function hwqueue.explain_lease(p_lease uuid, p_shard int default 0)
 returns table (lease_id uuid, shard_id int, state text, queue text, class_id bigint, headline text,
   code text, permanent boolean, waits_until timestamptz, "position" bigint, as_of timestamptz,
   funnel jsonb, sole_blockers jsonb, nearest jsonb, help jsonb, words text, pending bigint,
-  nodes_registered bigint, nodes_live bigint, nodes_matching bigint, nodes_free bigint)
+  nodes_registered bigint, nodes_live bigint, nodes_matching bigint, nodes_free bigint, released text)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set jit = off
 as $$
 declare
@@ -200,6 +202,7 @@ begin
   class_id := v_lease.class_id;
   words := hwqueue.class_words(v_class);
   permanent := v_end.state is not null;
+  released := hwqueue.release_words(v_lease, as_of, p_shard);
   if state = 'claimed' and v_claim.lease_id is not null then
     select s.headline, s.code into headline, code
     from hwqueue.claimed_story(v_claim, v_lease, as_of, p_shard) s;

@@ -109,14 +109,17 @@ as $$
 declare
   v_gang hwqueue.gang;
 begin
-  perform hwqueue.require_read_committed(), hwqueue.check_payload(to_jsonb(p_reason), 'p_reason', 1024);
-  perform hwqueue.find_gang(p_gang, p_shard);
-  update hwqueue.gang g set state = 'cancelling', reason = p_reason
-  where g.shard_id = p_shard and g.gang_id = p_gang and g.finished_at is null returning g.* into v_gang;
-  if not found then
-    return (hwqueue.find_gang(p_gang, p_shard)).state;
+  perform hwqueue.require_read_committed(), hwqueue.check_payload(to_jsonb(p_reason), 'p_reason', 1024),
+    hwqueue.find_gang(p_gang, p_shard);
+  select g.* into v_gang from hwqueue.gang g
+  where g.shard_id = p_shard and g.gang_id = p_gang for no key update;
+  if v_gang.finished_at is null and v_gang.state <> 'cancelling' then
+    update hwqueue.gang g set state = 'cancelling', reason = p_reason
+    where g.shard_id = p_shard and g.gang_id = p_gang;
+    insert into hwqueue.gang_change (shard_id, gang_id) values (p_shard, p_gang);
+    perform hwqueue.note_gang(v_gang, 'cancelling', p_shard);
+    return 'cancelling';
   end if;
-  insert into hwqueue.gang_change (shard_id, gang_id) values (p_shard, p_gang);
   return v_gang.state;
 end
 $$;

@@ -83,9 +83,11 @@ $$;
 -- "priority", "available_at", "deadline", "queue"}. It keeps its attempts and gets a new position in line.
 -- placement and wire together replace what it asked, whichever of them is given. queue: it moves there,
 -- with its idempotency key; what it does not say itself is then that queue's policy, and a spawn into
--- that queue would have to be possible.
+-- that queue would have to be possible. Of a step of a run only priority, available_at and deadline can
+-- be changed.
 -- Locks: the entry; its keys, if it moves; the lease row; as put_back. Raises: QHL03 finished, QHL04,
--- QHL07 claimed, QHQ01, QHT02 when its key is taken there, QHA01, QHC03, QHC04, QHW01, QHA02, QHA03.
+-- QHL07 claimed, QHF05 a step of a run, QHQ01, QHT02 when its key is taken there, QHA01, QHC03, QHC04,
+-- QHW01, QHA02, QHA03.
 -- Idempotent: but for the position. Wakes: waiting workers, when it is claimable at once.
 create or replace function hwqueue.update_lease(p_lease uuid, p_changes jsonb,
   p_shard int default 0) returns text
@@ -110,6 +112,7 @@ begin
   v_queue := case when p_changes ? 'queue' then hwqueue.target_queue(p_changes, p_shard) end;
   v_entry := hwqueue.take_entry(p_lease, p_shard);
   v_lease := hwqueue.find_lease(p_lease, p_shard);
+  perform hwqueue.refuse_step_change(v_lease, p_changes);
   if v_entry.lease_id is null then
     v_ended := (hwqueue.lease_end(p_lease, p_shard)).state;
     perform hwqueue.refuse(case when v_ended is null then 'QHL07' else 'QHL03' end,
@@ -142,6 +145,7 @@ begin
   end if;
   update hwqueue.lease l
   set priority = v_priority, deadline = v_deadline, class_id = v_class_id,
+      near_node = case when not v_asks then l.near_node end,
       rank = case when v_queue.queue_id <> l.queue_id
         then hwqueue.lease_rank(v_queue.ageing_step, greatest(l.available_at, l.created_at), v_priority)
         else l.rank + l.priority - v_priority end,
@@ -271,6 +275,9 @@ begin
   where l.shard_id = p_shard and l.lease_id = p_lease
   returning l.* into v_lease;
   perform hwqueue.refuse_step_lease(v_lease, 'requeued');
+  if v_lease.near_node is not null then
+    perform hwqueue.prefer_own_node(p_lease, null, p_shard);
+  end if;
   perform hwqueue.note_leases('lease_requeued', array[p_lease], format('requeued, it was %s', v_end.state),
       p_shard,
     jsonb_build_object('from', v_end.state));
@@ -400,7 +407,8 @@ end
 $$;
 
 -- Everything about one lease. Times are null while they do not apply. wire is the params blob as it was
--- sent. attempts: those that have ended without completing, oldest first.
+-- sent. attempts: those that have ended without completing, or that a retry of their run has run again,
+-- oldest first.
 -- Raises: QHL04.
 create or replace function hwqueue.get_lease(p_lease uuid, p_shard int default 0)
 returns table (lease_id uuid, shard_id int, queue text, task_name text, state text, priority smallint,

@@ -31,6 +31,7 @@ as $$
     union all select * from hwqueue.upkeep_metrics(t.now, p_shard)
     union all select * from hwqueue.webhook_metrics(t.now, p_shard)
     union all select * from hwqueue.workflow_metrics(t.now, p_shard)
+    union all select * from hwqueue.run_total_metrics(p_shard)
   ) m
 $$;
 
@@ -344,6 +345,34 @@ begin
     left join hwqueue.class_fleet h on h.shard_id = p_shard and h.class_id = c.class_id
     where c.shard_id = p_shard and c.class_id = any (v_ids)
     order by c.class_id;
+end
+$$;
+
+-- Returns leases that run, those claimed first at the top, each with what its handler reported last.
+--
+-- progress: {"fraction", "done", "total", "message", "reported_at"}; null: nothing reported. p_limit: from 1
+-- to 10,000. The claims are read once; leases, nodes and progress by key, for p_limit rows.
+--
+-- Raises: QHA01, QHA03.
+create or replace function hwqueue.running_leases(p_limit int default 100, p_shard int default 0)
+returns table (shard_id int, lease_id uuid, queue text, task_name text, tenant text, attempt int,
+  node_name text, claimed_at timestamptz, expires_at timestamptz, stop_reason text, progress jsonb)
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp set max_parallel_workers_per_gather = 0
+as $$
+begin
+  perform hwqueue.require_all_tenants();
+  perform hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'ask for fewer');
+  return query
+    select r.shard_id, r.lease_id, q.name, l.task_name, c.tenant, r.attempt::int, n.name, r.claimed_at,
+           r.expires_at, r.stop_reason, hwqueue.progress_of(r.lease_id, r.claim_token, p_shard)
+    from (select o.* from hwqueue.claim o where o.shard_id = p_shard
+          order by o.claimed_at, o.lease_id limit p_limit) r
+    join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = r.lease_id
+    join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = r.queue_id
+    join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = r.class_id
+    left join hwqueue.node n on n.shard_id = p_shard and n.node_id = r.node_id
+    order by r.claimed_at, r.lease_id;
 end
 $$;
 

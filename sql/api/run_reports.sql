@@ -4,7 +4,9 @@
 -- the steps of all 50 in one call. list_step_details returns when each step of one run was released and
 -- claimed, so that a page can draw how long it waited for a node.
 --
--- Nothing in here changes anything, and each call reads a bounded number of rows.
+-- Invariant: nothing in here changes anything, and each call reads a bounded number of rows.
+--
+-- Read summarise_runs first, then list_step_details.
 
 -- The definition that a run was submitted with; version: null for the run of a specification. spec is in
 -- normal form, its steps in topological order.
@@ -24,9 +26,10 @@ end
 $$;
 
 -- When the steps of a run were released and claimed, and what their leases ask in words, in topological
--- order. words: null after the first 500 classes. released_at: when the lease was spawned; available_at: when
--- it could be claimed, or can, for the last time; both are null before. claimed_at: of the last claim.
--- attempts: the last 20 claims that ended without completing, oldest first.
+-- order. words: null after the first 500 classes. released_at: when the lease was spawned, or when a step
+-- of another kind than task began; available_at: when the lease could be claimed, or can, for the last time;
+-- both are null before. claimed_at: of the last claim.
+-- attempts: the last 20 claims that ended without completing or were run again, oldest first.
 -- Raises: QHF03.
 create or replace function hwqueue.list_step_details(p_run uuid, p_shard int default 0)
 returns table (step_no int, step text, class_id bigint, words text, released_at timestamptz,
@@ -44,7 +47,7 @@ begin
       from hwqueue.placement_class c
       where c.shard_id = p_shard and c.class_id = any (array(
         select distinct s.class_id from hwqueue.step s where s.shard_id = p_shard and s.run_id = p_run)))
-    select d.step_no, d.name, s.class_id, c.words, l.created_at, l.available_at,
+    select d.step_no, d.name, s.class_id, c.words, coalesce(l.created_at, b.begun_at), l.available_at,
       coalesce(k.claimed_at, o.claimed_at), coalesce(o.finished_at, s.ended_at),
       coalesce((
         select jsonb_agg(jsonb_build_object('attempt', a.attempt, 'claim_token', a.claim_token, 'node_id',
@@ -55,11 +58,37 @@ begin
     from hwqueue.workflow_step d
     join hwqueue.step s on s.shard_id = p_shard and s.run_id = p_run and s.step_no = d.step_no
     left join classes c on c.class_id = s.class_id
+    left join hwqueue.steps_begun(v_run, p_shard) b on b.step_no = d.step_no
     left join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = s.lease_id
     left join hwqueue.claim k on k.shard_id = p_shard and k.lease_id = l.lease_id
     left join hwqueue.outcome o on o.shard_id = p_shard and o.lease_id = l.lease_id
     where d.shard_id = p_shard and d.workflow_id = v_run.workflow_id
     order by d.step_no;
+end
+$$;
+
+-- The signals that a run was sent, oldest first, p_limit of them (1 to 1,000). taken_by: the step whose
+-- result the payload is; null: no step has taken it yet. bytes: of the payload as stored; null once it was
+-- taken.
+-- Raises: QHF03, QHA01.
+create or replace function hwqueue.list_run_signals(p_run uuid, p_limit int default 1000,
+  p_shard int default 0)
+returns table (signal_id bigint, name text, key text, sent_at timestamptz, taken_by text, bytes int,
+  shard_id int)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+  set enable_seqscan = off
+as $$
+declare
+  v_run hwqueue.run := hwqueue.find_run(p_run, p_shard);
+begin
+  perform hwqueue.check_range(p_limit, 'p_limit', 1, 1000, 'a run has at most 1000 signals');
+  return query
+    select s.signal_id, s.name, s.key, s.sent_at, d.name, pg_column_size(s.payload), p_shard
+    from hwqueue.run_signal s
+    left join hwqueue.workflow_step d on d.shard_id = p_shard and d.workflow_id = v_run.workflow_id
+      and d.step_no = s.taken_by
+    where s.shard_id = p_shard and s.run_id = p_run
+    order by s.signal_id limit p_limit;
 end
 $$;
 

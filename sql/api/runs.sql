@@ -98,11 +98,11 @@ $$;
 -- failed, cancelled or skipped. lease_id: null until the step is released. lease_state, node_id, result and
 -- error: of its lease; an operator's skip_step may have set the result. waits_for: parents that have not
 -- ended. placement: what its lease asks. came_from: the same keys, with the levels that ask for each part, as
--- in check_workflow, or near; a part that none of them asks any more came from its task. kind: task, map,
--- sleep, wait or workflow; due_at: when a sleep ends or a wait times out; headline: what it waits for, in
--- words, where it is no task. items: the length of a map's list, or how many items a step has added to itself
--- (add_items); items_done, items_failed: how many have ended, and how many of these failed. nested_run_id:
--- the run that a step of kind workflow is, null until it begins.
+-- in check_workflow, or "near train -> rack 7"; a part that none of them asks any more came from its
+-- task. kind: task, map, sleep, wait or workflow; due_at: when a sleep ends or a wait times out; headline:
+-- what it waits for, in words, where it is no task. items: the length of a map's list, or how many items a
+-- step has added to itself (add_items); items_done, items_failed: how many have ended, and how many of these
+-- failed. nested_run_id: the run that a step of kind workflow is, null until it begins.
 -- Raises: QHF03.
 create or replace function hwqueue.list_workflow_steps(p_run uuid, p_shard int default 0)
 returns table (step_no int, step text, state text, reason text, task_name text, queue text, placement jsonb,
@@ -168,7 +168,8 @@ begin
 end
 $$;
 
--- Pauses a run, and returns its state: steps that become due are held, those that run go on.
+-- Pauses a run, and returns its state: steps that become due are held, those that run go on. So do those
+-- whose leases wait, also for the time from which the run was submitted (available_at).
 -- Locks: the run. Raises: QHF03, QHF04, QHA02. Idempotent.
 create or replace function hwqueue.pause_workflow_run(p_run uuid, p_shard int default 0) returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -209,8 +210,30 @@ begin
 end
 $$;
 
+-- Hands over runs that have ended and whose submission was traced: a worker with a tracer provider sends a
+-- span of each. One end is handed over once. state: completed, failed, cancelled; attempt: a retried run has
+-- ended more than once; traceparent: W3C trace context of the submission.
+-- Locks: what it takes, skip locked. Raises: QHA01, QHA02. Not idempotent.
+create or replace function hwqueue.take_ended_runs(p_limit int default 100, p_shard int default 0)
+returns table (run_id uuid, shard_id int, workflow text, attempt int, state text, reason text,
+  traceparent text, submitted_at timestamptz, finished_at timestamptz)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+begin
+  perform hwqueue.check_range(p_limit, 'p_limit', 1, 1000, 'call again for more'),
+    hwqueue.require_read_committed();
+  return query
+    delete from hwqueue.traced_run t where t.ctid = any (array(
+      select x.ctid from hwqueue.traced_run x where x.shard_id = p_shard limit p_limit
+      for update skip locked))
+    returning t.run_id, t.shard_id, t.workflow, t.attempt, t.state, t.reason, t.traceparent, t.submitted_at,
+      t.finished_at;
+end
+$$;
+
 -- Runs steps of a run that has ended again, and returns its state. Their leases keep their ids, with
--- attempts counted from 0; results of other steps stay. A deadline of the run is over.
+-- attempts counted from 0; results of other steps stay. A deadline of the run is over, and so is the time
+-- from which it was submitted.
 -- p_options: {"mode", "steps", "input"}. mode: failed (all that has not completed; the default),
 -- failed_and_downstream, all. steps: names; these and all that come after them, and all that has not
 -- completed. input: only with mode all.
@@ -372,20 +395,27 @@ $$;
 -- The results of a step, a page at a time: pass the last item of a page as p_after of the next. A map has the
 -- items that are spawned, in the order of its list, and so has a task that has added items; a step with one
 -- lease has the item 0. p_after -2: the step itself, of one with items as item -1. name: of an item that was
--- added. state, result and error: as in list_workflow_steps. p_lease: of a worker,
--- the lease whose handler asks; others need none. p_limit: from 1 to 10,000.
+-- added. state, result and error: as in list_workflow_steps. lease_id to finished_at: of its lease, where
+-- that is or how it ended; node_name: null when the node is gone. p_state: only those in this state; running:
+-- also those that wait for a node. p_lease: of a worker, the lease whose handler asks; others need none.
+-- p_limit: from 1 to 10,000.
 -- Raises: QHF03, QHF06, QHA01; of a worker QHL01, QHN04.
 create or replace function hwqueue.step_results(p_run uuid, p_step text, p_after int default -1,
-  p_limit int default 1000, p_lease uuid default null, p_shard int default 0)
-returns table (item int, state text, result jsonb, error jsonb, shard_id int, name text)
+  p_limit int default 1000, p_lease uuid default null, p_state text default null, p_shard int default 0)
+returns table (item int, state text, result jsonb, error jsonb, shard_id int, name text, lease_id uuid,
+  lease_state text, node_id uuid, node_name text, attempt smallint, claimed_at timestamptz,
+  finished_at timestamptz)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+  set enable_seqscan = off
 as $$
 declare
   v_run hwqueue.run;
   v_no int;
   v_has_items boolean;
 begin
-  perform hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'page with p_after');
+  perform hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'page with p_after'),
+    hwqueue.json_choice(to_jsonb(p_state), 'p_state', array['waiting', 'running', 'completed', 'failed',
+      'cancelled', 'skipped']);
   v_run := hwqueue.readable_run(p_run, p_lease, p_shard);
   v_no := (hwqueue.named_steps(v_run, jsonb_build_array(p_step), 'p_step', p_shard))[1];
   v_has_items := (
@@ -395,16 +425,20 @@ begin
     where d.shard_id = p_shard and d.workflow_id = v_run.workflow_id and d.step_no = v_no);
   if v_has_items and p_after >= -1 then
     return query
-      select i.item, i.state, i.result, i.error, p_shard, i.name
-      from hwqueue.item_results(p_run, v_no, p_after, p_limit, p_shard) i order by i.item;
+      select i.item, i.state, i.result, i.error, p_shard, i.name, i.lease_id, i.lease_state, i.node_id,
+        i.node_name, i.attempt, i.claimed_at, i.finished_at
+      from hwqueue.item_results(v_run, v_no, p_after, p_limit, p_state, p_shard) i order by i.item;
     return;
   end if;
   return query
     select case when v_has_items then -1 else 0 end, hwqueue.shown_state(s.state, v_run),
-      coalesce(s.result, o.result), coalesce(s.error, o.error), p_shard, null::text
+      coalesce(s.result, f.result), coalesce(s.error, f.error), p_shard, null::text,
+      case when f.lease_state is not null then s.lease_id end, f.lease_state, f.node_id, f.node_name,
+      f.attempt, f.claimed_at, coalesce(f.finished_at, s.ended_at)
     from hwqueue.step s
-    left join hwqueue.outcome o on o.shard_id = p_shard and o.lease_id = s.lease_id
-    where s.shard_id = p_shard and s.run_id = p_run and s.step_no = v_no and p_after < 0;
+    left join lateral hwqueue.lease_place(s.lease_id, p_shard) f on true
+    where s.shard_id = p_shard and s.run_id = p_run and s.step_no = v_no and p_after < 0
+      and (p_state is null or hwqueue.shown_state(s.state, v_run) = p_state);
 end
 $$;
 

@@ -4,7 +4,11 @@
 -- one of them leads: there is no daemon. Both work in bounded steps and skip what other sessions have
 -- locked, so a call is safe at any time. Operators call verify_invariants and list_events.
 --
--- reap is upkeep/reap.reap_all after lead_reap; prune is made of the functions of upkeep/prune.
+-- Invariant: what a call has done is whole after each part of it, so one that is cut short, or never
+-- comes, delays what is due and loses nothing.
+--
+-- Read reap first: it is upkeep/reap.reap_all after lead_reap. prune is made of the functions of
+-- upkeep/prune.
 
 -- Ends what no worker settled and keeps the caches of the queue up to date. Any session may call it at
 -- any time.
@@ -107,7 +111,8 @@ begin
       leases := hwqueue.prune_leases(v_lead.prune_cursor, p_limit, v_now, p_shard);
       v_runs := hwqueue.prune_runs(p_limit, v_now, p_shard);
       leases := leases + v_runs;
-      perform hwqueue.prune_workflows(p_limit, p_shard), hwqueue.prune_gangs(p_limit, p_shard);
+      perform hwqueue.prune_workflows(p_limit, p_shard), hwqueue.prune_traced_runs(p_limit, v_now, p_shard),
+        hwqueue.prune_gangs(p_limit, p_shard);
       classes := hwqueue.prune_classes(p_limit, p_shard);
       nodes := hwqueue.prune_nodes(p_limit, v_now, p_shard);
       perform hwqueue.expire_nodes(p_limit, v_now, p_shard);
@@ -118,7 +123,8 @@ begin
       v_deaths := hwqueue.prune_deaths(p_limit, v_now, p_shard);
       v_deliveries := hwqueue.prune_deliveries(p_limit, v_now, p_shard);
       -- last, because readers of events wait for its lock
-      perform hwqueue.prune_minutes(p_limit, v_now, p_shard), hwqueue.prune_events(v_now, p_shard);
+      perform hwqueue.prune_minutes(p_limit, v_now, p_shard),
+        hwqueue.prune_run_totals(p_limit, v_now, p_shard), hwqueue.prune_events(v_now, p_shard);
       more := p_limit in (leases - v_runs, v_terms, v_deliveries, v_deaths)
         or greatest(v_runs, v_purged) >= p_limit or classes > 0 or nodes > 0;
     end if;

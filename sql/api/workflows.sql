@@ -11,13 +11,14 @@
 -- one is the next version, for new runs: runs that exist keep theirs.
 --
 -- p_spec: {"name", "queue", "steps", "affinity_tags", "placement", "labels", "tenant", "priority",
--- "deadline", "on_failure": finish_running|fail_fast|continue, "retain": {"completed", "failed"},
--- "result"}. A step: {"name", "kind": task|map|sleep|wait|workflow, "after", "join": all|any, "run_if",
--- "on_failure": fail|continue|ignore, "finally": completed|failed|cancelled|ended}; a task has {"task",
--- "queue", "params", "options", "affinity": and|override|replace, "affinity_tags", "placement", "near":
--- {"step", "what", "mode": prefer|require, "away", "gone": wait|anywhere|fail, "weight"}}, a map these and
--- {"over", "max_parallel", "tolerate"}, a sleep {"for" or "until"}, a nested run of another workflow
--- {"workflow", "version", "input"}. docs/explanation/workflows.md explains them.
+-- "deadline", "on_failure": finish_running|fail_fast|continue, "retain": {"completed", "failed"}, "result",
+-- "pin_version": true or a version of the code}. A step: {"name", "kind": task|map|sleep|wait|workflow,
+-- "after", "join": all|any, "run_if", "on_failure": fail|continue|ignore, "finally":
+-- completed|failed|cancelled|ended}; a task has {"task", "queue", "params", "options", "affinity":
+-- and|override|replace, "affinity_tags", "placement", "near": {"step", "what", "mode": prefer|require,
+-- "away", "gone": wait|anywhere|fail, "weight", "match": item}}, a map these and {"over", "max_parallel",
+-- "tolerate"}, a sleep {"for" or "until"}, a nested run of another workflow {"workflow", "version", "input"}.
+-- docs/explanation/workflows.md explains them.
 --
 -- Raises: QHF02, QHF07, QHC03, QHC04, QHW01, QHA01, QHA03. Idempotent.
 create or replace function hwqueue.define_workflow(p_spec jsonb, p_shard int default 0)
@@ -93,10 +94,17 @@ $$;
 -- first steps. created is false if its idempotency key had a run already, whose id and state are returned.
 --
 -- p_options: {"version", "affinity_tags", "placement", "wire", "affinity": and|override|replace, "tenant",
--- "priority", "labels", "headers", "deadline", "idempotency_key", "unique": {"key", "on_conflict":
--- keep|raise|replace}, "run_id", "steps": {name: {"affinity_tags", "placement", "wire", "options"}}}. What
--- the submission, the workflow and a step ask about nodes must all hold: a contradiction is refused here.
--- affinity says what the submission does to the workflow's, as it does for a step.
+-- "priority", "labels", "headers", "deadline", "available_at" or "delay", "idempotency_key", "unique":
+-- {"key", "on_conflict": keep|raise|replace}, "run_id", "app_version", "steps": {name: {"affinity_tags",
+-- "placement", "wire", "options"}}}. What the submission, the workflow and a step ask about nodes must all
+-- hold: a contradiction is refused here. affinity says what the submission does to the workflow's, as it does
+-- for a step.
+--
+-- app_version: the version of the code that runs the steps: each asks for a node with that label. Required
+-- where pin_version of the workflow is true; a nested run has that of its parent.
+--
+-- available_at, delay: no step begins before that time, nor does a nested run: leases of the first steps are
+-- scheduled, and sleeps and timeouts of waits are counted from then on. A deadline and keys hold from now on.
 --
 -- unique: at most one run of the workflow and tenant has the key until it ends. A second submission keeps the
 -- run that has it and returns it, raises QHT02, or replaces it: that run is cancelled, and its
@@ -222,9 +230,10 @@ $$;
 --
 -- p_spec: a specification, or the name of a defined workflow, a JSON string. p_options: as they take them.
 -- placement: what the step's lease would ask. came_from: the same keys, with the levels that ask for each
--- part: workflow, submission, step or task. nodes_matching, nodes_free: nodes that could ever run it, and
--- now. headline: one sentence; code: a reason code, or "ready"; permanent: it lasts until nodes or the step
--- change; reasons: what alone keeps nodes from it, as sole_blockers in explain_lease.
+-- part: workflow, submission, step, task, or version (that of the code). nodes_matching, nodes_free: nodes
+-- that could ever run it, and now. headline: one sentence; code: a reason code, or "ready"; permanent: it
+-- lasts until nodes or the step change; reasons: what alone keeps nodes from it, as sole_blockers in
+-- explain_lease.
 --
 -- A step with `near` is judged without it, since its place is not known yet. kind: task, or workflow for
 -- nested runs, which come last, with the workflow and the version that they would run now, and without what

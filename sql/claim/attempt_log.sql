@@ -9,6 +9,8 @@
 -- one claim at once do not see each other's lines: what is too much then goes with the next. The numbers
 -- tell what is missing. A row lives no longer than its lease: a call holds the lease's row, so that prune
 -- (remove_leases) waits for it and sees what it wrote.
+--
+-- Read write_logs first; check_logs refuses what it could not write.
 
 -- Adds the lines of claims, checked by check_logs. Claims that have ended or are another login's are left
 -- out, and so are lines that are there already. Returns how many lines were added.

@@ -13,8 +13,8 @@
 -- the row that says where the lease is (hold_state) before it is written, so the state cannot change until
 -- it commits. Whichever of the two comes second sees what the other one wrote.
 --
--- The callers have held the claim (claim/hold). Read write_checkpoint first, then take_next_signal,
--- open_wait, suspension_of.
+-- The callers have held the claim (claim/heartbeat). Read write_checkpoint first, then take_next_signal,
+-- open_wait, suspension_of. prefer_own_node is for waits that say near: self.
 
 -- Refuses what cannot be the name of a checkpoint or a signal.
 -- Raises: QHA01.
@@ -147,6 +147,60 @@ as $$
   where c.shard_id = p_shard and c.lease_id = p_lease.lease_id and c.claim_token = p_lease.claim_token
     and c.is_open
   order by c.saved_at desc, c.name limit 1
+$$;
+
+-- Lets a lease that goes back prefer the node on which its handler was suspended, and no longer the one of
+-- the suspension before. p_node null: none. The preference is a part of its class, so leases of a class and a
+-- node share one. It is left out of a placement that has as many preferences as one may have.
+-- Locks: the caller holds the lease row; a new class.
+create or replace function hwqueue.prefer_own_node(p_lease uuid, p_node uuid, p_shard int) returns void
+language plpgsql volatile
+as $$
+declare
+  v_before uuid := (
+    select l.near_node from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = p_lease);
+  v_class hwqueue.placement_class;
+  v_placement jsonb;
+  v_wish jsonb := hwqueue.own_node_wish(p_node);
+  v_near uuid;
+begin
+  select c.* into v_class
+  from hwqueue.lease l
+  join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = l.class_id
+  where l.shard_id = p_shard and l.lease_id = p_lease;
+  v_placement := v_class.placement;
+  if v_before is not null then
+    v_placement := v_placement - 'prefer' || hwqueue.present('prefer', (
+      select jsonb_agg(e.value order by e.ordinality)
+      from jsonb_array_elements(v_placement -> 'prefer') with ordinality e
+      where e.value <> hwqueue.own_node_wish(v_before) #> '{prefer,0}'));
+  end if;
+  if p_node is not null and jsonb_array_length(coalesce(v_placement -> 'prefer', '[]')) < 100
+    and not exists (  -- then it is the lease's own, and stays when this one goes
+      select from jsonb_array_elements(v_placement -> 'prefer') e
+      where e.value = v_wish #> '{prefer,0}') then
+    begin
+      v_placement := hwqueue.check_cost(hwqueue.merge_placements(v_placement, v_wish, 'near'), 'near');
+      v_near := p_node;
+    exception when sqlstate 'QHC03' or sqlstate 'QHC04' then
+      v_near := null;
+    end;
+  end if;
+  update hwqueue.lease l
+  set near_node = v_near,
+      class_id = hwqueue.find_class(row(v_class.queue_id, v_class.task_name, v_class.tenant,
+        v_class.service_id, v_class.labels, v_placement, v_class.patience, v_class.target), p_shard)
+  where l.shard_id = p_shard and l.lease_id = p_lease;
+end
+$$;
+
+-- The placement that prefers a node, in normal form.
+create or replace function hwqueue.own_node_wish(p_node uuid) returns jsonb
+language sql stable
+as $$
+  select hwqueue.normalise_placement(
+    hwqueue.near_placement('{"what": "node"}', jsonb_build_array(p_node)), 'near')
+  where p_node is not null
 $$;
 
 -- Checkpoints and signals whose lease is gone: neither it nor its outcome is there.

@@ -14,10 +14,12 @@
 -- Ends a claim that did not complete. It deletes the claim, releases its room, writes the attempt, and
 -- puts the lease back at p_next. With p_next null, or when the lease is cancelled, it writes the outcome
 -- instead. A reservation, which no worker knows of, uses up no attempt. Returns the new state.
+-- p_near: the lease prefers the node of this claim next; else a preference that an earlier claim has left
+-- goes.
 -- Locks: the caller holds the claim, and node_state if room is allocated for it; then the lease row, if
 -- it goes back. Not idempotent.
 create or replace function hwqueue.end_claim(p_claim hwqueue.claim, p_outcome text, p_error jsonb,
-  p_next timestamptz, p_now timestamptz, p_shard int) returns text
+  p_next timestamptz, p_now timestamptz, p_shard int, p_near boolean default false) returns text
 language plpgsql volatile
 as $$
 declare
@@ -25,6 +27,7 @@ declare
   v_outcome text := case when p_claim.is_reserved then 'released' else p_outcome end;
   v_attempts int := p_claim.attempt - case when v_outcome = 'released' and not v_cancelled then 1 else 0 end;
   v_state text := case when v_cancelled then 'cancelled' else 'failed' end;
+  v_near uuid;
 begin
   perform hwqueue.remove_claim(p_claim.lease_id, p_shard);
   insert into hwqueue.attempt (shard_id, lease_id, claim_token, attempt, node_id, outcome, claimed_at,
@@ -34,7 +37,10 @@ begin
   if (p_next is not null or p_claim.is_reserved) and not v_cancelled then
     update hwqueue.lease l
     set claim_token = p_claim.claim_token, node_id = p_claim.node_id, claimed_at = p_claim.claimed_at
-    where l.shard_id = p_shard and l.lease_id = p_claim.lease_id;
+    where l.shard_id = p_shard and l.lease_id = p_claim.lease_id returning l.near_node into v_near;
+    if p_near or v_near is not null then
+      perform hwqueue.prefer_own_node(p_claim.lease_id, case when p_near then p_claim.node_id end, p_shard);
+    end if;
     return hwqueue.put_back(p_claim.lease_id, v_attempts,
       (p_claim.claim_token & ((1::bigint << 40) - 1))::int, coalesce(p_next, p_now), p_now, p_shard);
   end if;

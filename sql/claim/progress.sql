@@ -8,6 +8,8 @@
 -- Invariant: only who holds a claim writes its row, fenced by the token. A row lives no longer than its
 -- lease: a report holds the lease's row, so that prune (delete_leases) waits for it and sees what it
 -- wrote.
+--
+-- Read write_progress first, then progress_of.
 
 -- Writes what claims report: {"lease_id", "claim_token", "fraction", "done", "total", "message"}, checked
 -- by check_progress. Claims that have ended or are another login's are left out. Returns how many were

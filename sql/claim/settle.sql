@@ -159,6 +159,7 @@ $$;
 -- Settles a batch one by one, by lease_id. It waits once for all claims that other sessions hold, for
 -- less than a second (or lock_timeout): it never holds up the node for longer than deadlock_timeout. A
 -- claim that is still held then is busy.
+-- traceparent, of the span of an attempt, is a setting while its claim ends: step_ended keeps it.
 -- Locks: the caller holds node_state; the claims by lease_id, skip locked; the rows of leases that go
 -- back. Not idempotent.
 create or replace function hwqueue.settle_each(p_node uuid, p_settle jsonb, p_shard int)
@@ -170,6 +171,7 @@ declare
   v_result record;
   v_busy int[];
   v_leases uuid[] := '{}';
+  v_is_traced boolean := false;
 begin
   loop
     for v_item, ordinal in
@@ -178,6 +180,10 @@ begin
       order by (e.value ->> 'lease_id')::uuid, e.ordinality
     loop
       lease_id := v_item ->> 'lease_id';
+      if v_is_traced or v_item ? 'traceparent' then
+        v_is_traced := v_item ? 'traceparent';
+        perform set_config('hwqueue.traceparent', coalesce(v_item ->> 'traceparent', ''), true);
+      end if;
       if v_item ->> 'outcome' = 'complete' and not v_item ? 'result'
          and hwqueue.end_completed_claim(lease_id, (v_item ->> 'claim_token')::numeric::bigint, p_node,
            false, false, null, p_shard) then
@@ -203,6 +209,9 @@ begin
       where (e.value ->> 'lease_id')::uuid = any (v_leases));
     perform hwqueue.await_claims(v_leases, '900ms', p_shard);
   end loop;
+  if v_is_traced then
+    perform set_config('hwqueue.traceparent', '', true);
+  end if;
 end
 $$;
 
@@ -316,13 +325,13 @@ end
 $$;
 
 -- Checks the parts of a settlement before anything is locked: {"outcome", "result", "error", "retry",
--- "retry_at", "delay", "available_at", "signal", "name"}. Raises QHA01.
+-- "retry_at", "delay", "available_at", "signal", "name", "near", "traceparent"}. Raises QHA01.
 create or replace function hwqueue.check_settlement(p_settlement jsonb, p_field text) returns void
 language plpgsql stable
 as $$
 begin
   perform hwqueue.check_object(p_settlement, array['lease_id', 'claim_token', 'outcome', 'result', 'error',
-    'retry', 'retry_at', 'delay', 'available_at', 'signal', 'name'], p_field);
+    'retry', 'retry_at', 'delay', 'available_at', 'signal', 'name', 'near', 'traceparent'], p_field);
   if coalesce(p_settlement -> 'outcome' not in ('"complete"', '"fail"', '"release"', '"suspend"'), true) then
     perform hwqueue.refuse('QHA01', format('%s.outcome must be complete, fail, release or suspend', p_field),
       jsonb_build_object('field', p_field || '.outcome'),
@@ -336,14 +345,16 @@ begin
           hwqueue.json_boolean(p_settlement -> 'retry', p_field || '.retry'),
           hwqueue.json_time(p_settlement -> 'retry_at', p_field || '.retry_at'),
           hwqueue.json_interval(p_settlement -> 'delay', p_field || '.delay'),
-          hwqueue.json_time(p_settlement -> 'available_at', p_field || '.available_at');
+          hwqueue.json_time(p_settlement -> 'available_at', p_field || '.available_at'),
+          hwqueue.json_text(p_settlement -> 'traceparent', p_field || '.traceparent', 200);
   if p_settlement ->> 'delay' is not null and p_settlement ->> 'available_at' is not null then
     perform hwqueue.refuse('QHA01', format('%s has delay and available_at', p_field),
       jsonb_build_object('field', p_field || '.available_at'), 'give one of them: a span, or a time');
   end if;
   if p_settlement ->> 'outcome' = 'suspend' then
     perform hwqueue.json_text(p_settlement -> 'signal', p_field || '.signal', 200),
-            hwqueue.json_text(p_settlement -> 'name', p_field || '.name', 200);
+            hwqueue.json_text(p_settlement -> 'name', p_field || '.name', 200),
+            hwqueue.json_choice(p_settlement -> 'near', p_field || '.near', array['self']);
     if coalesce(p_settlement ->> 'signal', p_settlement ->> 'delay',
         p_settlement ->> 'available_at') is null then
       perform hwqueue.refuse('QHA01', format('%s suspends for ever', p_field),
@@ -372,8 +383,9 @@ end
 $$;
 
 -- Settles one claim: {"outcome": "complete"|"fail"|"release"|"suspend", "result", "error", "retry",
--- "retry_at", "delay", "available_at", "signal", "name"}. It raises nothing for a claim that is gone, but
--- returns a verdict: ok, lost, cancelled, finished, bad_token, foreign (another login's or node's), unknown.
+-- "retry_at", "delay", "available_at", "signal", "name", "near"}. It raises nothing for a claim that is gone,
+-- but returns a verdict: ok, lost, cancelled, finished, bad_token, foreign (another login's or node's),
+-- unknown.
 -- An expired claim that is not reaped yet settles like any other: a claim is lost when the lease has
 -- been put back or granted again, not by the clock.
 -- p_holds_node: the caller holds node_state of the claim's node. If it does not, and room is allocated
@@ -429,7 +441,8 @@ begin
       state := hwqueue.end_claim(v_claim, 'released', null, v_next, p_now, p_shard);
     when 'suspend' then
       state := hwqueue.end_claim(v_claim, 'released', null,
-        hwqueue.open_wait(v_claim, p_settlement, p_now, p_shard), p_now, p_shard);
+        hwqueue.open_wait(v_claim, p_settlement, p_now, p_shard), p_now, p_shard,
+        coalesce(p_settlement ->> 'near' = 'self', false));
   end case;
 end
 $$;

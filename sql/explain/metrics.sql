@@ -1,8 +1,8 @@
 -- Samples for Prometheus: name, labels, value. docs/reference/metrics.md says what each one means.
 --
 -- api/reports.metrics puts these functions together. The number of rows grows with queues alone, never
--- with nodes or classes, and the cost of a scrape is bounded: demand_metrics judges at most 400 classes.
--- seconds_since is never negative, so a clock that was set back shows 0.
+-- with nodes, classes or workflows, and the cost of a scrape is bounded: demand_metrics judges at most
+-- 400 classes. seconds_since is never negative, so a clock that was set back shows 0.
 --
 -- Read demand_metrics first; the others are sums of one table each.
 
@@ -292,23 +292,16 @@ as $$
   where w.shard_id = p_shard
 $$;
 
--- Returns runs that go on, runs that ended in the last hour (the last 10,000 of them), and what settlements
--- of steps have left for advance_workflows. The 50 workflows with most runs are named, the others together
--- are "(other)", which is no name: ad hoc runs may have any. Arrivals of kind state are left out: that of a
--- cancelled run stays until its last step has stopped.
+-- Returns runs that go on, and what settlements of steps have left for advance_workflows. The 50 workflows
+-- with most runs are named, the others together are "(other)", which is no name: ad hoc runs may have any.
+-- Arrivals of kind state are left out: that of a cancelled run stays until its last step has stopped.
 create or replace function hwqueue.workflow_metrics(p_now timestamptz, p_shard int)
 returns table (name text, labels jsonb, value double precision)
 language sql stable set enable_seqscan = off set enable_bitmapscan = off
 as $$
   with counted as materialized (
-    select 'hwqueue_workflow_runs' as metric, 'state' as label, r.name as workflow, r.state, count(*) as runs
+    select r.name as workflow, r.state, count(*) as runs
     from hwqueue.run r where r.shard_id = p_shard and r.finished_at is null group by r.name, r.state
-    union all
-    select 'hwqueue_workflow_runs_finished', 'outcome', r.name, r.state, count(*)
-    from (select x.name, x.state from hwqueue.run x
-          where x.shard_id = p_shard and x.finished_at > p_now - interval '1 hour'
-          order by x.finished_at desc limit 10000) r
-    group by r.name, r.state
   ), named as (
     select c.workflow, row_number() over (order by sum(c.runs) desc, c.workflow) <= 50 as is_shown
     from counted c group by c.workflow
@@ -316,11 +309,11 @@ as $$
     select coalesce((select m.arrivals_from from hwqueue.reap_cursor m where m.shard_id = p_shard
                      order by m.version desc limit 1), '-infinity') as arrivals_from
   )
-  select c.metric, jsonb_build_object('workflow', s.workflow, c.label, c.state), sum(c.runs)
+  select 'hwqueue_workflow_runs', jsonb_build_object('workflow', s.workflow, 'state', c.state), sum(c.runs)
   from counted c
   join named n on n.workflow = c.workflow
   cross join lateral (select case when n.is_shown then c.workflow else '(other)' end) s(workflow)
-  group by c.metric, c.label, c.state, s.workflow
+  group by c.state, s.workflow
   union all
   select 'hwqueue_workflow_arrivals', '{}', count(*)
   from mark m
@@ -334,4 +327,32 @@ as $$
     where a.shard_id = p_shard and a.at >= m.arrivals_from and a.after_xid is null and a.kind <> 'state'
     order by a.at limit 1), p_now), 0)
   from mark m
+$$;
+
+-- Returns all runs that have ever ended, by workflow, as far as roll_up has counted.
+create or replace function hwqueue.run_total_metrics(p_shard int)
+returns table (name text, labels jsonb, value double precision)
+language sql stable
+as $$
+  with total as materialized (
+    select t.workflow, t.outcome, t.seconds, t.counts from hwqueue.run_total t where t.shard_id = p_shard
+  )
+  select 'hwqueue_workflow_runs_finished_total',
+         jsonb_build_object('workflow', w.workflow, 'outcome', o.outcome),
+         coalesce((select sum(c.count) from unnest(t.counts) c(count)), 0)::double precision
+  from (select distinct x.workflow from total x) w
+  cross join unnest(array['completed', 'failed', 'cancelled']) o(outcome)
+  left join total t on t.workflow = w.workflow and t.outcome = o.outcome
+  union all
+  select s.name, jsonb_build_object('workflow', t.workflow, 'outcome', t.outcome), s.value
+  from total t
+  cross join lateral (values
+    ('hwqueue_workflow_run_seconds_sum', t.seconds),
+    ('hwqueue_workflow_run_seconds_count', (select sum(c.count) from unnest(t.counts) c(count)))
+  ) s(name, value)
+  union all
+  select 'hwqueue_workflow_run_seconds_bucket', jsonb_build_object('workflow', t.workflow, 'outcome',
+           t.outcome, 'le', coalesce((hwqueue.histogram_bounds())[b.bucket]::text, '+Inf')),
+         sum(t.counts[b.bucket]) over (partition by t.workflow, t.outcome order by b.bucket)
+  from total t cross join generate_series(1, 15) b(bucket)
 $$;

@@ -1,4 +1,4 @@
--- Placements, amounts, times and counts in words for people.
+-- Placements, amounts, times, counts and what released a step in words for people.
 --
 -- Explanations, reports and metrics call these functions. The text comes from users, so it is cut short
 -- and control characters are removed, but it is never interpreted. Every word for a rule is chosen here,
@@ -252,6 +252,51 @@ language sql stable
 as $$
   select string_agg(hwqueue.expr_words(e.value, p_shard), p_between order by e.ordinality)
   from jsonb_array_elements(p_exprs) with ordinality e where e.ordinality <= 10
+$$;
+
+-- Says of the lease of a step what released it, and when: "released 3 min ago by step train of run 0195...,
+-- after step fetch". Of several parents the last one released it, or the first where that is enough. Null:
+-- it is no step's.
+create or replace function hwqueue.release_words(p_lease hwqueue.lease, p_now timestamptz, p_shard int)
+returns text
+language plpgsql stable
+as $$
+declare
+  v_run hwqueue.run;
+  v_step hwqueue.workflow_step;
+  v_names jsonb;  -- the one that released it first
+  v_at timestamptz;
+begin
+  if p_lease.run_id is null then
+    return null;
+  end if;
+  select r.* into v_run from hwqueue.run r where r.shard_id = p_shard and r.run_id = p_lease.run_id;
+  select d.* into v_step from hwqueue.workflow_step d
+  where d.shard_id = p_shard and d.workflow_id = v_run.workflow_id and d.step_no = p_lease.step_no;
+  select jsonb_agg(f.name order by extract(epoch from s.ended_at) * o.sign, s.step_no * o.sign),
+         case when v_step.is_any then min(s.ended_at) else max(s.ended_at) end
+  into v_names, v_at
+  from hwqueue.workflow_edge e
+  join hwqueue.step s on s.shard_id = p_shard and s.run_id = v_run.run_id and s.step_no = e.from_no
+  join hwqueue.workflow_step f on f.shard_id = p_shard and f.workflow_id = v_run.workflow_id
+    and f.step_no = e.from_no
+  cross join (select case when v_step.is_any then 1 else -1 end as sign) o
+  where e.shard_id = p_shard and e.workflow_id = v_run.workflow_id and e.to_no = p_lease.step_no
+    and s.ended_at is not null and (not v_step.is_any or e.wants = 'ended'
+      or e.wants = case s.state when 'cancelled' then 'failed' else s.state end);
+  return concat(case when p_lease.item_no is not null then format('item %s of step %s, ', p_lease.item_no,
+        v_step.name) end,
+    case when v_step.runs_at_end is not null then format('released by the end of all other steps of run %s',
+        v_run.run_id)
+      else format('released %s ago by %s of run %s',
+        hwqueue.span_words(p_now - coalesce(v_at, v_run.submitted_at)),
+        coalesce('step ' || (v_names ->> 0), 'the submission'), v_run.run_id) end,
+    case when not v_step.is_any and jsonb_array_length(v_names) > 1 then format(', after %s %s',
+        case jsonb_array_length(v_names) when 2 then 'step' else 'steps' end,
+        hwqueue.list_words(v_names - 0, 'and')) end,
+    case when v_names is null and v_run.parent_run_id is not null then format(', a step of run %s',
+        v_run.parent_run_id) end);
+end
 $$;
 
 -- Returns a count with its noun: "1 node", "3 nodes".

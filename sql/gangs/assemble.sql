@@ -40,14 +40,19 @@ begin
   end if;
   v_reason := 'insufficient_capacity';
   for v_place in
-    select g.place, g.node_ids
+    select g.place, g.node_ids, g.class_ids
     from hwqueue.gang_places(array(select e.class_id from unnest(v_entries) e), p_gang.together, p_gang.same,
       p_gang.place, p_now, p_shard) g
   loop
-    v_reason := hwqueue.try_place(p_gang, v_entries, v_place.node_ids, p_now, p_shard);
+    v_reason := hwqueue.try_place(p_gang, array(
+        select v_entries[i] from generate_subscripts(v_entries, 1) i
+        order by array_position(v_place.class_ids, (v_entries[i]).class_id), i),
+      v_place.node_ids, p_now, p_shard);
     if v_reason is null then
-      update hwqueue.gang g set state = 'reserved', reason = null, tries = 0, place = v_place.place
+      update hwqueue.gang g
+      set state = 'reserved', reason = null, tries = 0, place = nullif(v_place.place, '')
       where g.shard_id = p_shard and g.gang_id = p_gang.gang_id;
+      perform hwqueue.note_gang(p_gang, 'reserved', p_shard);
       perform hwqueue.wake_workers(q, p_shard) from hwqueue.queue q
       where q.shard_id = p_shard and q.queue_id = p_gang.queue_id;
       return null;

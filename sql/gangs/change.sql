@@ -118,7 +118,8 @@ begin
         next_try_at = case when v_next = 'waiting'
           then p_now + least(interval '1 second' * 2 ^ least(g.losses, 7), interval '2 minutes')
           else g.next_try_at end,
-        started_at = case when v_next = 'running' then coalesce(g.started_at, p_now) else g.started_at end,
+        started_at = case when v_next in ('running', 'completed')
+          then coalesce(g.started_at, hwqueue.last_fetched_at(g.gang_id, p_shard)) else g.started_at end,
         finished_at = case when v_next in ('completed', 'failed', 'cancelled') then p_now end
     where g.shard_id = p_shard and g.gang_id = p_gang.gang_id;
     perform hwqueue.note_gang(p_gang, v_next, p_shard);
@@ -210,16 +211,15 @@ begin
 end
 $$;
 
--- Writes the event of a gang's new state.
-create or replace function hwqueue.note_gang(p_gang hwqueue.gang, p_state text, p_shard int) returns void
-language plpgsql volatile
+-- When the last member of a gang was fetched, of those that run or have ended.
+create or replace function hwqueue.last_fetched_at(p_gang uuid, p_shard int) returns timestamptz
+language sql stable
 as $$
-begin
-  perform hwqueue.note_event('gang_' || p_state, format('gang %s is %s', p_gang.gang_id, p_state), p_shard,
-    jsonb_build_object('gang_id', p_gang.gang_id, 'from', p_gang.state, 'size', p_gang.size),
-    p_queue => (select q.name from hwqueue.queue q
-                where q.shard_id = p_shard and q.queue_id = p_gang.queue_id));
-end
+  select max(coalesce(c.claimed_at, o.claimed_at))
+  from hwqueue.gang_member m
+  left join hwqueue.claim c on c.shard_id = m.shard_id and c.lease_id = m.lease_id
+  left join hwqueue.outcome o on o.shard_id = m.shard_id and o.lease_id = m.lease_id
+  where m.shard_id = p_shard and m.gang_id = p_gang
 $$;
 
 -- Deletes gangs none of whose leases is left, of the p_limit that ended first and the p_limit oldest ones of

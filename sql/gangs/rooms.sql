@@ -5,7 +5,7 @@
 -- whole.
 --
 -- Invariant: these are estimates, read without locks. They may be too high, never too low: assemble allocates
--- member by member with the functions that claims use, and gives the place up when that fails.
+-- member by member with the functions that claims use, and turns to the next place when that fails.
 --
 -- Read gang_places, class_rooms, then copies_that_fit.
 
@@ -67,12 +67,13 @@ end
 $$;
 
 -- Returns the places that have room for all these members, level by level of p_together, in a level the
--- tightest first: the place, and its nodes, those with most room first. p_place: only this place; null: any.
--- p_class_ids: of the members, with repetition. Nodes with different values of the labels in p_same are in
--- different places; those that lack one are in none.
+-- tightest first: the place ('' without p_together and p_same), its nodes, those with most room first, and
+-- the classes, those with least room to spare first: their members are placed before others take it.
+-- p_place: only this place; null: any. p_class_ids: of the members, with repetition. Nodes with different
+-- values of the labels in p_same are in different places; those that lack one are in none.
 create or replace function hwqueue.gang_places(p_class_ids bigint[], p_together text[], p_same text[],
   p_place text, p_now timestamptz, p_shard int)
-returns table (place text, node_ids uuid[])
+returns table (place text, node_ids uuid[], class_ids bigint[])
 language sql stable
 as $$
   with need as materialized (
@@ -84,7 +85,8 @@ as $$
     from need n cross join lateral hwqueue.class_rooms(n.class, n.members, p_now, p_shard) r
   ), placed as (
     select d.ordinality as level, r.class_id, r.members, r.node_id, r.copies,
-           concat_ws('; ', d.domain || ' ' || hwqueue.domain_value(d.domain, r.node_id, r.rack, r.labels),
+           concat_ws('; ', case when d.domain <> 'fleet' then d.domain || ' '
+               || hwqueue.domain_value(d.domain, r.node_id, r.rack, r.labels) end,
              (select string_agg(k || '=' || (r.labels ->> k), ', ' order by k)
               from unnest(p_same) k)) as place
     from room r
@@ -92,21 +94,21 @@ as $$
       with ordinality d(domain, ordinality)
     where hwqueue.domain_value(d.domain, r.node_id, r.rack, r.labels) is not null and r.labels ?& p_same
   ), enough as (
-    select p.level, p.place, p.class_id from placed p
+    select p.level, p.place, p.class_id, sum(p.copies) - p.members as spare from placed p
     group by p.level, p.place, p.class_id, p.members having sum(p.copies) >= p.members
   ), fits as (
-    select e.level, e.place from enough e
+    select e.level, e.place, array_agg(e.class_id order by e.spare, e.class_id) as class_ids from enough e
     group by e.level, e.place having count(*) = (select count(*) from need)
   )
-  select t.place, t.node_ids
+  select t.place, t.node_ids, t.class_ids
   from (
-    select f.level, f.place, array_agg(n.node_id order by n.copies desc, n.node_id) as node_ids,
+    select f.level, f.place, f.class_ids, array_agg(n.node_id order by n.copies desc, n.node_id) as node_ids,
            row_number() over (partition by f.level order by sum(n.copies), f.place) as turn
     from fits f
     cross join lateral (
       select p.node_id, sum(p.copies) as copies from placed p
       where p.level = f.level and p.place = f.place group by p.node_id) n
     where p_place is null or f.place = p_place
-    group by f.level, f.place) t
+    group by f.level, f.place, f.class_ids) t
   where t.turn <= 4 order by t.level, t.turn
 $$;

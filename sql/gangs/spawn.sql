@@ -7,7 +7,8 @@
 -- Invariant: a gang and all its members are written in one transaction, and no lock is taken that a claim or
 -- another spawn waits for.
 --
--- Read read_gang, gang_elements, then write_gang; find_gang and gang_roster are for those who ask.
+-- Read read_gang, gang_elements, then write_gang; find_gang, note_gang and gang_roster serve the other
+-- modules.
 
 -- Returns the row of a gang that options ask for, but for its queue, its rank and its size.
 -- Raises: QHA01.
@@ -154,6 +155,18 @@ begin
 end
 $$;
 
+-- Writes the event of a gang's new state. p_gang: as it was before.
+create or replace function hwqueue.note_gang(p_gang hwqueue.gang, p_state text, p_shard int) returns void
+language plpgsql volatile
+as $$
+begin
+  perform hwqueue.note_event('gang_' || p_state, format('gang %s is %s', p_gang.gang_id, p_state), p_shard,
+    jsonb_build_object('gang_id', p_gang.gang_id, 'from', p_gang.state, 'size', p_gang.size),
+    p_queue => (select q.name from hwqueue.queue q
+                where q.shard_id = p_shard and q.queue_id = p_gang.queue_id));
+end
+$$;
+
 -- Raises QHG01.
 create or replace function hwqueue.refuse_gang(p_gang uuid, p_message text) returns void
 language plpgsql volatile
@@ -178,4 +191,23 @@ as $$
   left join hwqueue.outcome o on o.shard_id = m.shard_id and o.lease_id = m.lease_id
   left join hwqueue.node n on n.shard_id = m.shard_id and n.node_id = coalesce(c.node_id, o.node_id)
   where m.shard_id = p_shard and m.gang_id = p_gang
+$$;
+
+-- Says what a member that waits for its gang waits for: "waits for gang ... of 4: no place has room for all
+-- of them".
+create or replace function hwqueue.gang_words(p_gang uuid, p_shard int) returns text
+language sql stable
+as $$
+  select format('waits for gang %s of %s: ', g.gang_id, g.size) || case
+    when g.state = 'cancelling' then 'it is being cancelled'
+    when g.state = 'stopping' then 'the others are asked to stop, then all start together'
+    when g.state <> 'waiting' or g.reason is null then 'upkeep looks for room about once a second'
+    when g.reason = 'insufficient_capacity' then
+      'no ' || case when g.together = '{}' then 'nodes have'
+        else array_to_string(g.together, ' and no ') || ' has' end || ' room for all of them'
+    when g.reason in ('busy', 'cache_miss') then 'other calls held what it needs'
+    when g.reason = 'gang_incomplete' then 'another session holds one of its members'
+    when g.reason = 'unpublished' then 'an affinity term of its members is not published yet'
+    else format('its members may not run beside what runs now (%s)', g.reason) end
+  from hwqueue.gang g where g.shard_id = p_shard and g.gang_id = p_gang
 $$;

@@ -28,7 +28,7 @@ $$;
 
 -- Refuses to move a lease where a spawn of it would be refused, and moves its key.
 -- Locks: the caller holds the lease's entry; as move_keys. Raises: QHA01 for params that are too large,
--- QHT02 when another lease holds the key, or a spawn in progress.
+-- QHT02 when another lease holds the key, or a spawn in progress, QHG03 for a member of a gang.
 create or replace function hwqueue.check_move(p_lease hwqueue.lease, p_queue hwqueue.queue, p_shard int)
 returns void
 language plpgsql volatile
@@ -36,6 +36,12 @@ as $$
 declare
   v_holder uuid;
 begin
+  if p_lease.gang_id is not null then
+    perform hwqueue.refuse('QHG03', format('lease %s is a member of gang %s, whose members share a queue',
+        p_lease.lease_id, p_lease.gang_id),
+      jsonb_build_object('lease_id', p_lease.lease_id, 'gang_id', p_lease.gang_id, 'field', 'changes.queue'),
+      'cancel the gang, and spawn it into the other queue');
+  end if;
   perform hwqueue.check_payload(p_lease.params, 'params', p_queue.max_params_bytes);
   if p_lease.idempotency_key is null or p_lease.queue_id = p_queue.queue_id
     or hwqueue.move_keys(array[p_lease.lease_id], p_queue, p_shard) <> '{}' then
@@ -65,7 +71,7 @@ as $$
 begin
   return hwqueue.move_keys(array(
     select l.lease_id from hwqueue.lease l
-    where l.shard_id = p_shard and l.lease_id = any (p_leases)
+    where l.shard_id = p_shard and l.lease_id = any (p_leases) and l.gang_id is null
       and case when hwqueue.may_be_long(l.params) then hwqueue.text_bytes(l.params, p_queue.max_params_bytes)
         else octet_length(l.params::text) end <= p_queue.max_params_bytes
     order by l.lease_id), p_queue, p_shard);

@@ -447,8 +447,9 @@ begin
     return;
   end if;
   update hwqueue.lease l
-  set class_id = hwqueue.target_class(p_spawn.class_id, p_lease, p_shard), task_name = p_spawn.task_name,
-    params = p_spawn.params, headers = p_spawn.headers, priority = p_spawn.priority,
+  set class_id = hwqueue.target_class(p_spawn.class_id, p_lease, p_shard), near_node = null,
+    task_name = p_spawn.task_name, params = p_spawn.params, headers = p_spawn.headers,
+    priority = p_spawn.priority,
     rank = hwqueue.lease_rank(p_queue.ageing_step, greatest(p_spawn.available_at, p_now), p_spawn.priority),
     max_attempts = p_spawn.max_attempts, retry = p_spawn.retry, claim_timeout = p_spawn.claim_timeout,
     deadline = p_spawn.deadline, wire = p_spawn.wire

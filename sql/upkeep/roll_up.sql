@@ -1,8 +1,8 @@
 -- Statistics: counting what ended, minute by minute, and histograms of times.
 --
 -- reap calls roll_up while it holds the reap cursor; metrics and throughput read minute_stat. Claims and
--- settlements write nothing for the statistics. roll_up reads what they leave behind, outcomes and
--- attempts, by the time they ended.
+-- settlements write nothing for the statistics. roll_up reads what they leave behind, outcomes, attempts
+-- and runs of workflows, by the time they ended.
 --
 -- The invariant: nothing is counted twice and nothing is missed, though a row may be committed long
 -- after the time it carries. A session that ends something takes its transaction id before it reads the
@@ -10,14 +10,14 @@
 -- than this one's, which was assigned after p_now. Once all of those have ended, everything before p_now
 -- is visible and may be counted.
 --
--- Read roll_up, then roll_up_minute; the histogram functions follow.
+-- Read roll_up, then roll_up_minute and roll_up_runs; the histogram functions follow.
 
 -- Counts what ended since the last call, about p_limit of it and at most 60 minutes that have anything.
 -- Returns the cursor moved on, and whether there is more.
 -- Counts up to p_now if no older transaction is open; else up to the moment that an earlier call noted,
 -- if its transactions have ended.
--- Locks: the caller holds p_cursor and had no transaction id before p_now; rows of minute_stat and
--- requeued.
+-- Locks: the caller holds p_cursor and had no transaction id before p_now; rows of minute_stat, run_total,
+-- requeued and retried_run.
 create or replace function hwqueue.roll_up(
   p_limit int, p_cursor hwqueue.reap_cursor, p_now timestamptz, p_shard int,
   out reap_cursor hwqueue.reap_cursor, out more boolean)
@@ -60,10 +60,12 @@ begin
     -- all that ended at the same instant as the last one are counted, too; null: there are fewer
     v_until := least(v_until, hwqueue.time_of_nth_end(v_left, v_first, v_until,
         p_shard) + interval '1 microsecond');
-    v_left := v_left - hwqueue.roll_up_minute(v_first, v_until, p_shard);
+    v_left := v_left - hwqueue.roll_up_minute(v_first, v_until, p_shard)
+      - hwqueue.roll_up_runs(v_first, v_until, p_shard);
     reap_cursor.counted_to := v_until;
   end loop;
   delete from hwqueue.requeued r where r.shard_id = p_shard and r.finished_at < reap_cursor.counted_to;
+  delete from hwqueue.retried_run r where r.shard_id = p_shard and r.finished_at < reap_cursor.counted_to;
 end
 $$;
 
@@ -97,8 +99,8 @@ begin
 end
 $$;
 
--- The time at which the p_n-th of the leases and unsuccessful attempts in [p_from, p_to) ended; null if
--- fewer did.
+-- The time at which the p_n-th of the leases, unsuccessful attempts and runs in [p_from, p_to) ended; null
+-- if fewer did.
 create or replace function hwqueue.time_of_nth_end(p_n int, p_from timestamptz, p_to timestamptz,
   p_shard int) returns timestamptz
 language sql volatile
@@ -118,7 +120,14 @@ as $$
      where r.finished_at >= p_from and r.finished_at < p_to order by r.finished_at limit p_n)
     union all
     (select a.ended_at from hwqueue.attempt a where a.ended_at >= p_from and a.ended_at < p_to
-        order by a.ended_at limit p_n)
+       and a.outcome <> 'completed' order by a.ended_at limit p_n)
+    union all
+    (select r.finished_at from hwqueue.run r
+     where r.shard_id = p_shard and r.finished_at >= p_from and r.finished_at < p_to
+     order by r.finished_at limit p_n)
+    union all
+    (select r.finished_at from hwqueue.retried_run r
+     where r.finished_at >= p_from and r.finished_at < p_to order by r.finished_at limit p_n)
   ) e
   order by e.ended_at offset p_n - 1 limit 1
 $$;
@@ -189,10 +198,82 @@ begin
 end
 $$;
 
+-- Adds the runs that ended in [p_from, p_to) to the totals of their workflows. Returns how many those are.
+-- A workflow that has a row of its own keeps it: its counters never fall. Ad hoc runs may have any name, so
+-- they get a row only while fewer than 50 workflows have one, defined ones while fewer than 100 do. The
+-- others are counted together.
+-- Locks: rows of run_total. The caller holds the cursor, so no other session writes there. Not
+-- idempotent.
+create or replace function hwqueue.roll_up_runs(p_from timestamptz, p_to timestamptz, p_shard int)
+returns int
+language plpgsql volatile
+as $$
+declare
+  v_count int;
+begin
+  -- one statement, one MVCC snapshot: a run that is retried has ended, or is in retried_run, never both
+  with ended as materialized (
+    select e.name, e.state, e.finished_at,
+           extract(epoch from greatest(e.finished_at - e.submitted_at, '0'))::double precision as took,
+           exists (
+             select from hwqueue.workflow w
+             where w.shard_id = p_shard and w.workflow_id = e.workflow_id and w.version is not null)
+             as is_defined
+    from (
+      select r.workflow_id, r.name, r.state, r.submitted_at, r.finished_at from hwqueue.run r
+      where r.shard_id = p_shard and r.finished_at >= p_from and r.finished_at < p_to
+      union all
+      select r.workflow_id, r.name, r.state, r.submitted_at, r.finished_at from hwqueue.retried_run r
+      where r.shard_id = p_shard and r.finished_at >= p_from and r.finished_at < p_to) e
+  ), counted as materialized (
+    select distinct t.workflow from hwqueue.run_total t where t.shard_id = p_shard and t.workflow <> '(other)'
+  ), fresh as (
+    select e.name, bool_or(e.is_defined) as is_defined,
+           row_number() over (order by bool_or(e.is_defined) desc, e.name) as place
+    from ended e where e.name not in (select c.workflow from counted c) group by e.name
+  ), other as (
+    select f.name from fresh f
+    where (select count(*) from counted) + f.place > case when f.is_defined then 100 else 50 end
+  ), written as (
+    insert into hwqueue.run_total (shard_id, workflow, outcome, seconds, counts, counted_at)
+    select p_shard, s.workflow, s.state, s.seconds + coalesce(t.seconds, 0),
+           hwqueue.add_histograms(t.counts, s.counts), s.counted_at
+    from (
+      select w.workflow, e.state, sum(e.took) as seconds, hwqueue.histogram_of(array_agg(e.took)) as counts,
+             max(e.finished_at) as counted_at
+      from ended e
+      cross join lateral (
+        select case when e.name in (select o.name from other o) then '(other)' else e.name end) w(workflow)
+      group by w.workflow, e.state) s
+    left join hwqueue.run_total t
+      on t.shard_id = p_shard and t.workflow = s.workflow and t.outcome = s.state
+    on conflict (shard_id, workflow, outcome) do update set
+      seconds = excluded.seconds, counts = excluded.counts, counted_at = excluded.counted_at
+  )
+  select count(*) into v_count from ended;
+  return v_count;
+end
+$$;
+
+-- Deletes the totals of workflows no run of which has been counted for 30 days, so that others may have rows.
+-- Locks: rows of run_total, skip locked.
+create or replace function hwqueue.prune_run_totals(p_limit int, p_now timestamptz, p_shard int) returns void
+language plpgsql volatile
+as $$
+begin
+  delete from hwqueue.run_total t where t.ctid = any (array(
+    select x.ctid from hwqueue.run_total x
+    where x.shard_id = p_shard and x.workflow <> '(other)' and not exists (
+      select from hwqueue.run_total y
+      where y.shard_id = p_shard and y.workflow = x.workflow and y.counted_at >= p_now - interval '30 days')
+    order by x.workflow, x.outcome limit p_limit for update skip locked));
+end
+$$;
+
 -- Returns each lease that finished and each attempt that ended without completing in [p_from, p_to), with
 -- what roll_up_minute counts of it. finished: the lease's state; outcome: the attempt's; waited, ran:
--- seconds, of completed leases whose times are still known. The planner inlines it: keep it stable and
--- without SET.
+-- seconds, of completed leases whose times are still known. A completed attempt is counted as the lease that
+-- was completed, in outcome or in requeued. The planner inlines it: keep it stable and without SET.
 create or replace function hwqueue.ended_between(p_from timestamptz, p_to timestamptz, p_shard int)
 returns table (queue_id int, finished text, outcome text, retried boolean, waited double precision,
   ran double precision)
@@ -217,7 +298,11 @@ as $$
     and l.lease_id = f.lease_id
   where q.shard_id = p_shard
   union all
-  select r.queue_id, r.state, null, false, null, null
+  select r.queue_id, r.state, null, false, null,
+         case when r.state = 'completed' then (  -- of a step that runs again
+           select extract(epoch from a.ended_at - a.claimed_at)::double precision from hwqueue.attempt a
+           where a.shard_id = p_shard and a.lease_id = r.lease_id and a.ended_at = r.finished_at
+             and a.outcome = 'completed' limit 1) end
   from hwqueue.requeued r where r.shard_id = p_shard and r.finished_at >= p_from and r.finished_at < p_to
   union all
   select w.queue_id, null, a.outcome,
@@ -229,7 +314,8 @@ as $$
                where r.finished_at = a.ended_at and r.lease_id = a.lease_id),
          null, null
   -- a fence (offset 0): scans by time alone, because the key, which begins with the shard, is of no use
-  from (select x.* from hwqueue.attempt x where x.ended_at >= p_from and x.ended_at < p_to offset 0) a
+  from (select x.* from hwqueue.attempt x where x.ended_at >= p_from and x.ended_at < p_to
+          and x.outcome <> 'completed' offset 0) a
   cross join lateral (  -- of a lease deleted at completion only the outcome is left
     select coalesce((select l.queue_id from hwqueue.lease l
            where l.shard_id = p_shard and l.lease_id = a.lease_id),

@@ -68,7 +68,7 @@ begin
     v_target.queue := hwqueue.find_queue(hwqueue.step_queue(p_workflow, v_item.step), p_shard);
     v_target.defaults := (
       select t.defaults from hwqueue.task t where t.shard_id = p_shard and t.name = v_item.step ->> 'task');
-    v_content := hwqueue.step_content(p_run, v_item.step, v_item.own, v_target);
+    v_content := hwqueue.step_content(p_workflow, p_run, v_item.step, v_item.own, v_target);
     step_no := v_item.step_no;
     step := v_item.step;
     select c.* into class from hwqueue.placement_class c
@@ -113,7 +113,8 @@ begin
 end
 $$;
 
--- Returns the levels that ask for each part of a step's placement: workflow, submission, step, task, near.
+-- Returns the levels that ask for each part of a step's placement: workflow, submission, step, task, version
+-- (of the code, to which the run is pinned), or near which step and where that ran.
 -- The result has the keys of the placement: a list of levels for each entry of a list, or for each key of
 -- resources and isolation. What several levels ask names each of them.
 create or replace function hwqueue.step_origins(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb,
@@ -130,25 +131,28 @@ declare
   v_run jsonb := hwqueue.level_placement(hwqueue.kept_level(hwqueue.kept_level(hwqueue.kept_level(
     p_run.level, v_task, v_mode), v_step, v_mode), v_own, v_mode), 'run');
   v_levels jsonb := jsonb_build_array(v_workflow, v_run, hwqueue.level_placement(v_own, 'step'),
-    hwqueue.level_placement(v_step, 'step'), hwqueue.level_placement(v_task, 'task'));
-  v_rest text := case when p_step ? 'near' then 'near' else 'task' end;
+    hwqueue.level_placement(v_step, 'step'), hwqueue.level_placement(v_task, 'task'),
+    hwqueue.version_placement(p_run));
 begin
   return (
     select coalesce(jsonb_object_agg(p.key, case jsonb_typeof(p.value)
       when 'array' then (
-        select jsonb_agg(hwqueue.part_origins(v_levels, array[p.key], e.value, v_rest) order by e.ordinality)
+        select jsonb_agg(hwqueue.part_origins(v_levels, array[p.key], e.value, case when p_step ? 'near'
+            and p.key in ('require', 'prefer') then hwqueue.near_origin(p_step -> 'near', e.value,
+              p_workflow.shard_id) end) order by e.ordinality)
         from jsonb_array_elements(p.value) with ordinality e)
       when 'object' then (
-        select jsonb_object_agg(e.key, hwqueue.part_origins(v_levels, array[p.key, e.key], e.value, v_rest))
+        select jsonb_object_agg(e.key, hwqueue.part_origins(v_levels, array[p.key, e.key], e.value, null))
         from jsonb_each(p.value) e)
-      else hwqueue.part_origins(v_levels, array[p.key], p.value, v_rest) end), '{}')
+      else hwqueue.part_origins(v_levels, array[p.key], p.value, null) end), '{}')
     from jsonb_each(p_placement) p);
 end
 $$;
 
 -- Returns the names of the levels that have a part at a path: the value itself, or in a list there.
--- p_levels: placements of the workflow, the run, the submission's own for the step, the step, the task. What
--- the run asks came from the workflow if that asks it, too. p_rest: of a part that none of them has.
+-- p_levels: placements of the workflow, the run, the submission's own for the step, the step, the task, the
+-- version of the code. What the run asks came from the workflow if that asks it, too. p_rest: of a part that
+-- none of them has; null: it came from the task.
 create or replace function hwqueue.part_origins(p_levels jsonb, p_path text[], p_part jsonb, p_rest text)
 returns jsonb
 language sql immutable
@@ -164,8 +168,8 @@ as $$
       else l.n end as n
     from level l where l.n <> 1
   )
-  select coalesce(jsonb_agg((array['workflow', 'submission', null, 'step', 'task'])[n.n] order by n.n),
-    jsonb_build_array(p_rest))
+  select coalesce(jsonb_agg((array['workflow', 'submission', null, 'step', 'task', 'version'])[n.n]
+    order by n.n), jsonb_build_array(coalesce(p_rest, 'task')))
   from named n
 $$;
 
@@ -182,7 +186,7 @@ as $$
       select x.* from hwqueue.step x
       where x.shard_id = p_shard and x.run_id = p_run.run_id and x.step_no = d.step_no offset 0) s
     where d.shard_id = p_shard and d.workflow_id = p_run.workflow_id
-    group by d.class_no, s.class_id, s.own -> 'level') g
+    group by d.class_no, s.class_id, s.own -> 'level', d.near) g
   join hwqueue.workflow w on w.shard_id = p_shard and w.workflow_id = p_run.workflow_id
   join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = g.class_id
   left join hwqueue.task t on t.shard_id = p_shard and t.name = c.task_name

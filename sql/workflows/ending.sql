@@ -24,7 +24,9 @@ declare
   v_now timestamptz := hwqueue.clock();
   v_found record;
 begin
-  update hwqueue.step s set state = p_state, ended_at = v_now
+  update hwqueue.step s
+  set state = p_state, ended_at = v_now,
+    traceparent = nullif(current_setting('hwqueue.traceparent', true), '')  -- settle_each
   from hwqueue.lease l
   join hwqueue.run r on r.shard_id = p_shard and r.run_id = l.run_id
   join hwqueue.workflow_step d on d.shard_id = p_shard and d.workflow_id = r.workflow_id
@@ -372,6 +374,8 @@ $$;
 -- Writes the end of a run. Its definition may say what its result is; one that lacks a value, or has more
 -- than 1 MiB, is left out, with a reason.
 -- A nested run ends the step that it is with it.
+-- It has ended when this reads the clock, not at p_now: roll_up counts by that time. A run whose submission
+-- was traced is left for take_ended_runs.
 -- Locks: the caller holds the run; as end_parent_step. Not idempotent.
 create or replace function hwqueue.end_run(p_run hwqueue.run, p_state text, p_now timestamptz, p_shard int)
 returns void
@@ -382,7 +386,10 @@ declare
   v_bound record;
   v_reason text := p_run.reason;
   v_result jsonb;
+  v_now timestamptz;
 begin
+  lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
+  v_now := hwqueue.clock();
   if p_state = 'completed' then
     v_reason := null;
     if p_run.policy ? 'result' then
@@ -399,8 +406,8 @@ begin
     v_reason := coalesce(v_reason, 'step_failed');
   end if;
   update hwqueue.run r
-  set state = p_state, reason = v_reason, result = v_result, finished_at = p_now,
-    prune_at = p_now + make_interval(secs => coalesce(
+  set state = p_state, reason = v_reason, result = v_result, finished_at = v_now,
+    prune_at = v_now + make_interval(secs => coalesce(
       (p_run.policy -> 'retain' ->> case when p_state = 'failed' then 'failed' else 'completed' end)::float8,
       case when p_state = 'failed' then 2592000 else 604800 end))
   where r.shard_id = p_shard and r.run_id = p_run.run_id returning r.* into v_run;
@@ -423,6 +430,12 @@ begin
       format('run of workflow %s is cancelled', p_run.name), p_shard,
       jsonb_build_object('run_id', p_run.run_id, 'workflow', p_run.name, 'detail', p_run.detail)
         || hwqueue.present('parent_run_id', to_jsonb(p_run.parent_run_id)));
+  end if;
+  if v_run.headers ? 'traceparent' then
+    insert into hwqueue.traced_run (shard_id, run_id, attempt, workflow, state, reason, traceparent,
+      submitted_at, finished_at)
+    values (p_shard, v_run.run_id, v_run.attempt, v_run.name, p_state, v_reason,
+      v_run.headers ->> 'traceparent', v_run.submitted_at, v_now);
   end if;
   if v_run.parent_run_id is not null then
     perform hwqueue.end_parent_step(v_run, p_now, p_shard);

@@ -72,7 +72,7 @@ declare
   v_first int := case p_defined.kind when 'task' then -1 else 0 end;
   v_verdict hwqueue.step_verdict;
 begin
-  if p_defined.near is not null then
+  if p_defined.near is not null and not p_defined.near ? 'match' then
     v_bad := (hwqueue.near_class(p_run, p_defined.step_no, p_defined.near, p_now, p_shard)).bad;
     if v_bad is not null then
       return hwqueue.bad_verdict(v_bad);
@@ -278,6 +278,7 @@ declare
   v_known jsonb := '{}';
   v_queue hwqueue.queue;
   v_found record;
+  v_near record;
   v_bad record;
 begin
   select q.* into v_queue
@@ -297,6 +298,12 @@ begin
   v_found := hwqueue.item_requests(p_run, p_map, p_defined, case when held is null then p_numbers
     else array(select n from unnest(p_numbers) n where n < held) end, v_known, v_queue, p_now, p_shard);
   held := coalesce(v_found.stopped, held);
+  if p_defined.near ? 'match' then
+    v_near := hwqueue.near_items(p_run, p_map, p_defined, v_found.requests, v_found.bad, p_now, p_shard);
+    v_found.requests := v_near.requests;
+    v_found.bad := v_found.bad || v_near.bad;
+    v_found.reasons := v_found.reasons || v_near.reasons;
+  end if;
   if v_known = '{}' then
     perform hwqueue.insert_spawns(v_found.requests, v_queue, p_now, p_shard);
   else

@@ -214,9 +214,11 @@ as $$
 begin
   case p_defined.kind
     when 'sleep' then
-      return hwqueue.begin_sleep(p_run, p_defined.settings, p_results, p_now);
+      return hwqueue.begin_sleep(p_run, p_defined.settings, p_results,
+        hwqueue.start_time(p_run, p_now));
     when 'wait' then
-      return hwqueue.begin_wait(p_run.run_id, p_step.step_no, p_defined.settings, p_now, p_shard);
+      return hwqueue.begin_wait(p_run.run_id, p_step.step_no, p_defined.settings,
+        hwqueue.start_time(p_run, p_now), p_shard);
     when 'map', 'task' then  -- a task that has added items before a retry
       return hwqueue.begin_map(p_run, p_step, p_defined, p_results, p_now, p_shard);
     when 'workflow' then

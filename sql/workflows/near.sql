@@ -4,14 +4,17 @@
 -- "score" is near "train", by rack. Train ran on a node of rack 7, so the lease of score gets the class of
 -- its step with {"rack": [7]} besides. All runs share the class of a task and a place.
 --
+-- Items of a map may each be near the item of another map that has the same number: "render" is near "load"
+-- with match "item". Item 17 asks for the node where item 17 of load has run (near_items).
+--
 -- Invariant: a release never raises, and waits for nobody. A step whose place contradicts its placement
 -- fails, with the reason in its row. The class needs no row in run_class: the lease refers to it from the
 -- transaction that finds it.
 --
--- Read read_near first, then near_class.
+-- Read read_near first, then near_class and class_near; near_items does the same for items.
 
--- Returns `near` of a step in normal form: {"steps", "what", "mode", "away", "gone", "weight"}, without
--- defaults. Null: the step has none.
+-- Returns `near` of a step in normal form: {"steps", "what", "mode", "away", "gone", "weight", "match"},
+-- without defaults. Null: the step has none.
 -- Raises: QHF02, QHC03, naming the field.
 create or replace function hwqueue.read_near(p_near jsonb, p_field text) returns jsonb
 language plpgsql immutable
@@ -24,8 +27,8 @@ begin
   if p_near is null or p_near = 'null' then
     return null;
   end if;
-  perform hwqueue.check_object(p_near, array['step', 'what', 'mode', 'away', 'gone', 'weight'], p_field,
-    'QHF02');
+  perform hwqueue.check_object(p_near, array['step', 'what', 'mode', 'away', 'gone', 'weight', 'match'],
+    p_field, 'QHF02');
   if jsonb_typeof(v_steps) is distinct from 'array' then
     v_steps := jsonb_build_array(v_steps);
   end if;
@@ -49,6 +52,8 @@ begin
   end if;
   return jsonb_strip_nulls(jsonb_build_object('steps', v_steps,
     'what', coalesce(hwqueue.json_domain(p_near -> 'what', p_field || '.what', 'QHC03'), 'node'),
+    'match', nullif(hwqueue.json_choice(p_near -> 'match', p_field || '.match', array['step', 'item'],
+      'QHF02'), 'step'),
     'mode', nullif(v_mode, 'prefer'), 'away', nullif(v_away, false),
     'gone', nullif(hwqueue.json_choice(p_near -> 'gone', p_field || '.gone',
       array['wait', 'anywhere', 'fail'], 'QHF02'), 'wait'),
@@ -56,8 +61,9 @@ begin
 end
 $$;
 
--- Refuses steps that are near a step which does not come before them, or has no lease of its own and so no
--- place. A finally step comes after all others.
+-- Refuses steps that are near a step which does not come before them, or has no leases and so no place; that
+-- match items of what is no map; or that must be away from a map, of whose places only some are read. A
+-- finally step comes after all others.
 -- p_order: the number of each step in topological order.
 -- Raises: QHF02, naming the step.
 create or replace function hwqueue.check_near_steps(p_steps jsonb[], p_order int[]) returns void
@@ -95,16 +101,37 @@ begin
           jsonb_build_object('field', format('spec.steps[%s].near', v_step.at),
             'step', v_step.spec -> 'name'),
           'add it to after: the place of a step is known when it has run');
-      elsif exists (select from unnest(p_steps) s
-          where s ->> 'name' = v_name and coalesce(s ->> 'kind', 'task') <> 'task') then
-        perform hwqueue.refuse('QHF02', format('step %s is near %s, which has no lease of its own',
-            v_step.spec -> 'name', to_json(v_name)),
-          jsonb_build_object('field', format('spec.steps[%s].near', v_step.at),
-            'step', v_step.spec -> 'name'),
-          'name a step of kind task: that runs on one node, the items of a map on many');
       end if;
+      perform hwqueue.check_near_kinds(v_step.spec, s.value, format('spec.steps[%s].near', v_step.at))
+      from unnest(p_steps) s(value) where s.value ->> 'name' = v_name;
     end loop;
   end loop;
+end
+$$;
+
+-- Refuses a step that is near another one of a kind that does not allow it.
+-- Raises: QHF02, naming the step.
+create or replace function hwqueue.check_near_kinds(p_step jsonb, p_other jsonb, p_field text) returns void
+language plpgsql immutable
+as $$
+declare
+  v_kind text := coalesce(p_other ->> 'kind', 'task');
+  v_near jsonb := p_step -> 'near';
+  v_why text := case
+    when v_kind not in ('task', 'map') then 'has no lease of its own'
+    when v_near ? 'match' and v_kind <> 'map' then 'is no map'
+    when v_near ? 'match' and p_step ->> 'kind' is distinct from 'map' then 'has other items than it'
+    when not v_near ? 'match' and v_kind = 'map' and v_near ? 'away' and v_near ? 'mode'
+      then 'may have run anywhere' end;
+begin
+  if v_why is not null then
+    perform hwqueue.refuse('QHF02', format('step %s is near %s, which %s', p_step -> 'name',
+        p_other -> 'name', v_why),
+      jsonb_build_object('field', p_field, 'step', p_step -> 'name'),
+      case when v_kind not in ('task', 'map') then 'name a step of kind task or map: others run on no node'
+        when v_near ? 'match' then 'match "item" is for a map near another map: leave it out'
+        else 'prefer to be away: of a map only the first 100 places are read' end);
+  end if;
 end
 $$;
 
@@ -118,40 +145,14 @@ language plpgsql volatile
 as $$
 declare
   v_step hwqueue.step;
-  v_base hwqueue.placement_class;
-  v_places record;
-  v_near jsonb := p_near;
-  v_placement jsonb;
+  v_found record;
 begin
   select s.* into v_step from hwqueue.step s
   where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = p_step;
-  class_id := coalesce((v_step.own ->> 'base_class')::bigint, v_step.class_id);
-  v_places := hwqueue.near_places(p_run.run_id, p_near, p_now, p_shard);
-  if p_near ->> 'gone' is not null and not v_places.are_there then
-    if p_near ->> 'gone' = 'fail' then
-      bad := jsonb_build_object('reason', 'near_gone', 'near', p_near ->> 'what',
-        'places', v_places.places);
-      return;
-    end if;
-    v_near := v_near - 'mode';
-  end if;
-  if v_places.places <> '[]' then
-    select c.* into v_base from hwqueue.placement_class c
-    where c.shard_id = p_shard and c.class_id = near_class.class_id;
-    begin
-      v_placement := hwqueue.check_cost(hwqueue.merge_placements(v_base.placement,
-        hwqueue.normalise_placement(hwqueue.near_placement(v_near, v_places.places), 'near'), 'near'),
-        'near');
-    exception when sqlstate 'QHC03' or sqlstate 'QHC04' then
-      bad := jsonb_build_object('reason', 'near_contradicts', 'near', p_near ->> 'what',
-        'places', v_places.places, 'message', sqlerrm);
-      return;
-    end;
-    class_id := hwqueue.find_class(row(v_base.queue_id, v_base.task_name, v_base.tenant, v_base.service_id,
-      v_base.labels, v_placement,
-      -- what requires its place waits for no better one
-      case when v_near ? 'mode' then coalesce(v_base.patience, '0') else v_base.patience end, null), p_shard);
-  end if;
+  v_found := hwqueue.class_near(coalesce((v_step.own ->> 'base_class')::bigint, v_step.class_id), p_near,
+    hwqueue.near_places(p_run.run_id, p_near, p_shard), p_now, p_shard);
+  class_id := v_found.class_id;
+  bad := v_found.bad;
   if class_id <> v_step.class_id then
     update hwqueue.step s
     set class_id = near_class.class_id,
@@ -161,29 +162,134 @@ begin
 end
 $$;
 
--- Returns the places where steps of a run have run last, or run: node ids, racks, or values of a label.
--- are_there: a live node that is not cordoned is in one of them.
-create or replace function hwqueue.near_places(p_run uuid, p_near jsonb, p_now timestamptz, p_shard int,
-  out places jsonb, out are_there boolean)
+-- Returns the class of leases that ask what a class asks, and near these places besides. bad: as near_class.
+-- Locks: a new class.
+create or replace function hwqueue.class_near(p_class bigint, p_near jsonb, p_places jsonb,
+  p_now timestamptz, p_shard int, out class_id bigint, out bad jsonb)
+language plpgsql volatile
+as $$
+declare
+  v_base hwqueue.placement_class;
+  v_near jsonb := p_near;
+  v_placement jsonb;
+begin
+  if p_near ? 'gone' and not hwqueue.places_are_there(p_places, p_near ->> 'what', p_now, p_shard) then
+    if p_near ->> 'gone' = 'fail' then
+      bad := jsonb_build_object('reason', 'near_gone', 'near', p_near ->> 'what', 'places', p_places);
+      return;
+    end if;
+    v_near := v_near - 'mode';
+  end if;
+  class_id := p_class;
+  if p_places <> '[]' then
+    select c.* into v_base from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class;
+    begin
+      v_placement := hwqueue.check_cost(hwqueue.merge_placements(v_base.placement,
+        hwqueue.normalise_placement(hwqueue.near_placement(v_near, p_places), 'near'), 'near'), 'near');
+    exception when sqlstate 'QHC03' or sqlstate 'QHC04' then
+      class_id := null;
+      bad := jsonb_build_object('reason', 'near_contradicts', 'near', p_near ->> 'what',
+        'places', p_places, 'message', sqlerrm);
+      return;
+    end;
+    class_id := hwqueue.find_class(row(v_base.queue_id, v_base.task_name, v_base.tenant, v_base.service_id,
+      v_base.labels, v_placement,
+      -- what requires its place waits for no better one
+      case when v_near ? 'mode' then coalesce(v_base.patience, '0') else v_base.patience end, null), p_shard);
+  end if;
+end
+$$;
+
+-- Returns items of a map with the classes of the places where the items with their numbers of other maps ran.
+-- Items that the map has added have no such item, and stay as they are, and so do those of p_bad. bad,
+-- reasons: items that fail instead.
+-- Reads by key what is about one item; a class is looked for once for each place.
+-- Locks: new classes.
+create or replace function hwqueue.near_items(p_run hwqueue.run, p_map hwqueue.map,
+  p_defined hwqueue.workflow_step, p_requests hwqueue.spawn_request[], p_bad uuid[], p_now timestamptz,
+  p_shard int, out requests hwqueue.spawn_request[], out bad uuid[], out reasons text[])
+language plpgsql volatile
+as $$
+declare
+  v_request hwqueue.spawn_request;
+  v_places jsonb;
+  v_known jsonb := '{}';
+  v_found jsonb;
+begin
+  requests := '{}';
+  bad := '{}';
+  reasons := '{}';
+  foreach v_request in array p_requests loop
+    if v_request.item_no between 0 and p_map.items - p_map.added - 1
+      and v_request.lease_id <> all (p_bad) then
+      v_places := hwqueue.near_places(p_run.run_id, p_defined.near, p_shard, v_request.item_no);
+      v_found := v_known -> v_places::text;
+      if v_found is null then
+        select jsonb_build_object('class_id', f.class_id, 'bad', f.bad) into v_found
+        from hwqueue.class_near(v_request.class_id, p_defined.near, v_places, p_now, p_shard) f;
+        v_known := v_known || jsonb_build_object(v_places::text, v_found);
+      end if;
+      if v_found -> 'bad' <> 'null' then
+        bad := bad || v_request.lease_id;
+        reasons := reasons || (v_found #>> '{bad,reason}');
+      else
+        v_request.class_id := (v_found ->> 'class_id')::bigint;
+      end if;
+    end if;
+    requests := requests || v_request;
+  end loop;
+end
+$$;
+
+-- Returns the places where steps of a run have run last, or run: node ids, racks, or values of a label. Of a
+-- map those of item p_item, or of its first 1,000 items, and 100 places at most.
+create or replace function hwqueue.near_places(p_run uuid, p_near jsonb, p_shard int, p_item int default null)
+returns jsonb
+language plpgsql stable
+as $$
+begin
+  return (  -- in PL/pgSQL, which plans it once: items of maps ask one by one
+    select coalesce(jsonb_agg(p.value order by p.value), '[]')
+    from (
+      select distinct hwqueue.node_place(n.node, p_near ->> 'what') as value
+      from jsonb_array_elements_text(p_near -> 'steps') e(step_no)
+      join hwqueue.step s on s.shard_id = p_shard and s.run_id = p_run and s.step_no = e.step_no::int
+      cross join lateral (  -- fences (offset 0): by key, whatever the statistics say
+        select x.lease_id, x.node_id from hwqueue.lease x
+        where x.shard_id = p_shard and x.lease_id = s.lease_id
+        union all
+        (select x.lease_id, x.node_id from hwqueue.lease x
+         where s.lease_id is null and x.run_id = p_run and x.step_no = s.step_no and x.shard_id = p_shard
+           and x.item_no between coalesce(p_item, 0) and coalesce(p_item, 999)
+         order by x.item_no)
+        offset 0) l
+      left join lateral (
+        select x.node_id from hwqueue.claim x
+        where x.shard_id = p_shard and x.lease_id = l.lease_id offset 0) k on true
+      left join lateral (
+        select x.node_id from hwqueue.outcome x
+        where x.shard_id = p_shard and x.lease_id = l.lease_id offset 0) o on true
+      cross join lateral (
+        select x as node from hwqueue.node x
+        where x.shard_id = p_shard and x.node_id = coalesce(k.node_id, o.node_id, l.node_id) offset 0) n(node)
+      where hwqueue.node_place(n.node, p_near ->> 'what') is not null
+      order by 1 limit 100) p);
+end
+$$;
+
+-- Whether a live node that is not cordoned is in one of these places.
+create or replace function hwqueue.places_are_there(p_places jsonb, p_what text, p_now timestamptz,
+  p_shard int) returns boolean
 language sql stable
 as $$
-  with place as materialized (
-    select distinct hwqueue.node_place(n, p_near ->> 'what') as value
-    from jsonb_array_elements_text(p_near -> 'steps') e(step_no)
-    join hwqueue.step s on s.shard_id = p_shard and s.run_id = p_run and s.step_no = e.step_no::int
-    join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = s.lease_id
-    left join hwqueue.claim k on k.shard_id = p_shard and k.lease_id = l.lease_id
-    left join hwqueue.outcome o on o.shard_id = p_shard and o.lease_id = l.lease_id
-    join hwqueue.node n on n.shard_id = p_shard and n.node_id = coalesce(k.node_id, o.node_id, l.node_id)
-  )
-  select coalesce(jsonb_agg(p.value order by p.value), '[]'),
-    p_near ? 'gone' and exists (  -- else nobody asks, and the fleet is not read
-      select from hwqueue.node n
-      join hwqueue.node_state t on t.shard_id = p_shard and t.node_id = n.node_id
-      where n.shard_id = p_shard and n.deregistered_at is null and n.cordoned_at is null
-        and hwqueue.is_live(n, t, p_now)
-        and hwqueue.node_place(n, p_near ->> 'what') in (select x.value from place x))
-  from place p where p.value is not null
+  select exists (
+    select from hwqueue.node n
+    join hwqueue.node_state t on t.shard_id = p_shard and t.node_id = n.node_id
+    where n.shard_id = p_shard and n.deregistered_at is null and n.cordoned_at is null
+      and (p_what <> 'node' or n.node_id = any (array(
+        select e::uuid
+        from jsonb_array_elements_text(case when p_what = 'node' then p_places else '[]' end) e)))
+      and hwqueue.is_live(n, t, p_now) and p_places @> jsonb_build_array(hwqueue.node_place(n, p_what)))
 $$;
 
 -- Returns the place of a node in a domain; null: it has none.
@@ -207,4 +313,35 @@ as $$
       || hwqueue.present('away', p_near -> 'away')
     else jsonb_build_object('label', substr(p_near ->> 'what', 7), 'values', p_places,
       'op', case when p_near ? 'away' then 'not_in' else 'in' end) end) as exprs) e
+$$;
+
+-- Says of a part of a placement which steps it is near, or away from, and where those have run: "near train
+-- -> rack 7". Null: the part is not of that kind.
+create or replace function hwqueue.near_origin(p_near jsonb, p_part jsonb, p_shard int) returns text
+language sql stable
+as $$
+  with part as (
+    select e.expr -> case when p_near ->> 'what' in ('node', 'rack') then p_near ->> 'what' else 'values' end
+      as places
+    from (select coalesce(p_part #> '{when,0}', p_part) as expr) e
+    where p_near ->> 'what' in ('node', 'rack') or e.expr ->> 'label' = substr(p_near ->> 'what', 7)
+  ), place as (
+    select case p_near ->> 'what'
+        when 'node' then 'node ' || coalesce((
+          select n.name from hwqueue.node n
+          where n.shard_id = p_shard and n.node_id::text = v.value #>> '{}'), v.value #>> '{}')
+        when 'rack' then 'rack ' || (v.value #>> '{}')
+        else concat(substr(p_near ->> 'what', 7), ' ', left(v.value #>> '{}', 60)) end as word, v.ordinality
+    from part p
+    cross join lateral jsonb_array_elements(case jsonb_typeof(p.places) when 'array' then p.places
+      else jsonb_build_array(p.places) end) with ordinality v
+    where p.places is not null
+  )
+  select concat(case when p_near ? 'away' then 'away from ' else 'near ' end, (
+      select concat(string_agg(s.value, ' and ' order by s.ordinality) filter (where s.ordinality <= 3),
+        case when count(*) > 3 then format(' and %s more', count(*) - 3) end)
+      from jsonb_array_elements_text(p_near -> 'steps') with ordinality s), ' -> ',
+    string_agg(p.word, ' or ' order by p.ordinality) filter (where p.ordinality <= 3),
+    case when count(*) > 3 then format(' or %s more', count(*) - 3) end)
+  from place p having count(*) > 0
 $$;

@@ -152,8 +152,8 @@ begin
 end
 $$;
 
--- Returns a run as it is submitted below another one: with its tenant, headers, deadline and priority, and
--- with its placement, which the steps below must meet, too.
+-- Returns a run as it is submitted below another one: with its tenant, headers, deadline, priority and
+-- version of the code, and with its placement, which the steps below must meet, too.
 -- Raises: as read_run; QHC04 where the two placements contradict each other.
 create or replace function hwqueue.read_nested_run(p_run hwqueue.run, p_workflow hwqueue.workflow,
   p_input jsonb, p_now timestamptz, p_shard int) returns hwqueue.run
@@ -162,12 +162,16 @@ as $$
 declare
   v_nested hwqueue.run := hwqueue.read_run(p_workflow, p_input,
     hwqueue.present('tenant', to_jsonb(nullif(p_run.tenant, '')))
-      || hwqueue.present('priority', to_jsonb(p_run.priority)), p_now, p_shard);
+      || hwqueue.present('priority', to_jsonb(p_run.priority))
+      -- the version of the parent, unless its own definition names one
+      || case when jsonb_typeof(p_workflow.settings -> 'pin_version') = 'string' then '{}'
+        else hwqueue.present('app_version', p_run.policy -> 'app_version') end, p_now, p_shard);
 begin
   v_nested.parent_run_id := p_run.run_id;
   v_nested.root_run_id := p_run.root_run_id;
   v_nested.depth := p_run.depth + 1;
   v_nested.headers := p_run.headers;
+  v_nested.policy := v_nested.policy || hwqueue.present('available_at', p_run.policy -> 'available_at');
   v_nested.deadline := least(v_nested.deadline, p_run.deadline);
   v_nested.level := hwqueue.merge_levels(p_run.level, v_nested.level, 'and', 'workflow');
   return v_nested;

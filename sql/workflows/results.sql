@@ -1,8 +1,8 @@
 -- Results of steps, for those who may read them.
 --
 -- step_results and run_input call readable_run, step_results of a map item_results. Example: the handler of
--- "score" reads the result of "train".
--- Its worker names the lease that it runs, which shows that it works for that run.
+-- "score" reads the result of "train". Its worker names the lease that it runs, which shows that it works for
+-- that run. A page of the dashboard asks for the failed ones of 100,000 items.
 
 -- Returns a run that the caller may read. A login that may call get_workflow_run reads any, also where there
 -- are no roles; a worker reads the run of a lease that it has claimed.
@@ -31,36 +31,120 @@ begin
 end
 $$;
 
--- The items of a step behind p_after, p_limit at most: those that are spawned, or the elements of the list
--- that an operator declared to be its result.
-create or replace function hwqueue.item_results(p_run uuid, p_step int, p_after int, p_limit int,
-  p_shard int)
-returns table (item int, state text, result jsonb, error jsonb, name text)
+-- Where a lease is, or how it ended. lease_state: as in get_lease. node_id, attempt, claimed_at: of its last
+-- claim.
+create or replace function hwqueue.lease_place(p_lease uuid, p_shard int)
+returns table (item_no int, lease_state text, result jsonb, error jsonb, node_id uuid, node_name text,
+  attempt smallint, claimed_at timestamptz, finished_at timestamptz)
+language sql stable
+as $$
+  select l.item_no, case when o.state is not null then o.state when k.node_id is not null then 'claimed'
+      else hwqueue.lease_state(p_lease, p_shard) end,
+    o.result, o.error, f.node_id, n.name, coalesce(k.attempt, o.attempt, l.attempt_count), f.claimed_at,
+    o.finished_at
+  from hwqueue.lease l
+  -- fences (offset 0): by key, whatever the statistics say
+  left join lateral (
+    select x.state, x.result, x.error, x.node_id, x.attempt, x.claimed_at, x.finished_at
+    from hwqueue.outcome x where x.shard_id = p_shard and x.lease_id = p_lease offset 0) o on true
+  left join lateral (
+    select c.node_id, c.attempt, c.claimed_at from hwqueue.claim c
+    where o.state is null and c.shard_id = p_shard and c.lease_id = p_lease offset 0) k on true
+  cross join lateral (
+    select coalesce(k.node_id, o.node_id, l.node_id) as node_id,
+           coalesce(k.claimed_at, o.claimed_at, l.claimed_at) as claimed_at) f
+  left join lateral (
+    select x.name from hwqueue.node x where x.shard_id = p_shard and x.node_id = f.node_id offset 0) n on true
+  where l.shard_id = p_shard and l.lease_id = p_lease
+$$;
+
+-- The leases that have ended in this state since p_since, in any order; null when these are more than 10,000.
+create or replace function hwqueue.few_ended(p_state text, p_since timestamptz, p_shard int) returns uuid[]
+language plpgsql stable
+as $$
+declare
+  v_ended uuid[] := array(
+    select o.lease_id
+    from hwqueue.queue q
+    cross join lateral (  -- a fence (offset 0): by outcome_finished
+      select x.lease_id from hwqueue.outcome x
+      where x.queue_id = q.queue_id and x.shard_id = p_shard and x.state = p_state
+        and x.finished_at >= p_since offset 0) o
+    where q.shard_id = p_shard limit 10001);
+begin
+  return case when cardinality(v_ended) <= 10000 then v_ended end;
+end
+$$;
+
+-- The leases of the items of a step behind p_after, p_limit at most, in the order of their numbers. p_state:
+-- only those in this state; null: any. Where few leases have ended in it since the run was submitted, these
+-- are held against the step; else its items are looked at one after the other.
+create or replace function hwqueue.item_page(p_run hwqueue.run, p_step int, p_after int, p_limit int,
+  p_state text, p_shard int) returns uuid[]
+language plpgsql stable
+as $$
+declare
+  v_items int := (
+    select m.items from hwqueue.map m
+    where m.shard_id = p_shard and m.run_id = p_run.run_id and m.step_no = p_step);
+  v_few uuid[] := case when p_state in ('completed', 'failed', 'cancelled')
+    then hwqueue.few_ended(p_state, p_run.submitted_at, p_shard) end;
+begin
+  if v_few is not null then
+    return array(
+      select l.lease_id
+      from unnest(v_few) u(lease_id)
+      cross join lateral (  -- a fence (offset 0): by key, whatever the statistics say
+        select x.lease_id, x.run_id, x.step_no, x.item_no from hwqueue.lease x
+        where x.shard_id = p_shard and x.lease_id = u.lease_id offset 0) l
+      where l.run_id = p_run.run_id and l.step_no = p_step and l.item_no > p_after and l.item_no < v_items
+      order by l.item_no limit p_limit);
+  end if;
+  return array(
+    select l.lease_id from hwqueue.lease l
+    where l.run_id = p_run.run_id and l.step_no = p_step and l.item_no > p_after and l.item_no < v_items
+      and l.shard_id = p_shard
+      and (p_state is null or p_state = coalesce((
+        select x.state from hwqueue.outcome x where x.shard_id = p_shard and x.lease_id = l.lease_id),
+        'running'))
+    order by l.item_no limit p_limit);
+end
+$$;
+
+-- The items of a step behind p_after, p_limit at most, in the order of their numbers: those that are spawned,
+-- or the elements of the list that an operator declared to be its result. p_state: as in item_page.
+create or replace function hwqueue.item_results(p_run hwqueue.run, p_step int, p_after int, p_limit int,
+  p_state text, p_shard int)
+returns table (item int, state text, result jsonb, error jsonb, name text, lease_id uuid, lease_state text,
+  node_id uuid, node_name text, attempt smallint, claimed_at timestamptz, finished_at timestamptz)
 language plpgsql stable
 as $$
 declare
   v_declared jsonb := (
     select s.result from hwqueue.step s
-    where s.shard_id = p_shard and s.run_id = p_run and s.step_no = p_step and s.reason = 'operator');
+    where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = p_step and s.reason = 'operator');
+  v_page uuid[];  -- a variable: the planner would call the function, too
 begin
   if jsonb_typeof(v_declared) = 'array' then
     return query
-      select e.ordinality::int - 1, 'completed', nullif(e.value, 'null'), null::jsonb, null
+      select e.ordinality::int - 1, 'completed', nullif(e.value, 'null'), null::jsonb, null, null::uuid, null,
+        null::uuid, null, null::smallint, null::timestamptz, null::timestamptz
       from jsonb_array_elements(v_declared) with ordinality e
-      where e.ordinality - 1 > p_after order by e.ordinality limit p_limit;
-  else
-    return query
-      select l.item_no, coalesce(o.state, 'running'), o.result, o.error, a.name
-      from hwqueue.map m
-      join hwqueue.lease l on l.run_id = p_run and l.step_no = p_step and l.item_no < m.items
-        and l.item_no > p_after and l.shard_id = p_shard
-      left join lateral (  -- a fence (offset 0): by key, whatever the statistics say
-        select x.state, x.result, x.error from hwqueue.outcome x
-        where x.shard_id = p_shard and x.lease_id = l.lease_id offset 0) o on true
-      left join hwqueue.added_item a on a.shard_id = p_shard and a.run_id = p_run and a.step_no = p_step
-        and a.item_no = l.item_no
-      where m.shard_id = p_shard and m.run_id = p_run and m.step_no = p_step
-      order by l.item_no limit p_limit;
+      where e.ordinality - 1 > p_after and coalesce(p_state, 'completed') = 'completed'
+      order by e.ordinality limit p_limit;
+    return;
   end if;
+  v_page := hwqueue.item_page(p_run, p_step, p_after, p_limit, p_state, p_shard);
+  return query
+    select f.item_no, case when f.finished_at is null then 'running' else f.lease_state end, f.result,
+      f.error, a.name, u.lease_id, f.lease_state, f.node_id, f.node_name, f.attempt, f.claimed_at,
+      f.finished_at
+    from unnest(v_page) u(lease_id)
+    cross join lateral hwqueue.lease_place(u.lease_id, p_shard) f
+    left join lateral (  -- a fence (offset 0): by key, whatever the statistics say
+      select x.name from hwqueue.added_item x
+      where x.shard_id = p_shard and x.run_id = p_run.run_id and x.step_no = p_step
+        and x.item_no = f.item_no offset 0) a on true
+    order by f.item_no;
 end
 $$;

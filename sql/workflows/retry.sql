@@ -66,6 +66,37 @@ begin
 end
 $$;
 
+-- Returns those of some changes that decide where a lease runs, or make its class.
+create or replace function hwqueue.class_changes(p_changes jsonb) returns text[]
+language sql immutable parallel safe
+as $$
+  select array(select k from unnest(array['placement', 'wire', 'labels', 'queue']) k where p_changes ? k)
+$$;
+
+-- Refuses changes that decide where the lease of a step runs: its run shows what it asked, and releases
+-- steps near it and retries by that. Priority, available_at and deadline are the lease's own.
+-- Raises: QHF05.
+create or replace function hwqueue.refuse_step_change(p_lease hwqueue.lease, p_changes jsonb) returns void
+language plpgsql volatile
+as $$
+declare
+  v_fields text[] := hwqueue.class_changes(p_changes);
+begin
+  if p_lease.run_id is not null and v_fields <> '{}' then
+    perform hwqueue.refuse('QHF05', format('lease %s is step %s of run %s, which decides about its %s',
+        p_lease.lease_id, p_lease.headers -> 'step', p_lease.run_id, array_to_string(v_fields, ', ')),
+      jsonb_build_object('field', 'changes.' || v_fields[1], 'lease_id', p_lease.lease_id,
+        'run_id', p_lease.run_id, 'step', p_lease.headers -> 'step'),
+      format('cancel the run (select hwqueue.cancel_workflow_run(p_run => ''%s'')) and submit another one, '
+        'with %s; priority, available_at and deadline may be changed here',
+        coalesce(p_lease.headers ->> 'root_run_id', p_lease.run_id::text),
+        case when 'queue' = any (v_fields) then 'a definition that names the other queue'
+          when 'labels' = any (v_fields) then 'options.steps.NAME.options.labels'
+          else 'options.steps.NAME.placement' end));
+  end if;
+end
+$$;
+
 -- Refuses to retry a nested run by itself: its parent waits for it, or has counted its end.
 -- Raises: QHF04.
 create or replace function hwqueue.refuse_nested(p_run hwqueue.run, p_shard int) returns void
@@ -168,15 +199,20 @@ declare
   v_run hwqueue.run;
   v_due record;
 begin
+  -- roll_up may not have counted its end yet
+  insert into hwqueue.retried_run (
+    shard_id, run_id, attempt, workflow_id, name, state, submitted_at, finished_at)
+  values (p_shard, p_run.run_id, p_run.attempt, p_run.workflow_id, p_run.name, p_run.state,
+    p_run.submitted_at, p_run.finished_at);
   update hwqueue.run r
   set state = 'running', reason = null, detail = null, stops = false, is_finishing = false,
     attempt = r.attempt + 1, deadline = null, result = null, finished_at = null, prune_at = null,
-    input = coalesce(p_input, r.input)
+    input = coalesce(p_input, r.input), policy = r.policy - 'available_at'
   where r.shard_id = p_shard and r.run_id = p_run.run_id returning r.* into v_run;
   delete from hwqueue.arrival a where a.run_id = p_run.run_id and a.shard_id = p_shard;
   update hwqueue.step s
   set state = 'waiting', reason = null, error = null, result = null, due_at = null, ended_at = null,
-    nested_mode = case when s.nested_run_id is not null then p_mode end
+    traceparent = null, nested_mode = case when s.nested_run_id is not null then p_mode end
   where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = any (p_steps);
   update hwqueue.tally t
   set arrived = c.arrived, unmet = c.unmet, failed = c.failed, skipped = c.skipped,

@@ -10,8 +10,8 @@
 -- Read read_workflow first, then read_step; order_named_steps is in workflows/graph.
 
 -- Returns a workflow in normal form: {"name", "queue", "affinity_tags", "placement", "labels", "tenant",
--- "priority", "deadline", "on_failure", "retain", "result", "steps"}, without what is absent. steps is a
--- list in topological order.
+-- "priority", "deadline", "on_failure", "retain", "result", "pin_version", "steps"}, without what is absent.
+-- steps is a list in topological order.
 -- Raises: QHF02, QHF07 too large, QHC03, QHC04, QHW01, QHA01, naming the field.
 create or replace function hwqueue.read_workflow(p_spec jsonb) returns jsonb
 language plpgsql stable
@@ -22,7 +22,8 @@ declare
   v_order int[];
 begin
   perform hwqueue.check_object(p_spec, array['name', 'queue', 'affinity_tags', 'placement', 'wire', 'labels',
-    'tenant', 'priority', 'deadline', 'on_failure', 'retain', 'result', 'steps'], 'spec', 'QHF02');
+    'tenant', 'priority', 'deadline', 'on_failure', 'retain', 'result', 'pin_version', 'steps'], 'spec',
+    'QHF02');
   perform hwqueue.check_depth(p_spec, 'spec', 'QHF02'), hwqueue.check_numbers(p_spec, 'spec', 'QHF02');
   if hwqueue.text_bytes(p_spec, 1048576) > 1048576 then
     perform hwqueue.refuse('QHF07', 'spec is larger than 1 MiB', '{"field": "spec"}',
@@ -40,7 +41,8 @@ begin
         array['finish_running', 'fail_fast', 'continue'], 'QHF02'), 'finish_running')))
     || hwqueue.read_level(p_spec, 'spec', false)
     || hwqueue.present('labels', nullif(hwqueue.check_labels(p_spec -> 'labels', 'spec.labels'), '{}'))
-    || hwqueue.present('retain', hwqueue.read_retention(p_spec -> 'retain', 'spec.retain'));
+    || hwqueue.present('retain', hwqueue.read_retention(p_spec -> 'retain', 'spec.retain'))
+    || hwqueue.present('pin_version', hwqueue.read_pin(p_spec -> 'pin_version', 'spec.pin_version'));
   v_steps := hwqueue.read_steps(p_spec -> 'steps');
   v_order := hwqueue.order_named_steps(v_steps);
   perform hwqueue.check_near_steps(v_steps, v_order);

@@ -9,23 +9,52 @@
 -- Read step_request, then take_outcomes and revive_leases; take_entries_of is by itself.
 
 -- Returns the lease of one step. p_what: its task, and the name of the step. p_options were checked when
--- they were given. The priority is that of the step, else of the run, else of the task.
+-- they were given. The priority is that of the step, else of the run, else of the task. Where the submission
+-- was traced, the headers name the spans of the parents, too.
 create or replace function hwqueue.step_request(p_run hwqueue.run, p_step int, p_lease uuid, p_class bigint,
   p_what text[], p_params jsonb, p_options jsonb, p_now timestamptz) returns hwqueue.spawn_request
 language sql volatile
 as $$
   select row(p_step, p_lease, false, nextval('hwqueue.ready_position_seq'), p_class, p_what[1], p_params,
     p_run.headers || jsonb_build_object('workflow_run_id', p_run.run_id, 'workflow', p_run.name,
-      'step', p_what[2], 'root_run_id', p_run.root_run_id),
+      'step', p_what[2], 'root_run_id', p_run.root_run_id)
+      || case when p_run.headers ? 'traceparent' then hwqueue.traced_parents(p_run, p_step) else '{}' end,
     coalesce((p_options ->> 'priority')::smallint, 0), (p_options ->> 'max_attempts')::smallint,
     hwqueue.normalise_retry(p_options -> 'retry', 'options.retry'),
     hwqueue.json_interval(p_options -> 'claim_timeout', 'options.claim_timeout'), null,
-    p_now + coalesce(hwqueue.json_interval(p_options -> 'delay', 'options.delay'), '0'), null, null, true,
+    hwqueue.start_time(p_run, p_now)
+      + coalesce(hwqueue.json_interval(p_options -> 'delay', 'options.delay'), '0'), null, null, true,
     null, null, null, p_run.run_id, p_step, null, null)::hwqueue.spawn_request
 $$;
 
+-- Returns a header that names the spans of the attempts that ended the parents of a step, 32 at most; none
+-- where no parent has one: items of maps, and kinds without a lease, have none.
+create or replace function hwqueue.traced_parents(p_run hwqueue.run, p_step int) returns jsonb
+language sql volatile
+as $$
+  select case when count(*) = 0 then '{}'
+    else jsonb_build_object('parent_traceparents', jsonb_agg(p.traceparent order by p.step_no)) end
+  from (
+    select s.step_no, s.traceparent
+    from hwqueue.workflow_edge e
+    cross join lateral (  -- a fence (offset 0): by key, also before the tables are analyzed
+      select x.step_no, x.traceparent from hwqueue.step x
+      where x.shard_id = p_run.shard_id and x.run_id = p_run.run_id and x.step_no = e.from_no offset 0) s
+    where e.shard_id = p_run.shard_id and e.workflow_id = p_run.workflow_id and e.to_no = p_step
+      and s.traceparent is not null
+    order by s.step_no limit 32) p
+$$;
+
+-- When what is released now may begin: its run may have been submitted for later.
+create or replace function hwqueue.start_time(p_run hwqueue.run, p_now timestamptz) returns timestamptz
+language sql stable
+as $$
+  select case when p_run.policy ? 'available_at'
+    then greatest(p_now, (p_run.policy ->> 'available_at')::timestamptz) else p_now end
+$$;
+
 -- Deletes the outcomes of leases that have ended, so that they can be claimed again, and returns the ids of
--- those leases.
+-- those leases. Claims that completed are kept as attempts; those that ended otherwise are there already.
 -- Locks: the outcomes, skip locked; the lease rows. Not idempotent.
 create or replace function hwqueue.take_outcomes(p_leases uuid[], p_shard int) returns uuid[]
 language plpgsql volatile
@@ -42,6 +71,10 @@ begin
   -- roll_up may not have counted them yet
   insert into hwqueue.requeued (shard_id, queue_id, state, finished_at, lease_id)
   select p_shard, e.queue_id, e.state, e.finished_at, e.lease_id from unnest(v_ended) e;
+  insert into hwqueue.attempt (shard_id, lease_id, claim_token, attempt, node_id, outcome, claimed_at,
+    ended_at)
+  select p_shard, e.lease_id, e.claim_token, e.attempt, e.node_id, 'completed', e.claimed_at, e.finished_at
+  from unnest(v_ended) e where e.state = 'completed';
   foreach v_one in array v_ended loop  -- by key, however many leases there are
     delete from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = v_one.lease_id;
     update hwqueue.lease l
@@ -72,7 +105,8 @@ begin
     update hwqueue.lease l
     set task_name = (v_item.request).task_name, params = (v_item.request).params,
       headers = (v_item.request).headers, deadline = null,
-      class_id = (v_item.request).class_id  -- of a step near another one, where that ran this time
+      class_id = (v_item.request).class_id,  -- of a step near another one, where that ran this time
+      near_node = null
     where l.shard_id = p_shard and l.lease_id = (v_item.request).lease_id;
     perform hwqueue.put_back((v_item.request).lease_id, 0,
       (v_item.claim_token & ((1::bigint << 40) - 1))::int, (v_item.request).available_at, p_now, p_shard);

@@ -21,8 +21,8 @@ declare
   v_mode text;
 begin
   perform hwqueue.check_object(p_options, array['version', 'affinity_tags', 'placement', 'wire', 'affinity',
-    'tenant', 'priority', 'labels', 'headers', 'deadline', 'idempotency_key', 'unique', 'run_id',
-    'steps'], 'options');
+    'tenant', 'priority', 'labels', 'headers', 'deadline', 'available_at', 'delay', 'idempotency_key',
+    'unique', 'run_id', 'app_version', 'steps'], 'options');
   v_mode := coalesce(hwqueue.json_choice(p_options -> 'affinity', 'options.affinity',
     array['and', 'override', 'replace']), 'and');
   v_run.shard_id := p_shard;
@@ -45,7 +45,13 @@ begin
   v_run.policy := hwqueue.present('on_failure', v_settings -> 'on_failure')
     || hwqueue.present('retain', v_settings -> 'retain')
     || hwqueue.present('result', v_settings -> 'result')
-    || hwqueue.present('unique', to_jsonb(hwqueue.unique_run_key(p_options)));
+    || hwqueue.present('unique', to_jsonb(hwqueue.unique_run_key(p_options)))
+    || hwqueue.present('app_version',
+      to_jsonb(hwqueue.pinned_version(p_workflow.name, v_settings -> 'pin_version', p_options)));
+  if p_options ?| array['available_at', 'delay'] then
+    v_run.policy := v_run.policy || hwqueue.present('available_at', to_jsonb(nullif(
+      greatest(hwqueue.spawn_time(p_options, p_now), p_now), p_now)));
+  end if;
   v_run.headers := coalesce(hwqueue.check_payload(hwqueue.json_object(p_options -> 'headers',
     'options.headers'), 'options.headers', 8192), '{}');
   v_run.labels := coalesce(v_settings -> 'labels', '{}')
@@ -57,14 +63,14 @@ begin
   begin
     v_run.level := hwqueue.merge_levels(
       v_settings - array['name', 'queue', 'labels', 'tenant', 'priority', 'deadline', 'on_failure', 'retain',
-        'result'],
+        'result', 'pin_version'],
       hwqueue.read_level(p_options, 'options', v_mode <> 'and'), v_mode, 'options');
   exception when sqlstate 'QHC04' then
     perform hwqueue.refuse('QHC04', format('the submission contradicts workflow %s: %s',
         to_json(p_workflow.name), sqlerrm),
       jsonb_build_object('field', 'options', 'level', '["workflow", "submission"]'::jsonb,
         'left', v_settings - array['name', 'queue', 'labels', 'tenant', 'priority', 'deadline', 'on_failure',
-          'retain', 'result'],
+          'retain', 'result', 'pin_version'],
         'right', p_options - array(select k from jsonb_object_keys(p_options) k
           where k not in ('affinity_tags', 'placement', 'wire'))),
       'submit with affinity "override" or "replace", or drop one of them');
@@ -356,7 +362,7 @@ declare
     hwqueue.step_queue(p_workflow, p_step), p_step ->> 'task', p_shard);
 begin
   queue_id := (v_target.queue).queue_id;
-  class_id := hwqueue.find_class(hwqueue.step_content(p_run, p_step, p_own, v_target), p_shard);
+  class_id := hwqueue.find_class(hwqueue.step_content(p_workflow, p_run, p_step, p_own, v_target), p_shard);
   if hwqueue.my_tenants() is not null then
     perform hwqueue.check_own_class(c, 'options', null, p_shard)
     from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = step_class.class_id;
@@ -370,31 +376,39 @@ language sql immutable
 as $$ select coalesce(p_step ->> 'queue', p_workflow.settings ->> 'queue', 'default') $$;
 
 -- Returns the content of the class that a step's lease has. The placements of the run and the step are
--- merged as the step's affinity says; defaults of its task are the step's own.
+-- merged as the step's affinity says; defaults of its task are the step's own. The version that a run is
+-- pinned to holds for each of its steps.
 -- Raises: QHC04 naming both sides, QHC03, QHQ01, QHA03.
-create or replace function hwqueue.step_content(p_run hwqueue.run, p_step jsonb, p_own jsonb,
-  p_target hwqueue.spawn_target) returns hwqueue.class_content
+create or replace function hwqueue.step_content(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb,
+  p_own jsonb, p_target hwqueue.spawn_target) returns hwqueue.class_content
 language plpgsql stable
 as $$
 declare
   v_field text := 'steps.' || (p_step ->> 'name');
   v_mode text := coalesce(p_step ->> 'affinity', 'and');
+  v_defined jsonb;
   v_step jsonb;
   v_options jsonb := coalesce(p_target.defaults, '{}') || coalesce(p_step -> 'options', '{}')
     || hwqueue.without_nulls(coalesce(nullif(p_own -> 'options', 'null'), '{}'));
   v_placement jsonb;
 begin
   begin
-    v_step := hwqueue.merge_levels(
-      hwqueue.read_level(coalesce(p_target.defaults, '{}') || (p_step - 'wire'), v_field, v_mode <> 'and'),
+    v_defined := hwqueue.read_level(coalesce(p_target.defaults, '{}') || (p_step - 'wire'), v_field,
+      v_mode <> 'and');
+    v_step := hwqueue.merge_levels(v_defined,
       hwqueue.read_level(p_own, v_field, v_mode <> 'and'), 'and', v_field);
     v_placement := hwqueue.level_placement(
       hwqueue.merge_levels(p_run.level, v_step, v_mode, v_field), v_field);
+    if p_run.policy ? 'app_version' then
+      v_placement := hwqueue.check_cost(
+        hwqueue.merge_placements(v_placement, hwqueue.version_placement(p_run), v_field), v_field);
+    end if;
   exception when sqlstate 'QHC04' then
     perform hwqueue.refuse('QHC04', format('step %s asks %s, its run asks %s: %s',
         to_json(p_step ->> 'name'), coalesce(v_step, p_step), p_run.level, sqlerrm),
       jsonb_build_object('step', p_step ->> 'name', 'field', v_field,
-        'level', '["workflow", "step"]'::jsonb, 'left', p_run.level, 'right', coalesce(v_step, p_step)),
+        'level', hwqueue.contradicting_levels(p_workflow, p_run, v_defined, v_step, v_mode),
+        'left', p_run.level, 'right', coalesce(v_step, p_step)),
       'use affinity "override" or "replace" on the step, or drop one of them');
   end;
   return row((p_target.queue).queue_id, p_step ->> 'task', p_run.tenant,
@@ -403,4 +417,41 @@ begin
     v_placement, hwqueue.json_interval(v_options -> 'patience', v_field || '.options.patience'),
     null)::hwqueue.class_content;
 end
+$$;
+
+-- Returns the two levels that contradict each other: what the run asks, and what the step asks. Of the run it
+-- is workflow, or submission if only that does, or parent (of a nested run). Of the step it is step, or
+-- submission if that has said so about this step. p_step: null when these two contradict each other.
+create or replace function hwqueue.contradicting_levels(p_workflow hwqueue.workflow, p_run hwqueue.run,
+  p_defined jsonb, p_step jsonb, p_mode text) returns jsonb
+language sql stable
+as $$
+  select case when p_step is null then '["step", "submission"]' else jsonb_build_array(
+    case when hwqueue.contradicts(hwqueue.shared_level(p_workflow.settings, p_run.level), p_step, p_mode)
+        then 'workflow'
+      when p_run.parent_run_id is not null then 'parent' else 'submission' end,
+    case when hwqueue.contradicts(p_run.level, p_defined, p_mode) then 'step' else 'submission' end) end
+$$;
+
+-- Whether two levels cannot both hold, as merge_levels has it.
+create or replace function hwqueue.contradicts(p_outer jsonb, p_inner jsonb, p_mode text) returns boolean
+language plpgsql stable
+as $$
+begin
+  perform hwqueue.level_placement(hwqueue.merge_levels(p_outer, p_inner, p_mode, 'level'), 'level');
+  return false;
+exception when sqlstate 'QHC04' then
+  return true;
+end
+$$;
+
+-- Returns what a definition asks of all nodes and its run still asks: a submission may have replaced it.
+create or replace function hwqueue.shared_level(p_settings jsonb, p_level jsonb) returns jsonb
+language sql immutable parallel safe
+as $$
+  select hwqueue.present('affinity_tags', (
+      select jsonb_object_agg(t.key, t.value) from jsonb_each(p_settings -> 'affinity_tags') t
+      where p_level #> array['affinity_tags', t.key] = t.value))
+    || case when p_level -> 'placement' @> (p_settings -> 'placement')
+      then jsonb_build_object('placement', p_settings -> 'placement') else '{}' end
 $$;

@@ -122,6 +122,20 @@ def test_settlements_of_steps_are_counted(run: Run, dsn: str, where: str) -> Non
     assert metered.typical(costs["claim_task"])[f"{limits.ROWS}claim inserted"] == 1
 
 
+@pytest.mark.embedded
+def test_settlements_of_items_are_counted(run: Run, dsn: str) -> None:
+    """In the middle of the list, where one counts for the tally and spawns nothing."""
+    scene = Scene(200, steps=flows.items(800, 200), done=400)
+    with closing(scene.prepare(run, dsn)) as claimer:
+        ended = claimer.connection.execute("select count(*) from hwqueue.outcome").fetchone()
+        costs = metered.costs_of_calls(claimer, 3)
+    found = {call: metered.typical(costs[call]) for call in metered.CALLS}
+    assert ended == (400,)
+    assert found["complete_lease"]["rows: arrival inserted"] == 1
+    assert found["settle_and_claim"]["rows: tally updated_hot"] == 1
+    assert "rows: lease inserted" not in found["settle_and_claim"]
+
+
 def test_costs_are_counted(conn: psycopg.Connection) -> None:
     conn.execute("create table public.counted (id int primary key, at int, note int)")
     conn.execute("create index on public.counted (at)")

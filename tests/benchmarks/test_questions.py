@@ -43,7 +43,15 @@ SMALL = {
     "others": [*FEW, "--terms", "2", "--domains", "2"],
     "connections": [*SHORT, "--counts", "1", "--counts", "2", "--backlog", "4000"],
     "batches": [*SHORT, "--sizes", "1", "--sizes", "10", "--backlog", "8000", "--connections", "1"],
-    "releases": [*SHORT, "--backlog", "200", "--items", "10", "--connections", "1"],
+    "releases": [
+        *("--seconds", "0.5", "--rounds", "3"),
+        *("--backlog", "200", "--items", "10", "--connections", "1"),
+    ],
+    "held": [
+        *(*SHORT, "--backlog", "3000", "--items", "1500"),
+        *("--connections", "1", "--open", "0.2"),
+    ],
+    "hooks": [*SHORT, "--connections", "1", "--backlog", "4000", "--runs", "2"],
     "fanin": [*SHORT, "--backlog", "4000", "--items", "2000", "--connections", "1"],
     "chains": [*SHORT, "--backlog", "4000", "--connections", "1"],
     "waiting": [*FEW, "--steps", "20", "--runs", "2"],

@@ -6,7 +6,7 @@ asked of the oracle; those whose features are served are run on the database, to
 
 import collections
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -35,6 +35,20 @@ def case_id(case: Case) -> str:
     return case.case_id
 
 
+def sampled(cases: Iterable[Case]) -> list[Any]:
+    """The cases, all but the first of each suite that need the same marked as thorough.
+
+    The oracle is asked all of them in any case (`test_upstream`).
+    """
+    found: list[Any] = []
+    seen = set()
+    for case in cases:
+        kind = (case.suite, *sorted(set(needs(case))))
+        found.append(pytest.param(case, marks=pytest.mark.thorough) if kind in seen else case)
+        seen.add(kind)
+    return found
+
+
 def upstream_answer(case: Case) -> frozenset[str]:
     """The nodes that upstream lets take the lease, all filters considered where a case says so."""
     if "decision" in case.expect:
@@ -54,7 +68,7 @@ def binding(case: Case, rank: list[list[str]]) -> list[list[str]]:
     return rank[: len(upstream_rank(case))] if case.expect.get("finite") else rank
 
 
-@pytest.mark.parametrize("case", [case for case in RUN if not is_score(case)], ids=case_id)
+@pytest.mark.parametrize("case", sampled(case for case in RUN if not is_score(case)), ids=case_id)
 def test_filter(conn: psycopg.Connection, case: Case) -> None:
     """claim_task and match_nodes give what the oracle gives; it agrees with upstream, see below."""
     translated = translate(case)
@@ -67,7 +81,7 @@ def test_filter(conn: psycopg.Connection, case: Case) -> None:
         assert claims.refused == verdict.refused
 
 
-@pytest.mark.parametrize("case", [case for case in RUN if is_score(case)], ids=case_id)
+@pytest.mark.parametrize("case", sampled(case for case in RUN if is_score(case)), ids=case_id)
 def test_score(conn: psycopg.Connection, case: Case) -> None:
     """match_nodes puts the nodes into the oracle's order."""
     translated = translate(case)

@@ -178,3 +178,38 @@ def test_a_suspended_lease_says_what_it_waits_for(cli: Cli, dsn: str) -> None:
     assert "suspended" not in cli("lease", "show", str(lease_id))
     again = cli("lease", "signal", str(lease_id), "packed", "--key", "k")
     assert "True" in again or "yes" in again
+
+
+def test_an_explanation_says_what_released_a_step(cli: Cli, dsn: str) -> None:
+    steps = [{"name": "a", "task": "t"}, {"name": "b", "task": "t", "after": ["a"]}]
+    with Client(dsn) as client:
+        client.create_queue("q")
+        run = client.submit_spec({"name": "two", "queue": "q", "steps": steps}).run_id
+        claim = claim_one(client, "q")
+        client.complete_lease(claim.lease_id, claim.claim_token)
+        lease = client.list_workflow_steps(run)[1].lease_id
+    told = cli("lease", "explain", str(lease)).splitlines()
+    assert re.fullmatch(rf"released \S+ s ago by step a of run {run}", told[2])
+    found = json.loads(cli("lease", "explain", str(lease), "--json"))
+    assert found["released"].endswith(f"by step a of run {run}")
+
+
+def test_a_definition_says_what_its_steps_do(cli: Cli, dsn: str) -> None:
+    steps = [
+        {"name": "each", "kind": "map", "task": "score", "over": {"$input": ["shards"]}},
+        {"name": "load", "kind": "workflow", "workflow": "nightly-load"},
+        {"name": "old", "kind": "workflow", "workflow": "nightly-load", "version": 3},
+        {"name": "approve", "kind": "wait", "signal": "approved"},
+        {"name": "nap", "kind": "sleep", "for": "1 h"},
+    ]
+    with Client(dsn) as client:
+        client.define_workflow({"name": "kinds", "queue": "q", "steps": steps})
+    told = cli("workflow", "show", "kinds")
+    for name, does in {
+        "each": "score",
+        "load": r"\(a run of workflow nightly-load\)",
+        "old": r"\(a run of workflow nightly-load version 3\)",
+        "approve": r"\(waits for signal approved\)",
+        "nap": r"\(sleeps\)",
+    }.items():
+        assert re.search(rf"\b{name}\s+{does}(\s|$)", told), (name, told)

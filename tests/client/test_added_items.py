@@ -14,6 +14,8 @@ from hwqueue.testing import claim_one, drain, make_async_context, make_context
 from hwqueue.types import AddedItem
 from hwqueue.workflow import result, run_input
 
+pytestmark = pytest.mark.thorough
+
 QUEUE = "work"
 app = App()
 

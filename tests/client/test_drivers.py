@@ -26,6 +26,8 @@ from hwqueue.client._drivers import texts
 from hwqueue.types import Gpu, NodeSpec, Taint
 from tests.client.conftest import Awaitable
 
+pytestmark = pytest.mark.thorough
+
 ASYNC = ["asyncpg", "pool", "connection", "session", "run_sync"]
 SYNC = ["psycopg2", "connection", "session"]
 SETTINGS = [

@@ -13,6 +13,8 @@ from hwqueue.types import Event, NodeSpec
 from tests.client.test_transactions import KINDS, async_connection, sync_connection
 from tests.sql.api import outlive
 
+pytestmark = pytest.mark.thorough
+
 
 async def actors(client: AsyncClient, queue: str) -> list[str]:
     """Who did what to the queue, oldest first."""

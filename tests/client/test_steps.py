@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hwqueue import App, Suspended
+from hwqueue import App, Cancelled, Reject, Retry, Retrying, Snooze, Suspended
 from hwqueue.client import AsyncClient, Client
 from hwqueue.context import AsyncLeaseContext, LeaseContext
 from hwqueue.errors import BadArgument, ConfigError, LeaseLost
@@ -23,6 +23,7 @@ from hwqueue.testing import (
     run_one,
 )
 from hwqueue.types import LeaseState
+from hwqueue.worker.outcome import Outcome
 
 HOUR = timedelta(hours=1)
 QUEUE = "orders"
@@ -241,3 +242,148 @@ async def test_the_clients_say_the_same(client: Client, dsn: str) -> None:
         assert state is LeaseState.SCHEDULED
     with pytest.raises(LeaseLost):
         client.save_checkpoint(*held, "charge")
+
+
+class Flaky:
+    """Fails as often as it is told to."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors = list(errors)
+        self.calls = 0
+
+    def __call__(self, result: int = 7) -> int:
+        self.calls += 1
+        if self.errors:
+            raise self.errors.pop(0)
+        return result
+
+    async def later(self, result: int = 7) -> int:
+        await asyncio.sleep(0)
+        return self(result)
+
+
+AT_ONCE = timedelta(0)
+
+
+def test_a_step_is_called_again_within_the_run() -> None:
+    context = make_context()
+    flaky = Flaky(ConnectionError("reset"), TimeoutError())
+    assert context.step("ask", flaky, 8, retry=Retrying(3, AT_ONCE)) == 8
+    assert flaky.calls == 3
+    assert context.step("ask", flaky, retry=3) == 7, "a step of its own, as ever"
+    kept = make_context(saved={"ask": 5})
+    assert kept.step("ask", flaky, retry=3) == 5
+    assert flaky.calls == 4
+
+
+async def test_an_async_step_is_called_again_within_the_run() -> None:
+    for fail_as in (Flaky(OSError()).later, Flaky(OSError())):
+        context = make_async_context()
+        assert await context.step("ask", fail_as, retry=Retrying(2, AT_ONCE)) == 7
+    flaky = Flaky(OSError(), OSError("the second"))
+    with pytest.raises(OSError, match="the second"):
+        await make_async_context().step("ask", flaky.later, retry=Retrying(2, AT_ONCE))
+    assert flaky.calls == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "retry"),
+    [
+        (OSError("one call"), None),
+        (OSError("one call"), 1),
+        (ValueError("another one"), Retrying(3, AT_ONCE, on=OSError)),
+        (ValueError("another one"), Retrying(3, AT_ONCE, on=(OSError, KeyError))),
+        (Retry("later"), Retrying(3, AT_ONCE)),
+        (Reject("never"), Retrying(3, AT_ONCE)),
+        (Snooze(after=HOUR), Retrying(3, AT_ONCE)),
+        (LeaseLost("gone"), Retrying(3, AT_ONCE)),
+    ],
+)
+def test_what_is_not_called_again(error: Exception, retry: Retrying | int | None) -> None:
+    flaky = Flaky(error)
+    with pytest.raises(type(error)):
+        make_context().step("ask", flaky, retry=retry)
+    assert flaky.calls == 1
+
+
+def test_the_waits_between_calls_grow_up_to_the_longest() -> None:
+    retry = Retrying(6, timedelta(seconds=2), factor=3, longest=timedelta(seconds=40))
+    assert [retry.pause(calls, OSError()) for calls in range(1, 7)] == [2, 6, 18, 40, 40, None]
+
+
+def test_a_cancelled_handler_does_not_wait_for_the_next_call() -> None:
+    context = make_context()
+    context.cancelled.set()
+    flaky = Flaky(OSError())
+    with pytest.raises(Cancelled):
+        context.step("ask", flaky, retry=Retrying(2, timedelta(minutes=5)))
+    assert flaky.calls == 1
+
+
+def test_a_call_that_failed_uses_no_attempt(client: Client) -> None:
+    app = App()
+
+    @app.task("flaky", queue=QUEUE)
+    def flaky(context: LeaseContext) -> Any:
+        return context.step("ask", Flaky(OSError("busy")), retry=Retrying(2, AT_ONCE))
+
+    lease_id = app.tasks["flaky"].spawn(client).lease_id
+    run = run_one(client, app, queue=QUEUE)
+    assert run.result == 7
+    assert (client.get_lease(lease_id).attempt, client.get_lease(lease_id).attempts) == (1, ())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"attempts": 0},
+        {"attempts": 101},
+        {"attempts": True},
+        {"attempts": 2.0},
+        {"delay": timedelta(minutes=6)},
+        {"delay": -HOUR},
+        {"delay": 1},
+        {"longest": HOUR},
+        {"factor": 0.5},
+        {"factor": 11},
+        {"on": ()},
+        {"on": BaseException},
+        {"on": "OSError"},
+    ],
+)
+def test_a_policy_that_is_not_possible(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        Retrying(**({"attempts": 2} | wrong))
+
+
+def test_a_wait_says_where_it_wants_to_go_on(client: Client) -> None:
+    app = App()
+
+    @app.task("stay", queue=QUEUE)
+    def stay(context: LeaseContext) -> Any:
+        context.sleep(HOUR, near="self")
+        return context.wait_for("go", near="self")
+
+    lease_id = app.tasks["stay"].spawn(client).lease_id
+    for name in ("sleep", "go"):
+        run = run_one(client, app, lease_id=lease_id)
+        assert (run.outcome.kind, run.outcome.name, run.outcome.near) == ("suspend", name, "self")
+        [wish] = client.get_lease(lease_id).placement["prefer"]
+        assert list(wish["when"][0]) == ["node"]
+    assert Outcome.from_json(run.outcome.to_json()) == run.outcome
+    client.signal_lease(lease_id, "go", 7)
+    assert run_one(client, app, lease_id=lease_id).result == 7
+
+
+async def test_an_async_wait_says_where_it_wants_to_go_on() -> None:
+    context = make_async_context()
+    with pytest.raises(Suspended) as sleeps:
+        await context.sleep(HOUR, near="self")
+    with pytest.raises(Suspended) as waits:
+        await context.wait_for("go", near="self")
+    assert (sleeps.value.wait.near, waits.value.wait.near) == ("self", "self")
+    wrong: Any = "rack"
+    with pytest.raises(BadArgument, match="near is 'self' or None"):
+        await context.sleep(HOUR, near=wrong)
+    with pytest.raises(BadArgument, match="near is 'self' or None"):
+        make_context().wait_for("go", near=wrong)

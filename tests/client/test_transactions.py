@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, cast
+from uuid import uuid4
 
 import django.conf
 import psycopg
@@ -25,7 +26,7 @@ from sqlalchemy.pool import NullPool
 
 from hwqueue import errors
 from hwqueue.client import AsyncClient, Client
-from hwqueue.types import SpawnResult
+from hwqueue.types import NodeSpec, SpawnResult
 
 KINDS = ["psycopg", "psycopg dict rows", "connection", "session", "scoped session"]
 
@@ -118,6 +119,66 @@ async def test_async_spawns_commit_and_roll_back_with_the_caller(kind: str, dsn:
         assert spawned(dsn) == []
         await connection.commit()
     assert spawned(dsn) == ["committed"]
+
+
+FLOW = {"name": "flow", "queue": "work", "steps": [{"name": "first", "task": "first"}]}
+
+
+def runs(dsn: str) -> list[Any]:
+    """The runs that others see, and the steps of each that a worker could claim."""
+    with Client(dsn) as client:
+        seen = [(run.run_id, run.state) for run in client.list_workflow_runs()]
+        assert len(client.list_leases()) == len(seen)
+        return seen
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sync_runs_commit_and_roll_back_with_the_caller(kind: str, dsn: str) -> None:
+    with sync_connection(kind, dsn) as connection:
+        client = Client.on(connection)
+        run = client.submit_spec(FLOW, {"n": 1}, idempotency_key="order-1")
+        assert client.get_workflow_run(run.run_id).input == {"n": 1}
+        assert runs(dsn) == []
+        connection.rollback()
+        with pytest.raises(errors.RunNotFound):
+            client.get_workflow_run(run.run_id)
+        connection.rollback()
+        assert runs(dsn) == []
+        again = client.submit_spec(FLOW, {"n": 2}, idempotency_key="order-1")  # left no key either
+        assert (again.created, runs(dsn)) == (True, [])
+        connection.commit()
+    assert runs(dsn) == [(again.run_id, "running")]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_async_runs_commit_and_roll_back_with_the_caller(kind: str, dsn: str) -> None:
+    async with async_connection(kind, dsn) as connection:
+        client = AsyncClient.on(connection)
+        run = await client.submit_spec(FLOW, {"n": 1}, idempotency_key="order-1")
+        assert (await client.get_workflow_run(run.run_id)).input == {"n": 1}
+        assert runs(dsn) == []
+        await connection.rollback()
+        with pytest.raises(errors.RunNotFound):
+            await client.get_workflow_run(run.run_id)
+        await connection.rollback()
+        assert runs(dsn) == []
+        again = await client.submit_spec(FLOW, {"n": 2}, idempotency_key="order-1")
+        assert (again.created, runs(dsn)) == (True, [])
+        await connection.commit()
+    assert runs(dsn) == [(again.run_id, "running")]
+
+
+def test_a_run_that_is_committed_starts(dsn: str) -> None:
+    """A worker claims its step only then, and may end it at once."""
+    with psycopg.connect(dsn) as connection, Client(dsn) as worker:
+        run = Client.on(connection).submit_spec(FLOW)
+        node = uuid4()
+        epoch = worker.register_node(node, NodeSpec(name="n1", instance_id="first"))
+        assert worker.claim_task(["work"], node, epoch) == []
+        connection.commit()
+        [claim] = worker.claim_task(["work"], node, epoch)
+        worker.complete_lease(claim.lease_id, claim.claim_token)
+        assert worker.get_workflow_run(run.run_id).state == "completed"
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -78,6 +78,7 @@ async def test_an_end_wakes_who_waits(
     await until(dsn, LISTENERS, 0)
 
 
+@pytest.mark.thorough
 async def test_where_nothing_is_heard_it_polls(
     client: AsyncClient,
     claim: Callable[[], Awaitable[Claim]],
@@ -102,6 +103,7 @@ async def test_where_nothing_is_heard_it_polls(
     await until(dsn, LISTENERS, 0)
 
 
+@pytest.mark.thorough
 async def test_a_lost_connection_leaves_polling(
     client: AsyncClient,
     claim: Callable[[], Awaitable[Claim]],
@@ -121,6 +123,7 @@ async def test_a_lost_connection_leaves_polling(
     assert (await waiting).state == "completed"
 
 
+@pytest.mark.thorough
 async def test_many_come_in_the_order_given(
     client: AsyncClient, claim: Callable[[], Awaitable[Claim]]
 ) -> None:
@@ -132,6 +135,7 @@ async def test_many_come_in_the_order_given(
     assert [lease.lease_id for lease in leases] == ids
 
 
+@pytest.mark.thorough
 async def test_more_than_one_call_may_ask_for(client: AsyncClient, queue: str) -> None:
     spawned = await client.spawn_leases(queue, [{"task": "t"}] * 1001)
     ids = [one.lease_id for one in spawned]
@@ -141,6 +145,7 @@ async def test_more_than_one_call_may_ask_for(client: AsyncClient, queue: str) -
     assert len(caught.value.detail["lease_ids"]) == 1000
 
 
+@pytest.mark.thorough
 async def test_as_completed_yields_the_first_to_end_first(
     client: AsyncClient, claim: Callable[[], Awaitable[Claim]], kind: str, dsn: str
 ) -> None:
@@ -175,6 +180,7 @@ async def test_a_failure_is_raised_with_its_error(
     assert (await client.wait(claimed.lease_id, timeout=BOUND)).error == error
 
 
+@pytest.mark.thorough
 async def test_a_cancellation_is_raised(client: AsyncClient, queue: str) -> None:
     spawned = await client.spawn_lease(queue, "t")
     await client.cancel_lease(spawned.lease_id)
@@ -222,6 +228,7 @@ async def test_what_was_spawned_can_be_waited_for(dsn: str) -> None:
             other.result(timeout=BOUND)
 
 
+@pytest.mark.thorough
 async def test_a_connection_of_yours_cannot_wait(dsn: str) -> None:
     """In your transaction the lease is nobody's to claim."""
     with Client(dsn) as client:
@@ -247,6 +254,7 @@ async def test_a_run_is_waited_for_until_its_last_step_has_ended(
     assert await client.wait_for_run(str(run), timeout=timedelta(0)) == ended
 
 
+@pytest.mark.thorough
 async def test_a_run_that_has_not_ended_in_time(client: AsyncClient, queue: str) -> None:
     spec = {"name": "film", "queue": queue, "steps": [{"name": "a", "task": "t"}]}
     run = (await client.submit_spec(spec)).run_id

@@ -13,6 +13,8 @@ from hwqueue.client import AsyncClient
 from hwqueue.types import NodeSpec
 from tests.client.conftest import Node
 
+pytestmark = pytest.mark.thorough
+
 FLEET: dict[str, dict[str, Any]] = {
     "plain": {},
     "gpu-west": {"gpu": True, "region": "us-west"},

@@ -33,6 +33,8 @@ from hwqueue.workflow import (
     run_input,
 )
 
+pytestmark = pytest.mark.thorough
+
 app = App()
 
 

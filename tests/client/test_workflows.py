@@ -1,12 +1,14 @@
 """Workflows, through both clients."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import uuid4
 
 import pytest
 
 from hwqueue.client import AsyncClient
 from hwqueue.errors import (
+    BadArgument,
     PlacementContradictory,
     RunNotFound,
     StepOfRun,
@@ -95,6 +97,51 @@ async def test_results_of_steps(client: AsyncClient, queue: str, node: Node) -> 
     assert await client.run_input(run) == {"n": 1}
 
 
+async def test_items_say_where_they_ran(client: AsyncClient, queue: str, node: Node) -> None:
+    window: dict[str, Any] = {"over": [1, 2], "max_parallel": 1, "tolerate": 2}
+    steps = [{"name": "m", "kind": "map", "task": "t"} | window]
+    run = (await client.submit_spec({"name": "f", "queue": queue, "steps": steps})).run_id
+    await end(client, queue, node, fails=True)
+    await client.advance_workflows()
+    failed, waits = await client.step_results(run, "m")
+    assert [failed] == await client.step_results(run, "m", state="failed")
+    assert failed.lease_id is not None
+    lease = await client.get_lease(failed.lease_id)
+    assert (failed.node_id, failed.attempt) == (lease.node_id, 1)
+    assert (failed.claimed_at, failed.finished_at) == (lease.claimed_at, lease.finished_at)
+    assert failed.node_name is not None
+    assert (waits.lease_state, waits.node_id, waits.node_name) == ("pending", None, None)
+
+
+async def test_a_run_for_later(client: AsyncClient, queue: str) -> None:
+    spec = {"name": "film", "queue": queue, "steps": STEPS}
+    begins = datetime(2100, 1, 1, tzinfo=UTC)
+    later = await client.submit_spec(spec, {"n": 1}, available_at=begins)
+    delayed = await client.submit_spec(spec, {"n": 1}, delay=timedelta(hours=1))
+    for run in (later, delayed):
+        [a, _] = await client.list_workflow_steps(run.run_id)
+        assert a.lease_state == "scheduled"
+        assert a.lease_id is not None
+        at = (await client.get_lease(a.lease_id)).available_at
+        assert (at == begins) is (run is later)
+    with pytest.raises(BadArgument, match="time zone"):
+        await client.submit_spec(spec, {"n": 1}, available_at=begins.replace(tzinfo=None))
+    with pytest.raises(BadArgument, match="both delay and available_at"):
+        await client.submit_spec(spec, {"n": 1}, available_at=begins, delay=timedelta(hours=1))
+
+
+async def test_nested_runs_are_listed(client: AsyncClient, queue: str) -> None:
+    await client.define_workflow({"name": "below", "queue": queue, "steps": STEPS})
+    steps = [{"name": "n", "kind": "workflow", "workflow": "below", "input": {"n": 1}}]
+    above = (await client.submit_spec({"name": "above", "steps": steps})).run_id
+    await client.advance_workflows()
+    [nested] = await client.list_workflow_runs(parent_run_id=above)
+    assert (nested.workflow, nested.root_run_id) == ("below", above)
+    assert await client.list_workflow_runs(root_run_id=above) == [nested]
+    assert await client.list_workflow_runs(is_nested=True) == [nested]
+    assert [each.run_id for each in await client.list_workflow_runs(is_nested=False)] == [above]
+
+
 async def test_unique_runs(client: AsyncClient, queue: str) -> None:
     await client.define_workflow({"name": "film", "queue": queue, "steps": STEPS})
     unique = Unique(key="k", on_conflict="replace")
@@ -125,7 +172,20 @@ async def test_a_check(client: AsyncClient, queue: str, node: Node) -> None:
         assert (a.step, a.code, a.queue, a.placement) == ("a", "ready", queue, {})
         assert b.came_from == {"require": [["step"]]}
         assert (b.nodes_matching, b.permanent, b.reasons[0].code) == (0, True, "label_mismatch")
+        assert (a.kind, a.workflow, a.version) == ("task", None, None)
     assert await client.list_workflow_runs() == []
+
+
+async def test_a_check_of_nested_runs(client: AsyncClient, queue: str, node: Node) -> None:
+    steps = [{"name": "a", "task": "t"}]
+    await client.define_workflow({"name": "film", "queue": queue, "steps": steps})
+    nested = [{"name": name, "kind": "workflow", "workflow": name} for name in ("film", "none")]
+    film, none = await client.check_workflow({"name": "top", "queue": queue, "steps": nested})
+    assert (film.kind, film.workflow, film.version, film.code) == ("workflow", "film", 1, "ready")
+    assert (none.kind, none.workflow, none.version) == ("workflow", "none", None)
+    assert (none.code, none.permanent) == ("nested_refused", True)
+    asked = [film.queue, film.task_name, film.placement, film.came_from]
+    assert [*asked, film.nodes_matching, film.nodes_free] == [None] * 6
 
 
 async def test_what_is_refused(client: AsyncClient, queue: str) -> None:

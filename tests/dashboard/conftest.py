@@ -44,9 +44,10 @@ class Pages(httpx.AsyncClient):
             ("pause-webhook", "resume-webhook", "test-webhook", "redeliver"), "webhook"
         )
         kind |= dict.fromkeys(
-            ("cancel-run", "pause-run", "resume-run", "retry-run", "retry-all"), "run"
+            ("cancel-run", "pause-run", "resume-run", "retry-run", "retry-downstream", "retry-all"),
+            "run",
         )
-        kind |= dict.fromkeys(("retry-step", "skip-step"), "step")
+        kind |= dict.fromkeys(("retry-step", "skip-step", "send-signal"), "step")
         asked = await self.page(
             str(httpx.URL(f"/do/{verb}", params={kind.get(verb, "node"): subject}))
         )

@@ -64,6 +64,9 @@ def pages(client: Client) -> dict[str, str]:
     listed = client.list_workflow_runs(limit=100)
     training = next(run for run in listed if run.workflow == "train-and-publish")
     failed = next(run for run in listed if run.state == "failed")
+    scoring = next(run for run in listed if run.workflow == "score-and-release")
+    nested = next(run for run in listed if run.parent_run_id == scoring.run_id)
+    scored = next(run for run in listed if run.workflow == "score-shards")
     return {
         "overview": "/",
         "pending": "/pending",
@@ -78,8 +81,12 @@ def pages(client: Client) -> dict[str, str]:
         "runs": "/runs",
         "run": f"/runs/{training.run_id}",
         "run-failed": f"/runs/{failed.run_id}",
+        "run-kinds": f"/runs/{scoring.run_id}",
+        "run-nested": f"/runs/{nested.run_id}",
+        "items": f"/runs/{scored.run_id}/steps/score",
         "workflows": "/workflows",
         "workflow": "/workflows/train-and-publish",
+        "workflow-where": "/workflows/score-and-release/where",
         "queues": "/queues",
         "queue": "/queues/renders",
         "classes": "/classes",

@@ -70,6 +70,20 @@ TRAINING: dict[str, Any] = {
         {"name": "clean-up", "task": "remove", "finally": "ended"},
     ],
 }
+SCORING: dict[str, Any] = {
+    "name": "score-shards",
+    "queue": "workflows",
+    "steps": [
+        {
+            "name": "score",
+            "kind": "map",
+            "task": "score",
+            "over": {"$input": ["shards"]},
+            "params": {"shard": {"$item": []}},
+            "tolerate": 1,
+        },
+    ],
+}
 INDEXING: dict[str, Any] = {
     "name": "nightly-index",
     "queue": "workflows",
@@ -77,6 +91,34 @@ INDEXING: dict[str, Any] = {
         {"name": "list-shards", "task": "list"},
         {"name": "index", "task": "index", "after": ["list-shards"]},
         {"name": "swap", "task": "swap", "after": ["index"]},
+    ],
+}
+# A workflow with a step of each other kind: items, a nested run, a sleep, waits for signals.
+RELEASING: dict[str, Any] = {
+    "name": "score-and-release",
+    "queue": "workflows",
+    "steps": [
+        {"name": "brief", "kind": "wait", "signal": "briefed"},
+        {"name": "list", "task": "list", "after": ["brief"]},
+        {
+            "name": "score",
+            "kind": "map",
+            "task": "score",
+            "over": {"$input": ["shards"]},
+            "after": ["list"],
+            "max_parallel": 12,
+            "tolerate": 3,
+        },
+        {"name": "index", "kind": "workflow", "workflow": "nightly-index", "after": ["list"]},
+        {"name": "cool-down", "kind": "sleep", "for": "6 h", "after": ["list"]},
+        {
+            "name": "approve",
+            "kind": "wait",
+            "signal": "approved",
+            "timeout": "2 d",
+            "after": ["list"],
+        },
+        {"name": "release", "task": "release", "after": ["score", "index", "cool-down", "approve"]},
     ],
 }
 
@@ -272,7 +314,7 @@ def blocked(client: Client, wanted: Sequence[tuple[str, str, int, SpawnOptions]]
 def runs(client: Client, machines: Sequence[Machine], clock: Clock | None) -> None:
     """Runs of workflows: one that waits for a node, one that failed, others that went well."""
     client.create_queue("workflows", policy={"patience": 0, "max_attempts": 1})
-    for spec in (TRAINING | {"steps": TRAINING["steps"][:3]}, TRAINING, INDEXING):
+    for spec in (TRAINING | {"steps": TRAINING["steps"][:3]}, TRAINING, INDEXING, RELEASING):
         client.define_workflow(spec)
     given = {"dataset": "s3://films/2026-11", "publish": True}
     for number in range(3):
@@ -285,8 +327,33 @@ def runs(client: Client, machines: Sequence[Machine], clock: Clock | None) -> No
         "train-and-publish", given, affinity_tags={"zone": "zone-b"}, idempotency_key="november"
     )
     drive(client, machines, clock, {"train-large": False})
+    client.submit_spec(SCORING, {"shards": [f"s3://films/{n}" for n in range(8)]})
+    drive(client, machines, clock, {"score": False})
     paused = client.submit_workflow("nightly-index", {"day": 4}).run_id
     client.pause_workflow_run(paused)
+    scoring(client, machines, clock)
+
+
+def scoring(client: Client, machines: Sequence[Machine], clock: Clock | None) -> None:
+    """A run whose open steps are a map, a nested run, a sleep and a wait; none of them is done."""
+    run = client.submit_workflow("score-and-release", {"shards": list(range(24))}).run_id
+    spend(clock, 20)
+    client.signal_workflow_run(run, "briefed", {"by": "ann"}, key="mail-17")
+    client.signal_workflow_run(run, "briefed", {"by": "bob"}, key="mail-18")
+    ended = 0
+    for machine in machines[:9]:
+        client.advance_workflows()
+        spend(clock, 5)
+        for claim in client.claim_task(["workflows"], machine.node_id, machine.epoch, qty=2):
+            headers = claim.headers or {}
+            ended += 1
+            if headers["step"] == "score" and ended == 6:
+                error = {"type": "BadShard", "message": "shard 4 has no header"}
+                client.fail_lease(claim.lease_id, claim.claim_token, error=error)
+            elif headers["step"] in ("list", "score", "list-shards"):
+                spend(clock, 3)
+                client.complete_lease(claim.lease_id, claim.claim_token, result={"rows": ended})
+    client.advance_workflows()
 
 
 def drive(

@@ -38,6 +38,7 @@ def test_every_page(browser: Browser, seeded: str, size: str, scheme: str) -> No
     width, height = SIZES[size]
     found |= {
         "question": f"/do/cancel?lease={lease}",
+        "signal": f"/do/send-signal?step={found['run-kinds'].removeprefix('/runs/')}:approve",
         "mistake": "/try?cores=many",
         "mistake in JSON": "/try/placement?placement={",
         "nothing": "/leases?task=nobody",

@@ -74,6 +74,8 @@ def test_the_life_of_a_lease_is_drawn_without_gaps() -> None:
         ("pending", 40, 60),
     ]
     assert second.stretches[-1].open
+    again = replace(lease, attempts=(replace(attempt, outcome="completed"),))
+    assert life(again, at(100))[0].stretches[1].state == "completed", "a retry of its run"
     done = replace(lease, state=LeaseState.COMPLETED, claimed_at=at(60), finished_at=at(80))
     last = life(done, at(100))[-1].stretches
     assert [part.state for part in last] == ["scheduled", "pending", "completed"]

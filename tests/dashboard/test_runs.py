@@ -2,12 +2,14 @@
 
 import re
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 
 from hwqueue.client import Client
+from hwqueue.testing import Clock
 from hwqueue.types import Claim, Gpu, NodeSpec
 from tests.dashboard.conftest import Pages, serving
 
@@ -151,6 +153,18 @@ async def test_what_a_run_waits_for_has_the_words_of_its_lease(pages: Pages, sql
     assert re.search(r'data-l="nodes match"><a [^>]*title="of 2 nodes">0</a>', text)
 
 
+async def test_a_step_says_which_step_it_is_near_and_what_released_it(
+    pages: Pages, sql: Client
+) -> None:
+    running = Running(sql, [STEPS[0], STEPS[1] | {"near": {"step": "fetch"}}])
+    running.complete("fetch")
+    text = await pages.page(f"{running.page}/steps")
+    assert '<bdi>prefers node n-1</bdi> <span class="by">near fetch</span>' in text
+    lease = sql.list_workflow_steps(running.run)[1].lease_id
+    text = await pages.page(f"/leases/{lease}/why")
+    assert re.search(rf"Released \S+ s ago by step fetch of run {running.run}</bdi>\.", text)
+
+
 async def test_a_run_that_waits_for_a_signal_says_so(pages: Pages, sql: Client) -> None:
     wait = {"name": "approve", "kind": "wait", "signal": "approved"}
     running = Running(sql, [wait, {"name": "nap", "kind": "sleep", "for": "1 day"}, STEPS[0]])
@@ -233,12 +247,101 @@ async def test_skip_a_step(pages: Pages, sql: Client, running: Running) -> None:
     assert "QHF06" in (await pages.do("skip-step", f"{running.run}:nobody")).text
 
 
-@pytest.mark.parametrize("verb", ["cancel-run", "pause-run", "retry-all", "skip-step"])
+async def test_a_retry_with_what_follows(pages: Pages, sql: Client) -> None:
+    train = {"name": "train", "task": "train", "on_failure": "continue"}
+    first = {"name": "first", "task": "t", "after": ["fetch", "train"], "join": "any"}
+    running = Running(sql, [STEPS[0], train, first])
+    run = str(running.run)
+    claims = running.claim()
+    sql.complete_lease(claims["fetch"].lease_id, claims["fetch"].claim_token)
+    claim = claims["train"]
+    sql.fail_lease(claim.lease_id, claim.claim_token, error={"message": "no"}, retry=False)
+    sql.advance_workflows()
+    running.complete("first")
+    assert "/do/retry-downstream?" in await pages.page(running.page)
+    assert "1 step runs again" in await pages.page(f"/do/retry-run?run={run}")
+    asked = await pages.page(f"/do/retry-downstream?run={run}")
+    assert "2 steps run again" in asked
+    assert "first" in asked.partition('class="things"')[2]
+    await pages.do("retry-downstream", run)
+    assert running.states() == {"fetch": "completed", "train": "running", "first": "running"}
+    for claim in running.claim().values():
+        sql.complete_lease(claim.lease_id, claim.claim_token)
+    assert sql.get_workflow_run(running.run).state == "completed"
+    assert "/do/retry-downstream?" not in await pages.page(running.page)
+
+
+SIGNALS: list[dict[str, Any]] = [
+    {"name": "approve", "kind": "wait", "signal": "approved"},
+    {"name": "again", "kind": "wait", "signal": "approved", "after": ["approve", "fetch"]},
+    {"name": "stop", "kind": "wait", "signal": "stopped", "timeout": "1 day"},
+    STEPS[0],
+]
+
+
+async def test_the_signals_of_a_run(pages: Pages, sql: Client) -> None:
+    running = Running(sql, SIGNALS)
+    text = await pages.page(running.page)
+    panel = text.partition('aria-label="Signals"')[2].partition("</section>")[0]
+    assert "0 sent" in panel
+    assert panel.count('<tr id="wait-') == 3
+    assert panel.count("/do/send-signal?") == 3
+    sql.signal_workflow_run(running.run, "approved", {"by": "ann"}, key=HOSTILE)
+    sql.signal_workflow_run(running.run, "approved", {"by": "bob"})
+    text = await pages.page(running.page)
+    panel = text.partition('aria-label="Signals"')[2].partition("</section>")[0]
+    assert "2 sent, 1 not taken yet" in panel
+    newer, older = (row.partition("</tr>")[0] for row in panel.split('<tr id="signal-')[1:])
+    assert "no step yet" in newer
+    assert "<bdi>&lt;script&gt;" in older
+    assert 'data-l="taken by"><bdi>approve</bdi>' in older
+    assert HOSTILE not in text
+    other = sql.submit_spec({"name": "other", "queue": "flow", "steps": [STEPS[0]]}).run_id
+    assert 'aria-label="Signals"' not in await pages.page(f"/runs/{other}")
+
+
+async def test_send_a_signal(pages: Pages, sql: Client) -> None:
+    running = Running(sql, SIGNALS)
+    step = f"{running.run}:approve"
+    asked = await pages.page(f"/do/send-signal?step={step}")
+    assert "Step approve is open: it takes the oldest signal approved at once" in asked
+    assert "0 signals of that name are kept" in asked
+    assert "noted as done by" not in asked  # a signal leaves no event
+    assert "noted as done by" in await pages.page(f"/do/skip-step?step={step}")
+    assert re.search(r"<select[^>]*>\s*<option>approved</option><option>stopped</option>", asked)
+    assert (await pages.do("send-signal", step, signal="approved", payload="{")).status_code == 400
+    assert "QHF06" in (await pages.do("send-signal", step, signal="nobody")).text
+    assert sql.list_run_signals(running.run) == []
+    payload = '{"by": "ann"}'
+    done = await pages.do("send-signal", step, signal="approved", payload=payload, signal_key="k")
+    assert done.headers["location"] == f"/runs/{running.run}?done=send-signal"
+    [sent] = sql.list_run_signals(running.run)
+    assert (sent.key, sent.taken_by) == ("k", "approve")
+    assert running.states()["approve"] == "completed"
+    [row] = [row for row in sql.list_workflow_steps(running.run) if row.step == "approve"]
+    assert row.result == {"by": "ann"}
+    await pages.do("send-signal", step, signal="approved", payload=payload, signal_key="k")
+    assert len(sql.list_run_signals(running.run)) == 1  # that key had come
+    await pages.do("send-signal", f"{running.run}:again", signal="approved")
+    asked = await pages.page(f"/do/send-signal?step={running.run}:again")
+    assert "Step again is not released yet" in asked
+    assert "1 signal of that name is kept" in asked
+    assert "Step approve is completed" in await pages.page(f"/do/send-signal?step={step}")
+    assert "waits for no signal" in await pages.page(
+        f"/do/send-signal?step={running.run}:fetch", 422
+    )
+    sql.cancel_workflow_run(running.run)
+    assert (await pages.do("send-signal", step, signal="approved")).status_code == 409
+
+
+@pytest.mark.parametrize(
+    "verb", ["cancel-run", "pause-run", "retry-all", "retry-downstream", "skip-step", "send-signal"]
+)
 async def test_forms_without_the_token_are_refused(
     pages: Pages, sql: Client, running: Running, verb: str
 ) -> None:
     await pages.page("/")
-    fields = {"subject": f"{running.run}{':fetch' if verb == 'skip-step' else ''}"}
+    fields = {"subject": f"{running.run}{':fetch' if verb in ('skip-step', 'send-signal') else ''}"}
     assert (await pages.post(f"/do/{verb}", data=fields)).status_code == 403
     assert sql.get_workflow_run(running.run).state == "running"
     assert running.states()["fetch"] == "running"
@@ -316,6 +419,33 @@ async def test_where_the_steps_of_a_definition_may_run(
     assert "is no version" in await pages.page("/workflows/training/where?version=x", 422)
 
 
+async def test_where_nested_runs_of_a_definition_may_run(
+    pages: Pages, sql: Client, running: Running
+) -> None:
+    below = [{"name": name, "kind": "workflow", "workflow": name} for name in ("training", "gone")]
+    sql.define_workflow({"name": "top", "queue": "flow", "steps": below})
+    text = await pages.page("/workflows/top/where")
+    gone, training = (  # in topological order, then by name
+        text.partition(f'<tr id="where-{no}"')[2].partition("</tr>")[0] for no in (1, 2)
+    )
+    assert "its run of workflow training would be of version 1" in training
+    assert 'href="/workflows/training?version=1"' in training
+    assert "would be refused" in gone
+    assert "any node" not in text
+    assert training.count(">-</td>") == 2
+
+
+async def test_a_wait_that_has_timed_out_is_an_event_of_its_run(
+    pages: Pages, sql: Client, clock: Clock
+) -> None:
+    wait = {"name": "approve", "kind": "wait", "signal": "approved", "timeout": "1 min"}
+    running = Running(sql, [wait | {"on_timeout": "skip"}, STEPS[0]])
+    clock.advance(timedelta(minutes=2))
+    sql.reap()
+    assert running.states()["approve"] == "skipped"
+    assert "step approve of workflow training has waited" in await pages.page(running.page)
+
+
 async def test_a_definition_that_would_be_refused_says_why(pages: Pages, sql: Client) -> None:
     sql.define_workflow({"name": "lost", "queue": "nowhere", "steps": STEPS[:1]})
     text = await pages.page("/workflows/lost/where")
@@ -348,3 +478,55 @@ async def test_a_map_counts_its_items_and_nested_runs_link_both_ways(
     assert "items: 3 waiting" in page
     assert f'href="/runs/{nested}"' in page
     assert f'href="/runs/{run}"' in (await pages.get(f"/runs/{nested}")).text
+
+
+async def test_items_of_a_map_are_looked_at_one_by_one(pages: Pages, sql: Client) -> None:
+    over = list(range(103))
+    score = {"name": "score", "task": "score", "kind": "map", "over": over, "tolerate": 3}
+    running = Running(sql, [score, {"name": "end", "task": "end", "after": ["score"]}])
+    claims = sorted(
+        sql.claim_task(["flow"], running.node, running.epoch, qty=3),
+        key=lambda claim: claim.headers["item"] if claim.headers else 0,
+    )
+    done, broken, _ = claims
+    sql.complete_lease(done.lease_id, done.claim_token, result={"a": HOSTILE, "long": "x" * 500})
+    sql.fail_lease(broken.lease_id, broken.claim_token, error={"message": "no memory"}, retry=False)
+    address = f"{running.page}/steps/score"
+    linked = await pages.page(running.page)
+    assert f'href="{address}"' in linked
+    assert f'href="{address}?state=failed"' in linked
+    text = await pages.page(address)
+    assert text.count('<tr id="item-') == 100
+    assert "2 of 103 items ended, 1 failed" in text
+    rows = re.findall(r'<tr id="item-(\d+)">(.*?)</tr>', text, re.DOTALL)
+    assert [int(number) for number, _ in rows] == list(range(100))
+    first, second, third, fourth = (row for _, row in rows[:4])
+    assert f"/leases/{done.lease_id}" in first
+    assert "&lt;script&gt;" in first
+    assert HOSTILE not in text
+    assert "x" * 200 not in text
+    for row, state in ((first, "completed"), (second, "failed"), (third, "running")):
+        assert f"</svg>{state}</span>" in row
+        assert 'href="/nodes/n-1"' in row
+    assert "no memory" in second
+    assert "so far" in third
+    assert "</svg>pending</span>" in fourth
+    assert "/nodes/" not in fourth
+    assert "100 items of this page, on 1 node" in text
+    assert f'href="{address}?after=99"' in text
+    last = await pages.page(f"{address}?after=99")
+    assert last.count('<tr id="item-') == 3
+    assert ">First</a>" in last
+    failed = await pages.page(f"{address}?state=failed")
+    assert re.findall(r'<tr id="item-(\d+)"', failed) == ["1"]
+    assert "No item is cancelled" in await pages.page(f"{address}?state=cancelled")
+    assert (await pages.page(f"{running.page}/steps/end")).count('<tr id="item-') == 1
+    assert "has no step" in await pages.page(f"{running.page}/steps/none", 422)
+    assert "does not exist" in await pages.page(f"/runs/{uuid4()}/steps/score", 404)
+
+
+async def test_items_of_a_step_that_is_not_released(pages: Pages, sql: Client) -> None:
+    score = {"name": "score", "task": "score", "kind": "map", "over": [1], "after": ["fetch"]}
+    running = Running(sql, [STEPS[0], score])
+    assert "No item yet" in await pages.page(f"{running.page}/steps/score")
+    assert f'href="{running.page}/steps/score"' not in await pages.page(running.page)

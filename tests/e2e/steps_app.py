@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from hwqueue import AsyncLeaseContext, LeaseContext
+from hwqueue import AsyncLeaseContext, LeaseContext, Retrying
 from hwqueue.app import App
 
 app = App()
@@ -24,7 +24,7 @@ def note(params: dict[str, Any], line: str) -> str:
 def order(params: dict[str, Any], context: LeaseContext) -> dict[str, Any]:
     paid = context.step("charge", note, params, "charge")
     try:
-        packed = context.wait_for("packed", timeout=HOUR)
+        packed = context.wait_for("packed", timeout=HOUR, near="self")
     except Exception as error:  # what suspends is none
         packed = note(params, type(error).__name__)
     again = context.step("charge", note, params, "again")
@@ -42,7 +42,7 @@ def order_process(params: dict[str, Any], context: LeaseContext) -> dict[str, An
 async def order_async(params: dict[str, Any], context: AsyncLeaseContext) -> dict[str, Any]:
     paid = await context.step("charge", note, params, "charge")
     try:
-        packed = await context.wait_for("packed", timeout=HOUR)
+        packed = await context.wait_for("packed", timeout=HOUR, near="self")
     except Exception as error:
         packed = note(params, type(error).__name__)
     again = await context.step("charge", note, params, "again")
@@ -55,6 +55,37 @@ app.task("order-async")(order_async)
 @app.task("order-async-process", process=True)
 async def order_async_process(params: dict[str, Any], context: AsyncLeaseContext) -> dict[str, Any]:
     return await order_async(params, context)
+
+
+def busy(params: dict[str, Any]) -> str:
+    """Fails twice."""
+    note(params, "busy")
+    if (Path(params["folder"]) / "lines").read_text().count("busy") < 3:
+        raise ConnectionError("busy")
+    return "done"
+
+
+PATIENT = Retrying(3, timedelta(milliseconds=1), on=ConnectionError)
+
+
+@app.task("flaky")
+def flaky(params: dict[str, Any], context: LeaseContext) -> Any:
+    return context.step("ask", busy, params, retry=PATIENT)
+
+
+@app.task("flaky-process", process=True)
+def flaky_process(params: dict[str, Any], context: LeaseContext) -> Any:
+    return context.step("ask", busy, params, retry=PATIENT)
+
+
+@app.task("flaky-async")
+async def flaky_async(params: dict[str, Any], context: AsyncLeaseContext) -> Any:
+    return await context.step("ask", busy, params, retry=PATIENT)
+
+
+@app.task("flaky-async-process", process=True)
+async def flaky_async_process(params: dict[str, Any], context: AsyncLeaseContext) -> Any:
+    return await context.step("ask", busy, params, retry=PATIENT)
 
 
 @app.task("nap")

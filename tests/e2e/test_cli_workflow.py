@@ -125,6 +125,20 @@ def test_options_of_a_submission(runner: Runner, cli: Cli, shown: Callable[..., 
     assert 'affinity "override"' in refused
 
 
+def test_a_version_that_no_node_has_is_why_a_run_waits(
+    runner: Runner, cli: Cli, shown: Callable[..., Any]
+) -> None:
+    runner.client.define_workflow(SPEC | {"pin_version": True})
+    refused = cli("workflow", "run", "training", code=2)
+    assert "pinned to a version" in refused.output
+    given = ("--app-version", "2.4", "--input", '{"dataset": "x"}')
+    run_id = shown("workflow", "run", "training", *given)["run_id"]
+    told = cli("workflow", "status", run_id).output
+    assert "app_version" in told
+    assert "2.4" in told
+    assert runner.client.claim_task(["default"], runner.node, runner.epoch) == []
+
+
 def test_a_run_that_failed_at_its_submission_says_where_to_look(runner: Runner, cli: Cli) -> None:
     runner.client.define_workflow(SPEC)
     told = cli("workflow", "run", "training", "--input", '{"datsaet": 1}')

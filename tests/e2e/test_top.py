@@ -63,6 +63,19 @@ async def test_everything_is_read(source: DatabaseSource) -> None:
     assert "queue_resumed" in text
 
 
+async def test_what_runs_is_read_with_its_progress(
+    source: DatabaseSource, client: AsyncClient
+) -> None:
+    [claim] = await client.node_claims((await client.list_nodes(name="n1"))[0].node_id)
+    said = {"lease_id": str(claim.lease_id), "claim_token": claim.claim_token}
+    await client.report_progress([said | {"done": 3, "total": 4, "message": "tile 3"}])
+    text = frame(await source.read(), rows=5)
+    assert f"{str(claim.lease_id)[-8:]}  draw  n1  " in text
+    assert "███████░░░ 75 %, 3 of 4: tile 3" in text
+    await client.complete_lease(claim.lease_id, claim.claim_token)
+    assert (await source.read()).running == []
+
+
 async def test_why_a_class_waits(source: DatabaseSource) -> None:
     reading = await source.read()
     [reason] = [row for row in reading.pending if row.nodes_matching == 0]
@@ -80,7 +93,7 @@ async def test_reading_is_bounded(
     await client.cordon_node((await client.list_nodes(name="n1"))[0].node_id)
     reading = await source.read()
     assert [node.node_name for node in reading.nodes] == ["n1", "a", "b"]
-    for most in ("MOST_NODES", "MOST_CLASSES"):
+    for most in ("MOST_NODES", "MOST_CLASSES", "MOST_RUNNING"):
         monkeypatch.setattr(source_module, most, 1)
     reading = await source.read()
     assert (len(reading.nodes), len(reading.pending)) == (1, 1)

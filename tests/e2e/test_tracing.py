@@ -5,7 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 from opentelemetry import trace
@@ -16,9 +17,9 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from hwqueue import tracing
 from hwqueue.client import AsyncClient, Client
-from hwqueue.types import LeaseSpec, LeaseState, QueuePolicy, RetryPolicy
+from hwqueue.types import LeaseSpec, LeaseState, QueuePolicy, RetryPolicy, WorkflowRun
 from hwqueue.worker import outcome
-from tests.e2e.worker_support import QUEUE, ended, worker
+from tests.e2e.worker_support import QUEUE, ended, until, worker
 from tests.unit.test_worker_heartbeat import claim
 
 OWN = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -158,7 +159,135 @@ async def test_steps_are_linked_to_the_submission_of_their_run(
     ]
     assert [about["hwqueue.step"] for about, _ in consumers] == ["one", "two"]
     assert {about["hwqueue.workflow"] for about, _ in consumers} == {"sums"}
-    assert [links for _, links in consumers] == [[own_id(first)]] * 2
+    assert [links[0] for _, links in consumers] == [own_id(first)] * 2
+
+
+def of_step(spans: InMemorySpanExporter, step: str) -> list[ReadableSpan]:
+    """The spans of the attempts of a step, in the order they ended."""
+    consumers = of_kind(spans, SpanKind.CONSUMER)
+    return [span for span in consumers if (span.attributes or {})["hwqueue.step"] == step]
+
+
+async def run_through(client: AsyncClient, dsn: str, steps: list[dict[str, Any]]) -> WorkflowRun:
+    """Submit a run of these steps, and work until it has ended."""
+    spec = {"name": "linked", "queue": QUEUE, "steps": steps}
+    run = await client.submit_spec(spec)
+    async with worker(dsn):
+        return await client.wait_for_run(run.run_id, timeout=timedelta(seconds=60))
+
+
+async def test_steps_are_linked_to_the_attempts_that_ended_their_parents(
+    client: AsyncClient, dsn: str, spans: InMemorySpanExporter
+) -> None:
+    """Not to those that failed before, nor to steps further up."""
+    sums = {"task": "add", "params": {"a": 1, "b": 2}}
+    await run_through(
+        client,
+        dsn,
+        [
+            {"name": "first", **sums},
+            {"name": "left", "task": "flaky", "after": ["first"]},
+            {"name": "right", "task": "add-sync", "params": sums["params"], "after": ["first"]},
+            {"name": "join", **sums, "after": ["left", "right"]},
+            {"name": "last", **sums, "after": ["join"]},
+        ],
+    )
+    [submission] = of_kind(spans, SpanKind.PRODUCER)
+    [first], [right] = of_step(spans, "first"), of_step(spans, "right")
+    *failed, left = of_step(spans, "left")
+    [join], [last] = of_step(spans, "join"), of_step(spans, "last")
+    assert len(failed) == 2
+    expected = {
+        first: [],
+        left: [first],
+        right: [first],
+        join: [left, right],
+        last: [join],
+    }
+    for span, parents in expected.items():
+        links = set(linked(span)) - {own_id(submission)}
+        assert links == {own_id(parent) for parent in parents}, span.name
+    contexts = [link.context.trace_id for link in join.links[1:]]
+    assert left.context is not None
+    assert left.context.trace_id in contexts
+
+
+async def test_items_name_their_number_and_are_linked_to_the_parents_of_their_map(
+    client: AsyncClient, dsn: str, spans: InMemorySpanExporter
+) -> None:
+    params = {"a": 1, "b": {"$item": []}}
+    await run_through(
+        client,
+        dsn,
+        [
+            {"name": "first", "task": "add", "params": {"a": 1, "b": 2}},
+            {
+                **{"name": "each", "kind": "map", "task": "add", "params": params},
+                **{"over": {"$literal": [1, 2]}, "after": ["first"]},
+            },
+            {"name": "last", "task": "add", "params": {"a": 1, "b": 2}, "after": ["each"]},
+        ],
+    )
+    [submission] = of_kind(spans, SpanKind.PRODUCER)
+    [first], [last] = of_step(spans, "first"), of_step(spans, "last")
+    items = of_step(spans, "each")
+    assert {(span.attributes or {})["hwqueue.item"] for span in items} == {0, 1}
+    assert [linked(span) for span in items] == [[own_id(submission), own_id(first)]] * 2
+    assert linked(last) == [own_id(submission)]
+
+
+async def test_a_run_is_a_span_of_its_submission_from_there_to_its_end(
+    client: AsyncClient, dsn: str, spans: InMemorySpanExporter
+) -> None:
+    """One of the workers sends it, once; a run that failed is an error."""
+    spec = {"name": "whole", "queue": QUEUE, "steps": [{"name": "a", "task": "flaky"}]}
+    good = await client.submit_spec(spec)
+    spec["steps"] = [{"name": "a", "task": "flaky", "options": {"max_attempts": 1}}]
+    bad = await client.submit_spec(spec)
+    quick = timedelta(seconds=0.1)
+    async with worker(dsn, reap_interval=quick), worker(dsn, name="two", reap_interval=quick):
+        for run in (good, bad):
+            await client.wait_for_run(run.run_id, timeout=timedelta(seconds=60))
+        await until(lambda: len(of_kind(spans, SpanKind.INTERNAL)) == 2)
+    submissions = {span.context.span_id: span for span in of_kind(spans, SpanKind.PRODUCER)}
+    for run, code in ((good, StatusCode.UNSET), (bad, StatusCode.ERROR)):
+        found = await client.get_workflow_run(run.run_id)
+        [span] = [
+            span
+            for span in of_kind(spans, SpanKind.INTERNAL)
+            if (span.attributes or {})["hwqueue.run_id"] == str(run.run_id)
+        ]
+        assert span.name == "run whole"
+        assert span.attributes is not None
+        assert span.attributes["hwqueue.outcome"] == found.state
+        assert span.status.status_code is code
+        assert span.parent is not None
+        assert span.parent.span_id in submissions
+        assert span.context.trace_id == span.parent.trace_id
+        assert found.finished_at is not None
+        assert span.start_time == micros(found.submitted_at)
+        assert span.end_time == micros(found.finished_at)
+    assert await client.take_ended_runs() == []
+
+
+def micros(at: datetime) -> int:
+    """Nanoseconds since 1970, as spans have them."""
+    return round(at.timestamp() * 1_000_000) * 1000
+
+
+async def test_a_step_of_a_run_that_was_not_traced_is_linked_to_nothing(
+    client: AsyncClient, dsn: str, spans: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its headers stay as they are, and nobody is handed its end."""
+    sums = {"task": "add", "params": {"a": 1, "b": 2}}
+    steps = [{"name": "one", **sums}, {"name": "two", **sums, "after": ["one"]}]
+    with monkeypatch.context() as patch:
+        patch.setattr(tracing, "_PROPAGATOR", None)
+        run = await client.submit_spec({"name": "dark", "queue": QUEUE, "steps": steps})
+    async with worker(dsn):
+        await client.wait_for_run(run.run_id, timeout=timedelta(seconds=60))
+    assert [linked(span) for span in of_kind(spans, SpanKind.CONSUMER)] == [[], []]
+    assert await client.take_ended_runs() == []
 
 
 def test_without_a_provider_nothing_is_sent(dsn: str) -> None:

@@ -50,7 +50,8 @@ async def test_a_handler_goes_on_behind_its_steps(
     caplog.set_level(logging.INFO, "hwqueue.worker")
     lease_id = (await client.spawn_lease(QUEUE, task, {"folder": str(tmp_path)})).lease_id
     async with worker(dsn, app):
-        await in_state(client, lease_id, LeaseState.SCHEDULED)
+        waiting = await in_state(client, lease_id, LeaseState.SCHEDULED)
+        assert waiting.placement["prefer"], "the node that it was on"
         sent = await client.signal_lease(lease_id, "packed", {"by": "ann"}, key="k")
         assert sent.created
         lease = await ended(client, lease_id)
@@ -62,6 +63,23 @@ async def test_a_handler_goes_on_behind_its_steps(
     assert said.endswith("is suspended, waits for signal 'packed', 1 h at most")
     names = {one.name for one in await client.lease_checkpoints(lease_id)}
     assert names == {"charge", "charge#2", "packed"}
+
+
+@pytest.mark.parametrize("task", ["flaky", "flaky-process", "flaky-async", "flaky-async-process"])
+async def test_a_step_is_called_again_within_its_attempt(
+    client: AsyncClient, dsn: str, tmp_path: Path, task: str
+) -> None:
+    lease_id = (await client.spawn_lease(QUEUE, task, {"folder": str(tmp_path)})).lease_id
+    async with worker(dsn, app):
+        lease = await ended(client, lease_id)
+    assert (lease.result, lease.attempt, lease.attempts) == ("done", 1, ())
+    assert lines(tmp_path) == ["busy"] * 3
+    told = await client.lease_logs(lease_id)
+    assert [(one.level, one.fields) for one in told] == [
+        ("warning", {"step": "ask", "calls": 1}),
+        ("warning", {"step": "ask", "calls": 2}),
+    ]
+    assert told[0].message.endswith("ConnectionError: busy")
 
 
 @pytest.mark.parametrize("task", ["order", "order-async-process"])

@@ -97,8 +97,25 @@ def test_the_dashboard_shows_what_there_is() -> None:
     for expression in expressions:
         assert NAME.search(expression), expression
         assert not unknown(expression), expression
-    assert "definition" in dashboard["templating"]["list"][1]
-    assert not unknown(dashboard["templating"]["list"][1]["definition"])
+    variables = {one["name"]: one for one in dashboard["templating"]["list"]}
+    for name in ("queue", "workflow"):
+        assert NAME.search(variables[name]["definition"])
+        assert not unknown(variables[name]["definition"])
+    used = set(re.findall(r"\$(\w+)", " ".join(expressions)))
+    assert used <= variables.keys() | {"__rate_interval"}
+    shown = {name for expression in expressions for name in NAME.findall(expression)}
+    left_out = {metric.name for metric in METRICS if "_workflow_" in metric.name} - {
+        name.removesuffix("_bucket") for name in shown
+    }
+    assert left_out == {"hwqueue_workflow_arrivals"}  # its age tells more
+    places = [panel["gridPos"] for panel in dashboard["panels"]]
+    taken = [
+        (x, y)
+        for place in places
+        for x in range(place["x"], place["x"] + place["w"])
+        for y in range(place["y"], place["y"] + place["h"])
+    ]
+    assert len(taken) == len(set(taken))
 
 
 def test_alerts_ask_for_what_there_is_and_say_what_to_do() -> None:

@@ -48,6 +48,11 @@ def script_errors(script: str) -> list[str]:
             errors.append("an index cannot be built concurrently inside the upgrade's transaction")
     if re.search(r"\b(select|perform|call)\s+(\S+\s+from\s+)?hwqueue\.\w+\s*\(", script, re.I):
         errors.append("a revision must not call functions: it may run before they exist")
+    errors += [
+        f"line {number} is wider than {MAX_WIDTH} columns"
+        for number, line in enumerate(script.split("\n"), 1)
+        if len(line) > MAX_WIDTH
+    ]
     return errors
 
 
@@ -72,6 +77,7 @@ def test_revisions_say_why_and_how_long(path: Path) -> None:
         "create index concurrently i on hwqueue.queue (name)",
         "select hwqueue.create_queue('x')",
         "commit",
+        "comment on table hwqueue.queue is '" + "x" * MAX_WIDTH + "'",
     ],
 )
 def test_the_rule_for_revisions_can_fail(script: str) -> None:

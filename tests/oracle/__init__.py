@@ -14,5 +14,6 @@ disagree, one of them misreads the grammar, and a test fails.
     taints       taints and tolerations
     occupancy    toward, away and its symmetry, preferences about leases; may_run and broken_now
     spread       max_skew, max_per_domain, percent targets
+    workflows    how steps of runs end, by their leases and parents; what a retry runs again
     tables       nodes and claims as the database holds them
 """

@@ -194,6 +194,7 @@ CHANGES: dict[str, Callable[[Flow], Any]] = {
     "list_workflow_steps": lambda flow: flow.steps(),
     "get_run_workflow": lambda flow: flow.calls.rows("get_run_workflow", run=flow.run),
     "list_step_details": lambda flow: flow.calls.rows("list_step_details", run=flow.run),
+    "list_run_signals": lambda flow: flow.calls.rows("list_run_signals", run=flow.run),
     "summarise_runs": lambda flow: flow.calls.rows("summarise_runs", run_ids=[flow.run]),
     "pause": lambda flow: flow.calls.rows("pause_workflow_run", run=flow.run),
     "cancel": lambda flow: flow.calls.rows("cancel_workflow_run", run=flow.run),
@@ -337,3 +338,24 @@ def test_metrics_read_open_runs_alone(api: Api) -> None:
     assert work.whole_table_scans("run", "arrival") == []
     assert work.rows_read("run") <= open_runs + ROWS
     assert work.rows_read("arrival") <= 10_001
+
+
+def test_a_page_of_items_is_read_by_key(api: Api) -> None:
+    """Behind an item: what is before it costs nothing. By state: up to the last one of the page."""
+    flow = Flow(api, [each("m", list(range(WIDE)), max_parallel=WIDE, tolerate=WIDE)])
+    api.rows("advance_workflows")
+    claims = flow.items()
+    failed = [claims.pop(number) for number in (200, 210)]
+    for claim in failed:
+        fail(api, claim)
+    finish_all(api, claims.values())
+    with explained(api.conn) as work:
+        rows = api.rows("step_results", run=flow.run, step="m", after=WIDE - 50, limit=LIMIT)
+    assert [row["item"] for row in rows] == list(range(WIDE - 49, WIDE - 49 + LIMIT))
+    read = {table: work.rows_read(table) for table in ("lease", "outcome", "node", "claim")}
+    assert max(read.values()) <= 2 * LIMIT + 1, read
+    with explained(api.conn) as work:
+        rows = api.rows("step_results", run=flow.run, step="m", after=199, state="failed", limit=2)
+    assert [row["item"] for row in rows] == [200, 210]
+    read = {table: work.rows_read(table) for table in ("lease", "outcome", "node", "claim")}
+    assert max(read.values()) <= 20, read

@@ -12,6 +12,7 @@ import pytest
 
 from hwqueue.testing import Clock
 from tests.direct import Direct
+from tests.flows import Flow
 from tests.patience import looks
 from tests.races.cluster import QUEUE, register
 from tests.races.interleave import TIMEOUT, interleave
@@ -25,6 +26,10 @@ COUNTED = """
   from hwqueue.throughput(p_minutes => 1440)
 """
 ENDS = ("completed", "failed", "expired", "cancelled", "claims")
+RUNS = """
+  select workflow, outcome, (select sum(c) from unnest(counts) c)::int, seconds
+  from hwqueue.run_total order by workflow, outcome
+"""
 NOT_BEYOND = """
   select counted_to <= %s from hwqueue.reap_cursor order by version desc limit 1
 """
@@ -77,6 +82,29 @@ def test_a_settlement_that_is_committed_late(
     clock.advance(SECOND)
     count_all(conn)
     assert counted(conn)["completed"] == 3
+
+
+def test_a_run_whose_end_is_committed_late(
+    conn: psycopg.Connection, dsn: str, clock: Clock
+) -> None:
+    """The signal that ends it settles no lease; the count does not pass it all the same."""
+    clock.freeze()
+    flow = Flow(Direct(conn), [{"name": "approve", "kind": "wait", "signal": "ok"}])
+    with interleave(dsn) as actor:
+        writer = actor()
+        clock.advance(SECOND)
+        writer.begin()
+        writer.direct.rows("signal_workflow_run", run=flow.run, name="ok")
+        ended_at = clock.now()
+        for _ in range(5):
+            clock.advance(SECOND)
+            flow.calls.rows("reap")
+            assert conn.execute(NOT_BEYOND, [ended_at]).fetchall() == [(True,)]
+        assert conn.execute(RUNS).fetchall() == []
+        writer.commit()
+    clock.advance(SECOND)
+    count_all(conn)
+    assert conn.execute(RUNS).fetchall() == [(flow.queue, "completed", 1, 1.0)]
 
 
 def test_many_minutes_at_once(conn: psycopg.Connection, clock: Clock) -> None:

@@ -35,9 +35,9 @@ def held(claim: Row) -> dict[str, Any]:
     return {"lease": claim["lease_id"], "token": claim["claim_token"]}
 
 
-def suspend(conn: psycopg.Connection[Any], claim: Row) -> str:
+def suspend(conn: psycopg.Connection[Any], claim: Row, near: str | None = None) -> str:
     """Wait for the signal."""
-    state = Calls(conn).value("suspend_lease", **held(claim), signal="packed")
+    state = Calls(conn).value("suspend_lease", **held(claim), signal="packed", near=near)
     assert isinstance(state, str)
     return state
 
@@ -55,13 +55,14 @@ def save(conn: psycopg.Connection[Any], claim: Row) -> None:
     Calls(conn).value("save_checkpoint", **held(claim), name="charge", state=Jsonb(1))
 
 
+@pytest.mark.parametrize("near", [None, "self"])
 def test_a_signal_that_waits_for_a_suspension_wakes_the_lease(
-    conn: psycopg.Connection, dsn: str, claim: Row
+    conn: psycopg.Connection, dsn: str, claim: Row, near: str | None
 ) -> None:
     with interleave(dsn) as actor:
         worker, sender = actor(), actor()
         worker.begin()
-        assert suspend(worker.conn, claim) == "scheduled"
+        assert suspend(worker.conn, claim, near) == "scheduled"
         sent = sender.start(lambda _d: signal(sender.conn, claim))
         sender.wait_until_blocked_by(worker)
         worker.commit()
@@ -69,18 +70,38 @@ def test_a_signal_that_waits_for_a_suspension_wakes_the_lease(
     assert Direct(conn).lease(claim["lease_id"])["state"] == "pending"
 
 
+@pytest.mark.parametrize("near", [None, "self"])
 def test_a_suspension_that_waits_for_a_signal_finds_it(
-    conn: psycopg.Connection, dsn: str, claim: Row
+    conn: psycopg.Connection, dsn: str, claim: Row, near: str | None
 ) -> None:
     with interleave(dsn) as actor:
         worker, sender = actor(), actor()
         sender.begin()
         assert signal(sender.conn, claim) == "claimed"
-        suspended = worker.start(lambda _d: suspend(worker.conn, claim))
+        suspended = worker.start(lambda _d: suspend(worker.conn, claim, near))
         worker.wait_until_blocked_by(sender)
         sender.commit()
         assert suspended.result(TIMEOUT) == "pending"
-    assert Direct(conn).lease(claim["lease_id"])["state"] == "pending"
+    lease = Direct(conn).lease(claim["lease_id"])
+    assert (lease["state"], "prefer" in lease["placement"]) == ("pending", near is not None)
+
+
+def test_suspensions_near_one_node_do_not_wait_for_the_class(
+    conn: psycopg.Connection, dsn: str, node: tuple[UUID, int], claim: Row
+) -> None:
+    """Both find no class that prefers it: each writes its own."""
+    direct = Direct(conn)
+    direct.spawn(QUEUE, {"max_attempts": 3})
+    [other] = direct.claim(QUEUE, *node)
+    with interleave(dsn) as actor:
+        one, two = actor(), actor()
+        one.begin()
+        assert suspend(one.conn, claim, "self") == "scheduled"
+        assert suspend(two.conn, other, "self") == "scheduled"
+        one.commit()
+    placements = [direct.lease(row["lease_id"])["placement"] for row in (claim, other)]
+    assert placements[0] == placements[1]
+    assert placements[0]["prefer"]
 
 
 def test_a_signal_to_a_waiting_lease_keeps_it_from_being_claimed_meanwhile(

@@ -235,3 +235,53 @@ def test_a_run_is_cancelled_beside_an_item_that_stays_open(calls: Calls, four: l
     fail(calls, claims[0])
     calls.rows("advance_workflows")
     assert flow.state == "cancelled"
+
+
+def test_maps_near_the_items_of_one_map_do_not_wait_for_the_class(
+    calls: Calls, four: list[Actor]
+) -> None:
+    """Both spawn items near those of the first map: each writes the classes of the places."""
+    asked = {"step": "load", "mode": "require", "match": "item"}
+    steps = [each("load", [1, 2]), step("b", "load"), step("c", "load")]
+    for name, after in (("d", "b"), ("e", "c")):
+        steps.append(each(name, [1, 2], after=[after], near=asked) | {"task": "use"})
+    flow = Flow(calls, steps)
+    for claim in flow.items().values():
+        flow.settle(claim)
+    calls.rows("advance_workflows")
+    claimed = [on_a_node_of_its_own(flow, number) for number in range(2)]
+    assert [claim["headers"]["step"] for _, claim in claimed] == ["b", "c"]
+    for (node, claim), actor in zip(claimed, four[:2], strict=True):
+        actor.begin()
+        actor.direct.rows("settle_and_claim", settle=[settlement(claim)], qty=0, **node)
+    for actor, name in zip(four[:2], ("d", "e"), strict=True):
+        actor.commit()
+        assert [row["headers"]["step"] for row in flow.items().values()] == [name, name]
+    leases = calls.rows("list_leases", filter={"queue": flow.queue, "task": "use"})
+    assert len({str(row["placement"]) for row in leases}) == 1
+
+
+def test_a_retry_that_is_open_does_not_hold_up_items_near_others(
+    calls: Calls, four: list[Actor]
+) -> None:
+    """The places of items are read without a lock, so what another session holds is no matter."""
+    asked = {"step": "load", "mode": "require", "match": "item"}
+    use = each("use", [1, 2], after=["load"], near=asked, max_parallel=1)
+    flow = Flow(calls, [each("load", [1, 2]), use])
+    for claim in flow.items().values():
+        flow.settle(claim)
+    calls.rows("advance_workflows")
+    [(number, claim)] = flow.items().items()
+    loaded = calls.rows("list_leases", filter={"queue": flow.queue, "task": "load"})
+    one = four[0]
+    one.begin()
+    for row in loaded:
+        one.direct.conn.execute(
+            "select from hwqueue.outcome where lease_id = %s for update", [row["lease_id"]]
+        )
+    flow.settle(claim)
+    [(second, claim)] = flow.items().items()
+    assert (number, second) == (0, 1)
+    flow.settle(claim)
+    assert flow.state == "completed"
+    one.commit()

@@ -44,6 +44,7 @@ BODIES: dict[str, Any] = {
     "/api/v1/leases/{lease_id}": {"priority": 2},
     "/api/v1/workflows": {"name": "flow", "steps": [{"name": "a", "task": "t"}]},
     "/api/v1/workflows/{workflow}/runs": {"input": {}},
+    "/api/v1/workflows/check": {"spec": {"name": "flow", "steps": [{"name": "a", "task": "t"}]}},
     "/api/v1/runs": {"spec": {"name": "flow", "steps": [{"name": "a", "task": "t"}]}},
 }
 BULK: dict[str, Any] = {

@@ -91,6 +91,17 @@ async def test_an_idempotency_key_submits_once(http: Http, queue: str) -> None:
     assert ok(await http.post(url, json={}, headers={"Idempotency-Key": "named"}))["run_id"] == run
 
 
+async def test_a_run_is_pinned_to_a_version(http: Http, queue: str) -> None:
+    body: dict[str, Any] = {"spec": spec_of(queue, pin_version=True)}
+    found = problem(await http.post(RUNS, json=body), 422, "QHA01")
+    assert found["field"] == "options.app_version"
+    body["options"] = {"app_version": "2.4"}
+    run = ok(await http.post(RUNS, json=body), 201)["run_id"]
+    first = ok(await http.get(f"{RUNS}/{run}/steps"))["items"][0]
+    assert first["placement"]["require"][0]["label"] == "app_version"
+    assert first["came_from"]["require"] == [["version"]]
+
+
 async def test_what_is_refused(http: Http, queue: str) -> None:
     circle = [{"name": "a", "task": "t", "after": "b"}, {"name": "b", "task": "t", "after": "a"}]
     found = problem(await http.post(WORKFLOWS, json={"name": "x", "steps": circle}), 422, "QHF02")
@@ -120,6 +131,18 @@ async def test_a_run_id_of_ones_own(http: Http, queue: str) -> None:
     assert ok(await http.post(RUNS, json=body), 201)["run_id"] == own
     problem(await http.post(RUNS, json=body), 422, "QHA01")
     assert ok(await http.get(f"{RUNS}/{own}"))["deadline"].startswith("2100-01-01T00:00:00")
+
+
+async def test_a_run_for_later(http: Http, queue: str) -> None:
+    at = "2100-01-01T00:00:00Z"
+    for options in ({"available_at": at}, {"delay": 3600}):
+        run = await submitted(http, queue, options=options)
+        step = ok(await http.get(f"{run}/steps"))["items"][0]
+        assert step["lease_state"] == "scheduled"
+        lease = ok(await http.get(f"{V1}/leases/{step['lease_id']}"))
+        assert lease["available_at"].startswith("2100-01-01T00:00:00") is ("delay" not in options)
+    both = {"spec": spec_of(queue), "options": {"available_at": at, "delay": 1}}
+    assert problem(await http.post(RUNS, json=both), 422, "QHA01")["field"] == "options.delay"
 
 
 async def test_signals(http: Http, queue: str) -> None:
@@ -160,6 +183,37 @@ async def test_changes(http: Http, sql: Client, queue: str) -> None:
         "state": "running",
     }
     assert ok(await http.get(run))["input"] == {"n": 9}
+
+
+async def test_items_come_in_pages(http: Http, sql: Client, queue: str) -> None:
+    items = {"name": "m", "kind": "map", "task": "t", "over": [1, 2, 3], "tolerate": 3}
+    body = {"spec": {"name": queue, "queue": queue, "steps": [items]}}
+    run = f"{RUNS}/{ok(await http.post(RUNS, json=body), 201)['run_id']}"
+    settle(sql, queue)
+    settle(sql, queue, fails=True)
+    url = f"{run}/steps/m/results"
+    first = await http.get(url, params={"limit": 2})
+    page = ok(first)
+    assert [(each["item"], each["state"]) for each in page["items"]] == [
+        (0, "completed"),
+        (1, "failed"),
+    ]
+    done, broken = page["items"]
+    assert (done["result"], done["attempt"], done["lease_state"]) == ({"done": 1}, 1, "completed")
+    assert done["node_name"] == f"n-{done['node_id']}"
+    assert done["claimed_at"] <= done["finished_at"]
+    assert ok(await http.get(f"{V1}/leases/{broken['lease_id']}"))["error"] == broken["error"]
+    follow = first.headers["link"].partition("<")[2].partition(">")[0]
+    last = ok(await http.get(follow))
+    assert (page["next"], last["next"]) == ("1", None)
+    assert [(each["item"], each["lease_state"]) for each in last["items"]] == [(2, "pending")]
+    failed = ok(await http.get(url, params={"state": "failed"}))["items"]
+    assert [each["item"] for each in failed] == [1]
+    [itself] = ok(await http.get(url, params={"after": -2}))["items"]
+    assert (itself["item"], itself["state"], itself["lease_id"]) == (-1, "running", None)
+    problem(await http.get(f"{run}/steps/none/results"), 422, "QHF06")
+    problem(await http.get(f"{RUNS}/{uuid4()}/steps/m/results"), 404, "QHF03")
+    problem(await http.get(url, params={"state": "pending"}), 422, "QHA01")
 
 
 async def test_pages_and_filters(http: Http, sql: Client, queue: str) -> None:
@@ -203,12 +257,69 @@ async def test_nothing_new_is_304(http: Http, sql: Client, queue: str) -> None:
     assert ok(await http.get(run, headers=tag))["state"] == "paused"
 
 
+async def test_a_dry_run_says_where_steps_could_run(http: Http, sql: Client, queue: str) -> None:
+    sql.register_node(uuid4(), NodeSpec(name=f"n-{queue}", instance_id="1", labels={"own": queue}))
+    steps = [
+        {"name": "a", "task": "first", "affinity_tags": {"own": queue}},
+        {"name": "b", "task": "second", "affinity_tags": {"own": f"no-{queue}"}},
+    ]
+    body: dict[str, Any] = {"spec": {"name": queue, "queue": queue, "steps": steps}}
+    url = f"{WORKFLOWS}/check"
+    there, nowhere = ok(await http.post(url, json=body))["items"]
+    assert (there["step"], there["code"], there["nodes_free"]) == ("a", "ready", 1)
+    assert (nowhere["nodes_matching"], nowhere["permanent"]) == (0, True)
+    assert nowhere["came_from"] == {"require": [["step"]]}
+    asks = body | {"options": {"affinity_tags": {"zone": "none"}}}
+    asked = ok(await http.post(url, json=asks))["items"][0]
+    assert asked["nodes_matching"] == 0
+    assert asked["came_from"] == {"require": [["step"], ["submission"]]}
+    refused = body | {"options": {"affinity_tags": {"own": "x"}}}
+    problem(await http.post(url, json=refused), 422, "QHC04")
+    problem(await http.post(url, json={"spec": "none"}), 404, "QHF01")
+    ok(await http.post(WORKFLOWS, json=body["spec"]), 201)
+    named = ok(await http.post(url, json={"spec": queue, "options": {"version": 1}}))["items"]
+    assert [each["step"] for each in named] == ["a", "b"]
+    assert ok(await http.get(RUNS, params={"workflow": queue}))["items"] == []
+
+
+async def test_a_dry_run_is_of_the_tenant_of_its_token(
+    guarded: Http, token: Token, queue: str
+) -> None:
+    film, viewer = token("producer", "film"), token("viewer")
+    body: dict[str, Any] = {"spec": spec_of(queue)}
+    url = f"{WORKFLOWS}/check"
+    assert len(ok(await guarded.post(url, json=body, headers=film))["items"]) == 2
+    other = body | {"options": {"tenant": "games"}}
+    problem(await guarded.post(url, json=other, headers=film), 403)
+    problem(await guarded.post(url, json=body, headers=viewer), 403)
+
+
+async def test_nested_runs_are_filtered(http: Http, sql: Client, queue: str) -> None:
+    ok(await http.post(WORKFLOWS, json=spec_of(queue)), 201)
+    steps = [{"name": "n", "kind": "workflow", "workflow": queue}]
+    body = {"spec": {"name": f"{queue}-above", "queue": queue, "steps": steps}}
+    above = ok(await http.post(RUNS, json=body), 201)["run_id"]
+    sql.advance_workflows()
+
+    async def listed(**params: Any) -> list[str]:
+        return [each["run_id"] for each in ok(await http.get(RUNS, params=params))["items"]]
+
+    [nested] = await listed(parent_run_id=above)
+    assert await listed(root_run_id=above) == [nested]
+    assert await listed(workflow=queue, is_nested=True) == [nested]
+    assert await listed(workflow=queue, is_nested=False) == []
+    assert await listed(root_run_id=nested) == []
+
+
 async def test_runs_belong_to_tenants(guarded: Http, token: Token, queue: str) -> None:
     film, games = token("producer", "film"), token("producer", "games")
     body: dict[str, Any] = {"spec": spec_of(queue)}
     run = f"{RUNS}/{ok(await guarded.post(RUNS, json=body, headers=film), 201)['run_id']}"
     assert ok(await guarded.get(run, headers=film))["tenant"] == "film"
     problem(await guarded.get(run, headers=games), 404, "QHF03")
+    results = f"{run}/steps/a/results"
+    assert len(ok(await guarded.get(results, headers=film))["items"]) == 1
+    problem(await guarded.get(results, headers=games), 404, "QHF03")
     problem(await guarded.post(f"{run}/cancel", headers=games), 404, "QHF03")
     assert ok(await guarded.get(RUNS, headers=games))["items"] == []
     other = body | {"options": {"tenant": "film"}}

@@ -10,6 +10,8 @@ from hwqueue.testing import Clock
 from tests.calls import TASK, Row
 from tests.sql.api import GENERATION, NOBODY, Api, Node, beat, token
 
+pytestmark = pytest.mark.thorough
+
 GPU = [str(uuid4()) for _ in range(3)]
 DEVICES = [{"resource_id": gpu, "model": "T4"} for gpu in GPU]
 

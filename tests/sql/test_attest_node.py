@@ -11,6 +11,8 @@ from tests.direct import Direct
 from tests.sql.api import NOBODY, Api, Node
 from tests.sql.placed import codes, reasons, running_placed, spawn_placed, stop, verdict
 
+pytestmark = pytest.mark.thorough
+
 PROD = [{"trust": "acme.prod"}]
 A, B = {"trust": "a"}, {"trust": "b"}
 X = {"label": "x", "op": "exists"}

@@ -13,6 +13,8 @@ import pytest
 from tests.calls import TASK, Row
 from tests.sql.api import Api, nested, raw, refusing
 
+pytestmark = pytest.mark.thorough
+
 ID = str(uuid4())
 OTHER = str(uuid4())
 LONG = "x" * 2000

@@ -5,6 +5,8 @@ import pytest
 from tests.calls import Row
 from tests.sql.api import Api
 
+pytestmark = pytest.mark.thorough
+
 REFUSED = [
     r"(?=a)b",
     r"[\]]?(?=a)b[x]?",

@@ -13,7 +13,7 @@ from tests.sql.api import Api, token
 from tests.sql.warm import WarmApi
 
 
-@pytest.fixture(params=["cold", "warm"])
+@pytest.fixture(params=[pytest.param("cold", marks=pytest.mark.thorough), "warm"])
 def api(request: pytest.FixtureRequest, conn: psycopg.Connection) -> Api:
     """Nodes at their first claim, and such as have claimed from the queue before."""
     return Api(conn) if request.param == "cold" else WarmApi(conn)

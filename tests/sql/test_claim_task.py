@@ -11,7 +11,13 @@ from tests.sql.api import GENERATION, NOBODY, Api, token
 from tests.sql.warm import WarmApi
 
 
-@pytest.fixture(params=["cold", "warm", "marked"])
+@pytest.fixture(
+    params=[
+        pytest.param("cold", marks=pytest.mark.thorough),
+        "warm",
+        pytest.param("marked", marks=pytest.mark.thorough),
+    ]
+)
 def api(request: pytest.FixtureRequest, conn: psycopg.Connection) -> Api:
     """Nodes at their first claim, and such as have claimed before; from where a mark is, too."""
     if request.param == "marked":

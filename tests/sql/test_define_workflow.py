@@ -122,7 +122,12 @@ def test_options_of_a_step_without_a_lease_are_refused(api: Api) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [{"kind": "sleep", "for": 1}, {"kind": "map", "task": "t", "over": []}]
+    "kind",
+    [
+        {"kind": "sleep", "for": 1},
+        {"kind": "wait", "signal": "x"},
+        {"kind": "workflow", "workflow": "x"},
+    ],
 )
 def test_a_step_near_one_without_a_lease_is_refused(api: Api, kind: Row) -> None:
     steps = [{"name": "a", **kind}, step("b", "a", near={"step": "a"})]
@@ -254,6 +259,42 @@ def test_a_submission_that_contradicts_its_workflow(api: Api) -> None:
     assert refusal.detail["level"] == ["workflow", "submission"]
     run = api.row("submit_spec", spec=given, options=wrong | {"affinity": "override"})
     assert placements(api, run) == {"a": {"gpu": [False]}}
+
+
+NO_GPU = {"affinity_tags": {"gpu": False}}
+
+
+@pytest.mark.parametrize(
+    ("asked", "options", "level"),
+    [
+        (({}, {"gpu": True}), NO_GPU, ["submission", "step"]),
+        (({"zone": "a"}, {"gpu": True}), NO_GPU, ["submission", "step"]),
+        (({"gpu": False}, {"gpu": True}), {"affinity_tags": {"zone": "a"}}, ["workflow", "step"]),
+        (
+            ({"gpu": True}, {"gpu": True}),
+            NO_GPU | {"affinity": "replace"},
+            ["submission", "step"],
+        ),
+        (({"gpu": True}, {}), {"steps": {"a": NO_GPU}}, ["workflow", "submission"]),
+        (({}, {"gpu": True}), {"steps": {"a": NO_GPU}}, ["step", "submission"]),
+        (
+            ({}, {}),
+            {
+                "placement": {"require": [{"tags": {"gpu": True}}]},
+                "steps": {"a": {"placement": {"require": [{"tags": {"gpu": False}}]}}},
+            },
+            ["submission", "submission"],
+        ),
+    ],
+)
+@pytest.mark.parametrize("call", ["submit_spec", "check_workflow"])
+def test_a_contradiction_names_the_level_that_asks(
+    api: Api, call: str, asked: tuple[Row, Row], options: Row, level: list[str]
+) -> None:
+    of_workflow, of_step = asked
+    given = spec(step("a", affinity_tags=of_step), queue=api.queue(), affinity_tags=of_workflow)
+    refusal = api.refused("QHC04", call, spec=given, options=options)
+    assert refusal.detail["level"] == level
 
 
 def test_resources_are_overridden_as_a_whole(api: Api) -> None:

@@ -14,7 +14,7 @@ from tests.sql.gang_event_cases import GANG_CASES
 from tests.unit.test_event_codes import codes_in_sql
 
 CASES = event_cases.CASES | GANG_CASES
-NOT_YET = pytest.mark.xfail(reason="assemble_gang writes no event", strict=True)
+pytestmark = pytest.mark.thorough
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def of_queue(queue: str, events: list[Row]) -> list[Row]:
 
 @pytest.mark.parametrize(
     "code",
-    [pytest.param(code, marks=NOT_YET if code == "gang_reserved" else ()) for code in CASES],
+    list(CASES),
 )
 def test_each_is_told_once(stage: Stage, code: str) -> None:
     before = newest(stage.api)

@@ -8,6 +8,8 @@ import pytest
 
 from hwqueue.testing import Clock
 from tests.calls import Row
+from tests.flows import Flow, each, step
+from tests.nests import nested
 from tests.sql.api import NOBODY, Api, token
 from tests.sql.explained import actions, clear, codes, explain, explain_class, funnel, label, near
 
@@ -384,6 +386,60 @@ def test_it_does_not_wait_for_a_better_node_that_is_free(api: Api) -> None:
     placement = {"prefer": [{"weight": 1, "when": {"node": str(best.node_id)}}]}
     found = explain(api, api.spawn(api.queue(), placement=placement))
     assert (found["code"], found["nodes_free"]) == ("ready", 2)
+
+
+def test_the_lease_of_a_step_says_what_released_it(api: Api, clock: Clock) -> None:
+    pair = ["left", "right"]
+    flow = Flow(
+        api,
+        [
+            step("fetch"),
+            *(step(name, "fetch") for name in pair),
+            step("both", *pair),
+            step("any", *pair, join="any"),
+            each("score", [1, 2], after=pair),
+            step("tell", **{"finally": "ended"}),
+        ],
+    )
+
+    def released(claim: Row) -> Any:
+        return explain(api, claim["lease_id"])["released"]
+
+    clock.advance(timedelta(seconds=5))
+    fetch = flow.claims()["fetch"]
+    assert released(fetch) == f"released 5 s ago by the submission of run {flow.run}"
+    flow.settle(fetch)
+    clock.advance(timedelta(minutes=3))
+    claims = flow.claims()
+    assert released(claims["left"]) == f"released 3 min ago by step fetch of run {flow.run}"
+    flow.settle(claims["right"])
+    clock.advance(timedelta(seconds=10))
+    flow.settle(claims["left"])
+    clock.advance(timedelta(seconds=2))
+    steps = flow.items()
+    after = f"by step left of run {flow.run}, after step right"
+    assert released(steps["both"]) == f"released 2 s ago {after}"
+    assert released(steps["any"]) == f"released 12 s ago by step right of run {flow.run}"
+    assert released(steps[1]) == f"item 1 of step score, released 2 s ago {after}"
+    for claim in steps.values():
+        flow.settle(claim)
+    assert released(fetch) == f"released 3 min ago by the submission of run {flow.run}"
+    [tell] = flow.claims().values()
+    assert released(tell) == f"released by the end of all other steps of run {flow.run}"
+    assert explain(api, api.spawn(api.queue()))["released"] is None
+
+
+def test_a_nested_lease_names_the_run_that_it_is_a_step_of(api: Api) -> None:
+    below = f"below-{uuid4().hex[:8]}"
+    queue = api.queue()
+    api.row("define_workflow", spec={"name": below, "queue": queue, "steps": [step("a")]})
+    flow = Flow(api, [nested("load", below)])
+    api.rows("advance_workflows")
+    run = flow.steps()["load"]["nested_run_id"]
+    [a] = api.rows("list_workflow_steps", run=run)
+    assert explain(api, a["lease_id"])["released"].endswith(
+        f"by the submission of run {run}, a step of run {flow.run}"
+    )
 
 
 def test_nothing_is_changed(api: Api) -> None:

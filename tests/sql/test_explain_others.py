@@ -12,6 +12,8 @@ from tests.patience import looks
 from tests.sql.api import Api, Node, token
 from tests.sql.explained import actions, clear, codes, explain, funnel, label, near, put_in_force
 
+pytestmark = pytest.mark.thorough
+
 WEB: Row = {"labels": {"app": "web"}}
 
 

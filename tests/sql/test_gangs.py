@@ -512,6 +512,64 @@ def test_bad_gangs(api: Api, field: str, members: Any, options: Row) -> None:
     assert refusal.field == field
 
 
+def test_why_a_member_waits(api: Api, racks: list[Node]) -> None:
+    queue = api.queue()
+    gang_id = spawn(api, queue, 4, GPU, together=["rack", "label:zone"])
+    [lease, *_] = leases(api, gang_id)
+
+    def said() -> str:
+        headline = api.row("explain_lease", lease=lease)["headline"]
+        assert isinstance(headline, str)
+        return headline
+
+    assert said() == f"waits for gang {gang_id} of 4: upkeep looks for room about once a second"
+    reap(api)
+    assert (
+        said()
+        == f"waits for gang {gang_id} of 4: no rack and no label:zone has room for all of them"
+    )
+    api.rows("cancel_gang", gang=gang_id)
+    assert said() == f"waits for gang {gang_id} of 4: it is being cancelled"
+
+
+def test_members_that_few_nodes_suit_come_first(api: Api, racks: list[Node]) -> None:
+    """The other one fits on both nodes, and must not take the only one for the first."""
+    queue = api.queue()
+    for head in (True, False):
+        api.node(labels={"head": head, "pair": True}, capacity={"cpu_milli": 1000})
+    pair = {"affinity_tags": {"pair": True}, "placement": {"resources": {"cpu_milli": 1000}}}
+    lead = pair | {"affinity_tags": {"pair": True, "head": True}}
+    members = [{"task": "any", "options": pair}, {"task": "lead", "options": lead}]
+    [row, *_] = api.rows("spawn_gang", queue=queue, members=Jsonb(members))
+    reap(api)
+    assert gang(api, row["gang_id"])["state"] == "reserved"
+
+
+def test_a_member_stays_in_its_queue(api: Api, racks: list[Node]) -> None:
+    queue, other = api.queue(), api.queue()
+    gang_id = spawn(api, queue, 9, GPU)
+    [lease, *_] = leases(api, gang_id)
+    refusal = api.refused("QHG03", "update_lease", lease=lease, changes={"queue": other})
+    assert refusal.detail["gang_id"] == str(gang_id)
+    api.rows("update_leases", filter={"queue": queue}, changes={"queue": other})
+    assert {api.lease(one)["queue"] for one in leases(api, gang_id)} == {queue}
+
+
+def test_when_it_started(api: Api, racks: list[Node], clock: Clock) -> None:
+    """Also of a gang that has ended before anybody looked."""
+    queue = api.queue()
+    gang_id = spawn(api, queue, 2, GPU)
+    claims = start(api, racks, queue)
+    started = clock.now()
+    clock.advance(timedelta(seconds=5))
+    for claim in claims:
+        api.rows("complete_lease", **token(claim))
+    reap(api)
+    found = gang(api, gang_id)
+    assert (found["state"], found["started_at"]) == ("completed", started)
+    assert found["place"] is None
+
+
 def test_unknown_gangs(api: Api) -> None:
     for function in ("get_gang", "cancel_gang"):
         api.refused("QHG01", function, gang=uuid4())

@@ -9,6 +9,8 @@ from tests.races.marks import NOWHERE
 from tests.sql.api import Api, Node
 from tests.sql.warm import WarmApi
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture(params=["cold", "warm", "marked"])
 def api(request: pytest.FixtureRequest, conn: psycopg.Connection) -> Api:

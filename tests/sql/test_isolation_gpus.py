@@ -8,6 +8,8 @@ from tests.calls import Row
 from tests.sql.api import Api, Node, token
 from tests.sql.isolation_support import GPU, asking, assigned, devices, run, why
 
+pytestmark = pytest.mark.thorough
+
 PART = "partition_exclusive"
 
 

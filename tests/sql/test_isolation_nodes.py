@@ -19,6 +19,8 @@ from tests.sql.isolation_support import (
     why,
 )
 
+pytestmark = pytest.mark.thorough
+
 ID = str(uuid4())
 PART = {"resource_id": str(uuid4()), "parent_resource_id": ID}
 

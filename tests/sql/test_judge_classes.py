@@ -11,6 +11,8 @@ from psycopg import sql
 from hwqueue.testing import Clock
 from tests.sql.api import Api, Node, token
 
+pytestmark = pytest.mark.thorough
+
 
 def zone(name: str) -> dict[str, Any]:
     """Spawn options that ask for a zone."""

@@ -12,6 +12,8 @@ from tests.fix_db import fresh_database
 from tests.races.interleave import interleave
 from tests.sql.api import Api, Node
 
+pytestmark = pytest.mark.thorough
+
 FEW = 3  # values of a label, beyond which it is left out
 _MOST = """
   create or replace function hwqueue.most_label_values() returns int

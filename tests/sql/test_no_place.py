@@ -9,6 +9,8 @@ from tests.calls import Row
 from tests.sql.api import Api, Node
 from tests.sql.explained import class_of, clear, codes, explain, funnel, near, put_in_force
 
+pytestmark = pytest.mark.thorough
+
 WEB: Row = {"labels": {"app": "web"}}
 SITE = "label:site"
 NO_LABEL = 'the node has no label "site", so it is in no place of that domain'

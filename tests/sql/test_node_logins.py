@@ -14,6 +14,8 @@ from tests.sql.api import Api, Node, beat, completed, refusing, settlement, toke
 from tests.sql.logins import OPERATOR, WORKER, Logins
 from tests.sql.test_roles import MAY_CALL
 
+pytestmark = pytest.mark.thorough
+
 MINUTE = timedelta(minutes=1)
 
 
@@ -119,7 +121,7 @@ FOR_NOBODY = {
     *("reap", "prune", "list_queues", "schema_version", "complete_leases"),
     "compare_tasks",
     "wake_payloads",
-    "advance_workflows",
+    *("advance_workflows", "take_ended_runs"),
     *("step_results", "run_input"),  # of the run of a claim alone: test_step_results.py
     "report_progress",  # leaves out the claims of other logins: test_report_progress.py
     "append_logs",  # as well: test_append_logs.py

@@ -9,6 +9,8 @@ from psycopg.types.json import Jsonb
 from tests.calls import Row
 from tests.sql.api import Api
 
+pytestmark = pytest.mark.thorough
+
 ID = str(uuid4())
 OTHER = str(uuid4())
 WEB: Row = {"exprs": [{"label": "app", "op": "in", "values": ["web"]}]}

@@ -9,6 +9,8 @@ from tests.calls import Row
 from tests.sql.api import Api
 from tests.sql.test_normalise_lease_exprs import normal, refused
 
+pytestmark = pytest.mark.thorough
+
 ID = str(uuid4())
 WEB: Row = {"exprs": [{"label": "app", "op": "in", "values": ["web"]}]}
 

@@ -7,6 +7,8 @@ import pytest
 from tests.calls import Row
 from tests.sql.api import NOBODY, Api, Node, completed, settlement, token
 
+pytestmark = pytest.mark.thorough
+
 NOTHING: list[Row] = []
 NEEDS = {"placement": {"resources": {"cpu_milli": 10}}}
 

@@ -8,6 +8,8 @@ import pytest
 from hwqueue.testing import Clock
 from tests.sql.api import Api
 
+pytestmark = pytest.mark.thorough
+
 DAY = timedelta(days=1)
 SLOTS = 16
 

@@ -13,6 +13,8 @@ from tests.calls import TASK, Row
 from tests.patience import looks
 from tests.sql.api import GENERATION, Api, Node, completed, count_all, refusing, settlement, token
 
+pytestmark = pytest.mark.thorough
+
 MINUTE = timedelta(minutes=1)
 NOTHING = {"retain_completed": 0}
 BROKEN = "select rule, subject from hwqueue.verify_invariants()"

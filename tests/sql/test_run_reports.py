@@ -4,10 +4,22 @@ from datetime import timedelta
 from uuid import uuid4
 
 from hwqueue.testing import Clock
-from tests.flows import Flow, fail, finish, step
+from tests.calls import Row
+from tests.flows import Flow, each, fail, finish, step
 from tests.sql.api import NOBODY, Api
 
 GPU = {"resources": {"gpu": 1}}
+OTHERS: list[Row] = [
+    {"name": "early", "kind": "wait", "signal": "go"},
+    {"name": "any", "kind": "sleep", "for": "1 h", "after": ["a", "b"], "join": "any"},
+    {"name": "all", "kind": "wait", "signal": "x", "after": ["a", "b"], "timeout": "1 h",
+     "on_timeout": "skip"},
+    each("map", [1], after=["b"]),
+    {"name": "nested", "kind": "workflow", "workflow": "below", "after": ["b"],
+     "on_failure": "ignore"},
+    {"name": "late", "kind": "wait", "signal": "y", "after": ["map", "early"]},
+    {"name": "never", "kind": "sleep", "for": "1 h", "after": [{"step": "map", "on": "failed"}]},
+]  # fmt: skip
 
 
 def test_a_run_knows_its_definition_whatever_is_defined_later(api: Api) -> None:
@@ -47,6 +59,80 @@ def test_details_say_when_a_step_was_released_and_claimed(api: Api, clock: Clock
     assert b["released_at"] - start == timedelta(seconds=42)
     assert (b["claimed_at"], b["ended_at"], b["attempts"]) == (None, None, [])
     api.refused("QHF03", "list_step_details", run=NOBODY)
+
+
+def test_details_say_when_a_step_without_a_lease_began(api: Api, clock: Clock) -> None:
+    last = {"name": "last", "kind": "sleep", "for": "9 s", "finally": "ended"}
+    api.row("define_workflow", spec={"name": "below", "steps": [last | {"finally": None}]})
+    flow = Flow(api, [step("a"), step("b", "a"), *OTHERS, last])
+    start = clock.now()
+
+    def times(name: str) -> tuple[float | None, ...]:
+        [row] = [x for x in api.rows("list_step_details", run=flow.run) if x["step"] == name]
+        found = (row["released_at"], row["ended_at"])
+        assert row["claimed_at"] is None
+        return tuple(at and (at - start).total_seconds() for at in found)
+
+    assert times("early") == (0, None)
+    assert [times(name) for name in ("any", "all", "map", "late")] == [(None, None)] * 4
+    clock.advance(timedelta(seconds=10))
+    flow.complete("a")
+    api.rows("advance_workflows")
+    assert times("any") == (10, None)
+    assert times("all") == (None, None)
+    clock.advance(timedelta(seconds=10))
+    flow.complete("b")
+    api.rows("advance_workflows")
+    assert [times(name) for name in ("any", "all", "map")] == [(10, None), (20, None), (20, None)]
+    clock.advance(timedelta(seconds=5))
+    finish(api, flow.items()[0])
+    api.rows("advance_workflows")
+    assert times("map") == (20, 25)
+    clock.advance(timedelta(seconds=5))
+    api.value("skip_step", run=flow.run, step="late")
+    clock.advance(timedelta(seconds=5))
+    api.rows("signal_workflow_run", run=flow.run, name="go")
+    assert (times("early"), times("late")) == ((0, 35), (None, 30))  # late: before its turn
+    clock.advance(timedelta(hours=2))
+    api.rows("reap")
+    assert (times("any"), times("all")) == ((10, 7235), (20, 7235))
+    assert times("never") == (None, 25)
+    api.rows("advance_workflows")
+    assert times("nested") == (20, 7235)
+    assert times("last") == (7235, None)
+
+
+def test_signals_say_who_took_them(api: Api, clock: Clock) -> None:
+    waits = [
+        {"name": name, "kind": "wait", "signal": signal, "after": after}
+        for name, signal, after in (
+            ("first", "go", []),
+            ("second", "go", ["first"]),
+            ("x", "y", []),
+        )
+    ]
+    flow = Flow(api, [*waits, step("a")])
+    assert api.rows("list_run_signals", run=flow.run) == []
+    start = clock.now()
+    for number, name in enumerate(("go", "y", "go", "go")):
+        api.rows(
+            "signal_workflow_run", run=flow.run, name=name, payload={"n": number}, key=f"{number}"
+        )
+        clock.advance(timedelta(seconds=1))
+        api.rows("advance_workflows")
+    rows = api.rows("list_run_signals", run=flow.run)
+    found = [(row["name"], row["key"], row["taken_by"]) for row in rows]
+    assert found == [
+        ("go", "0", "first"),
+        ("y", "1", "x"),
+        ("go", "2", "second"),
+        ("go", "3", None),
+    ]
+    assert [row["sent_at"] - start for row in rows] == [timedelta(seconds=n) for n in range(4)]
+    assert [row["bytes"] is None for row in rows] == [True, True, True, False]
+    assert len(api.rows("list_run_signals", run=flow.run, limit=2)) == 2
+    assert api.refused("QHA01", "list_run_signals", run=flow.run, limit=0).field == "p_limit"
+    api.refused("QHF03", "list_run_signals", run=NOBODY)
 
 
 def test_runs_are_summarised(api: Api) -> None:

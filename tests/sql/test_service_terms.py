@@ -2,8 +2,12 @@
 
 from uuid import UUID, uuid4
 
+import pytest
+
 from tests.sql.api import Api, Node, token
 from tests.sql.test_terms import settle_terms
+
+pytestmark = pytest.mark.thorough
 
 
 def racks(api: Api, *racks: int) -> list[Node]:

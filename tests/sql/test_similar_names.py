@@ -15,6 +15,8 @@ from tests.sql.explained import actions, clear, explain, explain_class, label
 from tests.sql.isolation_support import devices
 from tests.sql.placed import spawn_placed
 
+pytestmark = pytest.mark.thorough
+
 _DISTANCE = "select hwqueue.edit_distance(%s, %s, %s)"
 _NEAREST = "select hwqueue.nearest_name(%s, %s)"
 MOST = 2

@@ -6,7 +6,7 @@ from uuid import uuid4
 import pytest
 
 from tests.calls import Calls
-from tests.flows import Flow, step
+from tests.flows import Flow, each, step
 from tests.sql.api import Api, refusing
 from tests.sql.logins import WORKER, Logins
 
@@ -94,3 +94,81 @@ def test_a_worker_reads_the_run_of_a_lease_that_it_has_claimed(
     refused("QHN04", other, run=flow.run, lease=lease)
     unclaimed = [row["lease_id"] for row in flow.steps().values() if row["lease_id"] != lease]
     refused("QHL01", worker, run=flow.run, lease=unclaimed[0])
+
+
+def _mapped(api: Api) -> Flow:
+    """Of three items the first has completed, the second failed, the third is claimed."""
+    flow = Flow(api, [each("m", list(range(3))), step("b", "m")])
+    claims = flow.items()
+    flow.settle(claims[0], result={"n": 0})
+    flow.settle(claims[1], outcome="fail", retry=False)
+    return flow
+
+
+def test_items_tell_where_they_ran(api: Api) -> None:
+    flow = _mapped(api)
+    rows = api.rows("step_results", run=flow.run, step="m")
+    assert [row["item"] for row in rows] == [0, 1, 2]
+    assert [row["lease_state"] for row in rows] == ["completed", "failed", "claimed"]
+    for row in rows:
+        lease = api.row("get_lease", lease=row["lease_id"])
+        assert {name: row[name] for name in ("node_id", "attempt", "claimed_at")} == {
+            name: lease[name] for name in ("node_id", "attempt", "claimed_at")
+        }
+        assert row["finished_at"] == lease["finished_at"]
+        assert (row["node_id"], row["node_name"]) == (flow.node, f"flow-node-{flow.node}")
+        assert (row["attempt"], row["claimed_at"] is None) == (1, False)
+    assert [row["finished_at"] is None for row in rows] == [False, False, True]
+
+
+def test_an_item_that_waits_has_no_node(api: Api) -> None:
+    flow = Flow(api, [each("m", [1])])
+    row = api.row("step_results", run=flow.run, step="m")
+    assert (row["state"], row["lease_state"], row["attempt"]) == ("running", "pending", 0)
+    assert (row["node_id"], row["node_name"], row["claimed_at"]) == (None, None, None)
+
+
+def test_a_step_tells_where_its_lease_ran(api: Api) -> None:
+    flow = Flow(api, [step("a"), step("b", "a")])
+    lease = flow.steps()["a"]["lease_id"]
+    flow.complete("a", result=1)
+    row = api.row("step_results", run=flow.run, step="a")
+    assert (row["lease_id"], row["lease_state"]) == (lease, "completed")
+    assert (row["node_id"], row["attempt"]) == (flow.node, 1)
+    assert row["claimed_at"] <= row["finished_at"]
+    released = api.row("step_results", run=flow.run, step="b")
+    assert (released["lease_state"], released["node_id"]) == ("pending", None)
+
+
+def test_a_step_that_is_not_released_has_no_lease(api: Api) -> None:
+    flow = _mapped(api)
+    for name, after in (("b", -1), ("m", -2)):
+        row = api.row("step_results", run=flow.run, step=name, after=after)
+        assert (row["lease_id"], row["lease_state"], row["finished_at"]) == (None, None, None)
+
+
+def test_items_in_a_state_come_in_pages(api: Api) -> None:
+    flow = Flow(api, [each("m", list(range(6)), tolerate=6)])
+    claims = flow.items()
+    for number in (1, 3, 4):
+        flow.settle(claims[number], outcome="fail", retry=False)
+    flow.settle(claims[5])
+
+    def page(state: str, step: str = "m", **more: int) -> list[int]:
+        rows = api.rows("step_results", run=flow.run, step=step, state=state, **more)
+        assert {row["state"] for row in rows} <= {state}
+        return [row["item"] for row in rows]
+
+    assert page("failed", limit=2) == [1, 3]
+    assert page("failed", after=3) == [4]
+    assert (page("running"), page("completed"), page("cancelled")) == ([0, 2], [5], [])
+    assert (page("running", after=-2), page("failed", after=-2)) == ([-1], [])
+    api.refused("QHA01", "step_results", run=flow.run, step="m", state="pending")
+
+
+def test_what_an_operator_declared_is_filtered_as_completed(api: Api) -> None:
+    flow = Flow(api, [step("a"), each("m", {"$result": "a"})])
+    api.rows("skip_step", run=flow.run, step="m", result=[7, 8])
+    assert api.rows("step_results", run=flow.run, step="m", state="failed") == []
+    rows = api.rows("step_results", run=flow.run, step="m", state="completed")
+    assert [(row["result"], row["lease_id"]) for row in rows] == [(7, None), (8, None)]

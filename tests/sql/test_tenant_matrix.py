@@ -19,6 +19,8 @@ from psycopg import sql
 from tests.calls import Row
 from tests.sql.api import Api, read_refusal
 
+pytestmark = pytest.mark.thorough
+
 FILM, GAMES = TENANTS = "film", "games"
 ROLES = ["hwqueue_producer", "hwqueue_worker", "hwqueue_operator", "hwqueue_admin"]
 
@@ -218,6 +220,7 @@ ALIKE: dict[str, Calls] = {
     "list_workflow_runs": lambda _caller, _queue, its: [{"filter": {"tenant": its.tenant}}],
     "get_run_workflow": _by_run(),
     "list_step_details": _by_run(),
+    "list_run_signals": _by_run(),
     "summarise_runs": lambda _caller, _queue, its: [{"run_ids": [its.run]}],
     "preview_retry": _by_run(),
     "cancel_workflow_run": _by_run(reason="no"),
@@ -246,6 +249,7 @@ REFUSED = {
     *("explain_class", "what_if", "node_claims", "list_events", "requeue_failed"),
     *("pending_reasons", "placement_class_stats", "tag_distribution"),
     *("list_nodes", "list_queues", "queue_depth", "node_usage", "throughput", "metrics"),
+    "running_leases",
     *("verify_invariants", "adopt_lease", "pause_queue", "resume_queue"),
     *("create_queue", "set_queue_policy", "drop_queue", "set_event_retention"),
     "set_node_expiry",
@@ -269,7 +273,7 @@ NOT_NARROWED = {
     *("save_checkpoint", "checkpoints", "take_signal", "suspend_lease"),
     *("add_items", "add_steps"),
     "compare_tasks",
-    "advance_workflows",
+    *("advance_workflows", "take_ended_runs"),
 }
 
 

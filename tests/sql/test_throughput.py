@@ -11,6 +11,8 @@ import pytest
 from hwqueue.testing import Clock
 from tests.sql.api import Api, count_all, outlive, settlement, token
 
+pytestmark = pytest.mark.thorough
+
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)
 DAY = timedelta(days=1)

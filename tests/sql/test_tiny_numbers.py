@@ -9,6 +9,8 @@ from hwqueue.testing import Clock
 from tests.calls import TASK
 from tests.sql.api import Api, raw, token
 
+pytestmark = pytest.mark.thorough
+
 TINY = ["1e-400", "1e-320", "1e-7"]
 
 tiny = pytest.mark.parametrize("number", TINY)

@@ -187,3 +187,25 @@ def test_views_are_planned_for_what_each_call_asks(api: Api) -> None:
         [views],
     ).fetchall()
     assert [name for (name,) in planned] == views
+
+
+def test_running_leases_with_their_progress_the_oldest_claims_first(api: Api, clock: Clock) -> None:
+    before = {row["lease_id"] for row in api.rows("running_leases", limit=10000)}
+    queue, node = api.queue(), api.node()
+    first = api.running(queue, node)
+    clock.advance(timedelta(seconds=1))
+    second = api.running(queue, node, None, tenant="acme")
+    said = {"lease_id": str(first["lease_id"]), "claim_token": first["claim_token"]}
+    api.value("report_progress", reports=[said | {"done": 3, "total": 4, "message": "tile 3"}])
+    rows = api.rows("running_leases", limit=10000)
+    shown, other = [row for row in rows if row["lease_id"] not in before]
+    assert [shown["lease_id"], other["lease_id"]] == [first["lease_id"], second["lease_id"]]
+    assert (shown["queue"], shown["tenant"], other["tenant"]) == (queue, "", "acme")
+    progress = shown["progress"]
+    assert (progress["fraction"], progress["done"], progress["message"]) == (0.75, 3, "tile 3")
+    assert other["progress"] is None
+    assert len(api.rows("running_leases", limit=1)) == 1
+    for limit in (0, 10001):
+        assert api.refused("QHA01", "running_leases", limit=limit).field == "p_limit"
+    api.value("complete_lease", **token(first))
+    assert shown["lease_id"] not in {row["lease_id"] for row in api.rows("running_leases")}

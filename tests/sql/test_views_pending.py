@@ -13,6 +13,8 @@ from tests.sql.api import Api
 from tests.sql.placed import spawn_placed
 from tests.sql.test_terms import settle_terms
 
+pytestmark = pytest.mark.thorough
+
 SERVICE = str(uuid4())
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from hwqueue.testing import Clock
-from tests.flows import Flow, broken, fail, finish, step
+from tests.calls import Row
+from tests.flows import Flow, broken, each, fail, finish, step
 from tests.sql.api import Api, count_all, outlive
 
 pytestmark = pytest.mark.thorough
@@ -283,3 +284,121 @@ def test_events_say_what_became_of_runs(api: Api) -> None:
         "workflow_run_resumed",
         "workflow_run_paused",
     ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "hint"),
+    [
+        ({"placement": {"resources": {"gpu": 1}}}, "placement", "options.steps.NAME.placement"),
+        ({"wire": "AQ=="}, "wire", "options.steps.NAME.placement"),
+        ({"labels": {"a": "b"}, "priority": 1}, "labels", "options.steps.NAME.options.labels"),
+        ({"queue": "other"}, "queue", "a definition that names the other queue"),
+    ],
+)
+def test_a_step_runs_where_its_run_says(api: Api, changes: Row, field: str, hint: str) -> None:
+    other = api.queue()
+    changes = changes | ({"queue": other} if "queue" in changes else {})
+    flow = Flow(api, [step("a")])
+    lease = flow.steps()["a"]["lease_id"]
+    refusal = api.refused("QHF05", "update_lease", lease=lease, changes=changes)
+    assert (refusal.field, refusal.detail["run_id"]) == (f"changes.{field}", str(flow.run))
+    assert hint in refusal.hint
+    assert f"cancel_workflow_run(p_run => '{flow.run}')" in refusal.hint
+
+
+def test_the_items_of_a_map_run_where_their_run_says(api: Api) -> None:
+    flow = Flow(api, [each("m", [1, 2])])
+    leases = [row["lease_id"] for row in api.rows("list_leases", filter={"queue": flow.queue})]
+    for lease in leases:
+        api.refused("QHF05", "update_lease", lease=lease, changes={"placement": {}})
+    mine = api.spawn(flow.queue)
+    other = api.queue()
+    for changes in ({"labels": {"a": "b"}}, {"queue": other}):
+        [page] = api.rows("update_leases", filter={"queue": flow.queue}, changes=changes)
+        assert (page["changed"], set(page["skipped"])) == ([mine], set(leases))
+    assert api.lease(mine)["queue"] == other
+    assert set(flow.items()) == {0, 1}
+
+
+def test_priority_and_times_of_a_step_may_change(api: Api, clock: Clock) -> None:
+    flow = Flow(api, [step("a"), step("b"), step("c", "a", "b")])
+    leases = {name: row["lease_id"] for name, row in flow.steps().items()}
+    api.rows("update_lease", lease=leases["b"], changes={"priority": 5})
+    [first] = api.rows("claim_task", queues=[flow.queue], node=flow.node, epoch=flow.epoch, qty=1)
+    assert first["lease_id"] == leases["b"]
+    finish(api, first)
+    changes = {"available_at": str(clock.now() + timedelta(hours=1))}
+    [page] = api.rows("update_leases", filter={"queue": flow.queue}, changes=changes)
+    assert (page["changed"], page["skipped"]) == ([leases["a"]], [])
+    assert flow.claims() == {}
+    clock.advance(timedelta(hours=2))
+    flow.epoch = flow.register("second")
+    flow.complete("a")
+    flow.complete("c")
+    assert flow.state == "completed"
+
+
+def test_a_step_past_its_own_deadline_fails_and_is_retried_without_it(
+    api: Api, clock: Clock
+) -> None:
+    flow = Flow(api, [step("a"), step("b", "a")])
+    lease = flow.steps()["a"]["lease_id"]
+    changes = {"deadline": str(clock.now() + timedelta(hours=1))}
+    api.rows("update_lease", lease=lease, changes=changes)
+    clock.advance(timedelta(hours=2))
+    api.rows("reap")
+    assert flow.states() == {"a": "failed", "b": "skipped"}
+    assert flow.state == "failed"
+    api.rows("retry_workflow_run", run=flow.run)
+    assert api.lease(lease)["deadline"] is None
+    flow.epoch = flow.register("second")
+    flow.complete("a")
+    flow.complete("b")
+    assert flow.state == "completed"
+
+
+@pytest.mark.parametrize("counted_before", [False, True])
+def test_a_completed_attempt_that_runs_again_stays_on_record(
+    api: Api, clock: Clock, counted_before: bool
+) -> None:
+    flow = Flow(api, [step("a"), each("m", [7], after=["a"])])
+    claims = flow.claims()
+    clock.advance(timedelta(seconds=20))
+    finish(api, claims["a"], result=1)
+    claims |= flow.claims()
+    flow.settle(claims["m"])
+    clock.advance(timedelta(seconds=1))
+    if counted_before:
+        count_all(api.conn)
+    api.rows("retry_workflow_run", run=flow.run, options={"mode": "all"})
+    lease = claims["a"]["lease_id"]
+    [attempt] = api.lease(lease)["attempts"]
+    assert (attempt["outcome"], attempt["attempt"], attempt["error"]) == ("completed", 1, None)
+    assert attempt["claim_token"] == claims["a"]["claim_token"]
+    assert attempt["node_id"] == str(flow.node)
+    detail = next(d for d in api.rows("list_step_details", run=flow.run) if d["step"] == "a")
+    assert [attempt["outcome"] for attempt in detail["attempts"]] == ["completed"]
+    history = api.rows("lease_history", lease=lease)
+    assert [row["event"] for row in history] == ["spawned", "claimed", "completed", "ready"]
+    assert history[1]["lasted"] == timedelta(seconds=20)
+    flow.epoch = flow.register("second")
+    flow.complete("a", result=2)
+    flow.complete("m")
+    for claim in claims.values():  # the item of the map, too
+        ended = api.lease(claim["lease_id"])
+        assert [one["outcome"] for one in ended["attempts"]] == ["completed"]
+        assert ended["claim_token"] > claim["claim_token"]
+    clock.advance(timedelta(seconds=1))
+    count_all(api.conn)
+    figures = {
+        row["name"]: row["value"]
+        for row in api.rows("metrics")
+        if (row["labels"] or {}).get("queue") == flow.queue
+        and row["labels"].get("outcome", "completed") == "completed"
+    }
+    assert figures["hwqueue_claims_ended_total"] == 4
+    assert figures["hwqueue_run_seconds_count"] == 4
+    assert figures["hwqueue_run_seconds_sum"] == 20
+    clock.advance(timedelta(days=60))
+    api.rows("prune")
+    assert api.rows("list_leases", filter={"queue": flow.queue}) == []

@@ -11,6 +11,8 @@ from tests.calls import Row
 from tests.flows import broken, each, step
 from tests.sql.api import Api, Node
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture(autouse=True)
 def sound(api: Api) -> Iterator[None]:
@@ -95,7 +97,7 @@ def test_the_items_of_a_map_run_where_a_step_ran(api: Api) -> None:
     )
     fleet.finish(fleet.nodes[0])
     assert fleet.takers("m") == {0, 1}
-    assert fleet.steps()["m"]["came_from"]["require"] == [["workflow"], ["near"]]
+    assert fleet.steps()["m"]["came_from"]["require"] == [["workflow"], ["near a -> rack 7"]]
     for node in (0, 1, 0):
         assert api.claim(fleet.nodes[2], fleet.queue) == []
         assert fleet.finish(fleet.nodes[node]) == "m"
@@ -123,7 +125,39 @@ def test_a_preference_keeps_nobody_out(api: Api, away: bool) -> None:
     assert fleet.best("b") == ({2} if away else {0, 1})
     [preference] = fleet.steps()["b"]["placement"]["prefer"]
     assert preference["weight"] == 50
-    assert fleet.steps()["b"]["came_from"]["prefer"] == [["near"]]
+    told = "away from a" if away else "near a"
+    assert fleet.steps()["b"]["came_from"]["prefer"] == [[f"{told} -> rack 7"]]
+
+
+def test_a_step_says_which_steps_it_is_near_and_where_those_ran(api: Api) -> None:
+    label = "label:half"
+    beside: dict[str, Row] = {
+        "b": near(mode="require"),
+        "c": near(["a", "z"], "rack", mode="require"),
+        "d": near(what=label, away=True, mode="require"),
+        "e": near("z", mode="require"),
+    }
+    fleet = Fleet(
+        api, [7, 8], step("a"), step("z", "a"),
+        *(step(name, "a", "z", near=asked) for name, asked in beside.items()),
+    )  # fmt: skip
+    assert [row["came_from"]["require"] for row in fleet.steps().values()] == [[["workflow"]]] * 6
+    fleet.finish(fleet.nodes[0])
+    fleet.finish(fleet.nodes[1])
+    api.rows("advance_workflows")
+    told = {
+        name: [level for [level] in row["came_from"]["require"] if level != "workflow"]
+        for name, row in fleet.steps().items()
+    }
+    first, second = (node.name for node in fleet.nodes)
+    assert told == {
+        "a": [],
+        "z": [],
+        "b": [f"near a -> node {first}"],
+        "c": ["near a and z -> rack 7 or rack 8"],
+        "d": ["away from a -> half 0"],
+        "e": [f"near z -> node {second}"],
+    }
 
 
 def test_runs_share_the_class_of_a_task_and_a_place(api: Api) -> None:

@@ -11,6 +11,8 @@ from tests.calls import Row
 from tests.flows import Flow, broken, step
 from tests.sql.api import Api, count_all
 
+pytestmark = pytest.mark.thorough
+
 HOUR = timedelta(hours=1)
 
 

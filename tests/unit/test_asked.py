@@ -19,20 +19,26 @@ def test_parts_are_under_those_who_ask_them() -> None:
         "require": [rule("kernel", "in", "6.8"), rule("nvlink", "exists"), rule("zone", "in", "b")],
         "resources": {"gpu": 4, "memory_mib": 4096},
         "isolation": {"gpu": "device_exclusive"},
+        "prefer": [
+            {"when": [{"rack": [7]}], "weight": 100},
+            {"when": [{"node": ["x"]}], "weight": -9},
+        ],
         "strength": 5,
     }
     came_from = {
         "require": [["workflow"], ["step"], ["workflow", "submission"]],
         "resources": {"gpu": ["step"], "memory_mib": ["task"]},
-        "isolation": {"gpu": ["near"]},
+        "isolation": {"gpu": ["step"]},
+        "prefer": [["near train -> rack 7"], ["away from fetch -> node box"]],
         "strength": ["task"],
     }
     assert asked(placement, came_from) == [
         ("workflow", ["kernel in 6.8"]),
-        ("step", ["has nvlink", "4 GPU"]),
+        ("step", ["has nvlink", "4 GPU", "GPU device_exclusive"]),
         ("workflow and submission", ["zone in b"]),
         ("task", ["4 GiB", "strength 5"]),
-        ("near another step", ["GPU device_exclusive"]),
+        ("near train", ["prefers rack 7"]),
+        ("away from fetch", ["prefers not node box"]),
     ]
 
 

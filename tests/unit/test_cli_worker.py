@@ -88,6 +88,16 @@ def test_labels_of_the_node(started: list[WorkerSettings], option: str) -> None:
     assert started[0].labels == {"gpu": True, "region": "us-east"}
 
 
+def test_the_version_of_the_code(
+    started: list[WorkerSettings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run("--app-version=2.4") == 0
+    monkeypatch.setenv("HWQUEUE_APP_VERSION", "2.5")
+    assert run() == 0
+    assert [settings.app_version for settings in started] == ["2.4", "2.5"]
+    assert run("--label=app_version=2") != 0
+
+
 def test_upkeep_can_be_left_to_others(started: list[WorkerSettings]) -> None:
     assert run("--reap-interval=never", "--prune-interval=never") == 0
     assert (started[0].reap_interval, started[0].prune_interval) == (None, None)

@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -48,3 +49,27 @@ def test_links_lead_somewhere(name: str) -> None:
         if not target.exists() or (anchor and anchor not in anchors(target)):
             lost.append(link)
     assert lost == []
+
+
+def named_tests(page: str) -> Iterator[tuple[str, Path]]:
+    """The files of tests that the rows by subject name; in a cell the first says the folder."""
+    rows = re.findall(r"^\| (.*) \|$", page.partition("## By subject")[2], re.M)
+    for cell in (cell for row in rows for cell in row.split(" | ")[1:]):
+        folder = ROOT / "tests"
+        for name in re.findall(r"`([\w/*]+\.py)`", cell):
+            path = (ROOT / "tests" / name) if "/" in name else folder / name
+            folder = path.parent
+            yield name, path
+
+
+def test_the_map_of_tests_names_files_that_exist() -> None:
+    page = (ROOT / "tests" / "README.md").read_text(encoding="utf-8")
+    found = list(named_tests(page))
+    assert len(found) > 100
+    assert [name for name, path in found if not list(path.parent.glob(path.name))] == []
+
+
+def test_a_file_that_is_gone_is_found_in_the_map() -> None:
+    page = "## By subject\n| a | `sql/test_reap.py`, `test_gone.py` | `races/test_m*.py` |\n"
+    there = [bool(list(path.parent.glob(path.name))) for _, path in named_tests(page)]
+    assert there == [True, False, True]

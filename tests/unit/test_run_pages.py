@@ -215,9 +215,45 @@ def test_times_tell_the_wait_for_a_node_from_the_wait_for_parents() -> None:
     assert [round(place) for place, _ in found.ticks] == [0, 15, 30, 45, 60, 75, 90]
 
 
+def test_a_completed_attempt_that_ran_again_is_no_lost_one() -> None:
+    done = Attempt(
+        attempt=1, claim_token=1, node_id=NODE, outcome="completed", claimed_at=at(10),
+        ended_at=at(30), error=None,
+    )  # fmt: skip
+    found = lines(detail(1, 0, 50, 60, attempts=(done,)), fetch=("running", "claimed"))
+    assert spans(found, 1) == [
+        ("pending", 0, 10, False),
+        ("ran", 10, 30, False),
+        ("pending", 50, 60, False),
+        ("ran", 60, 100, True),
+    ]
+
+
 def test_a_step_that_waits_for_a_node_goes_on() -> None:
     found = lines(detail(1, 0, 20), fetch=("running", "pending"))
     assert spans(found, 1) == [("pending", 20, 100, True)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "state", "ended", "expected"),
+    [
+        ("sleep", "running", None, ("idle", 40, 100, True)),
+        ("wait", "completed", 70, ("idle", 40, 70, False)),
+        ("map", "running", None, ("ran", 40, 100, True)),
+        ("map", "completed", 70, ("ran", 40, 70, False)),
+        ("workflow", "failed", 70, ("lost", 40, 70, False)),
+    ],
+)
+def test_a_step_without_a_lease_has_times(
+    kind: str, state: str, ended: float | None, expected: tuple[Any, ...]
+) -> None:
+    spec = {"steps": [SPEC["steps"][0], SPEC["steps"][1] | {"kind": kind}]}
+    rows = [row(1, "completed"), row(2, state, kind=kind)]
+    times = [detail(1, 0, 0, 10, 40), detail(2, 40, None, None, ended)]
+    found = timeline_of(run(), graph_of(spec, rows, times).steps, at(100))
+    assert spans(found, 2) == [("parents", 0, 40, False), expected]
+    assert found.has_idle == (expected[0] == "idle")
+    assert graph_of(spec, rows, times).steps[1].begun_at == at(40)
 
 
 def test_a_step_that_never_began_has_no_times() -> None:
@@ -228,6 +264,21 @@ def test_a_step_that_never_began_has_no_times() -> None:
     ]
     skipped = lines(detail(2), ended=50, fetch=("failed", None), train=("skipped", None))
     assert spans(skipped, 2) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [
+        ("sleep", "1 other step waits for a signal or a time, too."),
+        ("workflow", "1 other step goes on, too."),
+        ("map", "1 other step goes on, too."),
+    ],
+)
+def test_what_else_a_run_waits_for(kind: str, more: str) -> None:
+    spec = {"steps": [SPEC["steps"][0] | {"kind": "wait"}, SPEC["steps"][1] | {"kind": kind}]}
+    rows = [row(1, "running", headline="waits"), row(2, "running", headline="waits, too")]
+    told = says_of(run(), graph_of(spec, rows).steps, {})
+    assert (told.text, told.more) == ("Step fetch waits.", more)
 
 
 def test_what_a_run_does() -> None:

@@ -82,3 +82,11 @@ def test_latencies_and_shares() -> None:
     latencies = (None, 0.0004, 0.34, 1.2)
     assert [text.milliseconds(each) for each in latencies] == ["-", "0.4 ms", "340 ms", "1,200 ms"]
     assert (text.percent(1, 3), text.percent(1, 0)) == ("33 %", "-")
+
+
+@pytest.mark.parametrize(
+    ("share", "drawn"),
+    [(0, "░░░░"), (0.24, "░░░░"), (0.25, "█░░░"), (0.999, "███░"), (1, "████"), (None, "-")],
+)
+def test_a_bar_is_full_when_all_is_done(share: float | None, drawn: str) -> None:
+    assert text.bar(share, 4) == drawn

@@ -9,8 +9,8 @@ import pytest
 from hwqueue.cli.top.formatting import amount, sparkline, use
 from hwqueue.cli.top.frame import frame
 from hwqueue.cli.top.summary import summary
-from hwqueue.cli.top.tables import EVENTS, NODES, PENDING, QUEUES, Order, Table, arranged
-from tests.unit.top_rows import NOW, event, minutes, node, pending, queue, reading
+from hwqueue.cli.top.tables import EVENTS, NODES, PENDING, QUEUES, RUNNING, Order, Table, arranged
+from tests.unit.top_rows import NOW, event, minutes, node, pending, queue, reading, running
 
 
 def keys(table: Table, order: Order, wanted: str = "", **facts: object) -> list[str]:  # type: ignore[type-arg]
@@ -100,7 +100,7 @@ def test_a_frame_is_cut_at_its_width_and_rows() -> None:
 
 
 def test_a_frame_of_nothing_says_what_to_do() -> None:
-    empty = reading(queues=[], pending=[], nodes=[], events=[], minutes=minutes(0))
+    empty = reading(queues=[], pending=[], nodes=[], events=[], running=[], minutes=minutes(0))
     assert frame(empty, rows=5).splitlines()[5:] == [
         "",
         "Queues",
@@ -114,7 +114,33 @@ def test_a_frame_of_nothing_says_what_to_do() -> None:
         "",
         "Events",
         "  no events",
+        "",
+        "Running",
+        "  nothing runs",
     ]
+
+
+def test_running_leases_have_bars() -> None:
+    lines = frame(reading(), rows=5).splitlines()
+    assert lines[lines.index("Running") + 1 :] == [
+        "  lease     task    node    for    progress                              queue",
+        "  00000001  draw    node-1  3 min  ████░░░░░░ 40 %, 40 of 100: frame 40  renders",
+        "  00000002  mail    node-1  2 min  connects                              renders",
+        "  00000003  resize  node-1  1 min  -                                     renders",
+    ]
+
+
+def test_running_leases_are_sorted_by_how_far_they_have_come() -> None:
+    column = [column.title for column in RUNNING.columns].index("progress")
+    found = arranged(
+        RUNNING,
+        reading(
+            running=[running(1, "a", fraction=0.9), running(2, "b"), running(3, "c", fraction=0.1)]
+        ),
+        Order(column),
+        "",
+    )
+    assert [row.task_name for row, _ in found] == ["c", "a", "b"]
 
 
 def test_odd_queues_and_classes() -> None:

@@ -94,7 +94,9 @@ def first_cells(pilot: Pilot[None]) -> list[str]:
     """The first cell of each row of the table that is shown."""
     lines = lines_of(pilot)
     header = next(
-        number for number, line in enumerate(lines) if re.match(r" (queue|why|node|time)\b", line)
+        number
+        for number, line in enumerate(lines)
+        if re.match(r" (queue|why|node|time|lease)\b", line)
     )
     return [line.split("  ")[0].strip() for line in lines[header + 1 :] if line.strip()][:-1]
 
@@ -118,6 +120,7 @@ async def test_what_is_seen_first() -> None:
         ("1", ["mail", "renders", "reports"]),
         ("2", ["no match", "contended", "waiting"]),
         ("3", ["node-1", "node-2", "node-3"]),
+        ("5", ["00000001", "00000002", "00000003"]),
     ],
 )
 async def test_tables_by_number(key: str, cells: list[str]) -> None:

@@ -10,6 +10,7 @@ from uuid import uuid4
 import pytest
 
 from hwqueue.errors import ConfigError
+from hwqueue.worker.node import combine
 from hwqueue.worker.settings import WorkerSettings
 
 SECOND = timedelta(seconds=1)
@@ -55,11 +56,23 @@ def test_the_node_id_belongs_to_the_name() -> None:
         ("gpu_exclusivity", ("whole_core",)),
         ("default_cpu_isolation", "whole_core"),
         ("gpu_share_mode", "shared"),
+        ("app_version", ""),
+        ("app_version", "x" * 101),
+        ("app_version", 2),
     ],
 )
 def test_bad_values_are_refused_by_name(field: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=field):
         WorkerSettings(**{"dsn": "host=x", field: value})
+
+
+def test_the_version_of_the_code_is_a_label() -> None:
+    settings = WorkerSettings(dsn="x", labels={"gpu": True}, app_version="2.4")
+    assert settings.own_labels == {"gpu": True, "app_version": "2.4"}
+    assert combine(settings, None).spec.labels == settings.own_labels
+    assert WorkerSettings(dsn="x", labels={"app_version": "1"}).own_labels == {"app_version": "1"}
+    with pytest.raises(ConfigError, match=r"app_version is '2\.4', the label app_version '1'"):
+        WorkerSettings(dsn="x", labels={"app_version": "1"}, app_version="2.4")
 
 
 def test_whole_cores_need_a_system_that_can_pin(monkeypatch: pytest.MonkeyPatch) -> None:

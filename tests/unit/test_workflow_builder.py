@@ -21,6 +21,7 @@ from hwqueue.workflow import (
     index,
     item,
     literal,
+    near,
     result,
     results,
     run,
@@ -186,6 +187,17 @@ def test_maps() -> None:
         Step("a", "task", tolerate=1)
 
 
+def test_items_near_items() -> None:
+    builder = (
+        WorkflowBuilder("w")
+        .map("a", "a", over=[1])
+        .map("b", "b", over=results("a"), near=near("a", "rack", match="item", mode="require"))
+    )
+    asked = specification(builder)["steps"][1]["near"]
+    assert asked == {"step": "a", "what": "rack", "mode": "require", "match": "item"}
+    assert "match" not in near("a").as_json()
+
+
 def test_a_step_may_be_named_by_itself() -> None:
     a = Step("a", "task")
     b = Step("b", "task", after=a, params={"x": result(a)})
@@ -226,9 +238,70 @@ def test_a_deadline_is_a_timedelta() -> None:
         Workflow(name="w", tasks=[Step("a", "t")], deadline=5)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("pin", [True, "2.4"])
+def test_runs_are_pinned_to_a_version(pin: bool | str) -> None:
+    builder = WorkflowBuilder("w").with_options(pin_version=pin).task("a", "a")
+    assert specification(builder)["pin_version"] == pin
+    flow = App().workflow("w", pin_version=pin)
+    flow.add(Step("a", "a"))
+    assert flow.workflow.as_json() == specification(builder)
+    no_pin = Workflow(name="w", tasks=[Step("a", "a")], pin_version=False)
+    assert "pin_version" not in no_pin.as_json()
+
+
+@pytest.mark.parametrize("pin", ["", "x" * 101, 2, ["2.4"]])
+def test_what_is_no_version_is_refused(pin: Any) -> None:
+    with pytest.raises(ConfigError, match="pin_version"):
+        Workflow(name="w", tasks=[Step("a", "a")], pin_version=pin)
+
+
 def test_how_long_runs_are_kept() -> None:
     kept = WorkflowBuilder("w").task("a", "t").with_options(retain_failed=timedelta(days=1))
     assert specification(kept)["retain"] == {"failed": 86400.0}
+
+
+def test_a_step_for_the_failure_of_the_run() -> None:
+    places: dict[str, Any] = {"near": near("train"), "replace_affinity": True, "max_attempts": 3}
+    built = (
+        WorkflowBuilder("w")
+        .task("train", "train")
+        .on_failure("tell", prepare_data, params={"why": run("id")}, queue="mail", **places)
+        .on_failure("stop", "stop", override_affinity={"gpu": False}, run_if=run_input("loud"))
+    )
+    same = (
+        WorkflowBuilder("w")
+        .task("train", "train")
+        .task(
+            "tell", prepare_data, params={"why": run("id")}, queue="mail", final="failed", **places
+        )
+        .task(
+            "stop",
+            "stop",
+            override_affinity={"gpu": False},
+            run_if=run_input("loud"),
+            final="failed",
+        )
+    )
+    assert specification(built) == specification(same)
+    assert [step.get("finally") for step in specification(built)["steps"]] == [
+        None,
+        "failed",
+        "failed",
+    ]
+
+
+def test_waits_and_sleeps_say_how_they_fail_and_when_they_run() -> None:
+    built = (
+        WorkflowBuilder("w")
+        .sleep("nap", timedelta(minutes=5), on_failure="ignore")
+        .sleep("rest", timedelta(minutes=5), final="ended")
+        .wait("paid", "payment", on_failure="continue")
+        .wait("sign-off", "signed", final="failed")
+    )
+    found = [
+        (step.get("on_failure"), step.get("finally")) for step in specification(built)["steps"]
+    ]
+    assert found == [("ignore", None), (None, "ended"), ("continue", None), (None, "failed")]
 
 
 def test_steps_that_wait() -> None:

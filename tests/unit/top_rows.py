@@ -8,7 +8,15 @@ from typing import Any
 from uuid import UUID
 
 from hwqueue.cli.top.reading import Reading
-from hwqueue.types import Event, Minute, NodeUsage, PendingReason, QueueDepth
+from hwqueue.types import (
+    Event,
+    Minute,
+    NodeUsage,
+    PendingReason,
+    Progress,
+    QueueDepth,
+    RunningLease,
+)
 
 NOW = datetime(2026, 3, 1, 12, 4, 10, tzinfo=UTC)
 
@@ -85,6 +93,24 @@ def event(number: int, code: str, message: str, **facts: Any) -> Event:
     return Event(**(whole | facts))
 
 
+def running(number: int, task: str, **said: Any) -> RunningLease:
+    """A lease that runs on node-1; said: what its handler reported."""
+    told = {"fraction": None, "done": None, "total": None, "message": None} | said
+    return RunningLease(
+        shard_id=0,
+        lease_id=UUID(int=number),
+        queue="renders",
+        task_name=task,
+        tenant="",
+        attempt=1,
+        node_name="node-1",
+        claimed_at=ago(minutes=4 - number),
+        expires_at=ago(minutes=-1),
+        stop_reason=None,
+        progress=Progress(**told, reported_at=ago(seconds=1)) if said else None,
+    )
+
+
 def minutes(*completed: int) -> Sequence[Minute]:
     """Minutes up to this one, with so many completed leases."""
     return [
@@ -129,6 +155,11 @@ def reading(**facts: Any) -> Reading:
         "events": [
             event(1, "queue_paused", "queue reports was paused", queue="reports"),
             event(2, "node_silent", "node-3 is silent", node_id=UUID(int=3), actor="reap"),
+        ],
+        "running": [
+            running(1, "draw", fraction=0.4, done=40, total=100, message="frame 40"),
+            running(2, "mail", message="connects"),
+            running(3, "resize"),
         ],
         "minutes": minutes(0, 10, 40, 80, 20),
     }

@@ -15,12 +15,12 @@ from uuid import UUID
 from fleet import add_machines
 
 from hwqueue import Client
-from hwqueue.testing import Fleet, Run, create_queues, drain
+from hwqueue.testing import Fleet, MadeUpNode, Run, create_queues, drain
 
 
 def show(client: Client, run_id: UUID, drained: Iterable[Run]) -> Iterator[str]:
     """A line for each step: where it ran, on what, and what came out."""
-    ran = defaultdict(list)
+    ran: defaultdict[str, list[MadeUpNode]] = defaultdict(list)
     for run in drained:
         ran[(run.claim.headers or {})["step"]].append(run.node)
     for step in client.list_workflow_steps(run_id):

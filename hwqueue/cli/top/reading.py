@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from hwqueue.types import Event, Minute, NodeUsage, PendingReason, QueueDepth
+from hwqueue.types import Event, Minute, NodeUsage, PendingReason, QueueDepth, RunningLease
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +18,7 @@ class Reading:
         at: When they were read, by this machine's clock.
         pending: Classes with leases that could be claimed by now, the oldest first.
         nodes: Those that are not live first, then by name.
+        running: Those claimed first, with their progress.
         events: The newest first.
         minutes: Of all queues together, the oldest first; the last is not over.
         cut: Which of the fields have more rows than were read.
@@ -27,6 +28,7 @@ class Reading:
     queues: Sequence[QueueDepth]
     pending: Sequence[PendingReason]
     nodes: Sequence[NodeUsage]
+    running: Sequence[RunningLease]
     events: Sequence[Event]
     minutes: Sequence[Minute]
     cut: frozenset[str] = frozenset()

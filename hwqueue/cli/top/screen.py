@@ -27,7 +27,7 @@ from hwqueue.cli.top.tables import PENDING, TABLES, Order, Table, arranged
 from hwqueue.errors import HwqueueError
 
 HELP = (
-    ("1 2 3 4", "queues, what is pending and why, nodes, events"),
+    ("1 2 3 4 5", "queues, what is pending and why, nodes, events, what runs"),
     ("arrows, page up and down", "move in the table"),
     ("enter", "all about the row; of what is pending: why, and what would help"),
     ("s", "sort by the next column; after the last one as the database returns it"),
@@ -348,7 +348,10 @@ def facts_of(row: Any) -> list[tuple[str, str]]:
     fields: Mapping[str, Any] = {
         field.name: getattr(row, field.name) for field in dataclasses.fields(row)
     }
-    return [(name.replace("_", " "), plain_text(value)) for name, value in fields.items()]
+    return [
+        (name.replace("_", " "), plain_text(getattr(value, "words", value)))
+        for name, value in fields.items()
+    ]
 
 
 def in_one_line(error: Exception) -> str:

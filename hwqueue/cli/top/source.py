@@ -19,6 +19,7 @@ from hwqueue.types import ClassExplanation, NearNode, PendingReason
 # What is read at most: a screen shows some dozens, and looking must not cost what is looked at.
 MOST_CLASSES = 200
 MOST_NODES = 1000
+MOST_RUNNING = 200
 MOST_EVENTS = 200
 MINUTES = 31
 NEAREST = 5
@@ -50,14 +51,20 @@ class DatabaseSource:
             queues = await client.queue_depth(shard=shard)
             pending = await client.pending_reasons(limit=MOST_CLASSES + 1, shard=shard)
             nodes = await client.node_usage(limit=MOST_NODES + 1, shard=shard)
+            running = await client.running_leases(limit=MOST_RUNNING + 1, shard=shard)
             events = await client.list_events(limit=MOST_EVENTS, shard=shard)
             minutes = await client.throughput(minutes=MINUTES, shard=shard)
-        counted = (("pending", len(pending), MOST_CLASSES), ("nodes", len(nodes), MOST_NODES))
+        counted = (
+            ("pending", len(pending), MOST_CLASSES),
+            ("nodes", len(nodes), MOST_NODES),
+            ("running", len(running), MOST_RUNNING),
+        )
         return Reading(
             at=datetime.now(UTC),
             queues=queues,
             pending=pending[:MOST_CLASSES],
             nodes=sorted(nodes[:MOST_NODES], key=lambda node: node.state == "live"),
+            running=running[:MOST_RUNNING],
             events=events,
             minutes=minutes,
             cut=frozenset(name for name, read, most in counted if read > most),

@@ -10,8 +10,8 @@ from typing import Any, Generic, TypeVar
 from hwqueue.cli.output import plain_text
 from hwqueue.cli.top.formatting import use
 from hwqueue.cli.top.reading import Reading
-from hwqueue.text import age, count
-from hwqueue.types import Event, NodeUsage, PendingReason, QueueDepth
+from hwqueue.text import age, bar, count
+from hwqueue.types import Event, NodeUsage, PendingReason, QueueDepth, RunningLease
 
 R = TypeVar("R")
 _MIB_PER_GIB = 1024
@@ -105,6 +105,19 @@ def kind_of(reason: PendingReason) -> str:
     return "contended" if reason.nodes_free == 0 else "waiting"
 
 
+def share_of(lease: RunningLease) -> float | None:
+    """How far it has come, from 0 to 1; None: not known."""
+    return lease.progress.fraction if lease.progress else None
+
+
+def progress_of(lease: RunningLease) -> str:
+    """A bar of what its handler reported last, and the words for it."""
+    if lease.progress is None:
+        return "-"
+    share = share_of(lease)
+    return lease.progress.words if share is None else f"{bar(share, 10)} {lease.progress.words}"
+
+
 def subject_of(event: Event) -> str:
     """What an event is about."""
     if event.lease_id is not None:
@@ -189,6 +202,21 @@ NODES: Table[NodeUsage] = Table(
     ),
     "no nodes; run a worker: hwqueue worker run --help",
 )
+RUNNING: Table[RunningLease] = Table(
+    "running",
+    "Running",
+    "running leases",
+    lambda row: str(row.lease_id),
+    (
+        Column("lease", lambda row, _: str(row.lease_id)[-8:], lambda row: str(row.lease_id)),
+        Column("task", lambda row, _: row.task_name, lambda row: row.task_name),
+        Column("node", lambda row, _: row.node_name or "-", lambda row: row.node_name),
+        Column("for", lambda row, now: age(row.claimed_at, now), lambda row: row.claimed_at),
+        Column("progress", lambda row, _: progress_of(row), share_of),
+        Column("queue", lambda row, _: row.queue, lambda row: row.queue),
+    ),
+    "nothing runs",
+)
 EVENTS: Table[Event] = Table(
     "events",
     "Events",
@@ -203,4 +231,4 @@ EVENTS: Table[Event] = Table(
     ),
     "no events",
 )
-TABLES: Sequence[Table[Any]] = (QUEUES, PENDING, NODES, EVENTS)
+TABLES: Sequence[Table[Any]] = (QUEUES, PENDING, NODES, EVENTS, RUNNING)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from typing import Literal
 from uuid import UUID
 
 from hwqueue import calls
@@ -104,6 +105,7 @@ class AsyncCheckpoints(AsyncCaller):
         until: datetime | None = None,
         signal: str | None = None,
         name: str | None = None,
+        near: Literal["self"] | None = None,
         shard: int = 0,
     ) -> LeaseState:
         """End a claim until a time, or until the lease is sent a signal; no attempt is used up.
@@ -112,6 +114,7 @@ class AsyncCheckpoints(AsyncCaller):
             until: When the lease is claimable again; with `signal` its timeout, None: none.
             signal: What it waits for. If it is there already, the lease is claimable at once.
             name: Of the checkpoint that keeps the wait; None: the signal's, or `sleep`.
+            near: `self`: its next claim prefers the node of this one.
 
         Returns: The new state: `scheduled`, `pending`, or `cancelled`.
         Raises: As `save_checkpoint`.
@@ -125,6 +128,7 @@ class AsyncCheckpoints(AsyncCaller):
             p_signal=signal,
             p_name=name,
             p_shard=shard,
+            p_near=near,
         )
         return LeaseState(state)
 

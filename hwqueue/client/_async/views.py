@@ -12,6 +12,7 @@ from hwqueue.types import (
     NodeUsage,
     PendingReason,
     QueueDepth,
+    RunningLease,
     TagCount,
 )
 
@@ -54,6 +55,14 @@ class AsyncViews(AsyncCaller):
         SQL: queue_depth. Safe inside your transaction: yes.
         """
         return await self._rows(calls.QUEUE_DEPTH, QueueDepth, p_queue=queue, p_shard=shard)
+
+    async def running_leases(self, *, limit: int = 100, shard: int = 0) -> list[RunningLease]:
+        """Leases that run, those claimed first at the top, with their progress.
+
+        Raises: BadArgument.
+        SQL: running_leases. Safe inside your transaction: yes.
+        """
+        return await self._rows(calls.RUNNING_LEASES, RunningLease, p_limit=limit, p_shard=shard)
 
     async def node_usage(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Unpack
 from uuid import UUID
 
@@ -16,17 +16,20 @@ from hwqueue.types import (
     AsJson,
     CheckedStep,
     DefinedWorkflow,
+    EndedRun,
     Json,
     RetriedStep,
     RetryMode,
     RunOptions,
     RunProgress,
+    RunSignal,
     RunSignalSent,
     RunSpec,
     RunState,
     RunSummary,
     StepDetail,
     StepResult,
+    StepState,
     SubmittedRun,
     WorkflowDefinition,
     WorkflowRun,
@@ -39,8 +42,11 @@ from hwqueue.types import (
 def _options(options: RunOptions, headers: Mapping[str, str]) -> dict[str, Any]:
     """The options of a submission as JSON, with the headers of its trace."""
     found = given(with_headers(options, headers))
-    if isinstance(deadline := found.get("deadline"), datetime):
-        found["deadline"] = aware(deadline, "deadline").isoformat()
+    for name in ("deadline", "available_at"):
+        if isinstance(moment := found.get(name), datetime):
+            found[name] = aware(moment, name).isoformat()
+    if isinstance(delay := found.get("delay"), timedelta):
+        found["delay"] = delay.total_seconds()
     if "run_id" in found:
         found["run_id"] = str(found["run_id"])
     return {name: plain(value, name) for name, value in found.items()}
@@ -229,14 +235,16 @@ class AsyncWorkflows(AsyncCaller):
         *,
         after: int = -1,
         limit: int = 1000,
+        state: StepState | None = None,
         lease_id: UUID | None = None,
         shard: int = 0,
     ) -> list[StepResult]:
-        """What a step returned: one row, or one for each item of a map that is spawned.
+        """What a step returned, and where: one row, or one for each item that is spawned.
 
         Args:
             after: Only items behind this one: the last of the previous page. -2: the step itself.
             limit: Most to return.
+            state: Only those in this state; None: any.
             lease_id: Of a worker: the lease of the run that it has claimed.
 
         Raises: RunNotFound, StepUnknown, BadArgument; for a worker LeaseLost, NodeNotYours.
@@ -249,6 +257,7 @@ class AsyncWorkflows(AsyncCaller):
             p_step=step,
             p_after=after,
             p_limit=limit,
+            p_state=state,
             p_lease=lease_id,
             p_shard=shard,
         )
@@ -278,6 +287,9 @@ class AsyncWorkflows(AsyncCaller):
         labels: Mapping[str, str] | None = None,
         submitted_from: datetime | None = None,
         submitted_before: datetime | None = None,
+        parent_run_id: UUID | str | None = None,
+        root_run_id: UUID | str | None = None,
+        is_nested: bool | None = None,
         limit: int = 50,
         before: UUID | str | None = None,
         shard: int = 0,
@@ -289,6 +301,9 @@ class AsyncWorkflows(AsyncCaller):
             tenant: "": those without one; None: any.
             labels: Those that have all of these.
             submitted_from, submitted_before: Only those from this time on, or before it.
+            parent_run_id: Those that are steps of this run.
+            root_run_id: Those, and the ones below them.
+            is_nested: Whether they are steps of other runs; None: any.
             limit: Most to return.
             before: Only runs older than this one: the last of the previous page.
 
@@ -302,6 +317,9 @@ class AsyncWorkflows(AsyncCaller):
             "labels": labels,
             "submitted_from": submitted_from,
             "submitted_before": submitted_before,
+            "parent_run_id": parent_run_id,
+            "root_run_id": root_run_id,
+            "is_nested": is_nested,
         }
         return await self._rows(
             calls.LIST_WORKFLOW_RUNS,
@@ -329,6 +347,18 @@ class AsyncWorkflows(AsyncCaller):
         SQL: list_step_details. Safe inside your transaction: yes.
         """
         return await self._rows(calls.LIST_STEP_DETAILS, StepDetail, p_run=run_id, p_shard=shard)
+
+    async def list_run_signals(
+        self, run_id: UUID | str, *, limit: int = 1000, shard: int = 0
+    ) -> list[RunSignal]:
+        """The signals that a run was sent, oldest first, and which step took each.
+
+        Raises: RunNotFound, BadArgument.
+        SQL: list_run_signals. Safe inside your transaction: yes.
+        """
+        return await self._rows(
+            calls.LIST_RUN_SIGNALS, RunSignal, p_run=run_id, p_limit=limit, p_shard=shard
+        )
 
     async def summarise_runs(
         self, run_ids: Iterable[UUID | str], *, shard: int = 0
@@ -509,3 +539,16 @@ class AsyncWorkflows(AsyncCaller):
         SQL: advance_workflows. Safe inside your transaction: no, it needs one of its own.
         """
         return await self._row(calls.ADVANCE_WORKFLOWS, AdvanceResult, p_limit=limit, p_shard=shard)
+
+    async def take_ended_runs(self, *, limit: int = 100, shard: int = 0) -> list[EndedRun]:
+        """Take ends of runs whose submission was traced, to send a span of each.
+
+        Each is given once, to one caller, within an hour.
+
+        Args:
+            limit: At most 1,000.
+
+        Raises: BadArgument, IsolationLevel.
+        SQL: take_ended_runs. Safe inside your transaction: yes.
+        """
+        return await self._rows(calls.TAKE_ENDED_RUNS, EndedRun, p_limit=limit, p_shard=shard)

@@ -13,6 +13,7 @@ from hwqueue.types import (
     NodeUsage,
     PendingReason,
     QueueDepth,
+    RunningLease,
     TagCount,
 )
 
@@ -55,6 +56,14 @@ class Views(Caller):
         SQL: queue_depth. Safe inside your transaction: yes.
         """
         return self._rows(calls.QUEUE_DEPTH, QueueDepth, p_queue=queue, p_shard=shard)
+
+    def running_leases(self, *, limit: int = 100, shard: int = 0) -> list[RunningLease]:
+        """Leases that run, those claimed first at the top, with their progress.
+
+        Raises: BadArgument.
+        SQL: running_leases. Safe inside your transaction: yes.
+        """
+        return self._rows(calls.RUNNING_LEASES, RunningLease, p_limit=limit, p_shard=shard)
 
     def node_usage(
         self,

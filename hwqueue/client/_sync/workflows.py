@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Unpack
 from uuid import UUID
 
@@ -17,17 +17,20 @@ from hwqueue.types import (
     AsJson,
     CheckedStep,
     DefinedWorkflow,
+    EndedRun,
     Json,
     RetriedStep,
     RetryMode,
     RunOptions,
     RunProgress,
+    RunSignal,
     RunSignalSent,
     RunSpec,
     RunState,
     RunSummary,
     StepDetail,
     StepResult,
+    StepState,
     SubmittedRun,
     WorkflowDefinition,
     WorkflowRun,
@@ -40,8 +43,11 @@ from hwqueue.types import (
 def _options(options: RunOptions, headers: Mapping[str, str]) -> dict[str, Any]:
     """The options of a submission as JSON, with the headers of its trace."""
     found = given(with_headers(options, headers))
-    if isinstance(deadline := found.get("deadline"), datetime):
-        found["deadline"] = aware(deadline, "deadline").isoformat()
+    for name in ("deadline", "available_at"):
+        if isinstance(moment := found.get(name), datetime):
+            found[name] = aware(moment, name).isoformat()
+    if isinstance(delay := found.get("delay"), timedelta):
+        found["delay"] = delay.total_seconds()
     if "run_id" in found:
         found["run_id"] = str(found["run_id"])
     return {name: plain(value, name) for name, value in found.items()}
@@ -226,14 +232,16 @@ class Workflows(Caller):
         *,
         after: int = -1,
         limit: int = 1000,
+        state: StepState | None = None,
         lease_id: UUID | None = None,
         shard: int = 0,
     ) -> list[StepResult]:
-        """What a step returned: one row, or one for each item of a map that is spawned.
+        """What a step returned, and where: one row, or one for each item that is spawned.
 
         Args:
             after: Only items behind this one: the last of the previous page. -2: the step itself.
             limit: Most to return.
+            state: Only those in this state; None: any.
             lease_id: Of a worker: the lease of the run that it has claimed.
 
         Raises: RunNotFound, StepUnknown, BadArgument; for a worker LeaseLost, NodeNotYours.
@@ -246,6 +254,7 @@ class Workflows(Caller):
             p_step=step,
             p_after=after,
             p_limit=limit,
+            p_state=state,
             p_lease=lease_id,
             p_shard=shard,
         )
@@ -273,6 +282,9 @@ class Workflows(Caller):
         labels: Mapping[str, str] | None = None,
         submitted_from: datetime | None = None,
         submitted_before: datetime | None = None,
+        parent_run_id: UUID | str | None = None,
+        root_run_id: UUID | str | None = None,
+        is_nested: bool | None = None,
         limit: int = 50,
         before: UUID | str | None = None,
         shard: int = 0,
@@ -284,6 +296,9 @@ class Workflows(Caller):
             tenant: "": those without one; None: any.
             labels: Those that have all of these.
             submitted_from, submitted_before: Only those from this time on, or before it.
+            parent_run_id: Those that are steps of this run.
+            root_run_id: Those, and the ones below them.
+            is_nested: Whether they are steps of other runs; None: any.
             limit: Most to return.
             before: Only runs older than this one: the last of the previous page.
 
@@ -297,6 +312,9 @@ class Workflows(Caller):
             "labels": labels,
             "submitted_from": submitted_from,
             "submitted_before": submitted_before,
+            "parent_run_id": parent_run_id,
+            "root_run_id": root_run_id,
+            "is_nested": is_nested,
         }
         return self._rows(
             calls.LIST_WORKFLOW_RUNS,
@@ -322,6 +340,18 @@ class Workflows(Caller):
         SQL: list_step_details. Safe inside your transaction: yes.
         """
         return self._rows(calls.LIST_STEP_DETAILS, StepDetail, p_run=run_id, p_shard=shard)
+
+    def list_run_signals(
+        self, run_id: UUID | str, *, limit: int = 1000, shard: int = 0
+    ) -> list[RunSignal]:
+        """The signals that a run was sent, oldest first, and which step took each.
+
+        Raises: RunNotFound, BadArgument.
+        SQL: list_run_signals. Safe inside your transaction: yes.
+        """
+        return self._rows(
+            calls.LIST_RUN_SIGNALS, RunSignal, p_run=run_id, p_limit=limit, p_shard=shard
+        )
 
     def summarise_runs(self, run_ids: Iterable[UUID | str], *, shard: int = 0) -> list[RunProgress]:
         """How far runs are, by their ids; those that are gone are left out.
@@ -498,3 +528,16 @@ class Workflows(Caller):
         SQL: advance_workflows. Safe inside your transaction: no, it needs one of its own.
         """
         return self._row(calls.ADVANCE_WORKFLOWS, AdvanceResult, p_limit=limit, p_shard=shard)
+
+    def take_ended_runs(self, *, limit: int = 100, shard: int = 0) -> list[EndedRun]:
+        """Take ends of runs whose submission was traced, to send a span of each.
+
+        Each is given once, to one caller, within an hour.
+
+        Args:
+            limit: At most 1,000.
+
+        Raises: BadArgument, IsolationLevel.
+        SQL: take_ended_runs. Safe inside your transaction: yes.
+        """
+        return self._rows(calls.TAKE_ENDED_RUNS, EndedRun, p_limit=limit, p_shard=shard)

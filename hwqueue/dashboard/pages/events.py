@@ -11,7 +11,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from hwqueue.dashboard.auth import protected, reauthenticate, viewer
-from hwqueue.dashboard.reads import Reads, reads, uuid_or_none
+from hwqueue.dashboard.ids import uuid_or_none
+from hwqueue.dashboard.reads import Reads, reads
 from hwqueue.dashboard.render import fragment, page
 from hwqueue.errors import BadArgument
 from hwqueue.server.event_streams import BATCH, CAUGHT_UP, UNAVAILABLE, EventStreams

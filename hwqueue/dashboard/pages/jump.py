@@ -8,7 +8,8 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from hwqueue.dashboard.auth import protected
-from hwqueue.dashboard.reads import reads, uuid_or_none
+from hwqueue.dashboard.ids import uuid_or_none
+from hwqueue.dashboard.reads import reads
 from hwqueue.dashboard.render import Links, page
 from hwqueue.errors import LeaseNotFound, RunNotFound
 

@@ -11,8 +11,9 @@ from starlette.responses import Response
 from hwqueue.dashboard.auth import protected
 from hwqueue.dashboard.by_filter import offered, wanted_of
 from hwqueue.dashboard.charts import life
+from hwqueue.dashboard.ids import as_lease_id, uuid_or_none
 from hwqueue.dashboard.pages.pending import why_context
-from hwqueue.dashboard.reads import as_lease_id, reads, uuid_or_none
+from hwqueue.dashboard.reads import reads
 from hwqueue.dashboard.render import page
 from hwqueue.types import LeaseState
 

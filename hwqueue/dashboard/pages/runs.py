@@ -13,8 +13,9 @@ from starlette.responses import Response
 
 from hwqueue.dashboard.auth import protected
 from hwqueue.dashboard.forms import pairs
+from hwqueue.dashboard.ids import as_run_id, uuid_or_none
 from hwqueue.dashboard.pages.pending import why_context
-from hwqueue.dashboard.reads import Reads, RunView, as_run_id, reads, uuid_or_none
+from hwqueue.dashboard.reads import Reads, RunView, reads
 from hwqueue.dashboard.render import page
 from hwqueue.dashboard.runs.graph import Graph, Step, graph_of
 from hwqueue.dashboard.runs.says import says_of
@@ -26,6 +27,7 @@ PAGE_SIZES = (50, 100, 200)
 STATES = get_args(RunState)
 TEXT_FILTERS = ("workflow", "label")
 MOST_ROWS = 500
+MOST_SIGNALS = 50  # and most steps that wait for some
 MOST_CLASSES = 12  # whose nodes a page looks for
 
 
@@ -82,6 +84,10 @@ async def run(request: Request) -> Response:
         layer=layer,
         names=names,
         fits=None,
+        waits=_waits(graph),
+        signals=view.signals,
+        kept=sum(signal.taken_by is None for signal in view.signals),
+        most_signals=MOST_SIGNALS,
         events=await reads(request).run_events(view.run),
         now=now,
     )
@@ -129,6 +135,12 @@ async def _view(request: Request) -> tuple[RunView, Graph, Mapping[UUID, str]]:
     run_id = as_run_id(request.path_params["run"])
     view, nodes = await asyncio.gather(source.run_view(run_id), source.node_names())
     return view, graph_of(view.definition.spec, view.steps, view.details), nodes.value
+
+
+def _waits(graph: Graph) -> list[Step]:
+    """The steps that wait for signals: those that are open first, those that have ended last."""
+    waits = [step for step in graph.steps if step.kind == "wait"]
+    return sorted(waits, key=lambda step: (step.has_ended, step.state != "running", step.no))
 
 
 def _shown(request: Request, graph: Graph) -> tuple[int | None, Sequence[Step]]:

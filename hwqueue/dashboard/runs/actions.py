@@ -11,6 +11,7 @@ from hwqueue.dashboard.action import Action, Fields, Question
 from hwqueue.dashboard.forms import json_value
 from hwqueue.dashboard.reads import Reads
 from hwqueue.dashboard.runs.graph import shown
+from hwqueue.errors import BadArgument
 from hwqueue.text import plural
 from hwqueue.types import RetriedStep, RetryMode
 
@@ -62,6 +63,16 @@ async def _ask_retry(source: Reads, run_id: str) -> Question:
     return _retry_question(f"Retry this run of {run.workflow}?", again, "Retry")
 
 
+async def _ask_retry_downstream(source: Reads, run_id: str) -> Question:
+    run = await source.run(UUID(run_id))
+    again = await source.retried(UUID(run_id), mode="failed_and_downstream")
+    return _retry_question(
+        f"Retry this run of {run.workflow}, with all that comes after what failed?",
+        again,
+        "Retry with what follows",
+    )
+
+
 async def _ask_retry_all(source: Reads, run_id: str) -> Question:
     run = await source.run(UUID(run_id))
     again = await source.retried(UUID(run_id), mode="all")
@@ -102,6 +113,36 @@ async def _ask_skip(source: Reads, subject: str) -> Question:
     )
 
 
+async def _ask_signal(source: Reads, subject: str) -> Question:
+    run_id, step = _step(subject)
+    view = await source.run_view(run_id)
+    signals = {
+        each["name"]: each["signal"] for each in view.definition.spec["steps"] if "signal" in each
+    }
+    if step not in signals:
+        raise BadArgument(f"{step[:100]!r} waits for no signal", hint="see the steps of the run")
+    row = next(each for each in view.steps if each.step == step)
+    name = signals.pop(step)
+    kept = sum(each.name == name and each.taken_by is None for each in view.signals)
+    if row.state == "running":
+        becomes = f"Step {step} is open: it takes the oldest signal {name} at once, and completes."
+    elif row.state == "waiting":
+        becomes = f"Step {step} is not released yet: signal {name} is kept until it takes one."
+    else:
+        becomes = f"Step {step} is {row.state}: signal {name} is kept for other steps."
+    return Question(
+        f"Send this run of {view.run.workflow} a signal?",
+        (
+            f"{becomes} {plural(kept, 'signal')} of that name {'is' if kept == 1 else 'are'} kept.",
+            "Its payload becomes the result of the step. The same name and key reach a run once.",
+        ),
+        "Send the signal",
+        ("signal",),
+        signals=(name, *sorted(set(signals.values()) - {name})),
+        is_noted=False,
+    )
+
+
 def _step(subject: str) -> tuple[UUID, str]:
     run_id, _, step = subject.partition(":")
     return UUID(run_id), step
@@ -122,6 +163,11 @@ async def _resume(client: AsyncClient, run_id: str, fields: Fields, shard: int) 
 
 async def _retry(client: AsyncClient, run_id: str, fields: Fields, shard: int) -> None:
     await client.retry_workflow_run(UUID(run_id), shard=shard)
+
+
+async def _retry_downstream(client: AsyncClient, run_id: str, fields: Fields, shard: int) -> None:
+    mode: RetryMode = "failed_and_downstream"
+    await client.retry_workflow_run(UUID(run_id), mode=mode, shard=shard)
 
 
 async def _retry_all(client: AsyncClient, run_id: str, fields: Fields, shard: int) -> None:
@@ -145,12 +191,30 @@ async def _skip(client: AsyncClient, subject: str, fields: Fields, shard: int) -
     )
 
 
+async def _signal(client: AsyncClient, subject: str, fields: Fields, shard: int) -> None:
+    run_id, _ = _step(subject)
+    await client.signal_workflow_run(
+        run_id,
+        fields.get("signal", ""),
+        json_value(fields, "payload") if fields.get("payload", "").strip() else None,
+        key=fields.get("signal_key", "").strip() or None,
+        shard=shard,
+    )
+
+
 ACTIONS: Mapping[str, Action] = {
     "cancel-run": Action("run", _ask_cancel, _cancel, "Cancelled, or being cancelled."),
     "pause-run": Action("run", _ask_pause, _pause, "Paused: steps that become due are held."),
     "resume-run": Action("run", _ask_resume, _resume, "Resumed."),
     "retry-run": Action("run", _ask_retry, _retry, "Retried: what had not completed runs again."),
+    "retry-downstream": Action(
+        "run",
+        _ask_retry_downstream,
+        _retry_downstream,
+        "Retried: what had not completed runs again, and all that comes after it.",
+    ),
     "retry-all": Action("run", _ask_retry_all, _retry_all, "Retried: all steps run again."),
     "retry-step": Action("step", _ask_retry_step, _retry_step, "Retried from that step."),
     "skip-step": Action("step", _ask_skip, _skip, "Skipped: it counts as completed."),
+    "send-signal": Action("step", _ask_signal, _signal, "The run has the signal."),
 }

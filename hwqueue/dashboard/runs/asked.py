@@ -1,88 +1,16 @@
-"""What a step asks of its node, and who asks: the workflow, the submission, the step, the task."""
+"""What a step asks of its node, and who asks, with amounts as all pages write them."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+from hwqueue import asked as words
 from hwqueue.dashboard.formatting import asks
-
-_LONGEST = 60
-_MOST_VALUES = 3
-_OPS = {"not_in": "not in", "gt": ">", "gte": ">=", "lt": "<", "lte": "<=", "regexp": "matches"}
-_NEAR = {"near": "near another step"}
 
 
 def asked(
     placement: Mapping[str, Any] | None, came_from: Mapping[str, Any] | None
 ) -> list[tuple[str, list[str]]]:
-    """What is asked, by who asks it: `("step", ["nvlink in full", "4 GPU"])`.
-
-    Args:
-        placement: In normal form; None: of a step without a lease.
-        came_from: As in `hwqueue.types.CheckedStep`. What several levels ask is theirs together:
-            `workflow and step`. What nobody is named for is left out.
-    """
-    found: dict[str, list[str]] = {}
-    for levels, words in _parts(placement or {}, came_from or {}):
-        who = " and ".join(_NEAR.get(level, level) for level in levels)
-        found.setdefault(who, []).append(words)
-    return [(who, words) for who, words in found.items() if who]
-
-
-def _parts(
-    placement: Mapping[str, Any], came_from: Mapping[str, Any]
-) -> Iterator[tuple[list[str], str]]:
-    for key, value in placement.items():
-        levels = came_from.get(key, ())
-        if isinstance(value, list):
-            yield from (
-                (by, _words(key, each)) for each, by in zip(value, levels, strict=False) if by
-            )
-        elif isinstance(value, Mapping) and isinstance(levels, Mapping):
-            yield from (
-                (by, _amount(key, name, value[name]))
-                for name, by in levels.items()
-                if name in value
-            )
-        else:
-            yield list(levels), _plain(key, value)  # one value: a list of levels
-
-
-def _amount(key: str, name: str, value: Any) -> str:
-    """One of the resources, or of the isolation classes."""
-    return asks({name: value}) if key == "resources" else _plain(name.upper(), value)
-
-
-def _words(key: str, each: Any) -> str:
-    """One entry of a list of the placement."""
-    if key == "require":
-        return _rule(each)
-    if key == "prefer":
-        rules = " and ".join(_rule(rule) for rule in each.get("when", ()))
-        sign = "not " if each.get("weight", 0) < 0 else ""
-        return f"prefers {sign}{rules or 'any node'}"
-    if key == "tolerate":
-        return f"tolerates {each.get('key', 'everything')}"
-    return _plain(key, each)
-
-
-def _rule(rule: Mapping[str, Any]) -> str:
-    """One rule of `require`, as explanations say it."""
-    if "label" not in rule or "values" not in rule:
-        has = {"exists": "has", "does_not_exist": "has no"}.get(rule.get("op", ""))
-        return f"{has} {rule['label']}" if has else _text(rule)
-    values = [_text(value) for value in rule["values"][:_MOST_VALUES]]
-    more = len(rule["values"]) - len(values)
-    told = " or ".join(values) + (f" or {more} more" if more else "")
-    return f"{rule['label']} {_OPS.get(rule['op'], rule['op'])} {told}"
-
-
-def _plain(key: str, value: Any) -> str:
-    return f"{key.replace('_', ' ')} {_text(value)}"
-
-
-def _text(value: Any) -> str:
-    told = value if isinstance(value, str) else json.dumps(value)
-    return told if len(told) <= _LONGEST else told[: _LONGEST - 1] + "…"
+    """See `hwqueue.asked.asked`."""
+    return words.asked(placement, came_from, lambda name, value: asks({name: value}))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from hwqueue.dashboard.runs.layout import Box, Layout, Line, lay_out, layers_of
@@ -32,6 +33,7 @@ class Step:
         parents: The steps it comes after, and how each must end.
         condition: What it asks besides, in words; empty for most.
         counts: Of its items, by state; None for a step without items.
+        signal: What a wait waits for.
         layer: Of the graph, from 0.
     """
 
@@ -47,11 +49,19 @@ class Step:
     row: WorkflowStep | None = None
     detail: StepDetail | None = None
     counts: Mapping[str, int] | None = None
+    signal: str = ""
 
     @property
     def has_ended(self) -> bool:
         """Whether it will not change unless the run is retried."""
         return self.state in _ENDED
+
+    @property
+    def begun_at(self) -> datetime | None:
+        """When its last claim was granted, or when a step without a lease began."""
+        if self.detail is None:
+            return None
+        return self.detail.claimed_at if self.kind == "task" else self.detail.released_at
 
     @property
     def has_sign(self) -> bool:
@@ -176,6 +186,7 @@ def _step(
         row=row,
         detail=detail,
         counts=None if row is None else _item_counts(row),
+        signal=given.get("signal", ""),
     )
 
 

@@ -71,8 +71,14 @@ def _going(by_state: Mapping[str | None, Sequence[Step]], names: Mapping[UUID, s
         return Says("pending", "warn", "Waits for step", more if rest else "", waits_for, waits_for)
     if idle:
         says = idle[0].row.headline if idle[0].row else ""
-        others = plural(len(idle) - 1, "other step waits", "other steps wait")
-        more = f"{others} for a signal or a time, too." if len(idle) > 1 else ""
+        count = len(idle) - 1
+        if all(step.kind in ("sleep", "wait") for step in idle[1:]):
+            others = (
+                plural(count, "other step waits", "other steps wait") + " for a signal or a time"
+            )
+        else:  # maps and nested runs wait for what they are made of
+            others = plural(count, "other step goes on", "other steps go on")
+        more = f"{others}, too." if count else ""
         colon = ":" if idle[0].counts else ""
         return Says("waiting", "", f"Step {idle[0].name}{colon} {says}.", more)
     if scheduled:

@@ -1,14 +1,15 @@
-"""The times of a run's steps on one axis: waited for parents, pending, ran."""
+"""The times of a run's steps on one axis: waited for parents, pending, ran, or was idle."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from hwqueue.dashboard.runs.graph import Step
-from hwqueue.types import WorkflowRun
+from hwqueue.types import StepDetail, WorkflowRun
 
+_WORK = ("ran", "lost", "idle")  # shown however short it was
 _THINNEST = 0.4  # per cent of the axis: what is shorter is drawn as long
 # Seconds between two ticks: the least of these that fits.
 _TICKS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400)
@@ -17,9 +18,10 @@ _MOST_TICKS = 7
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A part of a step's time. kind: parents, pending, ran or lost (a claim that did not complete).
+    """A part of a step's time.
 
-    left, width: per cent of the axis. open: it goes on.
+    kind: parents, pending, ran, lost (a claim or step that did not complete), or idle: a sleep, or
+    a wait for a signal. left, width: per cent of the axis. open: it goes on.
     """
 
     kind: str
@@ -56,6 +58,11 @@ class Timeline:
     end: datetime
     bars: tuple[Bar, ...]
     ticks: tuple[tuple[float, timedelta], ...]
+
+    @property
+    def has_idle(self) -> bool:
+        """Whether one of them slept, or waited for a signal."""
+        return any(each.kind == "idle" for bar in self.bars for each in bar.spans)
 
 
 def timeline_of(run: WorkflowRun, steps: Sequence[Step], now: datetime) -> Timeline:
@@ -100,20 +107,37 @@ def _spans(step: Step, axis: _Axis) -> tuple[Span, ...]:
             return (axis.span("parents", axis.start, axis.end, is_open=True),)
         return ()
     spans = [axis.span("parents", axis.start, detail.released_at)]
-    ready = detail.released_at
+    if step.kind == "task":
+        spans += _of_lease(step, detail, detail.released_at, axis)
+    else:
+        runs = detail.ended_at is None
+        until = detail.ended_at or axis.end
+        spans.append(axis.span(_work(step), detail.released_at, until, is_open=runs))
+    return tuple(each for each in spans if each.length or each.open or each.kind in _WORK)
+
+
+def _work(step: Step) -> str:
+    """What a step without a lease of its own did from its begin to its end."""
+    if step.kind in ("sleep", "wait"):
+        return "idle"
+    return "lost" if step.state in ("failed", "cancelled") else "ran"
+
+
+def _of_lease(step: Step, detail: StepDetail, ready: datetime, axis: _Axis) -> Iterator[Span]:
+    """The times of a task since its lease was spawned."""
     for attempt in detail.attempts:
-        spans.append(axis.span("pending", ready, attempt.claimed_at))
-        spans.append(axis.span("lost", attempt.claimed_at, attempt.ended_at))
+        yield axis.span("pending", ready, attempt.claimed_at)
+        kind = "ran" if attempt.outcome == "completed" else "lost"
+        yield axis.span(kind, attempt.claimed_at, attempt.ended_at)
         ready = attempt.ended_at
     due = min(max(detail.available_at or ready, ready), axis.end)
     if step.state in ("pending", "scheduled"):
-        spans.append(axis.span("pending", due, axis.end, is_open=True))
+        yield axis.span("pending", due, axis.end, is_open=True)
     elif step.state == "waiting":
-        spans.append(axis.span("parents", ready, axis.end, is_open=True))
+        yield axis.span("parents", ready, axis.end, is_open=True)
     elif detail.claimed_at is not None and detail.claimed_at >= ready:
         runs = detail.ended_at is None
-        spans.append(axis.span("pending", due, detail.claimed_at))
-        spans.append(axis.span("ran", detail.claimed_at, detail.ended_at or axis.end, is_open=runs))
+        yield axis.span("pending", due, detail.claimed_at)
+        yield axis.span("ran", detail.claimed_at, detail.ended_at or axis.end, is_open=runs)
     elif detail.ended_at is not None and detail.ended_at > due:
-        spans.append(axis.span("pending", due, detail.ended_at))
-    return tuple(each for each in spans if each.length or each.open or each.kind in ("ran", "lost"))
+        yield axis.span("pending", due, detail.ended_at)

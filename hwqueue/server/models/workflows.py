@@ -21,10 +21,12 @@ from hwqueue.server.models.derived import answer_of, list_of
 from hwqueue.server.models.leases import Key, Priority, Reason, Wire
 from hwqueue.server.models.options import request_of
 from hwqueue.types import (
+    CheckedStep,
     DefinedWorkflow,
     RetryMode,
     RunState,
     RunSummary,
+    StepResult,
     SubmittedRun,
     WorkflowDefinition,
     WorkflowRun,
@@ -93,10 +95,18 @@ _run_options = request_of(
         "labels": Field(default=None, description="Of the run and its leases."),
         "headers": Field(default=None, description="Carried along with each lease."),
         "deadline": Field(default=None, description="Not ended by then, it fails."),
+        "available_at": Field(
+            default=None, description="When its first steps may begin; at once unless given."
+        ),
+        "delay": Field(default=None, description="The same from now, in seconds."),
         "idempotency_key": Field(
             default=None,
             description="The same key with the same content returns the first run. As the header "
             "`Idempotency-Key`.",
+        ),
+        "app_version": Field(
+            default=None,
+            description="Version of the code that runs the steps: the label app_version of nodes.",
         ),
         "run_id": Field(default=None, description="Yours; one that exists is an error."),
         "steps": Field(
@@ -129,6 +139,15 @@ class SubmitSpecRequest(SubmitRequest):
     model_config = example(spec=_SPEC, input={"dataset": "s3://in"})
 
     spec: WorkflowSpec
+
+
+class CheckRequest(Request):
+    """A submission to try: a specification, or the name of a defined workflow."""
+
+    model_config = example(spec=_SPEC, options={"affinity_tags": {"gpu": True}})
+
+    spec: WorkflowSpec | WorkflowName
+    options: RunOptions = RunOptions()
 
 
 class CancelRunRequest(Request):
@@ -179,4 +198,13 @@ RunOut = answer_of(WorkflowRun)
 RunPage = list_of(RunSummary, pages=True, name="RunPage", doc="Runs, newest first.")
 RunSteps = list_of(
     WorkflowStep, name="RunSteps", doc="The steps of a run, parents before their children."
+)
+CheckedSteps = list_of(
+    CheckedStep, name="CheckedSteps", doc="Where each step could run, parents before children."
+)
+StepResults = list_of(
+    StepResult,
+    pages=True,
+    name="StepResults",
+    doc="What a step returned, by item; `next` is the cursor of the page after, null at the end.",
 )

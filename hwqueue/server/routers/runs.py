@@ -21,6 +21,7 @@ from hwqueue.server.models.workflows import (
     RunSteps,
     SkipRequest,
     StepName,
+    StepResults,
     SubmitSpecRequest,
     Submitted,
     WorkflowName,
@@ -39,7 +40,7 @@ from hwqueue.server.routers.shared import (
     own_options,
     stream_slot,
 )
-from hwqueue.types import RunState
+from hwqueue.types import RunState, StepState
 
 router = APIRouter(route_class=AuthenticatedRoute, prefix="/runs", tags=["runs"])
 
@@ -90,6 +91,15 @@ async def list_runs(
     label: Labelled = None,
     submitted_from: Moment | None = None,
     submitted_before: Moment | None = None,
+    parent_run_id: Annotated[
+        Id | None, Query(description="Only runs that are steps of this one.")
+    ] = None,
+    root_run_id: Annotated[
+        Id | None, Query(description="Only runs that are below this one.")
+    ] = None,
+    is_nested: Annotated[
+        bool | None, Query(description="Only runs that are steps of others; false: none of these.")
+    ] = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
     before: Annotated[Id | None, Query(description="Cursor: `next` of the page before.")] = None,
 ) -> Any:
@@ -102,6 +112,9 @@ async def list_runs(
             labels=labels_of(label),
             submitted_from=submitted_from,
             submitted_before=submitted_before,
+            parent_run_id=parent_run_id,
+            root_run_id=root_run_id,
+            is_nested=is_nested,
             limit=limit + 1,
             before=before,
             shard=caller.shard,
@@ -143,6 +156,40 @@ async def list_steps(run_id: RunId, caller: LeaseReader) -> Any:
     """The steps of a run in topological order, all of them."""
     async with caller.read() as client:
         return {"items": await client.list_workflow_steps(run_id, shard=caller.shard)}
+
+
+@router.get(
+    "/{run_id:uuid}/steps/{step}/results",
+    response_model=StepResults,
+    responses=NO_RUN,
+)
+async def list_results(
+    *,
+    run_id: RunId,
+    step: Annotated[StepName, Path(description="Name of the step.", examples=["score"])],
+    caller: LeaseReader,
+    request: Request,
+    response: Response,
+    state: Annotated[StepState | None, Query(description="Only those in this state.")] = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    after: Annotated[
+        int,
+        Query(ge=-2, le=2**31 - 1, description="Cursor: `next` of the page before. -2: the step."),
+    ] = -1,
+) -> Any:
+    """What a step returned, and where: one row, or one for each item that is spawned.
+
+    `running` items may still wait for a node: `lease_state` says so. With `after=-2` a step with
+    items tells of itself, as item -1.
+    """
+    async with caller.read() as client:
+        found = await client.step_results(
+            run_id, step, after=after, limit=limit + 1, state=state, shard=caller.shard
+        )
+    page, last = split_page(found, limit)
+    if last:
+        add_next_link(request, response, after=last.item)
+    return {"items": page, "next": str(last.item) if last else None}
 
 
 @router.post("/{run_id:uuid}/cancel", responses=NO_RUN | WRONG_RUN_STATE)

@@ -6,6 +6,8 @@ from fastapi import APIRouter, Path, Query, Request, Response
 
 from hwqueue.server.dependencies import AuthenticatedRoute
 from hwqueue.server.models.workflows import (
+    CheckedSteps,
+    CheckRequest,
     Defined,
     Definition,
     SubmitRequest,
@@ -79,6 +81,18 @@ async def get_workflow(
     """A definition: the specification in normal form, its steps in topological order."""
     async with caller.call() as client:
         return await client.get_workflow(workflow, version=version, shard=caller.shard)
+
+
+@router.post("/check", response_model=CheckedSteps, responses={**NO_QUEUE, **NO_WORKFLOW})
+async def check_workflow(body: CheckRequest, caller: LeaseWriter) -> Any:
+    """Where each step could run if it were submitted now; refuses what a submission refuses.
+
+    Nothing is changed. A step that no node matches is no error: `nodes_matching` is 0.
+    """
+    options = await caller.run(lambda: own_options(caller, body.options, "options"))
+    spec = body.spec if isinstance(body.spec, str) else body.spec.model_dump()
+    async with caller.read() as client:
+        return {"items": await client.check_workflow(spec, shard=caller.shard, **options)}
 
 
 @router.post(

@@ -9,8 +9,8 @@ from alembic import op
 
 from hwqueue.schema.files import run_revision_sql
 
-revision = "0023_gang"
-down_revision = "0017_added_run"
+revision = "0024_gang"
+down_revision = "0023_comments"
 branch_labels = None
 depends_on = None
 

@@ -72,3 +72,5 @@ comment on column hwqueue.claim.gang_id is 'as in lease';
 comment on column hwqueue.claim.is_reserved is
   'its node has not fetched it yet; null: it has, as every claim that a node has asked for';
 comment on column hwqueue.node_state.has_reserved is 'claims of the node may be reserved';
+
+insert into hwqueue.lease_transition (from_state, to_state, cause) values ('scheduled', 'claimed', 'reserve');

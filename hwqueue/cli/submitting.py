@@ -1,0 +1,144 @@
+"""The options of the submission of a run, as people type them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import typer
+
+from hwqueue.cli import spawning
+from hwqueue.cli.inputs import identifier, json_object, labels, moment_after, pairs
+from hwqueue.errors import ConfigError
+from hwqueue.types import RunOptions, Unique
+
+Mode = Literal["and", "override", "replace"]
+
+Version = Annotated[
+    int | None,
+    typer.Option("--version", min=1, help="The newest unless given.", show_default=False),
+]
+Tags = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--tags",
+        "--node-label",
+        help="Label that the node of every step must have, key=value, or several as JSON.",
+    ),
+]
+Placement = Annotated[
+    str | None,
+    typer.Option("--placement", help="What every step asks of its node: JSON or a file."),
+]
+Affinity = Annotated[
+    Mode | None,
+    typer.Option(
+        "--affinity",
+        help="What --tags and --placement do to those of the workflow: both must hold (and), "
+        "these replace them key by key, or altogether.",
+        show_default="and",
+    ),
+]
+Label = Annotated[
+    list[str] | None,
+    typer.Option("--label", help="Label of the run and its leases, key=value; repeatable."),
+]
+Deadline = Annotated[
+    str | None,
+    typer.Option(
+        "--deadline", help="Fails if it has not ended by this time, or within this span: 2h."
+    ),
+]
+AvailableAt = Annotated[
+    str | None,
+    typer.Option(
+        "--available-at",
+        "--delay",
+        help="No step begins before this time, or this span from now: 2h.",
+    ),
+]
+Key = Annotated[
+    str | None, typer.Option("--key", help="Idempotency key: the same key submits only once.")
+]
+UniqueKey = Annotated[
+    str | None, typer.Option("--unique", help="At most one open run of the workflow has this key.")
+]
+ConflictChoice = Annotated[
+    spawning.OnConflict,
+    typer.Option("--on-conflict", help="With --unique: what to do with the run that has the key."),
+]
+AppVersion = Annotated[
+    str | None,
+    typer.Option(
+        "--app-version",
+        help="Version of the code that runs the steps: of workers with this one.",
+    ),
+]
+OwnId = Annotated[str | None, typer.Option("--run-id", help="An id of your own for the run.")]
+StepOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--step",
+        help="What one step asks, NAME=JSON: affinity_tags, placement, options; repeatable.",
+    ),
+]
+
+
+def placing_options(
+    *,
+    version: int | None,
+    tags: list[str] | None,
+    placement: str | None,
+    affinity: Mode | None,
+    label: list[str] | None,
+    step: list[str] | None,
+    tenant: str | None,
+    app_version: str | None = None,
+) -> RunOptions:
+    """What says where a run may go, as a client takes it. Raises: ConfigError."""
+    return {
+        "version": version,
+        "affinity_tags": labels(tags, "--tags") or None,
+        "placement": json_object(placement, "--placement") if placement else None,
+        "affinity": affinity,
+        "labels": pairs(label, "--label") if label else None,
+        "steps": steps_of(step),
+        "tenant": tenant,
+        "app_version": app_version,
+    }
+
+
+def own_options(
+    *,
+    priority: int | None,
+    deadline: str | None,
+    available_at: str | None,
+    key: str | None,
+    unique: str | None,
+    on_conflict: spawning.OnConflict,
+    run_id: str | None,
+) -> RunOptions:
+    """The other options of a submission, as a client takes them. Raises: ConfigError."""
+    return {
+        "priority": priority,
+        "deadline": moment_after(deadline, "--deadline"),
+        "available_at": moment_after(available_at, "--available-at"),
+        "idempotency_key": key,
+        "unique": Unique(key=unique, on_conflict=on_conflict) if unique else None,
+        "run_id": identifier(run_id, "--run-id") if run_id else None,
+    }
+
+
+def steps_of(given: list[str] | None) -> dict[str, dict[str, Any]] | None:
+    """Options of single steps, `NAME={...}`. Raises: ConfigError."""
+    found: dict[str, dict[str, Any]] = {}
+    for each in given or ():
+        name, sign, value = each.partition("=")
+        if not sign:
+            raise ConfigError(
+                f"--step: {each[:80]!r} is not NAME=JSON",
+                hint="""such as --step 'train={"options": {"max_attempts": 5}}'""",
+            )
+        if name in found:
+            raise ConfigError(f"--step: {name[:80]} is given twice", hint="give its parts in one")
+        found[name] = json_object(value, f"--step {name}")
+    return found or None

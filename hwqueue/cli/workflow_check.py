@@ -1,0 +1,117 @@
+"""hwqueue workflow check: where each step of a workflow could run, before it is submitted."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from hwqueue.asked import asked
+from hwqueue.cli import spawning, submitting
+from hwqueue.cli.completion import workflow_names
+from hwqueue.cli.connect import open_client
+from hwqueue.cli.inputs import json_object
+from hwqueue.cli.options import options_of
+from hwqueue.cli.output import ExitCode, plain_text, show_items
+from hwqueue.cli.worker import load_named
+from hwqueue.errors import ConfigError
+from hwqueue.text import plural
+from hwqueue.types import CheckedStep
+from hwqueue.workflow import Workflow
+
+EXAMPLE = "hwqueue workflow check training.json --tags region=us-east"
+
+
+def check(
+    ctx: typer.Context,
+    spec: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="FILE",
+            help="The specification: a file, JSON, or - for stdin.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    app_name: Annotated[
+        str | None,
+        typer.Option(
+            "--app", help="module:name of a hwqueue.Workflow, instead.", show_default=False
+        ),
+    ] = None,
+    workflow: Annotated[
+        str | None,
+        typer.Option(
+            "--workflow",
+            help="Name of a workflow that is defined, instead.",
+            autocompletion=workflow_names,
+        ),
+    ] = None,
+    version: submitting.Version = None,
+    tags: submitting.Tags = None,
+    placement: submitting.Placement = None,
+    affinity: submitting.Affinity = None,
+    label: submitting.Label = None,
+    step: submitting.StepOptions = None,
+    tenant: spawning.Tenant = None,
+) -> None:
+    """Show where each step could run if it were submitted now; nothing is changed.
+
+    For each step: how many nodes match and how many of these are free, what it asks and which level
+    asks for it, why it would wait. Exits with 1 when no node matches a step now, or a nested run
+    would be refused: a busy fleet is no reason. With --json all there is.
+    """
+    wanted = _wanted(spec, app_name, workflow)
+    options = submitting.placing_options(
+        version=version,
+        tags=tags,
+        placement=placement,
+        affinity=affinity,
+        label=label,
+        step=step,
+        tenant=tenant,
+    )
+    with open_client(ctx) as client:
+        found = client.check_workflow(wanted, **options)
+    show_items(ctx, found, _row, empty="no step of it needs a node")
+    if not options_of(ctx).json:
+        for each in found:
+            _tell(each)
+    if any(each.nodes_matching == 0 or each.code == "nested_refused" for each in found):
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def _wanted(
+    spec: str | None, app_name: str | None, workflow: str | None
+) -> str | Workflow | dict[str, Any]:
+    if sum(each is not None for each in (spec, app_name, workflow)) != 1:
+        raise ConfigError(
+            "give a FILE, --app module:name of a hwqueue.Workflow, or --workflow NAME"
+        )
+    if app_name is not None:
+        return load_named(app_name, Workflow)
+    return workflow if workflow is not None else json_object(spec or "", "FILE")
+
+
+def _row(step: CheckedStep) -> dict[str, object]:
+    return {
+        "step": step.step,
+        "task": step.task_name,
+        "queue": step.queue,
+        "matching": step.nodes_matching,
+        "free": step.nodes_free,
+        "code": step.code,
+    }
+
+
+def _tell(step: CheckedStep) -> None:
+    """What it asks and who asks it, what keeps it, and what alone keeps nodes from it."""
+    parts = [
+        *(f"{who}: {', '.join(words)}" for who, words in asked(step.placement, step.came_from)),
+        step.headline,
+        *(f"but for {each.words}: {plural(each.nodes, 'node')}" for each in step.reasons),
+    ]
+    typer.echo()
+    typer.echo(plain_text(step.step))
+    for part in parts:
+        typer.echo(f"  {plain_text(part)}")

@@ -1,0 +1,161 @@
+"""Maps that are expanded while another step of their run fails: no item is forgotten, or left."""
+
+from collections.abc import Callable, Iterator
+
+import psycopg
+import pytest
+
+from tests.calls import Calls, Row
+from tests.flows import Flow, broken, each, fail, finish, step
+from tests.patience import looks
+from tests.races.interleave import Actor, interleave
+from tests.sql.api import outlive
+
+pytestmark = pytest.mark.thorough
+
+ITEMS = [1, 2, 3, 4, 5]
+WINDOW = 2
+
+
+@pytest.fixture
+def calls(conn: psycopg.Connection) -> Iterator[Calls]:
+    """The session that looks; after the test every tally equals its recount."""
+    made = Calls(conn)
+    yield made
+    assert broken(made) == []
+
+
+@pytest.fixture
+def one(dsn: str, calls: Calls) -> Iterator[Actor]:
+    """A session that stays open; whoever waited for it would run into its lock_timeout."""
+    with interleave(dsn) as actor:
+        calls.conn.execute("set lock_timeout = '200ms'")
+        made = actor()
+        made.conn.execute("set lock_timeout = '200ms'")
+        yield made
+
+
+@pytest.fixture(params=["finish_running", "fail_fast"])
+def flow(calls: Calls, request: pytest.FixtureRequest) -> Flow:
+    """A map over what a step returns, beside a step that fails."""
+    steps = [step("a"), step("x"), each("m", {"$result": "a"}, max_parallel=WINDOW), step("b", "m")]
+    return Flow(calls, steps, on_failure=request.param)
+
+
+def expand(calls: Calls, claims: Row) -> None:
+    """End the step before the map: its first items are spawned."""
+    finish(calls, claims["a"], result=ITEMS)
+
+
+def fail_sibling(calls: Calls, claims: Row) -> None:
+    """Let the step beside the map fail: the run fails."""
+    fail(calls, claims["x"])
+
+
+def sweep(flow: Flow) -> None:
+    """Sweep until the change of the run's state has reached all that it is for."""
+    outlive(flow.calls.conn)
+    for _ in range(4):
+        flow.calls.rows("advance_workflows")
+
+
+def assert_fails(flow: Flow) -> None:
+    """The run fails; of the map the items in its window run, unless these are asked to stop."""
+    assert flow.state == ("failing" if flow.spec["on_failure"] == "finish_running" else "failed")
+    if flow.state == "failing":
+        claims = flow.items()
+        assert list(claims) == [0, 1]
+        for claim in claims.values():
+            flow.settle(claim)
+        sweep(flow)
+    assert flow.items() == {}
+    assert flow.states() == {"a": "completed", "x": "failed", "m": "cancelled", "b": "skipped"}
+    assert flow.reasons() == {"m": "run_stopped", "b": "run_failed"}
+    assert flow.state == "failed"
+    retried = flow.calls.value("retry_workflow_run", run=flow.run)
+    assert retried == "running"
+    settle_all(flow)
+    assert flow.state == "completed"
+
+
+def settle_all(flow: Flow) -> None:
+    """Complete whatever is released, until nothing is."""
+    for _ in looks():
+        claims = flow.items()
+        for claim in claims.values():
+            flow.settle(claim)
+        if not claims and flow.calls.row("advance_workflows")["released"] == 0:
+            return
+
+
+@pytest.mark.parametrize(("first", "second"), [(expand, fail_sibling), (fail_sibling, expand)])
+def test_a_map_is_expanded_while_another_step_fails(
+    calls: Calls,
+    one: Actor,
+    flow: Flow,
+    first: Callable[[Calls, Row], None],
+    second: Callable[[Calls, Row], None],
+) -> None:
+    """Each transaction has read the run before the other one has committed."""
+    claims = flow.claims()
+    one.begin()
+    first(one.direct, claims)
+    second(calls, claims)
+    calls.rows("advance_workflows")
+    assert broken(calls) == []
+    one.commit()
+    sweep(flow)
+    assert_fails(flow)
+
+
+def test_a_failure_that_is_undone_after_a_map_was_expanded(
+    calls: Calls, one: Actor, flow: Flow
+) -> None:
+    claims = flow.claims()
+    one.begin()
+    fail_sibling(one.direct, claims)
+    expand(calls, claims)
+    one.rollback()
+    finish(calls, claims["x"])
+    settle_all(flow)
+    assert flow.state == "completed"
+    assert flow.steps()["m"]["items_done"] == len(ITEMS)
+
+
+def test_an_expansion_that_is_undone_after_another_step_has_failed(
+    calls: Calls, one: Actor, flow: Flow
+) -> None:
+    """The handler completes once more: what comes after its step is not released any more."""
+    claims = flow.claims()
+    one.begin()
+    expand(one.direct, claims)
+    fail_sibling(calls, claims)
+    calls.rows("advance_workflows")
+    one.rollback()
+    expand(calls, claims)
+    sweep(flow)
+    assert flow.items() == {}
+    assert flow.reasons() == {"m": "run_failed", "b": "run_failed"}
+    assert flow.state == "failed"
+
+
+def test_an_item_is_let_in_while_another_step_fails(calls: Calls, one: Actor, flow: Flow) -> None:
+    """The settlement of an item has read the run before, and fills the window."""
+    claims = flow.claims()
+    expand(calls, claims)
+    items = flow.items()
+    one.begin()
+    flow.settle(items[0], one.direct)
+    fail_sibling(calls, claims)
+    calls.rows("advance_workflows")
+    one.commit()
+    sweep(flow)
+    flow.settle(items[1])
+    sweep(flow)
+    let_in = flow.items()
+    assert list(let_in) == ([2] if flow.spec["on_failure"] == "finish_running" else [])
+    for claim in let_in.values():
+        flow.settle(claim)
+    sweep(flow)
+    assert flow.items() == {}
+    assert (flow.state, flow.steps()["m"]["state"]) == ("failed", "cancelled")

@@ -1,0 +1,128 @@
+"""Claims of steps that expire while settlements of the same join are open: no end is forgotten."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from hwqueue.testing import Clock
+from tests.calls import Calls, Row
+from tests.flows import Flow, broken, finish, step
+from tests.races.interleave import Actor, interleave
+
+pytestmark = pytest.mark.thorough
+
+LATE = timedelta(minutes=5)  # later than a claim lives
+
+
+@pytest.fixture
+def calls(conn: psycopg.Connection) -> Iterator[Calls]:
+    """The session that looks; after the test every tally equals its recount."""
+    made = Calls(conn)
+    yield made
+    assert broken(made) == []
+
+
+@pytest.fixture
+def one(dsn: str, calls: Calls) -> Iterator[Actor]:
+    """A session that stays open; whoever waited for it would run into its lock_timeout."""
+    with interleave(dsn) as actor:
+        calls.conn.execute("set lock_timeout = '200ms'")
+        yield actor()
+
+
+@pytest.fixture(params=["ended", "completed"])
+def wants(request: pytest.FixtureRequest) -> str:
+    """What the join wants of the parent whose worker died."""
+    return str(request.param)
+
+
+def joined(calls: Calls, wants: str) -> Flow:
+    """A join of a step whose worker dies, and of one that completes."""
+    dead = {"step": "a", "on": wants}
+    steps = [step("a"), step("b"), step("c", dead, "b"), step("d", {"step": "c", "on": "ended"})]
+    return Flow(calls, steps, on_failure="continue")
+
+
+def claims_of(flow: Flow, clock: Clock) -> Row:
+    """The claim of a, which has expired, and that of b."""
+    claims = flow.items(qty=1)
+    clock.advance(LATE)
+    claims |= flow.items(qty=1)
+    assert list(claims) == ["a", "b"]
+    return claims
+
+
+def assert_ends(flow: Flow, wants: str) -> None:
+    """The join is decided once, and the run goes on after it."""
+    assert flow.states()["a"] == "failed"
+    if wants == "ended":
+        flow.complete("c")
+    assert flow.reasons() == ({} if wants == "ended" else {"c": "parent_failed"})
+    flow.complete("d")
+    assert flow.state == "failed"
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_the_last_parent_expires_while_another_settlement_is_open(
+    calls: Calls, one: Actor, clock: Clock, wants: str, commits: bool
+) -> None:
+    flow = joined(calls, wants)
+    claims = claims_of(flow, clock)
+    one.begin()
+    finish(one.direct, claims["b"])
+    assert calls.row("reap")["expired"] == 1
+    assert (flow.states()["a"], flow.states()["c"]) == ("failed", "waiting")
+    assert broken(calls) == []
+    if commits:
+        one.commit()
+    else:
+        one.rollback()
+        calls.rows("advance_workflows")
+        assert flow.states()["c"] == "waiting"
+        finish(calls, claims["b"])
+    calls.rows("reap")
+    assert_ends(flow, wants)
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_the_last_parent_is_settled_while_a_reap_is_open(
+    calls: Calls, one: Actor, clock: Clock, wants: str, commits: bool
+) -> None:
+    flow = joined(calls, wants)
+    claims = claims_of(flow, clock)
+    one.begin()
+    assert one.direct.row("reap")["expired"] == 1
+    finish(calls, claims["b"])
+    assert (flow.states()["b"], flow.states()["c"]) == ("completed", "waiting")
+    assert broken(calls) == []
+    if commits:
+        one.commit()
+    else:
+        one.rollback()
+        calls.rows("advance_workflows")
+        assert flow.states()["c"] == "waiting"
+    calls.rows("reap")
+    assert_ends(flow, wants)
+
+
+def test_both_parents_are_lost_at_once(calls: Calls, one: Actor, clock: Clock, wants: str) -> None:
+    """One expires in a reap that stays open; the worker of the other one begins again meanwhile."""
+    flow = joined(calls, wants)
+    flow.items(qty=1)
+    clock.advance(LATE)
+    one.begin()
+    assert one.direct.row("reap")["expired"] == 1
+    node, spec = uuid4(), {"name": f"{flow.queue}-other"}
+    epoch = calls.value("register_node", node=node, spec=spec | {"instance_id": "first"})
+    claim = calls.row("claim_task", queues=[flow.queue], node=node, epoch=epoch)
+    calls.rows("register_node", node=node, spec=spec | {"instance_id": "second"})
+    assert calls.row("get_lease", lease=claim["lease_id"])["state"] == "failed"
+    assert broken(calls) == []
+    one.commit()
+    calls.rows("reap")
+    assert flow.reasons() == {"c": "parent_failed"}
+    flow.complete("d")
+    assert flow.state == "failed"

@@ -1,0 +1,150 @@
+"""What is kept for traces of runs: attempts that ended steps, and ends of traced runs."""
+
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from hwqueue.testing import Clock
+from tests.flows import Flow, step
+from tests.sql.api import Api, refusing, token
+
+TRACED: dict[str, Any] = {"headers": {"traceparent": "of the submission"}}
+LEFT = "select count(*) from hwqueue.traced_run where run_id = %s"
+
+
+def settle(flow: Flow, *ends: dict[str, Any]) -> None:
+    """Settle claims in one call, as a worker does."""
+    flow.calls.rows(
+        "settle_and_claim",
+        node=flow.node,
+        epoch=flow.epoch,
+        settle=[
+            {key: str(value) if key == "lease_id" else value for key, value in end.items()}
+            for end in ends
+        ],
+        queues=[flow.queue],
+        qty=0,
+    )
+
+
+def done(claim: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """A settlement that completes a claim."""
+    return {
+        "lease_id": claim["lease_id"],
+        "claim_token": claim["claim_token"],
+        "outcome": "complete",
+        **more,
+    }
+
+
+def parents(claim: dict[str, Any]) -> Any:
+    """The spans that the header names."""
+    return claim["headers"].get("parent_traceparents")
+
+
+def test_each_attempt_of_a_batch_keeps_its_own(api: Api) -> None:
+    """One that has none gets none from the one before it, nor does a later call."""
+    steps = [step("a"), step("b"), step("c"), step("d"), step("join", "a", "b", "c")]
+    flow = Flow(api, [*steps, step("last", "d")], options=TRACED)
+    claims = flow.claims()
+    batch = [claims[name] for name in "abc"]
+    batch.sort(key=lambda claim: str(claim["lease_id"]))
+    settle(flow, done(batch[0], traceparent="1"), done(batch[1]), done(batch[2], traceparent="3"))
+    api.rows("complete_lease", **token(claims["d"]))
+    again = flow.claims()
+    assert sorted(parents(again["join"])) == ["1", "3"]
+    assert parents(again["last"]) is None
+
+
+def test_the_setting_ends_with_the_batch(conn: psycopg.Connection[Any], api: Api) -> None:
+    flow = Flow(api, [step("a"), step("b"), step("last", "b")], options=TRACED)
+    claims = flow.claims()
+    with conn.transaction():
+        settle(flow, done(claims["a"], traceparent="1", result=7))
+        api.rows("complete_lease", **token(claims["b"]))
+    assert parents(flow.claims()["last"]) is None
+
+
+def test_a_failed_attempt_counts_if_it_was_the_last(api: Api) -> None:
+    after = {"after": [{"step": "a", "on": "failed"}]}
+    flow = Flow(api, [step("a", on_failure="continue"), step("b") | after], options=TRACED)
+    failed = done(flow.claims()["a"], traceparent="1") | {"outcome": "fail", "error": {}}
+    settle(flow, failed)
+    assert parents(flow.claims()["b"]) == ["1"]
+
+
+def test_a_retry_forgets_what_runs_again(api: Api) -> None:
+    flow = Flow(api, [step("a"), step("b", "a")], options=TRACED)
+    settle(flow, done(flow.claims()["a"], traceparent="1"))
+    flow.fail("b")
+    flow.calls.rows("retry_workflow_run", run=flow.run, options={"mode": "all"})
+    flow.complete("a")
+    assert parents(flow.claims()["b"]) is None
+
+
+def test_a_run_that_is_not_traced_has_no_such_header(api: Api) -> None:
+    flow = Flow(api, [step("a"), step("b", "a")])
+    settle(flow, done(flow.claims()["a"], traceparent="1"))
+    assert "parent_traceparents" not in flow.claims()["b"]["headers"]
+
+
+def test_at_most_32_parents_are_named(api: Api) -> None:
+    names = [f"p{number:02}" for number in range(40)]
+    flow = Flow(api, [*map(step, names), step("join", *names)], options=TRACED)
+    claims = flow.claims()
+    settle(flow, *(done(claims[name], traceparent=name) for name in names))
+    assert parents(flow.claims()["join"]) == names[:32]
+
+
+def test_the_end_of_a_traced_run_is_handed_over_once(api: Api, clock: Clock) -> None:
+    """Each end of a run that is retried, and none of a run that was not traced."""
+    api.rows("take_ended_runs")  # of other tests
+    Flow(api, [step("a")]).complete("a")
+    flow = Flow(api, [step("a")], options=TRACED)
+    submitted_at = clock.now()
+    clock.advance(timedelta(seconds=3))
+    flow.fail("a")
+    flow.calls.rows("retry_workflow_run", run=flow.run)
+    flow.complete("a")
+    failed, completed = sorted(api.rows("take_ended_runs"), key=lambda run: run["attempt"])
+    assert failed == {
+        "run_id": flow.run,
+        "shard_id": 0,
+        "workflow": flow.queue,
+        "attempt": 1,
+        "state": "failed",
+        "reason": "step_failed",
+        "traceparent": "of the submission",
+        "submitted_at": submitted_at,
+        "finished_at": clock.now(),
+    }
+    assert (completed["attempt"], completed["state"]) == (2, "completed")
+    assert api.rows("take_ended_runs") == []
+
+
+def test_prune_deletes_what_nobody_takes(
+    conn: psycopg.Connection[Any], api: Api, clock: Clock
+) -> None:
+    flow = Flow(api, [step("a")], options=TRACED)
+    flow.complete("a")
+    clock.advance(timedelta(hours=1))
+    api.rows("prune")
+    assert conn.execute(LEFT, [flow.run]).fetchall() == [(1,)]
+    clock.advance(timedelta(seconds=1))
+    api.rows("prune")
+    assert conn.execute(LEFT, [flow.run]).fetchall() == [(0,)]
+
+
+@pytest.mark.parametrize("limit", [0, 1001])
+def test_the_limit_is_checked(api: Api, limit: int) -> None:
+    assert api.refused("QHA01", "take_ended_runs", limit=limit).field == "p_limit"
+
+
+def test_a_trace_context_is_text(api: Api) -> None:
+    flow = Flow(api, [step("a")])
+    claim = flow.claims()["a"]
+    for wrong in (7, "x" * 201):
+        with refusing("QHA01"):
+            settle(flow, done(claim, traceparent=wrong))
