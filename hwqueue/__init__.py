@@ -9,6 +9,7 @@ from hwqueue.depends import Depends
 from hwqueue.errors import HwqueueError
 from hwqueue.extras import loader
 from hwqueue.logs import LeaseLogFilter
+from hwqueue.member import Member
 from hwqueue.placement import (
     Placement,
     any_of,
@@ -62,6 +63,7 @@ __all__ = [
     "LeaseLogFilter",
     "LeaseSpec",
     "LeaseState",
+    "Member",
     "NodeSpec",
     "Placement",
     "QueuePolicy",
