@@ -8,6 +8,7 @@ from hwqueue.context import AsyncLeaseContext, LeaseContext
 from hwqueue.depends import Depends
 from hwqueue.errors import HwqueueError
 from hwqueue.extras import loader
+from hwqueue.gang import GangContext
 from hwqueue.logs import LeaseLogFilter
 from hwqueue.member import Member
 from hwqueue.placement import (
@@ -56,6 +57,7 @@ __all__ = [
     "Claim",
     "Client",
     "Depends",
+    "GangContext",
     "Gpu",
     "HwqueueError",
     "Lease",

@@ -108,7 +108,7 @@ async def test_what_is_refused(client: AsyncClient, queue: str, node: Node) -> N
 
 async def test_members_of_tasks(client: AsyncClient, queue: str) -> None:
     """What a task is declared with, what the gang says, and what the member says, in this order."""
-    members = [
+    members: list[Member | LeaseSpec] = [
         Member(lead, {"seed": 7}),
         Member(lead.with_options(priority=8), {"seed": 8}, options={"headers": {"mine": 1}}),
         Member(work, {"n": 1}, placement=Placement().require(label("zone") == "a")),
