@@ -8,7 +8,9 @@ from hwqueue.context import AsyncLeaseContext, LeaseContext
 from hwqueue.depends import Depends
 from hwqueue.errors import HwqueueError
 from hwqueue.extras import loader
+from hwqueue.gang import GangContext
 from hwqueue.logs import LeaseLogFilter
+from hwqueue.member import Member
 from hwqueue.placement import (
     Placement,
     any_of,
@@ -56,6 +58,7 @@ __all__ = [
     "Claim",
     "Client",
     "Depends",
+    "GangContext",
     "Gpu",
     "HwqueueError",
     "Lease",
@@ -63,6 +66,7 @@ __all__ = [
     "LeaseLogFilter",
     "LeaseSpec",
     "LeaseState",
+    "Member",
     "NodeSpec",
     "Placement",
     "QueuePolicy",

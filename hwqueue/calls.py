@@ -305,6 +305,20 @@ UPDATE_LEASES = _call(
 DELETE_LEASES = _call("delete_leases", {"p_filter": "jsonb"}, _PAGE, types.BulkPage)
 REQUEUE_FAILED = _call("requeue_failed", _QUEUE, {"p_filter": "jsonb"})
 
+# gangs
+_GANG = {"p_gang": "uuid"}
+SPAWN_GANG = _call(
+    "spawn_gang", {**_QUEUE, "p_members": "jsonb"}, {"p_options": "jsonb"}, types.SpawnedMember
+)
+GET_GANG = _call("get_gang", _GANG, row=types.Gang)
+LIST_GANGS = _call(
+    "list_gangs",
+    optional={"p_state": "text", **_LIMIT, "p_before": "timestamp with time zone"},
+    row=types.GangSummary,
+)
+CANCEL_GANG = _call("cancel_gang", _GANG, {"p_reason": "text"})
+GANG_STATUS = _call("gang_status", _CLAIM, row=types.GangStatus)
+
 # claims
 HEARTBEAT_NODE = _call(
     "heartbeat_node", _EPOCH, {"p_claims": "jsonb", "p_extend": "interval"}, types.Heartbeat

@@ -27,6 +27,7 @@ from hwqueue.client._items import Named, items_of
 from hwqueue.client._json import plain
 from hwqueue.convert import jsonable
 from hwqueue.errors import BadArgument, ConfigError
+from hwqueue.gang import GangContext
 from hwqueue.logs import LogLevel, TellLine
 from hwqueue.retrying import Retrying
 from hwqueue.steps import Memory, Suspended, Wait
@@ -108,12 +109,14 @@ class _LeaseFacts:
         tell_progress: Keeps what `progress` reports.
         tell_line: Keeps what `log` is told.
         memory: What the lease's claims have saved.
+        gang: The other members, once all of them are there; None for a lease of no gang.
     """
 
     claim: Claim
     tell_progress: Callable[[Report], None] = _forget
     tell_line: TellLine = _forget
     memory: Memory = field(default_factory=Memory)
+    gang: GangContext | None = None
 
     @property
     def task_name(self) -> str:

@@ -31,6 +31,10 @@ HwqueueError
     StepOfRun                QHF05  the lease is a step: its run decides about it
     StepUnknown              QHF06  the workflow has no step of this name
     WorkflowTooLarge         QHF07  too many steps or edges, or too long
+  GangError
+    GangNotFound             QHG01  no gang has this id, or the lease is of none
+    GangExists               QHG02  the gang id is taken
+    MemberOfGang             QHG03  the lease is a member: it stays in the queue of its gang
   TokenError
     TokenUnknown             QHK01  no token has this name
     TokenNameTaken           QHK02  the name was given to a token before
@@ -78,6 +82,9 @@ __all__ = [
     "ConfigError",
     "ConstraintError",
     "EmbeddedError",
+    "GangError",
+    "GangExists",
+    "GangNotFound",
     "HwqueueError",
     "IdempotencyMismatch",
     "IsolationLevel",
@@ -90,6 +97,7 @@ __all__ = [
     "LeaseFinished",
     "LeaseLost",
     "LeaseNotFound",
+    "MemberOfGang",
     "NodeBusy",
     "NodeError",
     "NodeNameTaken",
@@ -353,6 +361,28 @@ class WorkflowTooLarge(WorkflowError):
     default_sqlstate = "QHF07"
 
 
+class GangError(HwqueueError):
+    """About a gang."""
+
+
+class GangNotFound(GangError):
+    """No gang has this id, or the lease is of none; a gang goes with the last of its leases."""
+
+    default_sqlstate = "QHG01"
+
+
+class GangExists(GangError):
+    """The gang id is taken."""
+
+    default_sqlstate = "QHG02"
+
+
+class MemberOfGang(GangError):
+    """The lease is a member of a gang, whose members share a queue."""
+
+    default_sqlstate = "QHG03"
+
+
 class TokenError(HwqueueError):
     """The token of the HTTP API is not there, or not as the call assumes."""
 
@@ -490,6 +520,7 @@ BY_SQLSTATE: Mapping[str, type[HwqueueError]] = {
         NodeError,
         QueueError,
         WorkflowError,
+        GangError,
         TokenError,
         ConstraintError,
         SchemaError,

@@ -5717,7 +5717,7 @@ CREATE TABLE hwqueue.gang_change (
 )
 WITH (autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0');
 
-COMMENT ON TABLE hwqueue.gang_change IS 'something has happened to a member: reap looks at the gang again';
+COMMENT ON TABLE hwqueue.gang_change IS 'a member was fetched, put back or has ended: reap updates the state of its gang';
 
 ALTER TABLE hwqueue.gang_change ALTER COLUMN change_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME hwqueue.gang_change_change_id_seq
@@ -6133,6 +6133,8 @@ CREATE TABLE hwqueue.retried_run (
     finished_at timestamp with time zone NOT NULL
 );
 
+COMMENT ON TABLE hwqueue.retried_run IS 'an end of a run that was retried, until it has been counted';
+
 COMMENT ON COLUMN hwqueue.retried_run.attempt IS 'the attempt of the run that has ended so';
 
 CREATE TABLE hwqueue.run_class (
@@ -6193,6 +6195,8 @@ CREATE TABLE hwqueue.run_total (
     counted_at timestamp with time zone NOT NULL
 )
 WITH (fillfactor='50');
+
+COMMENT ON TABLE hwqueue.run_total IS 'running totals of the runs of a workflow with one outcome: how many, and how long they took';
 
 COMMENT ON COLUMN hwqueue.run_total.workflow IS 'its name; (other): those that have no row of their own';
 
@@ -6323,6 +6327,8 @@ CREATE TABLE hwqueue.traced_run (
     submitted_at timestamp with time zone NOT NULL,
     finished_at timestamp with time zone NOT NULL
 );
+
+COMMENT ON TABLE hwqueue.traced_run IS 'an end of a run whose submission was traced, until a worker sends a span of it';
 
 COMMENT ON COLUMN hwqueue.traced_run.traceparent IS 'W3C trace context of the submission';
 

@@ -34,6 +34,7 @@ NAMES = {
     "AsyncEndings": "Endings",
     "AsyncEvents": "Events",
     "AsyncExplain": "Explain",
+    "AsyncGangs": "Gangs",
     "AsyncLeases": "Leases",
     "AsyncNodes": "Nodes",
     "AsyncPoolRunner": "PoolRunner",

@@ -262,6 +262,21 @@ def _waiting(value: Iterable[Mapping[str, Any]]) -> tuple[types.WaitingLease, ..
     )
 
 
+def _gang_members(value: Iterable[Mapping[str, Any]]) -> tuple[types.GangMember, ...]:
+    return tuple(
+        types.GangMember(
+            ordinal=member["ordinal"],
+            lease_id=UUID(member["lease_id"]),
+            state=_state(member.get("state")),
+            node_id=_uuid(member.get("node_id")),
+            node=member.get("node"),
+            labels=member.get("labels", {}),
+            reserved_until=_moment(member.get("reserved_until")),
+        )
+        for member in value
+    )
+
+
 def _uuid(value: str | None) -> UUID | None:
     return None if value is None else UUID(value)
 
@@ -316,4 +331,6 @@ _CONVERTERS: Mapping[type, _Converters] = {
     types.LeaseExplanation: {"state": types.LeaseState, **_EXPLANATION},
     types.ClassExplanation: {**_EXPLANATION, "leases": _waiting},
     types.ClassStats: {"anchors": tuple},
+    types.Gang: {"together": tuple, "same": tuple, "members": _gang_members},
+    types.GangStatus: {"members": _gang_members},
 }

@@ -23,6 +23,7 @@ TAGS: list[dict[str, Any]] = [
     {"name": "tasks", "description": "Options that the leases of a task have by default."},
     {"name": "workflows", "description": "Steps that come after each other: define, submit."},
     {"name": "runs", "description": "Runs of workflows: look at them, cancel, retry."},
+    {"name": "gangs", "description": "Leases that start together or not at all."},
     {"name": "nodes", "description": "Who may run work, and taking machines out of service."},
     {"name": "placement", "description": "Which nodes could run what, and why not."},
     {"name": "views", "description": "Counts by class, queue and node."},

@@ -45,6 +45,8 @@ STATUS_OF: Mapping[str, int] = {
     "QHF05": 409,
     "QHF06": 422,
     "QHF07": 422,
+    "QHG01": 404,
+    "QHG02": 409,
     "QHK01": 404,
     "QHH01": 404,
     "QHK02": 409,

@@ -8,6 +8,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from hwqueue.context import AsyncLeaseContext, LeaseContext
+from hwqueue.gang import GangContext
 from hwqueue.steps import Memory
 from hwqueue.types import (
     AddedItem,
@@ -63,6 +64,7 @@ def make_context(
     claim: Claim | None = None,
     saved: Mapping[str, Json] | None = None,
     signals: Mapping[str, Json] | None = None,
+    gang: GangContext | None = None,
     **facts: Any,
 ) -> LeaseContext:
     """A context for a sync handler that a test calls itself.
@@ -75,6 +77,7 @@ def make_context(
         claim: Its claim, with params of its own; None: one is made of `params` and `facts`.
         saved: Results of steps that an earlier run has done, by name.
         signals: Payloads of the signals that are there, by name.
+        gang: The gang that its lease is a member of.
         **facts: As `make_claim` takes them: `attempt=2`, `task`, `headers`, `assignment`, ...
     """
 
@@ -86,6 +89,7 @@ def make_context(
         extend_claim=extend,
         ask=_InMemory(signals or {}).answer,
         memory=_memory(saved or {}),
+        gang=gang,
     )
 
 
@@ -95,6 +99,7 @@ def make_async_context(
     claim: Claim | None = None,
     saved: Mapping[str, Json] | None = None,
     signals: Mapping[str, Json] | None = None,
+    gang: GangContext | None = None,
     **facts: Any,
 ) -> AsyncLeaseContext:
     """The same for an async handler: see `make_context`."""
@@ -111,6 +116,7 @@ def make_async_context(
         extend_claim=extend,
         ask=ask,
         memory=_memory(saved or {}),
+        gang=gang,
     )
 
 

@@ -269,6 +269,7 @@ def _run_sync(task: Task[..., Any], job: Job, reports: _Reports, tell_line: Tell
     signal.signal(signal.SIGTERM, give_way)
     context = LeaseContext(
         claim=job.claim,
+        gang=job.gang,
         cancelled=cancelled,
         extend_claim=_refuse_extend,
         ask=reports.ask,
@@ -291,6 +292,7 @@ def _run_async(task: Task[..., Any], job: Job, reports: _Reports, tell_line: Tel
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, give_way)
         context = AsyncLeaseContext(
             claim=job.claim,
+            gang=job.gang,
             cancelled=cancelled,
             extend_claim=_refuse_extend,
             ask=reports.ask_async,

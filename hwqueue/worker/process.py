@@ -25,6 +25,7 @@ from hwqueue import logs
 from hwqueue.app import Task
 from hwqueue.context import Report
 from hwqueue.errors import ConfigError, HwqueueError
+from hwqueue.gang import GangContext
 from hwqueue.logs import TellLine
 from hwqueue.types import Claim
 from hwqueue.worker import outcome
@@ -59,6 +60,7 @@ class Job:
         log: How the parent writes its log; None: as the handler's module sets it up.
         app: `module:name` of the app that has the task; None: the handler's module has it.
         keep_logs: Records of which level are kept with the attempt.
+        gang: What the handler is told about its gang.
     """
 
     module: str
@@ -70,6 +72,7 @@ class Job:
     log: logs.LogSettings | None
     app: str | None
     keep_logs: logs.LogLevel | None
+    gang: GangContext | None
 
 
 async def _know_nothing(call: str, _arguments: Mapping[str, Any]) -> NoReturn:
@@ -89,6 +92,7 @@ def job_for(
     claim: Claim,
     app: str | None = None,
     keep_logs: logs.LogLevel | None = None,
+    gang: GangContext | None = None,
 ) -> Job:
     """The job of one claim. app: its app, if a child is to import that."""
     module, is_script = _locate(task)
@@ -102,6 +106,7 @@ def job_for(
         log=logs.settings_in_force(),
         app=app,
         keep_logs=keep_logs,
+        gang=gang,
     )
 
 

@@ -16,10 +16,13 @@ from hwqueue import steps, tracing
 from hwqueue.app import App, Cancelled, Task
 from hwqueue.attempt_log import Line, numbered
 from hwqueue.context import AsyncLeaseContext, LeaseContext, Report
+from hwqueue.errors import LeaseError
+from hwqueue.gang import GangContext
 from hwqueue.logs import about, lease_fields
 from hwqueue.text import exact_duration
 from hwqueue.types import Claim, Json, StepResult
 from hwqueue.worker import outcome, process
+from hwqueue.worker.gangs import gather
 from hwqueue.worker.outcome import Ended, Outcome
 from hwqueue.worker.pinning import pinned
 from hwqueue.worker.report import tell_started
@@ -47,20 +50,35 @@ class StopReason(Enum):
 
 
 class Execution:
-    """One running handler.
+    """One running handler, or one whose gang is not there yet.
 
     Attributes:
         began: When, in seconds of the event loop's clock.
+        gang: What the handler is told about its gang.
+        waits: The handler has not begun: other members of its gang are not there.
         is_over: Its attempt has failed by timeout; the thread still runs, and holds its slot.
     """
 
-    __slots__ = ("began", "cancelled", "claim", "future", "is_over", "reason", "task", "timer")
+    __slots__ = (
+        "began",
+        "cancelled",
+        "claim",
+        "future",
+        "gang",
+        "is_over",
+        "reason",
+        "task",
+        "timer",
+        "waits",
+    )
 
     def __init__(self, claim: Claim, task: Task[..., Any], began: float) -> None:
         self.claim = claim
         self.task = task
         self.began = began
-        self.future: asyncio.Future[Outcome | None]
+        self.future: asyncio.Future[Any]
+        self.gang: GangContext | None = None
+        self.waits = False
         self.cancelled: Callable[[], None] | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.reason: StopReason | None = None
@@ -89,7 +107,7 @@ class Execution:
             return
         if self.cancelled is not None:
             self.cancelled()
-        if self.task.is_async or self.task.process:
+        if self.waits or self.task.is_async or self.task.process:
             self.future.cancel()
 
     def conclude(self) -> Outcome | None:
@@ -223,11 +241,20 @@ class Runner:
         """Let claims that were never started be released."""
         self._ended.extend(Ended(claim, outcome.RELEASED) for claim in claims)
 
-    def start(self, claim: Claim) -> None:
-        """Start the handler of a claim."""
+    def start(self, claim: Claim, gathered: Execution | None = None) -> None:
+        """Start the handler of a claim; of a member of a gang once all members are there.
+
+        Args:
+            gathered: The member whose gang is there.
+        """
         task = self._app.tasks[claim.task_name]
-        execution = Execution(claim, task, self._loop.time())
-        tell_started(claim)
+        execution = gathered or Execution(claim, task, self._loop.time())
+        self._running[id(execution)] = execution
+        if gathered is None:
+            tell_started(claim)
+            if claim.headers is not None and "gang_id" in claim.headers:
+                self._gather(execution)
+                return
         if task.process:
             execution.future = self._loop.create_task(self._in_process(execution))
         elif task.is_async:
@@ -239,8 +266,39 @@ class Runner:
             execution.timer = self._loop.call_later(
                 timeout.total_seconds(), self._on_timeout, execution
             )
-        self._running[id(execution)] = execution
         execution.future.add_done_callback(partial(self._on_done, execution))
+
+    def _gather(self, execution: Execution) -> None:
+        """Wait for the gang; a lease of none may have such a header of its producer's own."""
+        execution.waits = True
+        execution.future = self._loop.create_task(gather(execution.claim, self._ask_claim))
+        execution.future.add_done_callback(partial(self._on_gathered, execution))
+
+    def _on_gathered(self, execution: Execution, gathering: asyncio.Future[Any]) -> None:
+        """The gang is there, or the member is not to wait for it any more."""
+        error = None if gathering.cancelled() else gathering.exception()
+        if execution.reason is None and not gathering.cancelled() and error is None:
+            execution.waits = False
+            execution.gang = gathering.result()
+            execution.began = self._loop.time()
+            self.start(execution.claim, execution)
+            return
+        del self._running[id(execution)]
+        if isinstance(error, LeaseError):
+            execution.reason = execution.reason or StopReason.LOST
+        if execution.reason is StopReason.LOST:
+            self._tell_lost(execution)
+        else:
+            refusal = error if execution.reason is None else None
+            how = outcome.of_exception(refusal) if refusal else outcome.RELEASED
+            self._ended.append(Ended(execution.claim, how))
+        self.wake.set()
+
+    def stop_waiting(self, reason: StopReason) -> None:
+        """Give up what waits for its gang."""
+        for execution in self.running:
+            if execution.waits:
+                execution.stop(reason)
 
     def stop_all(self, reason: StopReason) -> None:
         """Ask all running handlers to stop."""
@@ -301,15 +359,19 @@ class Runner:
             return
         ended = execution.conclude()
         if ended is None:
-            _log.warning(
-                "lease %s of task %s: lost, its outcome is dropped",
-                execution.claim.lease_id,
-                execution.claim.task_name,
-                extra=lease_fields(execution.claim),
-            )
+            self._tell_lost(execution)
         else:
             self._keep(execution, ended)
         self.wake.set()
+
+    @staticmethod
+    def _tell_lost(execution: Execution) -> None:
+        _log.warning(
+            "lease %s of task %s: lost, its outcome is dropped",
+            execution.claim.lease_id,
+            execution.claim.task_name,
+            extra=lease_fields(execution.claim),
+        )
 
     def _keep(self, execution: Execution, how: Outcome) -> None:
         lasted = self._loop.time() - execution.began
@@ -336,6 +398,7 @@ class Runner:
 
         context = LeaseContext(
             claim=claim,
+            gang=execution.gang,
             extend_claim=lambda by: wait(self._extend(claim, by)),
             read_results=lambda *asked: wait(self._read_results(claim, *asked)),
             read_input=lambda run: wait(self._read_input(claim, run)),
@@ -351,6 +414,7 @@ class Runner:
         claim = execution.claim
         context = AsyncLeaseContext(
             claim=claim,
+            gang=execution.gang,
             extend_claim=lambda by: self._extend(claim, by),
             read_results=partial(self._read_results, claim),
             read_input=partial(self._read_input, claim),
@@ -365,7 +429,13 @@ class Runner:
     async def _in_process(self, execution: Execution) -> Outcome:
         claim, task = execution.claim, execution.task
         return await process.run_in_process(
-            process.job_for(task, claim, self._app.child_import_of(task.name), self._app.keep_logs),
+            process.job_for(
+                task,
+                claim,
+                self._app.child_import_of(task.name),
+                self._app.keep_logs,
+                execution.gang,
+            ),
             process.environment_for(claim, self._gpu_names, self._pass_environment),
             self._grace,
             self._now,

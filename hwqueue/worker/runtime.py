@@ -223,6 +223,7 @@ class Worker:
     async def _enforce_deadline(self, runner: Runner, shutdown: Shutdown) -> None:
         """After a stop was asked for: give handlers their time, cancel them, then stop now."""
         await shutdown.draining.wait()
+        runner.stop_waiting(StopReason.SHUTDOWN)
         runner.wake.set()
         await shutdown.sleep(self._settings.shutdown_timeout.total_seconds())
         if runner.running:

@@ -67,7 +67,14 @@ _LONGEST_WAIT_SECONDS = 30.0
 _BUSY_WAIT_SECONDS = 5.0  # each try may hold the node up for nearly a second
 _LAST_CALLS_SECONDS = 1.0
 _REFUSALS = {"complete": "ResultRefused", "suspend": "SuspensionRefused"}
-_STEP_CALLS = ("checkpoints", "save_checkpoint", "take_signal", "add_items", "add_steps")
+_STEP_CALLS = (
+    "checkpoints",
+    "save_checkpoint",
+    "take_signal",
+    "add_items",
+    "add_steps",
+    "gang_status",
+)
 
 NODE_LOST = (NodeSuperseded, NodeNotYours)
 """What says that this worker may not act for its node any more; the session stops it."""
@@ -277,7 +284,7 @@ class NodeSession:
         )
 
     async def ask(self, claim: Claim, call: str, arguments: Mapping[str, Any]) -> Any:
-        """Make one of the calls of handlers about their claims. SQL: those of `_STEP_CALLS`."""
+        """Make a call about a claim that its handler needs. SQL: those of `_STEP_CALLS`."""
         if call not in _STEP_CALLS:
             raise ConfigError(f"a handler may ask for {', '.join(_STEP_CALLS)}, not for {call!r}")
         answer = await self._call(

@@ -10,6 +10,8 @@ create table hwqueue.run_total (
   counted_at timestamptz not null,
   primary key (shard_id, workflow, outcome)
 ) with (fillfactor = 50);
+comment on table hwqueue.run_total is
+  'running totals of the runs of a workflow with one outcome: how many, and how long they took';
 comment on column hwqueue.run_total.workflow is 'its name; (other): those that have no row of their own';
 comment on column hwqueue.run_total.seconds is 'from submission to end, summed up';
 comment on column hwqueue.run_total.counts is
@@ -28,6 +30,7 @@ create table hwqueue.retried_run (
   primary key (shard_id, run_id, attempt)
 );
 create index retried_run_finished on hwqueue.retried_run (finished_at);
+comment on table hwqueue.retried_run is 'an end of a run that was retried, until it has been counted';
 comment on column hwqueue.retried_run.attempt is 'the attempt of the run that has ended so';
 
 -- == Traces of runs ==
@@ -49,4 +52,6 @@ create table hwqueue.traced_run (
   finished_at timestamptz not null,
   primary key (shard_id, run_id, attempt)
 );
+comment on table hwqueue.traced_run is
+  'an end of a run whose submission was traced, until a worker sends a span of it';
 comment on column hwqueue.traced_run.traceparent is 'W3C trace context of the submission';

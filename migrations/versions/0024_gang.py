@@ -1,7 +1,8 @@
 """Gangs: leases that start together or not at all.
 
 Why: distributed work needs all of its nodes at once; half of them wait for nothing.
-Locks: `lease`, `claim`, `node_state`, access exclusive, for columns without values: no row is written.
+Locks: `lease`, `claim`, `node_state`, access exclusive, for columns without values: no row is
+    written.
 Expected duration: instant.
 """
 

@@ -16,7 +16,7 @@ from typing import Any
 from uuid import UUID
 
 import hwqueue.app
-from hwqueue import AsyncLeaseContext, Depends, LeaseContext
+from hwqueue import AsyncLeaseContext, Depends, GangContext, LeaseContext
 from hwqueue.app import App, Cancelled, Reject, Retry, Snooze
 from hwqueue.client import Client
 from hwqueue.errors import BadArgument
@@ -422,3 +422,60 @@ def read_no_run(context: LeaseContext) -> list[Any]:
     except BadArgument as error:
         return [context.run_id, context.step_name, context.run_input(), str(error)]
     return []
+
+
+def arrive(params: dict[str, Any], context: LeaseContext | AsyncLeaseContext) -> GangContext:
+    """Leave a file for the test, named after the rank and the run."""
+    assert context.gang is not None
+    mark(params, f"here-{context.gang.rank}-{context.claim_token}")
+    return context.gang
+
+
+def met(params: dict[str, Any], gang: GangContext) -> bool:
+    """Whether handlers of all members run, or have run, and there is a file `go`."""
+    names = [file.name for file in Path(params["folder"]).glob("here-*")]
+    ranks = {int(name.split("-")[1]) for name in names}
+    return len(ranks) == gang.size and has(params, "go")
+
+
+def told(gang: GangContext) -> dict[str, Any]:
+    return {
+        "rank": gang.rank,
+        "nodes": [member.node for member in gang.members],
+        "leases": [str(member.lease_id) for member in gang.members],
+        "addresses": [gang.address(rank) for rank in range(gang.size)],
+        "environment": gang.environment(port=29500),
+    }
+
+
+@app.task("meet")
+async def meet(params: dict[str, Any], context: AsyncLeaseContext) -> dict[str, Any]:
+    """Run until all members of the gang do."""
+    gang = arrive(params, context)
+    while not met(params, gang):
+        await asyncio.sleep(0.01)
+    return told(gang)
+
+
+@app.task("meet-sync")
+def meet_sync(params: dict[str, Any], context: LeaseContext) -> dict[str, Any]:
+    gang = arrive(params, context)
+    while not met(params, gang):
+        time.sleep(0.01)
+        context.raise_if_cancelled()
+    return told(gang)
+
+
+@app.task("meet-process", process=True)
+def meet_process(params: dict[str, Any], context: LeaseContext) -> dict[str, Any]:
+    return meet_sync(params, context)
+
+
+@app.task("meet-async-process", process=True)
+async def meet_async_process(params: dict[str, Any], context: AsyncLeaseContext) -> dict[str, Any]:
+    return await meet(params, context)
+
+
+@app.task("alone")
+async def alone(_params: Any, context: AsyncLeaseContext) -> bool:
+    return context.gang is None

@@ -47,6 +47,7 @@ BODIES: dict[str, Any] = {
     "/api/v1/workflows/check": {"spec": {"name": "flow", "steps": [{"name": "a", "task": "t"}]}},
     "/api/v1/runs": {"spec": {"name": "flow", "steps": [{"name": "a", "task": "t"}]}},
 }
+BY_ID = ("{lease_id}", "{class_id}", "{run_id}", "{gang_id}")
 BULK: dict[str, Any] = {
     **{verb: {} for verb in ("count", "cancel", "requeue", "delete")},
     "update": {"changes": {"priority": 2}},
@@ -67,11 +68,12 @@ class Theirs:
     service: str
     class_id: int
     run: str
+    gang: str
 
     @property
     def secrets(self) -> tuple[str, ...]:
         """What nobody else may be told."""
-        return (self.lease, self.done, self.service, self.task, self.tenant, self.run)
+        return (self.lease, self.done, self.service, self.task, self.tenant, self.run, self.gang)
 
     @property
     def task(self) -> str:
@@ -101,6 +103,7 @@ def made(sql: Client, queue: str, reader: str, tenant: str) -> Theirs:
     lease = sql.spawn_lease(queue, task, **about)
     steps = [{"name": "a", "task": task}, {"name": "b", "task": task, "after": "a"}]
     run = sql.submit_spec({"name": "flow", "queue": queue, "steps": steps}, tenant=tenant)
+    [member, _] = sql.spawn_gang(queue, [{"task": task, "count": 2}], tenant=tenant)
     return Theirs(
         tenant,
         reader,
@@ -111,6 +114,7 @@ def made(sql: Client, queue: str, reader: str, tenant: str) -> Theirs:
         str(service),
         sql.explain_lease(lease.lease_id).class_id,
         str(run.run_id),
+        str(member.gang_id),
     )
 
 
@@ -130,6 +134,8 @@ async def ask(http: Http, method: str, path: str, theirs: Theirs, **named: Any) 
         body = {"queue": theirs.queue, "task": "t"}
     if (method, path) == ("POST", "/api/v1/leases/batch"):
         body = {"queue": theirs.queue, "leases": [{"task": "t"}]}
+    if (method, path) == ("POST", "/api/v1/gangs"):
+        body = {"queue": theirs.queue, "members": [{"task": "t", "count": 2}]}
     return await http.request(method, url, json=body)
 
 
@@ -139,21 +145,21 @@ async def test_a_route_tells_nothing_of_another_tenant(
 ) -> None:
     """Asked about another's and about nothing, it answers word for word the same."""
     asked = (
-        (theirs.lease, theirs.class_id, theirs.run),
-        (theirs.done, theirs.class_id, theirs.run),
-        (str(uuid4()), 10**12, str(uuid4())),
+        (theirs.lease, theirs.class_id, theirs.run, theirs.gang),
+        (theirs.done, theirs.class_id, theirs.run, theirs.gang),
+        (str(uuid4()), 10**12, str(uuid4()), str(uuid4())),
     )
     for role in ROLES:
         told = set()
         guarded.headers.update(token(role, theirs.reader))
-        for lease, klass, run in asked:
-            named = {"lease_id": lease, "class_id": klass, "run_id": run}
+        for lease, klass, run, gang in asked:
+            named = {"lease_id": lease, "class_id": klass, "run_id": run, "gang_id": gang}
             response = await ask(guarded, method, path, theirs, **named)
-            text = response.text.replace(lease, "ID").replace(run, "RUN")
+            text = response.text.replace(lease, "ID").replace(run, "RUN").replace(gang, "GANG")
             text = re.sub(rf"\b{klass}\b", "CLASS", text)
             for secret in theirs.secrets:
                 assert secret not in text
-            if any(name in path for name in ("{lease_id}", "{class_id}", "{run_id}")):
+            if any(name in path for name in BY_ID):
                 assert response.status_code in (403, 404)
                 found = json.loads(text)
                 del found["request_id"]
@@ -204,7 +210,7 @@ def named(theirs: Theirs) -> dict[str, tuple[str, str]]:
 def test_every_filter_is_tried() -> None:
     assert {name for names in FILTERS.values() for name in names} == {
         *HARMLESS,
-        *named(Theirs("a", "b", "q", "n", str(uuid4()), "d", "s", 0, "r")),
+        *named(Theirs("a", "b", "q", "n", str(uuid4()), "d", "s", 0, "r", "g")),
     }
     assert len(FILTERS) >= 10
 

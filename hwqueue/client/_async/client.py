@@ -14,6 +14,7 @@ from hwqueue.client._async.children import AsyncChildren
 from hwqueue.client._async.claims import AsyncClaims
 from hwqueue.client._async.events import AsyncEvents
 from hwqueue.client._async.explain import AsyncExplain
+from hwqueue.client._async.gangs import AsyncGangs
 from hwqueue.client._async.leases import AsyncLeases
 from hwqueue.client._async.nodes import AsyncNodes
 from hwqueue.client._async.queues import AsyncQueues
@@ -33,6 +34,7 @@ class AsyncClient(
     AsyncTasks,
     AsyncWorkflows,
     AsyncLeases,
+    AsyncGangs,
     AsyncBulk,
     AsyncClaims,
     AsyncCheckpoints,

@@ -15,6 +15,7 @@ from hwqueue.client._sync.children import SyncChildren
 from hwqueue.client._sync.claims import Claims
 from hwqueue.client._sync.events import Events
 from hwqueue.client._sync.explain import Explain
+from hwqueue.client._sync.gangs import Gangs
 from hwqueue.client._sync.leases import Leases
 from hwqueue.client._sync.nodes import Nodes
 from hwqueue.client._sync.queues import Queues
@@ -34,6 +35,7 @@ class Client(
     Tasks,
     Workflows,
     Leases,
+    Gangs,
     SyncBulk,
     Claims,
     SyncCheckpoints,

@@ -1,0 +1,252 @@
+"""hwqueue gang: leases that start together or not at all; spawn, look at and cancel them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import typer
+
+from hwqueue.cli import spawning
+from hwqueue.cli.completion import queue_names
+from hwqueue.cli.connect import open_client
+from hwqueue.cli.inputs import (
+    identifier,
+    json_object,
+    json_value,
+    labels,
+    moment,
+    moment_after,
+    pairs,
+    span,
+)
+from hwqueue.cli.options import options_of
+from hwqueue.cli.output import plain_text, say, show_item, show_items, show_one, show_rows
+from hwqueue.errors import ConfigError
+from hwqueue.text import duration, plural
+from hwqueue.types import Gang, GangMember, GangState, GangSummary
+
+app = typer.Typer(
+    no_args_is_help=True, help="Leases that start together or not at all: spawn, watch, cancel."
+)
+
+GangId = Annotated[str, typer.Argument(help="Id of the gang.", show_default=False)]
+
+_EXAMPLE_ID = "01890a5d-ac96-774b-bcce-b302099a8057"
+_MEMBER = re.compile(r"(.+?):(\d+)(?::(.+))?", re.DOTALL)
+
+
+@app.command(
+    epilog="Example: hwqueue gang spawn training --member 'train:4:{\"epochs\": 3}' "
+    '--together rack --placement \'{"resources": {"gpu": 8}}\''
+)
+def spawn(
+    ctx: typer.Context,
+    queue: Annotated[
+        str,
+        typer.Argument(help="Queue to put it in.", show_default=False, autocompletion=queue_names),
+    ],
+    *,
+    member: Annotated[
+        list[str] | None,
+        typer.Option(help="TASK:COUNT, or TASK:COUNT:PARAMS with JSON or a file; repeatable."),
+    ] = None,
+    members: Annotated[
+        str | None,
+        typer.Option(
+            help="Instead: a list of task, params, count and options; JSON, a file, or - for stdin."
+        ),
+    ] = None,
+    together: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="node, rack or label:KEY: all in one place of it; repeatable: the first with room."
+        ),
+    ] = None,
+    same: Annotated[
+        list[str] | None,
+        typer.Option(help="Node label whose values they have in common; repeatable."),
+    ] = None,
+    on_lost: Annotated[
+        Literal["stop", "replace"] | None,
+        typer.Option(
+            help="When one waits again: the others start again with it, or go on.",
+            show_default="stop",
+        ),
+    ] = None,
+    hold: Annotated[
+        str | None,
+        typer.Option(help="How long nodes have to fetch their members.", show_default="30s"),
+    ] = None,
+    gang_id: Annotated[
+        str | None, typer.Option(help="An id of your own: the same id spawns only once.")
+    ] = None,
+    placement: spawning.Placement = None,
+    node_label: spawning.NodeLabel = None,
+    priority: spawning.Priority = None,
+    label: spawning.Label = None,
+    deadline: spawning.Deadline = None,
+    max_attempts: spawning.MaxAttempts = None,
+    tenant: spawning.Tenant = None,
+) -> None:
+    """Spawn a gang: its leases wait until there is room for all of them.
+
+    --placement and --node-label hold for each member that says nothing itself.
+    """
+    shared = {
+        "placement": json_object(placement, "--placement") if placement else None,
+        "affinity_tags": labels(node_label, "--node-label") or None,
+    }
+    wanted = [_with_options(each, shared) for each in _members(member or [], members)]
+    with open_client(ctx) as client:
+        spawned = client.spawn_gang(
+            queue,
+            wanted,
+            gang_id=None if gang_id is None else identifier(gang_id, "--gang-id"),
+            together=together or None,
+            same=same or None,
+            on_lost=on_lost,
+            hold=span(hold, "--hold"),
+            priority=priority,
+            labels=pairs(label, "--label") if label else None,
+            deadline=moment_after(deadline, "--deadline"),
+            max_attempts=max_attempts,
+            tenant=tenant,
+        )
+    found = spawned[0].gang_id
+    if options_of(ctx).json:
+        show_one(ctx, {"gang_id": found, "members": spawned})
+        return
+    typer.echo(found)
+    say(ctx, f"{plural(len(spawned), 'lease')}; how far it is: hwqueue gang show {found}")
+
+
+@app.command("list", epilog="Example: hwqueue gang list --state waiting")
+def list_(
+    ctx: typer.Context,
+    *,
+    state: Annotated[GangState | None, typer.Option(help="Only these.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="At most this many.")] = 50,
+    before: Annotated[
+        str | None, typer.Option(help="Time of the last of a page, to get the next one.")
+    ] = None,
+) -> None:
+    """List gangs, newest first."""
+    with open_client(ctx) as client:
+        found = client.list_gangs(state=state, limit=limit, before=moment(before, "--before"))
+    show_items(ctx, found, _row, empty="no gangs")
+
+
+@app.command(epilog=f"Example: hwqueue gang show {_EXAMPLE_ID}")
+def show(ctx: typer.Context, gang_id: GangId) -> None:
+    """Show a gang, why it waits, and its members: where they run, or that they wait."""
+    with open_client(ctx) as client:
+        found = client.get_gang(identifier(gang_id, "GANG_ID"))
+    show_item(ctx, found, _facts)
+    if not options_of(ctx).json:
+        typer.echo("")
+        show_rows(ctx, [_member_row(each) for each in found.members])
+
+
+@app.command(epilog=f"Example: hwqueue gang cancel {_EXAMPLE_ID} --reason 'wrong data'")
+def cancel(
+    ctx: typer.Context,
+    gang_id: GangId,
+    *,
+    reason: Annotated[str | None, typer.Option(help="Kept with the gang.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Cancel a gang: what waits ends within about a second, what runs is asked to stop."""
+    wanted = identifier(gang_id, "GANG_ID")
+    with open_client(ctx) as client:
+        if not yes:
+            found = client.get_gang(wanted)
+            what = f"gang {wanted} of {plural(found.size, 'lease')}, which is {found.state}"
+            typer.confirm(f"cancel {plain_text(what)}?", abort=True, err=True)
+        state = client.cancel_gang(wanted, reason=reason)
+    show_one(ctx, {"gang_id": wanted, "state": state})
+
+
+def _members(typed: list[str], listed: str | None) -> list[dict[str, Any]]:
+    """The members as `spawn_gang` takes them. Raises: ConfigError."""
+    if bool(typed) is (listed is not None):
+        raise ConfigError(
+            "give members: --member for each kind, or all by --members",
+            hint="such as --member train:4",
+        )
+    if listed is None:
+        return [_member(text) for text in typed]
+    found = json_value(listed, "--members")
+    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+        raise ConfigError(
+            "--members: a JSON list of objects is needed",
+            hint='such as --members \'[{"task": "train", "count": 4}]\'',
+        )
+    return found
+
+
+def _member(text: str) -> dict[str, Any]:
+    """Read `TASK:COUNT[:PARAMS]`. Raises: ConfigError."""
+    read = _MEMBER.fullmatch(text)
+    if read is None:
+        raise ConfigError(
+            f"--member: {text[:80]!r} is not TASK:COUNT or TASK:COUNT:PARAMS",
+            hint="such as --member train:4 or --member 'train:4:{\"epochs\": 3}'",
+        )
+    task, count, params = read.groups()
+    member: dict[str, Any] = {"task": task, "count": int(count)}
+    if params is not None:
+        member["params"] = json_value(params, "--member")
+    return member
+
+
+def _with_options(member: dict[str, Any], shared: Mapping[str, Any]) -> dict[str, Any]:
+    """The member with the options that all have; its own go before them."""
+    given = {name: value for name, value in shared.items() if value is not None}
+    own = member.get("options") or {}
+    # what is no object is for the database to refuse
+    return {**member, "options": {**given, **own}} if given and isinstance(own, dict) else member
+
+
+def _row(gang: GangSummary) -> dict[str, Any]:
+    ended = gang.finished_at
+    return {
+        "gang_id": gang.gang_id,
+        "queue": gang.queue,
+        "state": gang.state,
+        "reason": gang.reason,
+        "size": gang.size,
+        "place": gang.place,
+        "created_at": gang.created_at,
+        "lasted": duration(ended - gang.created_at) if ended else None,
+    }
+
+
+def _facts(gang: Gang) -> dict[str, Any]:
+    return {
+        "gang_id": gang.gang_id,
+        "queue": gang.queue,
+        "tenant": gang.tenant or None,
+        "state": gang.state,
+        "reason": gang.reason,
+        "size": gang.size,
+        "together": ", ".join(gang.together) or None,
+        "same": ", ".join(gang.same) or None,
+        "on_lost": gang.on_lost,
+        "place": gang.place,
+        "losses": gang.losses,
+        "next_try_at": gang.next_try_at,
+        "created_at": gang.created_at,
+        "started_at": gang.started_at,
+        "finished_at": gang.finished_at,
+    }
+
+
+def _member_row(member: GangMember) -> dict[str, Any]:
+    return {
+        "rank": member.rank,
+        "lease_id": member.lease_id,
+        "state": "reserved" if member.reserved_until else member.state,
+        "node": member.node,
+    }

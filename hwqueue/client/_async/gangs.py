@@ -1,0 +1,121 @@
+"""Methods about gangs: leases that start together or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any, Unpack
+from uuid import UUID
+
+from hwqueue import calls, tracing
+from hwqueue.client._async.caller import AsyncCaller
+from hwqueue.client._gangs import gang_members, gang_options
+from hwqueue.types import (
+    AsMember,
+    Gang,
+    GangOptions,
+    GangState,
+    GangStatus,
+    GangSummary,
+    LeaseSpec,
+    SpawnedMember,
+)
+
+
+class AsyncGangs(AsyncCaller):
+    """Spawn gangs, look at them and cancel them."""
+
+    async def spawn_gang(
+        self,
+        queue: str,
+        members: Iterable[AsMember | LeaseSpec | Mapping[str, Any]],
+        *,
+        shard: int = 0,
+        **options: Unpack[GangOptions],
+    ) -> list[SpawnedMember]:
+        """Spawn a gang: none of its leases is claimed before there is room for all of them.
+
+        The handlers begin once every member is claimed. `context.gang` has the others.
+
+        Args:
+            members: 2 to 1,000 leases in all: `hwqueue.Member`s, `LeaseSpec`s, or mappings of
+                `task`, `params`, `options`, `count`. They have options of `SpawnOptions`, but for
+                keys, times and `patience`.
+            **options: See `hwqueue.types.GangOptions`.
+
+        Returns: The members by rank; each has the id of the gang.
+        Raises: QueueUnknown, BadArgument, PlacementInvalid, PlacementContradictory, WireInvalid,
+            GangExists, LeaseExists, OtherTenant.
+        SQL: spawn_gang. Safe inside your transaction: yes, waits for nobody.
+        """
+        with tracing.spawning(queue, None) as headers:
+            return await self._rows(
+                calls.SPAWN_GANG,
+                SpawnedMember,
+                p_queue=queue,
+                p_members=gang_members(members, options, headers),
+                p_options=gang_options(options, headers),
+                p_shard=shard,
+            )
+
+    async def get_gang(self, gang_id: UUID | str, *, shard: int = 0) -> Gang:
+        """A gang, its members and where they are.
+
+        Raises: GangNotFound.
+        SQL: get_gang. Safe inside your transaction: yes.
+        """
+        return await self._row(calls.GET_GANG, Gang, p_gang=gang_id, p_shard=shard)
+
+    async def list_gangs(
+        self,
+        *,
+        state: GangState | None = None,
+        limit: int = 50,
+        before: datetime | None = None,
+        shard: int = 0,
+    ) -> list[GangSummary]:
+        """Gangs, newest first.
+
+        Args:
+            state: Only these; None: any.
+            limit: Most to return, 1 to 1000.
+            before: Only gangs that were spawned before: `created_at` of the last of a page.
+
+        Raises: BadArgument.
+        SQL: list_gangs. Safe inside your transaction: yes.
+        """
+        return await self._rows(
+            calls.LIST_GANGS,
+            GangSummary,
+            p_state=state,
+            p_limit=limit,
+            p_before=before,
+            p_shard=shard,
+        )
+
+    async def cancel_gang(
+        self, gang_id: UUID | str, *, reason: str | None = None, shard: int = 0
+    ) -> GangState:
+        """Cancel a gang: within about a second what waits ends, and what runs is asked to stop.
+
+        Returns: `cancelling`, or how it has ended.
+        Raises: GangNotFound, BadArgument, IsolationLevel.
+        SQL: cancel_gang. Safe inside your transaction: yes.
+        """
+        found: GangState = await self._value(
+            calls.CANCEL_GANG, p_gang=gang_id, p_reason=reason, p_shard=shard
+        )
+        return found
+
+    async def gang_status(
+        self, lease_id: UUID | str, claim_token: int, *, shard: int = 0
+    ) -> GangStatus:
+        """Whether all members of a claimed lease's gang are there; workers ask before it starts.
+
+        Raises: LeaseLost, LeaseCancelled, LeaseFinished, LeaseNotFound, BadToken, ClaimNotYours,
+            GangNotFound: the lease is of no gang.
+        SQL: gang_status. Safe inside your transaction: yes.
+        """
+        return await self._row(
+            calls.GANG_STATUS, GangStatus, p_lease=lease_id, p_token=claim_token, p_shard=shard
+        )

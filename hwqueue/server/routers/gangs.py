@@ -1,0 +1,113 @@
+"""Gangs: spawn them, look at them, cancel them."""
+
+from datetime import timedelta
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query, Request, Response
+
+from hwqueue.server.dependencies import AuthenticatedRoute, Caller
+from hwqueue.server.models.base import Id, Moment
+from hwqueue.server.models.gangs import (
+    CancelGangRequest,
+    GangNow,
+    GangOut,
+    GangPage,
+    SpawnedGang,
+    SpawnGangRequest,
+)
+from hwqueue.server.pagination import add_next_link, split_page
+from hwqueue.server.routers.shared import (
+    NO_GANG,
+    NO_QUEUE,
+    LeaseReader,
+    LeaseWriter,
+    own_options,
+)
+from hwqueue.types import GangState
+
+router = APIRouter(route_class=AuthenticatedRoute, prefix="/gangs", tags=["gangs"])
+
+GangId = Annotated[Id, Path(description="Id of the gang.")]
+
+
+@router.post(
+    "",
+    status_code=201,
+    response_model=SpawnedGang,
+    responses={409: {"description": "The id of the gang, or of a lease, is taken."}, **NO_QUEUE},
+)
+async def spawn_gang(
+    body: SpawnGangRequest, caller: LeaseWriter, request: Request, response: Response
+) -> Any:
+    """Spawn a gang: none of its leases is claimed before there is room for all of them."""
+    members, options = await caller.run(lambda: _asked(body, caller))
+    async with caller.call() as client:
+        spawned = await client.spawn_gang(body.queue, members, shard=caller.shard, **options)
+    gang_id = spawned[0].gang_id
+    response.headers["Location"] = f"{request.url.path}/{gang_id}"
+    return {"gang_id": gang_id, "members": spawned}
+
+
+@router.get("", response_model=GangPage)
+async def list_gangs(
+    *,
+    caller: LeaseReader,
+    request: Request,
+    response: Response,
+    state: GangState | None = None,
+    limit: Annotated[int, Query(ge=1, le=500)] = 50,
+    created_before: Annotated[
+        Moment | None, Query(description="Cursor: `next` of the page before.")
+    ] = None,
+) -> Any:
+    """Gangs, newest first."""
+    async with caller.read() as client:
+        found = await client.list_gangs(
+            state=state, limit=limit + 1, before=created_before, shard=caller.shard
+        )
+    page, last = split_page(found, limit)
+    cursor = last.created_at.isoformat() if last else None
+    if cursor:
+        add_next_link(request, response, created_before=cursor)
+    return {"items": page, "next": cursor}
+
+
+@router.get("/{gang_id:uuid}", response_model=GangOut, responses=NO_GANG)
+async def get_gang(gang_id: GangId, caller: LeaseReader) -> Any:
+    """A gang, why it waits, and where its members are."""
+    async with caller.call() as client:
+        return await client.get_gang(gang_id, shard=caller.shard)
+
+
+@router.post("/{gang_id:uuid}/cancel", responses=NO_GANG)
+async def cancel_gang(
+    gang_id: GangId, caller: LeaseWriter, body: CancelGangRequest | None = None
+) -> GangNow:
+    """Cancel a gang: within about a second what waits ends, and what runs is asked to stop.
+
+    The state is `cancelling` until all members have ended. One that has ended stays as it is.
+    """
+    reason = body.reason if body else None
+    async with caller.call() as client:
+        state = await client.cancel_gang(gang_id, reason=reason, shard=caller.shard)
+    return GangNow(gang_id=gang_id, state=state)
+
+
+def _asked(body: SpawnGangRequest, caller: Caller) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The members and the options of a gang, which is of the caller's tenant.
+
+    Raises: HTTPProblem (403).
+    """
+    options = own_options(caller, body.options, "options")
+    spans = ("hold", "claim_timeout")
+    options |= {name: timedelta(seconds=options[name]) for name in spans if name in options}
+    members = [
+        {
+            "task": member.task,
+            "params": {} if member.params is None else member.params,
+            "count": member.count,
+            "options": member.options.model_dump(exclude_none=True, by_alias=True),
+        }
+        for member in body.members
+    ]
+    return members, options

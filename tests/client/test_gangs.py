@@ -1,0 +1,167 @@
+"""Gangs, through both clients."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from hwqueue import App, Member, Placement, label
+from hwqueue.client import AsyncClient, Client
+from hwqueue.errors import BadArgument, GangExists, GangNotFound, QueueUnknown
+from hwqueue.types import LeaseSpec, LeaseState, SpawnedMember
+from tests.client.conftest import Node
+
+app = App()
+
+
+@app.task(name="lead", priority=3, patience=timedelta(minutes=5), labels={"role": "lead"})
+def lead(seed: int) -> None:
+    """One by one."""
+
+
+@app.task(name="work")
+def work(params: dict[str, Any]) -> None:
+    """As a whole."""
+
+
+async def spawned(client: AsyncClient, queue: str, **options: Any) -> list[SpawnedMember]:
+    return await client.spawn_gang(queue, [{"task": "t", "count": 2}], **options)
+
+
+async def reap(client: AsyncClient) -> None:
+    """As upkeep does about once a second; several times, since changes make others."""
+    for _ in range(4):
+        await client.reap()
+
+
+async def test_from_spawned_to_running(client: AsyncClient, queue: str, node: Node) -> None:
+    gang_id = uuid4()
+    members = [Member("lead", {"n": 1}), Member("work", count=2)]
+    rows = await client.spawn_gang(
+        queue, members, gang_id=gang_id, together=["node"], hold=timedelta(seconds=20)
+    )
+    assert [(row.ordinal, row.gang_id) for row in rows] == [(n, gang_id) for n in range(3)]
+    gang = await client.get_gang(gang_id)
+    assert (gang.state, gang.size, gang.together, gang.same) == ("waiting", 3, ("node",), ())
+    assert (gang.hold, gang.on_lost) == (timedelta(seconds=20), "stop")
+    assert [member.lease_id for member in gang.members] == [row.lease_id for row in rows]
+    assert [member.state for member in gang.members] == [LeaseState.SCHEDULED] * 3
+    assert {member.node_id for member in gang.members} == {None}
+
+    await reap(client)
+    gang = await client.get_gang(gang_id)
+    assert (gang.state, gang.place) == ("reserved", f"node {node.node_id}")
+    assert all(member.reserved_until for member in gang.members)
+    [first] = await client.claim_task([queue], node.node_id, node.epoch, tasks=["lead"])
+    waiting = await client.gang_status(first.lease_id, first.claim_token)
+    assert (waiting.ready, waiting.retry_after) == (False, timedelta(seconds=0.2))
+    assert (waiting.members[0].reserved_until, waiting.members[0].rank) == (None, 0)
+
+    others = await client.claim_task([queue], node.node_id, node.epoch, qty=2)
+    assert [claim.headers for claim in others] == [
+        {"gang_id": str(gang_id), "gang_rank": rank, "gang_size": 3} for rank in (1, 2)
+    ]
+    ready = await client.gang_status(first.lease_id, first.claim_token)
+    assert (ready.gang_id, ready.ready, ready.size, ready.retry_after) == (gang_id, True, 3, None)
+    assert [(member.node, member.labels["zone"]) for member in ready.members] == [("n1", "a")] * 3
+
+    await reap(client)
+    [row] = await client.list_gangs(state="running")
+    assert (row.gang_id, row.size, row.queue) == (gang_id, 3, queue)
+    assert row.started_at is not None
+    assert await client.list_gangs(before=row.created_at) == []
+
+
+async def test_a_gang_is_cancelled(client: AsyncClient, queue: str) -> None:
+    [row, _] = await spawned(client, queue)
+    assert await client.cancel_gang(row.gang_id, reason="not needed") == "cancelling"
+    await reap(client)
+    assert await client.cancel_gang(row.gang_id) == "cancelled"
+    assert (await client.get_gang(row.gang_id)).finished_at is not None
+    assert (await client.get_lease(row.lease_id)).state is LeaseState.CANCELLED
+
+
+async def test_what_is_refused(client: AsyncClient, queue: str, node: Node) -> None:
+    gang_id = uuid4()
+    await spawned(client, queue, gang_id=gang_id)
+    with pytest.raises(GangExists):
+        await spawned(client, queue, gang_id=str(gang_id))
+    for call in (client.get_gang, client.cancel_gang):
+        with pytest.raises(GangNotFound):
+            await call(uuid4())
+    await client.spawn_lease(queue, "single")
+    [single] = await client.claim_task([queue], node.node_id, node.epoch)
+    with pytest.raises(GangNotFound):
+        await client.gang_status(single.lease_id, single.claim_token)
+    with pytest.raises(QueueUnknown):
+        await spawned(client, "nope")
+    with pytest.raises(BadArgument, match="timedelta") as caught:
+        await spawned(client, queue, hold=5)
+    assert caught.value.field == "options.hold"
+    with pytest.raises(BadArgument) as caught:
+        await client.spawn_gang(queue, [Member("t", count=2, options={"delay": timedelta(1)})])
+    assert caught.value.field == "members[0].options.delay"
+
+
+async def test_members_of_tasks(client: AsyncClient, queue: str) -> None:
+    """What a task is declared with, what the gang says, and what the member says, in this order."""
+    members: list[Member | LeaseSpec] = [
+        Member(lead, {"seed": 7}),
+        Member(lead.with_options(priority=8), {"seed": 8}, options={"headers": {"mine": 1}}),
+        Member(work, {"n": 1}, placement=Placement().require(label("zone") == "a")),
+        LeaseSpec(task="plain", params={"x": 1}),
+    ]
+    rows = await client.spawn_gang(
+        queue, members, priority=5, labels={"app": "x"}, headers={"shared": 1}
+    )
+    first, second, third, fourth = [await client.get_lease(row.lease_id) for row in rows]
+    assert [each.priority for each in (first, second, third, fourth)] == [5, 8, 5, 5]
+    assert (first.task_name, first.params, first.labels) == ("lead", {"seed": 7}, {"app": "x"})
+    assert third.placement == {"require": [{"label": "zone", "op": "in", "values": ["a"]}]}
+    assert (fourth.task_name, fourth.params) == ("plain", {"x": 1})
+    assert first.headers is not None
+    assert second.headers is not None
+    assert (first.headers["shared"], first.headers["gang_rank"]) == (1, 0)
+    assert (second.headers["mine"], second.headers["gang_rank"]) == (1, 1)
+
+
+async def test_params_that_do_not_fit_the_handler(client: AsyncClient, queue: str) -> None:
+    for params in ({"seed": "x"}, {"other": 1}, None, 7):
+        with pytest.raises(BadArgument, match=r"^members\[1\]: ") as caught:
+            await client.spawn_gang(queue, [{"task": "t"}, Member(lead, params)])
+        assert caught.value.field is not None
+        assert caught.value.field.startswith("members[1]")
+    assert await client.list_gangs() == []
+
+
+def test_inside_a_transaction(dsn: str) -> None:
+    with psycopg.connect(dsn) as connection:
+        client = Client.on(connection)
+        client.create_queue("work")
+        connection.commit()
+        deadline = datetime.now(UTC) + timedelta(hours=1)
+        [row, _] = client.spawn_gang("work", [Member(work, count=2)], deadline=deadline)
+        assert client.get_lease(row.lease_id).deadline == deadline
+        connection.rollback()
+        assert client.list_gangs() == []
+        client.spawn_gang("work", [Member(work, count=2)])
+        connection.commit()
+    with Client(dsn) as other:
+        assert [each.size for each in other.list_gangs()] == [2]
+
+
+async def test_inside_a_transaction_of_an_async_driver(dsn: str) -> None:
+    connection = await psycopg.AsyncConnection.connect(dsn)
+    async with connection:
+        client = AsyncClient.on(connection)
+        await client.create_queue("work")
+        await spawned(client, "work")
+    assert await asyncio.to_thread(_sizes, dsn) == [2]
+
+
+def _sizes(dsn: str) -> list[int]:
+    with Client(dsn) as client:
+        return [each.size for each in client.list_gangs()]

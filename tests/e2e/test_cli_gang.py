@@ -1,0 +1,120 @@
+"""hwqueue gang: from a spawn to a cancel."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from hwqueue.client import Client
+from hwqueue.types import NodeSpec
+from tests.e2e.test_cli import Cli, cli, shown
+
+__all__ = ["cli", "shown"]
+
+pytestmark = pytest.mark.thorough
+
+QUEUE = "training"
+GPU = '{"resources": {"gpu": 1}}'
+
+
+@pytest.fixture
+def client(dsn: str) -> Iterator[Client]:
+    with Client(dsn, pool_size=1) as connected:
+        connected.create_queue(QUEUE)
+        yield connected
+
+
+def reap(client: Client) -> None:
+    for _ in range(4):
+        client.reap()
+
+
+def test_from_spawned_to_cancelled(client: Client, cli: Cli, shown: Callable[..., Any]) -> None:
+    own = str(uuid4())
+    spawned = shown(
+        *("gang", "spawn", QUEUE, "--member", "lead:1", "--member", 'work:2:{"epochs": 3}'),
+        *("--gang-id", own, "--together", "node", "--same", "zone", "--hold", "2m"),
+        *("--priority", "4", "--label", "app=x", "--node-label", "zone=a"),
+    )
+    assert spawned["gang_id"] == own
+    assert [each["ordinal"] for each in spawned["members"]] == [0, 1, 2]
+    leases = [client.get_lease(each["lease_id"]) for each in spawned["members"]]
+    assert [(each.task_name, each.params) for each in leases] == [
+        ("lead", {}),
+        ("work", {"epochs": 3}),
+        ("work", {"epochs": 3}),
+    ]
+    assert {(each.priority, each.labels["app"]) for each in leases} == {(4, "x")}
+    assert all(each.placement for each in leases)
+    [listed] = shown("gang", "list", "--state", "waiting")
+    assert (listed["gang_id"], listed["size"], listed["reason"]) == (own, 3, None)
+    reap(client)
+    assert "insufficient_capacity" in cli("gang", "list").stdout
+
+    client.register_node(uuid4(), NodeSpec(name="n1", instance_id="1", labels={"zone": "a"}))
+    found = shown("gang", "show", own)
+    assert (found["hold"], found["together"], found["same"]) == (120.0, ["node"], ["zone"])
+    assert (found["state"], found["reason"]) == ("waiting", "insufficient_capacity")
+    text = cli("gang", "show", own).stdout
+    assert "next_try_at" in text
+    assert text.count("scheduled") == 3
+
+    cli("gang", "cancel", own, stdin="n\n", code=1)
+    assert client.get_gang(own).state == "waiting"
+    asked = cli("gang", "cancel", own, "--reason", "wrong data", stdin="y\n")
+    assert f"cancel gang {own} of 3 leases, which is waiting?" in asked.stderr
+    reap(client)
+    assert shown("gang", "cancel", own, "--yes") == {"gang_id": own, "state": "cancelled"}
+    assert shown("gang", "list", "--before", listed["created_at"]) == []
+
+
+def test_members_with_options_of_their_own(
+    client: Client, cli: Cli, shown: Callable[..., Any]
+) -> None:
+    """What all are to have is for those that say nothing themselves."""
+    members = '[{"task": "lead", "options": {"placement": {}}}, {"task": "work", "count": 2}]'
+    line = ("gang", "spawn", QUEUE, "--members", members, "--placement", GPU)
+    printed = cli(*line)
+    gang_id = printed.stdout.strip()
+    assert f"3 leases; how far it is: hwqueue gang show {gang_id}" in printed.stderr
+    asks = [
+        client.get_lease(member.lease_id).placement for member in client.get_gang(gang_id).members
+    ]
+    assert asks == [{}, {"resources": {"gpu": 1}}, {"resources": {"gpu": 1}}]
+    from_stdin = shown("gang", "spawn", QUEUE, "--members", "-", stdin=members)
+    assert len(from_stdin["members"]) == 3
+
+
+def test_a_reserved_member_is_told(client: Client, cli: Cli) -> None:
+    client.register_node(uuid4(), NodeSpec(name="n1", instance_id="1"))
+    gang_id = cli("gang", "spawn", QUEUE, "--member", "work:2").stdout.strip()
+    reap(client)
+    rows = [line.split() for line in cli("gang", "show", gang_id).stdout.splitlines()[-2:]]
+    assert [(row[0], *row[2:]) for row in rows] == [
+        ("0", "reserved", "n1"),
+        ("1", "reserved", "n1"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "said"),
+    [
+        (("spawn", QUEUE), 2, "give members"),
+        (("spawn", QUEUE, "--member", "a:2", "--members", "[]"), 2, "give members"),
+        (("spawn", QUEUE, "--member", "train"), 2, "'train' is not TASK:COUNT"),
+        (("spawn", QUEUE, "--member", "train:x"), 2, "is not TASK:COUNT"),
+        (("spawn", QUEUE, "--member", "train:2:{"), 2, "--member: not JSON"),
+        (("spawn", QUEUE, "--members", '["train"]'), 2, "a JSON list of objects is needed"),
+        (("spawn", QUEUE, "--member", "train:1"), 2, "a gang has 2 to 1000 members"),
+        (("spawn", QUEUE, "--member", "train:2", "--hold", "0s"), 2, "options.hold"),
+        (("spawn", "none", "--member", "train:2"), 3, "hwqueue queue create none"),
+        (("show", "01890a5d-ac96-774b-bcce-b302099a8057"), 3, "does not exist"),
+        (("cancel", "7"), 2, "'7' is not an id"),
+    ],
+)
+def test_what_is_refused(
+    client: Client, cli: Cli, line: tuple[str, ...], code: int, said: str
+) -> None:
+    assert said in cli("gang", *line, code=code).stderr
+    assert client.list_gangs() == []

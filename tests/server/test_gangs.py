@@ -1,0 +1,141 @@
+"""Gangs over HTTP: spawn, look, cancel, and what another tenant is told."""
+
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from hwqueue.client import Client
+from hwqueue.types import NodeSpec
+from tests.server.conftest import V1, Http, Token, ok, problem
+
+GANGS = f"{V1}/gangs"
+TWO = [{"task": "train", "count": 2}]
+
+
+def reap(sql: Client) -> None:
+    """As upkeep does about once a second; several times, since changes make others."""
+    for _ in range(4):
+        sql.reap()
+
+
+async def spawned(http: Http, queue: str, **options: Any) -> dict[str, Any]:
+    body = {"queue": queue, "members": TWO, "options": options}
+    found: dict[str, Any] = ok(await http.post(GANGS, json=body), 201)
+    return found
+
+
+async def test_from_spawned_to_reserved(http: Http, sql: Client, queue: str) -> None:
+    body = {
+        "queue": queue,
+        "members": [
+            {"task": "lead", "params": {"n": 1}, "options": {"headers": {"mine": 1}}},
+            {"task": "work", "count": 2, "options": {"affinity_tags": {"of": queue}}},
+        ],
+        "options": {
+            "together": ["rack", "node"],
+            "hold": 60,
+            "priority": 4,
+            "labels": {"app": "x"},
+            "claim_timeout": 30,
+        },
+    }
+    answer = await http.post(GANGS, json=body)
+    gang = ok(answer, 201)
+    url = f"{GANGS}/{gang['gang_id']}"
+    assert answer.headers["location"] == url
+    assert [member["ordinal"] for member in gang["members"]] == [0, 1, 2]
+    lease = ok(await http.get(f"{V1}/leases/{gang['members'][0]['lease_id']}"))
+    assert (lease["params"], lease["priority"], lease["labels"]) == ({"n": 1}, 4, {"app": "x"})
+    assert (lease["headers"]["mine"], lease["headers"]["gang_size"]) == (1, 3)
+    found = ok(await http.get(url))
+    assert (found["state"], found["hold"], found["together"]) == ("waiting", 60.0, ["rack", "node"])
+    assert [member["state"] for member in found["members"]] == ["scheduled"] * 3
+
+    spec = NodeSpec(name=f"n-{queue}", instance_id="1", labels={"of": queue})
+    node_id = uuid4()
+    epoch = sql.register_node(node_id, spec)
+    reap(sql)
+    found = ok(await http.get(url))
+    assert (found["state"], found["members"][1]["labels"]) == ("reserved", {"of": queue})
+    assert found["members"][1]["reserved_until"] is not None
+    sql.claim_task([queue], node_id, epoch, qty=3)
+    reap(sql)
+    [listed] = ok(await http.get(f"{GANGS}?state=running"))["items"]
+    assert (listed["gang_id"], listed["size"]) == (gang["gang_id"], 3)
+    sql.cancel_gang(gang["gang_id"])
+    sql.deregister_node(node_id)
+
+
+async def test_pages(http: Http, queue: str) -> None:
+    ids = [(await spawned(http, queue))["gang_id"] for _ in range(3)]
+    answer = await http.get(GANGS, params={"limit": 2})
+    first = ok(answer)
+    assert [gang["gang_id"] for gang in first["items"]] == ids[:0:-1]
+    follow = answer.headers["link"].partition(">")[0].removeprefix("<")
+    second = ok(await http.get(follow))
+    assert second["items"][0]["gang_id"] == ids[0]
+    again = ok(await http.get(GANGS, params={"limit": 2, "created_before": first["next"]}))
+    assert again == second
+
+
+async def test_a_gang_is_cancelled(http: Http, sql: Client, queue: str) -> None:
+    url = f"{GANGS}/{(await spawned(http, queue))['gang_id']}"
+    assert ok(await http.post(f"{url}/cancel", json={"reason": "no"}))["state"] == "cancelling"
+    reap(sql)
+    assert ok(await http.post(f"{url}/cancel"))["state"] == "cancelled"
+    assert ok(await http.get(url))["finished_at"] is not None
+
+
+@pytest.mark.parametrize(
+    ("members", "options", "field"),
+    [
+        ([], {}, "members"),
+        ([{"task": "train"}], {}, "members"),
+        ([{"task": "train", "count": 0}], {}, "members[0].count"),
+        ([{"task": "train", "count": 2, "options": {"delay": 5}}], {}, "members[0].options.delay"),
+        ([{"task": "a", "options": {"tenant": "x"}}], {}, "members[0].options.tenant"),
+        (TWO, {"hold": 0}, "options.hold"),
+        (TWO, {"together": "zone"}, "options.together"),
+        (TWO, {"on_lost": "weep"}, "options.on_lost"),
+        (TWO, {"size": 2}, "options.size"),
+        (TWO, {"patience": 2}, "options.patience"),
+    ],
+)
+async def test_what_is_refused(
+    http: Http, queue: str, members: Any, options: dict[str, Any], field: str
+) -> None:
+    body = {"queue": queue, "members": members, "options": options}
+    assert problem(await http.post(GANGS, json=body), 422, "QHA01")["field"] == field
+
+
+async def test_an_id_is_taken_once(http: Http, queue: str) -> None:
+    gang_id = str(uuid4())
+    assert (await spawned(http, queue, gang_id=gang_id))["gang_id"] == gang_id
+    body = {"queue": queue, "members": TWO, "options": {"gang_id": gang_id}}
+    found = problem(await http.post(GANGS, json=body), 409, "QHG02")
+    assert found["field"] == "options.gang_id"
+    problem(await http.post(GANGS, json=body | {"queue": "none"}), 404, "QHQ01")
+    for method, path in (("GET", ""), ("POST", "/cancel")):
+        problem(await http.request(method, f"{GANGS}/{uuid4()}{path}"), 404, "QHG01")
+
+
+async def test_a_token_of_a_tenant(guarded: Http, token: Token, queue: str) -> None:
+    """It spawns for its tenant alone, and of other gangs it is told that there are none."""
+    film, games = token("producer", "film"), token("producer", "games")
+    body: dict[str, Any] = {"queue": queue, "members": TWO}
+    made = ok(await guarded.post(GANGS, json=body, headers=film), 201)
+    url = f"{GANGS}/{made['gang_id']}"
+    assert ok(await guarded.get(url, headers=film))["tenant"] == "film"
+    lease = f"{V1}/leases/{made['members'][0]['lease_id']}"
+    assert ok(await guarded.get(lease, headers=film))["tenant"] == "film"
+    assert ok(await guarded.get(GANGS, headers=games))["items"] == []
+    problem(await guarded.get(url, headers=games), 404, "QHG01")
+    problem(await guarded.post(f"{url}/cancel", headers=games), 404, "QHG01")
+    body["options"] = {"tenant": "film"}
+    found = problem(await guarded.post(GANGS, json=body, headers=games), 403)
+    assert found["field"] == "options.tenant"
+    listed = ok(await guarded.get(GANGS, headers=token("viewer")))["items"]
+    assert made["gang_id"] in {gang["gang_id"] for gang in listed}
+    problem(await guarded.post(f"{url}/cancel", headers=token("viewer")), 403)
+    assert ok(await guarded.post(f"{url}/cancel", headers=film))["state"] == "cancelling"
