@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from hwqueue import tracing
+from hwqueue import App, tracing
 from hwqueue.client import AsyncClient, Client
 from hwqueue.types import LeaseSpec, LeaseState, QueuePolicy, RetryPolicy, WorkflowRun
 from hwqueue.worker import outcome
@@ -210,6 +210,25 @@ async def test_steps_are_linked_to_the_attempts_that_ended_their_parents(
     contexts = [link.context.trace_id for link in join.links[1:]]
     assert left.context is not None
     assert left.context.trace_id in contexts
+
+
+async def test_a_handler_that_returns_nothing_is_linked_to_as_well(
+    client: AsyncClient, dsn: str, spans: InMemorySpanExporter
+) -> None:
+    """Completions without a result are settled in another way."""
+    app = App()
+
+    @app.task("quiet", queue=QUEUE)
+    async def quiet() -> None:
+        """Do nothing."""
+
+    steps = [{"name": "one", "task": "quiet"}, {"name": "two", "task": "quiet", "after": ["one"]}]
+    run = await client.submit_spec({"name": "silent", "queue": QUEUE, "steps": steps})
+    async with worker(dsn, app):
+        await client.wait_for_run(run.run_id, timeout=timedelta(seconds=60))
+    [submission] = of_kind(spans, SpanKind.PRODUCER)
+    [one], [two] = of_step(spans, "one"), of_step(spans, "two")
+    assert linked(two) == [own_id(submission), own_id(one)]
 
 
 async def test_items_name_their_number_and_are_linked_to_the_parents_of_their_map(

@@ -12,7 +12,7 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, assume, settings
 from limits import parse
 from schemathesis.checks import load_all_checks
-from schemathesis.specs.openapi.checks import positive_data_acceptance
+from schemathesis.specs.openapi.checks import allow_header_conformance, positive_data_acceptance
 
 from hwqueue.client import Client
 from hwqueue.serve import create_app
@@ -26,6 +26,8 @@ DOCUMENT = schemathesis.openapi.from_dict(create_app(ServerSettings(dsn="")).ope
     path_regex="/stream$"  # they would not end
 )
 SECRET = "of an admin"
+# GET is there, too: of a workflow of this name. The document has it under the path with {workflow}.
+ALSO_A_NAME = ("/api/v1/workflows/check",)
 
 
 @pytest.fixture(scope="module")
@@ -64,8 +66,11 @@ def test_the_server_keeps_its_word(case: schemathesis.Case[Any], address: str) -
     case.call_and_validate(
         base_url=address,
         headers={"Authorization": f"Bearer {SECRET}"},
-        # rules that go over several members are the database's: what fits may still be refused
-        excluded_checks=[positive_data_acceptance],
+        excluded_checks=[
+            # rules that go over several members are the database's: what fits may still be refused
+            positive_data_acceptance,
+            *([allow_header_conformance] if case.path in ALSO_A_NAME else ()),
+        ],
     )
 
 

@@ -160,6 +160,17 @@ def test_a_step_says_which_steps_it_is_near_and_where_those_ran(api: Api) -> Non
     }
 
 
+def test_steps_of_one_class_say_each_which_step_they_are_near(api: Api) -> None:
+    beside = [step(f"near-{n}", "a", "z", task="t", near=near(n, "rack")) for n in ("a", "z")]
+    fleet = Fleet(api, [7], step("a"), step("z", "a"), *beside)
+    fleet.finish(fleet.nodes[0])
+    fleet.finish(fleet.nodes[0])
+    api.rows("advance_workflows")
+    told = {name: row["came_from"].get("prefer") for name, row in fleet.steps().items()}
+    assert told["near-a"] == [["near a -> rack 7"]]
+    assert told["near-z"] == [["near z -> rack 7"]]
+
+
 def test_runs_share_the_class_of_a_task_and_a_place(api: Api) -> None:
     steps = [step("a"), step("b", "a", near=near(mode="require"))]
     fleet = Fleet(api, [None], *steps)
