@@ -468,12 +468,14 @@ def meet_sync(params: dict[str, Any], context: LeaseContext) -> dict[str, Any]:
 
 @app.task("meet-process", process=True)
 def meet_process(params: dict[str, Any], context: LeaseContext) -> dict[str, Any]:
-    return meet_sync(params, context)
+    found: dict[str, Any] = meet_sync(params, context)
+    return found
 
 
 @app.task("meet-async-process", process=True)
 async def meet_async_process(params: dict[str, Any], context: AsyncLeaseContext) -> dict[str, Any]:
-    return await meet(params, context)
+    found: dict[str, Any] = await meet(params, context)
+    return found
 
 
 @app.task("alone")

@@ -15,6 +15,7 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 from psycopg import sql
+from psycopg.types.json import Jsonb
 
 from tests.calls import Row
 from tests.sql.api import Api, read_refusal
@@ -50,6 +51,7 @@ class Things:
     node: UUID
     class_id: int
     run: UUID
+    gang: UUID
 
     @property
     def task(self) -> str:
@@ -58,7 +60,7 @@ class Things:
 
     def hidden(self, text: str) -> str:
         """The text without what names these."""
-        ids = (self.lease, self.done, self.service, self.node, self.run)
+        ids = (self.lease, self.done, self.service, self.node, self.run, self.gang)
         for value in (*ids, self.task, self.tenant):
             text = text.replace(str(value), "IT")
         return re.sub(rf"\b{self.class_id}\b", "CLASS", text)
@@ -89,13 +91,15 @@ def _made(api: Api, queue: str, tenant: str) -> Things:
     spec = {"name": "shared", "queue": queue, "steps": [{"name": "a", "task": task}]}
     api.rows("define_workflow", spec=spec)
     run = api.row("submit_workflow", workflow="shared", options={"tenant": tenant})["run_id"]
-    return Things(tenant, lease, done, service, node.node_id, class_id, run)
+    members = Jsonb([{"task": task, "count": 2}])
+    [member, _] = api.rows("spawn_gang", queue=queue, members=members, options={"tenant": tenant})
+    return Things(tenant, lease, done, service, node.node_id, class_id, run, member["gang_id"])
 
 
 def nobodys(like: Things) -> Things:
     """Ids and names that do not exist; the lease's comes right after the one that is like it."""
     lease = UUID(int=like.lease.int ^ 1)
-    return Things("nobody", lease, uuid4(), uuid4(), uuid4(), 10**12, uuid4())
+    return Things("nobody", lease, uuid4(), uuid4(), uuid4(), 10**12, uuid4(), uuid4())
 
 
 def _placements(its: Things) -> list[Row]:
@@ -127,6 +131,10 @@ def _by_run(**more: Any) -> Calls:
     return lambda _caller, _queue, its: [{"run": its.run, **more}]
 
 
+def _by_gang(**more: Any) -> Calls:
+    return lambda _caller, _queue, its: [{"gang": its.gang, **more}]
+
+
 def _by_service(**more: Any) -> Calls:
     return lambda _caller, _queue, its: [{"service": its.service, **more}]
 
@@ -140,6 +148,18 @@ def _batch(caller: str, queue: str, its: Things) -> list[Row]:
     return [
         {"queue": queue, "leases": [own, {"task": "t", "options": each}]}
         for each in _options(caller, its)
+    ]
+
+
+def _gang(caller: str, queue: str, its: Things) -> list[Row]:
+    one = {"task": "t", "count": 2}
+    placed = [{**one, "options": {"placement": each}} for each in _placements(its)]
+    return [
+        {"queue": queue, "members": Jsonb([one]), "options": {"tenant": its.tenant}},
+        *(
+            {"queue": queue, "members": Jsonb([each]), "options": {"tenant": caller}}
+            for each in placed
+        ),
     ]
 
 
@@ -231,6 +251,9 @@ ALIKE: dict[str, Calls] = {
     "skip_step": _by_run(step="a"),
     "spawn_lease": _spawn,
     "spawn_leases": _batch,
+    "spawn_gang": _gang,
+    "get_gang": _by_gang(),
+    "cancel_gang": _by_gang(reason="no"),
     "match_nodes": _match,
     "match_page": _match,
     "match_groups": _match,
@@ -263,6 +286,9 @@ REFUSED = {
     *("claim_deliveries", "settle_delivery"),
 }
 
+# Lists what is one's own; nothing of it can be asked for by name.
+NARROWED = {"list_gangs"}
+
 # The setting changes nothing: what workers call, and what the HTTP server asks for itself.
 NOT_NARROWED = {
     *("register_node", "heartbeat_node", "claim_task", "settle_and_claim", "complete_lease"),
@@ -271,7 +297,7 @@ NOT_NARROWED = {
     *("claim_hint", "wake_payloads", "reap", "prune", "check_token", "schema_version"),
     *("node_wake_payload", "deregister_own_node", "report_progress", "append_logs"),
     *("save_checkpoint", "checkpoints", "take_signal", "suspend_lease"),
-    *("add_items", "add_steps"),
+    *("add_items", "add_steps", "gang_status"),
     "compare_tasks",
     *("advance_workflows", "take_ended_runs"),
 }
@@ -282,7 +308,7 @@ def _granted(conn: psycopg.Connection[Any], roles: list[str]) -> set[str]:
 
 
 def test_every_function_has_its_entry(conn: psycopg.Connection) -> None:
-    entries = [*ALIKE, *REFUSED, *NOT_NARROWED]
+    entries = [*ALIKE, *REFUSED, *NARROWED, *NOT_NARROWED]
     assert len(entries) == len(set(entries))
     assert set(entries) == _granted(conn, ROLES)
 
@@ -291,7 +317,7 @@ def test_a_new_function_has_none(conn: psycopg.Connection) -> None:
     with conn.transaction(force_rollback=True):
         conn.execute("create function hwqueue.fresh() returns int language sql return 1")
         conn.execute("grant execute on function hwqueue.fresh() to hwqueue_producer")
-        assert _granted(conn, ROLES) - {*ALIKE, *REFUSED, *NOT_NARROWED} == {"fresh"}
+        assert _granted(conn, ROLES) - {*ALIKE, *REFUSED, *NARROWED, *NOT_NARROWED} == {"fresh"}
 
 
 def test_what_is_not_narrowed_is_for_workers(conn: psycopg.Connection) -> None:
@@ -357,6 +383,18 @@ def test_lists_name_nothing_of_another(
         told = answer(api, caller, "list_leases", {"filter": wanted | more, "limit": 1000})
         assert things[caller].task in told
         assert [secret for secret in secrets(theirs) if secret in told] == []
+
+
+@pytest.mark.parametrize("caller", TENANTS)
+@pytest.mark.parametrize("wanted", [{}, {"state": "waiting"}], ids=str)
+def test_gangs_of_another_are_not_listed(
+    api: Api, queue: str, things: dict[str, Things], wanted: Row, caller: str
+) -> None:
+    told = answer(api, caller, "list_gangs", {**wanted, "limit": 1000})
+    [theirs] = [its for tenant, its in things.items() if tenant != caller]
+    assert str(things[caller].gang) in told
+    assert str(theirs.gang) not in told
+    assert theirs.tenant not in told
 
 
 @pytest.mark.parametrize("caller", TENANTS)
