@@ -283,3 +283,18 @@ def test_events_say_what_became_of_runs(api: Api) -> None:
         "workflow_run_resumed",
         "workflow_run_paused",
     ]
+
+
+def test_a_step_of_a_retry_that_was_held_runs_again(calls: Calls) -> None:
+    flow = Flow(calls, [step("a"), step("b", "a")])
+    flow.complete("a")
+    flow.complete("b")
+    calls.rows("retry_workflow_run", run=flow.run, options={"mode": "all"})
+    claims = flow.claims()
+    calls.rows("pause_workflow_run", run=flow.run)
+    finish(calls, claims["a"])
+    calls.rows("advance_workflows")
+    calls.rows("resume_workflow_run", run=flow.run)
+    calls.rows("advance_workflows")
+    flow.complete("b")
+    assert flow.state == "completed"
