@@ -285,16 +285,16 @@ def test_events_say_what_became_of_runs(api: Api) -> None:
     ]
 
 
-def test_a_step_of_a_retry_that_was_held_runs_again(calls: Calls) -> None:
-    flow = Flow(calls, [step("a"), step("b", "a")])
+def test_a_step_of_a_retry_that_was_held_runs_again(api: Api) -> None:
+    flow = Flow(api, [step("a"), step("b", "a")])
     flow.complete("a")
     flow.complete("b")
-    calls.rows("retry_workflow_run", run=flow.run, options={"mode": "all"})
+    api.rows("retry_workflow_run", run=flow.run, options={"mode": "all"})
     claims = flow.claims()
-    calls.rows("pause_workflow_run", run=flow.run)
-    finish(calls, claims["a"])
-    calls.rows("advance_workflows")
-    calls.rows("resume_workflow_run", run=flow.run)
-    calls.rows("advance_workflows")
+    api.rows("pause_workflow_run", run=flow.run)
+    finish(api, claims["a"])
+    api.rows("advance_workflows")
+    api.rows("resume_workflow_run", run=flow.run)
+    api.rows("advance_workflows")
     flow.complete("b")
     assert flow.state == "completed"
