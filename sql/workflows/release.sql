@@ -43,7 +43,7 @@ declare
   v_queue hwqueue.queue;
   v_requests hwqueue.spawn_request[] := '{}';
 begin
-  if p_run.attempt > 1 then
+  if p_run.attempt > 1 and not v_holds then  -- held ones keep their outcomes until they are released
     select t.free, t.revived, t.with_items into v_due, v_revived, v_with_items
     from hwqueue.take_ended_leases(p_run.run_id, v_due, p_shard) t;
   end if;

@@ -17,7 +17,7 @@ from tests.properties.workflow_graphs import maps, workflows
 pytestmark = pytest.mark.thorough
 
 SESSIONS = 4
-CALLS = st.lists(st.integers(0, 40), min_size=2, max_size=3)  # before each attempt goes to its end
+CALLS = st.lists(st.integers(0, 30), min_size=2, max_size=3)  # before each attempt goes to its end
 SEEDS = st.integers(0, 2**32)
 
 
@@ -51,7 +51,7 @@ def run_to_the_end(driver: Driver, calls: list[int]) -> None:
         driver.check()
 
 
-@effort(12)
+@effort(10)
 @given(workflow=workflows(["continue"]), calls=CALLS, seed=SEEDS)
 def test_runs_end_as_the_model_says(
     sessions: list[Session], workflow: Workflow, calls: list[int], seed: int
@@ -60,7 +60,7 @@ def test_runs_end_as_the_model_says(
     run_to_the_end(Driver(sessions, workflow, Random(seed)), calls)
 
 
-@effort(6)
+@effort(5)
 @given(workflow=maps(), calls=CALLS, seed=SEEDS)
 def test_maps_end_as_the_model_says(
     sessions: list[Session], workflow: Workflow, calls: list[int], seed: int
@@ -69,7 +69,7 @@ def test_maps_end_as_the_model_says(
     run_to_the_end(Driver(sessions, workflow, Random(seed)), calls)
 
 
-@effort(12)
+@effort(10)
 @given(workflow=workflows(["continue", "finish_running", "fail_fast"]), calls=CALLS, seed=SEEDS)
 def test_a_run_that_stops_releases_nothing_more(
     sessions: list[Session], workflow: Workflow, calls: list[int], seed: int

@@ -402,3 +402,18 @@ def test_a_completed_attempt_that_runs_again_stays_on_record(
     clock.advance(timedelta(days=60))
     api.rows("prune")
     assert api.rows("list_leases", filter={"queue": flow.queue}) == []
+
+
+def test_a_step_of_a_retry_that_was_held_runs_again(api: Api) -> None:
+    flow = Flow(api, [step("a"), step("b", "a")])
+    flow.complete("a")
+    flow.complete("b")
+    api.rows("retry_workflow_run", run=flow.run, options={"mode": "all"})
+    claims = flow.claims()
+    api.rows("pause_workflow_run", run=flow.run)
+    finish(api, claims["a"])
+    api.rows("advance_workflows")
+    api.rows("resume_workflow_run", run=flow.run)
+    api.rows("advance_workflows")
+    flow.complete("b")
+    assert flow.state == "completed"
