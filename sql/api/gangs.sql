@@ -126,7 +126,7 @@ $$;
 
 -- Returns whether all members of the gang of a claimed lease are there: the barrier that a handler passes
 -- before it begins, and the roster that it then needs. members: those of get_gang, with the labels of their
--- nodes. retry_after: when to ask again while they are not.
+-- nodes. retry_after: when to ask again while they are not, the later the more members there are.
 -- Raises: QHL01, QHL02, QHL03, QHL04, QHL05, QHL08, QHG01 for a lease of no gang.
 create or replace function hwqueue.gang_status(p_lease uuid, p_token bigint, p_shard int default 0)
 returns table (gang_id uuid, shard_id int, ready boolean, size int, members jsonb, retry_after interval)
@@ -143,7 +143,7 @@ begin
   end if;
   return query
     select g.gang_id, p_shard, r.is_complete, g.size, r.members,
-           case when not r.is_complete then interval '0.2 seconds' end
+           case when not r.is_complete then interval '0.2 seconds' * (1 + g.size / 32) end
     from hwqueue.gang g
     cross join lateral (
       select m.members, not jsonb_path_exists(m.members,
