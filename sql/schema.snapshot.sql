@@ -2059,7 +2059,7 @@ CREATE FUNCTION hwqueue.end_completed_claims(p_leases uuid[], p_tokens bigint[],
 CREATE FUNCTION hwqueue.end_due_steps(p_limit integer, p_from timestamp with time zone, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.end_members(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.end_members(p_gang hwqueue.gang, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.end_older_claims(p_node uuid, p_epoch bigint, p_now timestamp with time zone, p_shard integer) RETURNS integer
@@ -7811,7 +7811,7 @@ REVOKE ALL ON FUNCTION hwqueue.end_completed_claims(p_leases uuid[], p_tokens bi
 
 REVOKE ALL ON FUNCTION hwqueue.end_due_steps(p_limit integer, p_from timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.end_members(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.end_members(p_gang hwqueue.gang, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.end_older_claims(p_node uuid, p_epoch bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 

@@ -106,7 +106,7 @@ begin
   v_next := hwqueue.next_gang_state(p_gang, v_found.waiting::int, v_found.reserved::int, v_found.running::int,
     v_found.failed::int, v_found.cancelled::int);
   if v_next = 'cancelling' and v_found.waiting > 0 then
-    perform hwqueue.end_members(p_gang, p_now, p_shard);
+    perform hwqueue.end_members(p_gang, p_shard);
   end if;
   if v_next in ('cancelling', 'stopping') and v_found.reserved + v_found.running > 0 then
     perform hwqueue.stop_members(p_gang, p_now, p_shard);
@@ -187,7 +187,7 @@ $$;
 
 -- Cancels the members of a gang that wait. Their ends are changes of the gang.
 -- Locks: the caller holds the gang; the entries, skip locked.
-create or replace function hwqueue.end_members(p_gang hwqueue.gang, p_now timestamptz, p_shard int)
+create or replace function hwqueue.end_members(p_gang hwqueue.gang, p_shard int)
 returns void
 language plpgsql volatile
 as $$
