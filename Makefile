@@ -49,7 +49,7 @@ test: setup ## Run the tests, in 3 minutes (HWQUEUE_TEST_DSN: on a server of you
 	$(PYTEST) -m 'not slow and not thorough'
 
 test-thorough: setup ## Run those that take longer: races, plans, upgrades, processes, browsers
-	$(PYTEST) -m 'thorough and not slow'
+	$(PYTEST) -m 'thorough and not slow' $(TESTS)
 
 test-all: test test-thorough ## Run both, as continuous integration does
 

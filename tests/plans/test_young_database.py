@@ -121,7 +121,8 @@ def test_a_retry_of_a_map_finds_its_leases_by_key(api: Api) -> None:
         api.rows("retry_workflow_run", run=flow.run)
     assert list(flow.items()) == [MANY - 1]
     assert work.most_rows <= 2 * MANY
-    assert max(work.rows_read("lease"), work.rows_read("outcome")) <= 2 * MANY
+    # each item twice, and a few times the one that runs again
+    assert max(work.rows_read("lease"), work.rows_read("outcome")) <= 2 * (MANY + 10)
 
 
 def test_what_maps_return_is_found_by_key(api: Api) -> None:
