@@ -5339,7 +5339,8 @@ CREATE TABLE hwqueue.attempt (
     outcome text NOT NULL,
     claimed_at timestamp with time zone NOT NULL,
     ended_at timestamp with time zone NOT NULL,
-    error jsonb
+    error jsonb,
+    CONSTRAINT attempt_outcome_check CHECK ((outcome = ANY (ARRAY['completed'::text, 'failed'::text, 'expired'::text, 'superseded'::text, 'released'::text, 'cancelled'::text])))
 )
 WITH (autovacuum_vacuum_threshold='10000', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_vacuum_insert_scale_factor='0.05');
 
@@ -6405,9 +6406,6 @@ ALTER TABLE ONLY hwqueue.arrival
 
 ALTER TABLE ONLY hwqueue.attempt_log
     ADD CONSTRAINT attempt_log_pkey PRIMARY KEY (shard_id, lease_id, claim_token, line);
-
-ALTER TABLE hwqueue.attempt
-    ADD CONSTRAINT attempt_outcome_check CHECK ((outcome = ANY (ARRAY['completed'::text, 'failed'::text, 'expired'::text, 'superseded'::text, 'released'::text, 'cancelled'::text]))) NOT VALID;
 
 ALTER TABLE ONLY hwqueue.attempt
     ADD CONSTRAINT attempt_pkey PRIMARY KEY (shard_id, lease_id, claim_token);

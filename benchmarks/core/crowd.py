@@ -14,6 +14,7 @@ from benchmarks.core.server import calm_down
 
 OTHERS = "others"  # a queue whose leases no node asks for
 RUN = "00000000-0000-7000-8000-000000000001"  # of the workflow of that name
+GANG = "00000000-0000-7000-8000-000000000002"
 MODELS = ("A100", "H100", "L40", "T4", "none")
 NOBODY = "nobody has this"
 
@@ -33,6 +34,11 @@ def prepare(run: Run, dsn: str, *, nodes: int, profiles: int, classes: int, pend
         )
         connection.execute(
             "select hwqueue.submit_workflow(%s, '{}', %s)", [OTHERS, Jsonb({"run_id": RUN})]
+        )
+        members = [{"task": TASK, "count": 2}]
+        connection.execute(
+            "select hwqueue.spawn_gang(%s, %s, %s)",
+            [OTHERS, Jsonb(members), Jsonb({"gang_id": GANG})],
         )
         for number in run.track(range(1, nodes + 1), "nodes"):
             register_on(connection, number, _node(number, profiles))

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import psycopg
 
-from benchmarks.core.crowd import RUN
+from benchmarks.core.crowd import GANG, RUN
 
 VIEWS = (
     "queue_depth",
@@ -51,6 +51,8 @@ _API = (
     "/api/v1/labels",
     "/api/v1/classes?limit=1000",
     "/api/v1/classes/{class}/explanation",
+    "/api/v1/gangs",
+    "/api/v1/gangs/{gang}",
     "/api/v1/workflows",
     "/api/v1/workflows/others",
     "/api/v1/runs",
@@ -138,7 +140,14 @@ class Looker:
         class_id, lease = self._random.choice(self._classes)
         node, name = self._random.choice(self._nodes)
         path = what.format_map(
-            {"class": class_id, "lease": lease, "node": node, "name": name, "run": RUN}
+            {
+                "class": class_id,
+                "lease": lease,
+                "node": node,
+                "name": name,
+                "run": RUN,
+                "gang": GANG,
+            }
         )
         started = time.perf_counter()
         size, failed = self._fetch(path)

@@ -1,8 +1,8 @@
 """Completed attempts: claims that completed their lease, which a retry of its run runs again.
 
 Why: the outcome of a completed step goes when it runs again; its attempt is to stay.
-Locks: `attempt`, access exclusive, to replace a check; no row is read.
-Expected duration: instant.
+Locks: `attempt`, access exclusive, to replace a check.
+Expected duration: instant, or a second for some millions of attempts, which are read.
 """
 
 from alembic import op

@@ -44,8 +44,8 @@ SMALL = {
     "connections": [*SHORT, "--counts", "1", "--counts", "2", "--backlog", "4000"],
     "batches": [*SHORT, "--sizes", "1", "--sizes", "10", "--backlog", "8000", "--connections", "1"],
     "releases": [
-        *("--seconds", "0.5", "--rounds", "3"),
-        *("--backlog", "200", "--items", "10", "--connections", "1"),
+        *("--seconds", "0.2", "--rounds", "3"),
+        *("--backlog", "2000", "--items", "10", "--connections", "1"),
     ],
     "held": [
         *(*SHORT, "--backlog", "3000", "--items", "1500"),
