@@ -26,6 +26,7 @@ with needs("serve"):
 
 # How the settings get to server processes, which import the application again.
 _VARIABLE = "HWQUEUE_SERVER_SETTINGS"
+_HEALTHCHECK_SECONDS = 60
 
 
 def create_app(settings: ServerSettings) -> FastAPI:
@@ -62,7 +63,12 @@ def run(settings: ServerSettings) -> None:
         shared = dataclasses.replace(settings, session_dir=settings.session_dir or sessions)
         os.environ[_VARIABLE] = _to_json(shared)
         uvicorn.run(
-            "hwqueue.serve:app_of_process", factory=True, workers=settings.workers, **options
+            "hwqueue.serve:app_of_process",
+            factory=True,
+            workers=settings.workers,
+            # one that takes longer is replaced: on a busy machine 5 s do not do to import all
+            timeout_worker_healthcheck=_HEALTHCHECK_SECONDS,
+            **options,
         )
 
 
