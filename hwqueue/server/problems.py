@@ -47,6 +47,7 @@ STATUS_OF: Mapping[str, int] = {
     "QHF07": 422,
     "QHG01": 404,
     "QHG02": 409,
+    "QHG03": 409,
     "QHK01": 404,
     "QHH01": 404,
     "QHK02": 409,

@@ -61,7 +61,8 @@ create table hwqueue.gang_change (
   primary key (shard_id, change_id)
 ) with (autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0);
 create index gang_change_gang on hwqueue.gang_change (gang_id);
-comment on table hwqueue.gang_change is 'a member was fetched, put back or has ended: reap updates the state of its gang';
+comment on table hwqueue.gang_change is
+  'a member was fetched, put back or has ended: reap updates the state of its gang';
 
 alter table hwqueue.lease add column gang_id uuid;
 alter table hwqueue.claim add column gang_id uuid, add column is_reserved boolean;

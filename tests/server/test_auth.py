@@ -28,6 +28,10 @@ SPAWNING = {PRODUCER, OPERATOR, ADMIN}
 BY_TENANT: dict[str, set[str]] = {
     "GET /me": EVERYBODY,
     "POST /leases": SPAWNING,
+    "POST /gangs": SPAWNING,
+    "GET /gangs": EVERYBODY,
+    "GET /gangs/{gang_id:uuid}": EVERYBODY,
+    "POST /gangs/{gang_id:uuid}/cancel": SPAWNING,
     "POST /leases/batch": SPAWNING,
     "GET /leases": EVERYBODY,
     "POST /leases/count": EVERYBODY,

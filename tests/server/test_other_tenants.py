@@ -174,7 +174,7 @@ FILTERS = {
     if any(each["in"] == "query" for each in route.get("parameters", ()))
 }
 HARMLESS = {"queue", "state", "limit", "kind", "order", "minutes", "label", "code", "wait"} | {
-    *("attempt", "last", "workflow", "version"),
+    *("attempt", "last", "workflow", "version", "is_nested"),
 }
 """Filters that name nothing of a tenant's: queues, nodes and labels belong to nobody."""
 TIMES = (
@@ -198,6 +198,8 @@ def named(theirs: Theirs) -> dict[str, tuple[str, str]]:
         "lease_id": (theirs.lease, beside),
         "node_id": (theirs.node, str(uuid4())),
         "class_id": (str(theirs.class_id), str(10**12)),
+        "parent_run_id": (theirs.run, str(uuid4())),
+        "root_run_id": (theirs.run, str(uuid4())),
         "before": (theirs.lease, beside),
         "after": (theirs.lease, beside),
         "name": (f"n-{theirs.node}", "nothing"),

@@ -114,6 +114,7 @@ FOR_A_CLAIM: dict[str, tuple[str, Callable[[Row], Row]]] = {
     "save_checkpoint": ("save_checkpoint", lambda c: token(c) | {"name": "a"}),
     "checkpoints": ("checkpoints", token),
     "take_signal": ("take_signal", lambda c: token(c) | {"signal": "a"}),
+    "gang_status": ("gang_status", token),
     "suspend_lease": ("suspend_lease", lambda c: token(c) | {"signal": "a"}),
 }
 # Neither: these are for everybody's leases, or show queues.
