@@ -114,13 +114,13 @@ FOR_A_CLAIM: dict[str, tuple[str, Callable[[Row], Row]]] = {
     "save_checkpoint": ("save_checkpoint", lambda c: token(c) | {"name": "a"}),
     "checkpoints": ("checkpoints", token),
     "take_signal": ("take_signal", lambda c: token(c) | {"signal": "a"}),
-    "gang_status": ("gang_status", token),
     "suspend_lease": ("suspend_lease", lambda c: token(c) | {"signal": "a"}),
 }
 # Neither: these are for everybody's leases, or show queues.
 FOR_NOBODY = {
     *("reap", "prune", "list_queues", "schema_version", "complete_leases"),
     "compare_tasks",
+    "gang_status",  # of a member alone: any other lease is of no gang
     "wake_payloads",
     *("advance_workflows", "take_ended_runs"),
     *("step_results", "run_input"),  # of the run of a claim alone: test_step_results.py
