@@ -1,4 +1,4 @@
-"""The options of the submission of a run, as people type them."""
+"""Which workflow, and the options of the submission of a run, as people type them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,18 @@ from hwqueue.types import RunOptions, Unique
 
 Mode = Literal["and", "override", "replace"]
 
+SpecFile = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="FILE",
+        help="The specification: a file, JSON, or - for stdin.",
+        show_default=False,
+    ),
+]
+AppName = Annotated[
+    str | None,
+    typer.Option("--app", help="module:name of a hwqueue.Workflow, instead.", show_default=False),
+]
 Version = Annotated[
     int | None,
     typer.Option("--version", min=1, help="The newest unless given.", show_default=False),

@@ -60,21 +60,9 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 @app.command(epilog="Example: hwqueue workflow define training.json")
 def define(
     ctx: typer.Context,
-    spec: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="FILE",
-            help="The specification: a file, JSON, or - for stdin.",
-            show_default=False,
-        ),
-    ] = None,
+    spec: submitting.SpecFile = None,
     *,
-    app_name: Annotated[
-        str | None,
-        typer.Option(
-            "--app", help="module:name of a hwqueue.Workflow, instead.", show_default=False
-        ),
-    ] = None,
+    app_name: submitting.AppName = None,
 ) -> None:
     """Define a workflow; one that means the same as its newest version changes nothing.
 

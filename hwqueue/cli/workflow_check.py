@@ -24,21 +24,9 @@ EXAMPLE = "hwqueue workflow check training.json --tags region=us-east"
 
 def check(
     ctx: typer.Context,
-    spec: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="FILE",
-            help="The specification: a file, JSON, or - for stdin.",
-            show_default=False,
-        ),
-    ] = None,
+    spec: submitting.SpecFile = None,
     *,
-    app_name: Annotated[
-        str | None,
-        typer.Option(
-            "--app", help="module:name of a hwqueue.Workflow, instead.", show_default=False
-        ),
-    ] = None,
+    app_name: submitting.AppName = None,
     workflow: Annotated[
         str | None,
         typer.Option(

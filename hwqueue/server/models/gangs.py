@@ -9,18 +9,15 @@ from pydantic import Field, create_model
 from hwqueue.server.models.base import (
     Answer,
     Id,
-    Labels,
     Name,
-    Placement,
     Request,
     Seconds,
     Task,
-    Tenant,
     Whole,
     example,
 )
 from hwqueue.server.models.derived import answer_of, list_of
-from hwqueue.server.models.leases import Priority, Reason, Retry, Wire
+from hwqueue.server.models.leases import SPAWN_KINDS, Reason
 from hwqueue.server.models.options import request_of
 from hwqueue.types import Gang, GangState, GangSummary, SpawnedMember
 from hwqueue.types import gangs as options
@@ -31,8 +28,7 @@ MOST_MEMBERS = 1000
 Domain = Annotated[str, Field(min_length=1, max_length=300, examples=["rack", "label:zone"])]
 _Domains = Annotated[list[Domain], Field(min_length=1, max_length=5)]
 _Keys = Annotated[list[Annotated[str, Field(max_length=253)]], Field(max_length=5)]
-_ATTEMPTS = Annotated[Whole, Field(ge=1, le=1000)]
-_TIMEOUT = Annotated[Seconds, Field(ge=1)]
+_of_gangs = get_type_hints(options.GangOptions).keys()
 
 _gang_options = request_of(
     options.GangOptions,
@@ -43,12 +39,7 @@ _gang_options = request_of(
         "same": _Keys,
         "on_lost": Literal["stop", "replace"],
         "hold": Annotated[Seconds, Field(ge=1, le=3600)],
-        "priority": Priority,
-        "tenant": Tenant,
-        "labels": Labels,
-        "max_attempts": _ATTEMPTS,
-        "retry": Retry,
-        "claim_timeout": _TIMEOUT,
+        **{name: kind for name, kind in SPAWN_KINDS.items() if name in _of_gangs},
     },
     fields={
         "gang_id": Field(default=None, description="Yours; one that exists is an error."),
@@ -88,15 +79,7 @@ _own = {
 _member_options = request_of(
     TypedDict("MemberOptions", _own, total=False),  # type: ignore[operator]
     doc="Options of a member, as of a spawn; null counts as not given.",
-    kinds={
-        "placement": Placement,
-        "wire": Wire,
-        "priority": Priority,
-        "labels": Labels,
-        "max_attempts": _ATTEMPTS,
-        "retry": Retry,
-        "claim_timeout": _TIMEOUT,
-    },
+    kinds={name: kind for name, kind in SPAWN_KINDS.items() if name in _own},
     fields={},
 )
 

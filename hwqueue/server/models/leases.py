@@ -75,21 +75,22 @@ class Unique(Request):
 
 
 # What the types of `hwqueue.types.SpawnOptions` do not say. An option without bounds needs no line.
+SPAWN_KINDS = {
+    "placement": Placement,
+    "wire": Wire,
+    "priority": Priority,
+    "tenant": Tenant,
+    "labels": Labels,
+    "max_attempts": Annotated[Whole, Field(ge=1, le=1000)],
+    "retry": Retry,
+    "claim_timeout": Annotated[Seconds, Field(ge=1)],
+    "idempotency_key": Key,
+    "unique": Unique,
+}
 _spawn_options = request_of(
     options.SpawnOptions,
     doc="Options of a spawn; null counts as not given.",
-    kinds={
-        "placement": Placement,
-        "wire": Wire,
-        "priority": Priority,
-        "tenant": Tenant,
-        "labels": Labels,
-        "max_attempts": Annotated[Whole, Field(ge=1, le=1000)],
-        "retry": Retry,
-        "claim_timeout": Annotated[Seconds, Field(ge=1)],
-        "idempotency_key": Key,
-        "unique": Unique,
-    },
+    kinds=SPAWN_KINDS,
     fields={
         "lease_id": Field(default=None, description="Yours; one that exists is an error."),
         "affinity_tags": Field(
