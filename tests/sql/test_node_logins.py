@@ -120,7 +120,7 @@ FOR_A_CLAIM: dict[str, tuple[str, Callable[[Row], Row]]] = {
 FOR_NOBODY = {
     *("reap", "prune", "list_queues", "schema_version", "complete_leases"),
     "compare_tasks",
-    "gang_status",  # of a member alone: any other lease is of no gang
+    "gang_status",  # of a member alone: test_another_login_reads_no_gang
     "wake_payloads",
     *("advance_workflows", "take_ended_runs"),
     *("step_results", "run_input"),  # of the run of a claim alone: test_step_results.py
@@ -175,6 +175,13 @@ def test_another_login_does_nothing_to_a_claim(
     assert "hand_over_node" in str(caught.value.diag.message_hint)
     assert api.contents() == before
     scene.owner.rows(function, **arguments(claim))
+
+
+def test_another_login_reads_no_gang(scene: Scene) -> None:
+    with refusing("QHL08"):
+        scene.other.rows("gang_status", **token(scene.claim))
+    with refusing("QHG01"):
+        scene.owner.rows("gang_status", **token(scene.claim))
 
 
 @pytest.mark.parametrize("which", ["claim", "counted"])
