@@ -51,7 +51,7 @@ test: setup ## Run the tests, in 3 minutes (HWQUEUE_TEST_DSN: on a server of you
 test-thorough: setup ## Run those that take longer: races, plans, upgrades, processes, browsers
 	$(PYTEST) -m 'thorough and not slow' $(TESTS)
 
-test-all: test test-thorough ## Run both, as continuous integration does
+test-all: test test-thorough ## Run both
 
 test-slow: setup ## Run what takes hours: long storms, wheels, pools, peers, whole walks
 	$(PYTEST) -m slow

@@ -82,7 +82,17 @@ SMALL = {
 }
 
 
-@pytest.mark.parametrize("question", [question.__name__ for question in QUESTIONS])
+# One of each kind: rates, latencies, calls, costs. The others take minutes together.
+QUICK = {"chains", "cost", "events", "nodes", "spawns", "submissions"}
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
+        for name in (question.__name__ for question in QUESTIONS)
+    ],
+)
 def test_a_question_is_answered(server_dsn: str, tmp_path: Path, question: str) -> None:
     out = tmp_path / "out.json"
     before = ["--dsn", server_dsn, "--json", str(out), "--chart", str(tmp_path)]

@@ -29,8 +29,15 @@ def violations(page: Page) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("size", ["wide", "narrow"])
+@pytest.mark.parametrize(
+    ("size", "scheme"),
+    [
+        ("wide", "light"),
+        ("narrow", "dark"),
+        pytest.param("wide", "dark", marks=pytest.mark.slow),
+        pytest.param("narrow", "light", marks=pytest.mark.slow),
+    ],
+)
 def test_every_page(browser: Browser, seeded: str, size: str, scheme: str) -> None:
     with Client(seeded, pool_size=1) as client:
         found = every_page(client)

@@ -63,7 +63,7 @@ def project(pytester: pytest.Pytester, server_dsn: str, monkeypatch: pytest.Monk
     return pytester.path
 
 
-@pytest.mark.parametrize("processes", [0, 2])
+@pytest.mark.parametrize("processes", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_every_test_has_a_copy_of_one_template(
     pytester: pytest.Pytester, project: Path, server_dsn: str, processes: int
 ) -> None:
@@ -100,7 +100,7 @@ def test_every_test_has_a_copy_of_one_template(
     assert left_behind(server_dsn, project) == []
 
 
-@pytest.mark.parametrize("processes", [0, 2])
+@pytest.mark.parametrize("processes", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_nothing_is_left_after_ctrl_c(
     pytester: pytest.Pytester, project: Path, server_dsn: str, processes: int
 ) -> None:

@@ -1,4 +1,4 @@
-"""Events by the million: what list_events reads of them, and that work as usual reads none."""
+"""Very many events: what list_events reads of them, and that work as usual reads none."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +12,7 @@ from tests.fix_db import fresh_database
 from tests.plans.explain import Work, explained
 from tests.sql.api import Api, beat, outlive, settlement, token
 
-EVENTS = 1_000_000
+EVENTS = 200_000
 DAYS = 15  # the last of them is today
 LIMIT = 20
 PARTITIONS = tuple(f"event_{slot}" for slot in range(16))
@@ -35,7 +35,7 @@ cross join lateral (
 
 @pytest.fixture(scope="module")
 def database(server_dsn: str, template: str) -> Iterator[str]:
-    """A million events of two weeks."""
+    """Events of two weeks."""
     with fresh_database(server_dsn, template) as made:
         with psycopg.connect(made, autocommit=True) as conn:
             conn.execute(FILL.encode())

@@ -49,13 +49,21 @@ def pages(api: Api, node: Node, queue: str) -> int:
 
 
 NEEDS = {"placement": {"resources": {"cpu_milli": 1}}}
-CAPACITIES: list[dict[str, int]] = [{}, {"cpu_milli": 10**9}]
+CAPACITIES: dict[str, dict[str, int]] = {"not counted": {}, "counted": {"cpu_milli": 10**9}}
+QUICK = {"claim_and_complete-not counted-front moves", "settle_and_claim-counted-front stands"}
+CASES = [
+    pytest.param(
+        way, capacity, stands, id=name, marks=() if name in QUICK else pytest.mark.slow
+    )
+    for way in (claim_and_complete, settle_and_claim)
+    for counted, capacity in CAPACITIES.items()
+    for stands in (False, True)
+    for name in [f"{way.__name__}-{counted}-front {'stands' if stands else 'moves'}"]
+]
 
 
 @pytest.mark.usefixtures("eager_marks")
-@pytest.mark.parametrize("stands", [False, True], ids=["front moves", "front stands"])
-@pytest.mark.parametrize("way", [claim_and_complete, settle_and_claim])
-@pytest.mark.parametrize("capacity", CAPACITIES, ids=["not counted", "counted"])
+@pytest.mark.parametrize(("way", "capacity", "stands"), CASES)
 def test_an_old_snapshot_costs_claims_nothing(
     api: Api,
     dsn: str,

@@ -190,7 +190,9 @@ class Half:
             self.conn.execute("select hwqueue.prune()")
 
 
-@pytest.mark.parametrize("seed", range(SEED, SEED + 3))
+@pytest.mark.parametrize(
+    "seed", [SEED, *(pytest.param(SEED + n, marks=pytest.mark.slow) for n in (1, 2))]
+)
 def test_it_agrees(conn: psycopg.Connection, dsn: str, seed: int) -> None:
     """A reason that is remembered is the reason that is found."""
     choose, clock, seen = Random(seed), install_clock(conn), Counter[Any]()

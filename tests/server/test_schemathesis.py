@@ -52,7 +52,7 @@ def _served(database: str) -> Iterator[str]:
 
 @DOCUMENT.parametrize()
 @settings(
-    max_examples=12,
+    max_examples=4,
     derandomize=True,
     deadline=None,
     phases=(Phase.explicit, Phase.generate),
