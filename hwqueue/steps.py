@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import (
     AbstractAsyncContextManager,
@@ -117,7 +116,7 @@ class Memory:
 
     def __init__(self) -> None:
         self._known: dict[str, Checkpoint] | None = None
-        self._names: Counter[str] = Counter()
+        self._names: dict[str, int] = {}
 
     @property
     def is_read(self) -> bool:
@@ -145,8 +144,8 @@ class Memory:
                 detail={"field": "name"},
                 hint="the number of a repeated name is added for you",
             )
-        self._names[given] += 1  # of several threads at once the order is theirs
-        count = self._names[given]
+        # of several threads at once the order is theirs
+        count = self._names[given] = self._names.get(given, 0) + 1
         return given if count == 1 else f"{given}#{count}"
 
 

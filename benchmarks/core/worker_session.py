@@ -6,6 +6,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
+from hwqueue.worker.runtime import spare_collector
+
 # A step is what the handlers did in this time; looking more often would cost the worker.
 _STEP_SECONDS = 0.05
 _DRY_SECONDS = 3.0
@@ -60,6 +62,7 @@ class WorkerSession:
             runner.run(self._work())
 
     async def _work(self) -> None:
+        spare_collector()  # as the process of a worker does
         self._worker = self._make(self._count)
         await self._worker.run()
 

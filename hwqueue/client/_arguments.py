@@ -53,8 +53,13 @@ def claim_keys(
 
     Raises: BadArgument, naming the claim and what is wrong with it.
     """
+    given = list(claims)
+    if set(map(type, given)) == {tuple} and set(map(len, given)) == {2}:
+        ids, tokens = (list(parts) for parts in zip(*given, strict=True))
+        if _are_uuids(ids) and _are_bigints(tokens):
+            return ids, tokens
     ids, tokens = [], []
-    for index, claim in enumerate(claims):
+    for index, claim in enumerate(given):
         if not isinstance(claim, tuple) or len(claim) != 2:
             raise _refused(f"{field}[{index}]", claim, _PAIR)
         ids.append(_uuid(claim[0], f"{field}[{index}].lease_id"))
@@ -110,7 +115,23 @@ def _uuid(value: Any, field: str) -> UUID:
         raise _refused(field, value, "uuid") from None
 
 
+# Workers send many ids and tokens that are as they should be: one look at all of their types, not
+# a call and a name for each.
+
+
+def _are_uuids(values: list[Any]) -> bool:
+    return set(map(type, values)) == {UUID}
+
+
+def _are_bigints(values: list[Any]) -> bool:
+    if not values or set(map(type, values)) != {int}:
+        return False
+    return _fits(min(values), 63) and _fits(max(values), 63)
+
+
 def _uuids(value: Any, field: str) -> list[UUID]:
+    if isinstance(value, list) and _are_uuids(value):
+        return value
     return [_uuid(member, each) for member, each in _members(value, field, "uuid[]")]
 
 
@@ -152,6 +173,8 @@ def _bigint(value: Any, field: str) -> int:
 
 def _bigints(value: Any, field: str) -> list[Int8]:
     # Int8: small numbers would go as smallint[], which is not taken for bigint[]
+    if isinstance(value, list) and _are_bigints(value):
+        return [Int8(member) for member in value]
     return [Int8(_bigint(member, each)) for member, each in _members(value, field, "bigint[]")]
 
 

@@ -33,6 +33,9 @@ _READ_DEPTH = MAX_DEPTH + 20
 _ALWAYS_READ = 300
 """Bytes of JSON in which no number can be too large, and nothing nested too deep."""
 
+_DECODER = json.JSONDecoder()
+"""`json.loads` asks first which encoding bytes have; the database sends UTF-8."""
+
 _DIGITS = bytes.maketrans(b"123456789", b"000000000")
 _MANY_DIGITS = b"0" * 309
 """Digits of a number that is too large; jsonb writes no exponents."""
@@ -45,7 +48,7 @@ def read_json(data: bytes | str) -> Any:
     a number of too many digits, and as a whole what is nested more than 220 deep.
     """
     if len(data) < _ALWAYS_READ:
-        return json.loads(data)
+        return _DECODER.decode(data if isinstance(data, str) else data.decode())
     raw = data.encode() if isinstance(data, str) else data
     try:
         # a call for each number takes several times as long, so it is for where it may be needed
