@@ -52,9 +52,7 @@ NEEDS = {"placement": {"resources": {"cpu_milli": 1}}}
 CAPACITIES: dict[str, dict[str, int]] = {"not counted": {}, "counted": {"cpu_milli": 10**9}}
 QUICK = {"claim_and_complete-not counted-front moves", "settle_and_claim-counted-front stands"}
 CASES = [
-    pytest.param(
-        way, capacity, stands, id=name, marks=() if name in QUICK else pytest.mark.slow
-    )
+    pytest.param(way, capacity, stands, id=name, marks=() if name in QUICK else pytest.mark.slow)
     for way in (claim_and_complete, settle_and_claim)
     for counted, capacity in CAPACITIES.items()
     for stands in (False, True)
