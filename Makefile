@@ -7,7 +7,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 LOCK := $(BIN)/uv pip compile --quiet --upgrade --generate-hashes --no-annotate --no-emit-index-url \
   --python-version 3.13 --python-platform linux --custom-compile-command 'make lock'
-PYTEST := $(BIN)/pytest -n 2
+# The tests of a file share a database, and the plans of a connection.
+PYTEST := $(BIN)/pytest -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo check docs test test-thorough test-all test-slow walk mutants sync lock snapshot reference pictures bench bench-smoke clean

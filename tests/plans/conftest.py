@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from tests.fix_db import fresh_database
 from tests.plans.backlog import fill
@@ -38,9 +39,9 @@ NO_AUTOVACUUM = """
 """
 
 
-@pytest.fixture(scope="module")
-def database(server_dsn: str, template: str) -> Iterator[str]:
-    """A migrated database with much going on in it."""
+@pytest.fixture(scope="session")
+def filled(server_dsn: str, template: str) -> Iterator[str]:
+    """The name of a migrated database with much going on in it: to copy it takes a moment."""
     with fresh_database(server_dsn, template) as made:
         with psycopg.connect(made, autocommit=True) as conn:
             fill(Api(conn))
@@ -48,6 +49,13 @@ def database(server_dsn: str, template: str) -> Iterator[str]:
             conn.execute(NO_DUE_LOOKS)
             conn.execute(NO_AUTOVACUUM)
             conn.execute("vacuum analyze")
+        yield str(conninfo_to_dict(made)["dbname"])
+
+
+@pytest.fixture(scope="module")
+def database(server_dsn: str, filled: str) -> Iterator[str]:
+    """A copy of it for the guards of one file."""
+    with fresh_database(server_dsn, filled) as made:
         yield made
 
 
