@@ -16,7 +16,7 @@
 -- the queue's. expires_at is when the claim ends unless it is heartbeated.
 -- What is reserved for the node comes first, and alone (fetch_reserved). Else the claim takes the head of the
 -- node's queues if nothing has to be decided there (claim_at_head). Otherwise it compares classes
--- (claim_general).
+-- (claim_general). Nothing gets room that is earmarked.
 -- Locks: node_state, then scheduled and ready entries (skip locked); now and then the low-water marks,
 -- skip locked.
 -- Raises: QHQ01, QHN01, QHN03, QHN04, QHA01, QHA02. Not idempotent: after a lost connection treat the
@@ -42,7 +42,8 @@ begin
   if v_state.has_reserved and v_state.node_epoch = p_epoch and v_state.login = session_user then
     return query select f.* from hwqueue.fetch_reserved(
       row(p_shard, p_node, p_epoch, p_queues, p_tasks, p_qty, p_claim_timeout, null, null)) f;
-    if found then
+    p_qty := case when found then 0 else hwqueue.qty_beside_earmarks(p_node, p_qty, p_shard) end;
+    if p_qty = 0 then
       return;
     end if;
   end if;
@@ -120,8 +121,7 @@ begin
   if v_completed + v_given > 0 then
     return query
       select 'settled', e.ordinal, e.lease_id, e.verdict, e.state, null::bigint, null::smallint, null::text,
-             null::text, null::jsonb, null::jsonb, null::double precision, null::timestamptz, null::jsonb,
-             p_shard
+             null::text, null::jsonb, null::jsonb, null::float8, null::timestamptz, null::jsonb, p_shard
       from hwqueue.settle_lists(v_state, v_given, p_settle, p_completed, p_completed_tokens, p_shard) e;
   end if;
   if p_qty = 0 then
@@ -131,7 +131,8 @@ begin
         f.queue, f.task_name, f.params, f.headers, f.score, f.expires_at, f.assignment, p_shard
       from hwqueue.fetch_reserved(
         row(p_shard, p_node, p_epoch, p_queues, p_tasks, p_qty, p_claim_timeout, null, null)) f;
-    if found then
+    p_qty := case when found then 0 else hwqueue.qty_beside_earmarks(p_node, p_qty, p_shard) end;
+    if p_qty = 0 then
       return;
     end if;
   end if;
