@@ -244,9 +244,10 @@ def _facts(gang: Gang) -> dict[str, Any]:
 
 
 def _member_row(member: GangMember) -> dict[str, Any]:
+    held = "reserved" if member.reserved_until else "earmarked" if member.earmarked else None
     return {
         "rank": member.rank,
         "lease_id": member.lease_id,
-        "state": "reserved" if member.reserved_until else member.state,
+        "state": held or member.state,
         "node": member.node,
     }

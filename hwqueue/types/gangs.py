@@ -12,7 +12,15 @@ from hwqueue.types.base import LeaseState
 from hwqueue.types.queues import RetryPolicy
 
 GangState = Literal[
-    "waiting", "reserved", "running", "stopping", "cancelling", "completed", "failed", "cancelled"
+    "waiting",
+    "earmarked",
+    "reserved",
+    "running",
+    "stopping",
+    "cancelling",
+    "completed",
+    "failed",
+    "cancelled",
 ]
 """The state of a gang; the last three are ends."""
 
@@ -73,6 +81,7 @@ class GangMember:
         labels: Of that node.
         reserved_until: When its reservation ends unless the node fetches it; None: it is fetched,
             or waits.
+        earmarked: Whether its room is kept for it while others still use it.
     """
 
     ordinal: int
@@ -82,6 +91,7 @@ class GangMember:
     node: str | None
     labels: Mapping[str, Any]
     reserved_until: datetime | None
+    earmarked: bool = False
 
     @property
     def rank(self) -> int:

@@ -3,8 +3,22 @@
 -- room, and fetches the claim once the room is free.
 
 alter table hwqueue.claim add column is_earmark boolean;
+alter table hwqueue.queue add column earmarks smallint not null default 1;
 comment on column hwqueue.claim.is_earmark is
   'reserved, and its room is still in use by others: its node cannot fetch it yet; null: of all others';
+comment on column hwqueue.queue.earmarks is
+  'how many gangs may have room kept for them on nodes that they could share; 0: none of this queue';
+create index gang_earmarked on hwqueue.gang (shard_id, rank, position) where state = 'earmarked';
+comment on column hwqueue.gang.state is
+  'waiting, earmarked, reserved, running, stopping, cancelling; then completed, failed or cancelled';
 
 drop function if exists hwqueue.core_use_of_claims(hwqueue.node);
 drop function if exists hwqueue.node_usage_of_claims(hwqueue.node);
+drop function if exists hwqueue.worker_is_full(uuid, int);
+drop function if exists hwqueue.class_rooms(hwqueue.placement_class, int, timestamptz, int);
+drop function if exists hwqueue.gang_places(bigint[], text[], text[], text, timestamptz, int);
+drop function if exists hwqueue.assemble_gang(hwqueue.gang, timestamptz, int);
+drop function if exists hwqueue.try_place(hwqueue.gang, hwqueue.scheduled[], uuid[], timestamptz, int);
+drop function if exists hwqueue.reserve_members(hwqueue.gang, hwqueue.scheduled[], uuid[], timestamptz, int);
+drop function if exists hwqueue.reserve_member(hwqueue.gang, hwqueue.scheduled, uuid, timestamptz, int);
+drop function if exists hwqueue.next_gang_state(hwqueue.gang, int, int, int, int, int);

@@ -53,8 +53,9 @@ end
 $$;
 
 -- Returns a gang: its state, why it was not reserved at the last try (reason), where it is, and its members
--- [{"ordinal", "lease_id", "state", "node_id", "node", "reserved_until"}]. state is one of waiting, reserved,
--- running, stopping, cancelling, completed, failed and cancelled.
+-- [{"ordinal", "lease_id", "state", "node_id", "node", "reserved_until", "earmarked"}]. state is one of
+-- waiting, earmarked, reserved, running, stopping, cancelling, completed, failed and cancelled. An earmarked
+-- gang has room of its own, parts of which others still use; it is reserved once they have ended.
 -- Raises: QHG01.
 create or replace function hwqueue.get_gang(p_gang uuid, p_shard int default 0)
 returns table (gang_id uuid, shard_id int, queue text, tenant text, state text, reason text, size int,
@@ -85,8 +86,8 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
   perform hwqueue.check_range(p_limit, 'p_limit', 1, 1000, 'call again with p_before for more'),
-    hwqueue.json_choice(to_jsonb(p_state), 'p_state', array['waiting', 'reserved', 'running', 'stopping',
-      'cancelling', 'completed', 'failed', 'cancelled']);
+    hwqueue.json_choice(to_jsonb(p_state), 'p_state', array['waiting', 'earmarked', 'reserved', 'running',
+      'stopping', 'cancelling', 'completed', 'failed', 'cancelled']);
   return query
     select g.gang_id, g.shard_id, q.name, g.tenant, g.state, g.reason, g.size, g.place, g.created_at,
            g.started_at, g.finished_at
@@ -147,7 +148,7 @@ begin
     from hwqueue.gang g
     cross join lateral (
       select m.members, not jsonb_path_exists(m.members,
-        '$[*] ? (@.state == "scheduled" || exists(@.reserved_until))') as is_complete
+        '$[*] ? (@.state == "scheduled" || exists(@.reserved_until) || @.earmarked == true)') as is_complete
       from (select hwqueue.gang_roster(g.gang_id, p_shard) as members) m) r
     where g.shard_id = p_shard and g.gang_id = v_gang_id;
 end

@@ -129,13 +129,10 @@ begin
       perform hwqueue.abort_subtransaction();
     end if;
     foreach v_claim in array v_claims loop
-      v_deltas := null;
-      if v_claim.term_deltas is not null then
-        select e.term_deltas, e.reason into v_deltas, v_reason
-        from hwqueue.admit_again(v_claim, p_now, p_shard) e;
-        if v_reason is not null then
-          perform hwqueue.abort_subtransaction();
-        end if;
+      select e.term_deltas, e.reason into v_deltas, v_reason
+      from hwqueue.admit_again(v_claim, p_now, p_shard) e;
+      if v_reason is not null then
+        perform hwqueue.abort_subtransaction();
       end if;
       update hwqueue.claim c
       set is_earmark = null, claimed_at = p_now, expires_at = p_now + p_hold, check_at = p_now + p_hold,
@@ -151,7 +148,8 @@ $$;
 
 -- Decides again whether the lease of a claim may run beside what runs now, without its own counts. Returns
 -- what it counts from now on, or why it may not: then its counts are taken off, for the caller to undo.
--- Locks: the caller holds the claim; node_state, skip locked; as admit_class. Not idempotent.
+-- Locks: the caller holds the claim; for a class with terms node_state, skip locked; as admit_class. Not
+-- idempotent.
 create or replace function hwqueue.admit_again(p_claim hwqueue.claim, p_now timestamptz, p_shard int,
   out term_deltas jsonb, out reason text)
 language plpgsql volatile
@@ -161,14 +159,18 @@ declare
   v_node hwqueue.node;
   v_entered record;
 begin
+  select c.* into v_class from hwqueue.placement_class c
+  where c.shard_id = p_shard and c.class_id = p_claim.class_id;
+  if p_claim.term_deltas is null
+    and not hwqueue.must_be_checked(v_class, hwqueue.best_affinity(v_class), p_shard) then
+    return;
+  end if;
   perform 1 from hwqueue.node_state s
   where s.shard_id = p_shard and s.node_id = p_claim.node_id for no key update skip locked;
   if not found then
     reason := 'busy';
     return;
   end if;
-  select c.* into v_class from hwqueue.placement_class c
-  where c.shard_id = p_shard and c.class_id = p_claim.class_id;
   select n.* into v_node from hwqueue.node n where n.shard_id = p_shard and n.node_id = p_claim.node_id;
   perform hwqueue.add_counts(p_claim.term_deltas, -1, p_shard);
   v_entered := hwqueue.admit_class(v_class, p_claim.lease_id, v_node, true, p_now, p_shard);
