@@ -49,6 +49,7 @@ class GangOptions(TypedDict, total=False):
     max_attempts: int | None
     retry: RetryPolicy | Mapping[str, Any] | None
     claim_timeout: timedelta | None
+    max_run: timedelta | None
     deadline: datetime | None
 
 

@@ -1,7 +1,7 @@
 """Earmarks: room that is booked for a reservation while others still use it.
 
 Why: a gang that needs whole nodes waits for ever where small leases take what becomes free.
-Locks: `claim`, `queue`, `gang`, access exclusive, for columns without values and an index: no row
+Locks: `claim`, `queue`, `gang`, `placement_class`, access exclusive, for columns without values and an index: no row
     is written.
 Expected duration: instant.
 """

@@ -8,6 +8,10 @@ comment on column hwqueue.claim.is_earmark is
   'reserved, and its room is still in use by others: its node cannot fetch it yet; null: of all others';
 comment on column hwqueue.queue.earmarks is
   'how many gangs may have room kept for them on nodes that they could share; 0: none of this queue';
+alter table hwqueue.placement_class add column max_run interval;
+alter type hwqueue.class_content add attribute max_run interval;
+comment on column hwqueue.placement_class.max_run is
+  'how long a lease may run at most; then it is asked to stop, and its attempt fails; null: as long as it takes';
 create index gang_earmarked on hwqueue.gang (shard_id, rank, position) where state = 'earmarked';
 comment on column hwqueue.gang.state is
   'waiting, earmarked, reserved, running, stopping, cancelling; then completed, failed or cancelled';

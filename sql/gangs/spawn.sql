@@ -20,7 +20,8 @@ declare
   v_gang hwqueue.gang;
 begin
   perform hwqueue.check_object(p_options, array['gang_id', 'together', 'same', 'on_lost', 'hold', 'priority',
-    'tenant', 'labels', 'headers', 'max_attempts', 'retry', 'claim_timeout', 'deadline'], 'options');
+    'tenant', 'labels', 'headers', 'max_attempts', 'retry', 'claim_timeout', 'max_run', 'deadline'],
+    'options');
   v_gang.shard_id := p_shard;
   v_gang.gang_id := coalesce(hwqueue.json_uuid(p_options -> 'gang_id', 'options.gang_id'), hwqueue.new_id());
   v_gang.together := hwqueue.gang_domains(p_options -> 'together', 'options.together');
@@ -75,7 +76,7 @@ begin
     perform hwqueue.check_object(v_member, array['task', 'params', 'options', 'count'], v_field);
     perform hwqueue.check_object(coalesce(nullif(v_member -> 'options', 'null'), '{}'), array['placement',
       'affinity_tags', 'affinity_with', 'anti_affinity_with', 'wire', 'priority', 'tenant', 'service_id',
-      'labels', 'headers', 'max_attempts', 'retry', 'claim_timeout', 'deadline', 'lease_id'],
+      'labels', 'headers', 'max_attempts', 'retry', 'claim_timeout', 'max_run', 'deadline', 'lease_id'],
       v_field || '.options');
     v_elements := v_elements || (
       select jsonb_agg(v_member - 'count' || jsonb_build_object('options',
