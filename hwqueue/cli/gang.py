@@ -237,6 +237,7 @@ def _facts(gang: Gang) -> dict[str, Any]:
         "place": gang.place,
         "losses": gang.losses,
         "next_try_at": gang.next_try_at,
+        "starts_by": gang.starts_by,
         "created_at": gang.created_at,
         "started_at": gang.started_at,
         "finished_at": gang.finished_at,

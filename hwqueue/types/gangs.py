@@ -108,6 +108,7 @@ class GangSummary:
         reason: Why it was not reserved at the last try; None: it was, or there was no try.
         place: The domain that its members run in, such as `rack 2`.
         started_at: When all members were there for the first time.
+        starts_by: While it is earmarked: when it has its room at the latest; None: not known.
     """
 
     gang_id: UUID
@@ -121,6 +122,7 @@ class GangSummary:
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
+    starts_by: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +139,7 @@ class Gang:
         next_try_at: While it waits.
         started_at: When all members were there for the first time.
         members: By rank.
+        starts_by: While it is earmarked: when it has its room at the latest; None: not known.
     """
 
     gang_id: UUID
@@ -158,6 +161,7 @@ class Gang:
     started_at: datetime | None
     finished_at: datetime | None
     members: tuple[GangMember, ...]
+    starts_by: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

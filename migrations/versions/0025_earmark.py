@@ -1,8 +1,8 @@
 """Earmarks: room that is booked for a reservation while others still use it.
 
 Why: a gang that needs whole nodes waits for ever where small leases take what becomes free.
-Locks: `claim`, `queue`, `gang`, `placement_class`, access exclusive, for columns without values and an index: no row
-    is written.
+Locks: `claim`, `queue`, `gang`, `placement_class`, `node_state`, access exclusive, for columns
+    without values and two indexes: no row is written.
 Expected duration: instant.
 """
 

@@ -73,6 +73,42 @@ begin
 end
 $$;
 
+-- What is earmarked on a node, as a load.
+create or replace function hwqueue.earmarked_load(p_node hwqueue.node) returns hwqueue.node_load
+language sql stable
+as $$
+  select row(p_node.shard_id, p_node.node_id, 0, 0, u.claim_count, u.cpu_used, u.memory_used, u.gpu_used,
+    u.custom_used, u.core_used)::hwqueue.node_load
+  from hwqueue.node_usage_of(p_node, array(
+    select c.assignment from hwqueue.claim c
+    where c.shard_id = p_node.shard_id and c.node_id = p_node.node_id and c.is_earmark
+      and c.assignment is not null)) u
+$$;
+
+-- A load with another one of the same node added (p_sign 1) or taken off (-1).
+create or replace function hwqueue.add_loads(p_load hwqueue.node_load, p_other hwqueue.node_load, p_sign int)
+returns hwqueue.node_load
+language plpgsql immutable
+as $$
+declare
+  v_load hwqueue.node_load := p_load;
+begin
+  v_load.claim_count := v_load.claim_count + p_sign * p_other.claim_count;
+  v_load.cpu_used := v_load.cpu_used + p_sign * p_other.cpu_used;
+  v_load.memory_used := v_load.memory_used + p_sign * p_other.memory_used;
+  v_load.gpu_used := array(
+    select u.used + p_sign * u.other
+    from unnest(p_load.gpu_used, p_other.gpu_used) with ordinality u(used, other, position)
+    order by u.position);
+  v_load.core_used := array(
+    select u.used + p_sign * u.other
+    from unnest(p_load.core_used, p_other.core_used) with ordinality u(used, other, position)
+    order by u.position);
+  v_load.custom_used := hwqueue.add_amounts(p_load.custom_used, p_other.custom_used, p_sign);
+  return v_load;
+end
+$$;
+
 -- Whether a load fits into a node: each amount, each device and each core.
 create or replace function hwqueue.load_fits(p_node hwqueue.node, p_load hwqueue.node_load) returns boolean
 language sql immutable parallel safe

@@ -64,7 +64,7 @@ begin
   end loop;
   insert into hwqueue.gang_change (shard_id, gang_id)
   select distinct p_request.shard_id, c.gang_id from unnest(v_claims) c;
-  update hwqueue.node_state s set has_reserved = false
+  update hwqueue.node_state s set has_reserved = false, backfill_until = null
   where s.shard_id = p_request.shard_id and s.node_id = p_request.node_id and not exists (
     select from hwqueue.claim c
     where c.shard_id = p_request.shard_id and c.node_id = p_request.node_id and c.is_reserved);

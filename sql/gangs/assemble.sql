@@ -193,8 +193,9 @@ begin
          q.claim_timeout, p_now, v_until, v_until, v_taken.assignment, v_deltas, v_state.login,
          p_gang.gang_id, true, nullif(p_is_earmark, false)
   from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = p_entry.queue_id;
-  update hwqueue.node_state s set has_reserved = true
-  where s.shard_id = p_shard and s.node_id = p_node and not s.has_reserved;
+  update hwqueue.node_state s set has_reserved = true, backfill_until = null
+  where s.shard_id = p_shard and s.node_id = p_node
+    and (not s.has_reserved or p_is_earmark and s.backfill_until is not null);
   return null;
 end
 $$;

@@ -115,6 +115,9 @@ begin
   end if;
   if v_fault is null then
     v_fault := hwqueue.back_gang(p_gang, p_now, p_shard);
+    if v_fault = 'insufficient_capacity' then
+      perform hwqueue.note_start(p_gang, p_now, p_shard);
+    end if;
     if v_fault is null or v_fault in ('insufficient_capacity', 'busy', 'unpublished', 'cache_miss') then
       return;
     end if;
@@ -158,7 +161,7 @@ begin
   end if;
   if v_next <> p_gang.state then
     update hwqueue.gang g
-    set state = v_next, losses = g.losses + case when v_next = 'waiting' then 1 else 0 end,
+    set state = v_next, starts_by = null, losses = g.losses + case when v_next = 'waiting' then 1 else 0 end,
         place = case when v_next = 'waiting' and v_found.running = 0 then null else g.place end,
         next_try_at = case when v_next = 'waiting'
           then p_now + least(interval '1 second' * 2 ^ least(g.losses, 7), interval '2 minutes')

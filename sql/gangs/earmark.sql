@@ -88,6 +88,51 @@ as $$
   where m.shard_id = p_shard and m.gang_id = p_gang_id
 $$;
 
+-- When the nodes of an earmarked gang have room for it at the latest: when the last of the claims ends that
+-- run on those that have none yet, as their max_run says. Null: not known, one of them has no max_run.
+create or replace function hwqueue.earmark_start(p_gang_id uuid, p_now timestamptz, p_shard int)
+returns timestamptz
+language sql stable
+as $$
+  select case when count(*) = count(k.max_run) filter (where c.is_reserved is null)
+    then coalesce(max(c.claimed_at + k.max_run), p_now) end
+  from hwqueue.claim c
+  join hwqueue.placement_class k on k.shard_id = c.shard_id and k.class_id = c.class_id
+  where c.shard_id = p_shard and c.is_earmark is null and c.node_id = any (array(
+      select n.node_id from hwqueue.node n
+      where n.shard_id = p_shard and not hwqueue.has_room_for_earmarks(n) and n.node_id = any (array(
+          select e.node_id from hwqueue.gang_member m
+          join hwqueue.claim e on e.shard_id = m.shard_id and e.lease_id = m.lease_id
+          where m.shard_id = p_shard and m.gang_id = p_gang_id))))
+$$;
+
+-- Notes when an earmarked gang starts at the latest, in its row and in its nodes: until then others may use
+-- the room that is kept for it (claim/backfill). A node that another session holds learns it at a later tick.
+-- Locks: the caller holds the gang; node_state by node_id, skip locked.
+create or replace function hwqueue.note_start(p_gang hwqueue.gang, p_now timestamptz, p_shard int)
+returns void
+language plpgsql volatile
+as $$
+declare
+  v_starts_by timestamptz := hwqueue.earmark_start(p_gang.gang_id, p_now, p_shard);
+  v_nodes uuid[] := array(
+    select s.node_id from hwqueue.node_state s
+    where s.shard_id = p_shard and s.backfill_until is distinct from v_starts_by
+      and s.node_id = any (array(
+        select c.node_id from hwqueue.gang_member m
+        join hwqueue.claim c on c.shard_id = m.shard_id and c.lease_id = m.lease_id
+        where m.shard_id = p_shard and m.gang_id = p_gang.gang_id))
+    order by s.node_id for no key update skip locked);
+begin
+  update hwqueue.node_state s set backfill_until = v_starts_by
+  where s.shard_id = p_shard and s.node_id = any (v_nodes);
+  if v_starts_by is distinct from p_gang.starts_by then
+    update hwqueue.gang g set starts_by = v_starts_by
+    where g.shard_id = p_shard and g.gang_id = p_gang.gang_id;
+  end if;
+end
+$$;
+
 -- Backs the earmarks of a gang if its nodes have room for all of them. Returns null when it has, else why
 -- not, as back_earmarks.
 -- Locks: the caller holds the gang; as back_earmarks. Wakes: waiting workers.
@@ -102,7 +147,7 @@ declare
     where m.shard_id = p_shard and m.gang_id = p_gang.gang_id), p_gang.hold, p_now, p_shard);
 begin
   if v_reason is null then
-    update hwqueue.gang g set state = 'reserved', reason = null
+    update hwqueue.gang g set state = 'reserved', reason = null, starts_by = null
     where g.shard_id = p_shard and g.gang_id = p_gang.gang_id;
     perform hwqueue.note_gang(p_gang, 'reserved', p_shard), hwqueue.try_those_behind(p_now, p_shard);
     perform hwqueue.wake_workers(q, p_shard) from hwqueue.queue q

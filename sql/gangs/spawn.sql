@@ -207,6 +207,8 @@ as $$
     when g.state = 'earmarked' then (
       select format('room is kept for all of them; of %s nodes %s have it free by now', count(*),
         count(*) filter (where hwqueue.has_room_for_earmarks(n)))
+        || coalesce(to_char(g.starts_by at time zone 'UTC',
+          '", all at" YYYY-MM-DD HH24:MI:SS "UTC at the latest"'), '')
       from hwqueue.node n
       where n.shard_id = p_shard and n.node_id = any (array(
           select c.node_id from hwqueue.gang_member m

@@ -395,3 +395,64 @@ def test_what_verify_invariants_finds(
         found = {row["rule"] for row in api.rows("verify_invariants")}
     assert "gang_earmark" in found
     assert api.rows("verify_invariants") == []
+
+
+def bounded(api: Api, queue: str, machines: list[Node], *seconds: int) -> list[Row]:
+    """Leases on them that run as long at most."""
+    return [
+        api.running(queue, node, max_run=most, **GPU)
+        for node, most in zip(machines, seconds, strict=True)
+    ]
+
+
+def test_backfill_by_what_is_over_in_time(api: Api, pairs: list[Node], clock: Clock) -> None:
+    """The leases in the way end by a known time, so shorter ones use the room until then."""
+    queue = api.queue()
+    bounded(api, queue, pairs, 300, 600, 600)
+    gang_id = earmarked(api, queue, pairs)
+    reap(api)
+    start = clock.now() + timedelta(seconds=600)
+    assert gang(api, gang_id)["starts_by"] == start
+    kept = [node for node in pairs if node.name in nodes(api, gang_id)]
+    before = deficits(api)
+    for most in (None, 601):
+        api.rows("cancel_lease", lease=api.spawn(queue, **GPU, max_run=most))
+        api.spawn(queue, **GPU, max_run=most)
+        assert [api.claimed(node, queue) for node in kept] == [[], []]
+    short = api.spawn(queue, priority=1, **GPU, max_run=600)
+    [claim] = [claim for node in kept for claim in api.claim(node, queue)]
+    assert (claim["lease_id"], len(claim["assignment"]["gpus"])) == (short, 1)
+    assert deficits(api) != before
+    reap(api)
+    assert gang(api, gang_id)["starts_by"] == start
+    assert api.rows("verify_invariants") == []
+    clock.advance(timedelta(seconds=10))
+    api.spawn(queue, priority=1, **GPU, max_run=600)
+    assert [api.claimed(node, queue) for node in kept] == [[], []]  # too late for it by now
+
+
+def test_no_backfill_beside_what_may_run_on(api: Api, pairs: list[Node]) -> None:
+    queue = api.queue()
+    bounded(api, queue, pairs[:2], 300, 300)
+    api.running(queue, pairs[2], **GPU)
+    gang_id = spawn(api, queue, 3, PAIR)
+    reap(api)
+    assert (gang(api, gang_id)["state"], gang(api, gang_id)["starts_by"]) == ("earmarked", None)
+    api.spawn(queue, priority=1, **GPU, max_run=10)
+    assert [api.claimed(node, queue) for node in pairs] == [[]] * 3
+
+
+def test_backfill_of_a_worker_that_takes_one_lease(api: Api, pairs: list[Node]) -> None:
+    queue = api.queue()
+    for node in pairs:
+        api.rows("deregister_node", node=node.node_id)
+    machines = [api.node(concurrency=1) for _ in range(2)]
+    first, _ = (api.running(queue, node, max_run=300) for node in machines)
+    gang_id = spawn(api, queue, 2)
+    reap(api)
+    complete(api, first)
+    short = api.spawn(queue, max_run=300)
+    rows = api.rows("settle_and_claim", **machines[0].who, settle=Jsonb([]), queues=[queue], qty=3)
+    assert [row["lease_id"] for row in rows] == [short]
+    assert gang(api, gang_id)["state"] == "earmarked"
+    assert api.rows("verify_invariants") == []
