@@ -101,7 +101,7 @@ $$;
 -- busy: another session holds one of them; also cache_miss and unpublished, as admit_class.
 -- Any other reason is of a term: it may not run beside what runs now.
 -- No node is locked, but for terms: room that is free for an earmark stays free for it.
--- Locks: claims by lease_id; for those with terms, node_state before; all skip locked; as admit_class.
+-- Locks: claims by lease_id; for those with terms, then node_state; all skip locked; as admit_class.
 create or replace function hwqueue.back_earmarks(p_leases uuid[], p_hold interval, p_now timestamptz,
   p_shard int) returns text
 language plpgsql volatile

@@ -67,17 +67,17 @@ $$;
 
 -- Why a gang may not stay earmarked; null: it may.
 -- not_kept: its queue is paused or dropped, or its policy says no.
--- gang_incomplete: a member is asked to stop, or its deadline has passed.
 -- node_changed: a node is silent, cordoned, registered again, or does not suit its member any more.
+-- gang_incomplete: a member is asked to stop, or its deadline has passed.
 create or replace function hwqueue.earmark_fault(p_gang_id uuid, p_now timestamptz, p_shard int) returns text
 language sql stable
 as $$
   select case
     when bool_or(q.paused_at is not null or q.dropped_at is not null or q.earmarks = 0) then 'not_kept'
-    when bool_or(c.stop_requested_at <= p_now or l.deadline <= p_now) then 'gang_incomplete'
     when bool_or(n.node_id is null or n.cordoned_at is not null or n.registered_at > c.claimed_at
       or not hwqueue.is_live(n, s, p_now) or not hwqueue.node_suits(c.class_id, n, p_now))
-      then 'node_changed' end
+      then 'node_changed'
+    when bool_or(c.stop_requested_at <= p_now or l.deadline <= p_now) then 'gang_incomplete' end
   from hwqueue.gang_member m
   join hwqueue.claim c on c.shard_id = m.shard_id and c.lease_id = m.lease_id
   join hwqueue.lease l on l.shard_id = m.shard_id and l.lease_id = m.lease_id

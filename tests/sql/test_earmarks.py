@@ -84,7 +84,7 @@ def deficits(api: Api) -> dict[tuple[UUID, str], int]:
     for node_id, node, assignments in cursor:
         for name in ("cpu_milli", "memory_mib"):
             used = sum(each.get(name, 0) for each in assignments)
-            found[node_id, name] = max(0, used - node[name])
+            found[node_id, name] = max(0, used - (node[name] or used))
         for device in node["gpu_ids"]:
             used = sum(
                 each["gpu_milli"]
@@ -416,10 +416,9 @@ def test_backfill_by_what_is_over_in_time(api: Api, pairs: list[Node], clock: Cl
     kept = [node for node in pairs if node.name in nodes(api, gang_id)]
     before = deficits(api)
     for most in (None, 601):
-        api.rows("cancel_lease", lease=api.spawn(queue, **GPU, max_run=most))
-        api.spawn(queue, **GPU, max_run=most)
+        api.spawn(queue, max_run=most, **GPU)
         assert [api.claimed(node, queue) for node in kept] == [[], []]
-    short = api.spawn(queue, priority=1, **GPU, max_run=600)
+    short = api.spawn(queue, priority=1, max_run=600, **GPU)
     [claim] = [claim for node in kept for claim in api.claim(node, queue)]
     assert (claim["lease_id"], len(claim["assignment"]["gpus"])) == (short, 1)
     assert deficits(api) != before
