@@ -47,7 +47,8 @@ class SpawnOptions(TypedDict, total=False):
     available_at or delay: not claimable before. deadline: not claimed by then, it fails.
     patience: how long it waits for a better node, at most; else the queue's. max_run: how long it
     may run; then it is asked to stop, and the attempt fails. None: as long as it takes.
-    idempotency_key: unique per shard, tenant and queue; the same key with the same content returns the first lease.
+    idempotency_key: unique per shard, tenant and queue; the same key with the same content returns
+    the first lease.
     unique: at most one open lease of a key, see `Unique`.
     headers: carried along, not interpreted. notify: False lets workers find the lease when they
     next poll.

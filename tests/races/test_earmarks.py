@@ -36,7 +36,7 @@ def complete(direct: Direct, *claims: Row) -> None:
 
 
 def test_two_ticks_and_claims_at_once(conn: psycopg.Connection, dsn: str) -> None:
-    """A claim waits for the tick that books its node, and gets nothing; the other tick passes by."""
+    """A claim waits for the tick that books its node, and gets nothing; others pass by."""
     direct = Direct(conn)
     nodes, claims, gang_id = half_full(conn, direct)
     direct.spawn_many(QUEUE, [HALF] * 2)

@@ -49,7 +49,7 @@ def complete(api: Api, *claims: Row) -> None:
 def earmarked(api: Api, queue: str, machines: list[Node], **options: Any) -> UUID:
     """A gang of two that waits for all GPUs of two of the machines."""
     gang_id = spawn(api, queue, 2, PAIR, **options)
-    api.rows("reap")
+    reap(api)
     assert gang(api, gang_id)["state"] == "earmarked"
     assert nodes(api, gang_id) <= {node.name for node in machines}
     return gang_id
@@ -69,7 +69,7 @@ def test_a_large_gang_starts_while_small_leases_never_stop_coming(
         complete(api, *running[:1])
         del running[:1]
         api.spawn(queue, priority=9, **GPU)
-        api.rows("reap")
+        reap(api)
         found = [claim for node in pairs for claim in api.claim(node, queue)]
         started += [claim for claim in found if claim["task_name"] == "train"]
         running += [claim for claim in found if claim["task_name"] != "train"]
@@ -110,7 +110,7 @@ def test_no_claim_takes_what_is_earmarked(api: Api, pairs: list[Node], seed: int
             running.append(api.running(queue, node, placement={"resources": needs}))
     whole = {"cpu_milli": 7000, "memory_mib": 4000, "gpu": 2}
     gang_id = spawn(api, queue, 2, {"placement": {"resources": whole}})
-    api.rows("reap")
+    reap(api)
     assert gang(api, gang_id)["state"] == "earmarked"
     before = deficits(api)
     assert any(before.values())
@@ -139,7 +139,7 @@ def test_idle_devices_are_taken_first(api: Api, pairs: list[Node]) -> None:
     wished = {"affinity_tags": {"wide": True}, **GPU}
     first, second = (api.running(queue, wide, **wished) for _ in range(2))
     gang_id = spawn(api, queue, 2, wished)
-    api.rows("reap")
+    reap(api)
     assert gang(api, gang_id)["state"] == "earmarked"
     rows = api.conn.execute(
         "select assignment #>> '{gpus,0,resource_id}' from hwqueue.claim where gang_id = %s",
@@ -236,7 +236,8 @@ def test_it_is_given_up(
     reap(api)
     found = gang(api, gang_id)
     assert (found["state"], found["reason"]) == (state, reason)
-    assert {api.lease(lease)["attempt"] for lease in leases(api, gang_id)} == {0}
+    if state == "waiting":
+        assert {api.lease(lease)["attempt"] for lease in leases(api, gang_id)} == {0}
     assert api.conn.execute("select from hwqueue.claim where is_earmark").rowcount == 0
     assert api.rows("verify_invariants") == []
 
@@ -266,18 +267,18 @@ def test_one_gang_of_a_set_of_nodes_at_a_time(api: Api, pairs: list[Node]) -> No
     claims = filled(api, queue, pairs)
     first = earmarked(api, queue, pairs)
     second, late = (spawn(api, queue, 2, PAIR, priority=p) for p in (2, 1))
-    api.rows("reap")
+    reap(api)
     assert {gang(api, g)["reason"] for g in (second, late)} == {"behind_earmark"}
     apart = [api.node(gpus=gpus(2), labels={"apart": True}) for _ in range(2)]
     wished = {"affinity_tags": {"apart": True}, **PAIR}
     filled(api, api.queue(), apart)
     elsewhere = spawn(api, queue, 2, wished)
     small = spawn(api, queue, 2, {"affinity_tags": {"apart": True}, **GPU})
-    api.rows("reap")
+    reap(api)
     assert gang(api, small)["state"] == "reserved"
     assert gang(api, elsewhere)["reason"] == "behind_earmark"  # the first one could use these, too
     complete(api, *claims)
-    api.rows("reap")
+    reap(api)
     assert gang(api, first)["state"] == "reserved"
     assert [gang(api, g)["state"] for g in (second, late)] == ["earmarked", "waiting"]
     assert api.rows("verify_invariants") == []
@@ -288,11 +289,11 @@ def test_a_gang_that_fits_no_idle_node(api: Api, pairs: list[Node]) -> None:
     queue = api.queue()
     filled(api, queue, pairs)
     too_large = spawn(api, queue, 4, PAIR)
-    api.rows("reap")
+    reap(api)
     assert gang(api, too_large)["reason"] == "insufficient_capacity"
     earmarked(api, queue, pairs)
     again = spawn(api, queue, 4, PAIR)
-    api.rows("reap")
+    reap(api)
     assert gang(api, again)["reason"] == "insufficient_capacity"
 
 
@@ -304,7 +305,7 @@ def test_places_of_workers_are_kept_as_well(api: Api, pairs: list[Node]) -> None
     machines = [api.node(concurrency=1) for _ in range(2)]
     claims = [api.running(queue, node) for node in machines]
     gang_id = spawn(api, queue, 2)
-    api.rows("reap")
+    reap(api)
     assert gang(api, gang_id)["state"] == "earmarked"
     api.spawn(queue)
     complete(api, claims[0])
@@ -330,7 +331,7 @@ def test_terms_are_asked_again_when_there_is_room(
     gang_id = spawn(api, queue, 2, member)
     for _ in looks():
         clock.advance(timedelta(seconds=1))
-        api.rows("reap")
+        reap(api)
         if gang(api, gang_id)["state"] == "earmarked":
             break
     complete(api, base)
@@ -381,13 +382,11 @@ def test_a_claim_of_another_node_asks_nothing(api: Api, pairs: list[Node]) -> No
         "update hwqueue.claim set gang_id = %(other)s where lease_id = %(lease)s",
     ],
 )
-def test_what_verify_invariants_finds(
-    api: Api, pairs: list[Node], broken: LiteralString
-) -> None:
+def test_what_verify_invariants_finds(api: Api, pairs: list[Node], broken: LiteralString) -> None:
     queue, wide = api.queue(), api.node(gpus=gpus(4))
     filled(api, queue, [wide])
     gang_id = spawn(api, queue, 4, GPU, together="node")
-    api.rows("reap")
+    reap(api)
     assert gang(api, gang_id)["state"] == "earmarked"
     arguments = {"lease": leases(api, gang_id)[0], "gang": gang_id, "other": uuid4()}
     with api.conn.transaction(force_rollback=True):
