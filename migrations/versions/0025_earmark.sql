@@ -11,7 +11,7 @@ comment on column hwqueue.queue.earmarks is
 alter table hwqueue.placement_class add column max_run interval;
 alter type hwqueue.class_content add attribute max_run interval;
 comment on column hwqueue.placement_class.max_run is
-  'how long a lease may run at most; then it is asked to stop, and its attempt fails; null: as long as it takes';
+  'how long a lease may run; then it is asked to stop, and its attempt fails; null: as long as it takes';
 create index placement_class_bounded on hwqueue.placement_class (shard_id, queue_id, max_run)
   where max_run is not null;
 alter table hwqueue.gang add column starts_by timestamptz;

@@ -100,8 +100,8 @@ begin
 end
 $$;
 
--- Backs the earmarks of a gang if its nodes have room by now, or gives them up if it may not keep them. Then
--- it waits again, as after the loss of a member.
+-- Backs the earmarks of a gang if its nodes have room by now, or ends them if it may not keep them. Then it
+-- waits again, as after the loss of a member.
 -- Locks: the caller holds the gang; as back_gang and stop_members.
 create or replace function hwqueue.look_at_earmark(p_gang hwqueue.gang, p_now timestamptz, p_shard int)
 returns void

@@ -277,7 +277,7 @@ begin
     hwqueue.check_labels(p_options -> 'labels', 'options.labels'),
     hwqueue.spawn_placement(p_options, 'options'),
     hwqueue.json_interval(p_options -> 'patience', 'options.patience'), null,
-    hwqueue.read_max_run(p_options, 'options')), p_shard);
+    hwqueue.json_short_interval(p_options -> 'max_run', 'options.max_run', '1 second', '366 days')), p_shard);
 end
 $$;
 
