@@ -415,7 +415,7 @@ COMMENT ON COLUMN hwqueue.placement_class.is_woken IS 'created_xid is of the tra
 
 COMMENT ON COLUMN hwqueue.placement_class.cost IS 'what judging a node for it costs at most, in plain expressions (placement_cost)';
 
-COMMENT ON COLUMN hwqueue.placement_class.max_run IS 'how long a lease may run at most; then it is asked to stop, and its attempt fails; null: as long as it takes';
+COMMENT ON COLUMN hwqueue.placement_class.max_run IS 'how long a lease may run; then it is asked to stop, and its attempt fails; null: as long as it takes';
 
 CREATE FUNCTION hwqueue.able_node(p_class hwqueue.placement_class, p_profile_id bigint, p_without uuid[], p_node uuid, p_now timestamp with time zone, p_shard integer) RETURNS uuid
     LANGUAGE plpgsql STABLE;
