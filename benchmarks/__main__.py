@@ -9,6 +9,7 @@ from benchmarks.questions.events import events
 from benchmarks.questions.fanin import fanin, releases
 from benchmarks.questions.fleet import nodes, profiles
 from benchmarks.questions.floor import floor
+from benchmarks.questions.gangs import gangs
 from benchmarks.questions.held import held
 from benchmarks.questions.hooks import hooks
 from benchmarks.questions.horizon import horizon
@@ -46,6 +47,7 @@ QUESTIONS = (
     waiting,
     submissions,
     cancels,
+    gangs,
     spawns,
     worker,
     pickup,

@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+from psycopg.types.json import Jsonb
 from psycopg.types.numeric import Int8
 
 from tests.calls import TASK, Calls, Row
@@ -46,6 +47,13 @@ class Direct(Calls):
     def spawn(self, queue: str, options: Mapping[str, Any] | None = None) -> Row:
         """Spawn one lease of task `work`."""
         return self.row("spawn_lease", queue=queue, task=TASK, options=options or {})
+
+    def spawn_gang(
+        self, queue: str, members: Sequence[Mapping[str, Any]], **options: Any
+    ) -> list[Row]:
+        """Spawn a gang of task `work`, a member for each of these options; its members."""
+        listed = [{"task": TASK, "options": dict(member)} for member in members]
+        return self.rows("spawn_gang", queue=queue, members=Jsonb(listed), options=options)
 
     def adopt(self, queue: str, node: UUID, options: Mapping[str, Any] | None = None) -> Row:
         """Record a lease of task `work` that runs on the node."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, cycle
 from multiprocessing.synchronize import Event
 
 from benchmarks.core.claimer import Claimer
@@ -58,8 +58,8 @@ class Claimed:
 
 
 @contextmanager
-def claiming(dsn: str, node: Node) -> Iterator[Claimed]:
-    """Let a node claim and settle without pause while the block runs.
+def claiming(dsn: str, *nodes: Node) -> Iterator[Claimed]:
+    """Let a session claim and settle without pause while the block runs, for the nodes in turn.
 
     Raises: RanDryError at the end, when the leases did not last.
     """
@@ -68,7 +68,7 @@ def claiming(dsn: str, node: Node) -> Iterator[Claimed]:
     with ProcessPoolExecutor(
         1, mp_context=_CONTEXT, initializer=_inherit, initargs=(begun, over)
     ) as pool:
-        claims = pool.submit(_claim, dsn, node)
+        claims = pool.submit(_claim, dsn, nodes)
         _wait(begun, claims)
         try:
             yield claimed
@@ -90,18 +90,20 @@ def _inherit(begun: Event, over: Event) -> None:
     _begun, _over = begun, over
 
 
-def _claim(dsn: str, node: Node) -> Claimed:
+def _claim(dsn: str, nodes: Sequence[Node]) -> Claimed:
     assert _begun is not None
     assert _over is not None
-    claimed = Claimed()
-    with closing(Claimer(dsn, node)) as claimer:
-        for _ in range(_WARM):
+    claimed, turns = Claimed(), cycle(nodes)
+    with closing(Claimer(dsn, nodes[0])) as claimer:
+        for _ in range(max(_WARM, len(nodes))):
+            claimer.node = next(turns)
             # a node's first claims may find nothing: each judges some thousands of the classes
             with suppress(RanDryError):
                 claimer.timed_claim()
         _begun.set()
         started = time.perf_counter()
         while not _over.is_set():
+            claimer.node = next(turns)
             claimed.milliseconds.append(claimer.timed_claim())
         claimed.seconds = time.perf_counter() - started
     return claimed

@@ -57,6 +57,10 @@ SMALL = {
     "waiting": [*FEW, "--steps", "20", "--runs", "2"],
     "submissions": ["--sizes", "2", "--sizes", "5", "--calls", "2", "--rounds", "3"],
     "cancels": ["--steps", "5", "--runs", "2", "--backlog", "3000", "--rounds", "3"],
+    "gangs": [
+        *("--members", "2", "--small", "3", "--busy", "2", "--fetched", "2"),
+        *(*FEW, "--waiting", "2", "--backlog", "3000"),
+    ],
     "spawns": SHORT,
     "worker": [*SHORT, "--concurrency", "10", "--backlog", "4000"],
     "pickup": ["--spawns", "1", "--rounds", "3"],

@@ -39,10 +39,12 @@ def read_deviations() -> list[Deviation]:
 
 def deviations_of(case: Case) -> list[Deviation]:
     """The listed deviations that may change this case."""
+    rules = GANG_RULES if case.is_about_a_gang else RULES
     return [
         deviation
         for deviation in read_deviations()
-        if case.case_id in deviation.cases or RULES[deviation.rule](case)
+        if case.case_id in deviation.cases
+        or (deviation.rule in rules and rules[deviation.rule](case))
     ]
 
 
@@ -133,6 +135,16 @@ def _has_several_scores(case: Case) -> bool:
     return sum(stage.startswith("score:") for stage in case.stages) > 1
 
 
+def _keeps_a_part(case: Case) -> bool:
+    return "gang_give_up" in case.stages and case.expect["decision"] == "keep"
+
+
+def _names_no_gang(case: Case) -> bool:
+    known = {(gang["namespace"], gang["name"]) for gang in case.gangs}
+    lease = case.lease
+    return "gang" in lease and (lease["namespace"], lease["gang"]) not in known
+
+
 def _constraints(case: Case, *ops: str) -> Iterator[Mapping[str, Any]]:
     return (item for item in case.lease.get("constraints", []) if item["op"] in ops)
 
@@ -149,7 +161,12 @@ def _node_terms(case: Case) -> Iterator[Mapping[str, Any]]:
             yield from term.get("labels") or []
 
 
+GANG_RULES: Mapping[str, Callable[[Case], bool]] = {
+    "a gang that lacks a member keeps what it has": _keeps_a_part,
+    "a lease names a gang that is not there": _names_no_gang,
+}
 RULES: Mapping[str, Callable[[Case], bool]] = {
+    **GANG_RULES,
     "text is ordered": _orders_text,
     "a label with a fraction is ordered": _orders_fractions,
     "unequal though both sides are missing": _lacks_both_sides,

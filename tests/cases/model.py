@@ -41,6 +41,13 @@ class Case:
     options: Mapping[str, Any]
     expect: Mapping[str, Any]
     precision: int
+    members: tuple[Item, ...] = ()  # of gangs, the lease itself left out
+    gangs: tuple[Item, ...] = ()
+
+    @property
+    def is_about_a_gang(self) -> bool:
+        """Whether it asks for a decision about a gang, not for nodes."""
+        return any(stage.startswith("gang_") for stage in self.stages)
 
 
 @dataclass(frozen=True)
@@ -128,4 +135,6 @@ def _case(suite: str, case: Mapping[str, Any]) -> Case:
         options=case.get("options") or {},
         expect=case["expect"],
         precision=case.get("precision", 6),
+        members=tuple(case.get("members") or ()),
+        gangs=tuple(case.get("gangs") or ()),
     )

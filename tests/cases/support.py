@@ -22,7 +22,6 @@ _ZONES = {"domain": "label:zone", "select": _WEB}
 # A feature that is not built yet, and how the grammar writes it: what must be refused until then.
 # Once it is served, delete its row here, and the cases that need it run.
 NOT_YET: Mapping[str, Sequence[Mapping[str, Any]]] = {
-    GANGS: [],
     REPLACES: [],
 }
 # No node is held back because a better one is alive.
@@ -39,7 +38,7 @@ def needs(case: Case) -> Iterator[str]:
 
     Raises KeyError for a stage that is not known: a new kind of case is not passed over.
     """
-    if any(stage.startswith("gang_") for stage in case.stages):
+    if case.is_about_a_gang:
         yield GANGS
         return
     if any((lease.get("fleet") or {}).get("replaces") for lease in (case.lease, *case.running)):

@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.cases import run
+from tests.cases import gangs, run
 from tests.cases.deviations import deviations_of, read_deviations
 from tests.cases.model import Case, folder, read_cases
 from tests.cases.support import GANGS, NOT_YET, POLICY, REPLACES, is_score, needs, waits_for
@@ -22,7 +22,8 @@ from tests.cases.translate import translate
 from tests.direct import Direct
 
 CASES = list(read_cases(folder()))
-RUN = [case for case in CASES if waits_for(case) is None]
+ABOUT_GANGS = [case for case in CASES if case.is_about_a_gang]
+RUN = [case for case in CASES if waits_for(case) is None and not case.is_about_a_gang]
 DEFERRED = collections.Counter(
     feature for case in CASES if (feature := waits_for(case)) is not None
 )
@@ -114,6 +115,16 @@ def test_upstream(case: Case) -> None:
         assert deviations_of(case), found
 
 
+@pytest.mark.parametrize("case", ABOUT_GANGS, ids=case_id)
+def test_gang(conn: psycopg.Connection, case: Case) -> None:
+    """A tick decides as upstream does, or a deviation is listed; what is listed does deviate."""
+    decision, expected = gangs.decide(Direct(conn), case), case.expect["decision"]
+    if decision == expected:
+        assert not [item.rule for item in read_deviations() if case.case_id in item.cases]
+    else:
+        assert deviations_of(case), f"{decision}, upstream says {expected}"
+
+
 def assert_raw_scores(case: Case, scores: Mapping[str, float]) -> None:
     """Where upstream gives sums of weights, the scores are those sums, scaled."""
     if "raw_scores" in case.expect:
@@ -183,5 +194,5 @@ def test_deferred(conn: psycopg.Connection, feature: str) -> None:
 
 def test_every_case_runs_or_waits_for_a_feature() -> None:
     """Nothing is passed over."""
-    assert len(RUN) + DEFERRED.total() == len(CASES)
+    assert len(RUN) + len(ABOUT_GANGS) + DEFERRED.total() == len(CASES)
     assert RUN, f"no case of {folder()} can run"

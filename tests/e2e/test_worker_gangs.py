@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import subprocess
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
 from datetime import timedelta
@@ -11,20 +12,24 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
+import psycopg
 import pytest
 
 from hwqueue import Member
 from hwqueue.client import AsyncClient, Client
 from hwqueue.types import LeaseState, NodeSpec, QueuePolicy, RetryPolicy, SpawnedMember
+from tests.direct import Direct
 from tests.e2e.worker_support import (
     BOUND_SECONDS,
     QUEUE,
     ended,
+    is_in,
     until,
     wait_until,
     worker,
     worker_process,
 )
+from tests.parking import is_parked, parking
 
 KINDS = ["meet", "meet-sync", "meet-process", "meet-async-process"]
 AT_ONCE = RetryPolicy(kind="fixed", base=timedelta(0))
@@ -218,3 +223,38 @@ def test_both_run_again_after_a_node_was_killed(dsn: str, tmp_path: Path) -> Non
         assert first.result["nodes"] == second.result["nodes"]
         assert killed not in first.result["nodes"]
         assert client.get_gang(members[0].gang_id).losses
+
+
+def test_a_worker_that_is_killed_while_it_assembles_its_gang(dsn: str, tmp_path: Path) -> None:
+    """Half of the gang has room by then, one of them on its own node: the other never begins."""
+    params = {"folder": str(tmp_path)}
+    quick = {"claim_timeout": 3.0, "heartbeat_timeout": 3.0}
+    with Client(dsn) as client, ExitStack() as running:
+
+        def start(number: int, **more: float) -> subprocess.Popen[str]:
+            settings = node(number, **quick, **more)
+            return running.enter_context(worker_process(dsn, **settings))
+
+        client.create_queue(QUEUE, policy=QueuePolicy(retry=AT_ONCE))
+        single = client.spawn_lease(QUEUE, "alone", affinity_tags={"number": 1}).lease_id
+        with parking(dsn) as watched:
+            start(2)
+            # it polls once: a claim that was under way when it was killed would go to a dead node
+            assembles = start(1, reap_interval=0.1, poll_interval=600.0)
+            wait_until(is_in(client, single, LeaseState.COMPLETED))
+            members = client.spawn_gang(
+                QUEUE, [Member("meet-sync", params, count=2)], hold=timedelta(seconds=1)
+            )
+            wait_until(lambda: is_parked(watched))
+            assembles.send_signal(signal.SIGKILL)
+            assembles.wait()
+        start(3, reap_interval=0.1)
+        wait_until(lambda: len(arrived(tmp_path)) >= 2)
+        assert {rank for rank, _ in arrived(tmp_path)} == {0, 1}
+        gang = client.get_gang(members[0].gang_id)
+        assert {member.node for member in gang.members} == {"node-2", "node-3"}
+        (tmp_path / "go").touch()
+        wait_until(lambda: client.get_gang(members[0].gang_id).state == "completed")
+    assert len(arrived(tmp_path)) == 2  # no other handler has begun
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        assert Direct(conn).rows("verify_invariants") == []

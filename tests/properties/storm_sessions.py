@@ -39,9 +39,10 @@ from tests.properties.storm_work import (
 
 KINDS = 30
 MOST_OPEN = 60  # leases; more only make every look slower
+MOST_GANGS = 4
 # The claim is lost, cancelled, finished; the lease is claimed; the node is gone, superseded; nobody
 # could ever run that.
-DOCUMENTED = {"QHL01", "QHL02", "QHL03", "QHL07", "QHN01", "QHN03", "QHC04"}
+DOCUMENTED = {"QHL01", "QHL02", "QHL03", "QHL07", "QHN01", "QHN03", "QHC04", "QHG01"}
 _STATIC = {Rule.NODE, Rule.TAINT}
 _ASSIGNED = """
   select c.lease_id, c.assignment, p.placement from hwqueue.claim c
@@ -58,6 +59,7 @@ class Storm:
     seed: int
     steps: int
     naming: float = 0.0  # how many leases name one of the latest, which gets a class of its own
+    gangs: float = 0.0  # how many calls are about gangs
     epochs: dict[UUID, int] = field(default_factory=dict)
     specs: dict[UUID, Options] = field(default_factory=dict)
     instances: Counter[UUID] = field(default_factory=Counter)
@@ -135,13 +137,16 @@ class Session:
 
     def step(self) -> None:
         """One call, in a transaction that ends in one of the ways."""
-        kind = self.choose.choices(list(CALLS), [weight for _, weight in CALLS.values()])[0]
+        calls = CALLS
+        if self.storm.gangs and self.choose.random() < self.storm.gangs:
+            calls = GANG_CALLS
+        kind = self.choose.choices(list(calls), [weight for _, weight in calls.values()])[0]
         holds = 50 if kind in ("claim", "settle_and_claim") else 15
         ending = self.choose.choices(["commit", "roll back", "hold"], [75, 10, holds])[0]
         stamp(self.conn)
         try:
             with self.conn.transaction(force_rollback=ending == "roll back"):
-                note = CALLS[kind][0](self)
+                note = calls[kind][0](self)
                 if ending == "hold":
                     for _ in range(self.choose.randint(1, 3)):
                         self.meanwhile()
@@ -406,6 +411,26 @@ def update(session: Session) -> Note:
     return None
 
 
+def spawn_gang(session: Session) -> Note:
+    """Two or three leases that start together, unless enough gangs wait."""
+    if len(session.direct.rows("list_gangs", state="waiting")) > MOST_GANGS:
+        return None
+    each = session.choose.choice(
+        [{}, *({"placement": {"resources": one}} for one in ({"cpu_milli": 700}, {"gpu": 1}))]
+    )
+    options = session.choose.choice([{}, {"on_lost": "replace"}, {"together": "rack"}])
+    rows = session.direct.spawn_gang(QUEUE, [each] * session.choose.randint(2, 3), **options)
+    leases = [row["lease_id"] for row in rows]
+    return lambda: session.storm.spawned.extend(leases)
+
+
+def cancel_gang(session: Session) -> Note:
+    """Somebody does not want a gang any more."""
+    if gangs := session.direct.rows("list_gangs"):
+        session.direct.value("cancel_gang", gang=session.choose.choice(gangs)["gang_id"])
+    return None
+
+
 def operate(call: LiteralString, **values: Any) -> Callable[[Session], Note]:
     """An operator's call about some node."""
 
@@ -452,4 +477,11 @@ CALLS: dict[str, tuple[Callable[[Session], Note], int]] = {
     "drain": (operate("select hwqueue.drain_node(%(node)s, interval '5 s')"), 1),
     "deregister": (operate("select hwqueue.deregister_node(%(node)s)"), 1),
     "prune": (operate("select * from hwqueue.prune()"), 1),
+}
+# A storm with gangs makes these besides.
+GANG_CALLS: dict[str, tuple[Callable[[Session], Note], int]] = {
+    "spawn_gang": (spawn_gang, 4),
+    "cancel_gang": (cancel_gang, 1),
+    "gang_tick": (reap, 6),
+    "gang_claim": (claim, 6),
 }

@@ -44,9 +44,9 @@ def test_storm(dsn: str, seed: int) -> None:
     blow(Storm(dsn, seed, steps=150))
 
 
-def test_storm_of_names(dsn: str) -> None:
+def test_storm_of_names_and_gangs(dsn: str) -> None:
     """A short one in which leases that wait get classes of their own, one after the other."""
-    blow(Storm(dsn, SEED, steps=100, naming=0.4))
+    blow(Storm(dsn, SEED, steps=100, naming=0.4, gangs=0.2))
 
 
 def test_storm_that_goes_on_in_a_copy(server_dsn: str, dsn: str) -> None:
@@ -61,7 +61,9 @@ def test_long_storm(server_dsn: str, template: str) -> None:
     seed = SEED
     while seed == SEED or monotonic() < ends:
         with fresh_database(server_dsn, template) as dsn:
-            storm = Storm(dsn, seed, steps=1500, naming=0.2 * (seed % 3 == 0))
+            storm = Storm(
+                dsn, seed, steps=1500, naming=0.2 * (seed % 3 == 0), gangs=0.1 * (seed % 2)
+            )
             blow(storm) if seed % 4 else move_and_blow(server_dsn, storm)
         print(f"seed {seed}: {sum(storm.done.values())} calls", dict(storm.done), storm.refused)
         seed += 1
@@ -167,11 +169,14 @@ def calm(conn: psycopg.Connection[Any], storm: Storm) -> None:
         " from hwqueue.node n, jsonb_array_elements(n.operator_taints) t"
     )
     assert faults(look(conn), storm.specs) == [], f"seed {storm.seed}"
+    direct.rows("pause_queue", queue=QUEUE)  # no gang is assembled before all nodes are empty
     publish(direct)
     assert not look(conn).claims
+    direct.rows("resume_queue", queue=QUEUE)
     idle = 0
     while idle < 3:
         conn.execute("update hwqueue.test_clock set offset_by = offset_by + interval '20 s'")
+        conn.execute("update hwqueue.gang set next_try_at = '-infinity' where state = 'waiting'")
         direct.reap()
         for node in NODES:
             direct.heartbeat(node, storm.epochs[node], [])
@@ -184,6 +189,7 @@ def calm(conn: psycopg.Connection[Any], storm: Storm) -> None:
         if may(lease, node, cluster, storm)
     ]
     assert left == [], f"seed {storm.seed}"
+    assert stuck(direct) == [], f"seed {storm.seed}"
     assert faults(look(conn), storm.specs) == [], f"seed {storm.seed}"
 
 
@@ -200,6 +206,12 @@ def work_off(conn: psycopg.Connection[Any], storm: Storm, node: UUID) -> int:
             assert may(lease, node, before, storm), f"seed {storm.seed}: {lease} on {node}"
         direct.complete(rows[0]["lease_id"], rows[0]["claim_token"])
         count += 1
+
+
+def stuck(direct: Direct) -> list[Any]:
+    """Gangs that neither wait nor are over, though nothing runs any more."""
+    gangs = direct.rows("list_gangs", limit=1000)
+    return [gang for gang in gangs if gang["state"] != "waiting" and gang["finished_at"] is None]
 
 
 def alone(conn: psycopg.Connection[Any]) -> Cluster:

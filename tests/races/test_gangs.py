@@ -9,8 +9,9 @@ from psycopg.types.json import Jsonb
 
 from tests.calls import Row
 from tests.direct import Direct
+from tests.parking import parking
 from tests.races.cluster import QUEUE, SHORT, register
-from tests.races.interleave import interleave
+from tests.races.interleave import TIMEOUT, interleave
 from tests.races.terms import ids
 
 Place = tuple[UUID, int]
@@ -189,3 +190,54 @@ def test_an_operator_deregisters_a_node_that_has_a_reservation(
     left = [node for node in nodes if str(node[0]) != taken[0]]
     assert len([claim for node in left for claim in direct.claim(QUEUE, *node)]) == 2
     assert broken(direct) == []
+
+
+@pytest.mark.parametrize("end", ["terminated", "statement_timeout"])
+def test_a_session_that_ends_in_the_middle_of_assembling(
+    conn: psycopg.Connection, dsn: str, end: str
+) -> None:
+    """Its first member has room by then: nothing of that is kept, and others go on meanwhile."""
+    direct = Direct(conn)
+    direct.create_queue(QUEUE)
+    nodes = gpu_nodes(conn, 3)
+    other = register(conn, 3)
+    with interleave(dsn) as actor:
+        ticks = actor()
+        reap(ticks.direct)  # its plans are made
+        gang_id = spawn_gang(direct, 3)
+        if end == "statement_timeout":
+            ticks.conn.execute("set statement_timeout = '1s'")
+        with parking(dsn):
+            tick = ticks.start(lambda d: d.rows("reap"))
+            ticks.wait_until_parked()
+            lease = direct.spawn(QUEUE)["lease_id"]
+            assert ids(direct.claim(QUEUE, *other)) == [lease]
+            reap(direct)
+            assert gang(direct, gang_id)["state"] == "waiting"
+            if end == "terminated":
+                conn.execute("select pg_terminate_backend(%s)", [ticks.conn.info.backend_pid])
+            with pytest.raises(psycopg.OperationalError):
+                tick.result(TIMEOUT)
+        assert (gang(direct, gang_id)["state"], broken(direct)) == ("waiting", [])
+        reap(direct)
+    assert len([claim for node in nodes for claim in direct.claim(QUEUE, *node)]) == 3
+    assert broken(direct) == []
+
+
+def test_an_assembler_that_stops_after_its_commit(conn: psycopg.Connection, dsn: str) -> None:
+    """Nobody ticks any more: the members are fetched, the barrier opens, and they complete."""
+    direct = Direct(conn)
+    direct.create_queue(QUEUE)
+    nodes = gpu_nodes(conn, 2)
+    gang_id = spawn_gang(direct, 2)
+    with interleave(dsn, SHORT) as actor:
+        reap(actor().direct, 1)
+    claims = [claim for node in nodes for claim in direct.claim(QUEUE, *node)]
+    for claim in claims:
+        told = direct.row("gang_status", lease=claim["lease_id"], token=claim["claim_token"])
+        assert told["ready"]
+    for claim in claims:
+        direct.complete(claim["lease_id"], claim["claim_token"])
+    assert gang(direct, gang_id)["state"] == "reserved"  # nobody has looked since
+    reap(direct)
+    assert (gang(direct, gang_id)["state"], broken(direct)) == ("completed", [])

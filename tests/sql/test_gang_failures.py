@@ -163,3 +163,32 @@ def test_all_that_ended_are_requeued_together(api: Api, machines: list[Node], cl
     reap(api)
     advance(api, clock, machines)
     assert len(start(api, machines, queue)) == 2
+
+
+def test_room_is_counted_by_node_and_not_in_sum(api: Api, machines: list[Node]) -> None:
+    """Five nodes with 6 CPUs: in sum enough for six members of 4 CPUs, but each takes only one."""
+    queue = api.queue()
+    for node in machines:
+        api.rows("deregister_node", node=node.node_id)
+    for _ in range(5):
+        api.node(rack=1, capacity={"cpu_milli": 6000})
+    member = {"placement": {"resources": {"cpu_milli": 4000}}}
+    six, five = (spawn(api, queue, count, member, together="rack") for count in (6, 5))
+    reap(api)
+    assert (gang(api, six)["state"], nodes(api, six)) == ("waiting", {None})
+    assert gang(api, five)["state"] == "reserved"
+
+
+@pytest.mark.usefixtures("machines")
+def test_a_reservation_leaves_the_rest_of_its_node(api: Api) -> None:
+    """One of two GPUs: a single lease takes the other one, though the member is not fetched yet."""
+    queue, other = api.queue(), api.queue()
+    large = [api.node(capacity={"cpu_milli": 1000}, gpus=gpus(2), rack=1) for _ in range(2)]
+    member = {"placement": {"resources": {"cpu_milli": 1000, "gpu": 1}}}
+    gang_id = spawn(api, queue, 2, member, together="rack")
+    reap(api)
+    assert nodes(api, gang_id) == {node.name for node in large}
+    for node in large:
+        single = api.spawn(other, **GPU)
+        assert api.claimed(node, other) == [single]
+        assert len(api.claimed(node, queue)) == 1

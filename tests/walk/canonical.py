@@ -32,6 +32,8 @@ _GROWS = _names("""
 """)
 # Where a lease ran counts once it has completed there.
 _RAN_ON = _names("node_id")
+# How often a gang was tried and lost a member: when it is tried next says what that changes.
+_OF_GANG = _names("position tries losses reason")
 # A lease's row while its entry, its claim or its end says it.
 _ELSEWHERE = _names("position available_at") | _RAN_ON
 _XIDS = _names("created_xid written_xid dropped_xid")
@@ -60,11 +62,14 @@ def key_of(seen: Seen, memory: float) -> Key:
         memory: How many seconds something may be past before it no longer matters how long.
     """
     normal = _normals(seen, memory)
-    return tuple(
-        (table, tuple(sorted(_row(table, row, normal) for row in rows)))
+    tables = {
+        table: sorted(_row(table, row, normal) for row in rows)
         for table, rows in sorted(seen.rows.items())
         if table not in LEFT_OUT
-    )
+    }
+    # a gang that has changed twice is looked at once
+    tables["gang_change"] = sorted({row["gang_id"] for row in seen.rows["gang_change"]})
+    return tuple((table, tuple(rows)) for table, rows in tables.items())
 
 
 def _row(table: str, row: Row, normal: Callable[[str, Any], Any]) -> str:
@@ -75,6 +80,8 @@ def _row(table: str, row: Row, normal: Callable[[str, Any], Any]) -> str:
         left_out |= _RAN_ON
     if table == "reap_cursor":
         left_out |= _TURNS
+    if table == "gang":
+        left_out |= _OF_GANG
     if table == "node_state":
         until = time(row["seen_at"]) + span(row["heartbeat_timeout"])
         row = {**row, "seen_at": until.isoformat()}

@@ -34,10 +34,12 @@ begin
       perform hwqueue.heartbeat_node(v_node.node_id, v_node.node_epoch);
       perform hwqueue.claim_task(array[p_queue], v_node.node_id, v_node.node_epoch, 10);
     end loop;
-    perform hwqueue.complete_lease(c.lease_id, c.claim_token) from hwqueue.claim c;
+    perform hwqueue.complete_lease(c.lease_id, c.claim_token) from hwqueue.claim c where c.is_reserved is not true;
     exit when not exists (select from hwqueue.lease l where not exists (select from hwqueue.outcome o where o.lease_id = l.lease_id));
     update hwqueue.test_clock set offset_by = offset_by + interval '20 s';
     perform hwqueue.reap();
+    -- reap itself leaves gangs to a call whose transaction has no id yet
+    perform hwqueue.reap_gangs(20, interval '1 hour', hwqueue.clock(), 0);
   end loop;
 end
 $$;

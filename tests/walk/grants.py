@@ -8,8 +8,8 @@ from tests.calls import Row
 from tests.oracle.capacity import fits
 from tests.oracle.cluster import Cluster
 from tests.oracle.occupancy import Rule, may_run, preference
-from tests.walk.seen import Seen, span
-from tests.walk.sweeps import Expected, changes, is_due, may_become, same
+from tests.walk.seen import LeaseSeen, Seen, span
+from tests.walk.sweeps import Expected, changes, is_due, may_become, same, unlike
 
 
 def granted_wrong(
@@ -22,6 +22,8 @@ def granted_wrong(
     settled: Expected | None = None,
 ) -> list[str]:
     """What is wrong with what a node was granted, or not granted; `settled` was before that."""
+    if fetched := _reserved_for(before, node)[:qty]:
+        return _fetched_wrong(before, after, fetched, rows)
     granted: list[UUID] = [row["lease_id"] for row in rows]
     wrong = [line for row in rows for line in _misgranted(before, after, node, row)]
     for lease, (should, now) in changes(before, after, settled).items():
@@ -46,6 +48,36 @@ def granted_wrong(
         and _are_alike(after, [lease, *granted])
         and not _forbidden(before, after if settled or qty > 1 else before, lease, node)
     ]
+
+
+def _reserved_for(seen: Seen, node: UUID) -> list[UUID]:
+    """What waits for the node's next claim, in its order."""
+    return sorted(
+        key
+        for key, lease in seen.leases.items()
+        if lease.state == "reserved" and lease.node == node and _ends_later(lease, seen)
+    )
+
+
+def _ends_later(lease: LeaseSeen, seen: Seen) -> bool:
+    return lease.expires_at is not None and lease.expires_at > seen.now
+
+
+def _fetched_wrong(before: Seen, after: Seen, fetched: list[UUID], rows: list[Row]) -> list[str]:
+    """What is reserved comes first, and alone; its claim begins now, with the token that it had."""
+    told = {row["lease_id"]: row["claim_token"] for row in rows}
+    should = {key: before.leases[key].token for key in fetched}
+    wrong = [] if told == should else [f"fetched {told}, not {should}"]
+    began = {
+        key: replace(
+            before.leases[key],
+            state="claimed",
+            attempts=before.leases[key].attempts + 1,
+            expires_at=before.now + claim_timeout(before, key),
+        )
+        for key in fetched
+    }
+    return wrong + unlike(before, after, began)
 
 
 def _misgranted(before: Seen, after: Seen, node: UUID, row: Row) -> list[str]:

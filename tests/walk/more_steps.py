@@ -1,13 +1,14 @@
-"""Calls about the defaults of tasks, and settlements that name a time."""
+"""Calls about the defaults of tasks and about gangs, and settlements that name a time."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from tests.calls import TASK, Row
 from tests.direct import Direct
-from tests.walk.names import QUEUE
-from tests.walk.seen import LeaseSeen, Seen, time
+from tests.walk.names import QUEUE, gang_id
+from tests.walk.seen import FINISHED, LeaseSeen, Seen, time
 from tests.walk.steps import Outcome, Release, Spawn, Step
 from tests.walk.sweeps import unlike
 
@@ -95,3 +96,24 @@ class SpawnByTask(Spawn):
         if bool(asked) != ("placement" in options):
             wrong.append(f"spawned with the placement {asked}, not by {options}")
         return wrong
+
+
+class CancelGang(Step):
+    """A producer does not want a gang any more."""
+
+    def __init__(self, gang: str) -> None:
+        self.name = f"cancel gang {gang}"
+        self.gang = gang_id(gang)
+
+    def can(self, seen: Seen) -> bool:
+        """Whether it is open, and nobody has asked before."""
+        return seen.gangs[self.gang].state not in (*FINISHED, "cancelling")
+
+    def make(self, direct: Direct, seen: Seen) -> str:
+        """Cancel it."""
+        return str(direct.value("cancel_gang", gang=self.gang))
+
+    def wrong(self, before: Seen, after: Seen, outcome: Outcome) -> list[str]:
+        """It is asked to end; its members are left to the next tick."""
+        asked = replace(before.gangs[self.gang], state="cancelling")
+        return unlike(before, after, gangs={**before.gangs, self.gang: asked})

@@ -12,6 +12,11 @@ def lease_id(name: str) -> UUID:
     return uuid5(IDS, f"walk-lease-{name}")
 
 
+def gang_id(name: str) -> UUID:
+    """The id of a gang."""
+    return uuid5(IDS, f"walk-gang-{name}")
+
+
 def node_id(name: str) -> UUID:
     """The id of a node."""
     return uuid5(IDS, f"walk-node-{name}")

@@ -7,7 +7,7 @@ from tests.oracle.capacity import check_claims, check_usage
 from tests.oracle.occupancy import broken_now
 from tests.walk.ground import Conn
 from tests.walk.names import QUEUE
-from tests.walk.seen import Row, Seen, time
+from tests.walk.seen import FINISHED, Row, Seen, time
 
 _PLACES = ("ready", "scheduled", "claim", "outcome")
 _ROUNDS = 12  # of claiming and completing until a world is empty
@@ -17,12 +17,19 @@ _VERIFY = """
   union all
   select 'can_end', l.lease_id::text, to_jsonb(l.state) from walk.left_open(%s, %s) l
 """
+_READY = """
+  select c.lease_id, g.ready from hwqueue.claim c
+  cross join lateral hwqueue.gang_status(c.lease_id, c.claim_token) g
+  where c.gang_id is not null and c.is_reserved is not true
+"""
 
 
 def broken(conn: Conn, seen: Seen) -> list[str]:
     """Every rule that does not hold."""
     found = [f"{row}" for row in conn.execute(_VERIFY, [QUEUE, _ROUNDS])]
-    found += _entries(seen) + _marks(seen)
+    found += _entries(seen) + _marks(seen) + _gangs(seen)
+    if seen.gangs:
+        found += _barriers(conn, seen)
     nodes = list(seen.places.values())
     found += check_claims(nodes, seen.claims)
     found += check_usage(nodes, seen.claims, seen.kept)
@@ -57,6 +64,34 @@ def _entries(seen: Seen) -> list[str]:
 
 def _epoch(seen: Seen, node: str) -> Any:
     return next(row["node_epoch"] for row in seen.rows["node_state"] if row["node_id"] == node)
+
+
+def _gangs(seen: Seen) -> list[str]:
+    """A gang has room for all or for none, but for what the next tick looks at."""
+    wrong = []
+    for key, gang in seen.gangs.items():
+        states = [seen.leases[lease].state for lease in gang.members]
+        waits, holds = "scheduled" in states, {"reserved", "claimed"} & set(states)
+        goes_on = gang.on_lost == "replace" and gang.has_started
+        forbidden = {
+            "waiting": bool(holds) and not goes_on,
+            "reserved": waits,
+            "running": waits or "reserved" in states,
+            **dict.fromkeys(FINISHED, waits or bool(holds)),
+        }
+        if forbidden.get(gang.state) and not gang.is_changed:
+            wrong.append(f"gang {key} is {gang.state}, its members are {states}")
+    return wrong
+
+
+def _barriers(conn: Conn, seen: Seen) -> list[str]:
+    """A handler may begin while all members are there, not before."""
+    found = []
+    for lease, ready in conn.execute(_READY):
+        states = [one.state for one in seen.leases.values() if one.gang == seen.leases[lease].gang]
+        if ready == bool({"scheduled", "reserved"} & set(states)):
+            found.append(f"the gang of {lease} is {'' if ready else 'not '}ready: {states}")
+    return found
 
 
 def _marks(seen: Seen) -> list[str]:

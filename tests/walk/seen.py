@@ -5,7 +5,7 @@ Read from the rows themselves, not by the queue's own functions.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any
 from uuid import UUID
@@ -17,6 +17,7 @@ Row = dict[str, Any]
 Dump = Mapping[str, list[Row]]
 WAITING = ("pending", "scheduled")
 FINISHED = ("completed", "failed", "cancelled")
+NEVER = datetime(9999, 1, 1, tzinfo=UTC)  # when a member that waits for its gang is due
 _COUNTER = (1 << 40) - 1  # of a claim token: the lease's own claims
 
 
@@ -25,7 +26,8 @@ class LeaseSeen:
     """A lease as it is now.
 
     `attempts` are used up, that of the claim included, of `most`. `grants`: claims so far. `due`:
-    from when on it is, or was, claimable. `expires_at` and what follows are of the claim.
+    from when on it is, or was, claimable. `expires_at` and what follows are of the claim. What is
+    reserved uses up no attempt yet. `gang`: the gang that it starts with.
     """
 
     state: str
@@ -40,10 +42,44 @@ class LeaseSeen:
     expires_at: datetime | None = None
     stop_at: datetime | None = None
     stop_reason: str | None = None
+    gang: UUID | None = None
 
     def ended(self, state: str, attempts: int, due: datetime | None = None) -> "LeaseSeen":
         """The same lease without its claim."""
-        return LeaseSeen(state, attempts, self.grants, self.priority, self.most, self.deadline, due)
+        kept = (self.grants, self.priority, self.most, self.deadline)
+        return LeaseSeen(state, attempts, *kept, due, gang=self.gang)
+
+    def back(self, attempts: int) -> "LeaseSeen":
+        """The same lease put back: claimable at once, or waiting for its gang."""
+        if self.gang is not None:
+            return self.ended("scheduled", attempts, NEVER)
+        return self.ended("pending", attempts)
+
+
+@dataclass(frozen=True)
+class GangSeen:
+    """A gang as it is now.
+
+    `order`: the lowest is tried first. `is_changed`: a tick is still to look at it.
+    """
+
+    state: str
+    members: tuple[UUID, ...]
+    on_lost: str
+    hold: timedelta
+    next_try_at: datetime
+    tries: int
+    losses: int
+    has_started: bool
+    order: tuple[int, int]
+    is_changed: bool
+
+    @property
+    def standing(self) -> tuple[Any, ...]:
+        """What a call may change; when it is tried next counts while it waits."""
+        waits = self.state == "waiting"
+        tried = (self.tries, self.next_try_at) if waits else None
+        return (self.state, self.losses, self.has_started, tried)
 
 
 @dataclass(frozen=True)
@@ -81,6 +117,30 @@ class Seen:
             listed = entries[lease] or [_nowhere(record)]
             found[UUID(lease)] = listed[0]
         return found
+
+    @cached_property
+    def gangs(self) -> dict[UUID, GangSeen]:
+        """Every gang, whatever its state."""
+        changed = {row["gang_id"] for row in self.rows["gang_change"]}
+        return {
+            UUID(row["gang_id"]): GangSeen(
+                state=row["state"],
+                members=self._members(row["gang_id"]),
+                on_lost=row["on_lost"],
+                hold=span(row["hold"]),
+                next_try_at=time(row["next_try_at"]),
+                tries=row["tries"],
+                losses=row["losses"],
+                has_started=row["started_at"] is not None,
+                order=(row["rank"], row["position"]),
+                is_changed=row["gang_id"] in changed,
+            )
+            for row in self.rows["gang"]
+        }
+
+    def _members(self, gang: str) -> tuple[UUID, ...]:
+        rows = [row for row in self.rows["gang_member"] if row["gang_id"] == gang]
+        return tuple(UUID(row["lease_id"]) for row in sorted(rows, key=lambda row: row["ordinal"]))
 
     @cached_property
     def nodes(self) -> dict[UUID, Row]:
@@ -242,13 +302,15 @@ def _waiting(state: str, row: Row, record: Row) -> LeaseSeen:
         most=record["most"],
         deadline=_time(row["deadline"]),
         due=time(row["eligible_at" if state == "pending" else "available_at"]),
+        gang=_uuid(record["gang_id"]),
     )
 
 
 def _claimed(row: Row, record: Row) -> LeaseSeen:
+    is_reserved = bool(row["is_reserved"])
     return LeaseSeen(
-        state="claimed",
-        attempts=row["attempt"],
+        state="reserved" if is_reserved else "claimed",
+        attempts=row["attempt"] - is_reserved,
         grants=row["claim_token"] & _COUNTER,
         priority=record["priority"],
         most=record["most"],
@@ -258,6 +320,7 @@ def _claimed(row: Row, record: Row) -> LeaseSeen:
         expires_at=time(row["expires_at"]),
         stop_at=_time(row["stop_requested_at"]),
         stop_reason=row["stop_reason"],
+        gang=_uuid(record["gang_id"]),
     )
 
 
@@ -269,6 +332,7 @@ def _finished(row: Row, record: Row) -> LeaseSeen:
         priority=record["priority"],
         most=record["most"],
         deadline=_time(record["deadline"]),
+        gang=_uuid(record["gang_id"]),
     )
 
 

@@ -13,10 +13,11 @@ from uuid import UUID
 
 from tests.calls import Row
 from tests.direct import Direct
+from tests.walk.gangs import ticked
 from tests.walk.grants import claim_timeout, granted_wrong
 from tests.walk.names import QUEUE, lease_id, node_id
 from tests.walk.seen import FINISHED, WAITING, LeaseSeen, Seen, span
-from tests.walk.sweeps import next_event, reaped, unlike
+from tests.walk.sweeps import lost, next_event, unlike
 
 
 @dataclass(frozen=True)
@@ -419,7 +420,8 @@ class Reap(Step):
 
     def wrong(self, before: Seen, after: Seen, outcome: Outcome) -> list[str]:
         """What is due has happened, and nothing else."""
-        return unlike(before, after, {k: reaped(one, before) for k, one in before.leases.items()})
+        leases, gangs = ticked(before, after)
+        return unlike(before, after, leases, gangs=gangs)
 
 
 class Wait(Step):
@@ -524,14 +526,8 @@ class Restart(OfNode):
 
     def wrong(self, before: Seen, after: Seen, outcome: Outcome) -> list[str]:
         """Its claims are over."""
-        over = {
-            key: one.ended("cancelled", one.attempts)
-            if one.stop_reason == "cancelled"
-            else one.ended("pending" if one.attempts < one.most else "failed", one.attempts)
-            for key, one in before.leases.items()
-            if one.node == self.node
-        }
-        return unlike(before, after, over)
+        held = {key: one for key, one in before.leases.items() if one.node == self.node}
+        return unlike(before, after, {key: lost(one) for key, one in held.items()})
 
 
 class Pause(Step):
@@ -594,8 +590,8 @@ class Relay(Step):
 
 
 def _put_back(lease: LeaseSeen, attempts: int, now: datetime, delay: timedelta) -> LeaseSeen:
-    if not delay:
-        return lease.ended("pending", attempts)
+    if not delay or lease.gang is not None:
+        return lease.back(attempts)
     return lease.ended("scheduled", attempts, now + delay)
 
 

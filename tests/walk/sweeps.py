@@ -1,17 +1,18 @@
 """What upkeep may do to a lease that nobody calls for: due, deadline, expiry."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from uuid import UUID
 
-from tests.walk.seen import LeaseSeen, Seen, span
+from tests.walk.seen import NEVER, GangSeen, LeaseSeen, Seen, span
 
 Expected = dict[UUID, LeaseSeen]
 
 
 def swept(lease: LeaseSeen, seen: Seen) -> LeaseSeen:
     """The lease after a whole sweep."""
-    if lease.state == "claimed":
+    if lease.state in ("claimed", "reserved"):
         return _expired(lease, seen)
     if lease.state == "scheduled" and _is_over(lease, seen):
         return replace(lease, state="pending")
@@ -49,12 +50,12 @@ def is_due(lease: LeaseSeen, seen: Seen) -> bool:
 
 def next_event(seen: Seen, patience: timedelta) -> timedelta | None:
     """How long until time alone changes something: an end, a due time, a deadline, patience."""
-    moments = []
+    moments = [gang.next_try_at for gang in seen.gangs.values() if gang.state == "waiting"]
     for lease in seen.leases.values():
         if lease.expires_at is not None:
             moments += [lease.expires_at, lease.expires_at + span(seen.queue["reap_grace"])]
             moments += [] if lease.stop_at is None else [lease.stop_at]
-        elif lease.due is not None:
+        elif lease.due is not None and lease.due != NEVER:
             moments += [lease.due, lease.due + patience]
             moments += [] if lease.deadline is None else [lease.deadline]
     ahead = [moment - seen.now for moment in moments if moment > seen.now]
@@ -74,15 +75,24 @@ def changes(
 
 
 def unlike(
-    before: Seen, after: Seen, expected: Expected | None = None, gone: frozenset[UUID] = frozenset()
+    before: Seen,
+    after: Seen,
+    expected: Expected | None = None,
+    gone: frozenset[UUID] = frozenset(),
+    gangs: Mapping[UUID, GangSeen] | None = None,
 ) -> list[str]:
-    """How the leases differ from what they were, or should be; `gone`: there no more."""
+    """How leases and gangs differ from what they were, or should be; `gone`: there no more."""
     found = changes(before, after, expected)
     left = before.leases.keys() - gone
     return (
         [f"{now}, not {should}" for should, now in found.values()]
         + [f"{lease} is gone" for lease in left - after.leases.keys()]
         + [f"{lease} is still there" for lease in gone & after.leases.keys()]
+        + [
+            f"{after.gangs[key]}, not {gang}"
+            for key, gang in (before.gangs if gangs is None else gangs).items()
+            if after.gangs[key].standing != gang.standing
+        ]
     )
 
 
@@ -100,9 +110,16 @@ def _expired(lease: LeaseSeen, seen: Seen) -> LeaseSeen:
     assert lease.expires_at is not None
     if lease.expires_at + span(seen.queue["reap_grace"]) > seen.now:
         return lease
+    return lost(lease)
+
+
+def lost(lease: LeaseSeen) -> LeaseSeen:
+    """The lease when whoever held it is gone: an attempt is used up, but for a reservation."""
     if lease.stop_reason == "cancelled":
         return lease.ended("cancelled", lease.attempts)
-    return lease.ended("pending" if lease.attempts < lease.most else "failed", lease.attempts)
+    if lease.state == "reserved" or lease.attempts < lease.most:
+        return lease.back(lease.attempts)
+    return lease.ended("failed", lease.attempts)
 
 
 def _is_over(lease: LeaseSeen, seen: Seen) -> bool:

@@ -18,6 +18,13 @@ from tests.walk.worlds import WORLDS, World
 MOST = int(os.environ.get("HWQUEUE_WALK_STATES", "2000"))
 worlds = pytest.mark.parametrize("world", WORLDS.values(), ids=WORLDS)
 grounds = pytest.mark.parametrize("ground", [Savepoints, Commits])
+# upkeep leaves gangs alone in a transaction that has an id
+walks = [
+    pytest.param(world, ground, id=f"{name}-{ground.__name__}")
+    for name, world in WORLDS.items()
+    for ground in (Savepoints, Commits)
+    if ground is Commits or not world.gangs
+]
 
 
 @worlds
@@ -37,8 +44,7 @@ def test_each_call_in_one_transaction(dsn: str, build: Build, name: str) -> None
 
 
 @pytest.mark.slow
-@grounds
-@worlds
+@pytest.mark.parametrize(("world", "ground"), walks)
 def test_all_states(dsn: str, build: Build, world: World, ground: type[Ground]) -> None:
     """Every state that can be reached, by every call."""
     build(world)

@@ -11,7 +11,8 @@ from typing import Any
 from tests.direct import Direct
 from tests.walk import more_steps as m
 from tests.walk import steps as s
-from tests.walk.names import QUEUE, lease_id, node_id
+from tests.walk.ground import Commits
+from tests.walk.names import QUEUE, gang_id, lease_id, node_id
 
 Options = Mapping[str, Any]
 _POLICY: Options = {
@@ -29,7 +30,8 @@ class World:
     """What there is at the beginning, and the calls that may be made.
 
     `memory`: how many seconds something may be past before it no longer matters how long. `near`:
-    how many calls from the beginning are walked in every run of the tests.
+    how many calls from the beginning are walked in every run of the tests. `gangs`: their options,
+    `members` with them. `first`: calls that were made before the walk begins.
     """
 
     name: str
@@ -39,6 +41,8 @@ class World:
     policy: Options = field(default_factory=dict)
     memory: float = 0
     near: int = 3
+    gangs: Mapping[str, Options] = field(default_factory=dict)
+    first: Sequence[s.Step] = ()
 
     def build(self, direct: Direct) -> None:
         """Make it, in transactions that have ended before the walk: terms are published then."""
@@ -47,7 +51,14 @@ class World:
             always = {"name": name, "instance_id": "first", "heartbeat_timeout": 3600}
             direct.register(node_id(name), {**always, **spec})
         _spawn(direct, self.leases)
+        _spawn_gangs(direct, self.gangs)
+        if self.gangs:
+            direct.rows("pause_queue", queue=QUEUE)  # so that none is assembled yet
         direct.settle_terms()
+        if self.gangs:
+            direct.rows("resume_queue", queue=QUEUE)
+        for step in self.first:
+            step.make(direct, Commits(direct.conn).look())
 
 
 def _spawn(direct: Direct, leases: Mapping[str, Mapping[str, Any]]) -> None:
@@ -59,6 +70,15 @@ def _spawn(direct: Direct, leases: Mapping[str, Mapping[str, Any]]) -> None:
         if (after := given.pop("deadline_in", None)) is not None:
             given["deadline"] = (row[0] + timedelta(seconds=after)).isoformat()
         direct.spawn(QUEUE, given)
+
+
+def _spawn_gangs(direct: Direct, gangs: Mapping[str, Options]) -> None:
+    """Spawn gangs; `members`: names of one letter, `each`: what each of them asks."""
+    for name, options in gangs.items():
+        given: dict[str, Any] = {"gang_id": str(gang_id(name)), "hold": 1, **options}
+        each = given.pop("each")
+        members = [{**each, "lease_id": str(lease_id(one))} for one in given.pop("members")]
+        direct.spawn_gang(QUEUE, members, **given)
 
 
 def every(kind: type[s.OfLease], leases: str) -> list[s.Step]:
@@ -80,6 +100,12 @@ _IN_ZONE: Options = {"require": [{"tags": {"zone": "a"}}]}
 
 def _needs(**resources: int) -> Options:
     return {"placement": {"resources": resources}}
+
+
+def _gpus(count: int, of: str) -> Options:
+    """A node with GPUs."""
+    ids = [str(node_id(f"{of}-gpu-{number}")) for number in range(count)]
+    return {"gpus": [{"resource_id": one, "model": "T4", "memory_mib": 16384} for one in ids]}
 
 
 # Whoever asks gets the best that is there; tokens fence; a lease that is put back goes to the end.
@@ -407,6 +433,65 @@ SNOOZE = World(
     ],
 )
 
+# Of the first gang no two members may share a node; the second one takes what there is. A node dies
+# and comes back. At every commit a gang has room for all or for none, and each of them can end.
+GANGS = World(
+    "gangs",
+    nodes={"n": _gpus(2, "n"), "m": _gpus(1, "m")},
+    leases={"s": _needs(gpu=1)},
+    gangs={
+        "g": {
+            "members": "ab",
+            "each": {
+                "labels": {"app": "x"},
+                "placement": {
+                    "resources": {"gpu": 1},
+                    "spread": [
+                        {
+                            "domain": "node",
+                            "max_per_domain": 1,
+                            "select": {"labels": {"app": "x"}},
+                        }
+                    ],
+                },
+            },
+        },
+        "h": {"members": "cd", "each": _needs(gpu=1)},
+    },
+    steps=[
+        s.Claim("n", 2),
+        s.Claim("m"),
+        *every(s.Complete, "as"),
+        s.Release("b"),
+        s.Fail("c"),
+        m.CancelGang("g"),
+        s.Restart("m"),
+        s.Wait(),
+        s.Reap(),
+    ],
+    near=3,
+)
+
+# All three run, and one is lost: with `replace` the others go on, and it is placed again.
+REPLACED = World(
+    "replaced",
+    nodes={"n": _gpus(2, "n"), "m": _gpus(1, "m")},
+    leases={"s": _needs(gpu=1)},
+    gangs={"g": {"members": "abc", "each": _needs(gpu=1), "on_lost": "replace"}},
+    first=[s.Reap(), s.Claim("n", 2), s.Claim("m"), s.Reap()],
+    steps=[
+        s.Claim("n", 2),
+        s.Claim("m"),
+        s.Fail("a"),
+        s.GiveUp("b"),
+        s.Complete("c"),
+        s.Restart("m"),
+        s.Wait(),
+        s.Reap(),
+    ],
+    near=3,
+)
+
 WORLDS = {
     world.name: world
     for world in (
@@ -425,5 +510,7 @@ WORLDS = {
         FORGET,
         DEFAULTS,
         SNOOZE,
+        GANGS,
+        REPLACED,
     )
 }

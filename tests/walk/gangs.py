@@ -1,0 +1,110 @@
+"""What a tick does to leases and gangs, told a second time: by trying every way to place a gang."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from itertools import product
+from uuid import UUID
+
+from tests.oracle.cluster import Running
+from tests.oracle.occupancy import broken_now
+from tests.walk.seen import FINISHED, GangSeen, LeaseSeen, Seen
+from tests.walk.sweeps import Expected, reaped
+
+Gangs = dict[UUID, GangSeen]
+
+
+def ticked(before: Seen, after: Seen) -> tuple[Expected, Gangs]:
+    """Leases and gangs after a tick; where it has reserved room is not told but taken from it."""
+    leases = {key: reaped(one, before) for key, one in before.leases.items()}
+    gangs = dict(before.gangs)
+    for key, gang in before.gangs.items():
+        is_lost = any(leases[member] != before.leases[member] for member in gang.members)
+        if gang.is_changed or is_lost:
+            gangs[key] = _looked_at(gang, leases, before)
+    for key, gang in sorted(gangs.items(), key=lambda item: item[1].order):
+        if gang.state == "waiting" and gang.next_try_at <= before.now:
+            gangs[key] = _tried(gang, leases, before, after)
+    return leases, gangs
+
+
+def _looked_at(gang: GangSeen, leases: Expected, seen: Seen) -> GangSeen:
+    """The gang once its members have been counted; those that may not go on are stopped."""
+    by_state = {key: leases[key].state for key in gang.members}
+    state = _next_state(gang, Counter(by_state.values()))
+    for key, was in by_state.items():
+        one = leases[key]
+        if state == "cancelling" and was == "scheduled":
+            leases[key] = one.ended("cancelled", one.attempts)
+        elif state in ("cancelling", "stopping") and was == "reserved":
+            leases[key] = one.back(one.attempts)
+        elif state in ("cancelling", "stopping") and was == "claimed" and one.stop_at is None:
+            leases[key] = replace(one, stop_at=seen.now, stop_reason="preempted")
+    if state == gang.state:
+        return gang
+    changed = replace(gang, state=state)
+    if state == "waiting":
+        pause = timedelta(seconds=min(2 ** min(gang.losses, 7), 120))
+        return replace(changed, losses=gang.losses + 1, next_try_at=seen.now + pause)
+    return replace(changed, has_started=gang.has_started or state in ("running", "completed"))
+
+
+def _next_state(gang: GangSeen, counts: Counter[str]) -> str:
+    if not counts["scheduled"] + counts["reserved"] + counts["claimed"]:
+        return next(state for state in ("failed", "cancelled", "completed") if counts[state])
+    if gang.state == "cancelling" or counts["failed"] + counts["cancelled"]:
+        return "cancelling"
+    if not counts["scheduled"]:
+        return "reserved" if counts["reserved"] else "running"
+    if gang.on_lost == "replace" and gang.has_started and counts["claimed"]:
+        return "waiting"
+    return "stopping" if counts["reserved"] + counts["claimed"] else "waiting"
+
+
+def _tried(gang: GangSeen, leases: Expected, before: Seen, after: Seen) -> GangSeen:
+    """All members that wait are reserved if there is a way to place them, else none."""
+    waiting = [key for key in gang.members if leases[key].state == "scheduled"]
+    if not any(_may_stand(where, leases, before) for where in _ways(waiting, before)):
+        pause = timedelta(seconds=min(2 ** min(gang.tries, 4), 15))
+        return replace(gang, tries=gang.tries + 1, next_try_at=before.now + pause)
+    for key in waiting:
+        leases[key] = replace(
+            leases[key],
+            state="reserved",
+            grants=leases[key].grants + 1,
+            due=None,
+            node=after.leases[key].node,
+            token=after.leases[key].token,
+            expires_at=before.now + gang.hold,
+        )
+    return replace(gang, state="reserved", tries=0)
+
+
+def _ways(waiting: list[UUID], seen: Seen) -> Iterator[dict[UUID, UUID]]:
+    """Every node for every member."""
+    alive = [key for key in seen.nodes if seen.is_live(key)]
+    for nodes in product(alive, repeat=len(waiting)):
+        yield dict(zip(waiting, nodes, strict=True))
+
+
+def _may_stand(where: dict[UUID, UUID], leases: Expected, seen: Seen) -> bool:
+    """Whether the members could run there beside all that has claims: devices and terms."""
+    placed = {key: one for key, one in leases.items() if _is_placed(one)} | {
+        key: replace(leases[key], node=node) for key, node in where.items()
+    }
+    used: Counter[UUID] = Counter()
+    for key, one in placed.items():
+        assert one.node is not None
+        used[one.node] += seen.facts[key].placement.get("resources", {}).get("gpu", 0)
+    running = tuple(
+        Running(seen.facts[key], one.node, is_leaving=one.stop_at is not None)
+        for key, one in placed.items()
+        if one.node is not None
+    )
+    has_room = all(count <= len(seen.places[node].gpus) for node, count in used.items())
+    return has_room and not broken_now(replace(seen.cluster, running=running))
+
+
+def _is_placed(lease: LeaseSeen) -> bool:
+    return lease.node is not None and lease.state not in FINISHED
