@@ -688,7 +688,8 @@ CREATE TABLE hwqueue.reap_cursor (
     watched_class bigint DEFAULT 0 NOT NULL,
     judged_profile bigint DEFAULT 0 NOT NULL,
     arrivals_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
-    steps_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL
+    steps_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    checked_lease uuid DEFAULT '00000000-0000-0000-0000-000000000000'::uuid NOT NULL
 )
 WITH (autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0');
 
@@ -717,6 +718,8 @@ COMMENT ON COLUMN hwqueue.reap_cursor.judged_profile IS 'the last profile that w
 COMMENT ON COLUMN hwqueue.reap_cursor.arrivals_from IS 'no arrival has an earlier at, and none can get one';
 
 COMMENT ON COLUMN hwqueue.reap_cursor.steps_from IS 'no running step has an earlier due_at, and none can get one';
+
+COMMENT ON COLUMN hwqueue.reap_cursor.checked_lease IS 'where checks of placement_check go on';
 
 CREATE FUNCTION hwqueue.advance_reap_cursor(p_cursor hwqueue.reap_cursor, p_from hwqueue.reap_cursor, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
@@ -1220,6 +1223,59 @@ CREATE FUNCTION hwqueue.broken_maps(p_shard integer) RETURNS TABLE(rule text, ru
 CREATE FUNCTION hwqueue.broken_nested(p_shard integer) RETURNS TABLE(rule text, run_id uuid, detail jsonb)
     LANGUAGE sql;
 
+CREATE TABLE hwqueue.claim (
+    shard_id integer NOT NULL,
+    lease_id uuid NOT NULL,
+    queue_id integer NOT NULL,
+    class_id bigint NOT NULL,
+    node_id uuid NOT NULL,
+    node_epoch bigint NOT NULL,
+    claim_token bigint NOT NULL,
+    attempt smallint NOT NULL,
+    claim_timeout interval NOT NULL,
+    claimed_at timestamp with time zone NOT NULL,
+    expires_at timestamp with time zone NOT NULL,
+    check_at timestamp with time zone NOT NULL,
+    assignment jsonb,
+    stop_requested_at timestamp with time zone,
+    stop_reason text,
+    stop_by timestamp with time zone,
+    stop_detail text,
+    term_deltas jsonb,
+    login text,
+    eligible_at timestamp with time zone,
+    is_awaited boolean DEFAULT false NOT NULL,
+    is_step boolean,
+    gang_id uuid,
+    is_reserved boolean
+)
+WITH (fillfactor='60', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_cost_delay='0', autovacuum_vacuum_insert_threshold='-1');
+
+COMMENT ON TABLE hwqueue.claim IS 'a running lease: which node runs it, with which token, until when';
+
+COMMENT ON COLUMN hwqueue.claim.assignment IS 'what was allocated; null when nothing is counted for it';
+
+COMMENT ON COLUMN hwqueue.claim.stop_requested_at IS 'when the worker is asked to stop; in the future while a taint is tolerated for a time';
+
+COMMENT ON COLUMN hwqueue.claim.stop_reason IS 'cancelled; preempted: its node is drained or tainted, or not trusted any more, or its gang does not run as a whole; placement_broken: a requirement during execution does not hold any more';
+
+COMMENT ON COLUMN hwqueue.claim.term_deltas IS 'what it has added to term_counter; null when no term selects it';
+
+COMMENT ON COLUMN hwqueue.claim.login IS 'that of its node, copied: who settles a claim reads this row and not the node''s';
+
+COMMENT ON COLUMN hwqueue.claim.eligible_at IS 'since when its lease could be claimed; null: the lease stays when it completes, as its queue says or its idempotency key wants it';
+
+COMMENT ON COLUMN hwqueue.claim.is_awaited IS 'a session listens for the end of the lease (await_leases)';
+
+COMMENT ON COLUMN hwqueue.claim.is_step IS 'not null: the settlement continues a run (lease.run_id); false: of an item of a map; null: no run waits for this lease';
+
+COMMENT ON COLUMN hwqueue.claim.gang_id IS 'as in lease';
+
+COMMENT ON COLUMN hwqueue.claim.is_reserved IS 'its node has not fetched it yet; null: it has, as every claim that a node has asked for';
+
+CREATE FUNCTION hwqueue.broken_requirements(p_class hwqueue.placement_class, p_claim hwqueue.claim, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
+    LANGUAGE plpgsql STABLE;
+
 CREATE FUNCTION hwqueue.broken_runs(p_shard integer) RETURNS TABLE(rule text, run_id uuid, detail jsonb)
     LANGUAGE sql;
 
@@ -1595,6 +1651,9 @@ CREATE FUNCTION hwqueue.claim_hint(p_queues text[], p_node uuid, p_shard integer
 CREATE FUNCTION hwqueue.claim_holders(p_leases uuid[], p_shard integer) RETURNS jsonb
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.claim_no(p_token bigint) RETURNS integer
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
 CREATE FUNCTION hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch bigint, p_qty integer DEFAULT 1, p_tasks text[] DEFAULT NULL::text[], p_claim_timeout interval DEFAULT NULL::interval, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamp with time zone, assignment jsonb, shard_id integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1605,54 +1664,6 @@ CREATE FUNCTION hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch bigint,
     SET enable_mergejoin TO 'off'
     SET enable_sort TO 'off'
     SET jit TO 'off';
-
-CREATE TABLE hwqueue.claim (
-    shard_id integer NOT NULL,
-    lease_id uuid NOT NULL,
-    queue_id integer NOT NULL,
-    class_id bigint NOT NULL,
-    node_id uuid NOT NULL,
-    node_epoch bigint NOT NULL,
-    claim_token bigint NOT NULL,
-    attempt smallint NOT NULL,
-    claim_timeout interval NOT NULL,
-    claimed_at timestamp with time zone NOT NULL,
-    expires_at timestamp with time zone NOT NULL,
-    check_at timestamp with time zone NOT NULL,
-    assignment jsonb,
-    stop_requested_at timestamp with time zone,
-    stop_reason text,
-    stop_by timestamp with time zone,
-    stop_detail text,
-    term_deltas jsonb,
-    login text,
-    eligible_at timestamp with time zone,
-    is_awaited boolean DEFAULT false NOT NULL,
-    is_step boolean,
-    gang_id uuid,
-    is_reserved boolean
-)
-WITH (fillfactor='60', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_cost_delay='0', autovacuum_vacuum_insert_threshold='-1');
-
-COMMENT ON TABLE hwqueue.claim IS 'a running lease: which node runs it, with which token, until when';
-
-COMMENT ON COLUMN hwqueue.claim.assignment IS 'what was allocated; null when nothing is counted for it';
-
-COMMENT ON COLUMN hwqueue.claim.stop_requested_at IS 'when the worker is asked to stop; in the future while a taint is tolerated for a time';
-
-COMMENT ON COLUMN hwqueue.claim.term_deltas IS 'what it has added to term_counter; null when no term selects it';
-
-COMMENT ON COLUMN hwqueue.claim.login IS 'that of its node, copied: who settles a claim reads this row and not the node''s';
-
-COMMENT ON COLUMN hwqueue.claim.eligible_at IS 'since when its lease could be claimed; null: the lease stays when it completes, as its queue says or its idempotency key wants it';
-
-COMMENT ON COLUMN hwqueue.claim.is_awaited IS 'a session listens for the end of the lease (await_leases)';
-
-COMMENT ON COLUMN hwqueue.claim.is_step IS 'not null: the settlement continues a run (lease.run_id); false: of an item of a map; null: no run waits for this lease';
-
-COMMENT ON COLUMN hwqueue.claim.gang_id IS 'as in lease';
-
-COMMENT ON COLUMN hwqueue.claim.is_reserved IS 'its node has not fetched it yet; null: it has, as every claim that a node has asked for';
 
 CREATE FUNCTION hwqueue.claimed_story(p_claim hwqueue.claim, p_lease hwqueue.lease, p_now timestamp with time zone, p_shard integer, OUT headline text, OUT code text) RETURNS record
     LANGUAGE plpgsql STABLE;
@@ -1870,7 +1881,7 @@ CREATE FUNCTION hwqueue.count_attempt(p_webhook hwqueue.webhook, p_state text, p
 CREATE FUNCTION hwqueue.count_by_node(p_class hwqueue.placement_class, p_term integer, p_recounts jsonb, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(node_id uuid, leases bigint)
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.count_fact(p_term_id bigint, p_value text, p_self boolean, p_use text, p_recount jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
+CREATE FUNCTION hwqueue.count_fact(p_term_id bigint, p_value text, p_self boolean, p_use text, p_recount jsonb, p_own integer, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.count_items(p_run uuid, p_step integer, p_kind text, p_own text, p_shard integer) RETURNS TABLE(items integer, items_done integer, items_failed integer)
@@ -1922,6 +1933,9 @@ CREATE FUNCTION hwqueue.count_work(p_run uuid, p_opened integer, p_closed intege
 CREATE FUNCTION hwqueue.count_wrong_marks(p_shard integer) RETURNS bigint
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.counted_by(p_deltas jsonb, p_term_id bigint) RETURNS integer
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
 CREATE FUNCTION hwqueue.counted_terms(p_touched hwqueue.touched_term[]) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
@@ -1948,10 +1962,13 @@ CREATE FUNCTION hwqueue.current_actor() RETURNS text
 CREATE FUNCTION hwqueue.current_generation(p_shard integer) RETURNS bigint
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.date_broken(p_broken jsonb, p_before jsonb, p_now timestamp with time zone) RETURNS jsonb
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.date_taints(p_taints jsonb, p_before jsonb, p_now timestamp with time zone) RETURNS jsonb
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.decide_class(p_class_id bigint, p_lease uuid, p_eligible_at timestamp with time zone, p_tier smallint, p_rank bigint, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT reason text, OUT term_deltas jsonb, OUT tier smallint, OUT rank bigint, OUT since timestamp with time zone, OUT only_lease uuid, OUT is_named boolean) RETURNS record
+CREATE FUNCTION hwqueue.decide_class(p_class_id bigint, p_lease uuid, p_eligible_at timestamp with time zone, p_tier smallint, p_rank bigint, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT reason text, OUT term_deltas jsonb, OUT tier smallint, OUT rank bigint, OUT since timestamp with time zone, OUT only_lease uuid, OUT is_named boolean, OUT is_lasting boolean) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.default_options() RETURNS text[]
@@ -2315,6 +2332,9 @@ CREATE FUNCTION hwqueue.finish_run(p_run uuid, p_failed integer, p_now timestamp
 CREATE FUNCTION hwqueue.first_between(p_queue_id integer, p_from_tier smallint, p_from_rank bigint, p_to_tier integer, p_to_rank bigint, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint) RETURNS record
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.first_broken(p_class hwqueue.placement_class, p_broken jsonb, p_shard integer, OUT stop_at timestamp with time zone, OUT detail text) RETURNS record
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.first_class_head(p_classes bigint[], p_scores double precision[], p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_starts, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT head_position bigint, OUT class_id bigint, OUT score double precision) RETURNS record
     LANGUAGE plpgsql STABLE;
 
@@ -2629,6 +2649,9 @@ CREATE FUNCTION hwqueue.is_binding(p_value jsonb) RETURNS boolean
 CREATE FUNCTION hwqueue.is_cache_valid(p_fit hwqueue.class_nodes, p_open bit varying) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
+CREATE FUNCTION hwqueue.is_forgotten(p_lease uuid, p_shard integer) RETURNS boolean
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.is_head_blocked(p_queue_id integer, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql;
 
@@ -2648,6 +2671,9 @@ CREATE FUNCTION hwqueue.is_known_node(p_node uuid, p_shard integer) RETURNS bool
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.is_label_text(p_value jsonb) RETURNS boolean
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.is_lasting(p_class hwqueue.placement_class) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.is_live(p_node hwqueue.node, p_state hwqueue.node_state, p_now timestamp with time zone) RETURNS boolean
@@ -2838,6 +2864,9 @@ CREATE FUNCTION hwqueue.last_drawn_position() RETURNS bigint
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.last_fetched_at(p_gang uuid, p_shard integer) RETURNS timestamp with time zone
+    LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.lasting_facts(p_class hwqueue.placement_class, p_claim hwqueue.claim, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE sql STABLE;
 
 CREATE TABLE hwqueue.prune_cursor (
@@ -3391,6 +3420,9 @@ CREATE FUNCTION hwqueue.normalise_isolation(p_isolation jsonb, p_field text) RET
 CREATE FUNCTION hwqueue.normalise_label_expr(p_expr jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
+CREATE FUNCTION hwqueue.normalise_lasting_expr(p_expr jsonb, p_field text, p_depth integer, p_preferred boolean) RETURNS jsonb
+    LANGUAGE plpgsql STABLE;
+
 CREATE FUNCTION hwqueue.normalise_lease_expr(p_expr jsonb, p_kind text, p_field text) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
@@ -3466,6 +3498,9 @@ CREATE FUNCTION hwqueue.note_gang(p_gang hwqueue.gang, p_state text, p_shard int
 CREATE FUNCTION hwqueue.note_generation(p_from bigint, p_to bigint, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.note_lasting(p_lease uuid, p_claim_no integer, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.note_leases(p_code text, p_leases uuid[], p_message text, p_shard integer, p_detail jsonb DEFAULT NULL::jsonb, p_node uuid DEFAULT NULL::uuid) RETURNS void
     LANGUAGE plpgsql
     SET plan_cache_mode TO 'force_generic_plan'
@@ -3490,6 +3525,9 @@ CREATE FUNCTION hwqueue.note_served(p_node uuid, p_spec jsonb, p_shard integer) 
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.note_server(p_timeline integer, p_shard integer) RETURNS bigint
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.note_taken(p_entry hwqueue.ready, p_is_named boolean, p_is_lasting boolean, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.nothing_is_stopping(p_now timestamp with time zone, p_shard integer) RETURNS boolean
@@ -4000,6 +4038,9 @@ CREATE FUNCTION hwqueue.reap_gangs(p_limit integer, p_budget interval, p_now tim
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
+CREATE FUNCTION hwqueue.reap_lasting(p_after uuid, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS uuid
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.reap_positions(p_sweeps boolean, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
@@ -4021,13 +4062,16 @@ CREATE FUNCTION hwqueue.rebind_classes(p_class_ids bigint[], p_waits boolean, p_
 CREATE FUNCTION hwqueue.recent_due_scan(p_queues text[], p_now timestamp with time zone, p_shard integer) RETURNS text
     LANGUAGE sql STABLE;
 
+CREATE FUNCTION hwqueue.recheck_claims(p_node uuid, p_leases uuid[], p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.recount(p_run hwqueue.run, p_shard integer) RETURNS TABLE(step_no integer, parent_count integer, is_any boolean, is_final boolean, is_decided boolean, arrived integer, unmet integer, failed integer, skipped integer)
     LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.recount_claims(p_node uuid, p_class_id bigint, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.recount_node(p_node hwqueue.node, p_epoch bigint, p_now timestamp with time zone, p_forget boolean, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.recount_node(p_node hwqueue.node, p_epoch bigint, p_now timestamp with time zone, p_forget boolean, p_shard integer) RETURNS uuid[]
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.recount_term(p_spec jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
@@ -4201,6 +4245,9 @@ CREATE FUNCTION hwqueue.require_domain(p_domain jsonb, p_field text) RETURNS tex
 
 CREATE FUNCTION hwqueue.require_read_committed() RETURNS void
     LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.requirement_text(p_expr jsonb, p_shard integer) RETURNS text
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.reserve_keys(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.spawn_request[]
     LANGUAGE plpgsql;
@@ -4469,7 +4516,7 @@ CREATE FUNCTION hwqueue.set_service_policy(p_service uuid, p_policy jsonb, p_sha
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.set_taint_stops(p_node hwqueue.node, p_leases uuid[], p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.set_stops(p_node hwqueue.node, p_leases uuid[], p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.set_task(p_task text, p_defaults jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS jsonb
@@ -4704,6 +4751,9 @@ CREATE FUNCTION hwqueue.stop_members(p_gang hwqueue.gang, p_now timestamp with t
 CREATE FUNCTION hwqueue.stop_run(p_run hwqueue.run, p_limit integer, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.stop_verdict(p_reason text) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
 CREATE FUNCTION hwqueue.stop_webhook(p_webhook hwqueue.webhook, p_reason text) RETURNS void
     LANGUAGE plpgsql;
 
@@ -4923,7 +4973,7 @@ CREATE FUNCTION hwqueue.term_anchors(p_spec jsonb) RETURNS text[]
 CREATE FUNCTION hwqueue.term_domain(p_spec jsonb, p_shard integer) RETURNS text
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.term_facts(p_class hwqueue.placement_class, p_node hwqueue.node, p_recount jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
+CREATE FUNCTION hwqueue.term_facts(p_class hwqueue.placement_class, p_node hwqueue.node, p_recount jsonb, p_now timestamp with time zone, p_shard integer, p_own jsonb DEFAULT NULL::jsonb) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.term_failures(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(turn integer, part bigint, node_ids uuid[], stage text, code text, permanent boolean, message text, predicate jsonb)
@@ -4991,6 +5041,9 @@ CREATE FUNCTION hwqueue.try_place(p_gang hwqueue.gang, p_entries hwqueue.schedul
 
 CREATE FUNCTION hwqueue.try_score_groups(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_node hwqueue.node, p_from hwqueue.scan_starts, p_before hwqueue.later_class, p_limit integer, p_window integer, p_probe integer, OUT ctids tid[], OUT score double precision, OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) RETURNS record
     LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.unchecked_claims(p_shard integer) RETURNS TABLE(lease_id uuid, detail jsonb)
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer DEFAULT 0) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
@@ -5977,6 +6030,20 @@ CREATE VIEW hwqueue.pending_reasons AS
    FROM (hwqueue.shard s
      CROSS JOIN LATERAL hwqueue.pending_reasons(p_limit => NULL::integer, p_shard => s.shard_id) r(shard_id, class_id, queue, tenant, service_id, task_name, words, resources, pending, oldest_at, code, permanent, message, nodes_matching, nodes_free, nodes_near));
 
+CREATE TABLE hwqueue.placement_check (
+    shard_id integer NOT NULL,
+    lease_id uuid NOT NULL,
+    claim_no integer NOT NULL,
+    broken jsonb DEFAULT '[]'::jsonb NOT NULL
+)
+WITH (autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0.05');
+
+COMMENT ON TABLE hwqueue.placement_check IS 'a claim with requirements that must hold as long as it runs: reap checks them';
+
+COMMENT ON COLUMN hwqueue.placement_check.claim_no IS 'the lower 40 bits of its claim token';
+
+COMMENT ON COLUMN hwqueue.placement_check.broken IS 'those that do not hold: [{"at": place in placement_class.required, from 0, "code", "since"}]';
+
 ALTER TABLE hwqueue.placement_class ALTER COLUMN class_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME hwqueue.placement_class_class_id_seq
     START WITH 1
@@ -6487,6 +6554,9 @@ ALTER TABLE ONLY hwqueue.node_state
 
 ALTER TABLE ONLY hwqueue.outcome
     ADD CONSTRAINT outcome_pkey PRIMARY KEY (lease_id, shard_id);
+
+ALTER TABLE ONLY hwqueue.placement_check
+    ADD CONSTRAINT placement_check_pkey PRIMARY KEY (shard_id, lease_id, claim_no);
 
 ALTER TABLE ONLY hwqueue.placement_class
     ADD CONSTRAINT placement_class_pkey PRIMARY KEY (shard_id, class_id);
@@ -7392,6 +7462,8 @@ REVOKE ALL ON FUNCTION hwqueue.broken_maps(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_nested(p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.broken_requirements(p_class hwqueue.placement_class, p_claim hwqueue.claim, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.broken_runs(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_terms(p_shard integer) FROM PUBLIC;
@@ -7587,6 +7659,8 @@ GRANT ALL ON FUNCTION hwqueue.claim_hint(p_queues text[], p_node uuid, p_shard i
 
 REVOKE ALL ON FUNCTION hwqueue.claim_holders(p_leases uuid[], p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.claim_no(p_token bigint) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch bigint, p_qty integer, p_tasks text[], p_claim_timeout interval, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch bigint, p_qty integer, p_tasks text[], p_claim_timeout interval, p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch bigint, p_qty integer, p_tasks text[], p_claim_timeout interval, p_shard integer) TO hwqueue_admin;
@@ -7689,7 +7763,7 @@ REVOKE ALL ON FUNCTION hwqueue.count_attempt(p_webhook hwqueue.webhook, p_state 
 
 REVOKE ALL ON FUNCTION hwqueue.count_by_node(p_class hwqueue.placement_class, p_term integer, p_recounts jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.count_fact(p_term_id bigint, p_value text, p_self boolean, p_use text, p_recount jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.count_fact(p_term_id bigint, p_value text, p_self boolean, p_use text, p_recount jsonb, p_own integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.count_items(p_run uuid, p_step integer, p_kind text, p_own text, p_shard integer) FROM PUBLIC;
 
@@ -7709,6 +7783,8 @@ REVOKE ALL ON FUNCTION hwqueue.count_work(p_run uuid, p_opened integer, p_closed
 
 REVOKE ALL ON FUNCTION hwqueue.count_wrong_marks(p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.counted_by(p_deltas jsonb, p_term_id bigint) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.counted_terms(p_touched hwqueue.touched_term[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.counts_of(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer) FROM PUBLIC;
@@ -7727,9 +7803,11 @@ REVOKE ALL ON FUNCTION hwqueue.current_actor() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.current_generation(p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.date_broken(p_broken jsonb, p_before jsonb, p_now timestamp with time zone) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.date_taints(p_taints jsonb, p_before jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.decide_class(p_class_id bigint, p_lease uuid, p_eligible_at timestamp with time zone, p_tier smallint, p_rank bigint, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT reason text, OUT term_deltas jsonb, OUT tier smallint, OUT rank bigint, OUT since timestamp with time zone, OUT only_lease uuid, OUT is_named boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.decide_class(p_class_id bigint, p_lease uuid, p_eligible_at timestamp with time zone, p_tier smallint, p_rank bigint, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT reason text, OUT term_deltas jsonb, OUT tier smallint, OUT rank bigint, OUT since timestamp with time zone, OUT only_lease uuid, OUT is_named boolean, OUT is_lasting boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.default_options() FROM PUBLIC;
 
@@ -7935,6 +8013,8 @@ REVOKE ALL ON FUNCTION hwqueue.finish_run(p_run uuid, p_failed integer, p_now ti
 
 REVOKE ALL ON FUNCTION hwqueue.first_between(p_queue_id integer, p_from_tier smallint, p_from_rank bigint, p_to_tier integer, p_to_rank bigint, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.first_broken(p_class hwqueue.placement_class, p_broken jsonb, p_shard integer, OUT stop_at timestamp with time zone, OUT detail text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.first_class_head(p_classes bigint[], p_scores double precision[], p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_starts, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT head_position bigint, OUT class_id bigint, OUT score double precision) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.first_epoch(p_shard integer) FROM PUBLIC;
@@ -8129,6 +8209,8 @@ REVOKE ALL ON FUNCTION hwqueue.is_binding(p_value jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_cache_valid(p_fit hwqueue.class_nodes, p_open bit varying) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.is_forgotten(p_lease uuid, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.is_head_blocked(p_queue_id integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_head_dense(p_from hwqueue.scan_starts, p_window integer, p_shard integer) FROM PUBLIC;
@@ -8142,6 +8224,8 @@ REVOKE ALL ON FUNCTION hwqueue.is_kept_by_operators(p_node hwqueue.node) FROM PU
 REVOKE ALL ON FUNCTION hwqueue.is_known_node(p_node uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_label_text(p_value jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.is_lasting(p_class hwqueue.placement_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_live(p_node hwqueue.node, p_state hwqueue.node_state, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -8266,6 +8350,8 @@ REVOKE ALL ON FUNCTION hwqueue.lacking_custom(p_needed jsonb, p_free jsonb) FROM
 REVOKE ALL ON FUNCTION hwqueue.last_drawn_position() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.last_fetched_at(p_gang uuid, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.lasting_facts(p_class hwqueue.placement_class, p_claim hwqueue.claim, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lead_prune(p_unless_within interval, p_now timestamp with time zone, p_shard integer, OUT goes boolean, OUT prune_cursor hwqueue.prune_cursor) FROM PUBLIC;
 
@@ -8585,6 +8671,8 @@ REVOKE ALL ON FUNCTION hwqueue.normalise_isolation(p_isolation jsonb, p_field te
 
 REVOKE ALL ON FUNCTION hwqueue.normalise_label_expr(p_expr jsonb, p_field text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.normalise_lasting_expr(p_expr jsonb, p_field text, p_depth integer, p_preferred boolean) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.normalise_lease_expr(p_expr jsonb, p_kind text, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.normalise_placement(p_placement jsonb, p_field text) FROM PUBLIC;
@@ -8635,6 +8723,8 @@ REVOKE ALL ON FUNCTION hwqueue.note_gang(p_gang hwqueue.gang, p_state text, p_sh
 
 REVOKE ALL ON FUNCTION hwqueue.note_generation(p_from bigint, p_to bigint, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.note_lasting(p_lease uuid, p_claim_no integer, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.note_leases(p_code text, p_leases uuid[], p_message text, p_shard integer, p_detail jsonb, p_node uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_policy(p_code text, p_of text, p_from jsonb, p_to jsonb, p_queue text, p_shard integer) FROM PUBLIC;
@@ -8646,6 +8736,8 @@ REVOKE ALL ON FUNCTION hwqueue.note_selected(p_class_ids bigint[], p_shard integ
 REVOKE ALL ON FUNCTION hwqueue.note_served(p_node uuid, p_spec jsonb, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_server(p_timeline integer, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.note_taken(p_entry hwqueue.ready, p_is_named boolean, p_is_lasting boolean, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.nothing_is_stopping(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -8969,6 +9061,8 @@ REVOKE ALL ON FUNCTION hwqueue.reap_fleets(p_after bigint, p_limit integer, p_ag
 
 REVOKE ALL ON FUNCTION hwqueue.reap_gangs(p_limit integer, p_budget interval, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.reap_lasting(p_after uuid, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.reap_positions(p_sweeps boolean, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reap_scheduled(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -8982,6 +9076,8 @@ REVOKE ALL ON FUNCTION hwqueue.reason_message(p_code text, p_predicate jsonb, p_
 REVOKE ALL ON FUNCTION hwqueue.rebind_classes(p_class_ids bigint[], p_waits boolean, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.recent_due_scan(p_queues text[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.recheck_claims(p_node uuid, p_leases uuid[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.recount(p_run hwqueue.run, p_shard integer) FROM PUBLIC;
 
@@ -9104,6 +9200,8 @@ REVOKE ALL ON FUNCTION hwqueue.require_claim(p_lease uuid, p_token bigint, p_sha
 REVOKE ALL ON FUNCTION hwqueue.require_domain(p_domain jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.require_read_committed() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.requirement_text(p_expr jsonb, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reserve_keys(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -9258,7 +9356,7 @@ REVOKE ALL ON FUNCTION hwqueue.set_service_policy(p_service uuid, p_policy jsonb
 GRANT ALL ON FUNCTION hwqueue.set_service_policy(p_service uuid, p_policy jsonb, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.set_service_policy(p_service uuid, p_policy jsonb, p_shard integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.set_taint_stops(p_node hwqueue.node, p_leases uuid[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.set_stops(p_node hwqueue.node, p_leases uuid[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.set_task(p_task text, p_defaults jsonb, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.set_task(p_task text, p_defaults jsonb, p_shard integer) TO hwqueue_operator;
@@ -9422,6 +9520,8 @@ REVOKE ALL ON FUNCTION hwqueue.stop_members(p_gang hwqueue.gang, p_now timestamp
 
 REVOKE ALL ON FUNCTION hwqueue.stop_run(p_run hwqueue.run, p_limit integer, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.stop_verdict(p_reason text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.stop_webhook(p_webhook hwqueue.webhook, p_reason text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.stopping_by_place(p_term_id bigint, p_dead uuid[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -9546,7 +9646,7 @@ REVOKE ALL ON FUNCTION hwqueue.term_anchors(p_spec jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.term_domain(p_spec jsonb, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.term_facts(p_class hwqueue.placement_class, p_node hwqueue.node, p_recount jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.term_facts(p_class hwqueue.placement_class, p_node hwqueue.node, p_recount jsonb, p_now timestamp with time zone, p_shard integer, p_own jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.term_failures(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -9593,6 +9693,8 @@ REVOKE ALL ON FUNCTION hwqueue.try_gang(p_gang hwqueue.gang, p_now timestamp wit
 REVOKE ALL ON FUNCTION hwqueue.try_place(p_gang hwqueue.gang, p_entries hwqueue.scheduled[], p_node_ids uuid[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.try_score_groups(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_node hwqueue.node, p_from hwqueue.scan_starts, p_before hwqueue.later_class, p_limit integer, p_window integer, p_probe integer, OUT ctids tid[], OUT score double precision, OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.unchecked_claims(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer) TO hwqueue_operator;

@@ -89,7 +89,7 @@ returns table (lease_id uuid, verdict text, expires_at timestamptz, shard_id int
 language sql stable
 as $$
   select distinct b.lease_id,
-         case when c.stop_requested_at <= p_now then c.stop_reason
+         case when c.stop_requested_at <= p_now then hwqueue.stop_verdict(c.stop_reason)
               when c.lease_id is not null then 'ok'
               when hwqueue.lease_state(b.lease_id, p_shard) = 'cancelled' then 'cancelled'
               when exists (
@@ -104,6 +104,12 @@ as $$
       and c.node_id = p_node
   where c.lease_id is null or c.lease_id <> all (p_held)
 $$;
+
+-- Returns what a worker is told of a claim that is to stop: cancelled, or preempted for every other reason.
+-- So workers of all languages know what to do, whatever reasons there will be.
+create or replace function hwqueue.stop_verdict(p_reason text) returns text
+language sql immutable parallel safe
+as $$ select case when p_reason = 'cancelled' then 'cancelled' else 'preempted' end $$;
 
 -- Holds a claim of the caller's until the transaction ends: for key share, which several sessions may, or,
 -- if the row is to be written, for no key update. Waits up to five seconds (or lock_timeout) for a session

@@ -171,6 +171,9 @@ begin
       perform hwqueue.wake_classes_of_lease(p_entry.lease_id, p_shard);
     end if;
   end if;
+  if hwqueue.is_lasting(v_class) then
+    perform hwqueue.note_lasting(p_entry.lease_id, p_entry.claim_count + 1, p_shard);
+  end if;
   if v_state.has_limits then
     v_taken := hwqueue.allocate_for_class(p_entry.class_id, v_node, p_shard, v_load);
     perform hwqueue.write_load(v_taken.p_load);
