@@ -17,6 +17,8 @@ comment on column hwqueue.placement_check.broken is
 alter table hwqueue.reap_cursor
   add column checked_lease uuid not null default '00000000-0000-0000-0000-000000000000';
 comment on column hwqueue.reap_cursor.checked_lease is 'where checks of placement_check go on';
+comment on column hwqueue.claim.stop_requested_at is
+  'when the worker is asked to stop; in the future while a taint is tolerated for a time, or a grace runs';
 comment on column hwqueue.claim.stop_reason is
   'cancelled; preempted: its node is drained or tainted, or not trusted any more, or its gang does not run'
   ' as a whole; placement_broken: a requirement during execution does not hold any more';
