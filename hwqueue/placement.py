@@ -6,6 +6,7 @@
     .prefer(label("zone") == "a", weight=50)
     .strength(20)
     .require(leases(selector(app="web"), domain="rack", away=True))
+    .require(trust("acme.prod"), during="execution", grace=timedelta(minutes=1))
     .tolerate("dedicated", value="batch")
     .spread("label:zone", max_skew=1, select=selector(app="web"))
     .resources(cpu_milli=4000, memory_mib=8192, gpu=2)
@@ -20,6 +21,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -284,9 +286,21 @@ class Placement:
     _isolation: tuple[tuple[str, str], ...] = ()
     _strength: int | None = None
 
-    def require(self, *expressions: Expr | Mapping[str, Any]) -> Placement:
-        """Add conditions that must all hold."""
-        added = (_canonical(_expression(part)) for part in expressions)
+    def require(
+        self,
+        *expressions: Expr | Mapping[str, Any],
+        during: str | None = None,
+        grace: timedelta | None = None,
+    ) -> Placement:
+        """Add conditions that must all hold.
+
+        during: `scheduling`: when the lease is claimed; `execution`: as long as it runs, too, else
+        its worker is asked to stop (stop reason `placement_broken`) and it waits for another node;
+        None: `scheduling`. grace: how long it may go on while a condition does not hold, with
+        `execution` only; None: not at all.
+        """
+        when = _given(during=during, grace=_seconds(grace))
+        added = (_canonical(_expression(part) | when) for part in expressions)
         return replace(self, _require=(*self._require, *added))
 
     def prefer(self, *when: Expr | Mapping[str, Any], weight: int = 100) -> Placement:
@@ -442,6 +456,16 @@ def _elsewhere(
     looked_at: dict[str, Any], domain: str | None, away: bool, unknown: str | None
 ) -> Expr:
     return Expr.of(**looked_at, **_given(domain=domain, away=away or None, unknown=unknown))
+
+
+def _seconds(span: timedelta | None) -> int | float | None:
+    """The span in seconds, whole ones as int: the same placement is the same text."""
+    if span is None:
+        return None
+    if not isinstance(span, timedelta):
+        raise TypeError(f"grace must be a timedelta, such as timedelta(seconds=5), not {span!r}")
+    seconds = span.total_seconds()
+    return int(seconds) if seconds.is_integer() else seconds
 
 
 def _given(**members: Any) -> dict[str, Any]:

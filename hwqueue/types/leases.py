@@ -255,8 +255,9 @@ class LeaseSummary:
     """A lease without its payload.
 
     claim_token, node_id and expires_at are those of the running claim; stop_reason says why it was
-    asked to stop, or will be when a taint is tolerated no longer. attempt: how many have been used
-    up, the running one included.
+    asked to stop, or will be when a taint is tolerated no longer or a grace is over: `cancelled`,
+    `preempted` or `placement_broken`. attempt: how many have been used up, the running one
+    included.
     """
 
     lease_id: UUID

@@ -400,8 +400,8 @@ begin
         then least(p_extend, c.claim_timeout)
                                                          else coalesce(p_extend, c.claim_timeout) end)
     where c.shard_id = p_shard and c.lease_id = any (v_held)
-    returning c.lease_id, case when c.stop_requested_at <= v_now then hwqueue.stop_verdict(c.stop_reason)
-      else 'ok' end,
+    returning c.lease_id,
+      case when c.stop_requested_at <= v_now then hwqueue.stop_verdict(c.stop_reason) else 'ok' end,
       c.expires_at, p_shard, c.claim_token;
   if cardinality(v_held) < cardinality(v_leases) then
     return query select * from hwqueue.heartbeat_others(p_node, v_leases, v_tokens, v_held, v_now, p_shard);

@@ -399,6 +399,9 @@ begin
       then greatest(v_lease.available_at, v_lease.created_at) end);
   perform hwqueue.add_counts(v_deltas, 1, p_shard), hwqueue.wake_classes_of_lease(v_lease.lease_id, p_shard),
     hwqueue.refresh_node_state(p_node, p_shard);
+  if hwqueue.is_lasting(v_class) then
+    perform hwqueue.note_lasting(v_lease.lease_id, v_entry.claim_count + 1, p_shard);
+  end if;
   perform hwqueue.note_leases('lease_adopted', array[v_lease.lease_id],
       format('adopted on node %s', v_node.name), p_shard,
     jsonb_build_object('claim_token', v_token), p_node);

@@ -14,10 +14,12 @@
 -- epoch. Another one raises it, fences the older instance and ends its claims at once (one attempt
 -- used), unless keep_claims is true. The next claim judges changed labels. Taints in the spec are the
 -- node's own, and replace those it had; a new one with no_execute applies to running leases, as in
--- taint_node. The node belongs to the login that registers it first: only its members may register over
--- it. Attestations are suspended when another instance registers, or the first login after a
--- deregistration. Locks: its profile, for key share; node_state; the claims by lease_id; its name.
--- Raises: QHA01, QHN02 name in use, QHN04 another login's, QHN06 busy, QHA02. Idempotent.
+-- taint_node. Running leases with a requirement during execution that the node does not meet any more
+-- are asked to stop, at once or after its grace. The node belongs to the login that registers it first:
+-- only its members may register over it. Attestations are suspended when another instance registers, or
+-- the first login after a deregistration. Locks: its profile, for key share; node_state; the claims by
+-- lease_id; its name. Raises: QHA01, QHN02 name in use, QHN04 another login's, QHN06 busy, QHA02.
+-- Idempotent.
 create or replace function hwqueue.register_node(p_node uuid, p_spec jsonb,
   p_shard int default 0) returns bigint
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -31,6 +33,7 @@ declare
   v_known boolean;
   v_locked record;
   v_ended int := 0;
+  v_lasting uuid[];
   v_now timestamptz;
 begin
   perform hwqueue.require_read_committed(), hwqueue.check_shard(p_shard);
@@ -70,11 +73,14 @@ begin
   if v_epoch > 1 and not v_keep then
     v_ended := hwqueue.end_older_claims(p_node, v_epoch, v_now, p_shard);
   end if;
-  perform hwqueue.recount_node(v_node, v_epoch, v_now,
+  v_lasting := hwqueue.recount_node(v_node, v_epoch, v_now,
     (v_old.profile_id, v_old.resources, v_old.gpu_ids, v_old.gpu_parents)
       is distinct from (v_node.profile_id, v_node.resources, v_node.gpu_ids, v_node.gpu_parents), p_shard);
   if hwqueue.has_no_execute(v_old) or hwqueue.has_no_execute(v_node) then
-    perform hwqueue.set_taint_stops(v_node, hwqueue.lock_claims(p_node, p_shard), v_now, p_shard);
+    perform hwqueue.set_stops(v_node, hwqueue.lock_claims(p_node, p_shard), v_now, p_shard);
+  end if;
+  if v_lasting is not null then
+    perform hwqueue.recheck_claims(p_node, v_lasting, v_now, p_shard);
   end if;
   perform hwqueue.refresh_node_state(p_node, p_shard);
   perform hwqueue.note_registration(v_node, v_old, v_epoch, v_ended, p_shard);

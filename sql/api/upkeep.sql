@@ -14,10 +14,11 @@
 -- any time.
 --
 -- It ends expired claims, makes due leases pending, and fails leases past their deadline. It asks claims
--- to stop that have to leave a tainted node or whose queue was dropped. It does what settlements of steps
--- had to leave (advance_workflows), and lets runs fail past their deadline. It reserves room for gangs that
--- wait. It also publishes affinity terms, counts what ended for the statistics, computes which nodes suit a
--- class, judges new classes ahead of claims, and reports silent nodes and classes that no node may run.
+-- to stop that have to leave a tainted node, whose queue was dropped, or whose requirement during execution
+-- does not hold any more. It does what settlements of steps had to leave (advance_workflows), and lets runs
+-- fail past their deadline. It reserves room for gangs that wait. It also publishes affinity terms, counts
+-- what ended for the statistics, computes which nodes suit a class, judges new classes ahead of claims, and
+-- reports silent nodes and classes that no node may run.
 --
 -- Every part takes at most p_limit rows and skips what other sessions have locked. Judging and ending
 -- claims, which may take long, stop after one second or a quarter of statement_timeout, so that the work
@@ -138,8 +139,8 @@ $$;
 --
 -- Rules: one_entry, node_load, capacity, term_count, away, max_per_domain, claim_login, run_work, run_join,
 -- run_items, run_stuck, run_over, run_nested, step_lease, step_due, step_nested, wait_signal, gang_entry,
--- gang_members, gang_reserved, gang_earmark. detail names what is broken, what was found and what was
--- expected.
+-- gang_members, gang_reserved, gang_earmark, placement_check. detail names what is broken, what was found
+-- and what was expected.
 --
 -- It reads everything, and is for operators and tests. It runs several statements, so call it in a
 -- repeatable read transaction while others work. Adopted leases, and nodes that were registered with
@@ -165,6 +166,7 @@ begin
   return query select v.rule, v.lease_id::text, v.detail from hwqueue.broken_checkpoints(p_shard) v;
   return query select v.rule, v.subject::text, v.detail from hwqueue.broken_gangs(p_shard) v;
   return query select v.rule, v.subject::text, v.detail from hwqueue.broken_earmarks(p_shard) v;
+  return query select 'placement_check', v.lease_id::text, v.detail from hwqueue.unchecked_claims(p_shard) v;
 end
 $$;
 

@@ -331,8 +331,8 @@ begin
           v_positions[v_first], v_positions[v_last], v_verdict.since, v_verdict.only_lease);
         if v_taken.place is not null then
           term_deltas := hwqueue.add_counts(v_verdict.term_deltas, 1, v_shard);
-          if v_verdict.is_named then
-            perform hwqueue.wake_classes_of_lease((v_taken.entry).lease_id, v_shard);
+          if v_verdict.is_named or v_verdict.is_lasting then
+            perform hwqueue.note_taken(v_taken.entry, v_verdict.is_named, v_verdict.is_lasting, v_shard);
           end if;
           ctids := array[v_taken.place];
           entry := v_taken.entry;
@@ -350,6 +350,23 @@ begin
     end if;
     v_first := v_last + 1;
   end loop;
+end
+$$;
+
+-- Does what others need to know of a lease that starts: classes that wait for it are woken (p_is_named), and
+-- reap checks its lasting requirements (p_is_lasting).
+-- Locks: class rows, skip locked. Not idempotent.
+create or replace function hwqueue.note_taken(p_entry hwqueue.ready, p_is_named boolean,
+  p_is_lasting boolean, p_shard int) returns void
+language plpgsql volatile
+as $$
+begin
+  if p_is_named then
+    perform hwqueue.wake_classes_of_lease(p_entry.lease_id, p_shard);
+  end if;
+  if p_is_lasting then
+    perform hwqueue.note_lasting(p_entry.lease_id, p_entry.claim_count + 1, p_shard);
+  end if;
 end
 $$;
 

@@ -81,12 +81,6 @@ begin
 end
 $$;
 
--- The verdict of a heartbeat on a claim that is asked to stop, by why it is. Workers know two: one that ran
--- too long is preempted for them, and its release fails the attempt.
-create or replace function hwqueue.stop_verdict(p_reason text) returns text
-language sql immutable parallel safe
-as $$ select case p_reason when 'run_time_exceeded' then 'preempted' else p_reason end $$;
-
 -- The verdicts on the claims of a heartbeat that were not extended: another session holds them, or they
 -- are gone.
 create or replace function hwqueue.heartbeat_others(p_node uuid, p_leases uuid[], p_tokens bigint[],
@@ -110,6 +104,12 @@ as $$
       and c.node_id = p_node
   where c.lease_id is null or c.lease_id <> all (p_held)
 $$;
+
+-- Returns what a worker is told of a claim that is to stop: cancelled, or preempted for every other reason.
+-- So workers of all languages know what to do, whatever reasons there will be.
+create or replace function hwqueue.stop_verdict(p_reason text) returns text
+language sql immutable parallel safe
+as $$ select case when p_reason = 'cancelled' then 'cancelled' else 'preempted' end $$;
 
 -- Holds a claim of the caller's until the transaction ends: for key share, which several sessions may, or,
 -- if the row is to be written, for no key update. Waits up to five seconds (or lock_timeout) for a session

@@ -164,6 +164,11 @@ begin
 end
 $$;
 
+-- Whether a class has lasting requirements: they must hold as long as its leases run.
+create or replace function hwqueue.is_lasting(p_class hwqueue.placement_class) returns boolean
+language sql immutable parallel safe
+as $$ select p_class.required @> '[{"during": "execution"}]' $$;
+
 -- Returns the anchors of a class.
 create or replace function hwqueue.class_anchors(p_required jsonb) returns text[]
 language plpgsql immutable parallel safe

@@ -45,7 +45,7 @@ begin
         p_terms := v_bound.p_terms;
         v_branches := v_branches || jsonb_build_array(v_bound.exprs);
       end loop;
-      v_expr := jsonb_build_object('any', v_branches);
+      v_expr := v_expr || jsonb_build_object('any', v_branches);
     elsif v_expr ?| array['leases', 'service', 'lease'] then
       v_items := case
         when v_expr ? 'lease' then jsonb_build_array(jsonb_build_object('lease', v_expr -> 'lease'))
@@ -148,7 +148,7 @@ as $$
       case when r.exprs = '[]' then '{}' else jsonb_build_object('require', r.exprs) end
       || case when d.domains = '[]' then '{}' else jsonb_build_object('domains', d.domains) end end
   from (
-    select coalesce(jsonb_agg(e.value order by e.ordinality), '[]') as exprs
+    select coalesce(jsonb_agg(e.value - array['during', 'grace'] order by e.ordinality), '[]') as exprs
     from jsonb_array_elements(p_class.placement -> 'require') with ordinality e
     where p_spread #>> '{count_nodes,affinity}' is distinct from 'ignore'
       and not e.value ?| array['leases', 'service', 'lease']

@@ -126,7 +126,15 @@ begin
 end
 $$;
 
--- The same for a claim of a class on a node.
+-- How many leases a claim with these deltas has added to a term's counter: 1 or none.
+create or replace function hwqueue.counted_by(p_deltas jsonb, p_term_id bigint) returns int
+language sql immutable parallel safe
+as $$
+  select coalesce(sum((d.value ->> 'n')::int), 0)::int from jsonb_array_elements(p_deltas) d
+  where (d.value ->> 't')::bigint = p_term_id
+$$;
+
+-- What counted_terms returns, for a claim of a class on a node.
 create or replace function hwqueue.counts_of(p_class hwqueue.placement_class, p_lease uuid,
   p_node hwqueue.node, p_shard int) returns jsonb
 language sql stable

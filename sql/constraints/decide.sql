@@ -30,13 +30,13 @@
 -- since: take only entries that have been claimable since then; null: any.
 -- only_lease: take the entry of this lease; null: of any.
 -- term_deltas: what the claim adds to the counters.
--- is_named: a term names a lease of the class.
+-- is_named: a term names a lease of the class. is_lasting: as the function of that name.
 -- Locks: the caller holds node_state; lock stripes, skip locked. The stripes of a class that may not run
 -- stay locked until the transaction ends, and other claims skip what needs them.
 create or replace function hwqueue.decide_class(p_class_id bigint, p_lease uuid, p_eligible_at timestamptz,
   p_tier smallint, p_rank bigint, p_node hwqueue.node, p_now timestamptz, p_shard int,
   out reason text, out term_deltas jsonb, out tier smallint, out rank bigint, out since timestamptz,
-  out only_lease uuid, out is_named boolean)
+  out only_lease uuid, out is_named boolean, out is_lasting boolean)
 language plpgsql volatile
 as $$
 declare
@@ -67,6 +67,7 @@ begin
   reason := v_entered.reason;
   term_deltas := v_entered.term_deltas;
   is_named := v_entered.is_named;
+  is_lasting := hwqueue.is_lasting(v_class);
   if is_named then
     only_lease := p_lease;  -- the decision holds for this lease of the class, not for others
   end if;
@@ -253,8 +254,9 @@ $$;
 -- judge by these facts.
 -- p_recount: what recount_terms returned, for dry runs; null: by what claims have counted. A decision
 -- reads these facts again under the lock stripes.
+-- p_own: the term_deltas of a running claim, which is then left out itself; null: the lease does not run.
 create or replace function hwqueue.term_facts(p_class hwqueue.placement_class, p_node hwqueue.node,
-  p_recount jsonb, p_now timestamptz, p_shard int) returns jsonb
+  p_recount jsonb, p_now timestamptz, p_shard int, p_own jsonb default null) returns jsonb
 language plpgsql stable
 as $$
 declare
@@ -276,15 +278,18 @@ begin
         then hwqueue.lease_fact(v_term.lease_id::uuid, v_term.domain, p_node, p_now, p_shard)
       else hwqueue.count_fact(v_term.term_id,
         hwqueue.domain_value(v_term.domain, p_node.node_id, p_node.rack, p_node.labels),
-        v_term.is_self, v_term.use, v_term.recount, p_now, p_shard) end;
+        v_term.is_self, v_term.use, v_term.recount,
+        case when p_own is null then 0 else hwqueue.counted_by(p_own, v_term.term_id) end, p_now, p_shard)
+      end;
   end loop;
   return v_facts;
 end
 $$;
 
--- The fact of a term that selects leases by their class.
+-- The fact of a term that selects leases by their class. p_own: how many of those that are counted are left
+-- out.
 create or replace function hwqueue.count_fact(p_term_id bigint, p_value text, p_self boolean, p_use text,
-  p_recount jsonb, p_now timestamptz, p_shard int) returns jsonb
+  p_recount jsonb, p_own int, p_now timestamptz, p_shard int) returns jsonb
 language plpgsql stable
 as $$
 declare
@@ -295,7 +300,7 @@ begin
   if p_recount is not null then
     v_held := coalesce((p_recount #>> array[p_value, 'held'])::bigint, 0);
   elsif p_value is not null then
-    select c.leases into v_held from hwqueue.read_count(p_term_id, p_value, p_shard) c;
+    select c.leases - p_own into v_held from hwqueue.read_count(p_term_id, p_value, p_shard) c;
   end if;
   if v_held > 0 then
     v_here := case when p_recount is null
@@ -303,7 +308,7 @@ begin
       else hwqueue.remaining_count(p_term_id, p_recount, p_value, p_use <> 'cap', p_now, p_shard) end;
   end if;
   if p_self and p_use = 'toward' and v_here <= 0 then  -- may it be the first of its group?
-    v_elsewhere := hwqueue.remaining_count(p_term_id, p_recount, null, true, p_now, p_shard) > 0;
+    v_elsewhere := hwqueue.remaining_count(p_term_id, p_recount, null, true, p_now, p_shard) > p_own;
   end if;
   return jsonb_build_object('value', p_value, 'held', v_held, 'here', v_here,
     'elsewhere', v_elsewhere, 'self', p_self);

@@ -153,11 +153,12 @@ begin
                 hwqueue.span_words(p_claim.expires_at - p_now)) end
     || case when p_claim.stop_requested_at is null then ''
             when p_claim.stop_requested_at > p_now
-            then format('; it will be asked to stop in %s (%s)',
-                hwqueue.span_words(p_claim.stop_requested_at - p_now), p_claim.stop_reason)
+            then format('; it will be asked to stop in %s (%s%s)',
+                hwqueue.span_words(p_claim.stop_requested_at - p_now), p_claim.stop_reason,
+                        coalesce(': ' || left(p_claim.stop_detail, 400), ''))
             else format('; it was asked to stop %s ago (%s%s)',
                 hwqueue.span_words(p_now - p_claim.stop_requested_at), p_claim.stop_reason,
-                        coalesce(': ' || left(p_claim.stop_detail, 200), '')) end;
+                        coalesce(': ' || left(p_claim.stop_detail, 400), '')) end;
 end
 $$;
 

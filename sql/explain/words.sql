@@ -2,9 +2,9 @@
 --
 -- Explanations, reports and metrics call these functions. The text comes from users, so it is cut short
 -- and control characters are removed, but it is never interpreted. Every word for a rule is chosen here,
--- so that all answers name a rule alike.
+-- so that all answers name a rule alike; those for expressions are in placement/words.
 --
--- Read blocker_words and class_words first, then expr_words.
+-- Read blocker_words and class_words first.
 
 -- Says what a failed rule asks: "gpu_model in A100", "2 GPU free", "a toleration of
 -- dedicated=film:no_schedule".
@@ -135,34 +135,6 @@ as $$
   ) w
 $$;
 
--- Returns up to three values of a list, the rest as a number: "a, b or c", "a, b, c or 4 more".
-create or replace function hwqueue.list_words(p_values jsonb, p_or text default 'or') returns text
-language sql immutable parallel safe
-as $$
-  select case when count(*) = 1 then max(v.word)
-    else string_agg(v.word, ', ' order by v.ordinality) filter (where v.ordinality < least(v.total, 4))
-      || ' ' || p_or || ' ' || case when max(v.total) > 4 then max(v.total) - 3 || ' more'
-        else max(v.word) filter (where v.ordinality = v.total) end
-    end
-  from (
-    select case when length(e.value #>> '{}') > 60 then left(e.value #>> '{}', 57) || '...'
-           else coalesce(e.value #>> '{}', 'null') end as word,
-           e.ordinality, count(*) over () as total
-    from jsonb_array_elements(p_values) with ordinality e
-  ) v
-$$;
-
--- Says where two things are together: "on the same node", "in the same rack", "in the same zone". Null:
--- a service's failure domain.
-create or replace function hwqueue.domain_words(p_domain text) returns text
-language sql immutable parallel safe
-as $$
-  select case when p_domain is null or p_domain = 'failure' then 'in the same failure domain'
-              when p_domain in ('node', 'own:node') then 'on the same node'
-              when p_domain = 'fleet' then 'in the whole fleet'
-              else 'in the same ' || left(regexp_replace(p_domain, '^(own:)?(label:)?', ''), 60) end
-$$;
-
 -- Says one place of a domain: "node gpu-7", "rack 42", "zone a".
 create or replace function hwqueue.place_words(p_domain text, p_place text, p_shard int) returns text
 language sql stable
@@ -174,84 +146,6 @@ as $$
       (select n.name from hwqueue.node n where n.shard_id = p_shard and n.node_id::text = p_place), p_place)
     else format('%s %s', left(regexp_replace(p_domain, '^(own:)?(label:)?', ''), 60),
         left(trim(p_place, '"'), 60)) end
-$$;
-
--- Says one {"label", "op", ...}.
-create or replace function hwqueue.label_words(p_expr jsonb) returns text
-language sql immutable parallel safe
-as $$
-  select case p_expr ->> 'op'
-    when 'exists' then 'has ' || l.label
-    when 'does_not_exist' then 'has no ' || l.label
-    else format('%s %s %s', l.label, case p_expr ->> 'op'
-        when 'not_in' then 'not in' when 'gt' then '>' when 'gte' then '>=' when 'lt' then '<' when 'lte'
-          then '<='
-        when 'regexp' then 'matches' when 'contains_all' then 'contains' when 'contains_any' then 'contains'
-          else p_expr ->> 'op' end,
-      case when p_expr ? 'other_label' then 'label ' || left(p_expr ->> 'other_label', 60)
-           else hwqueue.list_words(p_expr -> 'values', case p_expr ->> 'op' when 'contains_all' then 'and'
-               else 'or' end) end) end
-  from (select left(p_expr ->> 'label', 60) as label) l
-$$;
-
--- Says which leases a selector selects.
-create or replace function hwqueue.selector_words(p_selector jsonb, p_tenants jsonb) returns text
-language sql immutable parallel safe
-as $$
-  select case
-      when p_selector ? 'same' then 'leases of the same ' || (p_selector ->> 'same')
-      when p_selector -> 'exprs' = '[]' then 'any lease'
-      else 'leases with ' || (
-        select string_agg(hwqueue.label_words(e.value), ' and ' order by e.ordinality)
-        from jsonb_array_elements(p_selector -> 'exprs') with ordinality e) end
-    || case when p_tenants is null then ''
-            when p_tenants = '"*"' then ' of any tenant'
-            else ' of tenant ' || hwqueue.list_words(p_tenants) end
-$$;
-
--- Says one normal expression of any kind; nodes by their names.
-create or replace function hwqueue.expr_words(p_expr jsonb, p_shard int) returns text
-language plpgsql stable
-as $$
-begin
-  if p_expr ? 'label' then
-    return hwqueue.label_words(p_expr);
-  elsif p_expr ? 'tags' then
-    return case when p_expr -> 'tags' = '{}' then 'any node'
-      else 'labels contain ' || left((p_expr -> 'tags')::text, 100) end;
-  elsif p_expr ? 'any' then
-    return (
-      select string_agg('(' || hwqueue.exprs_words(b.value, ' and ', p_shard) || ')', ' or '
-             order by b.ordinality)
-      from jsonb_array_elements(p_expr -> 'any') with ordinality b where b.ordinality <= 4);
-  elsif p_expr ? 'trust' then
-    return 'trusted for ' || left(p_expr ->> 'trust', 100);
-  elsif p_expr ?| array['lease', 'service', 'leases'] then
-    return format('%s %s %s', case when p_expr ? 'away' then 'away from' else 'with' end,
-      case when p_expr ? 'lease' then 'lease ' || (p_expr ->> 'lease')
-           when p_expr ? 'service' then 'service ' || (p_expr ->> 'service')
-           else hwqueue.selector_words(p_expr -> 'leases', p_expr -> 'tenants') end,
-      hwqueue.domain_words(p_expr ->> 'domain'));
-  elsif p_expr ? 'domain' then
-    return 'a ' || case when p_expr ->> 'domain' = 'rack' then 'rack'
-      else 'label ' || left(substr(p_expr ->> 'domain', 7), 60) end;
-  end if;
-  return case when p_expr ? 'away' then 'not ' else '' end || case
-    when p_expr ? 'rack' then 'in rack ' || hwqueue.list_words(p_expr -> 'rack')
-    when p_expr ? 'resource' then 'with device ' || hwqueue.list_words(p_expr -> 'resource')
-    else 'on node ' || hwqueue.list_words((
-      select jsonb_agg(coalesce(to_jsonb(n.name), t.value) order by t.ordinality)
-      from jsonb_array_elements(p_expr -> 'node') with ordinality t
-      left join hwqueue.node n on n.shard_id = p_shard and n.node_id = (t.value #>> '{}')::uuid)) end;
-end
-$$;
-
--- Says a list of expressions.
-create or replace function hwqueue.exprs_words(p_exprs jsonb, p_between text, p_shard int) returns text
-language sql stable
-as $$
-  select string_agg(hwqueue.expr_words(e.value, p_shard), p_between order by e.ordinality)
-  from jsonb_array_elements(p_exprs) with ordinality e where e.ordinality <= 10
 $$;
 
 -- Says of the lease of a step what released it, and when: "released 3 min ago by step train of run 0195...,

@@ -179,6 +179,9 @@ begin
       perform hwqueue.wake_classes_of_lease(p_entry.lease_id, p_shard);
     end if;
   end if;
+  if hwqueue.is_lasting(v_class) then
+    perform hwqueue.note_lasting(p_entry.lease_id, p_entry.claim_count + 1, p_shard);
+  end if;
   if v_taken.assignment is not null then
     perform hwqueue.write_load(v_taken.load);
   end if;

@@ -2,13 +2,13 @@
 --
 -- The functions of api/nodes check rights and arguments and call this module. An example: taint_node
 -- puts maintenance=yes:no_execute on gpu-1. edit_operator_taints finds the profile that the node has
--- then, locks the node, writes its taints, and set_taint_stops asks the claims that do not tolerate it
--- to stop.
+-- then, locks the node, writes its taints, and set_stops (nodes/stops) asks the claims that do not
+-- tolerate it to stop.
 --
 -- Invariant: a session finds a profile before it locks a node, and waits for claims before it holds any
 -- (await_node). Otherwise an operator and a registration could deadlock.
 --
--- Read edit_operator_taints first, then set_taint_stops; the attestations stand at the top.
+-- Read edit_operator_taints first; the attestations stand at the top.
 
 -- Suspends a node's attestations: claims ignore them until they are confirmed. Without p_all those stay
 -- that hold for any instance. p_why completes "not attested since ...".
@@ -113,7 +113,7 @@ begin
     perform hwqueue.forget_node(p_node, p_shard);
   end if;
   if hwqueue.has_no_execute(v_before) or hwqueue.has_no_execute(v_node) then
-    perform hwqueue.set_taint_stops(v_node, hwqueue.lock_claims(p_node, p_shard), v_now, p_shard);
+    perform hwqueue.set_stops(v_node, hwqueue.lock_claims(p_node, p_shard), v_now, p_shard);
     perform hwqueue.wake_node(p_node, max(c.login), p_shard) from hwqueue.claim c
     where c.shard_id = p_shard and c.node_id = p_node and c.stop_requested_at = v_now;
   end if;
@@ -176,75 +176,4 @@ begin
   perform hwqueue.note_event('node_deregistered', format('node %s is deregistered, %s', p_node.name, p_why),
     p_shard, p_detail, p_node => p_node.node_id);
 end
-$$;
-
--- Asks claims of a node to stop at once (verdict preempted at the next heartbeat), except those that have
--- been asked. Locks: the caller holds node_state and the claims. Notifies: the node's worker.
-create or replace function hwqueue.ask_to_stop(p_node uuid, p_leases uuid[], p_by timestamptz, p_detail text,
-  p_now timestamptz, p_shard int) returns void
-language plpgsql volatile
-as $$
-declare
-  v_asked uuid[];
-  v_login text;
-begin
-  with asked as (
-    update hwqueue.claim c
-    set stop_requested_at = p_now, stop_reason = 'preempted', stop_by = least(c.stop_by, p_by),
-      stop_detail = p_detail
-    where c.shard_id = p_shard and c.stop_reason is distinct from 'cancelled'  -- it may be, since p_now
-      and c.lease_id = any (p_leases)
-      and (c.stop_requested_at is null or c.stop_requested_at > p_now)
-    returning c.lease_id, c.login
-  )
-  select array_agg(a.lease_id), max(a.login) into v_asked, v_login from asked a;
-  if v_asked is not null then
-    perform hwqueue.note_leases('claim_stop_requested', v_asked, 'asked to stop: ' || p_detail, p_shard,
-      jsonb_build_object('reason', 'preempted', 'stop_by', p_by), p_node);
-    perform hwqueue.wake_node(p_node, v_login, p_shard);
-  end if;
-end
-$$;
-
--- Locks the claims of a node, and returns their lease ids.
--- Locks: the caller holds node_state; the claims by lease_id.
-create or replace function hwqueue.lock_claims(p_node uuid, p_shard int) returns uuid[]
-language sql volatile
-as $$
-  select array(select c.lease_id from hwqueue.claim c where c.shard_id = p_shard and c.node_id = p_node
-         order by c.lease_id for update)
-$$;
-
--- Sets when claims of a node have to stop for its no_execute taints: at once for leases that do not
--- tolerate them, later for leases that tolerate them for a time. Where a stop is withdrawn before its
--- time, the claim is not asked any more. Claims that have been asked, for whatever reason, stay asked.
--- Locks: the caller holds node_state and the claims.
-create or replace function hwqueue.set_taint_stops(p_node hwqueue.node, p_leases uuid[], p_now timestamptz,
-  p_shard int) returns void
-language sql volatile
-as $$
-  with asked as (
-    update hwqueue.claim c
-    set stop_requested_at = w.stop_at, stop_by = w.stop_at, stop_reason = case when w.stop_at is not null
-      then 'preempted' end,
-        stop_detail = 'taint ' || hwqueue.taint_text(w.taint)
-    from (
-      select r.lease_id, greatest(f.stop_at, case when f.stop_at is not null then p_now end) as stop_at,
-             f.taint
-      from hwqueue.claim r
-      join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = r.class_id
-      cross join lateral hwqueue.first_stop_at(p_node.taints || p_node.operator_taints, k.tolerate,
-          r.claimed_at) f
-      where r.shard_id = p_shard and r.lease_id = any (p_leases)
-    ) w
-    where c.shard_id = p_shard and c.lease_id = w.lease_id and (c.stop_requested_at is null
-        or c.stop_requested_at > p_now)
-      and c.stop_reason is distinct from 'cancelled'  -- as in ask_to_stop
-      and c.stop_requested_at is distinct from w.stop_at
-    returning c.lease_id, c.stop_requested_at, c.stop_detail
-  )
-  select hwqueue.note_leases('claim_stop_requested', array_agg(a.lease_id),
-         'asked to stop: ' || a.stop_detail, p_shard,
-    jsonb_build_object('reason', 'preempted', 'stop_by', a.stop_requested_at), p_node.node_id)
-  from asked a where a.stop_requested_at is not null group by a.stop_requested_at, a.stop_detail
 $$;

@@ -428,24 +428,30 @@ $$;
 
 -- Computes again what the node's claims have allocated, as it may have other resources now, and its
 -- usage. Devices and cores that are gone do not count. Claims of older epochs that were kept get the new
--- epoch. With p_forget it also drops what was judged for the node itself.
--- Locks: the caller holds node_state.
+-- epoch. With p_forget it also drops what was judged for the node itself. Returns the leases that have
+-- lasting requirements.
+-- Locks: the caller holds node_state; the claims.
 create or replace function hwqueue.recount_node(p_node hwqueue.node, p_epoch bigint, p_now timestamptz,
-  p_forget boolean, p_shard int) returns void
+  p_forget boolean, p_shard int) returns uuid[]
 language plpgsql volatile
 as $$
 declare
   v_load hwqueue.node_load;
+  v_lasting uuid[];
 begin
   if p_forget then
     perform hwqueue.forget_node(p_node.node_id, p_shard);
   end if;
-  update hwqueue.claim c
-  set node_epoch = p_epoch, assignment = hwqueue.claim_assignment(k, p_node, c.assignment -> 'gpus',
-      hwqueue.held_alone(c.assignment, p_node))
-  from hwqueue.placement_class k
-  where c.shard_id = p_shard and c.node_id = p_node.node_id and k.shard_id = p_shard
-    and k.class_id = c.class_id;
+  with counted as (
+    update hwqueue.claim c
+    set node_epoch = p_epoch, assignment = hwqueue.claim_assignment(k, p_node, c.assignment -> 'gpus',
+        hwqueue.held_alone(c.assignment, p_node))
+    from hwqueue.placement_class k
+    where c.shard_id = p_shard and c.node_id = p_node.node_id and k.shard_id = p_shard
+      and k.class_id = c.class_id
+    returning c.lease_id, hwqueue.is_lasting(k) as is_lasting
+  )
+  select array_agg(u.lease_id) filter (where u.is_lasting) into v_lasting from counted u;
   perform hwqueue.recount_claims(p_node.node_id, null, p_shard);
   update hwqueue.node_state s
   set node_epoch = p_epoch, seen_at = p_now
@@ -456,6 +462,7 @@ begin
     v_load.core_used
   from hwqueue.node_usage_of_claims(p_node) u;
   perform hwqueue.write_load(v_load);
+  return v_lasting;
 end
 $$;
 

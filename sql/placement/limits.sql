@@ -97,7 +97,8 @@ create or replace function hwqueue.lease_contradiction(p_required jsonb) returns
 language sql immutable
 as $$
   with term as (
-    select e.value - array['domain', 'away', 'unknown'] as target, e.value ->> 'domain' as domain,
+    select e.value - array['domain', 'away', 'unknown', 'during', 'grace'] as target,
+           e.value ->> 'domain' as domain,
            e.value ? 'away' as away
     from jsonb_array_elements(p_required) e
     where e.value ?| array['lease', 'service', 'leases']

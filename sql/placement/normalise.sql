@@ -235,10 +235,52 @@ begin
       jsonb_build_object('field', p_field), 'for example [{"tags": {"gpu": true}}]');
   end if;
   for v_index in 0 .. jsonb_array_length(p_exprs) - 1 loop
-    v_exprs := v_exprs
-      || hwqueue.normalise_expr(p_exprs -> v_index, format('%s[%s]', p_field, v_index), p_depth, p_preferred);
+    v_exprs := v_exprs || case when p_exprs -> v_index ?| array['during', 'grace']
+      then hwqueue.normalise_lasting_expr(
+        p_exprs -> v_index, format('%s[%s]', p_field, v_index), p_depth, p_preferred)
+      else hwqueue.normalise_expr(
+        p_exprs -> v_index, format('%s[%s]', p_field, v_index), p_depth, p_preferred) end;
   end loop;
   return hwqueue.normal_set(v_exprs);
+end
+$$;
+
+-- Returns an expression that says when it must hold as a list of ANDed normal expressions, each with
+-- "during": "execution" and "grace" in seconds, if that is more than 0. What must hold at the claim alone, as
+-- by default, has neither.
+-- Raises: QHC03, also in preferences and inside any, where no claim is judged after it was granted.
+create or replace function hwqueue.normalise_lasting_expr(p_expr jsonb, p_field text, p_depth int,
+  p_preferred boolean) returns jsonb
+language plpgsql stable
+as $$
+declare
+  v_key text := case when p_expr ? 'during' then 'during' else 'grace' end;
+  v_during text;
+  v_grace interval;
+  v_lasting jsonb := '{}';
+begin
+  if jsonb_typeof(p_expr) <> 'object' then
+    return hwqueue.normalise_expr(p_expr, p_field, p_depth, p_preferred);  -- refuses it
+  elsif p_depth > 0 or p_preferred then
+    perform hwqueue.refuse('QHC03', format('%s.%s: only an entry of require takes %s', p_field, v_key, v_key),
+      jsonb_build_object('field', p_field || '.' || v_key),
+      'write it beside any, for the whole of it; a preference counts at the claim alone');
+  end if;
+  v_during := hwqueue.json_choice(
+    p_expr -> 'during', p_field || '.during', array['scheduling', 'execution'], 'QHC03');
+  v_grace := hwqueue.json_interval(p_expr -> 'grace', p_field || '.grace', interval '0', 'QHC03');
+  if v_during = 'execution' then
+    v_lasting := jsonb_build_object('during', 'execution') || case when v_grace > '0'
+      then jsonb_build_object('grace', trim_scale(extract(epoch from v_grace))) else '{}' end;
+  elsif v_grace is not null then
+    perform hwqueue.refuse('QHC03', format('%s.grace goes with "during": "execution" only', p_field),
+      jsonb_build_object('field', p_field || '.grace'),
+      'it is how long a running lease may go on while the expression does not hold');
+  end if;
+  return (
+    select coalesce(jsonb_agg(e.value || v_lasting order by e.ordinality), '[]')
+    from jsonb_array_elements(hwqueue.normalise_expr(
+      p_expr - array['during', 'grace'], p_field, p_depth, p_preferred)) with ordinality e);
 end
 $$;
 

@@ -38,7 +38,6 @@ declare
   v_postponed int;
   v_scheduled int;
   v_stays int;
-  v_judged record;
   v_dropped int;
   v_uncounted boolean := false;
   v_until timestamptz := clock_timestamp() + hwqueue.upkeep_budget();
@@ -80,10 +79,8 @@ begin
   if p_holds then
     perform hwqueue.split_profiles(p_limit, p_shard);
     if clock_timestamp() < v_until or p_cursor.version % 2 = 1 then
-      select c.more, c.next_after into v_judged
+      select c.more or v_uncounted, c.next_after into v_uncounted, v_from.judged_profile
       from hwqueue.reap_classes(p_cursor.judged_profile, p_limit, v_until, p_shard) c;
-      v_from.judged_profile := v_judged.next_after;
-      v_uncounted := v_uncounted or v_judged.more;
     else
       v_uncounted := true;
     end if;
@@ -92,6 +89,7 @@ begin
   v_until := clock_timestamp() + hwqueue.upkeep_budget();
   expired := hwqueue.expire_claims(p_limit, p_now, p_shard, v_from.claims_from, v_until);
   v_stays := hwqueue.reap_tolerated(p_limit, p_now, p_shard);
+  v_from.checked_lease := hwqueue.reap_lasting(v_from.checked_lease, p_limit, p_now, p_shard);
   v_dropped := hwqueue.reap_dropped(p_limit, coalesce(v_again, true), p_now, p_shard);
   more := v_uncounted or expired > 0 and clock_timestamp() >= v_until
     or p_limit in (promoted, deadlines, v_scheduled, v_postponed, expired, v_stays, v_dropped);
@@ -315,11 +313,69 @@ begin
             c.claimed_at)).stop_at is not null
       limit p_limit - v_count
       for update of c skip locked);
-    perform hwqueue.set_taint_stops(v_node, v_leases, p_now, p_shard);
+    perform hwqueue.set_stops(v_node, v_leases, p_now, p_shard);
     v_count := v_count + cardinality(v_leases);
     exit when v_count >= p_limit;
   end loop;
   return v_count;
+end
+$$;
+
+-- Checks claims with lasting requirements: those of up to 500 leases after p_after, in turn over the
+-- calls. It finds what no call could note at once: an attestation has expired, the leases to be with have
+-- ended or moved, a claim was granted while another node was edited, or a requirement holds again.
+-- Deletes the checks of claims that have ended. Judges without locks first; where something has changed,
+-- again under the locks. It stops after upkeep_budget, but does one node at least: what is left has its
+-- turn again. Returns the lease to start after next time.
+-- Locks: placement_check, node_state, then the claims, all skip locked.
+create or replace function hwqueue.reap_lasting(p_after uuid, p_limit int, p_now timestamptz, p_shard int)
+returns uuid
+language plpgsql volatile
+as $$
+declare
+  c_first constant uuid := '00000000-0000-0000-0000-000000000000';
+  v_until timestamptz := clock_timestamp() + hwqueue.upkeep_budget();
+  v_ids uuid[] := array(
+    select k.lease_id from hwqueue.placement_check k
+    where k.shard_id = p_shard and k.lease_id > p_after order by k.lease_id limit least(p_limit, 500));
+  v_changed record;
+  v_leases uuid[];
+begin
+  if v_ids = '{}' then  -- mostly there are none at all
+    return c_first;
+  end if;
+  delete from hwqueue.placement_check k where k.ctid = any (array(
+    select x.ctid from hwqueue.placement_check x
+    where x.shard_id = p_shard and x.lease_id = any (v_ids) and not exists (
+      select 1 from hwqueue.claim c
+      where c.shard_id = p_shard and c.lease_id = x.lease_id and hwqueue.claim_no(c.claim_token) = x.claim_no)
+    for update skip locked));
+  for v_changed in
+    select c.node_id, array_agg(c.lease_id) as leases
+    from hwqueue.placement_check x
+    join hwqueue.claim c on c.shard_id = p_shard and c.lease_id = x.lease_id
+      and hwqueue.claim_no(c.claim_token) = x.claim_no
+    join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = c.class_id
+    join hwqueue.node n on n.shard_id = p_shard and n.node_id = c.node_id and n.deregistered_at is null
+    where x.shard_id = p_shard and x.lease_id = any (v_ids) and c.expires_at > p_now
+      and (c.stop_requested_at is null or c.stop_requested_at > p_now)
+      and hwqueue.date_broken(hwqueue.broken_requirements(k, c, n, p_now, p_shard), x.broken, p_now)
+        <> x.broken
+    group by c.node_id
+  loop
+    perform 1 from hwqueue.node_state s
+    where s.shard_id = p_shard and s.node_id = v_changed.node_id for no key update skip locked;
+    continue when not found;
+    v_leases := array(
+      select c.lease_id from hwqueue.claim c
+      where c.shard_id = p_shard and c.lease_id = any (v_changed.leases) and c.node_id = v_changed.node_id
+      order by c.lease_id for update skip locked);
+    if v_leases <> '{}' then
+      perform hwqueue.recheck_claims(v_changed.node_id, v_leases, p_now, p_shard);
+    end if;
+    exit when clock_timestamp() >= v_until;
+  end loop;
+  return case when cardinality(v_ids) < least(p_limit, 500) then c_first else v_ids[cardinality(v_ids)] end;
 end
 $$;
 

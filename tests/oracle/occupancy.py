@@ -1,7 +1,7 @@
 """Rules about who runs where: toward, away both ways, first of a group; and what breaks them."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from uuid import UUID
 
@@ -57,6 +57,15 @@ def may_run(lease: Lease, node: Node, cluster: Cluster) -> set[Rule]:
     if breaks_max_per_domain(lease, node, cluster):
         broken.add(Rule.MAX_PER_DOMAIN)
     return broken
+
+
+def still_holds(expr: Expr, lease: Lease, node: Node, cluster: Cluster) -> bool:
+    """Whether the only requirement of a lease that runs on the node holds, so that it may go on.
+
+    The lease itself must not be among what runs. What is leaving breaks nothing any more.
+    """
+    staying = replace(cluster, running=tuple(cluster.staying()))
+    return _hold([expr], lease, node, staying, may_start=True)
 
 
 def broken_now(cluster: Cluster) -> set[Broken]:

@@ -82,6 +82,14 @@ def _with_branches(plain: Exprs) -> Exprs:
 
 
 _required = _with_branches(st.one_of(telling_exprs, lease_exprs, trust_exprs))
+_times = st.one_of(
+    st.sampled_from([{}, {}, {"during": "scheduling"}, {"during": None, "grace": None}]),
+    st.fixed_dictionaries(
+        {"during": st.just("execution")},
+        optional={"grace": st.sampled_from([0, 30, 30.0, "30 s", 0.5, None])},
+    ),
+)
+requirements: Exprs = st.builds(lambda expr, times: expr | times, _required, _times)
 _preferred = _with_branches(st.one_of(telling_exprs, lease_exprs))
 
 preferences = st.fixed_dictionaries(
@@ -180,7 +188,7 @@ isolations: Exprs = st.fixed_dictionaries(
 placements: Exprs = st.fixed_dictionaries(
     {},
     optional={
-        "require": st.lists(_required, max_size=3),
+        "require": st.lists(requirements, max_size=3),
         "prefer": st.lists(preferences, max_size=3),
         "strength": strengths,
         "tolerate": st.lists(tolerations, max_size=3),

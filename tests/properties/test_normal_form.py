@@ -1,11 +1,12 @@
 """The normal form of placements: it is its own, order means nothing, and merging keeps it."""
 
+import json
 from random import Random
 from typing import Any
 
 import psycopg
 import pytest
-from hypothesis import event, given
+from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from psycopg.types.json import Jsonb
 
@@ -14,6 +15,7 @@ from tests.properties.grammar import placements
 NORMALISE = "select hwqueue.normalise_placement(%s)"
 MERGE = "select hwqueue.merge_placements(%s, %s, 'p')"
 CONTRADICTORY = "QHC04"
+LASTING = {"during": "execution", "grace": 30}
 
 
 @given(placement=placements)
@@ -41,6 +43,31 @@ def test_a_placement_and_itself(conn: psycopg.Connection, placement: dict[str, A
         assert merged(conn, once, {}) == once
 
 
+@settings(max_examples=min(30, settings().max_examples))
+@given(placement=placements)
+def test_what_counts_at_the_claim_alone_has_the_form_it_always_had(
+    conn: psycopg.Connection, placement: dict[str, Any]
+) -> None:
+    """So its digest is the same, and so are the terms that others count by.
+
+    And what holds during execution asks the same of a claim.
+    """
+    asked = [
+        {key: value for key, value in expr.items() if key not in LASTING}
+        for expr in placement.get("require", [])
+    ]
+    plain, written, found = (
+        normal(conn, {**placement, "require": [expr | more for expr in asked]})
+        for more in ({}, {"during": "scheduling"}, LASTING)
+    )
+    assert written == plain
+    if plain is not None:
+        assert all(LASTING.keys().isdisjoint(expr) for expr in plain.get("require", []))
+        lasting = [expr | LASTING for expr in plain.pop("require", [])]
+        assert sorted(found.pop("require", []), key=text) == sorted(lasting, key=text)
+    assert found == plain
+
+
 def normal(conn: psycopg.Connection, placement: Any) -> Any:
     """The normal form; None of a placement that contradicts itself."""
     try:
@@ -53,6 +80,11 @@ def normal(conn: psycopg.Connection, placement: Any) -> Any:
     assert row is not None
     event("normal")
     return row[0]
+
+
+def text(expr: Any) -> str:
+    """What to sort by: the order of keys means nothing."""
+    return json.dumps(expr, sort_keys=True)
 
 
 def merged(conn: psycopg.Connection, left: Any, right: Any) -> Any:

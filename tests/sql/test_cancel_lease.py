@@ -40,7 +40,7 @@ EARLIER = "hwqueue.clock() - interval '1 s', 0) from hwqueue.claim c where lease
     "stop",
     [
         f"select hwqueue.ask_to_stop(c.node_id, array[c.lease_id], null, 'drained', {EARLIER}",
-        f"select hwqueue.set_taint_stops(n, array[c.lease_id], {EARLIER}",
+        f"select hwqueue.set_stops(n, array[c.lease_id], {EARLIER}",
     ],
 )
 def test_an_operator_who_read_the_clock_before_does_not_undo_it(api: Api, stop: str) -> None:

@@ -1,6 +1,7 @@
 """The placement builder writes the grammar, never changes, and refuses what Python would hide."""
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -175,6 +176,25 @@ def test_tolerations_and_spreads_add_up() -> None:
     longer = placement.tolerate("b").spread("rack", select=WEB)
     assert [len(longer.as_json()[part]) for part in ("tolerate", "spread")] == [2, 2]
     assert [len(placement.as_json()[part]) for part in ("tolerate", "spread")] == [1, 1]
+
+
+def test_requirements_that_must_hold_while_the_lease_runs() -> None:
+    """Each expression of the call; spans are whole seconds where they are."""
+    lasting = {"during": "execution", "grace": 90}
+    placement = (
+        Placement()
+        .require(trust("a"), {"rack": 1}, during="execution", grace=timedelta(minutes=1.5))
+        .require(trust("b"), during="execution", grace=timedelta(seconds=0.5))
+        .require(trust("c"))
+    )
+    assert placement.as_json() == {
+        "require": [
+            {"trust": "a"} | lasting,
+            {"rack": 1} | lasting,
+            {"trust": "b", "during": "execution", "grace": 0.5},
+            {"trust": "c"},
+        ]
+    }
 
 
 def test_the_last_word_on_isolation_counts() -> None:

@@ -25,7 +25,8 @@ LEFT_OUT = _names("""
 """)
 # Columns that count up, and times at which something was written.
 _GROWS = _names("""
-    version updates claim_token claim_count range_id fleet_id floor_id judged_xid next_after_xid
+    version updates claim_token claim_count claim_no range_id fleet_id floor_id judged_xid
+    next_after_xid
     node_epoch registered_at created_at claimed_at finished_at stop_by stop_detail moved
     blocked_to_version server_started_at storage_path error moved_xid next_constrained_class
     drawn_before set_at set_by
@@ -44,7 +45,7 @@ _POSITIONS = _names("position positions safe_position drawn_position")
 _MARKS = _names("claims_from deadlines_from scheduled_from next_from")
 _TURNS = _names("""
     reaped_at full_scan_at estimated_at counted_to count_next_to count_next_after_xid class_id
-    watched_node watched_class judged_profile
+    watched_node watched_class judged_profile checked_lease
 """)
 # Times of which only counts that they are over; and those of which it may count since when.
 _SINCE = _names("cordoned_at paused_at dropped_at deregistered_at published_at retired_at")

@@ -1,0 +1,108 @@
+-- Lasting requirements: those that must hold as long as their leases run ("during": "execution").
+--
+-- Example: a lease requires to be with app=cache by rack, during execution. Its claim was granted beside a
+-- cache. The cache ends. broken_requirements asks of the running claim what its claim had asked (expr_reason
+-- by term_facts), but without the claim itself, and returns that the requirement is broken.
+--
+-- Every claim of a class with lasting requirements has a row in placement_check (note_lasting), written by
+-- whatever grants it: claims, adopt_lease and gangs. So a class without them costs nobody anything, and reap
+-- (reap_lasting) finds those claims without reading others. No settlement deletes the row; reap does.
+--
+-- The invariant: only a session that holds the node_state of the claim's node updates its row.
+--
+-- Reading order: note_lasting, broken_requirements, lasting_facts, date_broken.
+
+-- Has reap check the lasting requirements of a claim that the caller grants. p_claim_no: the lower part of
+-- its token. A lease that was deleted and spawned again with the same id may have a row from before.
+-- Locks: the row.
+create or replace function hwqueue.note_lasting(p_lease uuid, p_claim_no int, p_shard int) returns void
+language plpgsql volatile
+as $$
+begin
+  insert into hwqueue.placement_check (shard_id, lease_id, claim_no) values (p_shard, p_lease, p_claim_no)
+  on conflict (shard_id, lease_id, claim_no) do update set broken = '[]';
+end
+$$;
+
+-- Returns which claim of its lease a token is, counted from 1.
+create or replace function hwqueue.claim_no(p_token bigint) returns int
+language sql immutable parallel safe
+as $$ select (p_token & ((1::bigint << 40) - 1))::int $$;
+
+-- Returns the lasting requirements that a running claim does not meet now: [{"at": the place in the list,
+-- from 0, "code": the reason}]. One that asks about leases of which nothing is known is not judged: its term
+-- is not published yet, or the lease that it names is pruned.
+create or replace function hwqueue.broken_requirements(p_class hwqueue.placement_class,
+  p_claim hwqueue.claim, p_node hwqueue.node, p_now timestamptz, p_shard int) returns jsonb
+language plpgsql stable
+as $$
+declare
+  v_attested text[] := hwqueue.attested_at(p_node, p_now);
+  v_facts jsonb := '[]';
+begin
+  if p_class.terms <> '[]' then
+    v_facts := hwqueue.lasting_facts(p_class, p_claim, p_node, p_now, p_shard);
+  end if;
+  return (
+    select coalesce(jsonb_agg(jsonb_build_object('at', e.ordinality - 1, 'code', r.code)
+      order by e.ordinality), '[]')
+    from jsonb_array_elements(p_class.required) with ordinality e
+    cross join lateral (
+      select case when e.value ? 'during' then hwqueue.expr_reason(e.value, p_node.labels, p_node.rack,
+        p_node.node_id, p_node.resources || p_node.gpu_ids, v_facts, v_attested) end as code offset 0) r
+    where r.code is not null and not (v_facts @> '[null]' and exists (
+      select 1 from jsonb_path_query(e.value, 'strict $.**.term ? (@.type() == "number")', '{}', true) t
+      where v_facts -> (t #>> '{}')::int = 'null')));
+end
+$$;
+
+-- Returns the facts of a class's terms (term_facts) for a claim that runs: without itself, and without
+-- leases that are about to stop, also where it keeps away from them.
+create or replace function hwqueue.lasting_facts(p_class hwqueue.placement_class, p_claim hwqueue.claim,
+  p_node hwqueue.node, p_now timestamptz, p_shard int) returns jsonb
+language sql stable
+as $$
+  select coalesce(jsonb_agg(case
+    when f.value = 'null' or t.lease_id is not null and hwqueue.is_forgotten(t.lease_id, p_shard) then 'null'
+    else f.value || jsonb_build_object('held',
+      least((f.value ->> 'held')::bigint, (f.value ->> 'here')::bigint)) end order by f.ordinality), '[]')
+  from jsonb_array_elements(hwqueue.term_facts(p_class, p_node, null, p_now, p_shard,
+    coalesce(p_claim.term_deltas, '[]'))) with ordinality f
+  cross join lateral (
+    select (p_class.terms #>> array[(f.ordinality - 1)::text, 'spec', 'all', '0', 'lease'])::uuid as lease_id
+  ) t
+$$;
+
+-- Whether nothing is kept of a lease any more, so that nobody can say where it ran.
+create or replace function hwqueue.is_forgotten(p_lease uuid, p_shard int) returns boolean
+language sql stable
+as $$
+  select not exists (select 1 from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = p_lease)
+    and not exists (select 1 from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease)
+    and not exists (select 1 from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = p_lease)
+$$;
+
+-- Returns broken requirements with the time since which they are broken. Those that p_before already had
+-- keep their time.
+create or replace function hwqueue.date_broken(p_broken jsonb, p_before jsonb, p_now timestamptz)
+returns jsonb
+language sql stable
+as $$
+  select coalesce(jsonb_agg(b.value || jsonb_build_object('since', coalesce(
+    (select o -> 'since' from jsonb_array_elements(p_before) o where o -> 'at' = b.value -> 'at'),
+    to_jsonb(p_now))) order by b.ordinality), '[]')
+  from jsonb_array_elements(p_broken) with ordinality b
+$$;
+
+-- Returns claims of classes with lasting requirements that reap does not know of (verify_invariants).
+create or replace function hwqueue.unchecked_claims(p_shard int)
+returns table (lease_id uuid, detail jsonb)
+language sql stable
+as $$
+  select c.lease_id, jsonb_build_object('node_id', c.node_id, 'claim_token', c.claim_token)
+  from hwqueue.claim c
+  join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = c.class_id
+  where c.shard_id = p_shard and hwqueue.is_lasting(k) and not exists (
+    select 1 from hwqueue.placement_check x where x.shard_id = p_shard and x.lease_id = c.lease_id
+      and x.claim_no = hwqueue.claim_no(c.claim_token))
+$$;

@@ -1,0 +1,372 @@
+"""Requirements during execution: who asks a running lease to stop, when, and who does not."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+from psycopg.types.json import Jsonb
+
+from hwqueue.testing import Clock
+from tests.calls import Row
+from tests.direct import Direct
+from tests.sql.api import Api, Node, count_all, outlive, token
+from tests.sql.placed import running_placed, stop, verdict
+
+SECOND = timedelta(seconds=1)
+ZONE: Row = {"label": "zone", "op": "in", "values": ["a"]}
+CACHE: Row = {"labels": {"app": "cache"}}
+WITH_CACHE: Row = {"leases": CACHE, "domain": "label:zone"}
+TRUST: Row = {"trust": "acme.prod"}
+EVICT: Row = {"key": "maintenance", "effect": "no_execute"}
+NOTHING = (None,) * 4
+CHECKS = "select lease_id, claim_no from hwqueue.placement_check"
+
+
+def lasting(expr: Row, grace: Any = None) -> Row:
+    """The expression, to hold as long as the lease runs."""
+    return expr | {"during": "execution"} | ({} if grace is None else {"grace": grace})
+
+
+def relabel(api: Api, node: Node, **spec: Any) -> None:
+    """Register the node again as it is now."""
+    api.node(node.node_id, name=node.name, **spec)
+
+
+def told(api: Api, claim: Row) -> str | None:
+    """The reason for which the claim was asked to stop."""
+    reason = stop(api, claim)[0]
+    assert reason is None or isinstance(reason, str)
+    return reason
+
+
+def normal(conn: psycopg.Connection, *require: Row) -> Any:
+    """The requirements in normal form."""
+    row = conn.execute(
+        "select hwqueue.normalise_placement(%s) -> 'require'",
+        [Jsonb({"require": list(require)})],
+    ).fetchone()
+    assert row is not None
+    return row[0]
+
+
+@pytest.mark.parametrize("grace", [30, "30 s", "00:00:30", 30.0])
+def test_a_grace_is_kept_in_seconds(conn: psycopg.Connection, grace: Any) -> None:
+    assert normal(conn, lasting(ZONE, grace)) == [lasting(ZONE, 30)]
+
+
+def test_every_part_of_what_was_written_lasts(conn: psycopg.Connection) -> None:
+    tags = {"tags": {"zone": "a", "gpu": True}}
+    gpu = {"label": "gpu", "op": "in", "values": [True]}
+    assert normal(conn, lasting(tags)) == [lasting(gpu), lasting(ZONE)]
+    assert normal(conn, lasting({"any": [[ZONE, gpu]]})) == [lasting(gpu), lasting(ZONE)]
+    either = lasting({"any": [[gpu], [ZONE]]})
+    assert normal(conn, either) == [either]
+
+
+def test_a_default_that_is_written_out_is_left_out(conn: psycopg.Connection) -> None:
+    assert normal(conn, ZONE | {"during": "scheduling"}, ZONE | {"grace": None}) == [ZONE]
+    assert normal(conn, lasting(ZONE, 0)) == [lasting(ZONE)]
+
+
+@pytest.mark.parametrize(
+    ("field", "placement"),
+    [
+        ("require[0].during", {"require": [ZONE | {"during": "ever"}]}),
+        ("require[0].grace", {"require": [ZONE | {"grace": 5}]}),
+        ("require[0].grace", {"require": [ZONE | {"during": "scheduling", "grace": 5}]}),
+        ("require[0].grace", {"require": [lasting(ZONE, -1)]}),
+        ("require[0].grace", {"require": [lasting(ZONE, "1 month")]}),
+        ("require[0].any[0][0].during", {"require": [{"any": [[lasting(ZONE)]]}]}),
+        ("prefer[0].when[0].during", {"prefer": [{"when": [lasting(ZONE)]}]}),
+        ("prefer[0].when[0].grace", {"prefer": [{"when": ZONE | {"grace": 5}}]}),
+    ],
+)
+def test_what_is_refused(api: Api, field: str, placement: Row) -> None:
+    options = {"placement": placement}
+    refusal = api.refused("QHC03", "spawn_lease", queue=api.queue(), task="t", options=options)
+    assert refusal.field == f"options.placement.{field}"
+
+
+def test_with_and_away_contradict_each_other_all_the_same(api: Api) -> None:
+    require = [lasting(WITH_CACHE, 5), WITH_CACHE | {"away": True}]
+    options = {"placement": {"require": require}}
+    api.refused("QHC04", "spawn_lease", queue=api.queue(), task="t", options=options)
+
+
+def test_a_relabel_asks_at_once_whoever_requires_it_during_execution(
+    api: Api, clock: Clock
+) -> None:
+    queue, node, other = api.queue(), api.node(labels={"zone": "a"}), api.node(labels={"zone": "a"})
+    bound = running_placed(api, queue, node, require=[lasting(ZONE)])
+    either = running_placed(api, queue, node, require=[lasting({"any": [[ZONE], [{"rack": 7}]]})])
+    free = running_placed(api, queue, node, require=[ZONE])
+    relabel(api, node, labels={"zone": "b"}, rack=7)
+    now = clock.now()
+    detail = 'requirement "zone in a" does not hold any more (label_mismatch)'
+    assert stop(api, bound) == ("placement_broken", detail, now, now)
+    assert [told(api, claim) for claim in (either, free)] == [None, None]
+    assert verdict(api, node, bound) == "preempted"  # what a worker does is the same
+    found = api.row("explain_lease", lease=bound["lease_id"])
+    assert found["code"] == "placement_broken"
+    assert found["headline"].endswith(f"it was asked to stop 0 s ago (placement_broken: {detail})")
+    [event] = api.rows("list_events", filter={"code": "claim_stop_requested"}, limit=1)
+    assert (event["lease_id"], event["detail"]["reason"]) == (bound["lease_id"], "placement_broken")
+    # as after a drain, no attempt is used
+    assert api.value("release_lease", **token(bound)) == "pending"
+    assert api.claimed(node, queue) == []
+    [again] = api.claim(other, queue)
+    assert (again["lease_id"], again["attempt"]) == (bound["lease_id"], 1)
+    relabel(api, node, labels={})
+    assert told(api, either) == "placement_broken"
+
+
+def test_a_grace_ends_in_a_stop_or_in_nothing(api: Api, clock: Clock) -> None:
+    queue, node = api.queue(), api.node(labels={"zone": "a"})
+    claim = running_placed(api, queue, node, require=[lasting(ZONE, 30)])
+    relabel(api, node, labels={})
+    end = clock.now() + 30 * SECOND
+    assert stop(api, claim)[2:] == (end, end)
+    clock.advance(10 * SECOND)
+    assert verdict(api, node, claim) == "ok"
+    headline = api.row("explain_lease", lease=claim["lease_id"])["headline"]
+    assert headline.endswith(
+        "it will be asked to stop in 20 s "
+        '(placement_broken: requirement "zone in a" does not hold any more (label_missing))'
+    )
+    relabel(api, node, labels={"zone": "b"})  # broken still, since the same moment
+    assert stop(api, claim)[2] == end
+    relabel(api, node, labels={"zone": "a"})
+    assert stop(api, claim) == NOTHING
+    relabel(api, node, labels={})
+    clock.advance(30 * SECOND)
+    assert verdict(api, node, claim) == "preempted"
+    relabel(api, node, labels={"zone": "a"})
+    assert verdict(api, node, claim) == "preempted"  # its worker may know already
+
+
+def test_the_earlier_of_a_taint_and_a_requirement_counts(api: Api, clock: Clock) -> None:
+    """Each may be withdrawn, and the other one stays."""
+    queue, node = api.queue(), api.node(labels={"zone": "a"})
+    tolerate = [{"key": "maintenance", "op": "exists", "effect": "no_execute", "seconds": 20}]
+    claim = running_placed(api, queue, node, require=[lasting(ZONE, 30)], tolerate=tolerate)
+    relabel(api, node, labels={}, taints=[EVICT])
+    assert stop(api, claim)[:1] + stop(api, claim)[2:3] == ("preempted", clock.now() + 20 * SECOND)
+    relabel(api, node, labels={})
+    assert told(api, claim) == "placement_broken"
+    assert stop(api, claim)[2] == clock.now() + 30 * SECOND
+    relabel(api, node, labels={"zone": "a"}, taints=[EVICT])
+    assert told(api, claim) == "preempted"
+    api.rows("reap")
+    assert told(api, claim) == "preempted"
+
+
+def test_an_attestation_that_expires(api: Api, clock: Clock) -> None:
+    """reap finds it; one that is given again in time changes nothing."""
+    queue, node = api.queue(), api.node()
+    attest = {"node": node.node_id, "domain": "acme.prod"}
+    api.rows("attest_node", **attest, expires_at=clock.now() + 30 * SECOND)
+    at_once = running_placed(api, queue, node, require=[lasting(TRUST)])
+    later = running_placed(api, queue, node, require=[lasting(TRUST, 60)])
+    at_the_claim = running_placed(api, queue, node, require=[TRUST])
+    clock.advance(29 * SECOND)
+    api.rows("reap")
+    assert told(api, at_once) is None
+    clock.advance(SECOND)
+    api.rows("reap")
+    assert verdict(api, node, at_once) == "preempted"
+    assert stop(api, later)[2] == clock.now() + 60 * SECOND
+    api.rows("attest_node", **attest)
+    api.rows("reap")
+    assert [told(api, claim) for claim in (later, at_the_claim)] == [None, None]
+
+
+def test_an_attestation_that_is_suspended(api: Api) -> None:
+    """By another instance that keeps the claims: in the same call."""
+    queue, node = api.queue(), api.node()
+    api.rows("attest_node", node=node.node_id, domain="acme.prod")
+    claim = running_placed(api, queue, node, require=[lasting(TRUST)])
+    relabel(api, node, instance_id="second", keep_claims=True)
+    assert told(api, claim) == "placement_broken"
+
+
+@pytest.fixture
+def zones(api: Api) -> dict[str, Node]:
+    """A node in each of two zones, and no other."""
+    for row in api.rows("list_nodes"):
+        api.rows("deregister_node", node=row["node_id"])
+    return {zone: api.node(labels={"zone": zone}) for zone in ("a", "b")}
+
+
+def cache(api: Api, queue: str, node: Node) -> Row:
+    """A cache that runs there."""
+    return api.running(queue, node, labels={"app": "cache"})
+
+
+def beside(api: Api, queue: str, node: Node, **options: Any) -> Row:
+    """A lease that must be with a cache, during execution, and is."""
+    options = {"placement": {"require": [lasting(WITH_CACHE)]}} | options
+    lease = api.spawn(queue, **options)
+    Direct(api.conn).settle_terms()
+    [claim] = api.claim(node, queue)
+    assert claim["lease_id"] == lease
+    return claim
+
+
+def completes(api: Api, claim: Row, node: Node) -> None:
+    """The cache ends well."""
+    api.rows("complete_lease", **token(claim))
+
+
+def moves(api: Api, claim: Row, node: Node) -> None:
+    """The cache runs on, and its node is in another zone."""
+    relabel(api, node, labels={"zone": "c"})
+
+
+def is_cancelled(api: Api, claim: Row, node: Node) -> None:
+    """The cache still runs, and is about to stop."""
+    api.rows("cancel_lease", lease=claim["lease_id"])
+
+
+@pytest.mark.parametrize("is_lost", [completes, moves, is_cancelled])
+def test_a_partner_that_is_lost(
+    api: Api, zones: dict[str, Node], is_lost: Callable[[Api, Row, Node], None]
+) -> None:
+    queue, node = api.queue(), zones["a"]
+    partner_node = api.node(labels={"zone": "a"})
+    partner = cache(api, queue, partner_node)
+    claim = beside(api, queue, node)
+    api.rows("reap")
+    assert told(api, claim) is None
+    is_lost(api, partner, partner_node)
+    api.rows("reap")
+    assert told(api, claim) == "placement_broken"
+    assert "with leases with app in cache in the same zone" in stop(api, claim)[1]
+    assert api.rows("verify_invariants") == []
+
+
+def test_one_of_two_partners_is_enough(api: Api, zones: dict[str, Node]) -> None:
+    queue, node = api.queue(), zones["a"]
+    first, _second = cache(api, queue, node), cache(api, queue, node)
+    claim = beside(api, queue, node)
+    completes(api, first, node)
+    api.rows("reap")
+    assert told(api, claim) is None
+
+
+def test_where_a_lease_has_succeeded_is_still_where_it_ran(
+    api: Api, zones: dict[str, Node], clock: Clock
+) -> None:
+    """And when nobody knows any more, nobody is asked to stop."""
+    queue, node = api.queue(retain_completed=60), zones["a"]
+    partner = api.running(queue, node)
+    require = [lasting({"lease": str(partner["lease_id"]), "domain": "label:zone"})]
+    claim = beside(api, api.queue(claim_timeout=7200), node, placement={"require": require})
+    completes(api, partner, node)
+    api.rows("reap")
+    assert told(api, claim) is None
+    clock.advance(3600 * SECOND)
+    outlive(api.conn)
+    count_all(api.conn)
+    api.rows("prune")
+    assert (
+        api.conn.execute(
+            "select from hwqueue.lease where lease_id = %s", [partner["lease_id"]]
+        ).fetchall()
+        == []
+    )
+    api.rows("reap")
+    assert told(api, claim) is None
+
+
+def test_a_lease_that_fails_is_lost(api: Api, zones: dict[str, Node]) -> None:
+    queue, node = api.queue(), zones["a"]
+    partner = api.running(queue, node)
+    require = [lasting({"lease": str(partner["lease_id"])})]
+    claim = beside(api, api.queue(), node, placement={"require": require})
+    api.rows("fail_lease", **token(partner), error={}, retry=False)
+    api.rows("reap")
+    assert told(api, claim) == "placement_broken"
+
+
+def group_of(api: Api, queue: str, *nodes: Node) -> list[Row]:
+    """Leases that must be with each other by zone."""
+    member = {"placement": {"require": [lasting(WITH_CACHE)]}, "labels": {"app": "cache"}}
+    leases = [api.spawn(queue, **member) for _ in nodes]
+    Direct(api.conn).settle_terms()
+    claims = [api.claim(node, queue)[0] for node in nodes]
+    assert [claim["lease_id"] for claim in claims] == leases
+    return claims
+
+
+def test_the_last_of_a_group_goes_on(api: Api, zones: dict[str, Node]) -> None:
+    """As it could begin alone."""
+    first, second = group_of(api, api.queue(), zones["a"], zones["a"])
+    completes(api, first, zones["a"])
+    api.rows("reap")
+    assert told(api, second) is None
+
+
+def test_of_a_group_that_is_torn_apart_one_part_goes_on(api: Api, zones: dict[str, Node]) -> None:
+    """No more are asked to stop than have to."""
+    node, moving = zones["a"], api.node(labels={"zone": "a"})
+    claims = group_of(api, api.queue(), node, moving)
+    relabel(api, moving, labels={"zone": "b"})
+    api.rows("reap")
+    assert [told(api, claim) for claim in claims] == [None, "placement_broken"]
+
+
+def test_of_two_that_must_be_apart_one_leaves(api: Api, zones: dict[str, Node]) -> None:
+    """It counts for others until it is gone, but nobody else has to leave for it."""
+    queue = api.queue()
+    require = [lasting(WITH_CACHE | {"away": True})]
+    options = {"placement": {"require": require}, "labels": {"app": "cache"}}
+    nodes = [api.node(labels={"zone": f"own-{number}"}) for number in range(2)]
+    for _ in nodes:
+        api.spawn(queue, **options)
+    Direct(api.conn).settle_terms()
+    claims = [api.claim(node, queue)[0] for node in nodes]
+    relabel(api, nodes[0], labels={"zone": "own-1"})
+    api.rows("reap")
+    assert [told(api, claim) for claim in claims] == ["placement_broken", None]
+
+
+def test_adopted_work_is_checked(api: Api) -> None:
+    """No filter keeps it out, and the next reap asks it to stop."""
+    queue, node = api.queue(), api.node(labels={"zone": "b"})
+    options = {"placement": {"require": [lasting(ZONE)]}}
+    claim = api.row(
+        "adopt_lease", queue=queue, node=node.node_id, task="work", params={}, options=options
+    )
+    assert told(api, claim) is None
+    api.rows("reap")
+    assert told(api, claim) == "placement_broken"
+
+
+def test_checks_end_with_their_claims(api: Api) -> None:
+    queue, node = api.queue(), api.node(labels={"zone": "a"})
+    claims = [running_placed(api, queue, node, require=[lasting(ZONE)]) for _ in range(2)]
+    running_placed(api, queue, node, require=[ZONE])
+    mine = [claim["lease_id"] for claim in claims]
+    assert [row[0] for row in api.conn.execute(CHECKS) if row[0] in mine] == mine
+    api.rows("release_lease", **token(claims[0]))
+    [again] = api.claim(node, queue)
+    completes(api, claims[1], node)
+    api.rows("reap")
+    assert [row for row in api.conn.execute(CHECKS) if row[0] in mine] == [(mine[0], 2)]
+    api.conn.execute("delete from hwqueue.placement_check where lease_id = %s", [mine[0]])
+    broken = [row for row in api.rows("verify_invariants") if row["rule"] == "placement_check"]
+    assert [row["subject"] for row in broken] == [str(again["lease_id"])]
+    api.rows("complete_lease", **token(again))
+
+
+def test_an_id_that_is_used_again(api: Api) -> None:
+    """What is left of the lease before does not refuse the claim."""
+    queue, node, lease = api.queue(), api.node(labels={"zone": "a"}), str(uuid4())
+    for _ in range(2):
+        placement = {"require": [lasting(ZONE)]}
+        claim = api.running(queue, node, lease_id=lease, placement=placement)
+        completes(api, claim, node)
+        api.rows("delete_leases", filter={"queue": queue, "state": "completed"})
