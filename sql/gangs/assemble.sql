@@ -227,7 +227,7 @@ begin
   into v_is_met, v_own, v_members, v_claims
   from hwqueue.claim c where c.shard_id = p_node.shard_id and c.node_id = p_node.node_id;
   fits := false;
-  if p_is_earmark and v_is_met or v_most <= case when p_waits then v_members else v_claims end then
+  if p_is_earmark and v_is_met or v_most <= (case when p_waits then v_members else v_claims end) then
     return;
   elsif not p_waits then
     fits := hwqueue.class_shortage(p_class, p_node, load) = 0;
