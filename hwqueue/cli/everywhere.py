@@ -20,9 +20,7 @@ app = typer.Typer(
     help="A task on every node, as a DaemonSet or a system job: spawn, watch, stop.",
 )
 
-EverywhereId = Annotated[
-    str, typer.Argument(help="Id of the everywhere task.", show_default=False)
-]
+EverywhereId = Annotated[str, typer.Argument(help="Id of the everywhere task.", show_default=False)]
 
 _EXAMPLE_ID = "01890a5d-ac96-774b-bcce-b302099a8057"
 
@@ -81,7 +79,8 @@ def spawn(
             tenant=tenant,
         )
     if options_of(ctx).json:
-        show_one(ctx, spawned)
+        facts = ("everywhere_id", "created", "nodes")
+        show_one(ctx, {name: getattr(spawned, name) for name in facts})
         return
     typer.echo(spawned.everywhere_id)
     found = "" if spawned.created else "; it was there already"

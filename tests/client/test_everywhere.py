@@ -56,5 +56,5 @@ async def test_errors(client: AsyncClient, queue: str) -> None:
         await client.spawn_everywhere(queue, "agent", claim_timeout=3)  # type: ignore[arg-type]
     for call in (client.get_everywhere, client.stop_everywhere):
         with pytest.raises(EverywhereNotFound):
-            await call(uuid4())  # type: ignore[operator]
+            await call(uuid4())
     assert await client.stop_everywhere(own) == "stopping"

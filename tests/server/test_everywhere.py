@@ -54,7 +54,7 @@ async def test_what_is_refused(http: Http, queue: str) -> None:
         ({"patience": 2}, "options.patience"),
         ({"mode": "often"}, "options.mode"),
     ):
-        found = problem(await http.post(EVERYWHERE, json=body | {"options": options}), 422)
+        found = problem(await http.post(EVERYWHERE, json=body | {"options": options}), 422, "QHA01")
         assert found["field"] == field
     problem(await http.post(EVERYWHERE, json=body | {"queue": "none"}), 404, "QHQ01")
     problem(await http.get(f"{EVERYWHERE}/{uuid4()}"), 404, "QHE01")

@@ -220,7 +220,7 @@ def named(theirs: Theirs) -> dict[str, tuple[str, str]]:
 def test_every_filter_is_tried() -> None:
     assert {name for names in FILTERS.values() for name in names} == {
         *HARMLESS,
-        *named(Theirs("a", "b", "q", "n", str(uuid4()), "d", "s", 0, "r", "g")),
+        *named(Theirs("a", "b", "q", "n", str(uuid4()), "d", "s", 0, "r", "g", "e")),
     }
     assert len(FILTERS) >= 10
 

@@ -229,7 +229,9 @@ def test_cordoned_nodes(fleet: Fleet, api: Api) -> None:
     assert len(api.claim(node, fleet.queue, qty=9)) == 1
     api.rows("drain_node", node=node.node_id, deadline=SECOND)
     [lease] = fleet.leases(eager).values()
-    api.rows("complete_lease", lease=lease["lease_id"], token=api.lease(lease["lease_id"])["claim_token"])
+    api.rows(
+        "complete_lease", lease=lease["lease_id"], token=api.lease(lease["lease_id"])["claim_token"]
+    )
     fleet.reap(SECOND)
     assert api.claim(node, fleet.queue) == []
     api.rows("uncordon_node", node=node.node_id)
@@ -314,9 +316,7 @@ def test_the_same_id_is_the_same_one(fleet: Fleet, api: Api) -> None:
     assert fleet.spawn(everywhere_id=own) == UUID(own)
     again = api.row("spawn_everywhere", **fleet.call(everywhere_id=own))
     assert (again["created"], str(again["everywhere_id"])) == (False, own)
-    refusal = api.refused(
-        "QHE02", "spawn_everywhere", **fleet.call(everywhere_id=own, priority=3)
-    )
+    refusal = api.refused("QHE02", "spawn_everywhere", **fleet.call(everywhere_id=own, priority=3))
     assert refusal.field == "options.everywhere_id"
     api.value("stop_everywhere", everywhere=own)
     refusal = api.refused("QHE02", "spawn_everywhere", **fleet.call(everywhere_id=own))
