@@ -16,8 +16,8 @@
 -- any more; on_cordoned, true: on cordoned nodes, too; and options of spawn_lease, but for keys, times and
 -- patience. Their headers have everywhere_id.
 -- The call writes one row and waits for nobody. Within about a second nodes get their leases from upkeep,
--- each reserved, so that its room is booked; a node that registers later gets its own in that transaction. On a
--- node without room the lease is earmarked: what becomes free there goes to it, and to nobody else.
+-- each reserved, so that its room is booked; a node that registers later gets its own in that transaction.
+-- On a node without room the lease is earmarked: what becomes free there goes to it, and to nobody else.
 -- nodes: how many suit it now.
 -- Locks: an id that another session writes now. Raises: QHQ01, QHA01, QHC03, QHC04, QHW01, QHE02, QHA03.
 -- Idempotent: with an own everywhere_id.

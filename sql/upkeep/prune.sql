@@ -187,8 +187,8 @@ begin
 end
 $$;
 
--- Retires classes after p_after that no lease, open step or everywhere task refers to and that are an hour old, so that
--- spawns do not find them any more: step 1 of 3. Returns the class to start after next time.
+-- Retires classes after p_after that no lease, open step or everywhere task refers to and that are an hour
+-- old, so that spawns do not find them any more: step 1 of 3. Returns the class to start after next time.
 -- Locks: class rows, skip locked.
 create or replace function hwqueue.retire_classes(p_after bigint, p_limit int, p_now timestamptz,
   p_shard int) returns bigint
