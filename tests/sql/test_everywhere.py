@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import Any
+from typing import Any, LiteralString
 from uuid import UUID, uuid4
 
 import pytest
@@ -410,3 +410,29 @@ def test_a_class_without_leases_stays(fleet: Fleet, api: Api) -> None:
     for _ in range(3):
         api.rows("prune", limit=100000)
     assert len(api.claim(fleet.node(), fleet.queue)) == 1
+
+
+@pytest.mark.parametrize(
+    ("rule", "planted"),
+    [
+        ("everywhere_lease", "delete from hwqueue.everywhere_node where lease_id = %s"),
+        (
+            "everywhere_node",
+            "update hwqueue.everywhere_node set node_id = gen_random_uuid() where lease_id = %s",
+        ),
+        (
+            "reservation_expired",
+            "update hwqueue.claim set expires_at = '2020-01-01' where lease_id = %s",
+        ),
+    ],
+)
+def test_what_verify_invariants_finds(
+    fleet: Fleet, api: Api, rule: str, planted: LiteralString
+) -> None:
+    everywhere, node = fleet.spawn(), fleet.node()
+    fleet.reap()
+    lease = fleet.leases(everywhere)[node.name]["lease_id"]
+    with api.conn.transaction(force_rollback=True):
+        api.conn.execute(planted, [lease])
+        found = api.rows("verify_invariants")
+    assert [(row["rule"], row["subject"]) for row in found] == [(rule, lease)]
