@@ -319,6 +319,24 @@ LIST_GANGS = _call(
 CANCEL_GANG = _call("cancel_gang", _GANG, {"p_reason": "text"})
 GANG_STATUS = _call("gang_status", _CLAIM, row=types.GangStatus)
 
+# everywhere tasks
+_EVERYWHERE = {"p_everywhere": "uuid"}
+SPAWN_EVERYWHERE = _call(
+    "spawn_everywhere",
+    {**_QUEUE, "p_task": "text"},
+    {"p_params": "jsonb", "p_options": "jsonb"},
+    types.SpawnedEverywhere,
+)
+GET_EVERYWHERE = _call(
+    "get_everywhere", _EVERYWHERE, {**_LIMIT, "p_after": "uuid"}, types.EverywhereTask
+)
+LIST_EVERYWHERE = _call(
+    "list_everywhere",
+    optional={"p_state": "text", **_LIMIT, "p_before": "timestamp with time zone"},
+    row=types.EverywhereSummary,
+)
+STOP_EVERYWHERE = _call("stop_everywhere", _EVERYWHERE, {"p_running": "text"})
+
 # claims
 HEARTBEAT_NODE = _call(
     "heartbeat_node", _EPOCH, {"p_claims": "jsonb", "p_extend": "interval"}, types.Heartbeat

@@ -35,6 +35,9 @@ HwqueueError
     GangNotFound             QHG01  no gang has this id, or the lease is of none
     GangExists               QHG02  the gang id is taken
     MemberOfGang             QHG03  the lease is a member: it stays in the queue of its gang
+  EverywhereError
+    EverywhereNotFound       QHE01  no everywhere task has this id
+    EverywhereExists         QHE02  the id is that of another everywhere task, or was stopped
   TokenError
     TokenUnknown             QHK01  no token has this name
     TokenNameTaken           QHK02  the name was given to a token before
@@ -82,6 +85,9 @@ __all__ = [
     "ConfigError",
     "ConstraintError",
     "EmbeddedError",
+    "EverywhereError",
+    "EverywhereExists",
+    "EverywhereNotFound",
     "GangError",
     "GangExists",
     "GangNotFound",
@@ -378,9 +384,25 @@ class GangExists(GangError):
 
 
 class MemberOfGang(GangError):
-    """The lease is a member of a gang, whose members share a queue."""
+    """The lease is a member of a gang, or of an everywhere task, whose leases share a queue."""
 
     default_sqlstate = "QHG03"
+
+
+class EverywhereError(HwqueueError):
+    """About a task that runs on every node."""
+
+
+class EverywhereNotFound(EverywhereError):
+    """No everywhere task has this id; a stopped one goes with the last of its leases."""
+
+    default_sqlstate = "QHE01"
+
+
+class EverywhereExists(EverywhereError):
+    """The id is that of an everywhere task with other content, or of one that was stopped."""
+
+    default_sqlstate = "QHE02"
 
 
 class TokenError(HwqueueError):
@@ -521,6 +543,7 @@ BY_SQLSTATE: Mapping[str, type[HwqueueError]] = {
         QueueError,
         WorkflowError,
         GangError,
+        EverywhereError,
         TokenError,
         ConstraintError,
         SchemaError,

@@ -33,6 +33,7 @@ NAMES = {
     "AsyncConnectionRunner": "ConnectionRunner",
     "AsyncEndings": "Endings",
     "AsyncEvents": "Events",
+    "AsyncEverywhere": "Everywhere",
     "AsyncExplain": "Explain",
     "AsyncGangs": "Gangs",
     "AsyncLeases": "Leases",

@@ -16,6 +16,7 @@ MODULES = {
     "leases": "Leases: spawn, read, change",
     "bulk": "Many leases by a filter",
     "gangs": "Gangs",
+    "everywhere": "Everywhere tasks",
     "tasks": "Tasks and their defaults",
     "nodes": "Nodes",
     "claims": "Claims: take, keep, settle",

@@ -15,6 +15,7 @@ from benchmarks.core.server import calm_down
 OTHERS = "others"  # a queue whose leases no node asks for
 RUN = "00000000-0000-7000-8000-000000000001"  # of the workflow of that name
 GANG = "00000000-0000-7000-8000-000000000002"
+EVERYWHERE = "00000000-0000-7000-8000-000000000003"
 MODELS = ("A100", "H100", "L40", "T4", "none")
 NOBODY = "nobody has this"
 
@@ -40,6 +41,11 @@ def prepare(run: Run, dsn: str, *, nodes: int, profiles: int, classes: int, pend
             "select hwqueue.spawn_gang(%s, %s, %s)",
             [OTHERS, Jsonb(members), Jsonb({"gang_id": GANG})],
         )
+        connection.execute(
+            "select hwqueue.spawn_everywhere(%s, %s, '{}', %s)",
+            [OTHERS, TASK, Jsonb({"everywhere_id": EVERYWHERE})],
+        )
+        connection.execute("select hwqueue.stop_everywhere(%s)", [EVERYWHERE])
         for number in run.track(range(1, nodes + 1), "nodes"):
             register_on(connection, number, _node(number, profiles))
             connection.execute(

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import psycopg
 
-from benchmarks.core.crowd import GANG, RUN
+from benchmarks.core.crowd import EVERYWHERE, GANG, RUN
 
 VIEWS = (
     "queue_depth",
@@ -53,6 +53,8 @@ _API = (
     "/api/v1/classes/{class}/explanation",
     "/api/v1/gangs",
     "/api/v1/gangs/{gang}",
+    "/api/v1/everywhere",
+    "/api/v1/everywhere/{everywhere}",
     "/api/v1/workflows",
     "/api/v1/workflows/others",
     "/api/v1/runs",
@@ -147,6 +149,7 @@ class Looker:
                 "name": name,
                 "run": RUN,
                 "gang": GANG,
+                "everywhere": EVERYWHERE,
             }
         )
         started = time.perf_counter()

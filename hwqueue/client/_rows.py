@@ -278,6 +278,24 @@ def _gang_members(value: Iterable[Mapping[str, Any]]) -> tuple[types.GangMember,
     )
 
 
+def _everywhere_leases(
+    value: Iterable[Mapping[str, Any]],
+) -> tuple[types.EverywhereLease, ...]:
+    return tuple(
+        types.EverywhereLease(
+            node_id=UUID(lease["node_id"]),
+            node=lease["node"],
+            lease_id=UUID(lease["lease_id"]),
+            state=lease["state"],
+            reason=lease["reason"],
+            starts=lease["starts"],
+            failures=lease["failures"],
+            due_at=_moment(lease["due_at"]),
+        )
+        for lease in value
+    )
+
+
 def _uuid(value: str | None) -> UUID | None:
     return None if value is None else UUID(value)
 
@@ -334,4 +352,5 @@ _CONVERTERS: Mapping[type, _Converters] = {
     types.ClassStats: {"anchors": tuple},
     types.Gang: {"together": tuple, "same": tuple, "members": _gang_members},
     types.GangStatus: {"members": _gang_members},
+    types.EverywhereTask: {"leases": _everywhere_leases},
 }

@@ -24,6 +24,7 @@ TAGS: list[dict[str, Any]] = [
     {"name": "workflows", "description": "Steps that come after each other: define, submit."},
     {"name": "runs", "description": "Runs of workflows: look at them, cancel, retry."},
     {"name": "gangs", "description": "Leases that start together or not at all."},
+    {"name": "everywhere", "description": "Tasks that run on every node that suits them."},
     {"name": "nodes", "description": "Who may run work, and taking machines out of service."},
     {"name": "placement", "description": "Which nodes could run what, and why not."},
     {"name": "views", "description": "Counts by class, queue and node."},

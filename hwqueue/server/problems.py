@@ -48,6 +48,8 @@ STATUS_OF: Mapping[str, int] = {
     "QHG01": 404,
     "QHG02": 409,
     "QHG03": 409,
+    "QHE01": 404,
+    "QHE02": 409,
     "QHK01": 404,
     "QHH01": 404,
     "QHK02": 409,

@@ -20,6 +20,15 @@ from hwqueue.types.claims import (
     Settlement,
 )
 from hwqueue.types.events import EVENT_CODES, Event
+from hwqueue.types.everywhere import (
+    EverywhereLease,
+    EverywhereLeaseState,
+    EverywhereOptions,
+    EverywhereState,
+    EverywhereSummary,
+    EverywhereTask,
+    SpawnedEverywhere,
+)
 from hwqueue.types.explain import (
     ClassExplanation,
     FunnelStage,
@@ -153,6 +162,12 @@ __all__ = [
     "Delivery",
     "EndedRun",
     "Event",
+    "EverywhereLease",
+    "EverywhereLeaseState",
+    "EverywhereOptions",
+    "EverywhereState",
+    "EverywhereSummary",
+    "EverywhereTask",
     "FunnelStage",
     "Gang",
     "GangMember",
@@ -223,6 +238,7 @@ __all__ = [
     "SoleBlocker",
     "SpawnOptions",
     "SpawnResult",
+    "SpawnedEverywhere",
     "SpawnedMember",
     "StepDetail",
     "StepResult",

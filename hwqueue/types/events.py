@@ -73,6 +73,9 @@ EVENT_CODES = (
     "gang_completed",
     "gang_failed",
     "gang_cancelled",
+    "everywhere_spawned",
+    "everywhere_stopping",
+    "everywhere_stopped",
 )
 """What this release writes; the table is in docs/explanation/events.md. Later ones add codes."""
 

@@ -139,7 +139,8 @@ declare
   v_gang_id uuid;
 begin
   perform hwqueue.require_claim(p_lease, p_token, p_shard);
-  select c.gang_id into v_gang_id from hwqueue.claim c
+  select g.gang_id into v_gang_id from hwqueue.claim c
+  join hwqueue.gang g on g.shard_id = c.shard_id and g.gang_id = c.gang_id
   where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token;
   if v_gang_id is null then
     perform hwqueue.refuse_gang(null, format('lease %s is of no gang', p_lease));

@@ -14,12 +14,12 @@
 -- epoch. Another one raises it, fences the older instance and ends its claims at once (one attempt
 -- used), unless keep_claims is true. The next claim judges changed labels. Taints in the spec are the
 -- node's own, and replace those it had; a new one with no_execute applies to running leases, as in
--- taint_node. Running leases with a requirement during execution that the node does not meet any more
--- are asked to stop, at once or after its grace. The node belongs to the login that registers it first:
--- only its members may register over it. Attestations are suspended when another instance registers, or
--- the first login after a deregistration. Locks: its profile, for key share; node_state; the claims by
--- lease_id; its name. Raises: QHA01, QHN02 name in use, QHN04 another login's, QHN06 busy, QHA02.
--- Idempotent.
+-- taint_node. Everywhere tasks that suit the node book their room before its first claim (spawn_everywhere).
+-- Running leases with a requirement during execution that the node does not meet any more are asked to
+-- stop, at once or after its grace. The node belongs to the login that registers it first: only its members
+-- may register over it. Attestations are suspended when another instance registers, or the first login
+-- after a deregistration. Locks: its profile, for key share; node_state; the claims by lease_id; its name.
+-- Raises: QHA01, QHN02 name in use, QHN04 another login's, QHN06 busy, QHA02. Idempotent.
 create or replace function hwqueue.register_node(p_node uuid, p_spec jsonb,
   p_shard int default 0) returns bigint
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -84,6 +84,7 @@ begin
   end if;
   perform hwqueue.refresh_node_state(p_node, p_shard);
   perform hwqueue.note_registration(v_node, v_old, v_epoch, v_ended, p_shard);
+  perform hwqueue.expand_on_node(p_node, v_now, p_shard);
   return v_epoch;
 end
 $$;
@@ -187,10 +188,10 @@ end
 $$;
 
 -- Takes the caller's own node out of the fleet, because its worker stops, and returns whether it did. A
--- node stays that holds claims, or has what an operator set: a cordon, taints or an attestation. One that
--- left belongs to its login still.
--- Locks: node_state. Raises: QHN01, QHN03, QHN04, QHA02. Not idempotent: after a call that returned true
--- the next one raises QHN01.
+-- node stays that holds claims, or has what an operator set: a cordon, taints or an attestation. What is only
+-- reserved for it waits again. One that left belongs to its login still.
+-- Locks: node_state; the reserved claims by lease_id. Raises: QHN01, QHN03, QHN04, QHA02. Not idempotent:
+-- after a call that returned true the next one raises QHN01.
 create or replace function hwqueue.deregister_own_node(p_node uuid, p_epoch bigint, p_shard int default 0)
 returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -201,10 +202,12 @@ begin
   perform hwqueue.require_read_committed();
   perform hwqueue.lock_node(p_node, coalesce(p_epoch, 0), p_shard);
   v_node := hwqueue.read_node(p_node, p_shard);
-  if hwqueue.is_kept_by_operators(v_node)
-    or exists (select from hwqueue.claim c where c.shard_id = p_shard and c.node_id = p_node) then
+  if hwqueue.is_kept_by_operators(v_node) or exists (
+      select from hwqueue.claim c
+      where c.shard_id = p_shard and c.node_id = p_node and c.is_reserved is not true) then
     return false;
   end if;
+  perform hwqueue.end_older_claims(p_node, p_epoch + 1, hwqueue.clock(), p_shard);
   perform hwqueue.leave_fleet(v_node, 'its worker stopped', '{"reason": "stopped"}', hwqueue.clock(),
     p_shard);
   return true;

@@ -16,8 +16,9 @@
 -- It ends expired claims, makes due leases pending, and fails leases past their deadline. It asks claims
 -- to stop that have to leave a tainted node, whose queue was dropped, or whose requirement during execution
 -- does not hold any more. It does what settlements of steps had to leave (advance_workflows), and lets runs
--- fail past their deadline. It reserves room for gangs that wait. It also publishes affinity terms, counts
--- what ended for the statistics, computes which nodes suit a class, judges new classes ahead of claims, and
+-- fail past their deadline. It reserves room for gangs that wait, and starts and ends the leases of
+-- everywhere tasks. It also publishes affinity terms, counts what ended for the statistics, computes which
+-- nodes suit a class, judges new classes ahead of claims, and
 -- reports silent nodes and classes that no node may run.
 --
 -- Every part takes at most p_limit rows and skips what other sessions have locked. Judging and ending
@@ -51,10 +52,13 @@ begin
   v_now := hwqueue.clock();
   select t.* into v_lead from hwqueue.lead_reap(p_unless_within, v_now, p_shard) t;
   if v_lead.goes then
-    return query select * from hwqueue.reap_all(p_limit, v_lead.reap_cursor, v_lead.holds, v_now, p_shard);
+    select r.* into expired, promoted, deadlines, reaches, more
+    from hwqueue.reap_all(p_limit, v_lead.reap_cursor, v_lead.holds, v_now, p_shard) r;
     if v_lead.holds then
+      more := hwqueue.reap_everywhere(p_limit, hwqueue.upkeep_budget() / 4, v_now, p_shard) or more;
       perform hwqueue.reap_gangs(least(p_limit, 20), hwqueue.upkeep_budget() / 4, v_now, p_shard);
     end if;
+    return next;
   else
     return query select 0, 0, 0, 0, false;
   end if;
@@ -113,7 +117,7 @@ begin
       v_runs := hwqueue.prune_runs(p_limit, v_now, p_shard);
       leases := leases + v_runs;
       perform hwqueue.prune_workflows(p_limit, p_shard), hwqueue.prune_traced_runs(p_limit, v_now, p_shard),
-        hwqueue.prune_gangs(p_limit, p_shard);
+        hwqueue.prune_gangs(p_limit, p_shard), hwqueue.prune_everywhere(p_limit, p_shard);
       classes := hwqueue.prune_classes(p_limit, p_shard);
       nodes := hwqueue.prune_nodes(p_limit, v_now, p_shard);
       perform hwqueue.expire_nodes(p_limit, v_now, p_shard);
@@ -139,8 +143,8 @@ $$;
 --
 -- Rules: one_entry, node_load, capacity, term_count, away, max_per_domain, claim_login, run_work, run_join,
 -- run_items, run_stuck, run_over, run_nested, step_lease, step_due, step_nested, wait_signal, gang_entry,
--- gang_members, gang_reserved, gang_earmark, placement_check. detail names what is broken, what was found
--- and what was expected.
+-- gang_members, gang_reserved, gang_earmark, placement_check, everywhere_lease, everywhere_node,
+-- reservation_expired. detail names what is broken, what was found and what was expected.
 --
 -- It reads everything, and is for operators and tests. It runs several statements, so call it in a
 -- repeatable read transaction while others work. Adopted leases, and nodes that were registered with
@@ -167,6 +171,7 @@ begin
   return query select v.rule, v.subject::text, v.detail from hwqueue.broken_gangs(p_shard) v;
   return query select v.rule, v.subject::text, v.detail from hwqueue.broken_earmarks(p_shard) v;
   return query select 'placement_check', v.lease_id::text, v.detail from hwqueue.unchecked_claims(p_shard) v;
+  return query select v.rule, v.subject::text, v.detail from hwqueue.broken_everywhere(p_shard) v;
 end
 $$;
 

@@ -1,7 +1,8 @@
 -- Reservations: claims that a node has not fetched yet.
 --
 -- gangs/assemble writes them: the room of all members of a gang is booked in one transaction, on several
--- nodes, and the next claim of each node fetches its members. claim_task and settle_and_claim (api/claims)
+-- nodes, and the next claim of each node fetches its members. So does everywhere/nodes, for the lease that an
+-- everywhere task has on a node. claim_task and settle_and_claim (api/claims)
 -- call fetch_reserved before they look for other work. Example: member 3 of a gang is reserved on gpu-1
 -- until 10:00:30. gpu-1 asks for work at 10:00:01 and gets it, with its devices and the token that the
 -- reservation has.
@@ -45,7 +46,8 @@ begin
     where l.shard_id = p_request.shard_id and l.lease_id = v_claim.lease_id;
     select q.name into queue from hwqueue.queue q
     where q.shard_id = p_request.shard_id and q.queue_id = v_claim.queue_id;
-    if v_claim.stop_requested_at <= v_now or v_lease.deadline <= v_now or v_node.cordoned_at is not null
+    if v_claim.stop_requested_at <= v_now or v_lease.deadline <= v_now
+      or v_node.cordoned_at is not null and not hwqueue.runs_on_cordoned(v_claim.lease_id, p_request.shard_id)
       or not hwqueue.node_suits(v_claim.class_id, v_node, v_now) then
       perform hwqueue.end_claim(v_claim, 'released', null, v_now, v_now, p_request.shard_id);
       continue;
@@ -179,6 +181,18 @@ begin
     term_deltas := hwqueue.add_counts(v_entered.term_deltas, 1, p_shard);
   end if;
 end
+$$;
+
+-- Whether a lease runs on its node although that is cordoned: an everywhere task asks for it, and the node is
+-- not drained.
+create or replace function hwqueue.runs_on_cordoned(p_lease uuid, p_shard int) returns boolean
+language sql stable
+as $$
+  select exists (
+    select from hwqueue.everywhere_node r
+    join hwqueue.everywhere e on e.shard_id = p_shard and e.everywhere_id = r.everywhere_id
+    join hwqueue.node n on n.shard_id = p_shard and n.node_id = r.node_id
+    where r.shard_id = p_shard and r.lease_id = p_lease and e.on_cordoned and n.drain_by is null)
 $$;
 
 -- Whether a node may run leases of a class, by the static rules as they are now.

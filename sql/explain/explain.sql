@@ -138,8 +138,9 @@ declare
       where q.shard_id = p_shard and q.queue_id = p_lease.queue_id));
 begin
   if p_claim.is_earmark then
-    code := 'gang_earmarked';
     headline := hwqueue.gang_words(p_claim.gang_id, p_shard);
+    code := case when headline is null then 'everywhere_earmarked' else 'gang_earmarked' end;
+    headline := coalesce(headline, hwqueue.everywhere_words(p_claim.lease_id, p_now, p_shard));
     return;
   end if;
   code := case when p_claim.expires_at <= p_now then 'expired' when p_claim.stop_requested_at <= p_now
@@ -177,14 +178,16 @@ declare
     where a.shard_id = p_shard and a.lease_id = p_lease.lease_id order by a.claim_token desc limit 1) end;
   v_wait hwqueue.checkpoint := hwqueue.suspension_of(p_lease, p_shard);
 begin
-  if p_state = 'scheduled' and v_wait.name is not null and p_lease.available_at > p_now then
+  if p_state = 'scheduled' and v_wait.name is not null and p_lease.available_at > p_now
+    and (v_wait.signal is not null or p_lease.available_at < hwqueue.never_due()) then
     return 'suspended: its handler ' || case when v_wait.signal is null
       then format('goes on in %s', hwqueue.span_words(p_lease.available_at - p_now))
       else format('waits for signal %s', to_json(v_wait.signal))
         || coalesce(format(', for %s at most', hwqueue.span_words(v_wait.waits_until - p_now)), '') end;
   end if;
   if p_state = 'scheduled' and p_lease.gang_id is not null then
-    return hwqueue.gang_words(p_lease.gang_id, p_shard);
+    return coalesce(hwqueue.gang_words(p_lease.gang_id, p_shard),
+      hwqueue.everywhere_words(p_lease.lease_id, p_now, p_shard));
   elsif p_state = 'scheduled' then
     return case when p_lease.available_at > p_now then format('scheduled: claimable in %s',
         hwqueue.span_words(p_lease.available_at - p_now))
@@ -199,6 +202,28 @@ begin
     case when p_end.attempt > 0 then format(', attempt %s', p_end.attempt) else '' end,
     coalesce(': ' || hwqueue.error_words(v_error), ''));
 end
+$$;
+
+-- Says what a lease of an everywhere task waits for: "waits for node gpu-1, for everywhere task ...: the
+-- node has no room for it yet".
+create or replace function hwqueue.everywhere_words(p_lease uuid, p_now timestamptz, p_shard int) returns text
+language sql stable
+as $$
+  select format('waits for node %s, for everywhere task %s: ', coalesce(n.name, r.node_id::text),
+      r.everywhere_id) || case
+    when r.due_at > p_now and r.reason is null then
+      format('it starts again in %s', hwqueue.span_words(r.due_at - p_now))
+    when r.reason is null then 'upkeep books its room about once a second'
+    when r.reason = 'insufficient_capacity' then 'the node has no room for it yet' || case when exists (
+        select from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease and c.is_earmark)
+      then '; what becomes free there goes to it' else '' end
+    when r.reason = 'node_unavailable' then 'the node is silent or cordoned, or the queue is paused'
+    when r.reason in ('busy', 'cache_miss') then 'other calls held what it needs'
+    when r.reason = 'unpublished' then 'an affinity term of its class is not published yet'
+    else format('it may not run beside what runs now (%s)', r.reason) end
+  from hwqueue.everywhere_node r
+  left join hwqueue.node n on n.shard_id = r.shard_id and n.node_id = r.node_id
+  where r.shard_id = p_shard and r.lease_id = p_lease
 $$;
 
 -- Returns the one sentence about a pending class, with its code: what has to change first. Null code: a

@@ -159,7 +159,8 @@ begin
   select s.* into v_state from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node;
   select n.* into v_node from hwqueue.node n
   where n.shard_id = p_shard and n.node_id = p_node and n.deregistered_at is null
-    and n.cordoned_at is null and hwqueue.is_live(n, v_state, p_now);
+    and (n.cordoned_at is null or hwqueue.runs_on_cordoned(p_entry.lease_id, p_shard))
+    and hwqueue.is_live(n, v_state, p_now);
   if not found or not hwqueue.node_suits(p_entry.class_id, v_node, p_now) then
     return 'insufficient_capacity';
   end if;

@@ -32,7 +32,9 @@ begin
   for v_gang_id in
     select c.gang_id
     from (select x.gang_id, x.change_id from hwqueue.gang_change x
-          where x.shard_id = p_shard order by x.change_id limit 20 * p_limit) c
+          where x.shard_id = p_shard and exists (  -- else it is of an everywhere task (reap_everywhere)
+            select from hwqueue.gang g where g.shard_id = p_shard and g.gang_id = x.gang_id)
+          order by x.change_id limit 20 * p_limit) c
     group by c.gang_id order by min(c.change_id) limit p_limit
   loop
     select g.* into v_gang from hwqueue.gang g

@@ -28,7 +28,8 @@ $$;
 
 -- Refuses to move a lease where a spawn of it would be refused, and moves its key.
 -- Locks: the caller holds the lease's entry; as move_keys. Raises: QHA01 for params that are too large,
--- QHT02 when another lease holds the key, or a spawn in progress, QHG03 for a member of a gang.
+-- QHT02 when another lease holds the key, or a spawn in progress, QHG03 for a member of a gang, or a lease
+-- of an everywhere task.
 create or replace function hwqueue.check_move(p_lease hwqueue.lease, p_queue hwqueue.queue, p_shard int)
 returns void
 language plpgsql volatile
@@ -37,10 +38,13 @@ declare
   v_holder uuid;
 begin
   if p_lease.gang_id is not null then
-    perform hwqueue.refuse('QHG03', format('lease %s is a member of gang %s, whose members share a queue',
-        p_lease.lease_id, p_lease.gang_id),
+    perform hwqueue.refuse('QHG03', case when p_lease.gang_id = p_lease.lease_id
+        then format('lease %s is of an everywhere task, whose leases share a queue', p_lease.lease_id)
+        else format('lease %s is a member of gang %s, whose members share a queue', p_lease.lease_id,
+          p_lease.gang_id) end,
       jsonb_build_object('lease_id', p_lease.lease_id, 'gang_id', p_lease.gang_id, 'field', 'changes.queue'),
-      'cancel the gang, and spawn it into the other queue');
+      case when p_lease.gang_id = p_lease.lease_id then 'stop it, and spawn it into the other queue'
+        else 'cancel the gang, and spawn it into the other queue' end);
   end if;
   perform hwqueue.check_payload(p_lease.params, 'params', p_queue.max_params_bytes);
   if p_lease.idempotency_key is null or p_lease.queue_id = p_queue.queue_id

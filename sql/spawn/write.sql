@@ -248,7 +248,7 @@ end
 $$;
 
 -- Makes an open lease claimable again at p_at, with a new position and the rank that it always had. A
--- member of a gang waits for its gang instead.
+-- member of a gang waits for its gang instead, the lease of an everywhere task for room on its node.
 -- p_since: since when it has been claimable, if it was. Returns the new state. Wakes waiting workers
 -- when the lease is claimable at once.
 -- Locks: the lease row; its class, skip locked, if that waits. The caller has deleted its former entry.
@@ -265,8 +265,9 @@ begin
   select l.* into v_lease from hwqueue.lease l
   where l.shard_id = p_shard and l.lease_id = p_lease for no key update;
   if v_lease.gang_id is not null then
+    insert into hwqueue.gang_change (shard_id, gang_id, retry_at)
+    values (p_shard, v_lease.gang_id, nullif(p_at, hwqueue.never_due()));
     p_at := hwqueue.never_due();
-    insert into hwqueue.gang_change (shard_id, gang_id) values (p_shard, v_lease.gang_id);
   end if;
   if p_at > p_now then
     insert into hwqueue.scheduled (shard_id, queue_id, tier, attempt_count, claim_count, rank, class_id,

@@ -187,8 +187,8 @@ begin
 end
 $$;
 
--- Retires classes after p_after that no lease or open step refers to and that are an hour old, so that
--- spawns do not find them any more: step 1 of 3. Returns the class to start after next time.
+-- Retires classes after p_after that no lease, open step or everywhere task refers to and that are an hour
+-- old, so that spawns do not find them any more: step 1 of 3. Returns the class to start after next time.
 -- Locks: class rows, skip locked.
 create or replace function hwqueue.retire_classes(p_after bigint, p_limit int, p_now timestamptz,
   p_shard int) returns bigint
@@ -207,6 +207,8 @@ declare
       and not exists (select 1 from hwqueue.lease l where l.shard_id = p_shard and l.class_id = c.class_id)
       and not exists (select 1 from hwqueue.run_class u where u.shard_id = p_shard
           and u.class_id = c.class_id)
+      and not exists (select 1 from hwqueue.everywhere e where e.shard_id = p_shard
+          and e.class_id = c.class_id)
     for update of c skip locked);
 begin
   update hwqueue.placement_class c set retired_at = p_now where c.shard_id = p_shard
@@ -374,6 +376,8 @@ begin
       and not exists (select 1 from hwqueue.lease l where l.shard_id = p_shard and l.class_id = c.class_id)
       and not exists (select 1 from hwqueue.run_class u where u.shard_id = p_shard
           and u.class_id = c.class_id)
+      and not exists (select 1 from hwqueue.everywhere e where e.shard_id = p_shard
+          and e.class_id = c.class_id)
       -- all of them at once: few classes are retired, and claims have no index by class
       and c.class_id <> all (array(select distinct u.class_id from hwqueue.claim u
           where u.shard_id = p_shard))

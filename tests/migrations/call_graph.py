@@ -21,6 +21,7 @@ LAYERS = (
     "nodes",
     "fleet",
     "gangs",
+    "everywhere",
     "upkeep",
     "explain",
     "api",

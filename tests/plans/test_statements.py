@@ -158,3 +158,14 @@ def test_behind_what_is_blocked(api: Api, why: str, expected: int, alone: int) -
         api.rows("cancel_lease", lease=lease)
     claim_statements(api, node, queue, 4)
     assert (max(found), max(claim_statements(api, node, queue, 4))) == (expected, alone)
+
+
+def test_a_registration_without_everywhere_tasks(api: Api) -> None:
+    """One look into an index; a claim has none."""
+    with explained(api.conn) as work:
+        node = api.node()
+    assert len(work.scans("everywhere", "everywhere_node")) == 1
+    assert work.rows_read("everywhere") == 0
+    with explained(api.conn) as work:
+        api.claim(node, api.queue())
+    assert work.scans("everywhere", "everywhere_node") == []

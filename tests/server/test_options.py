@@ -8,9 +8,9 @@ from uuid import UUID
 import pytest
 from pydantic import Field, ValidationError
 
-from hwqueue.server.models import gangs, leases, queues
+from hwqueue.server.models import everywhere, gangs, leases, queues
 from hwqueue.server.models.options import request_of
-from hwqueue.types import GangOptions, LeaseChanges, QueuePolicy, SpawnOptions
+from hwqueue.types import EverywhereOptions, GangOptions, LeaseChanges, QueuePolicy, SpawnOptions
 
 
 class Options(TypedDict, total=False):
@@ -60,4 +60,6 @@ def test_the_api_has_every_option_of_the_client() -> None:
     assert leases.SpawnOptions.model_fields.keys() == get_type_hints(SpawnOptions).keys()
     assert leases.LeaseChanges.model_fields.keys() == get_type_hints(LeaseChanges).keys()
     assert gangs.GangOptions.model_fields.keys() == get_type_hints(GangOptions).keys()
+    taken = get_type_hints(EverywhereOptions).keys()
+    assert everywhere.EverywhereOptions.model_fields.keys() == taken
     assert queues.QueuePolicy.model_fields.keys() == get_type_hints(QueuePolicy).keys()

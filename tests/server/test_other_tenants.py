@@ -47,7 +47,7 @@ BODIES: dict[str, Any] = {
     "/api/v1/workflows/check": {"spec": {"name": "flow", "steps": [{"name": "a", "task": "t"}]}},
     "/api/v1/runs": {"spec": {"name": "flow", "steps": [{"name": "a", "task": "t"}]}},
 }
-BY_ID = ("{lease_id}", "{class_id}", "{run_id}", "{gang_id}")
+BY_ID = ("{lease_id}", "{class_id}", "{run_id}", "{gang_id}", "{everywhere_id}")
 BULK: dict[str, Any] = {
     **{verb: {} for verb in ("count", "cancel", "requeue", "delete")},
     "update": {"changes": {"priority": 2}},
@@ -69,11 +69,13 @@ class Theirs:
     class_id: int
     run: str
     gang: str
+    everywhere: str
 
     @property
     def secrets(self) -> tuple[str, ...]:
         """What nobody else may be told."""
-        return (self.lease, self.done, self.service, self.task, self.tenant, self.run, self.gang)
+        told = (self.lease, self.done, self.service, self.task, self.tenant, self.run, self.gang)
+        return (*told, self.everywhere)
 
     @property
     def task(self) -> str:
@@ -104,6 +106,7 @@ def made(sql: Client, queue: str, reader: str, tenant: str) -> Theirs:
     steps = [{"name": "a", "task": task}, {"name": "b", "task": task, "after": "a"}]
     run = sql.submit_spec({"name": "flow", "queue": queue, "steps": steps}, tenant=tenant)
     [member, _] = sql.spawn_gang(queue, [{"task": task, "count": 2}], tenant=tenant)
+    everywhere = sql.spawn_everywhere(queue, task, tenant=tenant, affinity_tags={"none": task})
     return Theirs(
         tenant,
         reader,
@@ -115,6 +118,7 @@ def made(sql: Client, queue: str, reader: str, tenant: str) -> Theirs:
         sql.explain_lease(lease.lease_id).class_id,
         str(run.run_id),
         str(member.gang_id),
+        str(everywhere.everywhere_id),
     )
 
 
@@ -136,6 +140,8 @@ async def ask(http: Http, method: str, path: str, theirs: Theirs, **named: Any) 
         body = {"queue": theirs.queue, "leases": [{"task": "t"}]}
     if (method, path) == ("POST", "/api/v1/gangs"):
         body = {"queue": theirs.queue, "members": [{"task": "t", "count": 2}]}
+    if (method, path) == ("POST", "/api/v1/everywhere"):
+        body = {"queue": theirs.queue, "task": "t", "options": {"affinity_tags": {"none": 1}}}
     return await http.request(method, url, json=body)
 
 
@@ -145,17 +151,19 @@ async def test_a_route_tells_nothing_of_another_tenant(
 ) -> None:
     """Asked about another's and about nothing, it answers word for word the same."""
     asked = (
-        (theirs.lease, theirs.class_id, theirs.run, theirs.gang),
-        (theirs.done, theirs.class_id, theirs.run, theirs.gang),
-        (str(uuid4()), 10**12, str(uuid4()), str(uuid4())),
+        (theirs.lease, theirs.class_id, theirs.run, theirs.gang, theirs.everywhere),
+        (theirs.done, theirs.class_id, theirs.run, theirs.gang, theirs.everywhere),
+        (str(uuid4()), 10**12, str(uuid4()), str(uuid4()), str(uuid4())),
     )
     for role in ROLES:
         told = set()
         guarded.headers.update(token(role, theirs.reader))
-        for lease, klass, run, gang in asked:
+        for lease, klass, run, gang, everywhere in asked:
             named = {"lease_id": lease, "class_id": klass, "run_id": run, "gang_id": gang}
+            named["everywhere_id"] = everywhere
             response = await ask(guarded, method, path, theirs, **named)
             text = response.text.replace(lease, "ID").replace(run, "RUN").replace(gang, "GANG")
+            text = text.replace(everywhere, "EVERYWHERE")
             text = re.sub(rf"\b{klass}\b", "CLASS", text)
             for secret in theirs.secrets:
                 assert secret not in text
@@ -212,7 +220,7 @@ def named(theirs: Theirs) -> dict[str, tuple[str, str]]:
 def test_every_filter_is_tried() -> None:
     assert {name for names in FILTERS.values() for name in names} == {
         *HARMLESS,
-        *named(Theirs("a", "b", "q", "n", str(uuid4()), "d", "s", 0, "r", "g")),
+        *named(Theirs("a", "b", "q", "n", str(uuid4()), "d", "s", 0, "r", "g", "e")),
     }
     assert len(FILTERS) >= 10
 

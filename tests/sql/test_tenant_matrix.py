@@ -52,6 +52,7 @@ class Things:
     class_id: int
     run: UUID
     gang: UUID
+    everywhere: UUID
 
     @property
     def task(self) -> str:
@@ -60,7 +61,7 @@ class Things:
 
     def hidden(self, text: str) -> str:
         """The text without what names these."""
-        ids = (self.lease, self.done, self.service, self.node, self.run, self.gang)
+        ids = (self.lease, self.done, self.service, self.node, self.run, self.gang, self.everywhere)
         for value in (*ids, self.task, self.tenant):
             text = text.replace(str(value), "IT")
         return re.sub(rf"\b{self.class_id}\b", "CLASS", text)
@@ -93,13 +94,17 @@ def _made(api: Api, queue: str, tenant: str) -> Things:
     run = api.row("submit_workflow", workflow="shared", options={"tenant": tenant})["run_id"]
     members = Jsonb([{"task": task, "count": 2}])
     [member, _] = api.rows("spawn_gang", queue=queue, members=members, options={"tenant": tenant})
-    return Things(tenant, lease, done, service, node.node_id, class_id, run, member["gang_id"])
+    options = {"tenant": tenant, "affinity_tags": {"none": task}}
+    everywhere = api.row("spawn_everywhere", queue=queue, task=task, options=options)
+    ids = (run, member["gang_id"], everywhere["everywhere_id"])
+    return Things(tenant, lease, done, service, node.node_id, class_id, *ids)
 
 
 def nobodys(like: Things) -> Things:
     """Ids and names that do not exist; the lease's comes right after the one that is like it."""
     lease = UUID(int=like.lease.int ^ 1)
-    return Things("nobody", lease, uuid4(), uuid4(), uuid4(), 10**12, uuid4(), uuid4())
+    ids = (uuid4(), uuid4(), uuid4())
+    return Things("nobody", lease, uuid4(), uuid4(), uuid4(), 10**12, *ids)
 
 
 def _placements(its: Things) -> list[Row]:
@@ -133,6 +138,10 @@ def _by_run(**more: Any) -> Calls:
 
 def _by_gang(**more: Any) -> Calls:
     return lambda _caller, _queue, its: [{"gang": its.gang, **more}]
+
+
+def _by_everywhere(**more: Any) -> Calls:
+    return lambda _caller, _queue, its: [{"everywhere": its.everywhere, **more}]
 
 
 def _by_service(**more: Any) -> Calls:
@@ -254,6 +263,9 @@ ALIKE: dict[str, Calls] = {
     "spawn_gang": _gang,
     "get_gang": _by_gang(),
     "cancel_gang": _by_gang(reason="no"),
+    "spawn_everywhere": _spawn,
+    "get_everywhere": _by_everywhere(),
+    "stop_everywhere": _by_everywhere(running="stop"),
     "match_nodes": _match,
     "match_page": _match,
     "match_groups": _match,
@@ -287,7 +299,7 @@ REFUSED = {
 }
 
 # Lists what is one's own; nothing of it can be asked for by name.
-NARROWED = {"list_gangs"}
+NARROWED = {"list_gangs", "list_everywhere"}
 
 # The setting changes nothing: what workers call, and what the HTTP server asks for itself.
 NOT_NARROWED = {
@@ -394,6 +406,17 @@ def test_gangs_of_another_are_not_listed(
     [theirs] = [its for tenant, its in things.items() if tenant != caller]
     assert str(things[caller].gang) in told
     assert str(theirs.gang) not in told
+    assert theirs.tenant not in told
+
+
+@pytest.mark.parametrize("caller", TENANTS)
+def test_everywhere_tasks_of_another_are_not_listed(
+    api: Api, queue: str, things: dict[str, Things], caller: str
+) -> None:
+    told = answer(api, caller, "list_everywhere", {"limit": 1000})
+    [theirs] = [its for tenant, its in things.items() if tenant != caller]
+    assert str(things[caller].everywhere) in told
+    assert str(theirs.everywhere) not in told
     assert theirs.tenant not in told
 
 

@@ -13,6 +13,7 @@ from hwqueue.client._async.checkpoints import AsyncCheckpoints
 from hwqueue.client._async.children import AsyncChildren
 from hwqueue.client._async.claims import AsyncClaims
 from hwqueue.client._async.events import AsyncEvents
+from hwqueue.client._async.everywhere import AsyncEverywhere
 from hwqueue.client._async.explain import AsyncExplain
 from hwqueue.client._async.gangs import AsyncGangs
 from hwqueue.client._async.leases import AsyncLeases
@@ -35,6 +36,7 @@ class AsyncClient(
     AsyncWorkflows,
     AsyncLeases,
     AsyncGangs,
+    AsyncEverywhere,
     AsyncBulk,
     AsyncClaims,
     AsyncCheckpoints,

@@ -14,6 +14,7 @@ from hwqueue.client._sync.checkpoints import SyncCheckpoints
 from hwqueue.client._sync.children import SyncChildren
 from hwqueue.client._sync.claims import Claims
 from hwqueue.client._sync.events import Events
+from hwqueue.client._sync.everywhere import Everywhere
 from hwqueue.client._sync.explain import Explain
 from hwqueue.client._sync.gangs import Gangs
 from hwqueue.client._sync.leases import Leases
@@ -36,6 +37,7 @@ class Client(
     Workflows,
     Leases,
     Gangs,
+    Everywhere,
     SyncBulk,
     Claims,
     SyncCheckpoints,

@@ -7,6 +7,7 @@ from fastapi import APIRouter
 from hwqueue.server.routers import (
     bulk,
     events,
+    everywhere,
     explain,
     gangs,
     lease_logs,
@@ -34,6 +35,7 @@ ROUTERS: Sequence[APIRouter] = (
     workflows.router,
     runs.router,
     gangs.router,
+    everywhere.router,
     nodes.router,
     match.router,
     explain.router,

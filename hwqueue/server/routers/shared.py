@@ -50,6 +50,7 @@ NO_CLASS: Responses = {404: {"description": "No such class."}}
 WRONG_STATE: Responses = {409: {"description": "Not in its state."}}
 NO_WORKFLOW: Responses = {404: {"description": "No such workflow, version or queue."}}
 NO_GANG: Responses = {404: {"description": "No such gang."}}
+NO_EVERYWHERE: Responses = {404: {"description": "No such everywhere task."}}
 NO_RUN: Responses = {404: {"description": "No such run."}}
 WRONG_RUN_STATE: Responses = {409: {"description": "Not in its state, or in that of the step."}}
 

@@ -1,0 +1,114 @@
+"""Everywhere tasks: spawn them, look at them, stop them."""
+
+from datetime import timedelta
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query, Request, Response
+
+from hwqueue.server.dependencies import AuthenticatedRoute
+from hwqueue.server.models.base import Id, Moment
+from hwqueue.server.models.everywhere import (
+    EverywhereNow,
+    EverywhereOut,
+    EverywherePage,
+    SpawnedEverywhereOut,
+    SpawnEverywhereRequest,
+    StopEverywhereRequest,
+)
+from hwqueue.server.pagination import add_next_link, split_page
+from hwqueue.server.routers.shared import (
+    NO_EVERYWHERE,
+    NO_QUEUE,
+    LeaseReader,
+    LeaseWriter,
+    own_options,
+)
+from hwqueue.types import EverywhereState
+
+router = APIRouter(route_class=AuthenticatedRoute, prefix="/everywhere", tags=["everywhere"])
+
+EverywhereId = Annotated[Id, Path(description="Id of the everywhere task.")]
+
+
+@router.post(
+    "",
+    status_code=201,
+    response_model=SpawnedEverywhereOut,
+    responses={
+        200: {
+            "description": "It was there already.",
+            "model": SpawnedEverywhereOut,
+        },
+        409: {"description": "The id has other content, or was stopped."},
+        **NO_QUEUE,
+    },
+)
+async def spawn_everywhere(
+    body: SpawnEverywhereRequest, caller: LeaseWriter, request: Request, response: Response
+) -> Any:
+    """Spawn a task on every node that suits it, also on nodes that register later."""
+    options = own_options(caller, body.options, "options")
+    if "claim_timeout" in options:
+        options["claim_timeout"] = timedelta(seconds=options["claim_timeout"])
+    async with caller.call() as client:
+        spawned = await client.spawn_everywhere(
+            body.queue, body.task, body.params, shard=caller.shard, **options
+        )
+    if not spawned.created:
+        response.status_code = 200
+    response.headers["Location"] = f"{request.url.path}/{spawned.everywhere_id}"
+    return spawned
+
+
+@router.get("", response_model=EverywherePage)
+async def list_everywhere(
+    *,
+    caller: LeaseReader,
+    request: Request,
+    response: Response,
+    state: EverywhereState | None = None,
+    limit: Annotated[int, Query(ge=1, le=500)] = 50,
+    created_before: Annotated[
+        Moment | None, Query(description="Cursor: `next` of the page before.")
+    ] = None,
+) -> Any:
+    """Everywhere tasks, newest first."""
+    async with caller.read() as client:
+        found = await client.list_everywhere(
+            state=state, limit=limit + 1, before=created_before, shard=caller.shard
+        )
+    page, last = split_page(found, limit)
+    cursor = last.created_at.isoformat() if last else None
+    if cursor:
+        add_next_link(request, response, created_before=cursor)
+    return {"items": page, "next": cursor}
+
+
+@router.get("/{everywhere_id:uuid}", response_model=EverywhereOut, responses=NO_EVERYWHERE)
+async def get_everywhere(
+    everywhere_id: EverywhereId,
+    caller: LeaseReader,
+    limit: Annotated[int, Query(ge=0, le=10000, description="Leases, at most.")] = 100,
+    after: Annotated[
+        Id | None, Query(description="Only leases of nodes after this one: the last `node_id`.")
+    ] = None,
+) -> Any:
+    """An everywhere task and its lease on each node, by `node_id`."""
+    async with caller.call() as client:
+        return await client.get_everywhere(
+            everywhere_id, limit=limit, after=after, shard=caller.shard
+        )
+
+
+@router.post("/{everywhere_id:uuid}/stop", responses=NO_EVERYWHERE)
+async def stop_everywhere(
+    everywhere_id: EverywhereId, caller: LeaseWriter, body: StopEverywhereRequest | None = None
+) -> EverywhereNow:
+    """Stop an everywhere task: within about a second what waits is cancelled.
+
+    The state is `stopping` until none of its leases is open.
+    """
+    running = body.running if body else "keep"
+    async with caller.call() as client:
+        state = await client.stop_everywhere(everywhere_id, running=running, shard=caller.shard)
+    return EverywhereNow(everywhere_id=everywhere_id, state=state)

@@ -1,0 +1,198 @@
+-- Defining everywhere tasks: their options, their rows, and which nodes they suit.
+--
+-- api/everywhere calls read_everywhere and write_everywhere. Example: {"mode": "always", "affinity_tags":
+-- {"gpu": true}} becomes one row with a placement class. No lease is written yet: everywhere/nodes writes one
+-- for each node that suits the class, when upkeep gets there or the node registers.
+--
+-- Invariant: all leases of an everywhere task have one class. The node is not in it: it is in the row of
+-- everywhere_node and in the reservation, so 10,000 nodes cost one class.
+--
+-- Read read_everywhere, write_everywhere, then everywhere_fit. The functions below them serve the
+-- other modules; explain/explain has what people are told.
+
+-- Returns the row of an everywhere task that options ask for, with its class. An option of its leases that is
+-- not given is the default of the task. A new class is written.
+-- Locks: a new class. Raises: QHA01, QHC03, QHC04, QHW01, QHA03, naming the field.
+create or replace function hwqueue.read_everywhere(p_target hwqueue.spawn_target, p_task text, p_params jsonb,
+  p_options jsonb, p_now timestamptz, p_shard int) returns hwqueue.everywhere
+language plpgsql volatile
+as $$
+declare
+  v_own text[] := array['everywhere_id', 'mode', 'on_unmatched', 'on_cordoned'];
+  v_queue hwqueue.queue := p_target.queue;
+  v_row hwqueue.everywhere;
+  v_spawn hwqueue.spawn_request;
+begin
+  perform hwqueue.check_object(p_options, v_own || array['placement', 'affinity_tags', 'affinity_with',
+    'anti_affinity_with', 'wire', 'priority', 'tenant', 'service_id', 'labels', 'headers', 'max_attempts',
+    'retry', 'claim_timeout'], 'options');
+  v_row.shard_id := p_shard;
+  v_row.everywhere_id := coalesce(hwqueue.json_uuid(p_options -> 'everywhere_id', 'options.everywhere_id'),
+    hwqueue.new_id());
+  v_row.mode := coalesce(hwqueue.json_choice(p_options -> 'mode', 'options.mode', array['once', 'always']),
+    'always');
+  v_row.on_unmatched := coalesce(hwqueue.json_choice(p_options -> 'on_unmatched', 'options.on_unmatched',
+    array['keep', 'stop']), 'keep');
+  v_row.on_cordoned := coalesce(hwqueue.json_boolean(p_options -> 'on_cordoned', 'options.on_cordoned'),
+    false);
+  -- what a lease that waits for one node cannot have
+  v_row.options := hwqueue.with_defaults(p_options - v_own, p_target.defaults - array['patience', 'deadline',
+    'delay', 'available_at', 'idempotency_key', 'unique', 'notify', 'lease_id']);
+  v_row.options := jsonb_set(v_row.options, '{headers}', coalesce(nullif(v_row.options -> 'headers', 'null'),
+    '{}') || jsonb_build_object('everywhere_id', v_row.everywhere_id));
+  v_spawn := hwqueue.read_single_spawn(v_queue, p_task, p_params, v_row.options, p_now, p_shard);
+  perform hwqueue.check_own_spawns(array[v_spawn], false, p_shard);
+  v_row.queue_id := v_queue.queue_id;
+  v_row.class_id := v_spawn.class_id;
+  v_row.tenant := (select c.tenant from hwqueue.placement_class c
+                   where c.shard_id = p_shard and c.class_id = v_spawn.class_id);
+  v_row.task_name := p_task;
+  v_row.params := v_spawn.params;
+  v_row.created_at := p_now;
+  return v_row;
+end
+$$;
+
+-- Writes an everywhere task. Returns whether it is new: false for one with the same id and content.
+-- Locks: an id that another session writes now. Raises: QHE02 for an id that is there with other content, or
+-- was stopped.
+create or replace function hwqueue.write_everywhere(p_row hwqueue.everywhere, p_shard int) returns boolean
+language plpgsql volatile
+as $$
+declare
+  v_old hwqueue.everywhere;
+begin
+  insert into hwqueue.everywhere (shard_id, everywhere_id, queue_id, class_id, tenant, task_name, params,
+    options, mode, on_unmatched, on_cordoned, created_at)
+  values (p_shard, p_row.everywhere_id, p_row.queue_id, p_row.class_id, p_row.tenant, p_row.task_name,
+    p_row.params, p_row.options, p_row.mode, p_row.on_unmatched, p_row.on_cordoned, p_row.created_at)
+  on conflict do nothing;
+  if found then
+    return true;
+  end if;
+  select e.* into v_old from hwqueue.everywhere e
+  where e.shard_id = p_shard and e.everywhere_id = p_row.everywhere_id;
+  if v_old.stopped_at is not null or (v_old.queue_id, v_old.class_id, v_old.task_name, v_old.params,
+      v_old.options, v_old.mode, v_old.on_unmatched, v_old.on_cordoned)
+    is distinct from (p_row.queue_id, p_row.class_id, p_row.task_name, p_row.params,
+      p_row.options, p_row.mode, p_row.on_unmatched, p_row.on_cordoned) then
+    perform hwqueue.refuse('QHE02', format('everywhere task %s exists, %s', p_row.everywhere_id,
+        case when v_old.stopped_at is null then 'with other content' else 'and was stopped' end),
+      jsonb_build_object('field', 'options.everywhere_id', 'everywhere_id', p_row.everywhere_id),
+      'stop that one and use a fresh id: an id stands for one task, params and options');
+  end if;
+  return false;
+end
+$$;
+
+-- Whether a node is to have a lease of an everywhere task. now: yes. later: it suits, but is silent or
+-- cordoned, or the queue is paused. never: it does not suit, could not hold it if it were empty, its worker
+-- serves neither queue nor task, or the everywhere task was stopped.
+create or replace function hwqueue.everywhere_fit(p_everywhere hwqueue.everywhere, p_node uuid,
+  p_now timestamptz, p_shard int) returns text
+language sql stable
+as $$
+  select case when p_everywhere.stopped_at is not null then 'never' else coalesce((
+    select case
+      when n.deregistered_at is not null or q.dropped_at is not null
+        or hwqueue.unserved_part(v.queues, v.tasks, q.name, p_everywhere.task_name) is not null
+        or not hwqueue.node_suits(p_everywhere.class_id, n, p_now)
+        or hwqueue.class_shortage(c, n, hwqueue.idle_load(n)) > 0 then 'never'
+      when n.cordoned_at is not null and (n.drain_by is not null or not p_everywhere.on_cordoned)
+        or not hwqueue.is_live(n, s, p_now) or q.paused_at is not null then 'later'
+      else 'now' end
+    from hwqueue.node n
+    join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = p_node
+    join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = p_everywhere.queue_id
+    join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = p_everywhere.class_id
+    left join hwqueue.served v on v.shard_id = p_shard and v.node_id = p_node
+    where n.shard_id = p_shard and n.node_id = p_node), 'never') end
+$$;
+
+-- Returns an everywhere task. For a caller limited to other tenants it does not exist.
+-- Raises: QHE01.
+create or replace function hwqueue.find_everywhere(p_everywhere uuid, p_shard int) returns hwqueue.everywhere
+language plpgsql volatile
+as $$
+declare
+  v_row hwqueue.everywhere;
+begin
+  select e.* into v_row from hwqueue.everywhere e
+  where e.shard_id = p_shard and e.everywhere_id = p_everywhere;
+  if not found or hwqueue.my_tenants() is not null and v_row.tenant <> all (hwqueue.my_tenants()) then
+    perform hwqueue.refuse('QHE01', format('everywhere task %s does not exist',
+        coalesce(p_everywhere::text, 'null')), jsonb_build_object('everywhere_id', p_everywhere),
+      'check the id; one that was stopped goes when the last of its leases has gone');
+  end if;
+  return v_row;
+end
+$$;
+
+-- Says what an everywhere task does: active, stopping or stopped.
+create or replace function hwqueue.everywhere_state(p_everywhere hwqueue.everywhere) returns text
+language sql immutable parallel safe
+as $$
+  select case when p_everywhere.finished_at is not null then 'stopped'
+    when p_everywhere.stopped_at is not null then 'stopping' else 'active' end
+$$;
+
+-- Says which everywhere task an event is about: its task, and the id.
+create or replace function hwqueue.everywhere_title(p_everywhere hwqueue.everywhere) returns text
+language sql immutable parallel safe
+as $$
+  select format('everywhere task %s (%s)', p_everywhere.everywhere_id, to_json(p_everywhere.task_name))
+$$;
+
+-- The details that events of an everywhere task have.
+create or replace function hwqueue.everywhere_detail(p_everywhere hwqueue.everywhere) returns jsonb
+language sql immutable parallel safe
+as $$
+  select jsonb_build_object('everywhere_id', p_everywhere.everywhere_id, 'mode', p_everywhere.mode)
+$$;
+
+-- The name of the queue of an everywhere task; null when that is gone.
+create or replace function hwqueue.everywhere_queue(p_everywhere hwqueue.everywhere) returns text
+language sql stable
+as $$
+  select q.name from hwqueue.queue q
+  where q.shard_id = p_everywhere.shard_id and q.queue_id = p_everywhere.queue_id
+$$;
+
+-- Returns how many nodes have a lease of an everywhere task, or had one, and how these stand.
+create or replace function hwqueue.everywhere_totals(p_everywhere uuid, p_shard int)
+returns table (nodes int, waiting int, reserved int, running int, completed int, failed int, cancelled int)
+language sql stable
+as $$
+  select count(*)::int, (count(*) filter (where l.state = 'waiting'))::int,
+         (count(*) filter (where l.state = 'reserved'))::int,
+         (count(*) filter (where l.state = 'running'))::int,
+         (count(*) filter (where l.state = 'completed'))::int,
+         (count(*) filter (where l.state = 'failed'))::int,
+         (count(*) filter (where l.state = 'cancelled'))::int
+  from (
+    select case when r.ended_as is not null then r.ended_as when c.is_earmark then 'waiting'
+             when c.is_reserved then 'reserved' when c.lease_id is not null then 'running'
+             else 'waiting' end as state
+    from hwqueue.everywhere_node r
+    left join hwqueue.claim c on c.shard_id = p_shard and c.lease_id = r.lease_id
+    where r.shard_id = p_shard and r.everywhere_id = p_everywhere) l
+$$;
+
+-- Returns the leases of an everywhere task as get_everywhere shows them, by node_id, after a node.
+create or replace function hwqueue.everywhere_leases(p_everywhere uuid, p_limit int, p_after uuid,
+  p_shard int)
+returns table (node_id uuid, lease jsonb)
+language sql stable
+as $$
+  select r.node_id, jsonb_build_object('node_id', r.node_id, 'node', n.name, 'lease_id', r.lease_id, 'state',
+           case when r.ended_as is not null then r.ended_as when c.is_earmark then 'earmarked'
+             when c.is_reserved then 'reserved' when c.lease_id is not null then 'running'
+             else 'waiting' end,
+           'reason', r.reason, 'starts', r.starts, 'failures', r.failures,
+           'due_at', case when c.lease_id is null then r.due_at end)
+  from hwqueue.everywhere_node r
+  left join hwqueue.node n on n.shard_id = p_shard and n.node_id = r.node_id
+  left join hwqueue.claim c on c.shard_id = p_shard and c.lease_id = r.lease_id
+  where r.shard_id = p_shard and r.everywhere_id = p_everywhere and (p_after is null or r.node_id > p_after)
+  order by r.node_id limit p_limit
+$$;

@@ -1,0 +1,295 @@
+-- Upkeep of everywhere tasks: what reap looks at, what prune deletes, what verify_invariants checks.
+--
+-- reap calls reap_everywhere. It looks at nodes whose lease was fetched, put back or has ended (gang_change),
+-- at those that are due (everywhere_node.due_at), and in turn at all others: nodes that registered while the
+-- everywhere task was spawned, were silent or cordoned, or suit it since a taint is off. Example: a fleet of
+-- 10,000 nodes gets an everywhere task. Each call of reap takes as many nodes as it has time for, and says
+-- that there is more.
+--
+-- Invariant: nothing is lost when a part is cut short, because each look compares what should be with what
+-- is. Nodes that others hold are left to a later call, so no part waits.
+--
+-- Read reap_everywhere, look_at_changed, look_at_due, then sweep_nodes.
+
+-- Looks at up to p_limit leases that have changed and p_limit that are due, then at further nodes of each
+-- everywhere task. Stops after p_budget, but looks at one of each first. Returns whether there is more to do
+-- at once. One session does it at a time: the one that leads upkeep.
+-- Locks: everywhere tasks and node_state, skip locked; as look_at_node.
+create or replace function hwqueue.reap_everywhere(p_limit int, p_budget interval, p_now timestamptz,
+  p_shard int) returns boolean
+language plpgsql volatile
+  -- generic plans by index, as reap_all
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+  set enable_hashjoin = off set enable_mergejoin = off set jit = off
+as $$
+declare
+  v_until timestamptz := clock_timestamp() + p_budget;
+  v_everywhere hwqueue.everywhere;
+  v_id uuid;
+  v_more boolean;
+begin
+  if not exists (select from hwqueue.everywhere e where e.shard_id = p_shard) then
+    return false;
+  end if;
+  v_more := hwqueue.look_at_changed(p_limit, v_until, p_now, p_shard);
+  v_more := hwqueue.look_at_due(p_limit, v_until, p_now, p_shard) or v_more;
+  for v_id in
+    select e.everywhere_id from hwqueue.everywhere e
+    where e.shard_id = p_shard and e.finished_at is null order by e.swept_at limit 20
+  loop
+    select e.* into v_everywhere from hwqueue.everywhere e
+    where e.shard_id = p_shard and e.everywhere_id = v_id for no key update skip locked;
+    continue when not found;
+    v_more := hwqueue.sweep_nodes(v_everywhere, v_until, p_now, p_shard) or v_more;
+    exit when clock_timestamp() >= v_until;
+  end loop;
+  return v_more;
+end
+$$;
+
+-- Looks at leases of everywhere tasks that have changed, the oldest changes first. One that belongs to no
+-- node, because it was requeued after another one had followed it, is cancelled.
+-- Returns whether there may be more. Locks as look_if_free.
+create or replace function hwqueue.look_at_changed(p_limit int, p_until timestamptz, p_now timestamptz,
+  p_shard int) returns boolean
+language plpgsql volatile
+as $$
+declare
+  v_lease_id uuid;
+  v_row hwqueue.everywhere_node;
+  v_count int := 0;
+begin
+  for v_lease_id in
+    select c.gang_id
+    from (select x.gang_id, x.change_id from hwqueue.gang_change x
+          where x.shard_id = p_shard and not exists (
+            select from hwqueue.gang g where g.shard_id = p_shard and g.gang_id = x.gang_id)
+          order by x.change_id limit p_limit) c
+    group by c.gang_id order by min(c.change_id)
+  loop
+    select r.* into v_row from hwqueue.everywhere_node r
+    where r.shard_id = p_shard and r.lease_id = v_lease_id;
+    if found then
+      v_count := v_count + hwqueue.look_if_free(v_row.everywhere_id, v_row.node_id, p_now, p_shard)::int;
+    else
+      delete from hwqueue.gang_change c where c.gang_id = v_lease_id and c.shard_id = p_shard;
+      perform hwqueue.cancel_reserved_entry(v_lease_id, l.queue_id,
+        jsonb_build_object('reason', 'everywhere_replaced'), p_shard)
+      from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = v_lease_id;
+    end if;
+    if clock_timestamp() >= p_until then
+      return true;
+    end if;
+  end loop;
+  return v_count >= p_limit;
+end
+$$;
+
+-- Looks at nodes that are due: their retry, their next try, or a reservation to be extended.
+-- Returns whether there may be more. Locks as look_if_free.
+create or replace function hwqueue.look_at_due(p_limit int, p_until timestamptz, p_now timestamptz,
+  p_shard int) returns boolean
+language plpgsql volatile
+as $$
+declare
+  v_everywhere_id uuid;
+  v_node_id uuid;
+  v_count int := 0;
+begin
+  for v_everywhere_id, v_node_id in
+    select r.everywhere_id, r.node_id from hwqueue.everywhere_node r
+    where r.shard_id = p_shard and r.due_at <= p_now order by r.due_at limit p_limit
+  loop
+    v_count := v_count + hwqueue.look_if_free(v_everywhere_id, v_node_id, p_now, p_shard)::int;
+    if clock_timestamp() >= p_until then
+      return true;
+    end if;
+  end loop;
+  return v_count >= p_limit;
+end
+$$;
+
+-- Looks at up to 200 further nodes of an everywhere task, by their ids and round again: those that differ
+-- from what they should be. After a round that finds no open lease, one that was stopped is finished. One
+-- whose queue was dropped is stopped. Returns whether it had to leave nodes that differ.
+-- Locks: the caller holds the everywhere task; as look_if_free.
+create or replace function hwqueue.sweep_nodes(p_everywhere hwqueue.everywhere, p_until timestamptz,
+  p_now timestamptz, p_shard int) returns boolean
+language plpgsql volatile
+as $$
+declare
+  v_nodes uuid[] := array(
+    (select n.node_id from hwqueue.node n
+     where n.shard_id = p_shard and n.node_id > p_everywhere.swept_node order by n.node_id limit 200)
+    union
+    (select r.node_id from hwqueue.everywhere_node r
+     where r.shard_id = p_shard and r.everywhere_id = p_everywhere.everywhere_id
+       and r.node_id > p_everywhere.swept_node order by r.node_id limit 200)
+    order by 1 limit 200);
+  v_node_id uuid;
+  v_last uuid := case when cardinality(v_nodes) = 200 then v_nodes[200]
+    else '00000000-0000-0000-0000-000000000000' end;
+  v_cut boolean := false;
+  v_finished boolean := false;
+begin
+  if p_everywhere.stopped_at is null and exists (
+      select from hwqueue.queue q
+      where q.shard_id = p_shard and q.queue_id = p_everywhere.queue_id and q.dropped_at is not null) then
+    p_everywhere := hwqueue.mark_stopped(p_everywhere, true, p_now, p_shard);
+  end if;
+  for v_node_id in
+    select d.node_id from hwqueue.differing_nodes(p_everywhere, v_nodes, p_now, p_shard) d order by d.node_id
+  loop
+    perform hwqueue.look_if_free(p_everywhere.everywhere_id, v_node_id, p_now, p_shard);
+    if clock_timestamp() >= p_until and v_node_id <> v_nodes[cardinality(v_nodes)] then
+      v_last := v_node_id;
+      v_cut := true;
+      exit;
+    end if;
+  end loop;
+  if p_everywhere.stopped_at is not null and v_last = '00000000-0000-0000-0000-000000000000'
+    and not exists (
+      select from hwqueue.everywhere_node r
+      where r.shard_id = p_shard and r.everywhere_id = p_everywhere.everywhere_id and r.ended_as is null) then
+    perform hwqueue.note_event('everywhere_stopped', hwqueue.everywhere_title(p_everywhere) || ' has stopped',
+      p_shard, hwqueue.everywhere_detail(p_everywhere), p_queue => hwqueue.everywhere_queue(p_everywhere));
+    v_finished := true;
+  end if;
+  update hwqueue.everywhere e
+  set swept_at = p_now, swept_node = v_last, finished_at = case when v_finished then p_now end
+  where e.shard_id = p_shard and e.everywhere_id = p_everywhere.everywhere_id;
+  return v_cut;
+end
+$$;
+
+-- Returns those of some nodes for which look_at_node would do something, as far as that can be told without
+-- locks.
+create or replace function hwqueue.differing_nodes(p_everywhere hwqueue.everywhere, p_nodes uuid[],
+  p_now timestamptz, p_shard int) returns table (node_id uuid)
+language sql stable
+as $$
+  select w.node_id
+  from unnest(p_nodes) w(node_id)
+  cross join lateral (select hwqueue.everywhere_fit(p_everywhere, w.node_id, p_now, p_shard) as fit) f
+  left join hwqueue.everywhere_node r on r.shard_id = p_shard
+    and r.everywhere_id = p_everywhere.everywhere_id and r.node_id = w.node_id
+  left join hwqueue.claim c on c.shard_id = p_shard and c.lease_id = r.lease_id
+  where case
+    when r.lease_id is null then f.fit = 'now'
+    when c.is_reserved then f.fit <> 'now' or r.due_at is null
+    when c.lease_id is not null then r.ended_as is not null or f.fit = 'never'
+      and c.stop_requested_at is null and hwqueue.may_not_go_on(p_everywhere)
+    when r.ended_as is null then f.fit = 'never' or f.fit = 'now' and r.due_at is null
+    when p_everywhere.stopped_at is not null then false
+    when p_everywhere.mode = 'always' then f.fit = 'never' or f.fit = 'now' and r.due_at is null
+    else not exists (select from hwqueue.node n where n.shard_id = p_shard and n.node_id = w.node_id) end
+$$;
+
+-- Locks a node and looks at an everywhere task there. False: another session holds the node.
+-- Locks: node_state, skip locked; as look_at_node.
+create or replace function hwqueue.look_if_free(p_everywhere_id uuid, p_node uuid, p_now timestamptz,
+  p_shard int) returns boolean
+language plpgsql volatile
+as $$
+declare
+  v_everywhere hwqueue.everywhere;
+begin
+  perform 1 from hwqueue.node_state s
+  where s.shard_id = p_shard and s.node_id = p_node for no key update skip locked;
+  if not found and exists (
+      select from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node) then
+    return false;
+  end if;
+  select e.* into v_everywhere from hwqueue.everywhere e
+  where e.shard_id = p_shard and e.everywhere_id = p_everywhere_id;
+  perform hwqueue.look_at_node(v_everywhere, p_node, p_now, p_shard);
+  return true;
+end
+$$;
+
+-- Marks an everywhere task as stopped, so that the next sweep begins with its first node. Returns the row.
+-- Locks: the caller holds it.
+create or replace function hwqueue.mark_stopped(p_everywhere hwqueue.everywhere, p_stops_running boolean,
+  p_now timestamptz, p_shard int) returns hwqueue.everywhere
+language plpgsql volatile
+as $$
+declare
+  v_row hwqueue.everywhere;
+begin
+  update hwqueue.everywhere e
+  set stopped_at = coalesce(e.stopped_at, p_now), stops_running = e.stops_running or p_stops_running,
+      swept_at = '-infinity', swept_node = '00000000-0000-0000-0000-000000000000'
+  where e.shard_id = p_shard and e.everywhere_id = p_everywhere.everywhere_id returning e.* into v_row;
+  if p_everywhere.stopped_at is null then
+    perform hwqueue.note_event('everywhere_stopping', hwqueue.everywhere_title(v_row) || ' is to stop',
+      p_shard, hwqueue.everywhere_detail(v_row), p_queue => hwqueue.everywhere_queue(v_row));
+  end if;
+  return v_row;
+end
+$$;
+
+-- Deletes everywhere tasks that have stopped and none of whose last leases is left, of the p_limit that
+-- stopped first, and those of queues that are gone. Returns how many.
+-- Locks: the everywhere tasks, skip locked.
+create or replace function hwqueue.prune_everywhere(p_limit int, p_shard int) returns int
+language plpgsql volatile
+as $$
+declare
+  v_gone uuid[] := array(
+    select e.everywhere_id from hwqueue.everywhere e
+    where e.shard_id = p_shard and e.everywhere_id = any (array(
+        (select f.everywhere_id from hwqueue.everywhere f
+         where f.shard_id = p_shard and f.finished_at is not null order by f.finished_at limit p_limit)
+        union all
+        (select f.everywhere_id from hwqueue.everywhere f
+         where f.shard_id = p_shard and not exists (
+           select from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = f.queue_id)
+         limit p_limit)))
+      and not exists (
+        select from hwqueue.everywhere_node r
+        join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = r.lease_id
+        where r.shard_id = p_shard and r.everywhere_id = e.everywhere_id)
+    order by e.everywhere_id for update skip locked);
+begin
+  with gone as (
+    delete from hwqueue.everywhere_node r where r.shard_id = p_shard and r.everywhere_id = any (v_gone)
+    returning r.lease_id
+  )
+  delete from hwqueue.gang_change c using gone g where c.gang_id = g.lease_id and c.shard_id = p_shard;
+  delete from hwqueue.everywhere e where e.shard_id = p_shard and e.everywhere_id = any (v_gone);
+  return cardinality(v_gone);
+end
+$$;
+
+-- Returns leases of everywhere tasks that contradict the rows of their nodes, and reservations that outlived
+-- their time, for verify_invariants.
+create or replace function hwqueue.broken_everywhere(p_shard int)
+returns table (rule text, subject uuid, detail jsonb)
+language sql stable
+as $$
+  -- a node has at most one open lease of an everywhere task: another one would be in no row
+  select 'everywhere_lease', l.lease_id, jsonb_build_object('state', s.state)
+  from hwqueue.lease l
+  cross join lateral (select hwqueue.lease_state(l.lease_id, p_shard) as state) s
+  where l.shard_id = p_shard and l.gang_id = l.lease_id and s.state in ('scheduled', 'pending', 'claimed')
+    and not exists (
+      select from hwqueue.everywhere_node r where r.shard_id = p_shard and r.lease_id = l.lease_id)
+    and not exists (
+      select from hwqueue.gang_change c where c.shard_id = p_shard and c.gang_id = l.lease_id)
+  union all
+  -- and runs there alone
+  select 'everywhere_node', r.lease_id, jsonb_build_object('node_id', c.node_id, 'expected', r.node_id)
+  from hwqueue.everywhere_node r
+  join hwqueue.claim c on c.shard_id = r.shard_id and c.lease_id = r.lease_id
+  where r.shard_id = p_shard and c.node_id <> r.node_id
+  union all
+  select 'reservation_expired', c.lease_id, jsonb_build_object('expires_at', c.expires_at,
+         'reaped_at', m.reaped_at)
+  from hwqueue.claim c
+  join hwqueue.queue q on q.shard_id = c.shard_id and q.queue_id = c.queue_id
+  cross join lateral (
+    select k.reaped_at from hwqueue.reap_cursor k
+    where k.shard_id = p_shard order by k.version desc limit 1) m
+  where c.shard_id = p_shard and c.is_reserved
+    and c.expires_at + q.reap_grace + interval '1 minute' < m.reaped_at
+$$;
