@@ -62,6 +62,18 @@ CREATE TYPE hwqueue.fleet_snapshot AS (
 	digest bigint
 );
 
+CREATE TYPE hwqueue.gang_room AS (
+	class_no integer,
+	members integer,
+	node_id uuid,
+	rack bigint,
+	labels jsonb,
+	copies integer,
+	emptied integer
+);
+
+COMMENT ON TYPE hwqueue.gang_room IS 'how many members of a class have room on a node now, and would have if nothing ran there';
+
 CREATE TYPE hwqueue.headline AS (
 	code text,
 	message text
@@ -1432,6 +1444,9 @@ CREATE FUNCTION hwqueue.check_numbers(p_value jsonb, p_field text, p_code text D
 CREATE FUNCTION hwqueue.check_object(p_value jsonb, p_allowed text[], p_field text, p_code text DEFAULT 'QHA01'::text) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
 
+CREATE FUNCTION hwqueue.check_one_tenant(p_tenants text[]) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE;
+
 CREATE FUNCTION hwqueue.check_own_class(p_class hwqueue.placement_class, p_field text, p_index integer, p_shard integer) RETURNS void
     LANGUAGE plpgsql STABLE;
 
@@ -1657,6 +1672,9 @@ COMMENT ON COLUMN hwqueue.claim.is_reserved IS 'its node has not fetched it yet;
 CREATE FUNCTION hwqueue.claimed_story(p_claim hwqueue.claim, p_lease hwqueue.lease, p_now timestamp with time zone, p_shard integer, OUT headline text, OUT code text) RETURNS record
     LANGUAGE plpgsql STABLE;
 
+CREATE FUNCTION hwqueue.claims_in_the_way(p_node_ids uuid[], p_now timestamp with time zone, p_shard integer, OUT claims jsonb, OUT others integer) RETURNS record
+    LANGUAGE plpgsql STABLE;
+
 CREATE FUNCTION hwqueue.claims_scan_start(p_shard integer) RETURNS timestamp with time zone
     LANGUAGE sql STABLE;
 
@@ -1705,6 +1723,9 @@ CREATE FUNCTION hwqueue.class_match(p_fit hwqueue.class_nodes, p_snapshot hwqueu
 
 CREATE FUNCTION hwqueue.class_near(p_class bigint, p_near jsonb, p_places jsonb, p_now timestamp with time zone, p_shard integer, OUT class_id bigint, OUT bad jsonb) RETURNS record
     LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.class_nodes(p_class hwqueue.placement_class, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(node hwqueue.node, concurrency integer)
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.class_options(p_options jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -1799,7 +1820,7 @@ CREATE FUNCTION hwqueue.contradicts(p_outer jsonb, p_inner jsonb, p_mode text) R
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.copies_that_fit(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_most integer) RETURNS integer
-    LANGUAGE sql STABLE;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.cordon_node(p_node uuid, p_shard integer DEFAULT 0) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2010,6 +2031,9 @@ CREATE FUNCTION hwqueue.domains_needed(p_class hwqueue.placement_class) RETURNS 
 CREATE FUNCTION hwqueue.draft_class(p_content hwqueue.class_content, p_away_from uuid[], p_shard integer) RETURNS hwqueue.placement_class
     LANGUAGE plpgsql IMMUTABLE;
 
+CREATE FUNCTION hwqueue.draft_members(p_queue hwqueue.queue, p_elements jsonb, p_shard integer, OUT classes hwqueue.placement_class[], OUT members integer[]) RETURNS record
+    LANGUAGE plpgsql STABLE;
+
 CREATE FUNCTION hwqueue.drain_node(p_node uuid, p_deadline interval DEFAULT NULL::interval, p_shard integer DEFAULT 0) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
@@ -2046,6 +2070,9 @@ CREATE FUNCTION hwqueue.edit_operator_taints(p_node uuid, p_taint jsonb, p_key t
 
 CREATE FUNCTION hwqueue.eligible_classes(p_profile_id bigint, p_node uuid, p_queue_id integer, p_only bigint[], p_shard integer) RETURNS TABLE(class_id bigint, affinity double precision, task_name text, cpu_milli bigint, memory_mib bigint, gpu_count integer, gpu_milli integer, gpu_wanted uuid[], custom jsonb, cpu_isolation text, gpu_exclusivity text, trusts text[], is_checked boolean)
     LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.emptied_rooms(p_class hwqueue.placement_class, p_most integer, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(node_id uuid, rack bigint, labels jsonb, copies integer)
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.end_claim(p_claim hwqueue.claim, p_outcome text, p_error jsonb, p_next timestamp with time zone, p_now timestamp with time zone, p_shard integer, p_near boolean DEFAULT false) RETURNS text
     LANGUAGE plpgsql;
@@ -2188,13 +2215,28 @@ CREATE FUNCTION hwqueue.explain_class(p_class bigint, p_shard integer DEFAULT 0)
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET jit TO 'off';
 
+CREATE FUNCTION hwqueue.explain_gang(p_gang uuid, p_shard integer DEFAULT 0) RETURNS TABLE(gang_id uuid, shard_id integer, queue text, state text, headline text, code text, permanent boolean, as_of timestamp with time zone, size integer, waiting integer, kinds jsonb, places jsonb, place_count bigint, ways jsonb)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET jit TO 'off';
+
 CREATE FUNCTION hwqueue.explain_lease(p_lease uuid, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, shard_id integer, state text, queue text, class_id bigint, headline text, code text, permanent boolean, waits_until timestamp with time zone, "position" bigint, as_of timestamp with time zone, funnel jsonb, sole_blockers jsonb, nearest jsonb, help jsonb, words text, pending bigint, nodes_registered bigint, nodes_live bigint, nodes_matching bigint, nodes_free bigint, released text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET jit TO 'off';
 
+CREATE FUNCTION hwqueue.explain_rooms(p_gang hwqueue.gang, p_classes hwqueue.placement_class[], p_members integer[], p_now timestamp with time zone, p_shard integer, OUT headline text, OUT code text, OUT permanent boolean, OUT kinds jsonb, OUT places jsonb, OUT place_count bigint, OUT ways jsonb) RETURNS record
+    LANGUAGE plpgsql STABLE;
+
 CREATE FUNCTION hwqueue.explain_waiting(p_class hwqueue.placement_class, p_lease uuid, p_eligible_at timestamp with time zone, p_deadline timestamp with time zone, p_now timestamp with time zone, p_shard integer, OUT headline text, OUT code text, OUT permanent boolean, OUT waits_until timestamp with time zone, OUT funnel jsonb, OUT sole_blockers jsonb, OUT nearest jsonb, OUT help jsonb, OUT pending bigint, OUT nodes_registered bigint, OUT nodes_live bigint, OUT nodes_matching bigint, OUT nodes_free bigint) RETURNS record
     LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.explained_rooms(p_classes hwqueue.placement_class[], p_members integer[], p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.gang_room[]
+    LANGUAGE sql STABLE
+    SET enable_nestloop TO 'off'
+    SET enable_hashjoin TO 'on'
+    SET enable_seqscan TO 'on'
+    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.expr_failures(p_expr jsonb, p_node hwqueue.node, p_facts jsonb, p_now timestamp with time zone) RETURNS TABLE(stage text, code text, permanent boolean)
     LANGUAGE sql STABLE;
@@ -2398,15 +2440,47 @@ CREATE FUNCTION hwqueue.gang_domains(p_together jsonb, p_field text) RETURNS tex
 CREATE FUNCTION hwqueue.gang_elements(p_members jsonb, p_options jsonb, p_gang_id uuid) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
+CREATE FUNCTION hwqueue.gang_headline(p_gang hwqueue.gang, p_queue hwqueue.queue, p_now timestamp with time zone, INOUT headline text, INOUT code text) RETURNS record
+    LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.gang_kinds(p_classes hwqueue.placement_class[], p_members integer[], p_rooms hwqueue.gang_room[], p_now timestamp with time zone, p_shard integer) RETURNS jsonb
+    LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.gang_metrics(p_now timestamp with time zone, p_shard integer) RETURNS TABLE(name text, labels jsonb, value double precision)
+    LANGUAGE sql STABLE
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off';
+
 CREATE FUNCTION hwqueue.gang_places(p_class_ids bigint[], p_together text[], p_same text[], p_place text, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(place text, node_ids uuid[], class_ids bigint[])
+    LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.gang_rooms(p_classes hwqueue.placement_class[], p_members integer[], p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.gang_room[]
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.gang_roster(p_gang uuid, p_shard integer) RETURNS jsonb
     LANGUAGE sql STABLE;
 
+CREATE FUNCTION hwqueue.gang_states() RETURNS text[]
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.gang_states_without_room() RETURNS text[]
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
 CREATE FUNCTION hwqueue.gang_status(p_lease uuid, p_token bigint, p_shard integer DEFAULT 0) RETURNS TABLE(gang_id uuid, shard_id integer, ready boolean, size integer, members jsonb, retry_after interval)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
+
+CREATE FUNCTION hwqueue.gang_story(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) RETURNS text
+    LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.gang_wait_words(p_gang hwqueue.gang) RETURNS text
+    LANGUAGE sql IMMUTABLE;
+
+CREATE FUNCTION hwqueue.gang_ways(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[], p_kinds integer, p_size integer, p_places jsonb) RETURNS jsonb
+    LANGUAGE plpgsql STABLE
+    SET enable_nestloop TO 'off'
+    SET enable_hashjoin TO 'on'
+    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.gang_words(p_gang uuid, p_shard integer) RETURNS text
     LANGUAGE sql STABLE;
@@ -2960,7 +3034,7 @@ CREATE FUNCTION hwqueue.list_events(p_after bigint DEFAULT NULL::bigint, p_filte
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.list_gangs(p_state text DEFAULT NULL::text, p_limit integer DEFAULT 50, p_before timestamp with time zone DEFAULT NULL::timestamp with time zone, p_shard integer DEFAULT 0) RETURNS TABLE(gang_id uuid, shard_id integer, queue text, tenant text, state text, reason text, size integer, place text, created_at timestamp with time zone, started_at timestamp with time zone, finished_at timestamp with time zone)
+CREATE FUNCTION hwqueue.list_gangs(p_state text DEFAULT NULL::text, p_limit integer DEFAULT 50, p_before timestamp with time zone DEFAULT NULL::timestamp with time zone, p_before_gang uuid DEFAULT NULL::uuid, p_shard integer DEFAULT 0) RETURNS TABLE(gang_id uuid, shard_id integer, queue text, tenant text, state text, reason text, size integer, place text, created_at timestamp with time zone, started_at timestamp with time zone, finished_at timestamp with time zone)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
@@ -3661,7 +3735,16 @@ CREATE FUNCTION hwqueue.place_counts(p_spread jsonb, p_spec jsonb, p_digest bigi
 CREATE FUNCTION hwqueue.place_in_line(p_lease hwqueue.lease, p_shard integer) RETURNS bigint
     LANGUAGE plpgsql STABLE;
 
+CREATE FUNCTION hwqueue.place_sums(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[], p_size integer) RETURNS TABLE(turn bigint, place text, domain text, value text, alike text, nodes bigint, room integer, emptied integer, kinds bigint, in_the_way uuid[], places bigint, most_emptied integer)
+    LANGUAGE sql STABLE
+    SET enable_nestloop TO 'off'
+    SET enable_hashjoin TO 'on'
+    SET jit TO 'off';
+
 CREATE FUNCTION hwqueue.place_words(p_domain text, p_place text, p_shard integer) RETURNS text
+    LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.placed_rooms(p_rooms hwqueue.gang_room[], p_together text[], p_same text[]) RETURNS TABLE(level bigint, domain text, value text, alike text, place text, class_no integer, members integer, node_id uuid, copies integer, emptied integer)
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.placement_class_stats(p_queue text DEFAULT NULL::text, p_after bigint DEFAULT 0, p_limit integer DEFAULT 100, p_shard integer DEFAULT 0) RETURNS TABLE(shard_id integer, class_id bigint, queue text, tenant text, service_id uuid, task_name text, words text, labels jsonb, placement jsonb, anchors text[], patience interval, pending bigint, oldest_at timestamp with time zone, running bigint, profiles bigint, reach double precision, created_at timestamp with time zone, retired_at timestamp with time zone)
@@ -3679,6 +3762,9 @@ CREATE FUNCTION hwqueue.placement_limits(OUT patterns integer, OUT pattern_chars
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.places_are_there(p_places jsonb, p_what text, p_now timestamp with time zone, p_shard integer) RETURNS boolean
+    LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.places_with_room(p_rooms hwqueue.gang_room[], p_kinds integer, p_together text[], p_same text[]) RETURNS TABLE(level bigint, place text, class_nos integer[], room bigint)
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.planned_nested(p_workflow hwqueue.workflow, p_run hwqueue.run, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(step_no integer, step jsonb, workflow hwqueue.workflow, refusal jsonb)
@@ -4576,6 +4662,9 @@ CREATE FUNCTION hwqueue.spawn_again(p_requests hwqueue.spawn_request[], p_bad uu
 CREATE FUNCTION hwqueue.spawn_class(p_queue_id integer, p_task text, p_options jsonb, p_shard integer) RETURNS bigint
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.spawn_content(p_queue_id integer, p_task text, p_options jsonb) RETURNS hwqueue.class_content
+    LANGUAGE plpgsql STABLE;
+
 CREATE FUNCTION hwqueue.spawn_gang(p_queue text, p_members jsonb, p_options jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(ordinal integer, lease_id uuid, gang_id uuid, shard_id integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
@@ -4965,6 +5054,12 @@ CREATE FUNCTION hwqueue.throughput(p_queue text DEFAULT NULL::text, p_minutes in
 CREATE FUNCTION hwqueue.time_of_nth_end(p_n integer, p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) RETURNS timestamp with time zone
     LANGUAGE sql;
 
+CREATE FUNCTION hwqueue.together_words(p_together text[]) RETURNS text
+    LANGUAGE sql IMMUTABLE;
+
+CREATE FUNCTION hwqueue.told_places(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[], p_size integer, p_now timestamp with time zone, p_shard integer, OUT places jsonb, OUT place_count bigint, OUT most_emptied integer) RETURNS record
+    LANGUAGE plpgsql STABLE;
+
 CREATE FUNCTION hwqueue.tolerated(p_tolerate jsonb, p_items integer) RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
@@ -5095,6 +5190,9 @@ CREATE FUNCTION hwqueue.waiting_classes(p_classes bigint[], p_node hwqueue.node,
     SET enable_hashjoin TO 'on'
     SET enable_nestloop TO 'off';
 
+CREATE FUNCTION hwqueue.waiting_members(p_gang hwqueue.gang, p_shard integer, OUT classes hwqueue.placement_class[], OUT members integer[]) RETURNS record
+    LANGUAGE plpgsql STABLE;
+
 CREATE FUNCTION hwqueue.waits_for(p_class hwqueue.placement_class, p_node hwqueue.node, p_eligible_at timestamp with time zone, p_looks boolean, p_now timestamp with time zone, p_shard integer, OUT wait interval, OUT is_known boolean) RETURNS record
     LANGUAGE plpgsql STABLE;
 
@@ -5148,6 +5246,11 @@ CREATE FUNCTION hwqueue.what_helps(p_class hwqueue.placement_class, p_queue hwqu
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.what_if(p_nodes jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(class_id bigint, shard_id integer, queue text, words text, pending bigint, oldest_at timestamp with time zone, fits_at_once bigint, is_served_already boolean)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET jit TO 'off';
+
+CREATE FUNCTION hwqueue.what_if_gang(p_queue text, p_members jsonb, p_options jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(shard_id integer, queue text, headline text, code text, permanent boolean, as_of timestamp with time zone, size integer, kinds jsonb, places jsonb, place_count bigint, ways jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET jit TO 'off';
@@ -6865,7 +6968,11 @@ CREATE INDEX event_9_shard_id_queue_event_id_idx ON hwqueue.event_9 USING btree 
 
 CREATE INDEX gang_change_gang ON hwqueue.gang_change USING btree (gang_id);
 
+CREATE INDEX gang_created ON hwqueue.gang USING btree (shard_id, created_at, gang_id);
+
 CREATE INDEX gang_finished ON hwqueue.gang USING btree (shard_id, finished_at) WHERE (finished_at IS NOT NULL);
+
+CREATE INDEX gang_open ON hwqueue.gang USING btree (shard_id, state, created_at) WHERE (finished_at IS NULL);
 
 CREATE INDEX gang_waiting ON hwqueue.gang USING btree (shard_id, rank, "position") WHERE (state = 'waiting'::text);
 
@@ -7501,6 +7608,8 @@ REVOKE ALL ON FUNCTION hwqueue.check_numbers(p_value jsonb, p_field text, p_code
 
 REVOKE ALL ON FUNCTION hwqueue.check_object(p_value jsonb, p_allowed text[], p_field text, p_code text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.check_one_tenant(p_tenants text[]) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.check_own_class(p_class hwqueue.placement_class, p_field text, p_index integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_own_ids(p_spawns hwqueue.spawn_request[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -7593,6 +7702,8 @@ GRANT ALL ON FUNCTION hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch b
 
 REVOKE ALL ON FUNCTION hwqueue.claimed_story(p_claim hwqueue.claim, p_lease hwqueue.lease, p_now timestamp with time zone, p_shard integer, OUT headline text, OUT code text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.claims_in_the_way(p_node_ids uuid[], p_now timestamp with time zone, p_shard integer, OUT claims jsonb, OUT others integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.claims_scan_start(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_affinity(p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_taints jsonb) FROM PUBLIC;
@@ -7614,6 +7725,8 @@ REVOKE ALL ON FUNCTION hwqueue.class_lives_before(p_class_id bigint, p_tier smal
 REVOKE ALL ON FUNCTION hwqueue.class_match(p_fit hwqueue.class_nodes, p_snapshot hwqueue.fleet_snapshot) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_near(p_class bigint, p_near jsonb, p_places jsonb, p_now timestamp with time zone, p_shard integer, OUT class_id bigint, OUT bad jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.class_nodes(p_class hwqueue.placement_class, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_options(p_options jsonb) FROM PUBLIC;
 
@@ -7773,6 +7886,8 @@ REVOKE ALL ON FUNCTION hwqueue.domains_needed(p_class hwqueue.placement_class) F
 
 REVOKE ALL ON FUNCTION hwqueue.draft_class(p_content hwqueue.class_content, p_away_from uuid[], p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.draft_members(p_queue hwqueue.queue, p_elements jsonb, p_shard integer, OUT classes hwqueue.placement_class[], OUT members integer[]) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.drain_node(p_node uuid, p_deadline interval, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.drain_node(p_node uuid, p_deadline interval, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.drain_node(p_node uuid, p_deadline interval, p_shard integer) TO hwqueue_admin;
@@ -7800,6 +7915,8 @@ REVOKE ALL ON FUNCTION hwqueue.edit_distance(p_name text, p_other text, p_most i
 REVOKE ALL ON FUNCTION hwqueue.edit_operator_taints(p_node uuid, p_taint jsonb, p_key text, p_effect text, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.eligible_classes(p_profile_id bigint, p_node uuid, p_queue_id integer, p_only bigint[], p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.emptied_rooms(p_class hwqueue.placement_class, p_most integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.end_claim(p_claim hwqueue.claim, p_outcome text, p_error jsonb, p_next timestamp with time zone, p_now timestamp with time zone, p_shard integer, p_near boolean) FROM PUBLIC;
 
@@ -7855,11 +7972,20 @@ REVOKE ALL ON FUNCTION hwqueue.explain_class(p_class bigint, p_shard integer) FR
 GRANT ALL ON FUNCTION hwqueue.explain_class(p_class bigint, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.explain_class(p_class bigint, p_shard integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.explain_gang(p_gang uuid, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.explain_gang(p_gang uuid, p_shard integer) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.explain_gang(p_gang uuid, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.explain_gang(p_gang uuid, p_shard integer) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.explain_lease(p_lease uuid, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.explain_lease(p_lease uuid, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.explain_lease(p_lease uuid, p_shard integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.explain_rooms(p_gang hwqueue.gang, p_classes hwqueue.placement_class[], p_members integer[], p_now timestamp with time zone, p_shard integer, OUT headline text, OUT code text, OUT permanent boolean, OUT kinds jsonb, OUT places jsonb, OUT place_count bigint, OUT ways jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.explain_waiting(p_class hwqueue.placement_class, p_lease uuid, p_eligible_at timestamp with time zone, p_deadline timestamp with time zone, p_now timestamp with time zone, p_shard integer, OUT headline text, OUT code text, OUT permanent boolean, OUT waits_until timestamp with time zone, OUT funnel jsonb, OUT sole_blockers jsonb, OUT nearest jsonb, OUT help jsonb, OUT pending bigint, OUT nodes_registered bigint, OUT nodes_live bigint, OUT nodes_matching bigint, OUT nodes_free bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.explained_rooms(p_classes hwqueue.placement_class[], p_members integer[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.expr_failures(p_expr jsonb, p_node hwqueue.node, p_facts jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -7989,13 +8115,31 @@ REVOKE ALL ON FUNCTION hwqueue.gang_domains(p_together jsonb, p_field text) FROM
 
 REVOKE ALL ON FUNCTION hwqueue.gang_elements(p_members jsonb, p_options jsonb, p_gang_id uuid) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.gang_headline(p_gang hwqueue.gang, p_queue hwqueue.queue, p_now timestamp with time zone, INOUT headline text, INOUT code text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.gang_kinds(p_classes hwqueue.placement_class[], p_members integer[], p_rooms hwqueue.gang_room[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.gang_metrics(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.gang_places(p_class_ids bigint[], p_together text[], p_same text[], p_place text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.gang_rooms(p_classes hwqueue.placement_class[], p_members integer[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.gang_roster(p_gang uuid, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.gang_states() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.gang_states_without_room() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.gang_status(p_lease uuid, p_token bigint, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.gang_status(p_lease uuid, p_token bigint, p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.gang_status(p_lease uuid, p_token bigint, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.gang_story(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.gang_wait_words(p_gang hwqueue.gang) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.gang_ways(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[], p_kinds integer, p_size integer, p_places jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.gang_words(p_gang uuid, p_shard integer) FROM PUBLIC;
 
@@ -8323,10 +8467,10 @@ REVOKE ALL ON FUNCTION hwqueue.list_events(p_after bigint, p_filter jsonb, p_lim
 GRANT ALL ON FUNCTION hwqueue.list_events(p_after bigint, p_filter jsonb, p_limit integer, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.list_events(p_after bigint, p_filter jsonb, p_limit integer, p_shard integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.list_gangs(p_state text, p_limit integer, p_before timestamp with time zone, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.list_gangs(p_state text, p_limit integer, p_before timestamp with time zone, p_shard integer) TO hwqueue_producer;
-GRANT ALL ON FUNCTION hwqueue.list_gangs(p_state text, p_limit integer, p_before timestamp with time zone, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.list_gangs(p_state text, p_limit integer, p_before timestamp with time zone, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.list_gangs(p_state text, p_limit integer, p_before timestamp with time zone, p_before_gang uuid, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.list_gangs(p_state text, p_limit integer, p_before timestamp with time zone, p_before_gang uuid, p_shard integer) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.list_gangs(p_state text, p_limit integer, p_before timestamp with time zone, p_before_gang uuid, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.list_gangs(p_state text, p_limit integer, p_before timestamp with time zone, p_before_gang uuid, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.list_lease_ids(p_filter hwqueue.lease_filter, p_limit integer, p_from uuid, p_before uuid, p_shard integer) FROM PUBLIC;
 
@@ -8760,7 +8904,11 @@ REVOKE ALL ON FUNCTION hwqueue.place_counts(p_spread jsonb, p_spec jsonb, p_dige
 
 REVOKE ALL ON FUNCTION hwqueue.place_in_line(p_lease hwqueue.lease, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.place_sums(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[], p_size integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.place_words(p_domain text, p_place text, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.placed_rooms(p_rooms hwqueue.gang_room[], p_together text[], p_same text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.placement_class_stats(p_queue text, p_after bigint, p_limit integer, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.placement_class_stats(p_queue text, p_after bigint, p_limit integer, p_shard integer) TO hwqueue_operator;
@@ -8771,6 +8919,8 @@ REVOKE ALL ON FUNCTION hwqueue.placement_cost(p_placement jsonb) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.placement_limits(OUT patterns integer, OUT pattern_chars integer, OUT repeated_chars integer, OUT exprs integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.places_are_there(p_places jsonb, p_what text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.places_with_room(p_rooms hwqueue.gang_room[], p_kinds integer, p_together text[], p_same text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.planned_nested(p_workflow hwqueue.workflow, p_run hwqueue.run, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -9327,6 +9477,8 @@ REVOKE ALL ON FUNCTION hwqueue.spawn_again(p_requests hwqueue.spawn_request[], p
 
 REVOKE ALL ON FUNCTION hwqueue.spawn_class(p_queue_id integer, p_task text, p_options jsonb, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.spawn_content(p_queue_id integer, p_task text, p_options jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.spawn_gang(p_queue text, p_members jsonb, p_options jsonb, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.spawn_gang(p_queue text, p_members jsonb, p_options jsonb, p_shard integer) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.spawn_gang(p_queue text, p_members jsonb, p_options jsonb, p_shard integer) TO hwqueue_operator;
@@ -9576,6 +9728,10 @@ GRANT ALL ON FUNCTION hwqueue.throughput(p_queue text, p_minutes integer, p_shar
 
 REVOKE ALL ON FUNCTION hwqueue.time_of_nth_end(p_n integer, p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.together_words(p_together text[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.told_places(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[], p_size integer, p_now timestamp with time zone, p_shard integer, OUT places jsonb, OUT place_count bigint, OUT most_emptied integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.tolerated(p_tolerate jsonb, p_items integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.tolerates(p_toleration jsonb, p_taint jsonb) FROM PUBLIC;
@@ -9669,6 +9825,8 @@ REVOKE ALL ON FUNCTION hwqueue.wait_between(p_patience interval, p_here double p
 
 REVOKE ALL ON FUNCTION hwqueue.waiting_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT classes bigint[], OUT until timestamp with time zone, OUT next_xid xid8, OUT unseen xid8[]) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.waiting_members(p_gang hwqueue.gang, p_shard integer, OUT classes hwqueue.placement_class[], OUT members integer[]) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.waits_for(p_class hwqueue.placement_class, p_node hwqueue.node, p_eligible_at timestamp with time zone, p_looks boolean, p_now timestamp with time zone, p_shard integer, OUT wait interval, OUT is_known boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.waits_for_start(p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
@@ -9708,6 +9866,11 @@ REVOKE ALL ON FUNCTION hwqueue.what_helps(p_class hwqueue.placement_class, p_que
 REVOKE ALL ON FUNCTION hwqueue.what_if(p_nodes jsonb, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.what_if(p_nodes jsonb, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.what_if(p_nodes jsonb, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.what_if_gang(p_queue text, p_members jsonb, p_options jsonb, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.what_if_gang(p_queue text, p_members jsonb, p_options jsonb, p_shard integer) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.what_if_gang(p_queue text, p_members jsonb, p_options jsonb, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.what_if_gang(p_queue text, p_members jsonb, p_options jsonb, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.why_not_settled(p_lease uuid, p_token bigint, p_current bigint, p_shard integer, OUT verdict text, OUT state text) FROM PUBLIC;
 

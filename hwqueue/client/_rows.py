@@ -277,6 +277,36 @@ def _gang_members(value: Iterable[Mapping[str, Any]]) -> tuple[types.GangMember,
     )
 
 
+def _gang_kinds(value: Iterable[Mapping[str, Any]]) -> tuple[types.GangKind, ...]:
+    return tuple(types.GangKind(**_known(types.GangKind, kind)) for kind in value)
+
+
+def _gang_places(value: Iterable[Mapping[str, Any]]) -> tuple[types.GangPlace, ...]:
+    return tuple(
+        types.GangPlace(
+            **{
+                **_known(types.GangPlace, place),
+                "in_the_way": tuple(place["in_the_way"]),
+                "claims": _holders(place["claims"]),
+            }
+        )
+        for place in value
+    )
+
+
+def _gang_ways(value: Iterable[Mapping[str, Any]]) -> tuple[types.GangWay, ...]:
+    return tuple(
+        types.GangWay(
+            **{
+                **_known(types.GangWay, way),
+                "together": tuple(way["together"]),
+                "same": tuple(way["same"]),
+            }
+        )
+        for way in value
+    )
+
+
 def _uuid(value: str | None) -> UUID | None:
     return None if value is None else UUID(value)
 
@@ -297,6 +327,7 @@ _EXPLANATION: _Converters = {
     "nearest": _near_nodes,
     "help": _help,
 }
+_GANG: _Converters = {"kinds": _gang_kinds, "places": _gang_places, "ways": _gang_ways}
 _CONVERTERS: Mapping[type, _Converters] = {
     types.WorkflowStep: {"waits_for": tuple},
     types.CheckedStep: {"reasons": _blockers},
@@ -333,4 +364,6 @@ _CONVERTERS: Mapping[type, _Converters] = {
     types.ClassStats: {"anchors": tuple},
     types.Gang: {"together": tuple, "same": tuple, "members": _gang_members},
     types.GangStatus: {"members": _gang_members},
+    types.GangExplanation: _GANG,
+    types.GangForecast: _GANG,
 }

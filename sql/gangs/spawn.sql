@@ -116,10 +116,7 @@ begin
   v_tenants := array(
     select distinct c.tenant from hwqueue.placement_class c
     where c.shard_id = p_shard and c.class_id = any (array(select s.class_id from unnest(v_spawns) s)));
-  if cardinality(v_tenants) > 1 then
-    perform hwqueue.refuse('QHA01', 'the members of a gang must be of one tenant',
-      jsonb_build_object('field', 'options.tenant'), 'give tenant once, for the gang');
-  end if;
+  perform hwqueue.check_one_tenant(v_tenants);
   begin
     insert into hwqueue.gang (shard_id, gang_id, queue_id, tenant, rank, size, together, same, on_lost, hold,
       state, next_try_at, created_at)
@@ -136,6 +133,19 @@ begin
   insert into hwqueue.gang_member (shard_id, gang_id, ordinal, lease_id)
   select p_shard, v_gang.gang_id, s.ordinal - 1, s.lease_id from unnest(v_spawns) s;
   return v_gang;
+end
+$$;
+
+-- Refuses members of several tenants.
+-- Raises: QHA01.
+create or replace function hwqueue.check_one_tenant(p_tenants text[]) returns void
+language plpgsql immutable
+as $$
+begin
+  if cardinality(p_tenants) > 1 then
+    perform hwqueue.refuse('QHA01', 'the members of a gang must be of one tenant',
+      jsonb_build_object('field', 'options.tenant'), 'give tenant once, for the gang');
+  end if;
 end
 $$;
 
@@ -198,16 +208,46 @@ $$;
 create or replace function hwqueue.gang_words(p_gang uuid, p_shard int) returns text
 language sql stable
 as $$
-  select format('waits for gang %s of %s: ', g.gang_id, g.size) || case
-    when g.state = 'cancelling' then 'it is being cancelled'
-    when g.state = 'stopping' then 'the others are asked to stop, then all start together'
-    when g.state <> 'waiting' or g.reason is null then 'upkeep looks for room about once a second'
-    when g.reason = 'insufficient_capacity' then
-      'no ' || case when g.together = '{}' then 'nodes have'
-        else array_to_string(g.together, ' and no ') || ' has' end || ' room for all of them'
-    when g.reason in ('busy', 'cache_miss') then 'other calls held what it needs'
-    when g.reason = 'gang_incomplete' then 'another session holds one of its members'
-    when g.reason = 'unpublished' then 'an affinity term of its members is not published yet'
-    else format('its members may not run beside what runs now (%s)', g.reason) end
+  select format('waits for gang %s of %s: ', g.gang_id, g.size) || hwqueue.gang_wait_words(g)
   from hwqueue.gang g where g.shard_id = p_shard and g.gang_id = p_gang
+$$;
+
+-- Says what a gang waits for, by its last try: "no rack has room for all of them".
+create or replace function hwqueue.gang_wait_words(p_gang hwqueue.gang) returns text
+language sql immutable
+as $$
+  select case
+    when p_gang.state = 'cancelling' then 'it is being cancelled'
+    when p_gang.state = 'stopping' then 'the others are asked to stop, then all start together'
+    when p_gang.state <> 'waiting' or p_gang.reason is null then 'upkeep looks for room about once a second'
+    when p_gang.reason = 'insufficient_capacity' then
+      'no ' || case when p_gang.together = '{}' then 'nodes have'
+        else array_to_string(p_gang.together, ' and no ') || ' has' end || ' room for all of them'
+    when p_gang.reason in ('busy', 'cache_miss') then 'other calls held what it needs'
+    when p_gang.reason = 'gang_incomplete' then 'another session holds one of its members'
+    when p_gang.reason = 'unpublished' then 'an affinity term of its members is not published yet'
+    else format('its members may not run beside what runs now (%s)', p_gang.reason) end
+$$;
+
+-- Returns the states that a gang can be in. The last three are ends.
+create or replace function hwqueue.gang_states() returns text[]
+language sql immutable parallel safe
+as $$
+  select array[
+    'waiting',
+    'reserved',
+    'running',
+    'stopping',
+    'cancelling',
+    'completed',
+    'failed',
+    'cancelled']
+$$;
+
+-- Returns the states in which a gang is to get room that it has not yet.
+create or replace function hwqueue.gang_states_without_room() returns text[]
+language sql immutable parallel safe
+as $$
+  select array[
+    'waiting']
 $$;

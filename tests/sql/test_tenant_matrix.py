@@ -254,6 +254,8 @@ ALIKE: dict[str, Calls] = {
     "spawn_gang": _gang,
     "get_gang": _by_gang(),
     "cancel_gang": _by_gang(reason="no"),
+    "explain_gang": _by_gang(),
+    "what_if_gang": _gang,
     "match_nodes": _match,
     "match_page": _match,
     "match_groups": _match,
