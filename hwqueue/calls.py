@@ -313,8 +313,17 @@ SPAWN_GANG = _call(
 GET_GANG = _call("get_gang", _GANG, row=types.Gang)
 LIST_GANGS = _call(
     "list_gangs",
-    optional={"p_state": "text", **_LIMIT, "p_before": "timestamp with time zone"},
+    optional={
+        "p_state": "text",
+        **_LIMIT,
+        "p_before": "timestamp with time zone",
+        "p_before_gang": "uuid",
+    },
     row=types.GangSummary,
+)
+EXPLAIN_GANG = _call("explain_gang", _GANG, row=types.GangExplanation)
+WHAT_IF_GANG = _call(
+    "what_if_gang", {**_QUEUE, "p_members": "jsonb"}, {"p_options": "jsonb"}, types.GangForecast
 )
 CANCEL_GANG = _call("cancel_gang", _GANG, {"p_reason": "text"})
 GANG_STATUS = _call("gang_status", _CLAIM, row=types.GangStatus)

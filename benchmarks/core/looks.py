@@ -55,6 +55,7 @@ _API = (
     "/api/v1/gangs/{gang}",
     "/api/v1/everywhere",
     "/api/v1/everywhere/{everywhere}",
+    "/api/v1/gangs/{gang}/explanation",
     "/api/v1/workflows",
     "/api/v1/workflows/others",
     "/api/v1/runs",
@@ -68,6 +69,11 @@ _ASKED: dict[str, dict[str, Any]] = {
             "require": [{"label": "model", "op": "in", "values": ["A100", "H100"]}],
             "resources": {"cpu_milli": 4000, "gpu": 2},
         }
+    },
+    "/api/v1/gangs/what-if": {
+        "queue": "others",
+        "members": [{"task": "t", "count": 8, "options": {"placement": {"resources": {"gpu": 1}}}}],
+        "options": {"together": ["rack"]},
     },
     "/api/v1/what-if": {
         "nodes": [
@@ -90,6 +96,9 @@ _PAGES = (
     "/leases?queue=others&state=pending",
     "/leases/{lease}",
     "/leases/{lease}/why",
+    "/gangs",
+    "/gangs/{gang}",
+    "/gangs/{gang}/why",
     "/runs",
     "/runs/{run}",
     "/runs/{run}/why",

@@ -42,47 +42,49 @@ def _lines(found: LeaseExplanation, nodes: int) -> Iterator[Text]:
         yield cell(found.released)
     yield Text()
     if found.pending is None:
-        yield _fact("asks", found.words)
+        yield fact("asks", found.words)
         return
     kind = "until nodes or the lease change" if found.permanent else "for now"
-    yield _fact("code", found.code if found.code == "ready" else f"{found.code}, {kind}")
-    yield _fact("asks", found.words)
-    yield _fact(
+    yield fact("code", found.code if found.code == "ready" else f"{found.code}, {kind}")
+    yield fact("asks", found.words)
+    yield fact(
         "pending",
         f"{counted(found.pending)} of its class; {counted(found.position or 0)} in line before it",
     )
-    yield _fact(
+    yield fact(
         "nodes",
         f"{found.nodes_registered} registered, {found.nodes_live} live, "
         f"{found.nodes_matching} of the right kind and size, {found.nodes_free} could take it now",
     )
-    yield _fact(
+    yield fact(
         "left after", " > ".join(f"{stage.stage} {stage.nodes}" for stage in found.funnel or ())
     )
     unannounced = sum(stage.unannounced for stage in found.funnel or ())
     if unannounced:
-        yield _fact(
+        yield fact(
             "unannounced",
             f"{unannounced} of them did not say which queues and tasks they serve, and count as "
             "serving any",
         )
-    yield from _part(
+    yield from part(
         "Kept out by one thing alone",
         (
             f"{blocker.nodes:6}  {blocker.words} ({', '.join(blocker.samples)})"
             for blocker in found.sole_blockers or ()
         ),
     )
-    yield from _part("What would help", (f"  {one.words}" for one in found.help or ()))
+    yield from part("What would help", (f"  {one.words}" for one in found.help or ()))
     nearest = (found.nearest or ())[:nodes]
-    yield from _part("Nearest nodes", (line for node in nearest for line in _node(node)))
+    yield from part("Nearest nodes", (line for node in nearest for line in _node(node)))
 
 
-def _fact(name: str, value: str) -> Text:
+def fact(name: str, value: str) -> Text:
+    """A line with a name before it."""
     return Text.assemble((f"{name:12}", "bold"), cell(value))
 
 
-def _part(title: str, lines: Iterable[str]) -> Iterator[Text]:
+def part(title: str, lines: Iterable[str]) -> Iterator[Text]:
+    """A title and lines below it; nothing, if there are none."""
     listed = list(lines)
     if listed:
         yield Text()

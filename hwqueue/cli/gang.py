@@ -1,4 +1,4 @@
-"""hwqueue gang: leases that start together or not at all; spawn, look at and cancel them."""
+"""hwqueue gang: leases that start together or not at all; spawn, explain and cancel them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import typer
 from hwqueue.cli import spawning
 from hwqueue.cli.completion import queue_names
 from hwqueue.cli.connect import open_client
+from hwqueue.cli.gang_explanation import show_gang_explanation
 from hwqueue.cli.inputs import (
     identifier,
     json_object,
@@ -28,10 +29,37 @@ from hwqueue.text import duration, plural
 from hwqueue.types import Gang, GangMember, GangState, GangSummary
 
 app = typer.Typer(
-    no_args_is_help=True, help="Leases that start together or not at all: spawn, watch, cancel."
+    no_args_is_help=True, help="Leases that start together or not at all: spawn, explain, cancel."
 )
 
 GangId = Annotated[str, typer.Argument(help="Id of the gang.", show_default=False)]
+Kinds = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--member", help="TASK:COUNT, or TASK:COUNT:PARAMS with JSON or a file; repeatable."
+    ),
+]
+Listed = Annotated[
+    str | None,
+    typer.Option(
+        "--members",
+        help="Instead: a list of task, params, count and options; JSON, a file, or - for stdin.",
+    ),
+]
+Together = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--together",
+        help="node, rack or label:KEY: all in one place of it; repeatable: the first with room.",
+    ),
+]
+Same = Annotated[
+    list[str] | None,
+    typer.Option("--same", help="Node label whose values they have in common; repeatable."),
+]
+Places = Annotated[
+    int, typer.Option("--places", min=0, max=20, help="Show this many of the places.")
+]
 
 _EXAMPLE_ID = "01890a5d-ac96-774b-bcce-b302099a8057"
 _MEMBER = re.compile(r"(.+?):(\d+)(?::(.+))?", re.DOTALL)
@@ -48,26 +76,10 @@ def spawn(
         typer.Argument(help="Queue to put it in.", show_default=False, autocompletion=queue_names),
     ],
     *,
-    member: Annotated[
-        list[str] | None,
-        typer.Option(help="TASK:COUNT, or TASK:COUNT:PARAMS with JSON or a file; repeatable."),
-    ] = None,
-    members: Annotated[
-        str | None,
-        typer.Option(
-            help="Instead: a list of task, params, count and options; JSON, a file, or - for stdin."
-        ),
-    ] = None,
-    together: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="node, rack or label:KEY: all in one place of it; repeatable: the first with room."
-        ),
-    ] = None,
-    same: Annotated[
-        list[str] | None,
-        typer.Option(help="Node label whose values they have in common; repeatable."),
-    ] = None,
+    member: Kinds = None,
+    members: Listed = None,
+    together: Together = None,
+    same: Same = None,
     on_lost: Annotated[
         Literal["stop", "replace"] | None,
         typer.Option(
@@ -94,11 +106,7 @@ def spawn(
 
     --placement and --node-label hold for each member that says nothing itself.
     """
-    shared = {
-        "placement": json_object(placement, "--placement") if placement else None,
-        "affinity_tags": labels(node_label, "--node-label") or None,
-    }
-    wanted = [_with_options(each, shared) for each in _members(member or [], members)]
+    wanted = _wanted(member, members, placement, node_label)
     with open_client(ctx) as client:
         spawned = client.spawn_gang(
             queue,
@@ -131,10 +139,16 @@ def list_(
     before: Annotated[
         str | None, typer.Option(help="Time of the last of a page, to get the next one.")
     ] = None,
+    before_gang: Annotated[
+        str | None, typer.Option(help="And its id: others may have been spawned at that time.")
+    ] = None,
 ) -> None:
     """List gangs, newest first."""
+    last = None if before_gang is None else identifier(before_gang, "--before-gang")
     with open_client(ctx) as client:
-        found = client.list_gangs(state=state, limit=limit, before=moment(before, "--before"))
+        found = client.list_gangs(
+            state=state, limit=limit, before=moment(before, "--before"), before_gang=last
+        )
     show_items(ctx, found, _row, empty="no gangs")
 
 
@@ -147,6 +161,43 @@ def show(ctx: typer.Context, gang_id: GangId) -> None:
     if not options_of(ctx).json:
         typer.echo("")
         show_rows(ctx, [_member_row(each) for each in found.members])
+
+
+@app.command(epilog=f"Example: hwqueue gang explain {_EXAMPLE_ID}")
+def explain(ctx: typer.Context, gang_id: GangId, *, places: Places = 5) -> None:
+    """Say why a gang waits: where its members have room, what is in the way, and the ways out."""
+    with open_client(ctx) as client:
+        found = client.explain_gang(identifier(gang_id, "GANG_ID"))
+    show_gang_explanation(ctx, found, places)
+
+
+@app.command(
+    epilog="Example: hwqueue gang what-if training --member train:4 --together rack "
+    '--placement \'{"resources": {"gpu": 8}}\''
+)
+def what_if(
+    ctx: typer.Context,
+    queue: Annotated[
+        str,
+        typer.Argument(help="Queue of it.", show_default=False, autocompletion=queue_names),
+    ],
+    *,
+    member: Kinds = None,
+    members: Listed = None,
+    together: Together = None,
+    same: Same = None,
+    placement: spawning.Placement = None,
+    node_label: spawning.NodeLabel = None,
+    tenant: spawning.Tenant = None,
+    places: Places = 5,
+) -> None:
+    """Say whether a gang would start now if it were spawned, and if not, why; spawn nothing."""
+    wanted = _wanted(member, members, placement, node_label)
+    with open_client(ctx) as client:
+        found = client.what_if_gang(
+            queue, wanted, together=together or None, same=same or None, tenant=tenant
+        )
+    show_gang_explanation(ctx, found, places)
 
 
 @app.command(epilog=f"Example: hwqueue gang cancel {_EXAMPLE_ID} --reason 'wrong data'")
@@ -166,6 +217,17 @@ def cancel(
             typer.confirm(f"cancel {plain_text(what)}?", abort=True, err=True)
         state = client.cancel_gang(wanted, reason=reason)
     show_one(ctx, {"gang_id": wanted, "state": state})
+
+
+def _wanted(
+    typed: list[str] | None, listed: str | None, placement: str | None, node_label: list[str] | None
+) -> list[dict[str, Any]]:
+    """The members, with what all ask of their nodes. Raises: ConfigError."""
+    shared = {
+        "placement": json_object(placement, "--placement") if placement else None,
+        "affinity_tags": labels(node_label, "--node-label") or None,
+    }
+    return [_with_options(each, shared) for each in _members(typed or [], listed)]
 
 
 def _members(typed: list[str], listed: str | None) -> list[dict[str, Any]]:

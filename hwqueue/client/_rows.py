@@ -296,6 +296,36 @@ def _everywhere_leases(
     )
 
 
+def _gang_kinds(value: Iterable[Mapping[str, Any]]) -> tuple[types.GangKind, ...]:
+    return tuple(types.GangKind(**_known(types.GangKind, kind)) for kind in value)
+
+
+def _gang_places(value: Iterable[Mapping[str, Any]]) -> tuple[types.GangPlace, ...]:
+    return tuple(
+        types.GangPlace(
+            **{
+                **_known(types.GangPlace, place),
+                "in_the_way": tuple(place["in_the_way"]),
+                "claims": _holders(place["claims"]),
+            }
+        )
+        for place in value
+    )
+
+
+def _gang_ways(value: Iterable[Mapping[str, Any]]) -> tuple[types.GangWay, ...]:
+    return tuple(
+        types.GangWay(
+            **{
+                **_known(types.GangWay, way),
+                "together": tuple(way["together"]),
+                "same": tuple(way["same"]),
+            }
+        )
+        for way in value
+    )
+
+
 def _uuid(value: str | None) -> UUID | None:
     return None if value is None else UUID(value)
 
@@ -316,6 +346,7 @@ _EXPLANATION: _Converters = {
     "nearest": _near_nodes,
     "help": _help,
 }
+_GANG: _Converters = {"kinds": _gang_kinds, "places": _gang_places, "ways": _gang_ways}
 _CONVERTERS: Mapping[type, _Converters] = {
     types.WorkflowStep: {"waits_for": tuple},
     types.CheckedStep: {"reasons": _blockers},
@@ -353,4 +384,6 @@ _CONVERTERS: Mapping[type, _Converters] = {
     types.Gang: {"together": tuple, "same": tuple, "members": _gang_members},
     types.GangStatus: {"members": _gang_members},
     types.EverywhereTask: {"leases": _everywhere_leases},
+    types.GangExplanation: _GANG,
+    types.GangForecast: _GANG,
 }

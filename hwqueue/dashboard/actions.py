@@ -12,10 +12,11 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from hwqueue.client import AsyncClient
+from hwqueue.dashboard import gang_actions
 from hwqueue.dashboard.action import Action, Fields, Question
 from hwqueue.dashboard.auth import Viewer, viewer
 from hwqueue.dashboard.csrf import read_form
-from hwqueue.dashboard.ids import as_lease_id, as_run_id
+from hwqueue.dashboard.ids import as_gang_id, as_lease_id, as_run_id
 from hwqueue.dashboard.reads import Reads, find_node, reads
 from hwqueue.dashboard.render import Links, page
 from hwqueue.dashboard.runs import actions as of_runs
@@ -282,6 +283,7 @@ ACTIONS: Mapping[str, Action] = {
     "test-webhook": Action("webhook", _ask_test_webhook, _test_webhook, "A test is to be sent."),
     "redeliver": Action("webhook", _ask_redeliver, _redeliver, "The dead ones are sent again."),
     **of_runs.ACTIONS,
+    **gang_actions.ACTIONS,
 }
 _PAGES = {
     "lease": "leases",
@@ -290,6 +292,7 @@ _PAGES = {
     "webhook": "webhooks",
     "run": "runs",
     "step": "runs",
+    "gang": "gangs",
 }
 
 
@@ -351,9 +354,11 @@ def _page_of(action: Action, subject: str) -> tuple[str, str]:
 
 
 def _checked(action: Action, subject: str) -> str:
-    """What an action is done to. Raises: LeaseNotFound, RunNotFound."""
+    """What an action is done to. Raises: LeaseNotFound, RunNotFound, GangNotFound."""
     if action.subject == "lease":
         return str(as_lease_id(subject))
+    if action.subject == "gang":
+        return str(as_gang_id(subject))
     if action.subject in ("run", "step"):
         run, colon, step = subject.partition(":")
         return f"{as_run_id(run)}{colon}{step}"

@@ -36,6 +36,8 @@ STATES: Mapping[str, tuple[str, str]] = {
     "skipped": ("skip", "s-cancelled"),
     "failing": ("cross", "s-failed"),
     "cancelling": ("dash", "s-cancelled"),
+    "reserved": ("clock", "s-scheduled"),
+    "stopping": ("pause", "s-cancelled"),
 }
 _DURATIONS = {
     *("claim_timeout", "heartbeat_interval", "poll_interval", "patience", "ageing_step"),

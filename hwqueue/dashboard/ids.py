@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from hwqueue.errors import LeaseNotFound, RunNotFound
+from hwqueue.errors import GangNotFound, LeaseNotFound, RunNotFound
 
 
 def as_lease_id(text: str) -> UUID:
@@ -20,6 +20,14 @@ def as_run_id(text: str) -> UUID:
     found = uuid_or_none(text)
     if found is None:
         raise RunNotFound(f"{text[:60]!r} is no run id", hint="run ids are UUIDs")
+    return found
+
+
+def as_gang_id(text: str) -> UUID:
+    """The id that a text is. Raises: GangNotFound, if it is none."""
+    found = uuid_or_none(text)
+    if found is None:
+        raise GangNotFound(f"{text[:60]!r} is no gang id", hint="gang ids are UUIDs")
     return found
 
 

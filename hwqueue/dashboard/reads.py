@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
-from dataclasses import dataclass, field
-from time import perf_counter
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
 import psycopg
 from starlette.requests import Request
 
 from hwqueue.client import AsyncClient
-from hwqueue.dashboard.cache import Cached, ReadCache
+from hwqueue.dashboard.cache import Cached
+from hwqueue.dashboard.reading import Reading
 from hwqueue.errors import ClassUnknown, LeaseNotFound, NodeUnknown, QueueUnknown, WebhookUnknown
-from hwqueue.server.pools import Pools
 from hwqueue.types import (
     EVENT_CODES,
     ApiToken,
@@ -25,6 +24,9 @@ from hwqueue.types import (
     ClassStats,
     Delivery,
     Event,
+    Gang,
+    GangExplanation,
+    GangSummary,
     KnownTask,
     Lease,
     LeaseExplanation,
@@ -60,17 +62,15 @@ from hwqueue.types import (
     WorkflowVersion,
 )
 
-T = TypeVar("T")
 FAST, SLOW = 5.0, 10.0  # seconds for which a value is good enough for the next viewer
 MOST_CLASSES = 10_000  # that a page looks at; the database has words for the first 500
 MOST_RUNS = 200  # whose steps one call counts
+_GANG_EVENTS = tuple(code for code in EVENT_CODES if code.startswith("gang_"))
 _RUN_EVENTS = tuple(
     code
     for code in EVENT_CODES
     if code.startswith(("workflow_run_", "workflow_step_", "workflow_wait_"))
 )
-_ACTOR = "dashboard"
-_TIMINGS = 200  # the last ones of each read
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,17 +79,6 @@ class System:
 
     schema: SchemaVersion
     tokens: Sequence[ApiToken] | None
-
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """How long the last reads of a kind took, in seconds, and how many failed since the start."""
-
-    name: str
-    count: int
-    p50: float | None
-    p95: float | None
-    failed: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,39 +102,12 @@ class StepView:
     items: Sequence[StepResult]
 
 
-@dataclass(slots=True)
-class _Watch:
-    count: int = 0
-    failed: int = 0
-    seconds: deque[float] = field(default_factory=lambda: deque(maxlen=_TIMINGS))
-
-
-class Reads:
+class Reads(Reading):
     """All reads of the dashboard, and the way to act."""
-
-    def __init__(self, pools: Pools, shard: int) -> None:
-        self.shard = shard
-        self._pools = pools
-        self._cache = ReadCache()
-        self._watches: dict[str, _Watch] = defaultdict(_Watch)
 
     def acting(self, actor: str) -> AbstractAsyncContextManager[AsyncClient]:
         """A client in whose transaction something is changed in somebody's name."""
         return self._pools.call(actor)
-
-    def forget(self) -> None:
-        """Something was changed: read again what is cached."""
-        self._cache.forget()
-
-    def timings(self) -> list[Timing]:
-        """How long the reads took, by name."""
-        made = []
-        for name, watch in sorted(self._watches.items()):
-            last = sorted(watch.seconds)
-            p50 = last[len(last) // 2] if last else None
-            p95 = last[min(len(last) - 1, len(last) * 95 // 100)] if last else None
-            made.append(Timing(name, watch.count, p50, p95, watch.failed))
-        return made
 
     async def queues(self) -> Cached[Sequence[QueueDepth]]:
         """Every queue with what is in it."""
@@ -552,28 +514,32 @@ class Reads:
 
         return await self._shared("check_workflow", SLOW, ask, (name, version))
 
-    async def _shared(
-        self,
-        name: str,
-        seconds: float,
-        ask: Callable[[AsyncClient], Awaitable[T]],
-        about: Hashable = None,
-    ) -> Cached[T]:
-        return await self._cache.get((name, about), seconds, lambda: self._read(name, ask))
+    async def gangs(self, **wanted: Any) -> list[GangSummary]:
+        """A page of gangs, newest first; see `AsyncClient.list_gangs`."""
+        return await self._read(
+            "list_gangs", lambda client: client.list_gangs(shard=self.shard, **wanted)
+        )
 
-    async def _read(self, name: str, ask: Callable[[AsyncClient], Awaitable[T]]) -> T:
-        """Ask in a transaction that only reads, and note how long it took."""
-        watch = self._watches[name]
-        watch.count += 1
-        began = perf_counter()
-        try:
-            async with self._pools.read(_ACTOR) as client:
-                return await ask(client)
-        except Exception:
-            watch.failed += 1
-            raise
-        finally:
-            watch.seconds.append(perf_counter() - began)
+    async def gang(self, gang_id: UUID) -> Gang:
+        """One gang. Raises: GangNotFound."""
+        return await self._read(
+            "get_gang", lambda client: client.get_gang(gang_id, shard=self.shard)
+        )
+
+    async def explain_gang(self, gang_id: UUID) -> Cached[GangExplanation]:
+        """Why a gang is where it is. Raises: GangNotFound."""
+        return await self._shared(
+            "explain_gang",
+            FAST,
+            lambda client: client.explain_gang(gang_id, shard=self.shard),
+            gang_id,
+        )
+
+    async def gang_events(self, gang: Gang) -> list[Event]:
+        """What was noted about a gang: the newest, of the last 1,000 about any gang."""
+        found = await self.events(limit=1000, code=_GANG_EVENTS, since=gang.created_at)
+        told = str(gang.gang_id)
+        return [each for each in found if (each.detail or {}).get("gang_id") == told]
 
 
 async def find_node(client: AsyncClient, name: str, shard: int) -> Node:

@@ -35,7 +35,8 @@ NAV = (
     ("t", "Try it", "try"),
     ("s", "System", "system"),
 )
-_TAB_OF = {"webhooks": "system", "workflows": "runs"}  # pages that are reached by another one's tab
+# pages that are reached by another one's tab
+_TAB_OF = {"webhooks": "system", "workflows": "runs", "gangs": "leases"}
 
 _FILTERS = (
     *(text.number, text.percent, text.plural, text.size, text.memory),

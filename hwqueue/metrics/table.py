@@ -262,6 +262,28 @@ METRICS = (
         "How long the oldest of them has been left. Workers and reap do it within seconds.",
     ),
     Metric(
+        "hwqueue_gangs",
+        "gauge",
+        "gangs",
+        _STATE,
+        "Gangs that have not ended: waiting, reserved, running, stopping, cancelling.",
+    ),
+    Metric(
+        "hwqueue_gang_oldest_waiting_seconds",
+        "gauge",
+        "seconds",
+        (),
+        "How long ago the oldest gang that waits for room was spawned; of paused queues none.",
+    ),
+    Metric(
+        "hwqueue_gang_reserved_members",
+        "gauge",
+        "leases",
+        (),
+        "Members of gangs that have a reservation which their node has not fetched yet; counted up "
+        "to 10,000.",
+    ),
+    Metric(
         "hwqueue_schema_info",
         "gauge",
         "1",

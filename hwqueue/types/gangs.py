@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol, TypedDict
 from uuid import UUID
 
 from hwqueue.types.base import LeaseState
+from hwqueue.types.explain import Holder
 from hwqueue.types.queues import RetryPolicy
 
 GangState = Literal[
@@ -180,3 +181,121 @@ class GangStatus:
     size: int
     members: tuple[GangMember, ...]
     retry_after: timedelta | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GangKind:
+    """Equal members of a gang.
+
+    Attributes:
+        members: How many.
+        words: What each asks of a node.
+        nodes: How many nodes may run one, whatever runs there now.
+        room: How many of the members have room now, wherever.
+        blocker: Of a kind that no node may run: why. code, permanent: the same as a reason code,
+            and whether that is so until nodes or the members change.
+    """
+
+    task: str
+    members: int
+    words: str
+    nodes: int
+    room: int
+    blocker: str | None
+    code: str | None
+    permanent: bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GangPlace:
+    """A place where members of a gang might run together.
+
+    Attributes:
+        place: As in `Gang`; None: the whole fleet.
+        words: The same for people.
+        nodes: How many nodes there may run members.
+        room: How many members have room there now.
+        emptied: How many would have if nothing ran on these nodes.
+        kinds: Of how many kinds at least one member has room now.
+        in_the_way: The nodes that would have to be empty so that all have room, up to 20.
+        claims: What runs on these, the longest running first, up to 20; of the first five places.
+        others: How many leases of tenants that the caller may not see run there, too.
+    """
+
+    place: str | None
+    words: str
+    nodes: int
+    room: int
+    emptied: int
+    kinds: int
+    in_the_way: tuple[str, ...]
+    claims: tuple[Holder, ...]
+    others: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GangWay:
+    """What would let a gang start that has no room.
+
+    Attributes:
+        way: `wider` (a rack instead of a node), `anywhere`, `without_same` or `without_both`: with
+            these options there is room now; `smaller`: for so many members; `empty`: for all, once
+            nothing runs on the nodes that are in the way.
+        place: Where, as in `Gang`.
+        together, same, members: Of the gang that would start.
+    """
+
+    way: str
+    words: str
+    place: str | None
+    together: tuple[str, ...]
+    same: tuple[str, ...]
+    members: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GangForecast:
+    """Whether a gang that is not spawned would start now; else why not: see `GangExplanation`."""
+
+    shard_id: int
+    queue: str
+    headline: str
+    code: str
+    permanent: bool
+    as_of: datetime
+    size: int
+    kinds: tuple[GangKind, ...]
+    places: tuple[GangPlace, ...]
+    place_count: int
+    ways: tuple[GangWay, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GangExplanation:
+    """Why a gang is where it is.
+
+    Attributes:
+        headline: One sentence.
+        code: `ready` when a place has room for all, a reason code, or the state.
+        permanent: No place has room for all even if nothing ran there, or the gang has ended.
+        waiting: How many members wait. What follows is about these, and empty unless the gang
+            waits for room.
+        kinds: The ten with most members.
+        places: The 20 with most room, of `place_count`.
+        ways: What would let it start.
+    """
+
+    gang_id: UUID
+    shard_id: int
+    queue: str
+    state: GangState
+    headline: str
+    code: str
+    permanent: bool
+    as_of: datetime
+    size: int
+    waiting: int
+    kinds: tuple[GangKind, ...]
+    places: tuple[GangPlace, ...]
+    place_count: int
+    ways: tuple[GangWay, ...]

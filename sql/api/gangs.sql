@@ -8,7 +8,8 @@
 -- Invariant: no member is granted before there is room for all. Members are leases like others: they are
 -- listed, explained, cancelled and settled as such.
 --
--- Read spawn_gang and gang_status. The work is done in gangs/spawn, gangs/assemble and gangs/change.
+-- Read spawn_gang and gang_status. The work is done in gangs/spawn, gangs/assemble and gangs/change;
+-- explain/gangs says why a gang waits.
 
 -- Spawns a gang, and returns its members in their order. p_members: [{"task", "params", "options", "count"}],
 -- 2 to 1,000 in all; options as of spawn_lease, but for keys and times. p_options: gang_id; together, a
@@ -77,10 +78,12 @@ begin
 end
 $$;
 
--- Returns gangs, the newest first, at most p_limit; p_state: only of this state.
+-- Returns gangs, the newest first, at most p_limit; p_state: only of this state. A page goes on behind the
+-- last gang of the one before: p_before is its created_at, p_before_gang its gang_id. Without p_before_gang
+-- those that were spawned in one transaction with it are left out.
 -- Raises: QHA01.
 create or replace function hwqueue.list_gangs(p_state text default null, p_limit int default 50,
-  p_before timestamptz default null, p_shard int default 0)
+  p_before timestamptz default null, p_before_gang uuid default null, p_shard int default 0)
 returns table (gang_id uuid, shard_id int, queue text, tenant text, state text, reason text, size int,
   place text, created_at timestamptz, started_at timestamptz, finished_at timestamptz,
   starts_by timestamptz)
@@ -88,17 +91,104 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
   perform hwqueue.check_range(p_limit, 'p_limit', 1, 1000, 'call again with p_before for more'),
-    hwqueue.json_choice(to_jsonb(p_state), 'p_state', array['waiting', 'earmarked', 'reserved', 'running',
-      'stopping', 'cancelling', 'completed', 'failed', 'cancelled']);
+    hwqueue.json_choice(to_jsonb(p_state), 'p_state', hwqueue.gang_states());
   return query
     select g.gang_id, g.shard_id, q.name, g.tenant, g.state, g.reason, g.size, g.place, g.created_at,
            g.started_at, g.finished_at, g.starts_by
     from hwqueue.gang g
     join hwqueue.queue q on q.shard_id = g.shard_id and q.queue_id = g.queue_id
     where g.shard_id = p_shard and (p_state is null or g.state = p_state)
-      and (p_before is null or g.created_at < p_before)
+      and (p_before is null or g.created_at < p_before
+           or g.created_at = p_before and g.gang_id < p_before_gang)
       and (hwqueue.my_tenants() is null or g.tenant = any (hwqueue.my_tenants()))
-    order by g.created_at desc, g.gang_id limit p_limit;
+    order by g.created_at desc, g.gang_id desc limit p_limit;
+end
+$$;
+
+-- Returns why a gang is where it is; of one that waits, where its members have room, what is in the way
+-- there, and what would let it start. Changes nothing.
+--
+-- headline: one sentence; code: ready when a place has room for all, a reason code, or the state; permanent:
+-- no place has room even if nothing ran there; waiting: how many members wait, which the rest is about.
+-- kinds [{"task", "members", "words", "nodes", "room", "blocker", "code", "permanent"}]: the 10 with most
+-- members, how many nodes may run each, and why none may; places [{"place", "words", "nodes", "room",
+-- "emptied", "kinds", "in_the_way", "claims", "others"}]: the 20 with most room, of place_count: how many
+-- members have room now and would have if its nodes were empty, the nodes that would have to be, and, of the
+-- first 5, what runs there: claims as the holders of explain_lease, others: how many are of other tenants;
+-- ways [{"way", "words", "place", "together", "same", "members"}]: wider, anywhere, without_same,
+-- without_both (so it would have room now), smaller (so many members have), empty (all have, once the nodes
+-- in the way are empty). What fits is estimated as reap does before it tries: kinds of members that share
+-- nodes are counted each as if it were alone, and what members ask about other leases does not count.
+-- Raises: QHG01.
+create or replace function hwqueue.explain_gang(p_gang uuid, p_shard int default 0)
+returns table (gang_id uuid, shard_id int, queue text, state text, headline text, code text,
+  permanent boolean, as_of timestamptz, size int, waiting int, kinds jsonb, places jsonb, place_count bigint,
+  ways jsonb)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set jit = off
+as $$
+declare
+  v_gang hwqueue.gang := hwqueue.find_gang(p_gang, p_shard);
+  v_queue hwqueue.queue;
+  v_members record;
+  v_found record;
+begin
+  select q.* into v_queue from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_gang.queue_id;
+  select w.classes, w.members into v_members from hwqueue.waiting_members(v_gang, p_shard) w;
+  gang_id := p_gang;
+  shard_id := p_shard;
+  queue := v_queue.name;
+  state := v_gang.state;
+  as_of := hwqueue.clock();
+  size := v_gang.size;
+  waiting := coalesce((select sum(m) from unnest(v_members.members) m), 0);
+  if waiting = 0 or v_gang.state <> all (hwqueue.gang_states_without_room()) then
+    code := v_gang.state;
+    headline := hwqueue.gang_story(v_gang, as_of, p_shard);
+    permanent := v_gang.finished_at is not null;
+    place_count := 0;
+    kinds := '[]';
+    places := '[]';
+    ways := '[]';
+  else
+    select e.* into v_found
+    from hwqueue.explain_rooms(v_gang, v_members.classes, v_members.members, as_of, p_shard) e;
+    select h.headline, h.code into headline, code
+    from hwqueue.gang_headline(v_gang, v_queue, as_of, v_found.headline, v_found.code) h;
+    permanent := v_found.permanent;
+    kinds := v_found.kinds;
+    places := v_found.places;
+    place_count := v_found.place_count;
+    ways := v_found.ways;
+  end if;
+  return next;
+end
+$$;
+
+-- Returns what explain_gang would of a gang that is not spawned: whether it would start now, and if not, why.
+-- The arguments are those of spawn_gang. Writes nothing; refuses what a spawn refuses, but does not read the
+-- options that decide neither where nor whether members run.
+-- Raises: QHQ01, QHA01, QHC03, QHC04, QHW01, QHA03.
+create or replace function hwqueue.what_if_gang(p_queue text, p_members jsonb, p_options jsonb default '{}',
+  p_shard int default 0)
+returns table (shard_id int, queue text, headline text, code text, permanent boolean, as_of timestamptz,
+  size int, kinds jsonb, places jsonb, place_count bigint, ways jsonb)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set jit = off
+as $$
+declare
+  v_queue hwqueue.queue := hwqueue.find_queue(p_queue, p_shard);
+  v_now timestamptz := hwqueue.clock();
+  v_options jsonb := coalesce(nullif(p_options, 'null'), '{}');
+  v_gang hwqueue.gang := hwqueue.read_gang(v_options, v_now, p_shard);
+  v_elements jsonb := hwqueue.gang_elements(p_members, v_options, v_gang.gang_id);
+  v_members record;
+begin
+  select d.classes, d.members into v_members from hwqueue.draft_members(v_queue, v_elements, p_shard) d;
+  v_gang.gang_id := null;
+  return query
+    select p_shard, v_queue.name, h.headline, h.code, e.permanent, v_now, jsonb_array_length(v_elements),
+           e.kinds, e.places, e.place_count, e.ways
+    from hwqueue.explain_rooms(v_gang, v_members.classes, v_members.members, v_now, p_shard) e
+    cross join lateral hwqueue.gang_headline(v_gang, v_queue, v_now, e.headline, e.code) h;
 end
 $$;
 

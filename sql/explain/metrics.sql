@@ -329,6 +329,33 @@ as $$
   from mark m
 $$;
 
+-- Returns gangs that have not ended, by state. oldest: of those in queues that are not paused. reserved: what
+-- nodes have not fetched yet, counted to 10,000.
+create or replace function hwqueue.gang_metrics(p_now timestamptz, p_shard int)
+returns table (name text, labels jsonb, value double precision)
+language sql stable set enable_seqscan = off set enable_bitmapscan = off
+as $$
+  select 'hwqueue_gangs', jsonb_build_object('state', s.state), (
+    select count(*) from hwqueue.gang g
+    where g.shard_id = p_shard and g.finished_at is null and g.state = s.state)::double precision
+  from unnest(hwqueue.gang_states()) s(state)
+  where s.state not in ('completed', 'failed', 'cancelled')
+  union all
+  select 'hwqueue_gang_oldest_waiting_seconds', '{}', coalesce(hwqueue.seconds_since(min(g.created_at),
+    p_now), 0)
+  from hwqueue.gang g
+  join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = g.queue_id and q.paused_at is null
+    and q.dropped_at is null
+  where g.shard_id = p_shard and g.finished_at is null and g.state = any (hwqueue.gang_states_without_room())
+  union all
+  select 'hwqueue_gang_reserved_members', '{}', count(*)
+  from (
+    select 1 from hwqueue.gang g
+    join hwqueue.gang_member m on m.shard_id = p_shard and m.gang_id = g.gang_id
+    join hwqueue.claim c on c.shard_id = p_shard and c.lease_id = m.lease_id and c.is_reserved
+    where g.shard_id = p_shard and g.finished_at is null and g.state = 'reserved' limit 10000) r
+$$;
+
 -- Returns all runs that have ever ended, by workflow, as far as roll_up has counted.
 create or replace function hwqueue.run_total_metrics(p_shard int)
 returns table (name text, labels jsonb, value double precision)

@@ -51,13 +51,13 @@ language sql stable
 as $$
   with pool as materialized (
     select distinct r.node_id from hwqueue.placement_class k
-    cross join lateral hwqueue.class_rooms(k, 1, true, p_now, p_shard) r
+    cross join lateral hwqueue.emptied_rooms(k, 1, p_now, p_shard) r
     where k.shard_id = p_shard and k.class_id = any (p_class_ids)
   )
   select count(*)::int from hwqueue.gang g
   where g.shard_id = p_shard and g.state = 'earmarked' and exists (
     select from hwqueue.placement_class k
-    cross join lateral hwqueue.class_rooms(k, 1, true, p_now, p_shard) r
+    cross join lateral hwqueue.emptied_rooms(k, 1, p_now, p_shard) r
     join pool p on p.node_id = r.node_id
     where k.shard_id = p_shard and k.class_id = any (array(
         select c.class_id from hwqueue.gang_member m

@@ -117,10 +117,7 @@ begin
   v_tenants := array(
     select distinct c.tenant from hwqueue.placement_class c
     where c.shard_id = p_shard and c.class_id = any (array(select s.class_id from unnest(v_spawns) s)));
-  if cardinality(v_tenants) > 1 then
-    perform hwqueue.refuse('QHA01', 'the members of a gang must be of one tenant',
-      jsonb_build_object('field', 'options.tenant'), 'give tenant once, for the gang');
-  end if;
+  perform hwqueue.check_one_tenant(v_tenants);
   begin
     insert into hwqueue.gang (shard_id, gang_id, queue_id, tenant, rank, size, together, same, on_lost, hold,
       state, next_try_at, created_at)
@@ -137,6 +134,19 @@ begin
   insert into hwqueue.gang_member (shard_id, gang_id, ordinal, lease_id)
   select p_shard, v_gang.gang_id, s.ordinal - 1, s.lease_id from unnest(v_spawns) s;
   return v_gang;
+end
+$$;
+
+-- Refuses members of several tenants.
+-- Raises: QHA01.
+create or replace function hwqueue.check_one_tenant(p_tenants text[]) returns void
+language plpgsql immutable
+as $$
+begin
+  if cardinality(p_tenants) > 1 then
+    perform hwqueue.refuse('QHA01', 'the members of a gang must be of one tenant',
+      jsonb_build_object('field', 'options.tenant'), 'give tenant once, for the gang');
+  end if;
 end
 $$;
 
@@ -201,29 +211,61 @@ $$;
 create or replace function hwqueue.gang_words(p_gang uuid, p_shard int) returns text
 language sql stable
 as $$
-  select format('waits for gang %s of %s: ', g.gang_id, g.size) || case
-    when g.state = 'cancelling' then 'it is being cancelled'
-    when g.state = 'stopping' then 'the others are asked to stop, then all start together'
-    when g.state = 'earmarked' then (
+  select format('waits for gang %s of %s: ', g.gang_id, g.size) || hwqueue.gang_wait_words(g)
+  from hwqueue.gang g where g.shard_id = p_shard and g.gang_id = p_gang
+$$;
+
+-- Says what a gang waits for, by its last try: "no rack has room for all of them".
+create or replace function hwqueue.gang_wait_words(p_gang hwqueue.gang) returns text
+language sql stable
+as $$
+  select case
+    when p_gang.state = 'cancelling' then 'it is being cancelled'
+    when p_gang.state = 'stopping' then 'the others are asked to stop, then all start together'
+    when p_gang.state = 'earmarked' then (
       select format('room is kept for all of them; of %s nodes %s have it free by now', count(*),
         count(*) filter (where hwqueue.has_room_for_earmarks(n)))
-        || coalesce(to_char(g.starts_by at time zone 'UTC',
+        || coalesce(to_char(p_gang.starts_by at time zone 'UTC',
           '", all at" YYYY-MM-DD HH24:MI:SS "UTC at the latest"'), '')
       from hwqueue.node n
-      where n.shard_id = p_shard and n.node_id = any (array(
+      where n.shard_id = p_gang.shard_id and n.node_id = any (array(
           select c.node_id from hwqueue.gang_member m
           join hwqueue.claim c on c.shard_id = m.shard_id and c.lease_id = m.lease_id
-          where m.shard_id = p_shard and m.gang_id = p_gang)))
-    when g.state <> 'waiting' or g.reason is null then 'upkeep looks for room about once a second'
-    when g.reason = 'behind_earmark' then 'nodes that it could use are kept for another gang first'
-    when g.reason = 'node_changed' then 'room was kept for it, until one of the nodes changed'
-    when g.reason = 'not_kept' then 'room was kept for it, until its queue was paused or its policy changed'
-    when g.reason = 'insufficient_capacity' then
-      'no ' || case when g.together = '{}' then 'nodes have'
-        else array_to_string(g.together, ' and no ') || ' has' end || ' room for all of them'
-    when g.reason in ('busy', 'cache_miss') then 'other calls held what it needs'
-    when g.reason = 'gang_incomplete' then 'another session holds one of its members'
-    when g.reason = 'unpublished' then 'an affinity term of its members is not published yet'
-    else format('its members may not run beside what runs now (%s)', g.reason) end
-  from hwqueue.gang g where g.shard_id = p_shard and g.gang_id = p_gang
+          where m.shard_id = p_gang.shard_id and m.gang_id = p_gang.gang_id)))
+    when p_gang.state <> 'waiting' or p_gang.reason is null then 'upkeep looks for room about once a second'
+    when p_gang.reason = 'behind_earmark' then 'nodes that it could use are kept for another gang first'
+    when p_gang.reason = 'node_changed' then 'room was kept for it, until one of the nodes changed'
+    when p_gang.reason = 'not_kept' then 'room was kept for it, until its queue was paused or its policy changed'
+    when p_gang.reason = 'insufficient_capacity' then
+      'no ' || case when p_gang.together = '{}' then 'nodes have'
+        else array_to_string(p_gang.together, ' and no ') || ' has' end || ' room for all of them'
+    when p_gang.reason in ('busy', 'cache_miss') then 'other calls held what it needs'
+    when p_gang.reason = 'gang_incomplete' then 'another session holds one of its members'
+    when p_gang.reason = 'unpublished' then 'an affinity term of its members is not published yet'
+    else format('its members may not run beside what runs now (%s)', p_gang.reason) end
+$$;
+
+-- Returns the states that a gang can be in. The last three are ends.
+create or replace function hwqueue.gang_states() returns text[]
+language sql immutable parallel safe
+as $$
+  select array[
+    'waiting',
+    'earmarked',
+    'reserved',
+    'running',
+    'stopping',
+    'cancelling',
+    'completed',
+    'failed',
+    'cancelled']
+$$;
+
+-- Returns the states in which a gang is to get room that it has not yet.
+create or replace function hwqueue.gang_states_without_room() returns text[]
+language sql immutable parallel safe
+as $$
+  select array[
+    'waiting',
+    'earmarked']
 $$;

@@ -262,22 +262,34 @@ create or replace function hwqueue.spawn_class(p_queue_id int, p_task text, p_op
 returns bigint
 language plpgsql volatile
 as $$
-declare
-  v_class_options text[] := array['placement', 'affinity_tags', 'affinity_with', 'anti_affinity_with', 'wire',
-    'tenant', 'service_id', 'labels', 'patience', 'max_run'];
 begin
   perform hwqueue.check_name(p_task, 'task', 200);
   if p_options = '{}' then
     return hwqueue.find_class(row(p_queue_id, p_task, '', null, '{}', '{}', null, null, null), p_shard);
   end if;
+  return hwqueue.find_class(hwqueue.spawn_content(p_queue_id, p_task, p_options), p_shard);
+end
+$$;
+
+-- Returns the content of the class of a spawn. p_options comes from class_options, p_task was checked.
+-- Raises: QHA01, QHC03, QHC04, QHW01, naming the field.
+create or replace function hwqueue.spawn_content(p_queue_id int, p_task text, p_options jsonb)
+returns hwqueue.class_content
+language plpgsql stable
+as $$
+declare
+  v_class_options text[] := array['placement', 'affinity_tags', 'affinity_with', 'anti_affinity_with', 'wire',
+    'tenant', 'service_id', 'labels', 'patience', 'max_run'];
+begin
   perform hwqueue.check_object(p_options, v_class_options || hwqueue.own_options(), 'options');
-  return hwqueue.find_class(row(p_queue_id, p_task,
+  return row(p_queue_id, p_task,
     coalesce(hwqueue.json_text(p_options -> 'tenant', 'options.tenant', 100), ''),
     hwqueue.json_uuid(p_options -> 'service_id', 'options.service_id'),
     hwqueue.check_labels(p_options -> 'labels', 'options.labels'),
     hwqueue.spawn_placement(p_options, 'options'),
     hwqueue.json_interval(p_options -> 'patience', 'options.patience'), null,
-    hwqueue.json_short_interval(p_options -> 'max_run', 'options.max_run', '1 second', '366 days')), p_shard);
+    hwqueue.json_short_interval(p_options -> 'max_run', 'options.max_run', '1 second',
+      '366 days'))::hwqueue.class_content;
 end
 $$;
 

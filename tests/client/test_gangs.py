@@ -73,6 +73,24 @@ async def test_from_spawned_to_running(client: AsyncClient, queue: str, node: No
     assert (row.gang_id, row.size, row.queue) == (gang_id, 3, queue)
     assert row.started_at is not None
     assert await client.list_gangs(before=row.created_at) == []
+    assert await client.list_gangs(before=row.created_at, before_gang=gang_id) == []
+
+
+async def test_why_it_waits_and_what_would_not(client: AsyncClient, queue: str, node: Node) -> None:
+    """What is said of a gang, and of one that is not spawned."""
+    members = [Member("t", count=2, placement={"resources": {"gpu": 1}})]
+    ahead = await client.what_if_gang(queue, members, together="node")
+    assert (ahead.code, ahead.size, ahead.permanent) == ("insufficient_capacity", 2, True)
+    assert await client.list_gangs() == []
+    [row, _] = await client.spawn_gang(queue, members, together="node")
+    why = await client.explain_gang(row.gang_id)
+    assert (why.gang_id, why.state, why.waiting, why.queue) == (row.gang_id, "waiting", 2, queue)
+    assert (why.kinds, why.places, why.ways) == (ahead.kinds, (), ())
+    small = await client.what_if_gang(queue, [{"task": "t", "count": 2}], together="node")
+    assert (small.headline, small.place_count) == ("node n1 has room for all 2 now", 1)
+    assert small.places[0].place == f"node {node.node_id}"
+    with pytest.raises(GangNotFound):
+        await client.explain_gang(uuid4())
 
 
 async def test_a_gang_is_cancelled(client: AsyncClient, queue: str) -> None:

@@ -48,6 +48,7 @@ class Pages(httpx.AsyncClient):
             "run",
         )
         kind |= dict.fromkeys(("retry-step", "skip-step", "send-signal"), "step")
+        kind |= {"cancel-gang": "gang"}
         asked = await self.page(
             str(httpx.URL(f"/do/{verb}", params={kind.get(verb, "node"): subject}))
         )

@@ -67,6 +67,7 @@ def pages(client: Client) -> dict[str, str]:
     scoring = next(run for run in listed if run.workflow == "score-and-release")
     nested = next(run for run in listed if run.parent_run_id == scoring.run_id)
     scored = next(run for run in listed if run.workflow == "score-shards")
+    gang = client.list_gangs(state="waiting", limit=1)[0]
     return {
         "overview": "/",
         "pending": "/pending",
@@ -74,6 +75,8 @@ def pages(client: Client) -> dict[str, str]:
         "leases": "/leases",
         "lease": f"/leases/{dead.lease_id}",
         "lease-pending": f"/leases/{waiting.lease_id}",
+        "gangs": "/gangs",
+        "gang": f"/gangs/{gang.gang_id}",
         "fleet": "/fleet",
         "map": "/fleet?view=map",
         "map-fit": f"/fleet?view=map&fit={stuck.class_id}",

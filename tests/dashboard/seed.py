@@ -224,6 +224,7 @@ def seed(client: Client, clock: Clock | None = None) -> list[Machine]:
         blocked(client, BLOCKED)
     runs(client, machines, clock)
     troubles(client, machines)
+    gangs(client)
     if clock is not None:
         clock.advance(datetime.now(UTC) - clock.now())
     return machines
@@ -390,6 +391,15 @@ def spend(clock: Clock | None, seconds: int) -> None:
     """Let time pass, where it can be moved."""
     if clock is not None:
         clock.advance(timedelta(seconds=seconds))
+
+
+def gangs(client: Client) -> None:
+    """A gang that is reserved, and one that no rack has room for."""
+    small, large = _asks({"cpu_milli": 100}), _asks({"gpu": 8}, _label("gpu_model", "A100"))
+    for placement, count in ((small, 3), (large, 16)):
+        members = [{"task": "train", "count": count, "options": {"placement": placement}}]
+        client.spawn_gang("training", members, together="rack", hold=timedelta(hours=1))
+    client.reap()
 
 
 def troubles(client: Client, machines: Sequence[Machine]) -> None:

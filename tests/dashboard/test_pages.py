@@ -28,6 +28,7 @@ ALWAYS = (
     *TABS,
     "/system",
     "/webhooks",
+    "/gangs",
     "/jump?q=nobody",
     "/try/placement",
     "/try/placement?placement={}",
@@ -99,6 +100,7 @@ async def test_an_empty_database_has_every_page(pages: Pages, path: str) -> None
         ("/classes", "hwqueue lease spawn"),
         ("/system", "hwqueue token create"),
         ("/webhooks", "hwqueue webhook add"),
+        ("/gangs", "hwqueue gang spawn"),
         ("/try", "hwqueue node what-if"),
         ("/try/placement", "hwqueue match"),
     ],
@@ -117,7 +119,7 @@ async def test_a_full_database_has_every_page(seeded: str) -> None:
         nodes = [node.name for node in client.list_nodes()]
         classes = [row.class_id for row in client.pending_reasons()]
     async with serving(seeded) as pages:
-        for path in found.values():
+        for path in (*found.values(), f"{found['gang']}/why"):
             check(await pages.page(path))
         for state, lease_id in states.items():
             text = await pages.page(f"/leases/{lease_id}")

@@ -66,7 +66,32 @@ def test_from_spawned_to_cancelled(client: Client, cli: Cli, shown: Callable[...
     assert f"cancel gang {own} of 3 leases, which is waiting?" in asked.stderr
     reap(client)
     assert shown("gang", "cancel", own, "--yes") == {"gang_id": own, "state": "cancelled"}
-    assert shown("gang", "list", "--before", listed["created_at"]) == []
+    behind = ("gang", "list", "--before", listed["created_at"])
+    assert shown(*behind) == []
+    assert shown(*behind, "--before-gang", own) == []
+
+
+def test_why_it_waits(client: Client, cli: Cli, shown: Callable[..., Any]) -> None:
+    """The lease in the way is named, and a gang that is not spawned is told the same."""
+    node = uuid4()
+    spec = NodeSpec(name="n1", instance_id="1", rack=1, slots=3)
+    epoch = client.register_node(node, spec)
+    held = client.spawn_lease(QUEUE, "evaluate").lease_id
+    client.claim_task([QUEUE], node, epoch)
+    asked = ("--member", "work:3", "--together", "rack")
+    gang_id = cli("gang", "spawn", QUEUE, *asked).stdout.strip()
+    printed = cli("gang", "explain", gang_id).stdout
+    assert f"gang {gang_id} is waiting in {QUEUE}" in printed
+    assert "no rack has room for all 3; rack 1 has room for 2" in printed
+    assert "  rack 1: room for 2, empty for 3, on 1 node" in printed
+    assert f"    lease {held} of task evaluate on n1 for " in printed
+    assert "  2 of 3 have room now: rack 1" in printed
+    ahead = cli("gang", "what-if", QUEUE, *asked, "--places", "0").stdout
+    assert ahead.startswith("no rack has room for all 3; ")
+    assert "on n1" not in ahead
+    found = shown("gang", "what-if", QUEUE, "--member", "work:2")
+    assert (found["code"], found["size"]) == ("ready", 2)
+    assert len(client.list_gangs()) == 1
 
 
 def test_members_with_options_of_their_own(
@@ -110,6 +135,8 @@ def test_a_reserved_member_is_told(client: Client, cli: Cli) -> None:
         (("spawn", QUEUE, "--member", "train:2", "--hold", "0s"), 2, "options.hold"),
         (("spawn", "none", "--member", "train:2"), 3, "hwqueue queue create none"),
         (("show", "01890a5d-ac96-774b-bcce-b302099a8057"), 3, "does not exist"),
+        (("explain", "01890a5d-ac96-774b-bcce-b302099a8057"), 3, "does not exist"),
+        (("what-if", QUEUE, "--member", "train:1"), 2, "a gang has 2 to 1000 members"),
         (("cancel", "7"), 2, "'7' is not an id"),
     ],
 )

@@ -13,6 +13,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.types.json import Jsonb
 
 from hwqueue.metrics import HwqueueCollector
 from hwqueue.testing import Clock
@@ -124,6 +125,17 @@ def not_advanced(cluster: Cluster) -> None:
     cluster.clock.advance(timedelta(seconds=11))
 
 
+def gang_waits(cluster: Cluster) -> None:
+    """A gang asks for more than there is."""
+    _spawn_gang(cluster)
+    cluster.live(31)
+
+
+def _spawn_gang(cluster: Cluster) -> None:
+    member = {"task": "t", "count": 2, "options": {"placement": {"resources": {"gpu": 1}}}}
+    cluster.api.rows("spawn_gang", queue="q", members=Jsonb([member]))
+
+
 def held_back(cluster: Cluster) -> None:
     """A worker completes a lease and leaves its transaction open."""
     node = cluster.api.node(heartbeat_timeout=86400)
@@ -144,6 +156,7 @@ SITUATIONS: list[tuple[Callable[[Cluster], None], set[str]]] = [
     (nobody_prunes, {"HwqueueNobodyPrunes"}),
     (nobody_sends, {"HwqueueWebhookUndelivered"}),
     (not_advanced, {"HwqueueWorkflowsHeldUp"}),
+    (gang_waits, {"HwqueueGangWaits"}),
     (held_back, {"HwqueueStatisticsHeldBack"}),
 ]
 
@@ -222,6 +235,13 @@ def still_stopping(cluster: Cluster) -> None:
     cluster.clock.advance(MINUTE / 2)
 
 
+def gang_of_a_paused_queue(cluster: Cluster) -> None:
+    """An operator wants nothing of it to start."""
+    _spawn_gang(cluster)
+    cluster.api.rows("pause_queue", queue="q")
+    cluster.live(31)
+
+
 def held_back_shortly(cluster: Cluster) -> None:
     """A worker took four minutes over the transaction that completed a lease."""
     node = cluster.api.node(heartbeat_timeout=86400)
@@ -234,6 +254,7 @@ def held_back_shortly(cluster: Cluster) -> None:
 NOT_YET: list[Callable[[Cluster], None]] = [
     *(no_match_yet, waits_no_longer, late, back, fails_once, given_back),
     *(pauses_a_webhook, reaped_lately, pruned_lately, advanced, still_stopping, held_back_shortly),
+    gang_of_a_paused_queue,
 ]
 
 

@@ -10,6 +10,7 @@ import psycopg
 import pytest
 from prometheus_client import generate_latest
 from psycopg.conninfo import make_conninfo
+from psycopg.types.json import Jsonb
 
 from hwqueue.client import Client
 from hwqueue.metrics import METRICS, HwqueueCollector, registry_for
@@ -83,9 +84,12 @@ def busy(conn: psycopg.Connection[Any], clock: Clock) -> Api:
     api.spawn("q", delay=60)
     api.rows("set_webhook", name="pager", url="https://hooks.example/")
     api.rows("create_queue", queue="films")
+    api.rows("create_queue", queue="gangs")
     spec = {"name": "film", "queue": "films", "steps": [{"name": "a", "task": "t"}]}
     runs = [api.row("submit_spec", spec=spec)["run_id"] for _ in range(3)]
     api.rows("pause_workflow_run", run=runs[1])
+    members = [{"task": "t", "count": 2, "options": {"placement": {"resources": {"gpu": 3}}}}]
+    api.rows("spawn_gang", queue="gangs", members=Jsonb(members))
     clock.advance(2 * SECOND)
     api.rows("cancel_workflow_run", run=runs[2])
     clock.advance(SECOND)
@@ -147,6 +151,10 @@ def test_what_the_figures_say(busy: Api, collector: HwqueueCollector) -> None:
         (1.0, "hwqueue_workflow_run_seconds_bucket", {**FILM, "outcome": "cancelled", "le": "5.0"}),
         (0.0, "hwqueue_workflow_arrivals", {}),
         (0.0, "hwqueue_workflow_oldest_arrival_seconds", {}),
+        (1.0, "hwqueue_gangs", {"state": "waiting"}),
+        (0.0, "hwqueue_gangs", {"state": "running"}),
+        (4.0, "hwqueue_gang_oldest_waiting_seconds", {}),
+        (0.0, "hwqueue_gang_reserved_members", {}),
         (1.0, "hwqueue_up", {}),
         (0.0, "hwqueue_scrape_errors_total", {}),
     ]

@@ -31,6 +31,8 @@ BY_TENANT: dict[str, set[str]] = {
     "POST /gangs": SPAWNING,
     "GET /gangs": EVERYBODY,
     "GET /gangs/{gang_id:uuid}": EVERYBODY,
+    "GET /gangs/{gang_id:uuid}/explanation": EVERYBODY,
+    "POST /gangs/what-if": EVERYBODY,
     "POST /gangs/{gang_id:uuid}/cancel": SPAWNING,
     "POST /everywhere": SPAWNING,
     "GET /everywhere": EVERYBODY,

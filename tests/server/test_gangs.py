@@ -75,8 +75,29 @@ async def test_pages(http: Http, queue: str) -> None:
     follow = answer.headers["link"].partition(">")[0].removeprefix("<")
     second = ok(await http.get(follow))
     assert second["items"][0]["gang_id"] == ids[0]
-    again = ok(await http.get(GANGS, params={"limit": 2, "created_before": first["next"]}))
+    again = ok(await http.get(GANGS, params={"limit": 2, "before": first["next"]}))
     assert again == second
+    for cursor in ("x", ids[0], f"2026-01-01,{queue}", "0001-01-01T00:00:00+14:00," + ids[0]):
+        problem(await http.get(GANGS, params={"before": cursor}), 422)
+
+
+async def test_why_it_waits(http: Http, sql: Client, queue: str) -> None:
+    options = {"together": "rack", "hold": 60}
+    member = {"task": "work", "count": 2, "options": {"affinity_tags": {"of": queue}}}
+    body = {"queue": queue, "members": [member], "options": options}
+    ahead = ok(await http.post(f"{GANGS}/what-if", json=body))
+    assert (ahead["size"], ahead["kinds"][0]["nodes"], ahead["places"]) == (2, 0, [])
+    gang_id = ok(await http.post(GANGS, json=body), 201)["gang_id"]
+    spec = NodeSpec(name=f"n-{queue}", instance_id="1", labels={"of": queue}, slots=1, rack=1)
+    node_id = uuid4()
+    sql.register_node(node_id, spec)
+    found = ok(await http.get(f"{GANGS}/{gang_id}/explanation"))
+    assert (found["gang_id"], found["code"]) == (gang_id, "insufficient_capacity")
+    assert (found["places"][0]["place"], found["places"][0]["room"]) == ("rack 1", 1)
+    problem(await http.get(f"{GANGS}/{uuid4()}/explanation"), 404, "QHG01")
+    problem(await http.post(f"{GANGS}/what-if", json=body | {"queue": "none"}), 404, "QHQ01")
+    sql.deregister_node(node_id)
+    sql.cancel_gang(gang_id)
 
 
 async def test_a_gang_is_cancelled(http: Http, sql: Client, queue: str) -> None:

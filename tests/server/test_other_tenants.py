@@ -138,7 +138,7 @@ async def ask(http: Http, method: str, path: str, theirs: Theirs, **named: Any) 
         body = {"queue": theirs.queue, "task": "t"}
     if (method, path) == ("POST", "/api/v1/leases/batch"):
         body = {"queue": theirs.queue, "leases": [{"task": "t"}]}
-    if (method, path) == ("POST", "/api/v1/gangs"):
+    if method == "POST" and path in ("/api/v1/gangs", "/api/v1/gangs/what-if"):
         body = {"queue": theirs.queue, "members": [{"task": "t", "count": 2}]}
     if (method, path) == ("POST", "/api/v1/everywhere"):
         body = {"queue": theirs.queue, "task": "t", "options": {"affinity_tags": {"none": 1}}}

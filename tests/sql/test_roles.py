@@ -48,6 +48,8 @@ MAY_CALL: dict[str, set[str]] = {
     "get_gang": {PRODUCER, OPERATOR, ADMIN},
     "list_gangs": {PRODUCER, OPERATOR, ADMIN},
     "cancel_gang": {PRODUCER, OPERATOR, ADMIN},
+    "explain_gang": {PRODUCER, OPERATOR, ADMIN},
+    "what_if_gang": {PRODUCER, OPERATOR, ADMIN},
     "gang_status": {WORKER, ADMIN},
     "spawn_everywhere": {PRODUCER, OPERATOR, ADMIN},
     "get_everywhere": {PRODUCER, OPERATOR, ADMIN},

@@ -266,6 +266,8 @@ ALIKE: dict[str, Calls] = {
     "spawn_everywhere": _spawn,
     "get_everywhere": _by_everywhere(),
     "stop_everywhere": _by_everywhere(running="stop"),
+    "explain_gang": _by_gang(),
+    "what_if_gang": _gang,
     "match_nodes": _match,
     "match_page": _match,
     "match_groups": _match,

@@ -13,6 +13,8 @@ from hwqueue.client._gangs import gang_members, gang_options
 from hwqueue.types import (
     AsMember,
     Gang,
+    GangExplanation,
+    GangForecast,
     GangOptions,
     GangState,
     GangStatus,
@@ -72,6 +74,7 @@ class AsyncGangs(AsyncCaller):
         state: GangState | None = None,
         limit: int = 50,
         before: datetime | None = None,
+        before_gang: UUID | str | None = None,
         shard: int = 0,
     ) -> list[GangSummary]:
         """Gangs, newest first.
@@ -80,6 +83,7 @@ class AsyncGangs(AsyncCaller):
             state: Only these; None: any.
             limit: Most to return, 1 to 1000.
             before: Only gangs that were spawned before: `created_at` of the last of a page.
+            before_gang: And `gang_id` of it, or the page after lacks those of the same transaction.
 
         Raises: BadArgument.
         SQL: list_gangs. Safe inside your transaction: yes.
@@ -90,6 +94,43 @@ class AsyncGangs(AsyncCaller):
             p_state=state,
             p_limit=limit,
             p_before=before,
+            p_before_gang=before_gang,
+            p_shard=shard,
+        )
+
+    async def explain_gang(self, gang_id: UUID | str, *, shard: int = 0) -> GangExplanation:
+        """Why a gang is where it is; of one that waits, where it lacks room, and the ways out.
+
+        Raises: GangNotFound.
+        SQL: explain_gang. Safe inside your transaction: yes.
+        """
+        return await self._row(calls.EXPLAIN_GANG, GangExplanation, p_gang=gang_id, p_shard=shard)
+
+    async def what_if_gang(
+        self,
+        queue: str,
+        members: Iterable[AsMember | LeaseSpec | Mapping[str, Any]],
+        *,
+        shard: int = 0,
+        **options: Unpack[GangOptions],
+    ) -> GangForecast:
+        """Whether a gang would start now if it were spawned, and if not, why; nothing is written.
+
+        Args:
+            members: As of `spawn_gang`.
+            **options: As of `spawn_gang`. Those that decide neither where nor whether members run
+                are not read.
+
+        Raises: QueueUnknown, BadArgument, PlacementInvalid, PlacementContradictory, WireInvalid,
+            OtherTenant.
+        SQL: what_if_gang. Safe inside your transaction: yes.
+        """
+        return await self._row(
+            calls.WHAT_IF_GANG,
+            GangForecast,
+            p_queue=queue,
+            p_members=gang_members(members, options, {}),
+            p_options=gang_options(options, {}),
             p_shard=shard,
         )
 

@@ -11,13 +11,13 @@ from hwqueue.dashboard.auth import protected
 from hwqueue.dashboard.ids import uuid_or_none
 from hwqueue.dashboard.reads import reads
 from hwqueue.dashboard.render import Links, page
-from hwqueue.errors import LeaseNotFound, RunNotFound
+from hwqueue.errors import GangNotFound, LeaseNotFound, RunNotFound
 
 MOST = 20
 
 
 async def jump(request: Request) -> Response:
-    """To the lease, run, node or queue of that id or name; else to what is named like it."""
+    """To the lease, run, gang, node or queue of that id or name; else to what is named like it."""
     text = request.query_params.get("q", "").strip()
     source, links = reads(request), Links(request)
     names = await source.node_names()
@@ -26,8 +26,12 @@ async def jump(request: Request) -> Response:
     if lease_id is not None:
         if lease_id in names.value:
             return RedirectResponse(links("nodes", names.value[lease_id]), 303)
-        for place, find in (("leases", source.lease), ("runs", source.run)):
-            with suppress(LeaseNotFound, RunNotFound):
+        for place, find in (
+            ("leases", source.lease),
+            ("runs", source.run),
+            ("gangs", source.gang),
+        ):
+            with suppress(LeaseNotFound, RunNotFound, GangNotFound):
                 await find(lease_id)
                 return RedirectResponse(links(place, lease_id), 303)
     nodes = [name for name in names.value.values() if text.lower() in name.lower()]

@@ -19,7 +19,14 @@ from hwqueue.server.models.base import (
 from hwqueue.server.models.derived import answer_of, list_of
 from hwqueue.server.models.leases import SPAWN_KINDS, Reason
 from hwqueue.server.models.options import request_of
-from hwqueue.types import Gang, GangState, GangSummary, SpawnedMember
+from hwqueue.types import (
+    Gang,
+    GangExplanation,
+    GangForecast,
+    GangState,
+    GangSummary,
+    SpawnedMember,
+)
 from hwqueue.types import gangs as options
 from hwqueue.types.leases import SpawnOptions
 
@@ -123,6 +130,10 @@ class SpawnGangRequest(Request):
     options: GangOptions = GangOptions()
 
 
+class WhatIfGangRequest(SpawnGangRequest):
+    """A gang that is not spawned: as it would be."""
+
+
 class CancelGangRequest(Request):
     """Why a gang is cancelled."""
 
@@ -149,4 +160,6 @@ SpawnedGang = create_model(
     "SpawnedGang", __base__=_GangOf, __doc__=_GangOf.__doc__, members=(_Members, ...)
 )
 GangOut = answer_of(Gang)
+GangWhy = answer_of(GangExplanation)
+GangAhead = answer_of(GangForecast)
 GangPage = list_of(GangSummary, pages=True, name="GangPage", doc="Gangs, newest first.")

@@ -1,21 +1,26 @@
-"""Gangs: spawn them, look at them, cancel them."""
+"""Gangs: spawn them, look at them, ask why they wait, cancel them."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
+from uuid import UUID
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
 from hwqueue.server.dependencies import AuthenticatedRoute, Caller
-from hwqueue.server.models.base import Id, Moment
+from hwqueue.server.models.base import Id
 from hwqueue.server.models.gangs import (
     CancelGangRequest,
+    GangAhead,
     GangNow,
     GangOut,
     GangPage,
+    GangWhy,
     SpawnedGang,
     SpawnGangRequest,
+    WhatIfGangRequest,
 )
 from hwqueue.server.pagination import add_next_link, split_page
+from hwqueue.server.problems import HTTPProblem
 from hwqueue.server.routers.shared import (
     NO_GANG,
     NO_QUEUE,
@@ -56,20 +61,38 @@ async def list_gangs(
     response: Response,
     state: GangState | None = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
-    created_before: Annotated[
-        Moment | None, Query(description="Cursor: `next` of the page before.")
+    before: Annotated[
+        str | None,
+        Query(
+            max_length=100,
+            description="Cursor: `next` of the page before, which is the time and the id of its "
+            "last gang.",
+        ),
     ] = None,
 ) -> Any:
     """Gangs, newest first."""
+    moment, gang_id = _read_cursor(before)
     async with caller.read() as client:
         found = await client.list_gangs(
-            state=state, limit=limit + 1, before=created_before, shard=caller.shard
+            state=state,
+            limit=limit + 1,
+            before=moment,
+            before_gang=gang_id,
+            shard=caller.shard,
         )
     page, last = split_page(found, limit)
-    cursor = last.created_at.isoformat() if last else None
+    cursor = f"{last.created_at.isoformat()},{last.gang_id}" if last else None
     if cursor:
-        add_next_link(request, response, created_before=cursor)
+        add_next_link(request, response, before=cursor)
     return {"items": page, "next": cursor}
+
+
+@router.post("/what-if", response_model=GangAhead, responses=NO_QUEUE)
+async def what_if_gang(body: WhatIfGangRequest, caller: LeaseReader) -> Any:
+    """Whether a gang would start now if it were spawned, and if not, why; nothing is written."""
+    members, options = await caller.run(lambda: _asked(body, caller))
+    async with caller.read() as client:
+        return await client.what_if_gang(body.queue, members, shard=caller.shard, **options)
 
 
 @router.get("/{gang_id:uuid}", response_model=GangOut, responses=NO_GANG)
@@ -77,6 +100,13 @@ async def get_gang(gang_id: GangId, caller: LeaseReader) -> Any:
     """A gang, why it waits, and where its members are."""
     async with caller.call() as client:
         return await client.get_gang(gang_id, shard=caller.shard)
+
+
+@router.get("/{gang_id:uuid}/explanation", response_model=GangWhy, responses=NO_GANG)
+async def explain_gang(gang_id: GangId, caller: LeaseReader) -> Any:
+    """Why a gang is where it is; of one that waits, where it lacks room, and the ways out."""
+    async with caller.read() as client:
+        return await client.explain_gang(gang_id, shard=caller.shard)
 
 
 @router.post("/{gang_id:uuid}/cancel", responses=NO_GANG)
@@ -91,6 +121,22 @@ async def cancel_gang(
     async with caller.call() as client:
         state = await client.cancel_gang(gang_id, reason=reason, shard=caller.shard)
     return GangNow(gang_id=gang_id, state=state)
+
+
+def _read_cursor(text: str | None) -> tuple[datetime | None, UUID | None]:
+    """The time and the id of the last gang of the page before. Raises: HTTPProblem (422)."""
+    if text is None:
+        return None, None
+    moment, _, gang_id = text.partition(",")
+    try:
+        return datetime.fromisoformat(moment).astimezone(UTC), UUID(gang_id)
+    except (ValueError, OverflowError):
+        raise HTTPProblem(
+            422,
+            f"before is no cursor: {text[:100]!r}",
+            field="before",
+            hint="give what `next` of the page before says",
+        ) from None
 
 
 def _asked(body: SpawnGangRequest, caller: Caller) -> tuple[list[dict[str, Any]], dict[str, Any]]:

@@ -1,0 +1,75 @@
+"""An explanation of a gang as text: where it has room, what is in the way, and the ways out."""
+
+import dataclasses
+from collections.abc import Iterator
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from hwqueue.cli.explanation import fact, part
+from hwqueue.cli.options import options_of
+from hwqueue.cli.output import cell, to_json
+from hwqueue.text import duration, plural
+from hwqueue.types import GangExplanation, GangForecast, GangKind, GangPlace
+
+
+def show_gang_explanation(
+    ctx: typer.Context, found: GangExplanation | GangForecast, places: int
+) -> None:
+    """Print it, with this many of its places; all of them with --json."""
+    if options_of(ctx).json:
+        typer.echo(to_json(dataclasses.asdict(found)))
+        return
+    console = Console(highlight=False)
+    for line in _lines(found, places):
+        console.print(line, soft_wrap=True)
+
+
+def _lines(found: GangExplanation | GangForecast, places: int) -> Iterator[Text]:
+    if isinstance(found, GangExplanation):
+        yield Text.assemble(
+            ("gang ", "bold"),
+            f"{found.gang_id} is ",
+            (found.state, "bold"),
+            " in ",
+            cell(found.queue),
+        )
+    yield cell(found.headline)
+    if not found.kinds:
+        return
+    yield Text()
+    kind = "" if found.code == "ready" else ", for now"
+    yield fact("code", found.code + (", until nodes change" if found.permanent else kind))
+    yield fact("members", str(found.size) if isinstance(found, GangForecast) else _waiting(found))
+    yield from part("Kinds of members", (_kind(each) for each in found.kinds))
+    yield from part("What would let it start", (f"  {way.words}" for way in found.ways))
+    shown = found.places[:places]
+    yield from part(
+        f"Places with most room, of {found.place_count}",
+        (line for place in shown for line in _place(place, found)),
+    )
+
+
+def _waiting(found: GangExplanation) -> str:
+    return f"{found.waiting} of {found.size} wait"
+
+
+def _kind(kind: GangKind) -> str:
+    where = kind.blocker or f"{plural(kind.nodes, 'node')} may run it, {kind.room} have room now"
+    return f"  {kind.members} of {kind.task}: {kind.words}; {where}"
+
+
+def _place(place: GangPlace, found: GangExplanation | GangForecast) -> Iterator[str]:
+    yield (
+        f"  {place.words}: room for {place.room}, empty for {place.emptied}, "
+        f"on {plural(place.nodes, 'node')}"
+    )
+    for claim in place.claims:
+        holds = f", has {claim.holds}" if claim.holds else ""
+        yield (
+            f"    lease {claim.lease_id} of task {claim.task} on {claim.node} "
+            f"for {duration(found.as_of - claim.since)}{holds}"
+        )
+    if place.others:
+        yield f"    {plural(place.others, 'lease')} of other tenants"

@@ -1,0 +1,40 @@
+"""What operators do with gangs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from uuid import UUID
+
+from hwqueue.client import AsyncClient
+from hwqueue.dashboard.action import Action, Fields, Question
+from hwqueue.dashboard.reads import Reads
+from hwqueue.text import plural
+
+
+async def _ask_cancel(source: Reads, gang_id: str) -> Question:
+    gang = await source.gang(UUID(gang_id))
+    running = sum(each.state == "claimed" and not each.reserved_until for each in gang.members)
+    waiting = sum(
+        each.state == "scheduled" or each.reserved_until is not None for each in gang.members
+    )
+    return Question(
+        f"Cancel this gang of {plural(gang.size, 'lease')}?",
+        (
+            f"{plural(running, 'member runs and is', 'members run and are')} asked to stop, by the"
+            f" next heartbeat at the latest; {plural(waiting, 'other ends', 'others end')} within"
+            " about a second.",
+            "What has completed stays.",
+        ),
+        "Cancel the gang",
+        ("reason",),
+    )
+
+
+async def _cancel(client: AsyncClient, gang_id: str, fields: Fields, shard: int) -> None:
+    reason = fields.get("reason", "").strip() or None
+    await client.cancel_gang(UUID(gang_id), reason=reason, shard=shard)
+
+
+ACTIONS: Mapping[str, Action] = {
+    "cancel-gang": Action("gang", _ask_cancel, _cancel, "Cancelled, or being cancelled."),
+}

@@ -1,0 +1,82 @@
+"""How the pages read: in transactions that only read, shared by viewers, and timed."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import TypeVar
+
+from hwqueue.client import AsyncClient
+from hwqueue.dashboard.cache import Cached, ReadCache
+from hwqueue.server.pools import Pools
+
+T = TypeVar("T")
+_ACTOR = "dashboard"
+_TIMINGS = 200  # the last ones of each read
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How long the last reads of a kind took, in seconds, and how many failed since the start."""
+
+    name: str
+    count: int
+    p50: float | None
+    p95: float | None
+    failed: int
+
+
+@dataclass(slots=True)
+class _Watch:
+    count: int = 0
+    failed: int = 0
+    seconds: deque[float] = field(default_factory=lambda: deque(maxlen=_TIMINGS))
+
+
+class Reading:
+    """Reads by name: what a page needs of them, and how long they took."""
+
+    def __init__(self, pools: Pools, shard: int) -> None:
+        self.shard = shard
+        self._pools = pools
+        self._cache = ReadCache()
+        self._watches: dict[str, _Watch] = defaultdict(_Watch)
+
+    def forget(self) -> None:
+        """Something was changed: read again what is cached."""
+        self._cache.forget()
+
+    def timings(self) -> list[Timing]:
+        """How long the reads took, by name."""
+        made = []
+        for name, watch in sorted(self._watches.items()):
+            last = sorted(watch.seconds)
+            p50 = last[len(last) // 2] if last else None
+            p95 = last[min(len(last) - 1, len(last) * 95 // 100)] if last else None
+            made.append(Timing(name, watch.count, p50, p95, watch.failed))
+        return made
+
+    async def _shared(
+        self,
+        name: str,
+        seconds: float,
+        ask: Callable[[AsyncClient], Awaitable[T]],
+        about: Hashable = None,
+    ) -> Cached[T]:
+        return await self._cache.get((name, about), seconds, lambda: self._read(name, ask))
+
+    async def _read(self, name: str, ask: Callable[[AsyncClient], Awaitable[T]]) -> T:
+        """Ask in a transaction that only reads, and note how long it took."""
+        watch = self._watches[name]
+        watch.count += 1
+        began = perf_counter()
+        try:
+            async with self._pools.read(_ACTOR) as client:
+                return await ask(client)
+        except Exception:
+            watch.failed += 1
+            raise
+        finally:
+            watch.seconds.append(perf_counter() - began)

@@ -1,0 +1,379 @@
+-- Why a gang has no room, and the ways out, in words.
+--
+-- explain_gang and what_if_gang (api/gangs) call explain_rooms, the one with the classes of members that
+-- wait, the other with drafts of classes. Example: a gang of 4 is to be together in a rack. Rack 1 has room
+-- for 3, and a lease that runs on gpu-4 has what the last one needs. The answer names that lease, and says
+-- that the whole fleet has room for 4 now.
+--
+-- Invariant: what fits where comes from the functions that assemble reads (gangs/rooms), from one read of all
+-- nodes. So does each variant: only the places differ. Like there, these are estimates, and what members ask
+-- about other leases is not in them.
+--
+-- Read explain_rooms, place_sums, then gang_ways; waiting_members and draft_members say of
+-- which classes.
+
+-- Returns the 20 places with most room, those with room for all in the order of gang_places: how many nodes
+-- may run members there, how many members have room now and would have if these nodes were empty, and of how
+-- many classes at least one has. in_the_way: the nodes that would have to be empty, up to 20, until all
+-- members have room. places: how many there are in all; most_emptied: of them.
+create or replace function hwqueue.place_sums(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[], p_size int)
+returns table (turn bigint, place text, domain text, value text, alike text, nodes bigint, room int,
+  emptied int, kinds bigint, in_the_way uuid[], places bigint, most_emptied int)
+language sql stable
+  set enable_nestloop = off set enable_hashjoin = on set jit = off
+as $$
+  with placed as materialized (
+    select p.* from hwqueue.placed_rooms(p_rooms, p_gang.together, p_gang.same) p
+    where p_gang.place is null or p.place = p_gang.place
+  ), summed as materialized (
+    select k.level, k.place, k.domain, k.value, k.alike, sum(least(k.members, k.copies))::int as room,
+           sum(least(k.members, k.emptied))::int as emptied, count(*) filter (where k.copies > 0) as kinds,
+           sum(k.copies) as copies
+    from (
+      select p.level, p.place, p.domain, p.value, p.alike, p.class_no, p.members, sum(p.copies) as copies,
+             sum(p.emptied) as emptied
+      from placed p group by p.level, p.place, p.domain, p.value, p.alike, p.class_no, p.members) k
+    group by k.level, k.place, k.domain, k.value, k.alike
+  ), shown as materialized (
+    select s.*, count(*) over () as places, max(s.emptied) over () as most_emptied, row_number() over (
+             order by s.room desc, case when s.room = p_size then s.level end,
+               case when s.room = p_size then s.copies end, s.emptied desc, s.level, s.place) as turn
+    from summed s order by turn limit 20
+  ), on_node as materialized (
+    select h.turn, h.room, p.node_id, sum(p.emptied - p.copies) as gain
+    from shown h join placed p on p.level = h.level and p.place = h.place
+    group by h.turn, h.room, p.node_id
+  ), freed as (
+    select o.turn, o.room, o.node_id, o.gain,
+           sum(o.gain) over (partition by o.turn order by o.gain desc, o.node_id) - o.gain as before,
+           row_number() over (partition by o.turn order by o.gain desc, o.node_id) as nth
+    from on_node o where o.gain > 0
+  )
+  select h.turn, h.place, h.domain, h.value, h.alike, n.nodes, h.room, h.emptied, h.kinds,
+         coalesce(f.node_ids, '{}'), h.places, h.most_emptied
+  from shown h
+  join (select o.turn, count(*) as nodes from on_node o group by o.turn) n on n.turn = h.turn
+  left join (
+    select d.turn, array_agg(d.node_id order by d.nth) as node_ids from freed d
+    where d.before < p_size - d.room and d.nth <= 20 group by d.turn) f on f.turn = h.turn
+$$;
+
+-- Returns the claims on these nodes, those that have run longest first: claims: 20 as in holder_list, of the
+-- caller's own tenants; others: how many there are of other tenants, counted to 1,000.
+create or replace function hwqueue.claims_in_the_way(p_node_ids uuid[], p_now timestamptz, p_shard int,
+  out claims jsonb, out others int)
+language plpgsql stable
+as $$
+declare
+  v_tenants text[] := hwqueue.my_tenants();
+begin
+  claims := hwqueue.holder_list(array(
+    select c.lease_id from hwqueue.claim c
+    where c.shard_id = p_shard and c.node_id = any (p_node_ids)
+      and (v_tenants is null or hwqueue.is_own_lease(c.lease_id, v_tenants, p_shard))
+    order by c.claimed_at, c.lease_id limit 20), true, p_now, p_shard);
+  others := case when v_tenants is null then 0 else (
+    select count(*) from (
+      select from hwqueue.claim c
+      where c.shard_id = p_shard and c.node_id = any (p_node_ids)
+        and not hwqueue.is_own_lease(c.lease_id, v_tenants, p_shard) limit 1000) o) end;
+end
+$$;
+
+-- Returns the places of place_sums as JSON: [{"place", "words", "nodes", "room", "emptied", "kinds",
+-- "in_the_way": names of nodes, "claims", "others"}]. Claims are listed of the first 5.
+create or replace function hwqueue.told_places(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[],
+  p_size int, p_now timestamptz, p_shard int, out places jsonb, out place_count bigint,
+  out most_emptied int)
+language plpgsql stable
+as $$
+begin
+  select coalesce(jsonb_agg(jsonb_build_object('place', nullif(s.place, ''),
+           'words', concat_ws(', ', hwqueue.place_words(s.domain, s.value, p_shard), s.alike),
+           'nodes', s.nodes, 'room', s.room, 'emptied', s.emptied, 'kinds', s.kinds,
+           'in_the_way', (
+             select coalesce(jsonb_agg(n.name order by w.nth), '[]')
+             from unnest(s.in_the_way) with ordinality w(node_id, nth)
+             join hwqueue.node n on n.shard_id = p_shard and n.node_id = w.node_id),
+           'claims', c.claims, 'others', c.others) order by s.turn), '[]'),
+         coalesce(max(s.places), 0), coalesce(max(s.most_emptied), 0)
+  into places, place_count, most_emptied
+  from hwqueue.place_sums(p_gang, p_rooms, p_size) s
+  cross join lateral hwqueue.claims_in_the_way(case when s.turn <= 5 then s.in_the_way else '{}' end, p_now,
+    p_shard) c;
+end
+$$;
+
+-- Says where members are together: "in one rack", "on one node", "in one zone or in one rack"; "anywhere".
+create or replace function hwqueue.together_words(p_together text[]) returns text
+language sql immutable
+as $$
+  select coalesce(string_agg(case d.domain when 'node' then 'on one node'
+      else 'in one ' || left(regexp_replace(d.domain, '^label:', ''), 60) end, ' or ' order by d.ordinality),
+    'anywhere')
+  from unnest(p_together) with ordinality d(domain, ordinality)
+$$;
+
+-- Returns what would let a gang start that has no room: [{"way", "words", "place", "together", "same",
+-- "members"}]. way: wider, anywhere, without_same, without_both: the gang with these options has room now;
+-- smaller: so many members have; empty: all have, once the claims that are in the way have ended.
+create or replace function hwqueue.gang_ways(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[], p_kinds int,
+  p_size int, p_places jsonb) returns jsonb
+language plpgsql stable
+  set enable_nestloop = off set enable_hashjoin = on set jit = off
+as $$
+declare
+  v_wider text[] := case when p_gang.together[cardinality(p_gang.together)] = 'node'
+    then p_gang.together || 'rack'::text else '{}' end;
+  v_try record;
+  v_place text;
+  v_ways jsonb := '[]';
+begin
+  for v_try in
+    select t.way, t.together, t.same, t.words
+    from (values
+      (1, 'wider', v_wider, p_gang.same, hwqueue.together_words(v_wider[cardinality(v_wider):])),
+      (2, 'anywhere', '{}'::text[], p_gang.same, 'anywhere'),
+      (3, 'without_same', p_gang.together, '{}'::text[],
+        'with different values of ' || array_to_string(p_gang.same, ', ')),
+      (4, 'without_both', '{}'::text[], '{}'::text[],
+        'anywhere, with different values of ' || array_to_string(p_gang.same, ', '))
+    ) t(turn, way, together, same, words)
+    where p_gang.place is null and case t.way
+      when 'wider' then p_gang.together <> '{}' and v_wider <> '{}'
+      when 'anywhere' then p_gang.together <> '{}'
+      when 'without_same' then p_gang.same <> '{}'
+      else p_gang.together <> '{}' and p_gang.same <> '{}' end
+    order by t.turn
+  loop
+    -- what is given up without need is no way out
+    continue when v_try.way = 'anywhere' and v_ways <> '[]'
+      or v_try.way = 'without_both' and v_ways <> '[]';
+    select f.place into v_place
+    from hwqueue.places_with_room(p_rooms, p_kinds, false, v_try.together, v_try.same) f
+    order by f.level, f.room, f.place limit 1;
+    if found then
+      v_ways := v_ways || jsonb_build_object('way', v_try.way, 'words', v_try.words || ' all have room now',
+        'place', nullif(v_place, ''), 'together', v_try.together, 'same', v_try.same, 'members', p_size);
+    end if;
+  end loop;
+  return v_ways || coalesce((
+    select jsonb_agg(w.way order by w.turn)
+    from (
+      (select 1 as turn, jsonb_build_object('way', 'smaller', 'words', format('%s of %s have room now: %s',
+           p.value ->> 'room', p_size, p.value ->> 'words'), 'place', p.value -> 'place',
+         'together', p_gang.together, 'same', p_gang.same, 'members', p.value -> 'room') as way
+       from jsonb_array_elements(p_places) with ordinality p
+       where (p.value ->> 'kinds')::int = p_kinds and (p.value ->> 'room')::int >= 2
+       order by p.ordinality limit 1)
+      union all
+      (select 2, jsonb_build_object('way', 'empty', 'words', format(
+           '%s has room for all once %s %s empty', p.value ->> 'words',
+           hwqueue.list_words(p.value -> 'in_the_way', 'and'),
+           case jsonb_array_length(p.value -> 'in_the_way') when 1 then 'is' else 'are' end),
+         'place', p.value -> 'place', 'together', p_gang.together, 'same', p_gang.same, 'members', p_size)
+       from jsonb_array_elements(p_places) with ordinality p
+       where (p.value ->> 'emptied')::int = p_size and p.value -> 'in_the_way' <> '[]'
+       order by p.ordinality limit 1)) w), '[]');
+end
+$$;
+
+-- Returns the kinds of members: [{"task", "members", "words", "nodes", "room", "blocker", "code",
+-- "permanent"}]. nodes: how many may run it; room: how many members have room now, wherever. Of a kind that
+-- no node may run, blocker says why, as pending_headline. Callers of one tenant are not told what others run.
+create or replace function hwqueue.gang_kinds(p_classes hwqueue.placement_class[], p_members int[],
+  p_rooms hwqueue.gang_room[], p_now timestamptz, p_shard int) returns jsonb
+language plpgsql stable
+as $$
+declare
+  v_class hwqueue.placement_class;
+  v_sums record;
+  v_why record;
+  v_kinds jsonb := '[]';
+begin
+  for v_no in 1 .. cardinality(p_classes) loop
+    v_class := p_classes[v_no];
+    select count(*) as nodes, least(coalesce(sum(r.copies), 0), p_members[v_no]) as room into v_sums
+    from unnest(p_rooms) r where r.class_no = v_no;
+    select null::text as headline, null::text as code, null::boolean as permanent into v_why;
+    if v_sums.nodes = 0 and hwqueue.my_tenants() is null then
+      select h.headline, h.code, h.permanent into v_why
+      from hwqueue.queue q
+      cross join lateral hwqueue.pending_headline(v_class, q, hwqueue.judge_fleet(v_class,
+        hwqueue.facts_of_others(v_class, null, p_now, p_shard), false, p_now, p_shard), p_now, p_shard) h
+      where q.shard_id = p_shard and q.queue_id = v_class.queue_id;
+    elsif v_sums.nodes = 0 then
+      select 'no live node may run it' as headline, 'no_match' as code, false as permanent into v_why;
+    end if;
+    v_kinds := v_kinds || jsonb_build_object('task', v_class.task_name, 'members', p_members[v_no],
+      'words', hwqueue.class_words(v_class), 'nodes', v_sums.nodes, 'room', v_sums.room,
+      'blocker', v_why.headline, 'code', coalesce(v_why.code, case when v_sums.nodes = 0 then 'no_match' end),
+      'permanent', v_why.permanent);
+  end loop;
+  return v_kinds;
+end
+$$;
+
+-- Returns whether members have room, in words, and what that rests on: p_members[i] of class p_classes[i], of
+-- the 10 classes with most members. p_gang: its options, and its place if it may be in no other.
+-- code: ready, a reason why no node may run a kind, no_place (the nodes that may are in no such place), or
+-- insufficient_capacity; permanent: no place has room even if it were empty.
+create or replace function hwqueue.explain_rooms(p_gang hwqueue.gang,
+  p_classes hwqueue.placement_class[], p_members int[], p_now timestamptz, p_shard int,
+  out headline text, out code text, out permanent boolean, out kinds jsonb, out places jsonb,
+  out place_count bigint, out ways jsonb)
+language plpgsql stable
+as $$
+declare
+  v_classes hwqueue.placement_class[];
+  v_members int[];
+  v_rooms hwqueue.gang_room[];
+  v_size int;
+  v_most int;
+  v_blocked jsonb;
+begin
+  select array_agg(p_classes[c.nth] order by c.nth), array_agg(p_members[c.nth] order by c.nth),
+         sum(p_members[c.nth])
+  into v_classes, v_members, v_size
+  from (select i as nth from generate_subscripts(p_classes, 1) i order by p_members[i] desc, i limit 10) c;
+  v_rooms := hwqueue.emptied_gang_rooms(v_classes, v_members, p_now, p_shard);
+  kinds := hwqueue.gang_kinds(v_classes, v_members, v_rooms, p_now, p_shard);
+  select t.places, t.place_count, t.most_emptied into places, place_count, v_most
+  from hwqueue.told_places(p_gang, v_rooms, v_size, p_now, p_shard) t;
+  select k.value into v_blocked from jsonb_array_elements(kinds) k where k.value ->> 'nodes' = '0' limit 1;
+  permanent := false;
+  ways := '[]';
+  if v_blocked is not null then
+    code := v_blocked ->> 'code';
+    permanent := coalesce((v_blocked ->> 'permanent')::boolean, false);
+    headline := format('%s, %s of %s: %s', v_blocked ->> 'task', v_blocked ->> 'members', v_size,
+      v_blocked ->> 'blocker');
+  elsif place_count = 0 then
+    code := 'no_place';
+    permanent := true;
+    headline := case when p_gang.place is not null then
+        format('no node of %s, where the others run, may run its members any more', p_gang.place)
+      else format('no node that may run its members has %s', array_to_string(
+        array(select regexp_replace(d, '^label:', '') from unnest(p_gang.together) d where d <> 'node')
+          || p_gang.same, ' and ')) end;
+  elsif exists (
+    select from hwqueue.places_with_room(v_rooms, cardinality(v_classes), false, p_gang.together, p_gang.same) f
+    where p_gang.place is null or f.place = p_gang.place) then
+    code := 'ready';
+    headline := format('%s has room for all %s', places #>> '{0,words}', v_size);
+  else
+    code := 'insufficient_capacity';
+    permanent := v_most < v_size;
+    headline := case when p_gang.place is null and p_gang.together <> '{}'
+        then format('no %s has room for all %s; ', regexp_replace(
+          array_to_string(p_gang.together, ' and no '), 'label:', '', 'g'), v_size) else '' end
+      || format('%s has room for %s', places #>> '{0,words}', places #>> '{0,room}')
+      || case when p_gang.together = '{}' or p_gang.place is not null then ' of ' || v_size else '' end
+      || case when permanent then format('; even empty it would be %s at most', v_most) else '' end;
+    ways := hwqueue.gang_ways(p_gang, v_rooms, cardinality(v_classes), v_size, places);
+  end if;
+  if cardinality(p_classes) > 10 then
+    headline := headline || format('; judged by 10 of its %s kinds of members', cardinality(p_classes));
+  end if;
+end
+$$;
+
+-- Returns the members of a gang that wait: how many of each class.
+create or replace function hwqueue.waiting_members(p_gang hwqueue.gang, p_shard int,
+  out classes hwqueue.placement_class[], out members int[])
+language plpgsql stable
+as $$
+begin
+  select array_agg(c order by w.members desc, c.class_id),
+         array_agg(w.members order by w.members desc, c.class_id)
+  into classes, members
+  from (
+    select s.class_id, count(*)::int as members
+    from hwqueue.gang_member m
+    join hwqueue.scheduled s on s.shard_id = m.shard_id and s.queue_id = p_gang.queue_id
+      and s.available_at = hwqueue.never_due() and s.lease_id = m.lease_id
+    where m.shard_id = p_shard and m.gang_id = p_gang.gang_id group by s.class_id) w
+  join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = w.class_id;
+end
+$$;
+
+-- Returns the classes that members of a gang would have, which are not written, and how many each has.
+-- p_elements: see gang_elements.
+-- Raises: QHA01, QHC03, QHC04, QHW01, QHA03.
+create or replace function hwqueue.draft_members(p_queue hwqueue.queue, p_elements jsonb, p_shard int,
+  out classes hwqueue.placement_class[], out members int[])
+language plpgsql stable
+as $$
+declare
+  v_kind record;
+  v_task text;
+  v_content hwqueue.class_content;
+  v_class hwqueue.placement_class;
+begin
+  for v_kind in
+    select k.kind, count(*)::int as members
+    from (select hwqueue.spawn_kind(e.value) as kind, e.ordinality
+          from jsonb_array_elements(p_elements) with ordinality e) k
+    group by k.kind order by min(k.ordinality)
+  loop
+    v_task := hwqueue.json_text(v_kind.kind -> 'task', 'task', 200);
+    perform hwqueue.check_name(v_task, 'task', 200);
+    v_content := hwqueue.spawn_content(p_queue.queue_id, v_task, hwqueue.class_options(
+      hwqueue.with_defaults(v_kind.kind -> 'options', (
+        select t.defaults from hwqueue.task t where t.shard_id = p_shard and t.name = v_task))));
+    v_class := hwqueue.draft_class(v_content, hwqueue.service_away_from(v_content.service_id, p_shard),
+      p_shard);
+    perform hwqueue.check_own_class(v_class, 'options', null, p_shard);
+    classes := array_append(classes, v_class);
+    members := array_append(members, v_kind.members);
+  end loop;
+  perform hwqueue.check_one_tenant(array(select distinct c.tenant from unnest(classes) c));
+end
+$$;
+
+-- Adds to what explain_rooms found what else decides when a gang starts: its queue, its last try and its
+-- next one. p_gang.gang_id null: it is not spawned.
+create or replace function hwqueue.gang_headline(p_gang hwqueue.gang, p_queue hwqueue.queue,
+  p_now timestamptz, inout headline text, inout code text)
+language plpgsql stable
+as $$
+begin
+  if p_queue.paused_at is not null then
+    code := 'queue_paused';
+    headline := format('queue %s is paused since %s UTC; %s', p_queue.name,
+      to_char(p_queue.paused_at at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS'), headline);
+  elsif p_gang.gang_id is null then
+    headline := headline || case code when 'ready' then ' now' else '' end;
+  elsif code = 'ready' and p_gang.reason <> 'insufficient_capacity' then
+    code := p_gang.reason;
+    headline := headline || '; at the last try ' || hwqueue.gang_wait_words(p_gang);
+  else
+    headline := headline
+      || case when code = 'ready' and p_gang.reason is not null then
+          ', which the last try did not find: it came since, or kinds of members share nodes' else '' end
+      || case when p_gang.next_try_at > p_now then format('; the next try is in %s',
+          hwqueue.span_words(p_gang.next_try_at - p_now)) else '; the next try is at the next reap' end;
+  end if;
+end
+$$;
+
+-- Says of a gang that waits for no room where it is, or how it has ended.
+create or replace function hwqueue.gang_story(p_gang hwqueue.gang, p_now timestamptz, p_shard int) returns text
+language sql stable
+as $$
+  select case
+    when p_gang.finished_at is not null then format('%s %s ago', p_gang.state,
+        hwqueue.span_words(p_now - p_gang.finished_at)) || coalesce(': ' || left(p_gang.reason, 200), '')
+    when p_gang.state in ('reserved', 'running') then format('%s members run%s', m.running,
+        coalesce(' in ' || p_gang.place, ''))
+      || case when m.reserved > 0 then format(', %s are reserved and not fetched: the first until %s UTC',
+          m.reserved, to_char(m.until at time zone 'UTC', 'HH24:MI:SS')) else '' end
+    else hwqueue.gang_wait_words(p_gang) end
+  from (
+    select count(*) filter (where c.is_reserved) as reserved,
+           count(*) filter (where c.is_reserved is not true) as running,
+           min(c.expires_at) filter (where c.is_reserved) as until
+    from hwqueue.gang_member g
+    join hwqueue.claim c on c.shard_id = g.shard_id and c.lease_id = g.lease_id
+    where g.shard_id = p_shard and g.gang_id = p_gang.gang_id) m
+$$;

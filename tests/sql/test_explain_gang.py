@@ -1,0 +1,209 @@
+"""Why a gang waits, what is in its way, and whether one that is not spawned would start."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from psycopg.types.json import Jsonb
+
+from hwqueue.testing import Clock
+from tests.calls import Row
+from tests.sql.api import Api, Node
+from tests.sql.test_gangs import GPU, gpus, racks, reap, spawn, start
+
+__all__ = ["racks"]
+
+_OTHER_ZONE = {"label": "zone", "op": "in", "values": ["nowhere"]}
+
+
+def explained(api: Api, gang_id: UUID) -> Row:
+    return api.row("explain_gang", gang=gang_id)
+
+
+def forecast(api: Api, queue: str, count: int, member: Row | None = None, **options: Any) -> Row:
+    """What would become of a gang of equal members; nothing is written."""
+    members = [{"task": "train", "count": count, "options": member or {}}]
+    before = api.contents()
+    found = api.row("what_if_gang", queue=queue, members=Jsonb(members), options=options)
+    assert api.contents() == before
+    return found
+
+
+def ways(found: Row) -> dict[str, Row]:
+    return {way["way"]: way for way in found["ways"]}
+
+
+def test_what_is_in_the_way_and_the_ways_out(api: Api, racks: list[Node], clock: Clock) -> None:
+    """Rack 1 has two GPUs, rack 2 three, of which one is in use."""
+    clock.freeze()
+    queue = api.queue()
+    held = api.running(queue, racks[2], **GPU)
+    clock.advance(timedelta(seconds=5))
+    gang_id = spawn(api, queue, 3, GPU, together="rack")
+    reap(api)
+    found = explained(api, gang_id)
+    assert found["headline"] == (
+        "no rack has room for all 3; rack 2 has room for 2; the next try is in 1 s"
+    )
+    assert (found["code"], found["permanent"]) == ("insufficient_capacity", False)
+    assert (found["size"], found["waiting"], found["place_count"]) == (3, 3, 2)
+    [kind] = found["kinds"]
+    assert (kind["task"], kind["members"], kind["nodes"], kind["room"]) == ("train", 3, 5, 3)
+    places = {place["place"]: place for place in found["places"]}
+    assert [(name, each["room"], each["emptied"]) for name, each in places.items()] == [
+        ("rack 2", 2, 3),
+        ("rack 1", 2, 2),
+    ]
+    assert places["rack 2"]["in_the_way"] == [racks[2].name]
+    [claim] = places["rack 2"]["claims"]
+    assert (claim["lease_id"], claim["node"]) == (str(held["lease_id"]), racks[2].name)
+    assert (claim["holds"], places["rack 1"]["claims"]) == ("1 GPU", [])
+    assert {name: way["words"] for name, way in ways(found).items()} == {
+        "anywhere": "anywhere all have room now",
+        "smaller": "2 of 3 have room now: rack 2",
+        "empty": f"rack 2 has room for all once {racks[2].name} is empty",
+    }
+    assert forecast(api, queue, 3, GPU, **_asked(ways(found)["anywhere"]))["code"] == "ready"
+    assert forecast(api, queue, 2, GPU, **_asked(ways(found)["smaller"]))["code"] == "ready"
+
+
+def _asked(way: Row) -> Row:
+    """The options that a way out names."""
+    return {"together": way["together"], "same": way["same"]}
+
+
+def test_one_level_wider_and_without_same(api: Api, racks: list[Node]) -> None:
+    queue = api.queue()
+    for number in range(2):
+        api.node(rack=7, gpus=gpus(1), labels={"model": f"m{number}"})
+    asked = {"placement": {**GPU["placement"], "require": [{"rack": 7}]}}
+    found = ways(forecast(api, queue, 2, asked, together="node"))
+    assert (found["wider"]["together"], found["wider"]["place"]) == (["node", "rack"], "rack 7")
+    assert found["wider"]["words"] == "in one rack all have room now"
+    assert "anywhere" not in found
+    alike = ways(forecast(api, queue, 2, asked, together="rack", same=["model"]))
+    assert list(alike) == ["without_same"]
+    assert (alike["without_same"]["place"], alike["without_same"]["same"]) == ("rack 7", [])
+    both = ways(forecast(api, queue, 2, asked, together="node", same=["model"]))
+    assert list(both) == ["without_both"]
+
+
+def test_no_place_that_is_large_enough(api: Api, racks: list[Node]) -> None:
+    queue = api.queue()
+    found = forecast(api, queue, 4, GPU, together="rack")
+    assert found["permanent"]
+    assert found["headline"] == (
+        "no rack has room for all 4; rack 2 has room for 3; even empty it would be 3 at most"
+    )
+    assert ways(found).keys() == {"anywhere", "smaller"}
+    assert forecast(api, queue, 5, GPU)["headline"] == "the fleet has room for all 5 now"
+    assert forecast(api, queue, 6, GPU)["headline"].startswith("the fleet has room for 5 of 6; ")
+
+
+def test_members_that_no_node_may_run(api: Api, racks: list[Node]) -> None:
+    queue = api.queue()
+    members = [
+        {"task": "lead", "options": {"placement": {"require": [_OTHER_ZONE]}}},
+        {"task": "train", "count": 2, "options": GPU},
+    ]
+    found = api.row("what_if_gang", queue=queue, members=Jsonb(members), options={})
+    assert (found["code"], found["ways"]) == ("label_missing", [])
+    assert found["headline"].startswith("lead, 1 of 3: no live node can run it: ")
+    kinds = {kind["task"]: kind for kind in found["kinds"]}
+    assert (kinds["lead"]["nodes"], kinds["train"]["blocker"]) == (0, None)
+    nowhere = forecast(api, queue, 2, GPU, together="label:zone", same=["model"])
+    assert (nowhere["code"], nowhere["permanent"]) == ("no_place", True)
+    assert nowhere["headline"] == "no node that may run its members has zone and model"
+
+
+def test_what_has_room_is_reserved(api: Api, racks: list[Node]) -> None:
+    """By the same functions: what is said to fit starts, in the place that is named."""
+    queue = api.queue()
+    found = forecast(api, queue, 2, GPU, together="rack")
+    assert (found["headline"], found["places"][0]["place"]) == (
+        "rack 1 has room for all 2 now",
+        "rack 1",
+    )
+    gang_id = spawn(api, queue, 2, GPU, together="rack")
+    assert explained(api, gang_id)["headline"] == (
+        "rack 1 has room for all 2; the next try is at the next reap"
+    )
+    api.rows("pause_queue", queue=queue)
+    assert explained(api, gang_id)["code"] == "queue_paused"
+    api.rows("resume_queue", queue=queue)
+    reap(api)
+    reserved = explained(api, gang_id)
+    assert (reserved["code"], reserved["waiting"], reserved["places"]) == ("reserved", 0, [])
+    assert reserved["headline"].startswith("0 members run in rack 1, 2 are reserved and not")
+    start(api, racks, queue)
+    reap(api)
+    assert explained(api, gang_id)["headline"] == "2 members run in rack 1"
+
+
+@pytest.fixture
+def as_film(api: Api) -> Iterator[None]:
+    """The caller is for the tenant film alone."""
+    api.conn.execute("select set_config('hwqueue.tenant', 'film', false)")
+    yield
+    api.conn.execute("select set_config('hwqueue.tenant', '', false)")
+
+
+def test_a_tenant_is_not_told_what_others_run(
+    api: Api, racks: list[Node], request: pytest.FixtureRequest
+) -> None:
+    queue = api.queue()
+    own = api.running(queue, racks[0], tenant="film", **GPU)
+    api.running(queue, racks[1], tenant="games", **GPU)
+    request.getfixturevalue("as_film")
+    member = {"placement": {**GPU["placement"], "require": [{"rack": 1}]}, "tenant": "film"}
+    found = forecast(api, queue, 2, member)
+    [place] = found["places"]
+    assert [claim["lease_id"] for claim in place["claims"]] == [str(own["lease_id"])]
+    assert place["others"] == 1
+    other = {"placement": {"require": [_OTHER_ZONE]}, "tenant": "film"}
+    assert forecast(api, queue, 2, other)["headline"] == "train, 2 of 2: no live node may run it"
+
+
+@pytest.mark.parametrize(
+    ("members", "options", "code"),
+    [
+        ([{"task": "a"}], {}, "QHA01"),
+        ([{"task": "a", "count": 2}], {"together": "zone"}, "QHA01"),
+        ([{"task": "a", "count": 2, "options": {"placement": {"require": 7}}}], {}, "QHC03"),
+        ([{"task": "a"}, {"task": "b", "options": {"tenant": "x"}}], {}, "QHA01"),
+    ],
+)
+def test_a_forecast_refuses_what_a_spawn_refuses(
+    api: Api, racks: list[Node], members: list[Row], options: Row, code: str
+) -> None:
+    asked = {"queue": api.queue(), "members": Jsonb(members), "options": options}
+    refusal = api.refused(code, "what_if_gang", **asked)
+    assert refusal.field == api.refused(code, "spawn_gang", **asked).field
+
+
+def test_a_page_goes_on_behind_the_last_gang(api: Api, racks: list[Node]) -> None:
+    """Gangs of one transaction have one time: none of them falls between two pages."""
+    queue = api.queue()
+    with api.conn.transaction():
+        spawned = {spawn(api, queue, 2, GPU) for _ in range(3)}
+    found: list[UUID] = []
+    last: Row = {}
+    while rows := api.rows("list_gangs", limit=1, **last):
+        if rows[0]["gang_id"] in spawned:
+            found.append(rows[0]["gang_id"])
+        last = {"before": rows[0]["created_at"], "before_gang": rows[0]["gang_id"]}
+    assert set(found) == spawned
+    assert len(found) == 3
+    for gang_id in spawned:
+        api.rows("cancel_gang", gang=gang_id)
+
+
+def test_it_needs_no_row_of_its_own(api: Api, racks: list[Node]) -> None:
+    """It is asked in a transaction that may not write."""
+    queue = api.queue()
+    gang_id = spawn(api, queue, 9, GPU)
+    with api.conn.transaction():
+        api.conn.execute("set transaction read only")
+        assert explained(api, gang_id)["permanent"]
