@@ -63,6 +63,18 @@ CREATE TYPE hwqueue.fleet_snapshot AS (
 	digest bigint
 );
 
+CREATE TYPE hwqueue.gang_room AS (
+	class_no integer,
+	members integer,
+	node_id uuid,
+	rack bigint,
+	labels jsonb,
+	copies integer,
+	emptied integer
+);
+
+COMMENT ON TYPE hwqueue.gang_room IS 'how many members of a class have room on a node now, and would have if nothing ran there';
+
 CREATE TYPE hwqueue.headline AS (
 	code text,
 	message text
@@ -513,7 +525,7 @@ COMMENT ON COLUMN hwqueue.lease.item_no IS 'its place in the list of a map, from
 
 COMMENT ON COLUMN hwqueue.lease.near_node IS 'the node that its class prefers because its handler was suspended there; null: none for that reason';
 
-COMMENT ON COLUMN hwqueue.lease.gang_id IS 'the gang that it starts with; null: it starts alone';
+COMMENT ON COLUMN hwqueue.lease.gang_id IS 'the gang that it starts with; its own id: it is of an everywhere task; null: it starts alone';
 
 CREATE FUNCTION hwqueue.add_run(p_lease hwqueue.lease, p_spec jsonb, p_shard integer, OUT run_id uuid, OUT created boolean) RETURNS record
     LANGUAGE plpgsql;
@@ -626,7 +638,9 @@ COMMENT ON TABLE hwqueue.claim IS 'a running lease: which node runs it, with whi
 
 COMMENT ON COLUMN hwqueue.claim.assignment IS 'what was allocated; null when nothing is counted for it';
 
-COMMENT ON COLUMN hwqueue.claim.stop_requested_at IS 'when the worker is asked to stop; in the future while a taint is tolerated for a time';
+COMMENT ON COLUMN hwqueue.claim.stop_requested_at IS 'when the worker is asked to stop; in the future while a taint is tolerated for a time, or a grace runs';
+
+COMMENT ON COLUMN hwqueue.claim.stop_reason IS 'cancelled; preempted: its node is drained or tainted, or not trusted any more, or its gang does not run as a whole; placement_broken: a requirement during execution does not hold any more';
 
 COMMENT ON COLUMN hwqueue.claim.term_deltas IS 'what it has added to term_counter; null when no term selects it';
 
@@ -752,7 +766,8 @@ CREATE TABLE hwqueue.reap_cursor (
     watched_class bigint DEFAULT 0 NOT NULL,
     judged_profile bigint DEFAULT 0 NOT NULL,
     arrivals_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
-    steps_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL
+    steps_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    checked_lease uuid DEFAULT '00000000-0000-0000-0000-000000000000'::uuid NOT NULL
 )
 WITH (autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0');
 
@@ -781,6 +796,8 @@ COMMENT ON COLUMN hwqueue.reap_cursor.judged_profile IS 'the last profile that w
 COMMENT ON COLUMN hwqueue.reap_cursor.arrivals_from IS 'no arrival has an earlier at, and none can get one';
 
 COMMENT ON COLUMN hwqueue.reap_cursor.steps_from IS 'no running step has an earlier due_at, and none can get one';
+
+COMMENT ON COLUMN hwqueue.reap_cursor.checked_lease IS 'where checks of placement_check go on';
 
 CREATE FUNCTION hwqueue.advance_reap_cursor(p_cursor hwqueue.reap_cursor, p_from hwqueue.reap_cursor, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
@@ -1287,6 +1304,9 @@ CREATE FUNCTION hwqueue.broken_earmarks(p_shard integer) RETURNS TABLE(rule text
 CREATE FUNCTION hwqueue.broken_entries(p_shard integer) RETURNS TABLE(lease_id uuid, detail jsonb)
     LANGUAGE sql STABLE;
 
+CREATE FUNCTION hwqueue.broken_everywhere(p_shard integer) RETURNS TABLE(rule text, subject uuid, detail jsonb)
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.broken_gangs(p_shard integer) RETURNS TABLE(rule text, subject uuid, detail jsonb)
     LANGUAGE sql STABLE;
 
@@ -1301,6 +1321,9 @@ CREATE FUNCTION hwqueue.broken_maps(p_shard integer) RETURNS TABLE(rule text, ru
 
 CREATE FUNCTION hwqueue.broken_nested(p_shard integer) RETURNS TABLE(rule text, run_id uuid, detail jsonb)
     LANGUAGE sql;
+
+CREATE FUNCTION hwqueue.broken_requirements(p_class hwqueue.placement_class, p_claim hwqueue.claim, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.broken_runs(p_shard integer) RETURNS TABLE(rule text, run_id uuid, detail jsonb)
     LANGUAGE sql;
@@ -1403,6 +1426,81 @@ CREATE FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text DEFAULT NULL::t
 CREATE FUNCTION hwqueue.cancel_leases(p_filter jsonb, p_reason text DEFAULT NULL::text, p_limit integer DEFAULT 1000, p_cursor jsonb DEFAULT NULL::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(changed uuid[], skipped uuid[], next_cursor jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
+
+CREATE TABLE hwqueue.everywhere (
+    shard_id integer NOT NULL,
+    everywhere_id uuid NOT NULL,
+    queue_id integer NOT NULL,
+    class_id bigint NOT NULL,
+    tenant text NOT NULL,
+    task_name text NOT NULL,
+    params jsonb NOT NULL,
+    options jsonb NOT NULL,
+    mode text NOT NULL,
+    on_unmatched text NOT NULL,
+    on_cordoned boolean NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    stopped_at timestamp with time zone,
+    stops_running boolean DEFAULT false NOT NULL,
+    finished_at timestamp with time zone,
+    swept_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    swept_node uuid DEFAULT '00000000-0000-0000-0000-000000000000'::uuid NOT NULL
+)
+WITH (fillfactor='50', autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0.05');
+
+COMMENT ON TABLE hwqueue.everywhere IS 'tasks that have one lease on each node that matches them';
+
+COMMENT ON COLUMN hwqueue.everywhere.class_id IS 'that of all its leases: the node is in the reservation';
+
+COMMENT ON COLUMN hwqueue.everywhere.options IS 'of each lease, with the defaults that its task had';
+
+COMMENT ON COLUMN hwqueue.everywhere.mode IS 'once: one lease a node, until it ends. always: another one when it has ended';
+
+COMMENT ON COLUMN hwqueue.everywhere.on_unmatched IS 'what becomes of a running lease whose node does not match any more: keep or stop';
+
+COMMENT ON COLUMN hwqueue.everywhere.on_cordoned IS 'on cordoned nodes, too, but on none that is drained';
+
+COMMENT ON COLUMN hwqueue.everywhere.stops_running IS 'leases that ran when it was stopped are asked to stop';
+
+COMMENT ON COLUMN hwqueue.everywhere.finished_at IS 'when the last lease of a stopped one had ended';
+
+COMMENT ON COLUMN hwqueue.everywhere.swept_node IS 'nodes up to this one were checked in this round';
+
+CREATE TABLE hwqueue.everywhere_node (
+    shard_id integer NOT NULL,
+    everywhere_id uuid NOT NULL,
+    node_id uuid NOT NULL,
+    lease_id uuid NOT NULL,
+    due_at timestamp with time zone,
+    tries integer DEFAULT 0 NOT NULL,
+    failures integer DEFAULT 0 NOT NULL,
+    starts integer DEFAULT 1 NOT NULL,
+    reason text,
+    ended_as text
+)
+WITH (fillfactor='70', autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0.05');
+
+COMMENT ON TABLE hwqueue.everywhere_node IS 'the lease of an everywhere task on a node: its key is why a node never has two that are open';
+
+COMMENT ON COLUMN hwqueue.everywhere_node.lease_id IS 'the open lease, or the last one';
+
+COMMENT ON COLUMN hwqueue.everywhere_node.due_at IS 'when reap checks it next; null: when something happens to it';
+
+COMMENT ON COLUMN hwqueue.everywhere_node.tries IS 'how often its room was not reserved since it waits';
+
+COMMENT ON COLUMN hwqueue.everywhere_node.failures IS 'how many of its leases have failed in a row';
+
+COMMENT ON COLUMN hwqueue.everywhere_node.starts IS 'how many leases it has had';
+
+COMMENT ON COLUMN hwqueue.everywhere_node.reason IS 'why its room was not reserved at the last try';
+
+COMMENT ON COLUMN hwqueue.everywhere_node.ended_as IS 'how the last lease has ended; null: it is open';
+
+CREATE FUNCTION hwqueue.cancel_on_node(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.cancel_reserved_entry(p_lease uuid, p_queue_id integer, p_error jsonb, p_shard integer) RETURNS boolean
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.cancel_run(p_run hwqueue.run, p_reason text, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
@@ -1513,6 +1611,9 @@ CREATE FUNCTION hwqueue.check_numbers(p_value jsonb, p_field text, p_code text D
 
 CREATE FUNCTION hwqueue.check_object(p_value jsonb, p_allowed text[], p_field text, p_code text DEFAULT 'QHA01'::text) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
+
+CREATE FUNCTION hwqueue.check_one_tenant(p_tenants text[]) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.check_own_class(p_class hwqueue.placement_class, p_field text, p_index integer, p_shard integer) RETURNS void
     LANGUAGE plpgsql STABLE;
@@ -1683,6 +1784,9 @@ CREATE FUNCTION hwqueue.claim_hint(p_queues text[], p_node uuid, p_shard integer
 CREATE FUNCTION hwqueue.claim_holders(p_leases uuid[], p_shard integer) RETURNS jsonb
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.claim_no(p_token bigint) RETURNS integer
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
 CREATE FUNCTION hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch bigint, p_qty integer DEFAULT 1, p_tasks text[] DEFAULT NULL::text[], p_claim_timeout interval DEFAULT NULL::interval, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamp with time zone, assignment jsonb, shard_id integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1695,6 +1799,9 @@ CREATE FUNCTION hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch bigint,
     SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.claimed_story(p_claim hwqueue.claim, p_lease hwqueue.lease, p_now timestamp with time zone, p_shard integer, OUT headline text, OUT code text) RETURNS record
+    LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.claims_in_the_way(p_node_ids uuid[], p_now timestamp with time zone, p_shard integer, OUT claims jsonb, OUT others integer) RETURNS record
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.claims_scan_start(p_shard integer) RETURNS timestamp with time zone
@@ -1746,13 +1853,16 @@ CREATE FUNCTION hwqueue.class_match(p_fit hwqueue.class_nodes, p_snapshot hwqueu
 CREATE FUNCTION hwqueue.class_near(p_class bigint, p_near jsonb, p_places jsonb, p_now timestamp with time zone, p_shard integer, OUT class_id bigint, OUT bad jsonb) RETURNS record
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.class_nodes(p_class hwqueue.placement_class, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(node hwqueue.node, concurrency integer)
+    LANGUAGE plpgsql STABLE;
+
 CREATE FUNCTION hwqueue.class_options(p_options jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.class_reasons(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_recount jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.class_rooms(p_class hwqueue.placement_class, p_most integer, p_is_idle boolean, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(node_id uuid, rack bigint, labels jsonb, copies integer, copies_now integer)
+CREATE FUNCTION hwqueue.class_rooms(p_class hwqueue.placement_class, p_most integer, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(node_id uuid, rack bigint, labels jsonb, copies integer)
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.class_scan_start(p_class_id bigint, p_tiers smallint[], p_ranks bigint[], p_positions bigint[], p_tier smallint, p_rank bigint, p_position bigint, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint) RETURNS record
@@ -1839,7 +1949,7 @@ CREATE FUNCTION hwqueue.contradicts(p_outer jsonb, p_inner jsonb, p_mode text) R
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.copies_that_fit(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_most integer) RETURNS integer
-    LANGUAGE sql STABLE;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.cordon_node(p_node uuid, p_shard integer DEFAULT 0) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1910,7 +2020,7 @@ CREATE FUNCTION hwqueue.count_attempt(p_webhook hwqueue.webhook, p_state text, p
 CREATE FUNCTION hwqueue.count_by_node(p_class hwqueue.placement_class, p_term integer, p_recounts jsonb, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(node_id uuid, leases bigint)
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.count_fact(p_term_id bigint, p_value text, p_self boolean, p_use text, p_recount jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
+CREATE FUNCTION hwqueue.count_fact(p_term_id bigint, p_value text, p_self boolean, p_use text, p_recount jsonb, p_own integer, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.count_items(p_run uuid, p_step integer, p_kind text, p_own text, p_shard integer) RETURNS TABLE(items integer, items_done integer, items_failed integer)
@@ -1965,6 +2075,9 @@ CREATE FUNCTION hwqueue.count_work(p_run uuid, p_opened integer, p_closed intege
 CREATE FUNCTION hwqueue.count_wrong_marks(p_shard integer) RETURNS bigint
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.counted_by(p_deltas jsonb, p_term_id bigint) RETURNS integer
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
 CREATE FUNCTION hwqueue.counted_terms(p_touched hwqueue.touched_term[]) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
@@ -1991,10 +2104,13 @@ CREATE FUNCTION hwqueue.current_actor() RETURNS text
 CREATE FUNCTION hwqueue.current_generation(p_shard integer) RETURNS bigint
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.date_broken(p_broken jsonb, p_before jsonb, p_now timestamp with time zone) RETURNS jsonb
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.date_taints(p_taints jsonb, p_before jsonb, p_now timestamp with time zone) RETURNS jsonb
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.decide_class(p_class_id bigint, p_lease uuid, p_eligible_at timestamp with time zone, p_tier smallint, p_rank bigint, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT reason text, OUT term_deltas jsonb, OUT tier smallint, OUT rank bigint, OUT since timestamp with time zone, OUT only_lease uuid, OUT is_named boolean) RETURNS record
+CREATE FUNCTION hwqueue.decide_class(p_class_id bigint, p_lease uuid, p_eligible_at timestamp with time zone, p_tier smallint, p_rank bigint, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT reason text, OUT term_deltas jsonb, OUT tier smallint, OUT rank bigint, OUT since timestamp with time zone, OUT only_lease uuid, OUT is_named boolean, OUT is_lasting boolean) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.default_options() RETURNS text[]
@@ -2041,6 +2157,9 @@ CREATE FUNCTION hwqueue.deregister_own_node(p_node uuid, p_epoch bigint, p_shard
 CREATE FUNCTION hwqueue.did_you_mean(p_name text, p_names text[]) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
+CREATE FUNCTION hwqueue.differing_nodes(p_everywhere hwqueue.everywhere, p_nodes uuid[], p_now timestamp with time zone, p_shard integer) RETURNS TABLE(node_id uuid)
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.domain_value(p_domain text, p_node uuid, p_rack bigint, p_labels jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
@@ -2052,6 +2171,9 @@ CREATE FUNCTION hwqueue.domains_needed(p_class hwqueue.placement_class) RETURNS 
 
 CREATE FUNCTION hwqueue.draft_class(p_content hwqueue.class_content, p_away_from uuid[], p_shard integer) RETURNS hwqueue.placement_class
     LANGUAGE plpgsql IMMUTABLE;
+
+CREATE FUNCTION hwqueue.draft_members(p_queue hwqueue.queue, p_elements jsonb, p_shard integer, OUT classes hwqueue.placement_class[], OUT members integer[]) RETURNS record
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.drain_node(p_node uuid, p_deadline interval DEFAULT NULL::interval, p_shard integer DEFAULT 0) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2104,6 +2226,16 @@ CREATE FUNCTION hwqueue.edit_operator_taints(p_node uuid, p_taint jsonb, p_key t
 
 CREATE FUNCTION hwqueue.eligible_classes(p_profile_id bigint, p_node uuid, p_queue_id integer, p_only bigint[], p_shard integer) RETURNS TABLE(class_id bigint, affinity double precision, task_name text, cpu_milli bigint, memory_mib bigint, gpu_count integer, gpu_milli integer, gpu_wanted uuid[], custom jsonb, cpu_isolation text, gpu_exclusivity text, trusts text[], is_checked boolean)
     LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.emptied_gang_rooms(p_classes hwqueue.placement_class[], p_members integer[], p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.gang_room[]
+    LANGUAGE sql STABLE
+    SET enable_nestloop TO 'off'
+    SET enable_hashjoin TO 'on'
+    SET enable_seqscan TO 'on'
+    SET jit TO 'off';
+
+CREATE FUNCTION hwqueue.emptied_rooms(p_class hwqueue.placement_class, p_most integer, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(node_id uuid, rack bigint, labels jsonb, copies integer)
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.end_claim(p_claim hwqueue.claim, p_outcome text, p_error jsonb, p_next timestamp with time zone, p_now timestamp with time zone, p_shard integer, p_near boolean DEFAULT false) RETURNS text
     LANGUAGE plpgsql;
@@ -2232,8 +2364,38 @@ CREATE FUNCTION hwqueue.event_page(p_after bigint, p_below bigint, p_code text, 
 CREATE FUNCTION hwqueue.event_slots(p_since timestamp with time zone, p_until timestamp with time zone, p_now timestamp with time zone) RETURNS smallint[]
     LANGUAGE sql STABLE;
 
+CREATE FUNCTION hwqueue.everywhere_detail(p_everywhere hwqueue.everywhere) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.everywhere_fit(p_everywhere hwqueue.everywhere, p_node uuid, p_now timestamp with time zone, p_shard integer) RETURNS text
+    LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.everywhere_hold() RETURNS interval
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.everywhere_leases(p_everywhere uuid, p_limit integer, p_after uuid, p_shard integer) RETURNS TABLE(node_id uuid, lease jsonb)
+    LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.everywhere_queue(p_everywhere hwqueue.everywhere) RETURNS text
+    LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.everywhere_state(p_everywhere hwqueue.everywhere) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.everywhere_title(p_everywhere hwqueue.everywhere) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.everywhere_totals(p_everywhere uuid, p_shard integer) RETURNS TABLE(nodes integer, waiting integer, reserved integer, running integer, completed integer, failed integer, cancelled integer)
+    LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.everywhere_words(p_lease uuid, p_now timestamp with time zone, p_shard integer) RETURNS text
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.excerpt(p_value jsonb) RETURNS text
     LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.expand_on_node(p_node uuid, p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.expire_claim(p_claim hwqueue.claim, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
@@ -2249,10 +2411,18 @@ CREATE FUNCTION hwqueue.explain_class(p_class bigint, p_shard integer DEFAULT 0)
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET jit TO 'off';
 
+CREATE FUNCTION hwqueue.explain_gang(p_gang uuid, p_shard integer DEFAULT 0) RETURNS TABLE(gang_id uuid, shard_id integer, queue text, state text, headline text, code text, permanent boolean, as_of timestamp with time zone, size integer, waiting integer, kinds jsonb, places jsonb, place_count bigint, ways jsonb)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET jit TO 'off';
+
 CREATE FUNCTION hwqueue.explain_lease(p_lease uuid, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, shard_id integer, state text, queue text, class_id bigint, headline text, code text, permanent boolean, waits_until timestamp with time zone, "position" bigint, as_of timestamp with time zone, funnel jsonb, sole_blockers jsonb, nearest jsonb, help jsonb, words text, pending bigint, nodes_registered bigint, nodes_live bigint, nodes_matching bigint, nodes_free bigint, released text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET jit TO 'off';
+
+CREATE FUNCTION hwqueue.explain_rooms(p_gang hwqueue.gang, p_classes hwqueue.placement_class[], p_members integer[], p_now timestamp with time zone, p_shard integer, OUT headline text, OUT code text, OUT permanent boolean, OUT kinds jsonb, OUT places jsonb, OUT place_count bigint, OUT ways jsonb) RETURNS record
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.explain_waiting(p_class hwqueue.placement_class, p_lease uuid, p_eligible_at timestamp with time zone, p_deadline timestamp with time zone, p_now timestamp with time zone, p_shard integer, OUT headline text, OUT code text, OUT permanent boolean, OUT waits_until timestamp with time zone, OUT funnel jsonb, OUT sole_blockers jsonb, OUT nearest jsonb, OUT help jsonb, OUT pending bigint, OUT nodes_registered bigint, OUT nodes_live bigint, OUT nodes_matching bigint, OUT nodes_free bigint) RETURNS record
     LANGUAGE plpgsql STABLE;
@@ -2343,6 +2513,9 @@ CREATE FUNCTION hwqueue.find_adhoc(p_spec jsonb, p_now timestamp with time zone,
 CREATE FUNCTION hwqueue.find_class(p_content hwqueue.class_content, p_shard integer) RETURNS bigint
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.find_everywhere(p_everywhere uuid, p_shard integer) RETURNS hwqueue.everywhere
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.find_gang(p_gang uuid, p_shard integer) RETURNS hwqueue.gang
     LANGUAGE plpgsql;
 
@@ -2375,6 +2548,9 @@ CREATE FUNCTION hwqueue.finish_run(p_run uuid, p_failed integer, p_now timestamp
 
 CREATE FUNCTION hwqueue.first_between(p_queue_id integer, p_from_tier smallint, p_from_rank bigint, p_to_tier integer, p_to_rank bigint, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint) RETURNS record
     LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.first_broken(p_class hwqueue.placement_class, p_broken jsonb, p_shard integer, OUT stop_at timestamp with time zone, OUT detail text) RETURNS record
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.first_class_head(p_classes bigint[], p_scores double precision[], p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_starts, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT head_position bigint, OUT class_id bigint, OUT score double precision) RETURNS record
     LANGUAGE plpgsql STABLE;
@@ -2459,18 +2635,54 @@ CREATE FUNCTION hwqueue.gang_domains(p_together jsonb, p_field text) RETURNS tex
 CREATE FUNCTION hwqueue.gang_elements(p_members jsonb, p_options jsonb, p_gang_id uuid) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
+CREATE FUNCTION hwqueue.gang_headline(p_gang hwqueue.gang, p_queue hwqueue.queue, p_now timestamp with time zone, INOUT headline text, INOUT code text) RETURNS record
+    LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.gang_kinds(p_classes hwqueue.placement_class[], p_members integer[], p_rooms hwqueue.gang_room[], p_now timestamp with time zone, p_shard integer) RETURNS jsonb
+    LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.gang_metrics(p_now timestamp with time zone, p_shard integer) RETURNS TABLE(name text, labels jsonb, value double precision)
+    LANGUAGE sql STABLE
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off';
+
 CREATE FUNCTION hwqueue.gang_places(p_class_ids bigint[], p_together text[], p_same text[], p_place text, p_is_idle boolean, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(place text, node_ids uuid[], class_ids bigint[])
+    LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.gang_rooms(p_classes hwqueue.placement_class[], p_members integer[], p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.gang_room[]
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.gang_roster(p_gang uuid, p_shard integer) RETURNS jsonb
     LANGUAGE sql STABLE;
 
+CREATE FUNCTION hwqueue.gang_states() RETURNS text[]
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.gang_states_without_room() RETURNS text[]
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
 CREATE FUNCTION hwqueue.gang_status(p_lease uuid, p_token bigint, p_shard integer DEFAULT 0) RETURNS TABLE(gang_id uuid, shard_id integer, ready boolean, size integer, members jsonb, retry_after interval)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
+CREATE FUNCTION hwqueue.gang_story(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) RETURNS text
+    LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.gang_wait_words(p_gang hwqueue.gang) RETURNS text
+    LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.gang_ways(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[], p_kinds integer, p_size integer, p_places jsonb) RETURNS jsonb
+    LANGUAGE plpgsql STABLE
+    SET enable_nestloop TO 'off'
+    SET enable_hashjoin TO 'on'
+    SET jit TO 'off';
+
 CREATE FUNCTION hwqueue.gang_words(p_gang uuid, p_shard integer) RETURNS text
     LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.get_everywhere(p_everywhere uuid, p_limit integer DEFAULT 100, p_after uuid DEFAULT NULL::uuid, p_shard integer DEFAULT 0) RETURNS TABLE(everywhere_id uuid, shard_id integer, queue text, task_name text, params jsonb, tenant text, mode text, on_unmatched text, on_cordoned boolean, state text, nodes integer, waiting integer, reserved integer, running integer, completed integer, failed integer, cancelled integer, created_at timestamp with time zone, stopped_at timestamp with time zone, finished_at timestamp with time zone, leases jsonb)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.get_gang(p_gang uuid, p_shard integer DEFAULT 0) RETURNS TABLE(gang_id uuid, shard_id integer, queue text, tenant text, state text, reason text, size integer, together text[], same text[], on_lost text, hold interval, place text, tries integer, losses integer, next_try_at timestamp with time zone, created_at timestamp with time zone, started_at timestamp with time zone, finished_at timestamp with time zone, members jsonb, starts_by timestamp with time zone)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2696,6 +2908,9 @@ CREATE FUNCTION hwqueue.is_binding(p_value jsonb) RETURNS boolean
 CREATE FUNCTION hwqueue.is_cache_valid(p_fit hwqueue.class_nodes, p_open bit varying) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
+CREATE FUNCTION hwqueue.is_forgotten(p_lease uuid, p_shard integer) RETURNS boolean
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.is_head_blocked(p_queue_id integer, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql;
 
@@ -2715,6 +2930,9 @@ CREATE FUNCTION hwqueue.is_known_node(p_node uuid, p_shard integer) RETURNS bool
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.is_label_text(p_value jsonb) RETURNS boolean
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.is_lasting(p_class hwqueue.placement_class) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.is_live(p_node hwqueue.node, p_state hwqueue.node_state, p_now timestamp with time zone) RETURNS boolean
@@ -2910,6 +3128,9 @@ CREATE FUNCTION hwqueue.last_drawn_position() RETURNS bigint
 CREATE FUNCTION hwqueue.last_fetched_at(p_gang uuid, p_shard integer) RETURNS timestamp with time zone
     LANGUAGE sql STABLE;
 
+CREATE FUNCTION hwqueue.lasting_facts(p_class hwqueue.placement_class, p_claim hwqueue.claim, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
+    LANGUAGE sql STABLE;
+
 CREATE TABLE hwqueue.prune_cursor (
     shard_id integer NOT NULL,
     class_id bigint DEFAULT 0 NOT NULL,
@@ -3030,7 +3251,11 @@ CREATE FUNCTION hwqueue.list_events(p_after bigint DEFAULT NULL::bigint, p_filte
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.list_gangs(p_state text DEFAULT NULL::text, p_limit integer DEFAULT 50, p_before timestamp with time zone DEFAULT NULL::timestamp with time zone, p_shard integer DEFAULT 0) RETURNS TABLE(gang_id uuid, shard_id integer, queue text, tenant text, state text, reason text, size integer, place text, created_at timestamp with time zone, started_at timestamp with time zone, finished_at timestamp with time zone, starts_by timestamp with time zone)
+CREATE FUNCTION hwqueue.list_everywhere(p_state text DEFAULT NULL::text, p_limit integer DEFAULT 50, p_before timestamp with time zone DEFAULT NULL::timestamp with time zone, p_shard integer DEFAULT 0) RETURNS TABLE(everywhere_id uuid, shard_id integer, queue text, task_name text, tenant text, mode text, state text, nodes integer, waiting integer, reserved integer, running integer, created_at timestamp with time zone, stopped_at timestamp with time zone, finished_at timestamp with time zone)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
+
+CREATE FUNCTION hwqueue.list_gangs(p_state text DEFAULT NULL::text, p_limit integer DEFAULT 50, p_before timestamp with time zone DEFAULT NULL::timestamp with time zone, p_before_gang uuid DEFAULT NULL::uuid, p_shard integer DEFAULT 0) RETURNS TABLE(gang_id uuid, shard_id integer, queue text, tenant text, state text, reason text, size integer, place text, created_at timestamp with time zone, started_at timestamp with time zone, finished_at timestamp with time zone, starts_by timestamp with time zone)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
@@ -3167,10 +3392,31 @@ CREATE FUNCTION hwqueue.lock_window(p_request hwqueue.claim_request, p_eligible 
 CREATE FUNCTION hwqueue.login_hint(p_login text) RETURNS text
     LANGUAGE sql STABLE;
 
+CREATE FUNCTION hwqueue.look_at_changed(p_limit integer, p_until timestamp with time zone, p_now timestamp with time zone, p_shard integer) RETURNS boolean
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.look_at_claim(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_fit text, p_now timestamp with time zone, p_shard integer) RETURNS text
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.look_at_due(p_limit integer, p_until timestamp with time zone, p_now timestamp with time zone, p_shard integer) RETURNS boolean
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.look_at_earmark(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.look_at_ended(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_state text, p_fit text, p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.look_at_gang(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.look_at_node(p_everywhere hwqueue.everywhere, p_node uuid, p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.look_at_waiting(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_fit text, p_retry_at timestamp with time zone, p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.look_if_free(p_everywhere_id uuid, p_node uuid, p_now timestamp with time zone, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql;
 
 CREATE TABLE hwqueue.low_water (
@@ -3210,6 +3456,9 @@ CREATE FUNCTION hwqueue.map_verdict(p_run hwqueue.run, p_map hwqueue.map, p_defi
 CREATE FUNCTION hwqueue.maps_to_stop(p_run uuid, p_most integer, p_shard integer) RETURNS integer[]
     LANGUAGE sql;
 
+CREATE FUNCTION hwqueue.mark_stopped(p_everywhere hwqueue.everywhere, p_stops_running boolean, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.everywhere
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.match_fleet(p_placement jsonb, p_options jsonb, p_limit integer, p_skip integer, p_shard integer) RETURNS TABLE(place bigint, node_id uuid, node_name text, score double precision, codes text[], permanents boolean[], reasons jsonb)
     LANGUAGE plpgsql
     SET jit TO 'off'
@@ -3235,6 +3484,12 @@ CREATE FUNCTION hwqueue.match_question(p_placement jsonb, p_options jsonb, p_sha
 
 CREATE FUNCTION hwqueue.may_be_long(p_value jsonb) RETURNS boolean
     LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.may_earmark(p_class_id bigint, p_node uuid, p_shard integer) RETURNS boolean
+    LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.may_not_go_on(p_everywhere hwqueue.everywhere) RETURNS boolean
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.may_start(p_requests hwqueue.spawn_request[], p_now timestamp with time zone) RETURNS boolean
     LANGUAGE plpgsql IMMUTABLE;
@@ -3470,6 +3725,9 @@ CREATE FUNCTION hwqueue.normalise_isolation(p_isolation jsonb, p_field text) RET
 CREATE FUNCTION hwqueue.normalise_label_expr(p_expr jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
+CREATE FUNCTION hwqueue.normalise_lasting_expr(p_expr jsonb, p_field text, p_depth integer, p_preferred boolean) RETURNS jsonb
+    LANGUAGE plpgsql STABLE;
+
 CREATE FUNCTION hwqueue.normalise_lease_expr(p_expr jsonb, p_kind text, p_field text) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
@@ -3545,6 +3803,9 @@ CREATE FUNCTION hwqueue.note_gang(p_gang hwqueue.gang, p_state text, p_shard int
 CREATE FUNCTION hwqueue.note_generation(p_from bigint, p_to bigint, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.note_lasting(p_lease uuid, p_claim_no integer, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.note_leases(p_code text, p_leases uuid[], p_message text, p_shard integer, p_detail jsonb DEFAULT NULL::jsonb, p_node uuid DEFAULT NULL::uuid) RETURNS void
     LANGUAGE plpgsql
     SET plan_cache_mode TO 'force_generic_plan'
@@ -3572,6 +3833,9 @@ CREATE FUNCTION hwqueue.note_server(p_timeline integer, p_shard integer) RETURNS
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.note_start(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.note_taken(p_entry hwqueue.ready, p_is_named boolean, p_is_lasting boolean, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.nothing_is_stopping(p_now timestamp with time zone, p_shard integer) RETURNS boolean
@@ -3743,7 +4007,16 @@ CREATE FUNCTION hwqueue.place_counts(p_spread jsonb, p_spec jsonb, p_digest bigi
 CREATE FUNCTION hwqueue.place_in_line(p_lease hwqueue.lease, p_shard integer) RETURNS bigint
     LANGUAGE plpgsql STABLE;
 
+CREATE FUNCTION hwqueue.place_sums(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[], p_size integer) RETURNS TABLE(turn bigint, place text, domain text, value text, alike text, nodes bigint, room integer, emptied integer, kinds bigint, in_the_way uuid[], places bigint, most_emptied integer)
+    LANGUAGE sql STABLE
+    SET enable_nestloop TO 'off'
+    SET enable_hashjoin TO 'on'
+    SET jit TO 'off';
+
 CREATE FUNCTION hwqueue.place_words(p_domain text, p_place text, p_shard integer) RETURNS text
+    LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.placed_rooms(p_rooms hwqueue.gang_room[], p_together text[], p_same text[]) RETURNS TABLE(level bigint, domain text, value text, alike text, place text, class_no integer, members integer, node_id uuid, copies integer, emptied integer)
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.placement_class_stats(p_queue text DEFAULT NULL::text, p_after bigint DEFAULT 0, p_limit integer DEFAULT 100, p_shard integer DEFAULT 0) RETURNS TABLE(shard_id integer, class_id bigint, queue text, tenant text, service_id uuid, task_name text, words text, labels jsonb, placement jsonb, anchors text[], patience interval, pending bigint, oldest_at timestamp with time zone, running bigint, profiles bigint, reach double precision, created_at timestamp with time zone, retired_at timestamp with time zone)
@@ -3761,6 +4034,9 @@ CREATE FUNCTION hwqueue.placement_limits(OUT patterns integer, OUT pattern_chars
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.places_are_there(p_places jsonb, p_what text, p_now timestamp with time zone, p_shard integer) RETURNS boolean
+    LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.places_with_room(p_rooms hwqueue.gang_room[], p_kinds integer, p_is_idle boolean, p_together text[], p_same text[]) RETURNS TABLE(level bigint, place text, class_nos integer[], room bigint, room_now bigint)
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.planned_nested(p_workflow hwqueue.workflow, p_run hwqueue.run, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(step_no integer, step jsonb, workflow hwqueue.workflow, refusal jsonb)
@@ -3831,6 +4107,9 @@ CREATE FUNCTION hwqueue.prune_deliveries(p_limit integer, p_now timestamp with t
 CREATE FUNCTION hwqueue.prune_events(p_now timestamp with time zone, p_shard integer) RETURNS integer
     LANGUAGE plpgsql
     SET lock_timeout TO '100ms';
+
+CREATE FUNCTION hwqueue.prune_everywhere(p_limit integer, p_shard integer) RETURNS integer
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.prune_fleets(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
@@ -3942,6 +4221,9 @@ CREATE FUNCTION hwqueue.read_after(p_after jsonb, p_name text, p_field text) RET
 
 CREATE FUNCTION hwqueue.read_count(p_term_id bigint, p_place text, p_shard integer, OUT leases bigint, OUT holders bigint) RETURNS record
     LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.read_everywhere(p_target hwqueue.spawn_target, p_task text, p_params jsonb, p_options jsonb, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.everywhere
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.read_gang(p_options jsonb, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.gang
     LANGUAGE plpgsql;
@@ -4076,6 +4358,15 @@ CREATE FUNCTION hwqueue.reap_deadlines(p_limit integer, p_now timestamp with tim
 CREATE FUNCTION hwqueue.reap_dropped(p_limit integer, p_again boolean, p_now timestamp with time zone, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.reap_everywhere(p_limit integer, p_budget interval, p_now timestamp with time zone, p_shard integer) RETURNS boolean
+    LANGUAGE plpgsql
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET jit TO 'off';
+
 CREATE FUNCTION hwqueue.reap_fleets(p_after bigint, p_limit integer, p_again boolean, p_now timestamp with time zone, p_shard integer, OUT fleets integer, OUT next_after bigint, OUT look hwqueue.fleet_snapshot) RETURNS record
     LANGUAGE plpgsql;
 
@@ -4087,6 +4378,9 @@ CREATE FUNCTION hwqueue.reap_gangs(p_limit integer, p_budget interval, p_now tim
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
+
+CREATE FUNCTION hwqueue.reap_lasting(p_after uuid, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS uuid
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.reap_positions(p_sweeps boolean, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
@@ -4109,13 +4403,16 @@ CREATE FUNCTION hwqueue.rebind_classes(p_class_ids bigint[], p_waits boolean, p_
 CREATE FUNCTION hwqueue.recent_due_scan(p_queues text[], p_now timestamp with time zone, p_shard integer) RETURNS text
     LANGUAGE sql STABLE;
 
+CREATE FUNCTION hwqueue.recheck_claims(p_node uuid, p_leases uuid[], p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.recount(p_run hwqueue.run, p_shard integer) RETURNS TABLE(step_no integer, parent_count integer, is_any boolean, is_final boolean, is_decided boolean, arrived integer, unmet integer, failed integer, skipped integer)
     LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.recount_claims(p_node uuid, p_class_id bigint, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.recount_node(p_node hwqueue.node, p_epoch bigint, p_now timestamp with time zone, p_forget boolean, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.recount_node(p_node hwqueue.node, p_epoch bigint, p_now timestamp with time zone, p_forget boolean, p_shard integer) RETURNS uuid[]
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.recount_term(p_spec jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
@@ -4293,6 +4590,9 @@ CREATE FUNCTION hwqueue.require_domain(p_domain jsonb, p_field text) RETURNS tex
 CREATE FUNCTION hwqueue.require_read_committed() RETURNS void
     LANGUAGE plpgsql STABLE;
 
+CREATE FUNCTION hwqueue.requirement_text(p_expr jsonb, p_shard integer) RETURNS text
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.reserve_keys(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.spawn_request[]
     LANGUAGE plpgsql;
 
@@ -4323,6 +4623,9 @@ CREATE FUNCTION hwqueue.reset_run(p_run hwqueue.run, p_steps integer[], p_mode t
 
 CREATE FUNCTION hwqueue.resource_words(p_resources jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.restart_delay(p_everywhere hwqueue.everywhere, p_failures integer, p_shard integer) RETURNS interval
+    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.restart_scans(p_cursor hwqueue.reap_cursor, p_now timestamp with time zone) RETURNS hwqueue.reap_cursor
     LANGUAGE plpgsql IMMUTABLE;
@@ -4445,6 +4748,9 @@ CREATE FUNCTION hwqueue.running_leases(p_limit integer DEFAULT 100, p_shard inte
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET max_parallel_workers_per_gather TO '0';
 
+CREATE FUNCTION hwqueue.runs_on_cordoned(p_lease uuid, p_shard integer) RETURNS boolean
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.save_checkpoint(p_lease uuid, p_token bigint, p_name text, p_state jsonb DEFAULT 'null'::jsonb, p_extend interval DEFAULT NULL::interval, p_shard integer DEFAULT 0) RETURNS timestamp with time zone
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -4566,7 +4872,7 @@ CREATE FUNCTION hwqueue.set_service_policy(p_service uuid, p_policy jsonb, p_sha
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.set_taint_stops(p_node hwqueue.node, p_leases uuid[], p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.set_stops(p_node hwqueue.node, p_leases uuid[], p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.set_task(p_task text, p_defaults jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS jsonb
@@ -4673,6 +4979,13 @@ CREATE FUNCTION hwqueue.spawn_again(p_requests hwqueue.spawn_request[], p_bad uu
 CREATE FUNCTION hwqueue.spawn_class(p_queue_id integer, p_task text, p_options jsonb, p_shard integer) RETURNS bigint
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.spawn_content(p_queue_id integer, p_task text, p_options jsonb) RETURNS hwqueue.class_content
+    LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.spawn_everywhere(p_queue text, p_task text, p_params jsonb DEFAULT '{}'::jsonb, p_options jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(everywhere_id uuid, created boolean, nodes integer, shard_id integer)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
+
 CREATE FUNCTION hwqueue.spawn_gang(p_queue text, p_members jsonb, p_options jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(ordinal integer, lease_id uuid, gang_id uuid, shard_id integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
@@ -4739,6 +5052,9 @@ CREATE FUNCTION hwqueue.stamp_changes(p_limit integer, p_from timestamp with tim
 CREATE FUNCTION hwqueue.stamp_retired(p_limit integer, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.start_on_node(p_everywhere hwqueue.everywhere, p_node uuid, p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.start_time(p_run hwqueue.run, p_now timestamp with time zone) RETURNS timestamp with time zone
     LANGUAGE sql STABLE;
 
@@ -4797,6 +5113,10 @@ CREATE FUNCTION hwqueue.still_same_entries(INOUT ctids tid[], OUT some_moved boo
 
 CREATE FUNCTION hwqueue.stop_claims(p_leases uuid[], p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.stop_everywhere(p_everywhere uuid, p_running text DEFAULT 'keep'::text, p_shard integer DEFAULT 0) RETURNS text
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.stop_items(p_run uuid, p_step integer, p_limit integer, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
@@ -4922,6 +5242,9 @@ CREATE FUNCTION hwqueue.sweep_arrivals(p_limit integer, p_from timestamp with ti
 CREATE FUNCTION hwqueue.sweep_items(p_run uuid, p_step integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.sweep_nodes(p_everywhere hwqueue.everywhere, p_until timestamp with time zone, p_now timestamp with time zone, p_shard integer) RETURNS boolean
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.sweep_one(p_run uuid, p_step integer, p_kind text, p_now timestamp with time zone, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
@@ -5032,7 +5355,7 @@ CREATE FUNCTION hwqueue.term_anchors(p_spec jsonb) RETURNS text[]
 CREATE FUNCTION hwqueue.term_domain(p_spec jsonb, p_shard integer) RETURNS text
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.term_facts(p_class hwqueue.placement_class, p_node hwqueue.node, p_recount jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
+CREATE FUNCTION hwqueue.term_facts(p_class hwqueue.placement_class, p_node hwqueue.node, p_recount jsonb, p_now timestamp with time zone, p_shard integer, p_own jsonb DEFAULT NULL::jsonb) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.term_failures(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(turn integer, part bigint, node_ids uuid[], stage text, code text, permanent boolean, message text, predicate jsonb)
@@ -5074,6 +5397,12 @@ CREATE FUNCTION hwqueue.throughput(p_queue text DEFAULT NULL::text, p_minutes in
 CREATE FUNCTION hwqueue.time_of_nth_end(p_n integer, p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) RETURNS timestamp with time zone
     LANGUAGE sql;
 
+CREATE FUNCTION hwqueue.together_words(p_together text[]) RETURNS text
+    LANGUAGE sql IMMUTABLE;
+
+CREATE FUNCTION hwqueue.told_places(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[], p_size integer, p_now timestamp with time zone, p_shard integer, OUT places jsonb, OUT place_count bigint, OUT most_emptied integer) RETURNS record
+    LANGUAGE plpgsql STABLE;
+
 CREATE FUNCTION hwqueue.tolerated(p_tolerate jsonb, p_items integer) RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
@@ -5095,6 +5424,9 @@ CREATE FUNCTION hwqueue.traced_parents(p_run hwqueue.run, p_step integer) RETURN
 CREATE FUNCTION hwqueue.try_gang(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.try_on_node(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.try_place(p_gang hwqueue.gang, p_entries hwqueue.scheduled[], p_node_ids uuid[], p_is_earmark boolean, p_now timestamp with time zone, p_shard integer) RETURNS text
     LANGUAGE plpgsql;
 
@@ -5103,6 +5435,9 @@ CREATE FUNCTION hwqueue.try_score_groups(p_request hwqueue.claim_request, p_fit 
 
 CREATE FUNCTION hwqueue.try_those_behind(p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.unchecked_claims(p_shard integer) RETURNS TABLE(lease_id uuid, detail jsonb)
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer DEFAULT 0) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
@@ -5207,6 +5542,9 @@ CREATE FUNCTION hwqueue.waiting_classes(p_classes bigint[], p_node hwqueue.node,
     SET enable_hashjoin TO 'on'
     SET enable_nestloop TO 'off';
 
+CREATE FUNCTION hwqueue.waiting_members(p_gang hwqueue.gang, p_shard integer, OUT classes hwqueue.placement_class[], OUT members integer[]) RETURNS record
+    LANGUAGE plpgsql STABLE;
+
 CREATE FUNCTION hwqueue.waits_for(p_class hwqueue.placement_class, p_node hwqueue.node, p_eligible_at timestamp with time zone, p_looks boolean, p_now timestamp with time zone, p_shard integer, OUT wait interval, OUT is_known boolean) RETURNS record
     LANGUAGE plpgsql STABLE;
 
@@ -5264,6 +5602,11 @@ CREATE FUNCTION hwqueue.what_if(p_nodes jsonb, p_shard integer DEFAULT 0) RETURN
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET jit TO 'off';
 
+CREATE FUNCTION hwqueue.what_if_gang(p_queue text, p_members jsonb, p_options jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(shard_id integer, queue text, headline text, code text, permanent boolean, as_of timestamp with time zone, size integer, kinds jsonb, places jsonb, place_count bigint, ways jsonb)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET jit TO 'off';
+
 CREATE FUNCTION hwqueue.why_not_settled(p_lease uuid, p_token bigint, p_current bigint, p_shard integer, OUT verdict text, OUT state text) RETURNS record
     LANGUAGE plpgsql;
 
@@ -5311,6 +5654,9 @@ CREATE FUNCTION hwqueue.write_checkpoint(p_row hwqueue.checkpoint) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.write_count(p_term_id bigint, p_place text, p_leases integer, p_holders integer, p_is_less boolean, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.write_everywhere(p_row hwqueue.everywhere, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.write_first_low_water(p_queue_id integer, p_class_id bigint, p_version bigint, p_shard integer) RETURNS void
@@ -5823,11 +6169,16 @@ CREATE SEQUENCE hwqueue.event_number
 CREATE TABLE hwqueue.gang_change (
     shard_id integer NOT NULL,
     change_id bigint NOT NULL,
-    gang_id uuid NOT NULL
+    gang_id uuid NOT NULL,
+    retry_at timestamp with time zone
 )
 WITH (autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0');
 
 COMMENT ON TABLE hwqueue.gang_change IS 'a member was fetched, put back or has ended: reap updates the state of its gang';
+
+COMMENT ON COLUMN hwqueue.gang_change.gang_id IS 'the gang; or a lease of an everywhere task, by its id';
+
+COMMENT ON COLUMN hwqueue.gang_change.retry_at IS 'for a lease of an everywhere task that was put back: when it may run again';
 
 ALTER TABLE hwqueue.gang_change ALTER COLUMN change_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME hwqueue.gang_change_change_id_seq
@@ -6085,6 +6436,20 @@ CREATE VIEW hwqueue.pending_reasons AS
     r.nodes_near
    FROM (hwqueue.shard s
      CROSS JOIN LATERAL hwqueue.pending_reasons(p_limit => NULL::integer, p_shard => s.shard_id) r(shard_id, class_id, queue, tenant, service_id, task_name, words, resources, pending, oldest_at, code, permanent, message, nodes_matching, nodes_free, nodes_near));
+
+CREATE TABLE hwqueue.placement_check (
+    shard_id integer NOT NULL,
+    lease_id uuid NOT NULL,
+    claim_no integer NOT NULL,
+    broken jsonb DEFAULT '[]'::jsonb NOT NULL
+)
+WITH (autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0.05');
+
+COMMENT ON TABLE hwqueue.placement_check IS 'a claim with requirements that must hold as long as it runs: reap checks them';
+
+COMMENT ON COLUMN hwqueue.placement_check.claim_no IS 'the lower 40 bits of its claim token';
+
+COMMENT ON COLUMN hwqueue.placement_check.broken IS 'those that do not hold: [{"at": place in placement_class.required, from 0, "code", "since"}]';
 
 ALTER TABLE hwqueue.placement_class ALTER COLUMN class_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME hwqueue.placement_class_class_id_seq
@@ -6540,6 +6905,12 @@ ALTER TABLE ONLY hwqueue.class_range
 ALTER TABLE ONLY hwqueue.death
     ADD CONSTRAINT death_pkey PRIMARY KEY (shard_id, lease_id);
 
+ALTER TABLE ONLY hwqueue.everywhere_node
+    ADD CONSTRAINT everywhere_node_pkey PRIMARY KEY (shard_id, everywhere_id, node_id);
+
+ALTER TABLE ONLY hwqueue.everywhere
+    ADD CONSTRAINT everywhere_pkey PRIMARY KEY (shard_id, everywhere_id);
+
 ALTER TABLE ONLY hwqueue.gang_change
     ADD CONSTRAINT gang_change_pkey PRIMARY KEY (shard_id, change_id);
 
@@ -6596,6 +6967,9 @@ ALTER TABLE ONLY hwqueue.node_state
 
 ALTER TABLE ONLY hwqueue.outcome
     ADD CONSTRAINT outcome_pkey PRIMARY KEY (lease_id, shard_id);
+
+ALTER TABLE ONLY hwqueue.placement_check
+    ADD CONSTRAINT placement_check_pkey PRIMARY KEY (shard_id, lease_id, claim_no);
 
 ALTER TABLE ONLY hwqueue.placement_class
     ADD CONSTRAINT placement_class_pkey PRIMARY KEY (shard_id, class_id);
@@ -6972,11 +7346,25 @@ CREATE INDEX event_9_shard_id_node_id_event_id_idx ON hwqueue.event_9 USING btre
 
 CREATE INDEX event_9_shard_id_queue_event_id_idx ON hwqueue.event_9 USING btree (shard_id, queue, event_id) WHERE (queue IS NOT NULL);
 
+CREATE INDEX everywhere_class ON hwqueue.everywhere USING btree (shard_id, class_id);
+
+CREATE INDEX everywhere_finished ON hwqueue.everywhere USING btree (shard_id, finished_at) WHERE (finished_at IS NOT NULL);
+
+CREATE INDEX everywhere_node_due ON hwqueue.everywhere_node USING btree (shard_id, due_at) WHERE (due_at IS NOT NULL);
+
+CREATE UNIQUE INDEX everywhere_node_lease ON hwqueue.everywhere_node USING btree (shard_id, lease_id);
+
+CREATE INDEX everywhere_open ON hwqueue.everywhere USING btree (shard_id, swept_at) WHERE (finished_at IS NULL);
+
 CREATE INDEX gang_change_gang ON hwqueue.gang_change USING btree (gang_id);
+
+CREATE INDEX gang_created ON hwqueue.gang USING btree (shard_id, created_at, gang_id);
 
 CREATE INDEX gang_earmarked ON hwqueue.gang USING btree (shard_id, rank, "position") WHERE (state = 'earmarked'::text);
 
 CREATE INDEX gang_finished ON hwqueue.gang USING btree (shard_id, finished_at) WHERE (finished_at IS NOT NULL);
+
+CREATE INDEX gang_open ON hwqueue.gang USING btree (shard_id, state, created_at) WHERE (finished_at IS NULL);
 
 CREATE INDEX gang_waiting ON hwqueue.gang USING btree (shard_id, rank, "position") WHERE (state = 'waiting'::text);
 
@@ -7509,6 +7897,8 @@ REVOKE ALL ON FUNCTION hwqueue.broken_earmarks(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_entries(p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.broken_everywhere(p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.broken_gangs(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_joins(p_shard integer) FROM PUBLIC;
@@ -7518,6 +7908,8 @@ REVOKE ALL ON FUNCTION hwqueue.broken_loads(p_shard integer) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.broken_maps(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_nested(p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.broken_requirements(p_class hwqueue.placement_class, p_claim hwqueue.claim, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_runs(p_shard integer) FROM PUBLIC;
 
@@ -7556,6 +7948,10 @@ GRANT ALL ON FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text, p_shard 
 REVOKE ALL ON FUNCTION hwqueue.cancel_leases(p_filter jsonb, p_reason text, p_limit integer, p_cursor jsonb, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.cancel_leases(p_filter jsonb, p_reason text, p_limit integer, p_cursor jsonb, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.cancel_leases(p_filter jsonb, p_reason text, p_limit integer, p_cursor jsonb, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.cancel_on_node(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.cancel_reserved_entry(p_lease uuid, p_queue_id integer, p_error jsonb, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.cancel_run(p_run hwqueue.run, p_reason text, p_shard integer) FROM PUBLIC;
 
@@ -7627,6 +8023,8 @@ REVOKE ALL ON FUNCTION hwqueue.check_node_labels(p_labels jsonb) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.check_numbers(p_value jsonb, p_field text, p_code text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_object(p_value jsonb, p_allowed text[], p_field text, p_code text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.check_one_tenant(p_tenants text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_own_class(p_class hwqueue.placement_class, p_field text, p_index integer, p_shard integer) FROM PUBLIC;
 
@@ -7718,11 +8116,15 @@ GRANT ALL ON FUNCTION hwqueue.claim_hint(p_queues text[], p_node uuid, p_shard i
 
 REVOKE ALL ON FUNCTION hwqueue.claim_holders(p_leases uuid[], p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.claim_no(p_token bigint) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch bigint, p_qty integer, p_tasks text[], p_claim_timeout interval, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch bigint, p_qty integer, p_tasks text[], p_claim_timeout interval, p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch bigint, p_qty integer, p_tasks text[], p_claim_timeout interval, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.claimed_story(p_claim hwqueue.claim, p_lease hwqueue.lease, p_now timestamp with time zone, p_shard integer, OUT headline text, OUT code text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.claims_in_the_way(p_node_ids uuid[], p_now timestamp with time zone, p_shard integer, OUT claims jsonb, OUT others integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.claims_scan_start(p_shard integer) FROM PUBLIC;
 
@@ -7746,11 +8148,13 @@ REVOKE ALL ON FUNCTION hwqueue.class_match(p_fit hwqueue.class_nodes, p_snapshot
 
 REVOKE ALL ON FUNCTION hwqueue.class_near(p_class bigint, p_near jsonb, p_places jsonb, p_now timestamp with time zone, p_shard integer, OUT class_id bigint, OUT bad jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.class_nodes(p_class hwqueue.placement_class, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.class_options(p_options jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_reasons(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_recount jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.class_rooms(p_class hwqueue.placement_class, p_most integer, p_is_idle boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.class_rooms(p_class hwqueue.placement_class, p_most integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_scan_start(p_class_id bigint, p_tiers smallint[], p_ranks bigint[], p_positions bigint[], p_tier smallint, p_rank bigint, p_position bigint, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint) FROM PUBLIC;
 
@@ -7820,7 +8224,7 @@ REVOKE ALL ON FUNCTION hwqueue.count_attempt(p_webhook hwqueue.webhook, p_state 
 
 REVOKE ALL ON FUNCTION hwqueue.count_by_node(p_class hwqueue.placement_class, p_term integer, p_recounts jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.count_fact(p_term_id bigint, p_value text, p_self boolean, p_use text, p_recount jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.count_fact(p_term_id bigint, p_value text, p_self boolean, p_use text, p_recount jsonb, p_own integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.count_items(p_run uuid, p_step integer, p_kind text, p_own text, p_shard integer) FROM PUBLIC;
 
@@ -7842,6 +8246,8 @@ REVOKE ALL ON FUNCTION hwqueue.count_work(p_run uuid, p_opened integer, p_closed
 
 REVOKE ALL ON FUNCTION hwqueue.count_wrong_marks(p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.counted_by(p_deltas jsonb, p_term_id bigint) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.counted_terms(p_touched hwqueue.touched_term[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.counts_of(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer) FROM PUBLIC;
@@ -7860,9 +8266,11 @@ REVOKE ALL ON FUNCTION hwqueue.current_actor() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.current_generation(p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.date_broken(p_broken jsonb, p_before jsonb, p_now timestamp with time zone) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.date_taints(p_taints jsonb, p_before jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.decide_class(p_class_id bigint, p_lease uuid, p_eligible_at timestamp with time zone, p_tier smallint, p_rank bigint, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT reason text, OUT term_deltas jsonb, OUT tier smallint, OUT rank bigint, OUT since timestamp with time zone, OUT only_lease uuid, OUT is_named boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.decide_class(p_class_id bigint, p_lease uuid, p_eligible_at timestamp with time zone, p_tier smallint, p_rank bigint, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT reason text, OUT term_deltas jsonb, OUT tier smallint, OUT rank bigint, OUT since timestamp with time zone, OUT only_lease uuid, OUT is_named boolean, OUT is_lasting boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.default_options() FROM PUBLIC;
 
@@ -7898,6 +8306,8 @@ GRANT ALL ON FUNCTION hwqueue.deregister_own_node(p_node uuid, p_epoch bigint, p
 
 REVOKE ALL ON FUNCTION hwqueue.did_you_mean(p_name text, p_names text[]) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.differing_nodes(p_everywhere hwqueue.everywhere, p_nodes uuid[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.domain_value(p_domain text, p_node uuid, p_rack bigint, p_labels jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.domain_words(p_domain text) FROM PUBLIC;
@@ -7905,6 +8315,8 @@ REVOKE ALL ON FUNCTION hwqueue.domain_words(p_domain text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.domains_needed(p_class hwqueue.placement_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.draft_class(p_content hwqueue.class_content, p_away_from uuid[], p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.draft_members(p_queue hwqueue.queue, p_elements jsonb, p_shard integer, OUT classes hwqueue.placement_class[], OUT members integer[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.drain_node(p_node uuid, p_deadline interval, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.drain_node(p_node uuid, p_deadline interval, p_shard integer) TO hwqueue_operator;
@@ -7943,6 +8355,10 @@ REVOKE ALL ON FUNCTION hwqueue.edit_distance(p_name text, p_other text, p_most i
 REVOKE ALL ON FUNCTION hwqueue.edit_operator_taints(p_node uuid, p_taint jsonb, p_key text, p_effect text, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.eligible_classes(p_profile_id bigint, p_node uuid, p_queue_id integer, p_only bigint[], p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.emptied_gang_rooms(p_classes hwqueue.placement_class[], p_members integer[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.emptied_rooms(p_class hwqueue.placement_class, p_most integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.end_claim(p_claim hwqueue.claim, p_outcome text, p_error jsonb, p_next timestamp with time zone, p_now timestamp with time zone, p_shard integer, p_near boolean) FROM PUBLIC;
 
@@ -7988,7 +8404,27 @@ REVOKE ALL ON FUNCTION hwqueue.event_page(p_after bigint, p_below bigint, p_code
 
 REVOKE ALL ON FUNCTION hwqueue.event_slots(p_since timestamp with time zone, p_until timestamp with time zone, p_now timestamp with time zone) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.everywhere_detail(p_everywhere hwqueue.everywhere) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.everywhere_fit(p_everywhere hwqueue.everywhere, p_node uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.everywhere_hold() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.everywhere_leases(p_everywhere uuid, p_limit integer, p_after uuid, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.everywhere_queue(p_everywhere hwqueue.everywhere) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.everywhere_state(p_everywhere hwqueue.everywhere) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.everywhere_title(p_everywhere hwqueue.everywhere) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.everywhere_totals(p_everywhere uuid, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.everywhere_words(p_lease uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.excerpt(p_value jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.expand_on_node(p_node uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.expire_claim(p_claim hwqueue.claim, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -8000,9 +8436,16 @@ REVOKE ALL ON FUNCTION hwqueue.explain_class(p_class bigint, p_shard integer) FR
 GRANT ALL ON FUNCTION hwqueue.explain_class(p_class bigint, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.explain_class(p_class bigint, p_shard integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.explain_gang(p_gang uuid, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.explain_gang(p_gang uuid, p_shard integer) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.explain_gang(p_gang uuid, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.explain_gang(p_gang uuid, p_shard integer) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.explain_lease(p_lease uuid, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.explain_lease(p_lease uuid, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.explain_lease(p_lease uuid, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.explain_rooms(p_gang hwqueue.gang, p_classes hwqueue.placement_class[], p_members integer[], p_now timestamp with time zone, p_shard integer, OUT headline text, OUT code text, OUT permanent boolean, OUT kinds jsonb, OUT places jsonb, OUT place_count bigint, OUT ways jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.explain_waiting(p_class hwqueue.placement_class, p_lease uuid, p_eligible_at timestamp with time zone, p_deadline timestamp with time zone, p_now timestamp with time zone, p_shard integer, OUT headline text, OUT code text, OUT permanent boolean, OUT waits_until timestamp with time zone, OUT funnel jsonb, OUT sole_blockers jsonb, OUT nearest jsonb, OUT help jsonb, OUT pending bigint, OUT nodes_registered bigint, OUT nodes_live bigint, OUT nodes_matching bigint, OUT nodes_free bigint) FROM PUBLIC;
 
@@ -8058,6 +8501,8 @@ REVOKE ALL ON FUNCTION hwqueue.find_adhoc(p_spec jsonb, p_now timestamp with tim
 
 REVOKE ALL ON FUNCTION hwqueue.find_class(p_content hwqueue.class_content, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.find_everywhere(p_everywhere uuid, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.find_gang(p_gang uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.find_judged_profile(p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -8079,6 +8524,8 @@ REVOKE ALL ON FUNCTION hwqueue.find_workflow(p_name text, p_version integer, p_s
 REVOKE ALL ON FUNCTION hwqueue.finish_run(p_run uuid, p_failed integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.first_between(p_queue_id integer, p_from_tier smallint, p_from_rank bigint, p_to_tier integer, p_to_rank bigint, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.first_broken(p_class hwqueue.placement_class, p_broken jsonb, p_shard integer, OUT stop_at timestamp with time zone, OUT detail text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.first_class_head(p_classes bigint[], p_scores double precision[], p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_starts, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT head_position bigint, OUT class_id bigint, OUT score double precision) FROM PUBLIC;
 
@@ -8134,15 +8581,38 @@ REVOKE ALL ON FUNCTION hwqueue.gang_domains(p_together jsonb, p_field text) FROM
 
 REVOKE ALL ON FUNCTION hwqueue.gang_elements(p_members jsonb, p_options jsonb, p_gang_id uuid) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.gang_headline(p_gang hwqueue.gang, p_queue hwqueue.queue, p_now timestamp with time zone, INOUT headline text, INOUT code text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.gang_kinds(p_classes hwqueue.placement_class[], p_members integer[], p_rooms hwqueue.gang_room[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.gang_metrics(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.gang_places(p_class_ids bigint[], p_together text[], p_same text[], p_place text, p_is_idle boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.gang_rooms(p_classes hwqueue.placement_class[], p_members integer[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.gang_roster(p_gang uuid, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.gang_states() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.gang_states_without_room() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.gang_status(p_lease uuid, p_token bigint, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.gang_status(p_lease uuid, p_token bigint, p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.gang_status(p_lease uuid, p_token bigint, p_shard integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.gang_story(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.gang_wait_words(p_gang hwqueue.gang) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.gang_ways(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[], p_kinds integer, p_size integer, p_places jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.gang_words(p_gang uuid, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.get_everywhere(p_everywhere uuid, p_limit integer, p_after uuid, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.get_everywhere(p_everywhere uuid, p_limit integer, p_after uuid, p_shard integer) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.get_everywhere(p_everywhere uuid, p_limit integer, p_after uuid, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.get_everywhere(p_everywhere uuid, p_limit integer, p_after uuid, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.get_gang(p_gang uuid, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.get_gang(p_gang uuid, p_shard integer) TO hwqueue_producer;
@@ -8278,6 +8748,8 @@ REVOKE ALL ON FUNCTION hwqueue.is_binding(p_value jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_cache_valid(p_fit hwqueue.class_nodes, p_open bit varying) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.is_forgotten(p_lease uuid, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.is_head_blocked(p_queue_id integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_head_dense(p_from hwqueue.scan_starts, p_window integer, p_shard integer) FROM PUBLIC;
@@ -8291,6 +8763,8 @@ REVOKE ALL ON FUNCTION hwqueue.is_kept_by_operators(p_node hwqueue.node) FROM PU
 REVOKE ALL ON FUNCTION hwqueue.is_known_node(p_node uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_label_text(p_value jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.is_lasting(p_class hwqueue.placement_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_live(p_node hwqueue.node, p_state hwqueue.node_state, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -8418,6 +8892,8 @@ REVOKE ALL ON FUNCTION hwqueue.last_drawn_position() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.last_fetched_at(p_gang uuid, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.lasting_facts(p_class hwqueue.placement_class, p_claim hwqueue.claim, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.lead_prune(p_unless_within interval, p_now timestamp with time zone, p_shard integer, OUT goes boolean, OUT prune_cursor hwqueue.prune_cursor) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lead_reap(p_unless_within interval, p_now timestamp with time zone, p_shard integer, OUT goes boolean, OUT holds boolean, OUT reap_cursor hwqueue.reap_cursor) FROM PUBLIC;
@@ -8474,10 +8950,15 @@ REVOKE ALL ON FUNCTION hwqueue.list_events(p_after bigint, p_filter jsonb, p_lim
 GRANT ALL ON FUNCTION hwqueue.list_events(p_after bigint, p_filter jsonb, p_limit integer, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.list_events(p_after bigint, p_filter jsonb, p_limit integer, p_shard integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.list_gangs(p_state text, p_limit integer, p_before timestamp with time zone, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.list_gangs(p_state text, p_limit integer, p_before timestamp with time zone, p_shard integer) TO hwqueue_producer;
-GRANT ALL ON FUNCTION hwqueue.list_gangs(p_state text, p_limit integer, p_before timestamp with time zone, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.list_gangs(p_state text, p_limit integer, p_before timestamp with time zone, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.list_everywhere(p_state text, p_limit integer, p_before timestamp with time zone, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.list_everywhere(p_state text, p_limit integer, p_before timestamp with time zone, p_shard integer) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.list_everywhere(p_state text, p_limit integer, p_before timestamp with time zone, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.list_everywhere(p_state text, p_limit integer, p_before timestamp with time zone, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.list_gangs(p_state text, p_limit integer, p_before timestamp with time zone, p_before_gang uuid, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.list_gangs(p_state text, p_limit integer, p_before timestamp with time zone, p_before_gang uuid, p_shard integer) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.list_gangs(p_state text, p_limit integer, p_before timestamp with time zone, p_before_gang uuid, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.list_gangs(p_state text, p_limit integer, p_before timestamp with time zone, p_before_gang uuid, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.list_lease_ids(p_filter hwqueue.lease_filter, p_limit integer, p_from uuid, p_before uuid, p_shard integer) FROM PUBLIC;
 
@@ -8573,9 +9054,23 @@ REVOKE ALL ON FUNCTION hwqueue.lock_window(p_request hwqueue.claim_request, p_el
 
 REVOKE ALL ON FUNCTION hwqueue.login_hint(p_login text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.look_at_changed(p_limit integer, p_until timestamp with time zone, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.look_at_claim(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_fit text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.look_at_due(p_limit integer, p_until timestamp with time zone, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.look_at_earmark(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.look_at_ended(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_state text, p_fit text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.look_at_gang(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.look_at_node(p_everywhere hwqueue.everywhere, p_node uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.look_at_waiting(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_fit text, p_retry_at timestamp with time zone, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.look_if_free(p_everywhere_id uuid, p_node uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.low_water_at(p_marks hwqueue.low_water, p_tier smallint, p_rank bigint) FROM PUBLIC;
 
@@ -8588,6 +9083,8 @@ REVOKE ALL ON FUNCTION hwqueue.map_room(p_map hwqueue.map, p_defined hwqueue.wor
 REVOKE ALL ON FUNCTION hwqueue.map_verdict(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.maps_to_stop(p_run uuid, p_most integer, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.mark_stopped(p_everywhere hwqueue.everywhere, p_stops_running boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.match_fleet(p_placement jsonb, p_options jsonb, p_limit integer, p_skip integer, p_shard integer) FROM PUBLIC;
 
@@ -8609,6 +9106,10 @@ GRANT ALL ON FUNCTION hwqueue.match_page(p_placement jsonb, p_options jsonb, p_l
 REVOKE ALL ON FUNCTION hwqueue.match_question(p_placement jsonb, p_options jsonb, p_shard integer, OUT for_queue hwqueue.queue, OUT for_class hwqueue.placement_class, OUT reach double precision, OUT node_names text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.may_be_long(p_value jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.may_earmark(p_class_id bigint, p_node uuid, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.may_not_go_on(p_everywhere hwqueue.everywhere) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.may_start(p_requests hwqueue.spawn_request[], p_now timestamp with time zone) FROM PUBLIC;
 
@@ -8742,6 +9243,8 @@ REVOKE ALL ON FUNCTION hwqueue.normalise_isolation(p_isolation jsonb, p_field te
 
 REVOKE ALL ON FUNCTION hwqueue.normalise_label_expr(p_expr jsonb, p_field text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.normalise_lasting_expr(p_expr jsonb, p_field text, p_depth integer, p_preferred boolean) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.normalise_lease_expr(p_expr jsonb, p_kind text, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.normalise_placement(p_placement jsonb, p_field text) FROM PUBLIC;
@@ -8792,6 +9295,8 @@ REVOKE ALL ON FUNCTION hwqueue.note_gang(p_gang hwqueue.gang, p_state text, p_sh
 
 REVOKE ALL ON FUNCTION hwqueue.note_generation(p_from bigint, p_to bigint, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.note_lasting(p_lease uuid, p_claim_no integer, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.note_leases(p_code text, p_leases uuid[], p_message text, p_shard integer, p_detail jsonb, p_node uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_policy(p_code text, p_of text, p_from jsonb, p_to jsonb, p_queue text, p_shard integer) FROM PUBLIC;
@@ -8805,6 +9310,8 @@ REVOKE ALL ON FUNCTION hwqueue.note_served(p_node uuid, p_spec jsonb, p_shard in
 REVOKE ALL ON FUNCTION hwqueue.note_server(p_timeline integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_start(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.note_taken(p_entry hwqueue.ready, p_is_named boolean, p_is_lasting boolean, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.nothing_is_stopping(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -8919,7 +9426,11 @@ REVOKE ALL ON FUNCTION hwqueue.place_counts(p_spread jsonb, p_spec jsonb, p_dige
 
 REVOKE ALL ON FUNCTION hwqueue.place_in_line(p_lease hwqueue.lease, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.place_sums(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[], p_size integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.place_words(p_domain text, p_place text, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.placed_rooms(p_rooms hwqueue.gang_room[], p_together text[], p_same text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.placement_class_stats(p_queue text, p_after bigint, p_limit integer, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.placement_class_stats(p_queue text, p_after bigint, p_limit integer, p_shard integer) TO hwqueue_operator;
@@ -8930,6 +9441,8 @@ REVOKE ALL ON FUNCTION hwqueue.placement_cost(p_placement jsonb) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.placement_limits(OUT patterns integer, OUT pattern_chars integer, OUT repeated_chars integer, OUT exprs integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.places_are_there(p_places jsonb, p_what text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.places_with_room(p_rooms hwqueue.gang_room[], p_kinds integer, p_is_idle boolean, p_together text[], p_same text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.planned_nested(p_workflow hwqueue.workflow, p_run hwqueue.run, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -8976,6 +9489,8 @@ REVOKE ALL ON FUNCTION hwqueue.prune_deaths(p_limit integer, p_now timestamp wit
 REVOKE ALL ON FUNCTION hwqueue.prune_deliveries(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_events(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.prune_everywhere(p_limit integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_fleets(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -9040,6 +9555,8 @@ REVOKE ALL ON FUNCTION hwqueue.read_added(p_items jsonb, p_lease hwqueue.lease, 
 REVOKE ALL ON FUNCTION hwqueue.read_after(p_after jsonb, p_name text, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_count(p_term_id bigint, p_place text, p_shard integer, OUT leases bigint, OUT holders bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.read_everywhere(p_target hwqueue.spawn_target, p_task text, p_params jsonb, p_options jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_gang(p_options jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -9128,9 +9645,13 @@ REVOKE ALL ON FUNCTION hwqueue.reap_deadlines(p_limit integer, p_now timestamp w
 
 REVOKE ALL ON FUNCTION hwqueue.reap_dropped(p_limit integer, p_again boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.reap_everywhere(p_limit integer, p_budget interval, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.reap_fleets(p_after bigint, p_limit integer, p_again boolean, p_now timestamp with time zone, p_shard integer, OUT fleets integer, OUT next_after bigint, OUT look hwqueue.fleet_snapshot) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reap_gangs(p_limit integer, p_budget interval, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.reap_lasting(p_after uuid, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reap_positions(p_sweeps boolean, p_shard integer) FROM PUBLIC;
 
@@ -9145,6 +9666,8 @@ REVOKE ALL ON FUNCTION hwqueue.reason_message(p_code text, p_predicate jsonb, p_
 REVOKE ALL ON FUNCTION hwqueue.rebind_classes(p_class_ids bigint[], p_waits boolean, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.recent_due_scan(p_queues text[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.recheck_claims(p_node uuid, p_leases uuid[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.recount(p_run hwqueue.run, p_shard integer) FROM PUBLIC;
 
@@ -9270,6 +9793,8 @@ REVOKE ALL ON FUNCTION hwqueue.require_domain(p_domain jsonb, p_field text) FROM
 
 REVOKE ALL ON FUNCTION hwqueue.require_read_committed() FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.requirement_text(p_expr jsonb, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.reserve_keys(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reserve_member(p_gang hwqueue.gang, p_entry hwqueue.scheduled, p_node uuid, p_is_earmark boolean, p_waits boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -9279,6 +9804,8 @@ REVOKE ALL ON FUNCTION hwqueue.reserve_members(p_gang hwqueue.gang, p_entries hw
 REVOKE ALL ON FUNCTION hwqueue.reset_run(p_run hwqueue.run, p_steps integer[], p_mode text, p_input jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.resource_words(p_resources jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.restart_delay(p_everywhere hwqueue.everywhere, p_failures integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.restart_scans(p_cursor hwqueue.reap_cursor, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -9362,6 +9889,8 @@ REVOKE ALL ON FUNCTION hwqueue.running_leases(p_limit integer, p_shard integer) 
 GRANT ALL ON FUNCTION hwqueue.running_leases(p_limit integer, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.running_leases(p_limit integer, p_shard integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.runs_on_cordoned(p_lease uuid, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.save_checkpoint(p_lease uuid, p_token bigint, p_name text, p_state jsonb, p_extend interval, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.save_checkpoint(p_lease uuid, p_token bigint, p_name text, p_state jsonb, p_extend interval, p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.save_checkpoint(p_lease uuid, p_token bigint, p_name text, p_state jsonb, p_extend interval, p_shard integer) TO hwqueue_admin;
@@ -9427,7 +9956,7 @@ REVOKE ALL ON FUNCTION hwqueue.set_service_policy(p_service uuid, p_policy jsonb
 GRANT ALL ON FUNCTION hwqueue.set_service_policy(p_service uuid, p_policy jsonb, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.set_service_policy(p_service uuid, p_policy jsonb, p_shard integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.set_taint_stops(p_node hwqueue.node, p_leases uuid[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.set_stops(p_node hwqueue.node, p_leases uuid[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.set_task(p_task text, p_defaults jsonb, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.set_task(p_task text, p_defaults jsonb, p_shard integer) TO hwqueue_operator;
@@ -9496,6 +10025,13 @@ REVOKE ALL ON FUNCTION hwqueue.spawn_again(p_requests hwqueue.spawn_request[], p
 
 REVOKE ALL ON FUNCTION hwqueue.spawn_class(p_queue_id integer, p_task text, p_options jsonb, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.spawn_content(p_queue_id integer, p_task text, p_options jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.spawn_everywhere(p_queue text, p_task text, p_params jsonb, p_options jsonb, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.spawn_everywhere(p_queue text, p_task text, p_params jsonb, p_options jsonb, p_shard integer) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.spawn_everywhere(p_queue text, p_task text, p_params jsonb, p_options jsonb, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.spawn_everywhere(p_queue text, p_task text, p_params jsonb, p_options jsonb, p_shard integer) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.spawn_gang(p_queue text, p_members jsonb, p_options jsonb, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.spawn_gang(p_queue text, p_members jsonb, p_options jsonb, p_shard integer) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.spawn_gang(p_queue text, p_members jsonb, p_options jsonb, p_shard integer) TO hwqueue_operator;
@@ -9547,6 +10083,8 @@ REVOKE ALL ON FUNCTION hwqueue.stamp_changes(p_limit integer, p_from timestamp w
 
 REVOKE ALL ON FUNCTION hwqueue.stamp_retired(p_limit integer, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.start_on_node(p_everywhere hwqueue.everywhere, p_node uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.start_time(p_run hwqueue.run, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.step_class(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_shard integer, OUT queue_id integer, OUT class_id bigint) FROM PUBLIC;
@@ -9588,6 +10126,11 @@ REVOKE ALL ON FUNCTION hwqueue.still_attested(p_domains text[], p_until timestam
 REVOKE ALL ON FUNCTION hwqueue.still_same_entries(INOUT ctids tid[], OUT some_moved boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.stop_claims(p_leases uuid[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.stop_everywhere(p_everywhere uuid, p_running text, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.stop_everywhere(p_everywhere uuid, p_running text, p_shard integer) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.stop_everywhere(p_everywhere uuid, p_running text, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.stop_everywhere(p_everywhere uuid, p_running text, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.stop_items(p_run uuid, p_step integer, p_limit integer, p_shard integer) FROM PUBLIC;
 
@@ -9648,6 +10191,8 @@ REVOKE ALL ON FUNCTION hwqueue.suspension_of(p_lease hwqueue.lease, p_shard inte
 REVOKE ALL ON FUNCTION hwqueue.sweep_arrivals(p_limit integer, p_from timestamp with time zone, p_shard integer, OUT folded integer, OUT released integer, OUT more boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.sweep_items(p_run uuid, p_step integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.sweep_nodes(p_everywhere hwqueue.everywhere, p_until timestamp with time zone, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.sweep_one(p_run uuid, p_step integer, p_kind text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -9723,7 +10268,7 @@ REVOKE ALL ON FUNCTION hwqueue.term_anchors(p_spec jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.term_domain(p_spec jsonb, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.term_facts(p_class hwqueue.placement_class, p_node hwqueue.node, p_recount jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.term_facts(p_class hwqueue.placement_class, p_node hwqueue.node, p_recount jsonb, p_now timestamp with time zone, p_shard integer, p_own jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.term_failures(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -9753,6 +10298,10 @@ GRANT ALL ON FUNCTION hwqueue.throughput(p_queue text, p_minutes integer, p_shar
 
 REVOKE ALL ON FUNCTION hwqueue.time_of_nth_end(p_n integer, p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.together_words(p_together text[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.told_places(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[], p_size integer, p_now timestamp with time zone, p_shard integer, OUT places jsonb, OUT place_count bigint, OUT most_emptied integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.tolerated(p_tolerate jsonb, p_items integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.tolerates(p_toleration jsonb, p_taint jsonb) FROM PUBLIC;
@@ -9767,11 +10316,15 @@ REVOKE ALL ON FUNCTION hwqueue.traced_parents(p_run hwqueue.run, p_step integer)
 
 REVOKE ALL ON FUNCTION hwqueue.try_gang(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.try_on_node(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.try_place(p_gang hwqueue.gang, p_entries hwqueue.scheduled[], p_node_ids uuid[], p_is_earmark boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.try_score_groups(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_node hwqueue.node, p_from hwqueue.scan_starts, p_before hwqueue.later_class, p_limit integer, p_window integer, p_probe integer, OUT ctids tid[], OUT score double precision, OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.try_those_behind(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.unchecked_claims(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer) TO hwqueue_operator;
@@ -9848,6 +10401,8 @@ REVOKE ALL ON FUNCTION hwqueue.wait_between(p_patience interval, p_here double p
 
 REVOKE ALL ON FUNCTION hwqueue.waiting_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT classes bigint[], OUT until timestamp with time zone, OUT next_xid xid8, OUT unseen xid8[]) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.waiting_members(p_gang hwqueue.gang, p_shard integer, OUT classes hwqueue.placement_class[], OUT members integer[]) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.waits_for(p_class hwqueue.placement_class, p_node hwqueue.node, p_eligible_at timestamp with time zone, p_looks boolean, p_now timestamp with time zone, p_shard integer, OUT wait interval, OUT is_known boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.waits_for_start(p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
@@ -9888,6 +10443,11 @@ REVOKE ALL ON FUNCTION hwqueue.what_if(p_nodes jsonb, p_shard integer) FROM PUBL
 GRANT ALL ON FUNCTION hwqueue.what_if(p_nodes jsonb, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.what_if(p_nodes jsonb, p_shard integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.what_if_gang(p_queue text, p_members jsonb, p_options jsonb, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.what_if_gang(p_queue text, p_members jsonb, p_options jsonb, p_shard integer) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.what_if_gang(p_queue text, p_members jsonb, p_options jsonb, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.what_if_gang(p_queue text, p_members jsonb, p_options jsonb, p_shard integer) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.why_not_settled(p_lease uuid, p_token bigint, p_current bigint, p_shard integer, OUT verdict text, OUT state text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.window_score_group(p_classes bigint[], p_scores double precision[], p_from hwqueue.scan_starts, p_window integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT positions bigint[], OUT classes bigint[], OUT takes integer) FROM PUBLIC;
@@ -9917,6 +10477,8 @@ REVOKE ALL ON FUNCTION hwqueue.would_start_group(p_class hwqueue.placement_class
 REVOKE ALL ON FUNCTION hwqueue.write_checkpoint(p_row hwqueue.checkpoint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.write_count(p_term_id bigint, p_place text, p_leases integer, p_holders integer, p_is_less boolean, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.write_everywhere(p_row hwqueue.everywhere, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.write_first_low_water(p_queue_id integer, p_class_id bigint, p_version bigint, p_shard integer) FROM PUBLIC;
 
