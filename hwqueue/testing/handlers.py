@@ -15,6 +15,7 @@ from hwqueue import steps
 from hwqueue.app import Task
 from hwqueue.client import AsyncClient, Client
 from hwqueue.context import AsyncLeaseContext, LeaseContext
+from hwqueue.gang import GangContext
 from hwqueue.types import Checkpoint, Claim, Json, StepResult
 from hwqueue.worker import outcome
 from hwqueue.worker.outcome import Outcome
@@ -26,11 +27,17 @@ Ended = tuple[Outcome, BaseException | None]
 
 
 def run_handler(
-    task: Task[..., Any], claim: Claim, client: Client, *, skips_waits: bool = False
+    task: Task[..., Any],
+    claim: Claim,
+    client: Client,
+    *,
+    gang: GangContext | None = None,
+    skips_waits: bool = False,
 ) -> Ended:
     """Run it in this thread; an async one in an event loop of its own.
 
     Args:
+        gang: What it is told of its gang.
         skips_waits: Whether waits that are limited in time are over, whatever the clock says.
     """
     raised: list[BaseException] = []
@@ -55,6 +62,7 @@ def run_handler(
     if task.is_async:
         acontext = AsyncLeaseContext(
             claim=claim,
+            gang=gang,
             extend_claim=_awaited(extend),
             read_results=_awaited(read_results),
             read_input=_awaited(read_input),
@@ -64,6 +72,7 @@ def run_handler(
         return _concluded(_in_a_loop(acall(task, acontext, raised.append)), raised)
     context = LeaseContext(
         claim=claim,
+        gang=gang,
         extend_claim=extend,
         read_results=read_results,
         read_input=read_input,
@@ -74,7 +83,12 @@ def run_handler(
 
 
 async def arun_handler(
-    task: Task[..., Any], claim: Claim, client: AsyncClient, *, skips_waits: bool = False
+    task: Task[..., Any],
+    claim: Claim,
+    client: AsyncClient,
+    *,
+    gang: GangContext | None = None,
+    skips_waits: bool = False,
 ) -> Ended:
     """Run it in this event loop; a sync one in a thread, as the worker does."""
     raised: list[BaseException] = []
@@ -106,6 +120,7 @@ async def arun_handler(
     if task.is_async:
         acontext = AsyncLeaseContext(
             claim=claim,
+            gang=gang,
             extend_claim=extend,
             read_results=read_results,
             read_input=read_input,
@@ -115,6 +130,7 @@ async def arun_handler(
         return _concluded(await acall(task, acontext, raised.append), raised)
     context = LeaseContext(
         claim=claim,
+        gang=gang,
         extend_claim=waited(extend),
         read_results=waited(read_results),
         read_input=waited(read_input),

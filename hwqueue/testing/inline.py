@@ -9,16 +9,19 @@ from typing import Any
 
 from hwqueue.app import App
 from hwqueue.client import AsyncClient, Client
+from hwqueue.testing._async.drain import run_gang as arun_gang
 from hwqueue.testing._async.drain import run_lease as arun_lease
-from hwqueue.testing._sync.drain import run_lease
-from hwqueue.types import SpawnResult
+from hwqueue.testing._sync.drain import run_gang, run_lease
+from hwqueue.types import SpawnedMember, SpawnResult
 
-_SPAWNS = ("spawn_lease", "spawn_leases")
+_SPAWNS = ("spawn_lease", "spawn_leases", "spawn_gang")
 
 
 @contextmanager
 def inline(app: App, *, raises: bool = True) -> Iterator[None]:
     """Run every lease of the app's tasks as soon as it is spawned, within the spawn.
+
+    A gang runs as a whole, its members one after the other.
 
     It is a real lease: it is spawned, claimed by a made-up node that may run it, and settled, so
     what a spawn refuses is refused, and `get_lease` finds its result. One attempt is made; delays
@@ -56,6 +59,9 @@ def _around(spawn: Callable[..., Any], app: App, raises: bool) -> Callable[..., 
     @functools.wraps(spawn)
     def spawn_and_run(client: Client, *args: Any, **kwargs: Any) -> Any:
         spawned = spawn(client, *args, **kwargs)
+        if members := _members(spawned):
+            run_gang(client, app, members, raises=raises)
+            return spawned
         for one in _created(spawned):
             run_lease(client, app, one.lease_id, raises=raises)
         return spawned
@@ -67,11 +73,20 @@ def _aaround(spawn: Callable[..., Any], app: App, raises: bool) -> Callable[...,
     @functools.wraps(spawn)
     async def spawn_and_run(client: AsyncClient, *args: Any, **kwargs: Any) -> Any:
         spawned = await spawn(client, *args, **kwargs)
+        if members := _members(spawned):
+            await arun_gang(client, app, members, raises=raises)
+            return spawned
         for one in _created(spawned):
             await arun_lease(client, app, one.lease_id, raises=raises)
         return spawned
 
     return spawn_and_run
+
+
+def _members(spawned: SpawnResult | Sequence[SpawnResult | SpawnedMember]) -> list[SpawnedMember]:
+    """Of a gang that was spawned."""
+    every = [] if isinstance(spawned, SpawnResult) else spawned
+    return [one for one in every if isinstance(one, SpawnedMember)]
 
 
 def _created(spawned: SpawnResult | Sequence[SpawnResult]) -> list[SpawnResult]:

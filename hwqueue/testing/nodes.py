@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -141,6 +142,56 @@ def node_for(placement: Mapping[str, Any], instance: str) -> tuple[UUID, NodeSpe
         gpu_exclusivity=_GPU_EXCLUSIVITY if "gpu" in isolation else (),
     )
     return wanted.node_id or uuid4(), spec
+
+
+def nodes_for_gang(
+    placements: Sequence[Mapping[str, Any]], together: Sequence[str], same: Sequence[str]
+) -> list[tuple[UUID, NodeSpec]]:
+    """A node for each member of a gang, all of them in one place; one for all on one node.
+
+    Args:
+        placements: Of the members.
+        together, same: Of the gang; of several domains the first counts.
+    """
+    domain = next(iter(together), None)
+    if domain == "node":
+        placements = [_all_in_one(placements)]
+    made = [node_for(placement, str(uuid4())) for placement in placements]
+    keys = [
+        *same,
+        *([domain.removeprefix("label:")] if domain not in (None, "node", "rack") else []),
+    ]
+    shared = {
+        key: next((spec.labels[key] for _, spec in made if key in spec.labels), "test")
+        for key in keys
+    }
+    rack = next((spec.rack for _, spec in made if spec.rack is not None), 1)
+    return [
+        (
+            node_id,
+            replace(
+                spec,
+                labels={**spec.labels, **shared},
+                rack=rack if domain == "rack" else spec.rack,
+            ),
+        )
+        for node_id, spec in made
+    ]
+
+
+def _all_in_one(placements: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """A placement that asks for what all of these ask for."""
+    resources: Counter[str] = Counter()
+    for placement in placements:
+        resources.update(placement.get("resources", {}))
+        if "gpu_milli" in placement.get("resources", {}):
+            resources["gpu"] += 1  # a share of a device of its own
+    first = dict(placements[0]) if placements else {}
+    return {
+        **first,
+        "require": [each for placement in placements for each in placement.get("require", ())],
+        "resources": dict(resources),
+    }
 
 
 def _own_cores() -> list[dict[str, Any]]:

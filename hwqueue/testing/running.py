@@ -61,9 +61,10 @@ def drain(
 
     Each is claimed, its handler called as a worker calls it, and settled. What a handler spawns is
     run, too, and so are the steps of a workflow's run as they are released: it has ended then, if
-    all of them are tasks of the app. Handlers run in this process, those of tasks with
-    `process=True` included, and without their timeouts; sync ones run in this thread (with an
-    `AsyncClient`: in another one).
+    all of them are tasks of the app. A gang starts when these nodes have room for all of it; its
+    members run one after the other, and are told of each other. Handlers run in this process, those
+    of tasks with `process=True` included, and without their timeouts; sync ones run in this thread
+    (with an `AsyncClient`: in another one).
 
     Args:
         client: On the test's database; one on a connection of yours works in its transaction.
@@ -79,7 +80,7 @@ def drain(
 
     Returns: What ran, in order.
     Raises: What a handler raised, if `raises`. AssertionError: a handler failed without raising,
-        `limit` was reached, the fleet has no nodes, or no made-up node may run a lease.
+        `limit` was reached, the fleet has no nodes, or no made-up node may run a lease or a gang.
     SQL: register_node, claim_task, settle_and_claim, deregister_node and others.
     """
     options: dict[str, Any] = {

@@ -239,8 +239,8 @@ class GangWay:
 
     Attributes:
         way: `wider` (a rack instead of a node), `anywhere`, `without_same` or `without_both`: with
-            these options there is room now; `smaller`: for so many members; `empty`: for all, once
-            nothing runs on the nodes that are in the way.
+            these options there is room now; `smaller`: for `members` of them; `empty`: for all,
+            once nothing runs on the nodes that are in the way.
         place: Where, as in `Gang`.
         together, same, members: Of the gang that would start.
     """

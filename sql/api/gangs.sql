@@ -116,7 +116,7 @@ $$;
 -- members have room now and would have if its nodes were empty, the nodes that would have to be, and, of the
 -- first 5, what runs there: claims as the holders of explain_lease, others: how many are of other tenants;
 -- ways [{"way", "words", "place", "together", "same", "members"}]: wider, anywhere, without_same,
--- without_both (so it would have room now), smaller (so many members have), empty (all have, once the nodes
+-- without_both (so it would have room now), smaller (n members have), empty (all have, once the nodes
 -- in the way are empty). What fits is estimated as reap does before it tries: kinds of members that share
 -- nodes are counted each as if it were alone, and what members ask about other leases does not count.
 -- Raises: QHG01.

@@ -116,7 +116,7 @@ $$;
 
 -- Returns what would let a gang start that has no room: [{"way", "words", "place", "together", "same",
 -- "members"}]. way: wider, anywhere, without_same, without_both: the gang with these options has room now;
--- smaller: so many members have; empty: all have, once the claims that are in the way have ended.
+-- smaller: n members have; empty: all have, once the claims that are in the way have ended.
 create or replace function hwqueue.gang_ways(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[], p_kinds int,
   p_size int, p_places jsonb) returns jsonb
 language plpgsql stable
@@ -358,7 +358,8 @@ end
 $$;
 
 -- Says of a gang that waits for no room where it is, or how it has ended.
-create or replace function hwqueue.gang_story(p_gang hwqueue.gang, p_now timestamptz, p_shard int) returns text
+create or replace function hwqueue.gang_story(p_gang hwqueue.gang, p_now timestamptz, p_shard int)
+returns text
 language sql stable
 as $$
   select case

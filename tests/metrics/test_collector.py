@@ -152,9 +152,7 @@ def test_what_the_figures_say(busy: Api, collector: HwqueueCollector) -> None:
         (0.0, "hwqueue_workflow_arrivals", {}),
         (0.0, "hwqueue_workflow_oldest_arrival_seconds", {}),
         (1.0, "hwqueue_gangs", {"state": "waiting"}),
-        (0.0, "hwqueue_gangs", {"state": "running"}),
         (4.0, "hwqueue_gang_oldest_waiting_seconds", {}),
-        (0.0, "hwqueue_gang_reserved_members", {}),
         (1.0, "hwqueue_up", {}),
         (0.0, "hwqueue_scrape_errors_total", {}),
     ]

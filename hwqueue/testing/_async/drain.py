@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import timedelta
+from datetime import MAXYEAR, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -13,14 +13,18 @@ import psycopg
 from hwqueue.app import App
 from hwqueue.client import AsyncClient
 from hwqueue.client._pauses import Pauses, apause
+from hwqueue.errors import GangNotFound
+from hwqueue.gang import GangContext
 from hwqueue.testing.handlers import arun_handler
-from hwqueue.testing.nodes import MadeUpNode, node_for
+from hwqueue.testing.nodes import MadeUpNode, node_for, nodes_for_gang
 from hwqueue.testing.runs import Drained, Run, raise_for
-from hwqueue.types import Claim, LeaseState, LeaseSummary, NodeSpec
+from hwqueue.types import Claim, Gang, LeaseState, LeaseSummary, NodeSpec, SpawnedMember
 
 _MOST_LISTED = 1000
 _PUBLISHED_WITHIN = timedelta(seconds=5)  # the affinity terms of a new placement
 _OPEN = (LeaseState.PENDING, LeaseState.SCHEDULED)
+_OF_A_GANG = frozenset({"gang_id", "gang_rank", "gang_size"})  # headers of a member
+_NO_ROOM = ("insufficient_capacity", "no_place")
 
 
 async def drain(
@@ -80,6 +84,27 @@ async def run_one(
     return run
 
 
+async def run_gang(
+    client: AsyncClient, app: App, members: Sequence[SpawnedMember], *, raises: bool
+) -> list[Run]:
+    """Run the members of a gang that was spawned, if any is of one of the app's tasks."""
+    leases = [await client.get_lease(member.lease_id) for member in members]
+    if not any(lease.task_name in app.tasks for lease in leases):
+        return []
+    runs: list[Run] = []
+    bench = AsyncBench(client, app)
+    try:
+        claim: Claim | None = await bench.claim_lease(members[0].lease_id)
+        while claim is not None:
+            runs.append(await bench.run(claim))
+            if raises:
+                raise_for(runs[-1])
+            claim = bench.next_of_gang()
+    finally:
+        await bench.close()
+    return runs
+
+
 async def create_queues(client: AsyncClient, queues: Sequence[str]) -> None:
     """See `hwqueue.testing.create_queues`."""
     for queue in queues:
@@ -116,12 +141,15 @@ class AsyncBench:
         if node is not None and not isinstance(node, NodeSpec):
             self._nodes += node
         self._own: list[MadeUpNode] = []
-        self._held: dict[int, MadeUpNode] = {}
+        self._held: dict[UUID, MadeUpNode] = {}
         self._brought_forward: set[UUID] = set()
+        self._gathered: list[Claim] = []  # members whose gang is there, and who have not run
+        self._left: set[UUID] = set()  # gangs that cannot start here
 
     async def close(self) -> None:
         """Take the nodes away that were made here; what they did not settle ends."""
         with suppress(psycopg.errors.InFailedSqlTransaction):  # it takes them away itself
+            await self._release_gathered()
             for node in self._own:
                 await self._client.deregister_node(node.node_id)
 
@@ -135,6 +163,9 @@ class AsyncBench:
         if not self._nodes:
             await self._register(self._spec or {})
         while True:
+            if (claim := self.next_of_gang()) is not None:
+                return claim
+            await self._start_gangs(queues, retries=retries)
             if (claim := await self._claim_due(queues)) is not None:
                 return claim
             advanced = await self._client.advance_workflows()
@@ -156,6 +187,8 @@ class AsyncBench:
             raise AssertionError(f"the app has no task {lease.task_name!r}, but {known}")
         if lease.state not in _OPEN:
             raise AssertionError(f"lease {lease_id} is {lease.state.value}, it does not wait")
+        if _is_member(lease) and (claim := await self._claim_member(lease)) is not None:
+            return claim
         if lease.state is LeaseState.SCHEDULED:
             await self._bring_forward(lease)
         if not self._nodes:
@@ -175,11 +208,16 @@ class AsyncBench:
     async def run(self, claim: Claim) -> Run:
         """Run the handler of a claim and settle its lease with how it ended."""
         task = self._app.tasks[claim.task_name]
+        gang = await self._gather(claim) if _is_member(claim) else None
         ended, exception = await arun_handler(
-            task, claim, self._client, skips_waits=claim.lease_id in self._brought_forward
+            task,
+            claim,
+            self._client,
+            gang=gang,
+            skips_waits=claim.lease_id in self._brought_forward,
         )
         self._brought_forward.discard(claim.lease_id)
-        node = self._held[claim.claim_token]
+        node = self._held[claim.lease_id]
         try:
             answer = await self._client.settle_and_claim(
                 node.node_id, node.epoch, [ended.settle(claim)], [claim.queue], qty=0
@@ -193,6 +231,8 @@ class AsyncBench:
         (settled,) = answer.settled
         if "workflow_run_id" in (claim.headers or {}):
             await self._client.advance_workflows()  # as a worker does: a join of any is due now
+        if gang is not None:
+            await self._look_at_gang(gang, stops=ended.kind == "fail")
         return Run(claim=claim, node=node, outcome=ended, exception=exception, state=settled.state)
 
     async def _claim_due(self, queues: Sequence[str]) -> Claim | None:
@@ -234,9 +274,16 @@ class AsyncBench:
     async def _claim_as(
         self, node: MadeUpNode, queues: Sequence[str], tasks: Sequence[str]
     ) -> list[Claim]:
-        claims = await self._client.claim_task(queues, node.node_id, node.epoch, tasks=tasks)
+        return await self._claim_several(node, queues, tasks, 1)
+
+    async def _claim_several(
+        self, node: MadeUpNode, queues: Sequence[str], tasks: Sequence[str], qty: int
+    ) -> list[Claim]:
+        claims = await self._client.claim_task(
+            queues, node.node_id, node.epoch, qty=qty, tasks=tasks
+        )
         for claim in claims:
-            self._held[claim.claim_token] = node
+            self._held[claim.lease_id] = node
         return claims
 
     async def _waiting(self, queues: Sequence[str]) -> list[LeaseSummary]:
@@ -250,13 +297,130 @@ class AsyncBench:
         later = [
             lease
             for lease in await self._listed(queues, LeaseState.SCHEDULED)
-            if (retries if lease.attempt else scheduled)
+            if (retries if lease.attempt else scheduled) and not _waits_for_gang(lease)
         ]
         for lease in sorted(later, key=lambda lease: lease.available_at):
             if not await self._waits_for_ever(lease):
                 await self._bring_forward(lease)
                 return True
         return False
+
+    def next_of_gang(self) -> Claim | None:
+        """A member whose gang is there, and who has not run."""
+        return self._gathered.pop(0) if self._gathered else None
+
+    async def _start_gangs(self, queues: Sequence[str], *, retries: bool) -> None:
+        """Reserve room for the gangs of these queues that wait, the oldest first."""
+        waiting = await self._client.list_gangs(state="waiting", limit=_MOST_LISTED)
+        for found in reversed(waiting):
+            if found.queue in queues and found.gang_id not in self._left:
+                gang = await self._client.get_gang(found.gang_id)
+                if (retries or not gang.losses) and await self._start_gang(gang):
+                    continue
+                self._left.add(found.gang_id)
+
+    async def _start_gang(self, gang: Gang) -> bool:
+        """Reserve room for a gang; False: this app or these nodes cannot run it.
+
+        Raises: AssertionError, if no nodes can be made up that may run it.
+        """
+        leases = [
+            await self._client.get_lease(member.lease_id)
+            for member in gang.members
+            if member.state is LeaseState.SCHEDULED
+        ]
+        if not all(lease.task_name in self._app.tasks for lease in leases):
+            return False
+        if self._makes_up:
+            placements = [lease.placement for lease in leases]
+            for node_id, spec in nodes_for_gang(placements, gang.together, gang.same):
+                await self._register_as(node_id, spec)
+        pauses = Pauses(_PUBLISHED_WITHIN)
+        while True:
+            await self._client.reap()
+            if (await self._client.get_gang(gang.gang_id)).state != "waiting":
+                return True
+            why = await self._client.explain_gang(gang.gang_id)
+            if pauses.is_over or any(not kind.nodes for kind in why.kinds) or why.code in _NO_ROOM:
+                break
+            await apause(pauses.next(notified=False))  # until its next try, or others let go
+        if self._makes_up:
+            raise AssertionError(
+                f"no made-up nodes may run gang {gang.gang_id}: {why.headline}. Name some that "
+                "may: node=fleet"
+            )
+        return False
+
+    async def _claim_member(self, lease: LeaseSummary) -> Claim | None:
+        """Claim a member once there is room for its gang; None: it is of no gang.
+
+        Raises: AssertionError, if there is none.
+        """
+        assert lease.headers is not None
+        try:
+            gang = await self._client.get_gang(lease.headers["gang_id"])
+        except GangNotFound:
+            return None
+        if gang.state == "waiting" and not await self._start_gang(gang):
+            why = await self._client.explain_gang(gang.gang_id)
+            raise AssertionError(
+                f"gang {gang.gang_id} cannot start here: {why.headline}; the app has "
+                f"{_named(self._app.tasks)}"
+            )
+        gang = await self._client.get_gang(gang.gang_id)
+        [member] = [each for each in gang.members if each.lease_id == lease.lease_id]
+        node = next((each for each in self._nodes if each.node_id == member.node_id), None)
+        if node is None:
+            raise AssertionError(f"gang {gang.gang_id} is {gang.state}, on {member.node}")
+        self._gathered += await self._claim_several(
+            node, [lease.queue], list(self._app.tasks), _MOST_LISTED
+        )
+        [claim] = [each for each in self._gathered if each.lease_id == lease.lease_id]
+        self._gathered.remove(claim)
+        return claim
+
+    async def _gather(self, claim: Claim) -> GangContext | None:
+        """Fetch the other members of a claim's gang; None: it is of no gang.
+
+        Raises: AssertionError, if other nodes than these have some.
+        """
+        while True:
+            try:
+                status = await self._client.gang_status(claim.lease_id, claim.claim_token)
+            except GangNotFound:
+                return None
+            if status.ready:
+                return GangContext.of(claim, status)
+            missing = next(
+                (each for each in status.members if each.reserved_until is not None), None
+            )
+            node = next(
+                (each for each in self._nodes if missing and each.node_id == missing.node_id), None
+            )
+            fetched: list[Claim] = []
+            if node is not None:
+                fetched = await self._claim_several(
+                    node, [claim.queue], list(self._app.tasks), status.size
+                )
+            if not fetched:
+                where = f"reserved on {missing.node}" if missing else "not reserved any more"
+                raise AssertionError(
+                    f"a member of gang {status.gang_id} is {where}, and not of "
+                    f"{_named([each.name for each in self._nodes])}"
+                )
+            self._gathered += fetched
+
+    async def _look_at_gang(self, gang: GangContext, *, stops: bool) -> None:
+        """As upkeep does; after a failure members that have not begun stop, unless they go on."""
+        if stops and (await self._client.get_gang(gang.gang_id)).on_lost == "stop":
+            await self._release_gathered()
+        if not self._gathered:
+            await self._client.reap()
+            await self._client.reap()  # what it has changed itself
+
+    async def _release_gathered(self) -> None:
+        while (claim := self.next_of_gang()) is not None:
+            await self._client.release_lease(claim.lease_id, claim.claim_token)
 
     async def _waits_for_ever(self, lease: LeaseSummary) -> bool:
         """Whether only a signal can let it go on."""
@@ -280,6 +444,9 @@ class AsyncBench:
             node_id, spec = uuid4(), wanted
         else:
             node_id, spec = node_for(wanted, str(uuid4()))
+        return await self._register_as(node_id, spec)
+
+    async def _register_as(self, node_id: UUID, spec: NodeSpec) -> MadeUpNode:
         epoch = await self._client.register_node(node_id, spec)
         node = MadeUpNode(node_id=node_id, epoch=epoch, spec=spec)
         self._nodes.append(node)
@@ -292,6 +459,16 @@ class AsyncBench:
             f"no made-up node may run lease {lease.lease_id} of task {lease.task_name!r}: "
             f"{why.headline}; asks {why.words}. Name one that may: node=NodeSpec(...)"
         )
+
+
+def _is_member(lease: LeaseSummary | Claim) -> bool:
+    """Whether its headers say that it is of a gang; the database knows."""
+    return (lease.headers or {}).keys() >= _OF_A_GANG
+
+
+def _waits_for_gang(lease: LeaseSummary) -> bool:
+    """It is due at a time that never comes."""
+    return _is_member(lease) and lease.available_at.year == MAXYEAR
 
 
 def _one_of_each(waiting: Sequence[LeaseSummary]) -> Iterator[LeaseSummary]:
