@@ -7472,8 +7472,6 @@ CREATE INDEX webhook_delivery_of ON hwqueue.webhook_delivery USING btree (shard_
 
 CREATE INDEX workflow_digest ON hwqueue.workflow USING btree (shard_id, digest);
 
-CREATE INDEX workflow_edge_to ON hwqueue.workflow_edge USING btree (shard_id, workflow_id, to_no);
-
 CREATE INDEX workflow_retired ON hwqueue.workflow USING btree (shard_id, retired_at) WHERE (retired_at IS NOT NULL);
 
 CREATE UNIQUE INDEX workflow_version ON hwqueue.workflow USING btree (shard_id, name, version) WHERE (version IS NOT NULL);
