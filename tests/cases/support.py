@@ -23,7 +23,6 @@ _ZONES = {"domain": "label:zone", "select": _WEB}
 # Once it is served, delete its row here, and the cases that need it run.
 NOT_YET: Mapping[str, Sequence[Mapping[str, Any]]] = {
     GANGS: [],
-    REPLACES: [],
 }
 # No node is held back because a better one is alive.
 POLICY: Mapping[str, Any] = {} if PATIENCE in NOT_YET else {"patience": 0}

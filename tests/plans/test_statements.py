@@ -158,3 +158,13 @@ def test_behind_what_is_blocked(api: Api, why: str, expected: int, alone: int) -
         api.rows("cancel_lease", lease=lease)
     claim_statements(api, node, queue, 4)
     assert (max(found), max(claim_statements(api, node, queue, 4))) == (expected, alone)
+
+
+def test_leases_that_are_no_alternatives_and_replace_nothing(api: Api) -> None:
+    """Their spawn, their claim and their end read no table of these."""
+    with explained(api.conn) as work:
+        node, queue = api.node(), api.queue()
+        api.spawn(queue)
+        claims = api.claim(node, queue)
+        api.rows("settle_and_claim", **node.who, **completed(*claims), settle=[], queues=[queue])
+    assert work.scans("choice", "choice_member", "replacement") == []

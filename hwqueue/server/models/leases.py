@@ -74,6 +74,21 @@ class Unique(Request):
     on_conflict: Literal["keep", "replace", "raise"] = "keep"
 
 
+class Replaces(Request):
+    """Whose place a lease takes: that of a lease, or of one of a service."""
+
+    lease: Id | None = None
+    service: Id | None = Field(
+        default=None, description="One of it that is older, the one that has run longest first."
+    )
+    then: Literal["cancel", "requeue"] = Field(
+        default="cancel", description="What becomes of the one that is replaced."
+    )
+    overlap: bool = Field(
+        default=False, description="It is asked to stop once this one runs, where both have room."
+    )
+
+
 # What the types of `hwqueue.types.SpawnOptions` do not say. An option without bounds needs no line.
 SPAWN_KINDS = {
     "placement": Placement,
@@ -87,6 +102,7 @@ SPAWN_KINDS = {
     "max_run": Annotated[Seconds, Field(ge=1)],
     "idempotency_key": Key,
     "unique": Unique,
+    "replaces": Replaces,
 }
 _spawn_options = request_of(
     options.SpawnOptions,
@@ -124,6 +140,15 @@ _spawn_options = request_of(
         "unique": Field(default=None, description="While a lease holds the key, no other has it."),
         "headers": Field(default=None, description="Carried along, not interpreted."),
         "notify": Field(default=None, description="false: found at the next poll."),
+        "one_of": Field(
+            default=None,
+            description="An id that alternatives share: the first that is claimed or reserved "
+            "runs, the others are cancelled. Not with `unique`.",
+        ),
+        "replaces": Field(
+            default=None,
+            description="It takes the place of another lease, on its node and in its room.",
+        ),
     },
 )
 
