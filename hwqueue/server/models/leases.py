@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, PlainSerializer
 
 from hwqueue.server.models.base import (
     Answer,
@@ -38,6 +38,7 @@ MAX_BATCH = 5000
 
 Priority = Annotated[Whole, Field(ge=-32768, le=32767, description="Higher runs first.")]
 Key = Annotated[str, Field(min_length=1, max_length=255)]
+_IdAsText = Annotated[Id, PlainSerializer(str)]  # in an object that is handed on as JSON
 ErrorType = Annotated[str, Field(min_length=1, max_length=200, examples=["TimeoutError"])]
 Reason = Annotated[str, Field(max_length=1000, examples=["wrong frame"])]
 Wire = Annotated[
@@ -77,8 +78,8 @@ class Unique(Request):
 class Replaces(Request):
     """Whose place a lease takes: that of a lease, or of one of a service."""
 
-    lease: Id | None = None
-    service: Id | None = Field(
+    lease: _IdAsText | None = None
+    service: _IdAsText | None = Field(
         default=None, description="One of it that is older, the one that has run longest first."
     )
     then: Literal["cancel", "requeue"] = Field(
