@@ -101,6 +101,7 @@ def spawn(
     deadline: spawning.Deadline = None,
     max_attempts: spawning.MaxAttempts = None,
     tenant: spawning.Tenant = None,
+    one_of: spawning.OneOf = None,
 ) -> None:
     """Spawn a gang: its leases wait until there is room for all of them.
 
@@ -121,6 +122,7 @@ def spawn(
             deadline=moment_after(deadline, "--deadline"),
             max_attempts=max_attempts,
             tenant=tenant,
+            one_of=None if one_of is None else identifier(one_of, "--one-of"),
         )
     found = spawned[0].gang_id
     if options_of(ctx).json:

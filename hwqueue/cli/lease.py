@@ -71,6 +71,10 @@ def spawn(
     unique_for: spawning.UniqueFor = None,
     on_conflict: spawning.ConflictChoice = "keep",
     tenant: spawning.Tenant = None,
+    one_of: spawning.OneOf = None,
+    replaces: spawning.Replaced = None,
+    then: spawning.Then = "cancel",
+    overlap: spawning.Overlap = False,
 ) -> None:
     """Spawn a lease and print its id and state."""
     options = spawning.spawn_options(
@@ -86,7 +90,9 @@ def spawn(
         unique_for=unique_for,
         on_conflict=on_conflict,
         tenant=tenant,
+        one_of=one_of,
     )
+    options["replaces"] = spawning.replaces(replaces, then, overlap)
     with open_client(ctx) as client:
         spawned = client.spawn_lease(queue, task, json_value(params, "--params"), **options)
     show_item(ctx, spawned, _spawned_facts)

@@ -70,6 +70,7 @@ def run(
     unique_for: spawning.UniqueFor = None,
     on_conflict: spawning.ConflictChoice = "keep",
     tenant: spawning.Tenant = None,
+    one_of: spawning.OneOf = None,
 ) -> None:
     """Run a command on a node whose worker allows it (`hwqueue worker run --shell`).
 
@@ -90,6 +91,7 @@ def run(
         unique_for=unique_for,
         on_conflict=on_conflict,
         tenant=tenant,
+        one_of=one_of,
     )
     job = run_command.spec(
         argv, env=_variables(env or []), cwd=cwd, timeout=span(timeout, "--timeout")

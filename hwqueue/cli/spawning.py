@@ -4,10 +4,11 @@ from typing import Annotated, Literal
 
 import typer
 
-from hwqueue.cli.inputs import json_object, labels, moment_after, pairs, span
-from hwqueue.types import SpawnOptions, Unique
+from hwqueue.cli.inputs import identifier, json_object, labels, moment_after, pairs, span
+from hwqueue.types import Replaces, SpawnOptions, Unique
 
 OnConflict = Literal["keep", "replace", "raise"]
+_SERVICE = "service:"
 
 Placement = Annotated[
     str | None, typer.Option("--placement", help="What it asks of a node: JSON or a file.")
@@ -52,6 +53,33 @@ ConflictChoice = Annotated[
     ),
 ]
 Tenant = Annotated[str | None, typer.Option("--tenant", help="Whose work it is.")]
+OneOf = Annotated[
+    str | None,
+    typer.Option("--one-of", help="Id that alternatives share: the first with room runs."),
+]
+
+Replaced = Annotated[
+    str | None,
+    typer.Option("--replaces", help="Id of the lease whose place it takes, or service:ID."),
+]
+Then = Annotated[
+    Literal["cancel", "requeue"],
+    typer.Option("--then", help="With --replaces: what becomes of the one that is replaced."),
+]
+Overlap = Annotated[
+    bool,
+    typer.Option("--overlap", help="With --replaces: stop it once this one runs, if both fit."),
+]
+
+
+def replaces(old: str | None, then: Literal["cancel", "requeue"], overlap: bool) -> Replaces | None:
+    """Whose place a lease takes, as a client takes it. Raises: ConfigError."""
+    if old is None:
+        return None
+    found = identifier(old.removeprefix(_SERVICE), "--replaces")
+    if old.startswith(_SERVICE):
+        return Replaces(service=found, then=then, overlap=overlap)
+    return Replaces(lease=found, then=then, overlap=overlap)
 
 
 def spawn_options(
@@ -68,6 +96,7 @@ def spawn_options(
     unique_for: str | None,
     on_conflict: OnConflict,
     tenant: str | None,
+    one_of: str | None,
 ) -> SpawnOptions:
     """What was typed, as a client takes it. Raises: ConfigError."""
     return {
@@ -83,4 +112,5 @@ def spawn_options(
         if unique
         else None,
         "tenant": tenant,
+        "one_of": None if one_of is None else identifier(one_of, "--one-of"),
     }

@@ -34,8 +34,9 @@ class GangOptions(TypedDict, total=False):
     same: at most 5 node labels whose values all members' nodes have in common. on_lost: when a
     running member waits again, the others `stop` and start again with it (default), or go on while
     it is placed again (`replace`). hold: how long nodes have for fetching their members, from 1 s
-    to 1 hour; None: 30 s. The others are options of each member that says nothing itself, as in
-    `SpawnOptions`.
+    to 1 hour; None: 30 s. one_of: the id that its alternatives share, gangs or leases: the first
+    with room runs, the others are cancelled. What follows are options of each member that says
+    nothing itself, as in `SpawnOptions`.
     """
 
     gang_id: UUID | str | None
@@ -43,6 +44,7 @@ class GangOptions(TypedDict, total=False):
     same: list[str] | None
     on_lost: Literal["stop", "replace"] | None
     hold: timedelta | None
+    one_of: UUID | str | None
     priority: int | None
     tenant: str | None
     labels: Mapping[str, str] | None

@@ -36,6 +36,30 @@ class Unique:
         return {"key": self.key, "while": held, "on_conflict": self.on_conflict}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replaces:
+    """A lease that takes the place of another one, on its node and in its room.
+
+    Attributes:
+        lease: The one that it replaces; it may run or wait.
+        service: Instead: one of this service that is older, the one that has run longest first.
+        then: What becomes of that one: `cancel`, or `requeue`: it runs again elsewhere.
+        overlap: Where the node has room for both, the other one is asked to stop once this one
+            runs; else it is asked first.
+    """
+
+    lease: UUID | str | None = None
+    service: UUID | str | None = None
+    then: Literal["cancel", "requeue"] = "cancel"
+    overlap: bool = False
+
+    def as_json(self) -> dict[str, Any]:
+        """The JSON object that the SQL functions take."""
+        named = {"lease": self.lease, "service": self.service}
+        known = {name: str(value) for name, value in named.items() if value is not None}
+        return {**known, "then": self.then, "overlap": self.overlap}
+
+
 class SpawnOptions(TypedDict, total=False):
     """Options of a spawn; what is None counts as not given.
 
@@ -50,6 +74,9 @@ class SpawnOptions(TypedDict, total=False):
     idempotency_key: unique per shard, tenant and queue; the same key with the same content returns
     the first lease.
     unique: at most one open lease of a key, see `Unique`.
+    one_of: an id of your own that alternatives share, leases or gangs: the first that is claimed or
+    reserved runs, the others are cancelled; not with `unique`. replaces: it takes the place of
+    another lease, see `Replaces`; not with `unique`, `one_of`, `available_at` or `delay`.
     headers: carried along, not interpreted. notify: False lets workers find the lease when they
     next poll.
     """
@@ -76,6 +103,8 @@ class SpawnOptions(TypedDict, total=False):
     unique: Unique | Mapping[str, Any] | None
     headers: Mapping[str, Any] | None
     notify: bool | None
+    one_of: UUID | str | None
+    replaces: Replaces | Mapping[str, Any] | None
 
 
 class LeaseChanges(TypedDict, total=False):

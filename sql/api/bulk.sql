@@ -55,8 +55,9 @@ $$;
 
 -- Requeues failed or cancelled leases that a filter means, as requeue_lease, those that ended first
 -- before the others. p_filter: as count_leases; its state is failed or cancelled; failed when it is left
--- out. The rest is as with cancel_leases; skipped are also leases whose unique key another lease has, and
--- steps of runs (see retry_workflow_run). One that fails again is not met a second time.
+-- out. The rest is as with cancel_leases; skipped are also leases whose unique key another lease has,
+-- alternatives of which another was taken, and steps of runs (see retry_workflow_run). One that fails again
+-- is not met a second time.
 -- Locks: as requeue_lease, skip locked, in the order of lease ids. Raises: QHQ01, QHA01, QHA02, QHA03.
 -- Wakes: waiting workers.
 create or replace function hwqueue.requeue_leases(p_filter jsonb, p_limit int default 1000,
@@ -66,19 +67,21 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_kept uuid[];
-  v_steps uuid[];
+  v_others uuid[];
 begin
   perform hwqueue.require_read_committed();
   select p.changed, p.skipped, p.next_cursor into changed, skipped, next_cursor
   from hwqueue.lock_page(p_filter,
     case when p_filter ->> 'state' is null then array['failed'] else array['failed', 'cancelled'] end,
     p_limit, p_cursor, p_shard) p;
-  v_steps := array(
+  v_others := array(
     select o.lease_id from hwqueue.outcome o
-    where o.shard_id = p_shard and o.lease_id = any (changed) and o.is_step);
-  if v_steps <> '{}' then
-    changed := array(select i from unnest(changed) i where i <> all (v_steps));
-    skipped := skipped || v_steps;
+    join hwqueue.lease l on l.shard_id = o.shard_id and l.lease_id = o.lease_id
+    where o.shard_id = p_shard and o.lease_id = any (changed)
+      and (o.is_step or l.choice_id is not null and hwqueue.taken_instead(l, p_shard) is not null));
+  if v_others <> '{}' then
+    changed := array(select i from unnest(changed) i where i <> all (v_others));
+    skipped := skipped || v_others;
   end if;
   v_kept := array(
     select k.lease_id from hwqueue.regain_keys(changed, false, hwqueue.clock(), p_shard) k);

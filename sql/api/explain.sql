@@ -232,6 +232,10 @@ begin
       || case when v_lease.deadline > as_of then format('; unless it is claimed in %s, it fails',
           hwqueue.span_words(v_lease.deadline - as_of)) else '' end;
     code := coalesce(code, 'ready');
+    if v_lease.choice_id is not null then
+      select s.headline, s.code into headline, code
+      from hwqueue.choice_story(v_lease, headline, code, p_shard) s;
+    end if;
   end if;
   return next;
 end

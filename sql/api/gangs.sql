@@ -16,11 +16,12 @@
 -- domain ("node", "rack" or "label:KEY") or a list of them, of which the first that has room is taken: all
 -- members run in one place of it; same, node labels whose values all have in common; on_lost, what happens
 -- when a running member waits again: "stop" (default), the others stop and start again with it, or "replace",
--- it is placed again beside them; hold, how long nodes have for fetching their members (30 seconds); and
+-- it is placed again beside them; hold, how long nodes have for fetching their members (30 seconds); one_of,
+-- the choice that it is an alternative of, as for a lease: reserving room for it takes the choice; and
 -- options of spawn_lease that all members have by default. Their headers have gang_id, gang_rank (from 0)
 -- and gang_size.
--- Locks: new rows, and ids that the producer chose. Raises: QHQ01, QHA01, QHC03, QHC04, QHW01, QHG02, QHL06,
--- QHA03. Not idempotent: with an own gang_id a second call raises QHG02.
+-- Locks: new rows, ids that the producer chose, its choice. Raises: QHQ01, QHA01, QHC03, QHC04, QHW01, QHG02,
+-- QHL06, QHA03. Not idempotent: with an own gang_id a second call raises QHG02.
 create or replace function hwqueue.spawn_gang(p_queue text, p_members jsonb, p_options jsonb default '{}',
   p_shard int default 0)
 returns table (ordinal int, lease_id uuid, gang_id uuid, shard_id int)

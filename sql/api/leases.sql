@@ -12,9 +12,11 @@
 
 -- Spawns one lease, normally inside the caller's own transaction. An option that is not given is the
 -- default of the task, if it has one (set_task). It waits only for another spawn with the same
--- idempotency key. created is false if that key had a lease already, whose id and state are returned.
--- Locks: its idempotency key. Raises: QHQ01, QHA01, QHC03, QHC04, QHW01, QHT01, QHL06, QHA03.
--- Idempotent: with an idempotency_key. Wakes: waiting workers.
+-- idempotency key, and with one_of for who takes or adds another alternative at the moment. created is
+-- false if that key had a lease already, whose id and state are returned. With replaces it is scheduled
+-- until upkeep has booked the place of the other lease, which QHL04 says does not exist.
+-- Locks: its idempotency key; its choice. Raises: QHQ01, QHA01, QHC03, QHC04, QHW01, QHT01, QHL04, QHL06,
+-- QHA03. Idempotent: with an idempotency_key. Wakes: waiting workers.
 create or replace function hwqueue.spawn_lease(p_queue text, p_task text, p_params jsonb default '{}',
   p_options jsonb default '{}', p_shard int default 0)
 returns table (lease_id uuid, created boolean, state text, shard_id int)
@@ -43,8 +45,8 @@ $$;
 
 -- Spawns a batch [{"task", "params", "options"}], all or nothing, each with the defaults of its task.
 -- Elements with equal idempotency keys are one lease. ordinal is the element's place in the batch, from 1.
--- Locks: its idempotency keys, sorted. Raises: as spawn_lease, with the element's index (from 0) in the
--- detail. Idempotent: per idempotency key. Wakes: waiting workers, once.
+-- Locks: its idempotency keys, then its choices, both sorted. Raises: as spawn_lease, with the element's
+-- index (from 0) in the detail. Idempotent: per idempotency key. Wakes: waiting workers, once.
 create or replace function hwqueue.spawn_leases(p_queue text, p_leases jsonb, p_shard int default 0)
 returns table (ordinal int, lease_id uuid, created boolean, state text, shard_id int)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -138,7 +140,7 @@ begin
     row(coalesce(v_queue.queue_id, v_lease.queue_id), v_lease.task_name, v_class.tenant, v_class.service_id,
       case when p_changes ? 'labels' then hwqueue.check_labels(p_changes -> 'labels', 'changes.labels')
         else v_class.labels end,
-      v_placement, v_class.patience, null, v_class.max_run), p_shard), p_lease, p_shard);
+      v_placement, v_class.patience, null, v_class.max_run, v_class.is_choice), p_shard), p_lease, p_shard);
   if hwqueue.my_tenants() is not null then
     perform hwqueue.check_own_class(c, 'changes', null, p_shard)
     from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = v_class_id;
@@ -227,8 +229,9 @@ $$;
 -- Makes a failed or cancelled lease claimable again at once, with attempts counted from 0, and returns
 -- its state. Its past attempts stay on record, and its tokens go on rising. It gets the key of its option
 -- unique back, unless another lease has that key now, which QHT02 names.
--- Locks: its outcome, which it deletes; its key; the lease row. Raises: QHL03 completed, QHL04, QHL07 still
--- waiting or running, QHT02, QHF05 a step of a run, QHA02. Not idempotent.
+-- Locks: its outcome, which it deletes; its key; the lease row. Raises: QHL03 completed, or another
+-- alternative of its choice was taken, QHL04, QHL07 still waiting or running, QHT02, QHF05 a step of a run,
+-- QHA02. Not idempotent.
 -- Wakes: waiting workers.
 create or replace function hwqueue.requeue_lease(p_lease uuid, p_shard int default 0) returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -274,7 +277,7 @@ begin
       deadline = case when l.deadline > v_now then l.deadline end
   where l.shard_id = p_shard and l.lease_id = p_lease
   returning l.* into v_lease;
-  perform hwqueue.refuse_step_lease(v_lease, 'requeued');
+  perform hwqueue.refuse_step_lease(v_lease, 'requeued'), hwqueue.refuse_taken(v_lease, p_shard);
   if v_lease.near_node is not null then
     perform hwqueue.prefer_own_node(p_lease, null, p_shard);
   end if;
@@ -288,7 +291,8 @@ $$;
 
 -- Requeues the failed leases of a queue, oldest first, but for steps of runs, and returns their number:
 -- {"task", "since", "until", "limit"}. At most 1,000 unless limit says more, up to 1,000,000. Leases whose
--- unique key another lease has stay as they are, and are not counted.
+-- unique key another lease has, and alternatives of which another was taken, stay as they are, and are not
+-- counted.
 -- Locks: their outcomes and keys, skip locked; the lease rows. Raises: QHQ01, QHA01, QHA02, QHA03.
 -- Idempotent.
 -- Wakes: waiting workers.
@@ -317,6 +321,7 @@ begin
     join hwqueue.lease l on l.shard_id = o.shard_id and l.lease_id = o.lease_id
     where o.shard_id = p_shard and o.queue_id = v_queue.queue_id and o.state = 'failed' and o.is_step is null
       and o.finished_at between v_since and v_until and (v_task is null or l.task_name = v_task)
+      and (l.choice_id is null or hwqueue.taken_instead(l, p_shard) is null)
     order by o.finished_at
     limit coalesce(hwqueue.json_integer(p_filter -> 'limit', 'filter.limit', 1, 1000000), 1000)
     for update of o skip locked);
@@ -333,8 +338,8 @@ $$;
 -- checks neither requirements nor room; from then on the lease counts like any claim. Devices: {"gpus":
 -- [resource ids]} in the options, else those with most left. It adopts nothing onto cores or devices
 -- that other leases have exclusively, and nothing exclusively where other leases run.
--- Locks: its idempotency key; node_state; the entry. Raises: QHQ01, QHN01, QHA01, QHC03, QHC04, QHW01,
--- QHT01, QHL06, QHL07, QHA02, QHA03.
+-- Locks: its idempotency key; its choice; node_state; the entry. Raises: QHQ01, QHN01, QHA01, QHC03, QHC04,
+-- QHW01, QHT01, QHL03 when another alternative was taken, QHL06, QHL07, QHA02, QHA03.
 -- Not idempotent.
 create or replace function hwqueue.adopt_lease(p_queue text, p_node uuid, p_task text,
   p_params jsonb default '{}', p_options jsonb default '{}', p_shard int default 0)
@@ -378,6 +383,11 @@ begin
   v_node := hwqueue.read_node(p_node, p_shard);
   v_now := hwqueue.clock();
   v_lease := hwqueue.find_lease(v_lease.lease_id, p_shard);
+  if not hwqueue.take_choice(v_lease.choice_id, v_lease.lease_id, v_now, p_shard) then
+    perform hwqueue.refuse('QHL03', format('another alternative of choice %s was taken', v_lease.choice_id),
+      jsonb_build_object('lease_id', v_lease.lease_id, 'one_of', v_lease.choice_id),
+      'of alternatives one runs: adopt the work as a lease without one_of');
+  end if;
   select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard
     and c.class_id = v_lease.class_id;
   v_load := hwqueue.read_load(p_node, p_shard);

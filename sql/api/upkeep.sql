@@ -16,10 +16,10 @@
 -- It ends expired claims, makes due leases pending, and fails leases past their deadline. It asks claims
 -- to stop that have to leave a tainted node, whose queue was dropped, or whose requirement during execution
 -- does not hold any more. It does what settlements of steps had to leave (advance_workflows), and lets runs
--- fail past their deadline. It reserves room for gangs that wait, and starts and ends the leases of
--- everywhere tasks. It also publishes affinity terms, counts what ended for the statistics, computes which
--- nodes suit a class, judges new classes ahead of claims, and
--- reports silent nodes and classes that no node may run.
+-- fail past their deadline. It reserves room for gangs that wait and for leases that replace others, starts
+-- and ends the leases of everywhere tasks, and cancels alternatives of which another was taken. It also
+-- publishes affinity terms, counts what ended for the statistics, computes which nodes suit a class, judges
+-- new classes ahead of claims, and reports silent nodes and classes that no node may run.
 --
 -- Every part takes at most p_limit rows and skips what other sessions have locked. Judging and ending
 -- claims, which may take long, stop after one second or a quarter of statement_timeout, so that the work
@@ -56,7 +56,9 @@ begin
     from hwqueue.reap_all(p_limit, v_lead.reap_cursor, v_lead.holds, v_now, p_shard) r;
     if v_lead.holds then
       more := hwqueue.reap_everywhere(p_limit, hwqueue.upkeep_budget() / 4, v_now, p_shard) or more;
-      perform hwqueue.reap_gangs(least(p_limit, 20), hwqueue.upkeep_budget() / 4, v_now, p_shard);
+      perform hwqueue.settle_choices(least(p_limit, 100), v_now, p_shard),
+        hwqueue.reap_gangs(least(p_limit, 20), hwqueue.upkeep_budget() / 4, v_now, p_shard),
+        hwqueue.reap_replacements(least(p_limit, 100), hwqueue.upkeep_budget() / 4, v_now, p_shard);
     end if;
     return next;
   else
@@ -117,7 +119,8 @@ begin
       v_runs := hwqueue.prune_runs(p_limit, v_now, p_shard);
       leases := leases + v_runs;
       perform hwqueue.prune_workflows(p_limit, p_shard), hwqueue.prune_traced_runs(p_limit, v_now, p_shard),
-        hwqueue.prune_gangs(p_limit, p_shard), hwqueue.prune_everywhere(p_limit, p_shard);
+        hwqueue.prune_gangs(p_limit, p_shard), hwqueue.prune_everywhere(p_limit, p_shard),
+        hwqueue.prune_choices(p_limit, v_now, p_shard);
       classes := hwqueue.prune_classes(p_limit, p_shard);
       nodes := hwqueue.prune_nodes(p_limit, v_now, p_shard);
       perform hwqueue.expire_nodes(p_limit, v_now, p_shard);
@@ -144,7 +147,8 @@ $$;
 -- Rules: one_entry, node_load, capacity, term_count, away, max_per_domain, claim_login, run_work, run_join,
 -- run_items, run_stuck, run_over, run_nested, step_lease, step_due, step_nested, wait_signal, gang_entry,
 -- gang_members, gang_reserved, gang_earmark, placement_check, everywhere_lease, everywhere_node,
--- reservation_expired. detail names what is broken, what was found and what was expected.
+-- reservation_expired, choice_taken, choice_class, held_lease. detail names what is broken, what was found
+-- and what was expected.
 --
 -- It reads everything, and is for operators and tests. It runs several statements, so call it in a
 -- repeatable read transaction while others work. Adopted leases, and nodes that were registered with
@@ -172,6 +176,8 @@ begin
   return query select v.rule, v.subject::text, v.detail from hwqueue.broken_earmarks(p_shard) v;
   return query select 'placement_check', v.lease_id::text, v.detail from hwqueue.unchecked_claims(p_shard) v;
   return query select v.rule, v.subject::text, v.detail from hwqueue.broken_everywhere(p_shard) v;
+  return query select v.rule, v.subject::text, v.detail from hwqueue.broken_choices(p_shard) v;
+  return query select v.rule, v.subject::text, v.detail from hwqueue.broken_replacements(p_shard) v;
 end
 $$;
 

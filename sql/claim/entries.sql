@@ -327,8 +327,8 @@ begin
           later_rank := v_verdict.rank;
           return;
         end if;
-        v_taken := hwqueue.delete_granted(p_request, v_classes[v_first], p_seen.tier, p_seen.rank,
-          v_positions[v_first], v_positions[v_last], v_verdict.since, v_verdict.only_lease);
+        v_taken := hwqueue.delete_granted(p_request, v_classes[v_first], p_seen, v_positions[v_first],
+          v_positions[v_last], v_verdict.since, v_verdict.only_lease, v_verdict.is_choice);
         if v_taken.place is not null then
           term_deltas := hwqueue.add_counts(v_verdict.term_deltas, 1, v_shard);
           if v_verdict.is_named or v_verdict.is_lasting then
@@ -372,20 +372,26 @@ $$;
 
 -- Deletes the oldest entry of a class in a tier and rank, between two positions, that has been claimable
 -- since p_since (null: any) and is of that lease (null: of any). place: its ctid; null: other sessions
--- hold all of them, or assign_target_class has given them another class.
--- Locks: the entry, skip locked. Not idempotent.
+-- hold all of them, or assign_target_class has given them another class. p_is_choice: the leases of the
+-- class are alternatives: of one whose choice is still to be made.
+-- Locks: the entry, skip locked; as lock_alternative. Not idempotent.
 create or replace function hwqueue.delete_granted(p_request hwqueue.claim_request, p_class_id bigint,
-  p_tier smallint, p_rank bigint, p_from bigint, p_to bigint, p_since timestamptz, p_lease uuid,
-  out place tid, out entry hwqueue.ready)
+  p_seen hwqueue.seen_entries, p_from bigint, p_to bigint, p_since timestamptz, p_lease uuid,
+  p_is_choice boolean, out place tid, out entry hwqueue.ready)
 language plpgsql volatile
 as $$
 declare
   v_gone record;
 begin
+  if p_is_choice then
+    place := hwqueue.lock_alternative(p_request, p_class_id, p_seen, p_from, p_to, p_since, p_lease);
+    delete from hwqueue.ready r where r.ctid = place returning r.* into entry;
+    return;
+  end if;
   delete from hwqueue.ready r where r.ctid = (
     select x.ctid from hwqueue.ready x
-    where x.shard_id = p_request.shard_id and x.class_id = p_class_id and x.tier = p_tier
-      and x.rank = p_rank and x.position between p_from and p_to
+    where x.shard_id = p_request.shard_id and x.class_id = p_class_id and x.tier = p_seen.tier
+      and x.rank = p_seen.rank and x.position between p_from and p_to
       and (x.deadline is null or x.deadline > p_request.now)
       and (p_since is null or x.eligible_at <= p_since) and (p_lease is null or x.lease_id = p_lease)
     order by x.position limit 1 for update skip locked)

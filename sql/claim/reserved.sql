@@ -1,11 +1,11 @@
 -- Reservations: claims that a node has not fetched yet.
 --
 -- gangs/assemble writes them: the room of all members of a gang is booked in one transaction, on several
--- nodes, and the next claim of each node fetches its members. So does everywhere/nodes, for the lease that an
--- everywhere task has on a node. claim_task and settle_and_claim (api/claims)
--- call fetch_reserved before they look for other work. Example: member 3 of a gang is reserved on gpu-1
--- until 10:00:30. gpu-1 asks for work at 10:00:01 and gets it, with its devices and the token that the
--- reservation has.
+-- nodes, and the next claim of each node fetches its members. So do everywhere/nodes, for the lease that an
+-- everywhere task has on a node, and gangs/replace, for leases that take the place of others. claim_task and
+-- settle_and_claim (api/claims) call fetch_reserved before they look for other work. Example: member 3 of a
+-- gang is reserved on gpu-1 until 10:00:30. gpu-1 asks for work at 10:00:01 and gets it, with its devices and
+-- the token that the reservation has.
 --
 -- An earmark is a reservation whose room is still in use by others (capacity/earmark). It is not fetched and
 -- does not expire. Once its node has room for it, upkeep backs it (back_earmarks), and its time begins.
@@ -65,7 +65,7 @@ begin
     return next;
   end loop;
   insert into hwqueue.gang_change (shard_id, gang_id)
-  select distinct p_request.shard_id, c.gang_id from unnest(v_claims) c;
+  select distinct p_request.shard_id, c.gang_id from unnest(v_claims) c where c.gang_id is not null;
   update hwqueue.node_state s set has_reserved = false, backfill_until = null
   where s.shard_id = p_request.shard_id and s.node_id = p_request.node_id and not exists (
     select from hwqueue.claim c

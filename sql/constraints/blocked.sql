@@ -332,13 +332,14 @@ as $$
 $$;
 
 -- True if each claim of a class must be checked by itself: the class has affinity terms, is selected by
--- one, follows a service policy that has changed, might suit another node better, or has lasting
--- requirements, because reap is to know of the claim (note_lasting).
+-- one, follows a service policy that has changed, might suit another node better, its leases are
+-- alternatives of choices, or it has lasting requirements, because reap is to know of the claim
+-- (note_lasting).
 create or replace function hwqueue.must_be_checked(p_class hwqueue.placement_class,
   p_affinity double precision, p_shard int) returns boolean
 language sql stable
 as $$
-  select p_class.terms <> '[]' or hwqueue.is_lasting(p_class)
+  select p_class.terms <> '[]' or p_class.is_choice or hwqueue.is_lasting(p_class)
     or hwqueue.is_selected(p_class.class_id, p_shard)
     or hwqueue.has_stale_policy(p_class, p_shard)
     or p_class.patience is distinct from interval '0' and p_affinity < hwqueue.best_affinity(p_class)

@@ -31,12 +31,13 @@
 -- only_lease: take the entry of this lease; null: of any.
 -- term_deltas: what the claim adds to the counters.
 -- is_named: a term names a lease of the class. is_lasting: as the function of that name.
+-- is_choice: its leases are alternatives: take one whose choice nobody has taken.
 -- Locks: the caller holds node_state; lock stripes, skip locked. The stripes of a class that may not run
 -- stay locked until the transaction ends, and other claims skip what needs them.
 create or replace function hwqueue.decide_class(p_class_id bigint, p_lease uuid, p_eligible_at timestamptz,
   p_tier smallint, p_rank bigint, p_node hwqueue.node, p_now timestamptz, p_shard int,
   out reason text, out term_deltas jsonb, out tier smallint, out rank bigint, out since timestamptz,
-  out only_lease uuid, out is_named boolean, out is_lasting boolean)
+  out only_lease uuid, out is_named boolean, out is_lasting boolean, out is_choice boolean)
 language plpgsql volatile
 as $$
 declare
@@ -68,6 +69,7 @@ begin
   term_deltas := v_entered.term_deltas;
   is_named := v_entered.is_named;
   is_lasting := hwqueue.is_lasting(v_class);
+  is_choice := v_class.is_choice;
   if is_named then
     only_lease := p_lease;  -- the decision holds for this lease of the class, not for others
   end if;

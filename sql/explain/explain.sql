@@ -137,10 +137,16 @@ declare
   v_most int := coalesce(p_lease.max_attempts, (select q.max_attempts from hwqueue.queue q
       where q.shard_id = p_shard and q.queue_id = p_lease.queue_id));
 begin
-  if p_claim.is_earmark then
+  if p_claim.is_earmark and p_claim.gang_id is not null then
     headline := hwqueue.gang_words(p_claim.gang_id, p_shard);
     code := case when headline is null then 'everywhere_earmarked' else 'gang_earmarked' end;
     headline := coalesce(headline, hwqueue.everywhere_words(p_claim.lease_id, p_now, p_shard));
+    return;
+  elsif p_claim.is_reserved and p_claim.gang_id is null then
+    code := 'reserved';
+    headline := format('has room on %s, ', v_node) || case when p_claim.is_earmark
+      then 'that is still in use: ' || coalesce(hwqueue.replacement_words(p_lease.lease_id, p_shard), '')
+      else 'which fetches it with its next claim' end;
     return;
   end if;
   code := case when p_claim.expires_at <= p_now then 'expired' when p_claim.stop_requested_at <= p_now
@@ -188,6 +194,8 @@ begin
   if p_state = 'scheduled' and p_lease.gang_id is not null then
     return coalesce(hwqueue.gang_words(p_lease.gang_id, p_shard),
       hwqueue.everywhere_words(p_lease.lease_id, p_now, p_shard));
+  elsif p_state = 'scheduled' and p_lease.available_at = hwqueue.never_due() then
+    return coalesce(hwqueue.replacement_words(p_lease.lease_id, p_shard), 'scheduled');
   elsif p_state = 'scheduled' then
     return case when p_lease.available_at > p_now then format('scheduled: claimable in %s',
         hwqueue.span_words(p_lease.available_at - p_now))

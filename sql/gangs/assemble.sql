@@ -17,9 +17,9 @@
 -- Returns null when it has, else why not:
 -- gang_incomplete: another session holds an entry of a member, or a member still runs.
 -- insufficient_capacity: no place has room for all of them.
--- busy: others hold nodes or lock stripes that it needs.
--- Locks: the caller holds the gang; entries, node_state, lock stripes and counters, all skip locked. Wakes:
--- waiting workers. Not idempotent.
+-- busy: others hold nodes, lock stripes or the choice that it needs.
+-- Locks: the caller holds the gang; entries, its choice, node_state, lock stripes and counters, all skip
+-- locked. Wakes: waiting workers. Not idempotent.
 create or replace function hwqueue.assemble_gang(p_gang hwqueue.gang, p_is_earmark boolean,
   p_now timestamptz, p_shard int) returns text
 language plpgsql volatile
@@ -69,7 +69,8 @@ end
 $$;
 
 -- Reserves all these entries on these nodes, or nothing: first on as many nodes as should do, then, if one of
--- them is held by others or fuller than it seemed, on all of them. Returns null, or why not.
+-- them is held by others or fuller than it seemed, on all of them. Of a choice it takes the gang first,
+-- unless it is an earmark. Returns null, or why not.
 -- Locks and wakes as assemble_gang.
 create or replace function hwqueue.try_place(p_gang hwqueue.gang, p_entries hwqueue.scheduled[],
   p_node_ids uuid[], p_is_earmark boolean, p_now timestamptz, p_shard int) returns text
@@ -81,8 +82,10 @@ begin
   for v_try in 1 .. 2 loop
     exit when v_try = 2 and cardinality(p_node_ids) <= cardinality(p_entries);
     begin
-      v_reason := hwqueue.reserve_members(p_gang, p_entries, case when v_try = 1
-        then p_node_ids[: cardinality(p_entries)] else p_node_ids end, p_is_earmark, p_now, p_shard);
+      v_reason := case when not p_is_earmark
+          and not hwqueue.take_choice(p_gang.choice_id, p_gang.gang_id, p_now, p_shard) then 'busy'
+        else hwqueue.reserve_members(p_gang, p_entries, case when v_try = 1
+          then p_node_ids[: cardinality(p_entries)] else p_node_ids end, p_is_earmark, p_now, p_shard) end;
       if v_reason is null then
         return null;
       end if;

@@ -342,5 +342,6 @@ as $$
   select 'gang_reserved', c.lease_id, jsonb_build_object('node_id', c.node_id, 'gang_id', c.gang_id)
   from hwqueue.claim c
   join hwqueue.node_state s on s.shard_id = c.shard_id and s.node_id = c.node_id
-  where c.shard_id = p_shard and c.is_reserved and (not s.has_reserved or c.gang_id is null)
+  where c.shard_id = p_shard and c.is_reserved and (not s.has_reserved or c.gang_id is null and not exists (
+    select from hwqueue.replacement r where r.shard_id = c.shard_id and r.lease_id = c.lease_id))
 $$;

@@ -133,20 +133,22 @@ begin
 end
 $$;
 
--- Backs the earmarks of a gang if its nodes have room for all of them. Returns null when it has, else why
--- not, as back_earmarks.
--- Locks: the caller holds the gang; as back_earmarks. Wakes: waiting workers.
+-- Backs the earmarks of a gang if its nodes have room for all of them, and takes the choice that it is an
+-- alternative of. Returns null when it has, else why not, as back_earmarks.
+-- Locks: the caller holds the gang; its choice, skip locked; as back_earmarks. Wakes: waiting workers.
 create or replace function hwqueue.back_gang(p_gang hwqueue.gang, p_now timestamptz, p_shard int)
 returns text
 language plpgsql volatile
 as $$
 declare
-  v_reason text := hwqueue.back_earmarks(array(
-    select c.lease_id from hwqueue.gang_member m
-    join hwqueue.claim c on c.shard_id = m.shard_id and c.lease_id = m.lease_id
-    where m.shard_id = p_shard and m.gang_id = p_gang.gang_id), p_gang.hold, p_now, p_shard);
+  v_reason text := case when not hwqueue.lock_choice(p_gang.choice_id, p_gang.gang_id, p_shard) then 'busy'
+    else hwqueue.back_earmarks(array(
+      select c.lease_id from hwqueue.gang_member m
+      join hwqueue.claim c on c.shard_id = m.shard_id and c.lease_id = m.lease_id
+      where m.shard_id = p_shard and m.gang_id = p_gang.gang_id), p_gang.hold, p_now, p_shard) end;
 begin
   if v_reason is null then
+    perform hwqueue.take_choice(p_gang.choice_id, p_gang.gang_id, p_now, p_shard);
     update hwqueue.gang g set state = 'reserved', reason = null, starts_by = null
     where g.shard_id = p_shard and g.gang_id = p_gang.gang_id;
     perform hwqueue.note_gang(p_gang, 'reserved', p_shard), hwqueue.try_those_behind(p_now, p_shard);

@@ -19,9 +19,9 @@ as $$
 declare
   v_gang hwqueue.gang;
 begin
-  perform hwqueue.check_object(p_options, array['gang_id', 'together', 'same', 'on_lost', 'hold', 'priority',
-    'tenant', 'labels', 'headers', 'max_attempts', 'retry', 'claim_timeout', 'max_run', 'deadline'],
-    'options');
+  perform hwqueue.check_object(p_options, array['gang_id', 'together', 'same', 'on_lost', 'hold', 'one_of',
+    'priority', 'tenant', 'labels', 'headers', 'max_attempts', 'retry', 'claim_timeout', 'max_run',
+    'deadline'], 'options');
   v_gang.shard_id := p_shard;
   v_gang.gang_id := coalesce(hwqueue.json_uuid(p_options -> 'gang_id', 'options.gang_id'), hwqueue.new_id());
   v_gang.together := hwqueue.gang_domains(p_options -> 'together', 'options.together');
@@ -33,6 +33,7 @@ begin
     array['stop', 'replace']), 'stop');
   v_gang.hold := coalesce(hwqueue.json_short_interval(p_options -> 'hold', 'options.hold', '1 second',
     '1 hour'), '30 seconds');
+  v_gang.choice_id := hwqueue.json_uuid(p_options -> 'one_of', 'options.one_of');
   v_gang.state := 'waiting';
   v_gang.next_try_at := p_now;
   v_gang.created_at := p_now;
@@ -63,7 +64,7 @@ returns jsonb
 language plpgsql immutable
 as $$
 declare
-  v_shared jsonb := p_options - array['gang_id', 'together', 'same', 'on_lost', 'hold'];
+  v_shared jsonb := p_options - array['gang_id', 'together', 'same', 'on_lost', 'hold', 'one_of'];
   v_member jsonb;
   v_field text;
   v_elements jsonb := '[]';
@@ -99,8 +100,8 @@ end
 $$;
 
 -- Writes a gang and its members. Returns the gang.
--- Locks: new rows, and ids that the producer chose. Raises: QHG02 for the id of a gang that is there, QHL06,
--- QHA01 for members of several tenants.
+-- Locks: new rows, ids that the producer chose, and the choice that it is an alternative of. Raises: QHG02
+-- for the id of a gang that is there, QHL06, QHA01 for members of several tenants, and as join_choice.
 create or replace function hwqueue.write_gang(p_gang hwqueue.gang, p_spawns hwqueue.spawn_request[],
   p_queue hwqueue.queue, p_now timestamptz, p_shard int) returns hwqueue.gang
 language plpgsql volatile
@@ -120,16 +121,20 @@ begin
   perform hwqueue.check_one_tenant(v_tenants);
   begin
     insert into hwqueue.gang (shard_id, gang_id, queue_id, tenant, rank, size, together, same, on_lost, hold,
-      state, next_try_at, created_at)
+      state, next_try_at, created_at, choice_id)
     values (p_shard, v_gang.gang_id, p_queue.queue_id, v_tenants[1],
       hwqueue.lease_rank(p_queue.ageing_step, p_now, v_spawns[1].priority), cardinality(v_spawns),
-      v_gang.together, v_gang.same, v_gang.on_lost, v_gang.hold, v_gang.state, p_now, p_now)
+      v_gang.together, v_gang.same, v_gang.on_lost, v_gang.hold, v_gang.state, p_now, p_now,
+      v_gang.choice_id)
     returning * into v_gang;
   exception when unique_violation then
     perform hwqueue.refuse('QHG02', format('gang %s exists already', p_gang.gang_id),
       jsonb_build_object('field', 'options.gang_id', 'gang_id', p_gang.gang_id),
       'use a fresh id; the same id never makes a second gang');
   end;
+  if v_gang.choice_id is not null then
+    perform hwqueue.join_choice(v_gang.choice_id, v_gang.tenant, v_gang.gang_id, true, p_now, p_shard);
+  end if;
   v_spawns := hwqueue.write_spawns(v_spawns, p_queue, p_now, p_shard);
   insert into hwqueue.gang_member (shard_id, gang_id, ordinal, lease_id)
   select p_shard, v_gang.gang_id, s.ordinal - 1, s.lease_id from unnest(v_spawns) s;

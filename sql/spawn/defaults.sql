@@ -39,7 +39,7 @@ begin
     row(null, p_task, '', null, hwqueue.check_labels(v_defaults -> 'labels', 'defaults.labels'),
       hwqueue.spawn_placement(v_defaults, 'defaults'),
       hwqueue.json_interval(v_defaults -> 'patience', 'defaults.patience'), null,
-      hwqueue.read_max_run(v_defaults, 'defaults')),
+      hwqueue.read_max_run(v_defaults, 'defaults'), false),
     '{}', p_shard);
   return v_defaults;
 end

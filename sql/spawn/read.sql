@@ -196,7 +196,9 @@ as $$
     null,
     null,
     null,
-    null
+    null,
+    case when p_options ? 'one_of' then hwqueue.choice_of(p_options) end,
+    case when p_options ? 'replaces' then hwqueue.replaces_of(p_options) end
   )::hwqueue.spawn_request
 $$;
 
@@ -226,7 +228,8 @@ create or replace function hwqueue.own_options() returns text[]
 language sql immutable parallel safe
 as $$
   select array['lease_id', 'priority', 'available_at', 'delay', 'max_attempts', 'retry', 'claim_timeout',
-    'deadline', 'idempotency_key', 'unique', 'headers', 'notify']
+    'deadline', 'idempotency_key', 'unique', 'headers', 'notify', 'one_of',
+    'replaces']
 $$;
 
 -- Returns the options that read_spawn reads: a lease's own, and the params blob, which is stored as it
@@ -235,13 +238,14 @@ create or replace function hwqueue.spawn_options() returns text[]
 language sql immutable parallel safe
 as $$ select hwqueue.own_options() || array['wire'] $$;
 
--- Returns the options that make the class. A value that is no object stays as it is, so that spawn_class
--- refuses it.
+-- Returns the options that make the class, with {"one_of": true} for an alternative of any choice. A value
+-- that is no object stays as it is, so that spawn_class refuses it.
 create or replace function hwqueue.class_options(p_options jsonb) returns jsonb
 language sql immutable parallel safe
 as $$
-  select case when jsonb_typeof(p_options) = 'object' then p_options - hwqueue.own_options()
-    else coalesce(p_options, '{}') end
+  select case when jsonb_typeof(p_options) is distinct from 'object' then coalesce(p_options, '{}')
+    when p_options ->> 'one_of' is null then p_options - hwqueue.own_options()
+    else (p_options - hwqueue.own_options()) || '{"one_of": true}' end
 $$;
 
 -- Returns a spawn's options with the defaults of its task. An option that is given replaces the default of
@@ -265,7 +269,8 @@ as $$
 begin
   perform hwqueue.check_name(p_task, 'task', 200);
   if p_options = '{}' then
-    return hwqueue.find_class(row(p_queue_id, p_task, '', null, '{}', '{}', null, null, null), p_shard);
+    return hwqueue.find_class(row(p_queue_id, p_task, '', null, '{}', '{}', null, null, null, false),
+      p_shard);
   end if;
   return hwqueue.find_class(hwqueue.spawn_content(p_queue_id, p_task, p_options), p_shard);
 end
@@ -288,8 +293,8 @@ begin
     hwqueue.check_labels(p_options -> 'labels', 'options.labels'),
     hwqueue.spawn_placement(p_options, 'options'),
     hwqueue.json_interval(p_options -> 'patience', 'options.patience'), null,
-    hwqueue.json_short_interval(p_options -> 'max_run', 'options.max_run', '1 second',
-      '366 days'))::hwqueue.class_content;
+    hwqueue.json_short_interval(p_options -> 'max_run', 'options.max_run', '1 second', '366 days'),
+    p_options ? 'one_of')::hwqueue.class_content;
 end
 $$;
 

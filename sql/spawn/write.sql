@@ -5,7 +5,7 @@
 -- one lease, and the same key with other content is refused. Keys are inserted in sorted order, so that
 -- two batches cannot deadlock.
 -- Rows of new leases are invisible to others until commit, so no other locks are needed. Only ids that a
--- producer chose can collide (insert_own_spawns).
+-- producer chose can collide (insert_own_spawns), and alternatives share the row of their choice.
 -- Read write_spawns first, then insert_spawns and reserve_keys.
 
 -- Returns the devices that adopted work runs on: those named, else those with most left.
@@ -84,8 +84,9 @@ $$;
 -- Writes spawns that are read and checked: keys, entries, leases. Returns them, with stands_for set
 -- where a key stands for another lease.
 -- It wakes waiting workers when something is claimable at once. It is idempotent per idempotency key.
--- Locks in order: idempotency keys sorted, then lease ids that the producer chose, then only new rows.
--- Raises: QHT01, QHL06 when such an id exists.
+-- Locks in order: idempotency keys sorted, then choices sorted, then lease ids that the producer chose, then
+-- only new rows. Raises: QHT01, QHL06 when such an id exists, QHA01 as join_choice, QHL04 and QHA01 as
+-- write_replacements.
 create or replace function hwqueue.write_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue,
   p_now timestamptz, p_shard int) returns hwqueue.spawn_request[]
 language plpgsql volatile
@@ -96,27 +97,43 @@ declare
   v_spawn hwqueue.spawn_request;
   v_has_keys boolean;
   v_has_own_ids boolean;
+  v_has_choices boolean;
+  v_has_replaces boolean;
   v_must_wake boolean;
 begin
   if cardinality(p_spawns) = 1 then  -- most calls: plain assignments are cheaper than a statement
     v_spawn := p_spawns[1];
     v_has_keys := v_spawn.idempotency_key is not null;
     v_has_own_ids := v_spawn.own_id;
+    v_has_choices := v_spawn.choice_id is not null;
+    v_has_replaces := v_spawn.replaces is not null;
     v_must_wake := v_spawn.notify and v_spawn.available_at <= p_now;
   else
-    select bool_or(s.idempotency_key is not null), bool_or(s.own_id),
-           bool_or(s.notify and s.available_at <= p_now)
-    into v_has_keys, v_has_own_ids, v_must_wake from unnest(p_spawns) s;
+    select bool_or(s.idempotency_key is not null), bool_or(s.own_id), bool_or(s.choice_id is not null),
+           bool_or(s.replaces is not null), bool_or(s.notify and s.available_at <= p_now)
+    into v_has_keys, v_has_own_ids, v_has_choices, v_has_replaces, v_must_wake from unnest(p_spawns) s;
+  end if;
+  if v_has_replaces then
+    p_spawns := hwqueue.held_spawns(p_spawns);
+    v_spawns := p_spawns;
+    v_fresh := p_spawns;
+    v_must_wake := exists (select 1 from unnest(v_fresh) s where s.notify and s.available_at <= p_now);
   end if;
   if v_has_keys then
     v_spawns := hwqueue.reserve_keys(p_spawns, p_queue, p_now, p_shard);
     v_fresh := array(select s from unnest(v_spawns) s where s.stands_for is null order by s.ordinal);
     v_must_wake := exists (select 1 from unnest(v_fresh) s where s.notify and s.available_at <= p_now);
   end if;
+  if v_has_choices then
+    perform hwqueue.join_choices(v_fresh, p_now, p_shard);
+  end if;
   if v_has_own_ids then
     perform hwqueue.insert_own_spawns(v_fresh, p_queue, p_now, p_shard);
   else
     perform hwqueue.insert_spawns(v_fresh, p_queue, p_now, p_shard);
+  end if;
+  if v_has_replaces then
+    perform hwqueue.write_replacements(v_fresh, p_now, p_shard);
   end if;
   if v_must_wake then
     perform hwqueue.wake_workers(p_queue, p_shard);
@@ -237,12 +254,12 @@ begin
   end if;
   insert into hwqueue.lease (shard_id, lease_id, queue_id, class_id, task_name, params, headers, priority,
     tier, rank, position, max_attempts, retry, claim_timeout, deadline, idempotency_key, available_at,
-    created_at, wire, run_id, step_no, item_no, gang_id)
+    created_at, wire, run_id, step_no, item_no, gang_id, choice_id)
   select p_shard, s.lease_id, p_queue.queue_id, s.class_id, s.task_name, s.params, s.headers, s.priority, 0,
     hwqueue.lease_rank(p_queue.ageing_step, greatest(s.available_at, p_now), s.priority),
     case when s.available_at <= p_now then s.position else 0 end, s.max_attempts, s.retry, s.claim_timeout,
     s.deadline, s.idempotency_key, s.available_at, p_now, s.wire, s.run_id, s.step_no,
-    s.item_no, s.gang_id
+    s.item_no, s.gang_id, s.choice_id
   from unnest(p_spawns) s;
 end
 $$;

@@ -200,7 +200,7 @@ begin
       v_base.labels, v_placement,
       -- what requires its place waits for no better one
       case when v_near ? 'mode' then coalesce(v_base.patience, '0') else v_base.patience end, null,
-      v_base.max_run), p_shard);
+      v_base.max_run, v_base.is_choice), p_shard);
   end if;
 end
 $$;

@@ -1,7 +1,8 @@
 """Fleet's unit options in hwqueue's grammar: a unit is a lease, its name a label and its id.
 
 MachineID is a node, MachineMetadata labels, MachineOf the place of leases known by id, Conflicts an
-away from names. Selectors have no globs, so they are expanded over the names of the case.
+away from names, Replaces a lease known by id. Selectors have no globs, so they are expanded over
+the names of the case.
 """
 
 import re
@@ -31,6 +32,13 @@ def held(case: Case, lease: Item) -> dict[str, list[Any]]:
         selector = {"exprs": [{"label": NAME, "op": "in", "values": conflicting}]}
         require.append({"leases": selector, "domain": "node", "away": True})
     return {"require": require}
+
+
+def replaced(case: Case) -> list[str]:
+    """The names of the running units whose place the incoming one takes."""
+    patterns = [glob(each) for each in (case.lease.get("fleet") or {}).get("replaces") or []]
+    names = [other["name"] for other in case.running if other.get("name")]
+    return [name for name in names if any(pattern.fullmatch(name) for pattern in patterns)]
 
 
 def glob(pattern: str) -> re.Pattern[str]:

@@ -35,7 +35,7 @@ def run_claims(
     direct: Direct, case: Case, translated: Translated, policy: Mapping[str, Any]
 ) -> Outcome:
     """Submit the lease, then let each candidate claim it, rolled back in between."""
-    epochs = _set_up(direct, translated, policy)
+    epochs = set_up(direct, translated, policy)
     try:
         options = {**translated.lease, "placement": translated.placement}
         lease = direct.spawn(QUEUE, options)["lease_id"]
@@ -69,7 +69,7 @@ def run_scores(
     direct: Direct, case: Case, translated: Translated, policy: Mapping[str, Any]
 ) -> Mapping[str, float]:
     """Each candidate's score by match_nodes."""
-    _set_up(direct, translated, policy)
+    set_up(direct, translated, policy)
     rows = direct.match(translated.placement, _match_options(translated))
     return {row["node_name"]: row["score"] for row in rows if row["node_name"] in case.candidates}
 
@@ -131,7 +131,7 @@ def _lease(placement: Mapping[str, Any], options: Mapping[str, Any], lease_id: U
     return Lease(lease_id, placement, options["labels"], options["tenant"], TASK)
 
 
-def _set_up(direct: Direct, translated: Translated, policy: Mapping[str, Any]) -> dict[str, int]:
+def set_up(direct: Direct, translated: Translated, policy: Mapping[str, Any]) -> dict[str, int]:
     """Make the queue, register the nodes, adopt what runs; returns the nodes' epochs."""
     direct.create_queue(QUEUE, policy)
     epochs = {name: direct.register(*spec) for name, spec in translated.nodes.items()}

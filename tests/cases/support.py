@@ -22,7 +22,6 @@ _ZONES = {"domain": "label:zone", "select": _WEB}
 # A feature that is not built yet, and how the grammar writes it: what must be refused until then.
 # Once it is served, delete its row here, and the cases that need it run.
 NOT_YET: Mapping[str, Sequence[Mapping[str, Any]]] = {
-    REPLACES: [],
 }
 # No node is held back because a better one is alive.
 POLICY: Mapping[str, Any] = {} if PATIENCE in NOT_YET else {"patience": 0}

@@ -9,7 +9,7 @@ import pytest
 from hwqueue import errors
 from hwqueue.client import AsyncClient
 from hwqueue.placement import Placement, label, tags
-from hwqueue.types import LeaseSpec, LeaseState, QueuePolicy, RetryPolicy, Unique
+from hwqueue.types import LeaseSpec, LeaseState, QueuePolicy, Replaces, RetryPolicy, Unique
 from tests.client.conftest import Node
 
 
@@ -93,6 +93,14 @@ async def test_a_unique_key(client: AsyncClient, queue: str) -> None:
     assert (await client.get_lease(first.lease_id)).params == {}
     with pytest.raises(errors.UniqueConflict):
         await client.spawn_lease(queue, "t", unique=Unique(key="k", on_conflict="raise"))
+
+
+async def test_what_replaces_another(client: AsyncClient, queue: str) -> None:
+    old = await client.spawn_lease(queue, "t", one_of=uuid4())
+    new = await client.spawn_lease(queue, "t", replaces=Replaces(lease=old.lease_id))
+    assert new.state == LeaseState.SCHEDULED
+    with pytest.raises(errors.LeaseNotFound):
+        await client.spawn_lease(queue, "t", replaces=Replaces(lease=uuid4(), overlap=True))
 
 
 async def test_an_idempotency_key_gives_the_first_lease(client: AsyncClient, queue: str) -> None:

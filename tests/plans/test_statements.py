@@ -169,3 +169,13 @@ def test_a_registration_without_everywhere_tasks(api: Api) -> None:
     with explained(api.conn) as work:
         api.claim(node, api.queue())
     assert work.scans("everywhere", "everywhere_node") == []
+
+
+def test_leases_that_are_no_alternatives_and_replace_nothing(api: Api) -> None:
+    """Their spawn, their claim and their end read no table of these."""
+    with explained(api.conn) as work:
+        node, queue = api.node(), api.queue()
+        api.spawn(queue)
+        claims = api.claim(node, queue)
+        api.rows("settle_and_claim", **node.who, **completed(*claims), settle=[], queues=[queue])
+    assert work.scans("choice", "choice_member", "replacement") == []

@@ -92,6 +92,19 @@ async def test_a_unique_key_keeps_the_first(http: Http, queue: str) -> None:
     problem(await http.post(f"{V1}/leases", json=told), 409, "QHT02")
 
 
+async def test_alternatives_and_what_replaces_another(http: Http, queue: str) -> None:
+    choice = "0197f3a2-7c1e-7000-8000-000000000009"
+    body = {"queue": queue, "task": "draw", "options": {"one_of": choice}}
+    old = ok(await http.post(f"{V1}/leases", json=body), 201)["lease_id"]
+    new = body | {"options": {"replaces": {"lease": old, "then": "requeue"}}}
+    assert ok(await http.post(f"{V1}/leases", json=new), 201)["state"] == "scheduled"
+    gone = body | {"options": {"replaces": {"lease": choice}}}
+    problem(await http.post(f"{V1}/leases", json=gone), 404, "QHL04")
+    both = body | {"options": {"one_of": choice, "replaces": {"lease": old}}}
+    found = problem(await http.post(f"{V1}/leases", json=both), 422, "QHA01")
+    assert found["field"] == "options.replaces"
+
+
 async def test_two_keys_are_refused(http: Http, queue: str) -> None:
     body = {"queue": queue, "task": "draw"}
     for keys in (("a", "b"), ("a", "a")):

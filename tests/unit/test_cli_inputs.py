@@ -19,6 +19,7 @@ from hwqueue.cli.inputs import (
     pairs,
     span,
 )
+from hwqueue.cli.spawning import replaces
 from hwqueue.cli.worker import load_app
 from hwqueue.errors import ConfigError
 
@@ -155,3 +156,16 @@ def test_a_command_says_which_extra_brings_what_is_missing() -> None:
 def test_a_module_of_this_package_is_brought_by_no_extra() -> None:
     with pytest.raises(ModuleNotFoundError, match="nothing_like_it"), required("webhooks"):
         import_module("hwqueue.nothing_like_it")
+
+
+def test_whose_place_a_lease_takes() -> None:
+    name = "0197f3a2-7c1e-7000-8000-000000000007"
+    of_service = replaces(f"service:{name}", "requeue", True)
+    assert of_service is not None
+    assert of_service.as_json() == {"service": name, "then": "requeue", "overlap": True}
+    of_lease = replaces(name, "cancel", False)
+    assert of_lease is not None
+    assert of_lease.as_json() == {"lease": name, "then": "cancel", "overlap": False}
+    assert replaces(None, "cancel", False) is None
+    with pytest.raises(ConfigError, match="--replaces: 'A' is not an id"):
+        replaces("A", "cancel", False)

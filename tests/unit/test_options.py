@@ -21,12 +21,15 @@ from hwqueue.server.models.leases import SpawnOptions as SpawnModel
 from hwqueue.server.models.queues import QueuePolicy as PolicyModel
 from hwqueue.server.models.tasks import TaskDefaults as TaskModel
 from hwqueue.server.models.workflows import RunOptions as RunModel
-from hwqueue.types import QueuePolicy, SpawnOptions, Unique
+from hwqueue.types import QueuePolicy, Replaces, SpawnOptions, Unique
 from hwqueue.types.workflows import RunOptions
 
 tools = pytest.importorskip("tools.options_reference", reason="no checkout")
 
-NAMES = {"timedelta": timedelta, "datetime": datetime, "UTC": UTC, "UUID": UUID, "Unique": Unique}
+NAMES = {
+    **{"timedelta": timedelta, "datetime": datetime, "UTC": UTC, "UUID": UUID},
+    **{"Unique": Unique, "Replaces": Replaces},
+}
 SPAWN = {option.key: option for option in tools.options("spawn")}
 RETRY = {option.key: option for option in tools.options("retry")}
 TASK = {option.key: option for option in tools.options("task")}

@@ -66,6 +66,11 @@ _gang_options = request_of(
             "with it, or it is placed again beside them.",
         ),
         "hold": Field(default=None, description="How long nodes have to fetch their members."),
+        "one_of": Field(
+            default=None,
+            description="An id that alternatives share: the first with room runs, the others are "
+            "cancelled.",
+        ),
         "tenant": Field(default=None, description="A token of one tenant sets it."),
         "labels": Field(default=None, description="Of the leases, not of their nodes."),
         "headers": Field(default=None, description="Carried along, not interpreted."),
@@ -81,7 +86,17 @@ _gang_options = request_of(
 
 # Keys and times are none of a member's; its tenant is the gang's.
 _NOT_OF_MEMBERS = frozenset(
-    {"tenant", "available_at", "delay", "patience", "idempotency_key", "unique", "notify"}
+    {
+        "tenant",
+        "available_at",
+        "delay",
+        "patience",
+        "idempotency_key",
+        "unique",
+        "notify",
+        "one_of",
+        "replaces",
+    }
 )
 _own = {
     name: hint for name, hint in get_type_hints(SpawnOptions).items() if name not in _NOT_OF_MEMBERS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, PlainSerializer
 
 from hwqueue.server.models.base import (
     Answer,
@@ -38,6 +38,7 @@ MAX_BATCH = 5000
 
 Priority = Annotated[Whole, Field(ge=-32768, le=32767, description="Higher runs first.")]
 Key = Annotated[str, Field(min_length=1, max_length=255)]
+_IdAsText = Annotated[Id, PlainSerializer(str)]  # in an object that is handed on as JSON
 ErrorType = Annotated[str, Field(min_length=1, max_length=200, examples=["TimeoutError"])]
 Reason = Annotated[str, Field(max_length=1000, examples=["wrong frame"])]
 Wire = Annotated[
@@ -74,6 +75,21 @@ class Unique(Request):
     on_conflict: Literal["keep", "replace", "raise"] = "keep"
 
 
+class Replaces(Request):
+    """Whose place a lease takes: that of a lease, or of one of a service."""
+
+    lease: _IdAsText | None = None
+    service: _IdAsText | None = Field(
+        default=None, description="One of it that is older, the one that has run longest first."
+    )
+    then: Literal["cancel", "requeue"] = Field(
+        default="cancel", description="What becomes of the one that is replaced."
+    )
+    overlap: bool = Field(
+        default=False, description="It is asked to stop once this one runs, where both have room."
+    )
+
+
 # What the types of `hwqueue.types.SpawnOptions` do not say. An option without bounds needs no line.
 SPAWN_KINDS = {
     "placement": Placement,
@@ -87,6 +103,7 @@ SPAWN_KINDS = {
     "max_run": Annotated[Seconds, Field(ge=1)],
     "idempotency_key": Key,
     "unique": Unique,
+    "replaces": Replaces,
 }
 _spawn_options = request_of(
     options.SpawnOptions,
@@ -124,6 +141,15 @@ _spawn_options = request_of(
         "unique": Field(default=None, description="While a lease holds the key, no other has it."),
         "headers": Field(default=None, description="Carried along, not interpreted."),
         "notify": Field(default=None, description="false: found at the next poll."),
+        "one_of": Field(
+            default=None,
+            description="An id that alternatives share: the first that is claimed or reserved "
+            "runs, the others are cancelled. Not with `unique`.",
+        ),
+        "replaces": Field(
+            default=None,
+            description="It takes the place of another lease, on its node and in its room.",
+        ),
     },
 )
 

@@ -1,0 +1,67 @@
+-- Spawning alternatives: the option one_of, and the choice that leases and gangs with the same one are of.
+--
+-- spawn/read reads the option, spawn/write and gangs/spawn call join_choice. Example: two spawns have the
+-- option {"one_of": C}. The first writes the row of C, the second finds it and adds itself.
+--
+-- Invariant: an alternative is written in the transaction that lists it in choice_member, while it holds the
+-- row of its choice. So upkeep, which holds that row too, misses none when it cancels what was not taken.
+
+-- Returns the choice that the option one_of names.
+-- Raises: QHA01.
+create or replace function hwqueue.choice_of(p_options jsonb) returns uuid
+language plpgsql immutable
+as $$
+declare
+  v_choice uuid := hwqueue.json_uuid(p_options -> 'one_of', 'options.one_of');
+begin
+  if v_choice is not null and coalesce(p_options -> 'unique', 'null') <> 'null' then
+    perform hwqueue.refuse('QHA01', 'options has both one_of and unique',
+      jsonb_build_object('field', 'options.one_of'),
+      'another spawn could replace an alternative: give one_of with idempotency_key, or unique alone');
+  end if;
+  return v_choice;
+end
+$$;
+
+-- Adds a lease or a gang to its choice, which it writes if it is the first. One that comes after another was
+-- taken is cancelled by upkeep, as if it had come before.
+-- Locks: the choice. Raises: QHA01 for a choice of another tenant, and for the 101st alternative.
+create or replace function hwqueue.join_choice(p_choice uuid, p_tenant text, p_member uuid,
+  p_is_gang boolean, p_now timestamptz, p_shard int) returns void
+language plpgsql volatile
+as $$
+declare
+  v_choice hwqueue.choice;
+begin
+  insert into hwqueue.choice as h (shard_id, choice_id, tenant, checked_at)
+  values (p_shard, p_choice, p_tenant, p_now)
+  on conflict (shard_id, choice_id) do update set alternatives = h.alternatives + 1, settled_at = null
+  returning h.* into v_choice;
+  if v_choice.tenant <> p_tenant then
+    perform hwqueue.refuse('QHA01', format('choice %s is another tenant''s', p_choice),
+      jsonb_build_object('field', 'options.one_of', 'one_of', p_choice),
+      'the alternatives of a choice are of one tenant: use a fresh id');
+  elsif v_choice.alternatives > 100 then
+    perform hwqueue.refuse('QHA01', format('choice %s has 100 alternatives already', p_choice),
+      jsonb_build_object('field', 'options.one_of', 'one_of', p_choice, 'limit', 100),
+      'describe nodes that are alike by one placement');
+  end if;
+  insert into hwqueue.choice_member (shard_id, choice_id, member_id, is_gang)
+  values (p_shard, p_choice, p_member, p_is_gang);
+end
+$$;
+
+-- Adds the leases of a batch to their choices.
+-- Locks: the choices by id, so that two batches cannot deadlock. Raises: as join_choice.
+create or replace function hwqueue.join_choices(p_spawns hwqueue.spawn_request[], p_now timestamptz,
+  p_shard int) returns void
+language plpgsql volatile
+as $$
+begin
+  perform hwqueue.join_choice(s.choice_id, s.tenant, s.lease_id, false, p_now, p_shard)
+  from (select u.choice_id, c.tenant, u.lease_id
+        from unnest(p_spawns) u
+        join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = u.class_id
+        where u.choice_id is not null order by u.choice_id, u.ordinal offset 0) s;
+end
+$$;

@@ -1,0 +1,125 @@
+-- Spawning a lease that takes the place of another one: the option replaces.
+--
+-- spawn/read reads the option, spawn/write calls held_spawns and write_replacements. Example: a new version
+-- of a service is spawned with {"replaces": {"lease": A}}. It waits, scheduled for a time that never comes,
+-- until upkeep has booked room for it on the node of A (gangs/replace).
+--
+-- Invariant: a lease that is to take a place has a row in replacement as long as no claim may find it.
+--
+-- Read replaces_of, then write_replacements.
+
+-- Returns the option replaces, {"lease" or "service", "then", "overlap"}, all of which it checks; null: it is
+-- not given.
+-- Raises: QHA01.
+create or replace function hwqueue.replaces_of(p_options jsonb) returns jsonb
+language plpgsql immutable
+as $$
+declare
+  v_given jsonb := nullif(p_options -> 'replaces', 'null');
+  v_lease uuid;
+  v_service uuid;
+  v_other text := (
+    select o.name from unnest(array['unique', 'one_of', 'delay', 'available_at']) o(name)
+    where coalesce(p_options -> o.name, 'null') <> 'null' limit 1);
+begin
+  if v_given is null then
+    return null;
+  end if;
+  perform hwqueue.check_object(v_given, array['lease', 'service', 'then', 'overlap'], 'options.replaces');
+  v_lease := hwqueue.json_uuid(v_given -> 'lease', 'options.replaces.lease');
+  v_service := hwqueue.json_uuid(v_given -> 'service', 'options.replaces.service');
+  if (v_lease is null) = (v_service is null) then
+    perform hwqueue.refuse('QHA01', 'options.replaces names a lease or a service, one of them',
+      jsonb_build_object('field', 'options.replaces'),
+      'for example {"lease": "0197f3a2-7c1e-7000-8000-000000000007", "then": "cancel"}');
+  elsif v_other is not null then
+    perform hwqueue.refuse('QHA01', format('options has both replaces and %s', v_other),
+      jsonb_build_object('field', 'options.replaces'),
+      format('the lease waits for the place of another one: leave %s out', v_other));
+  end if;
+  return jsonb_build_object('lease', v_lease, 'service', v_service,
+    'then', coalesce(hwqueue.json_choice(v_given -> 'then', 'options.replaces.then',
+      array['cancel', 'requeue']), 'cancel'),
+    'overlap', coalesce(hwqueue.json_boolean(v_given -> 'overlap', 'options.replaces.overlap'), false));
+end
+$$;
+
+-- Returns spawns with those that replace others scheduled for a time that never comes.
+create or replace function hwqueue.held_spawns(p_spawns hwqueue.spawn_request[])
+returns hwqueue.spawn_request[]
+language plpgsql immutable
+as $$
+begin
+  for v_index in 1 .. cardinality(p_spawns) loop
+    if p_spawns[v_index].replaces is not null then
+      p_spawns[v_index].available_at := hwqueue.never_due();
+    end if;
+  end loop;
+  return p_spawns;
+end
+$$;
+
+-- Writes which leases the new ones of a batch replace. The caller has inserted them.
+-- Locks: new rows. Raises: QHL04 for a lease that does not exist or is another tenant's, QHA01 for one that
+-- is replaced already, is a member of a gang or a step of a run, and for a circle.
+create or replace function hwqueue.write_replacements(p_spawns hwqueue.spawn_request[], p_now timestamptz,
+  p_shard int) returns void
+language plpgsql volatile
+as $$
+declare
+  v_spawn record;
+begin
+  for v_spawn in
+    select s.lease_id, (s.replaces ->> 'lease')::uuid as old_lease, s.replaces, c.tenant
+    from unnest(p_spawns) s
+    join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = s.class_id
+    where s.replaces is not null order by s.ordinal
+  loop
+    if v_spawn.old_lease is not null then
+      perform hwqueue.check_replaced(v_spawn.old_lease, v_spawn.lease_id, v_spawn.tenant, p_shard);
+    end if;
+    insert into hwqueue.replacement (shard_id, lease_id, old_lease, service_id, old_goes, is_overlapping,
+      next_try_at, created_at)
+    values (p_shard, v_spawn.lease_id, v_spawn.old_lease, (v_spawn.replaces ->> 'service')::uuid,
+      v_spawn.replaces ->> 'then', (v_spawn.replaces ->> 'overlap')::boolean, p_now, p_now);
+  end loop;
+end
+$$;
+
+-- Refuses to replace a lease that cannot be.
+-- Raises: as write_replacements.
+create or replace function hwqueue.check_replaced(p_old uuid, p_lease uuid, p_tenant text, p_shard int)
+returns void
+language plpgsql stable
+as $$
+declare
+  v_old hwqueue.lease;
+  v_next uuid := p_old;
+  v_problem text;
+begin
+  select l.* into v_old from hwqueue.lease l
+  join hwqueue.placement_class c on c.shard_id = l.shard_id and c.class_id = l.class_id
+  where l.shard_id = p_shard and l.lease_id = p_old and c.tenant = p_tenant;
+  if not found then
+    perform hwqueue.refuse('QHL04', format('lease %s does not exist', p_old),
+      jsonb_build_object('lease_id', p_old, 'field', 'options.replaces.lease'),
+      'check the id; a lease replaces one of its own tenant');
+  end if;
+  for v_step in 1 .. 1000 loop
+    exit when v_next is null or v_next = p_lease;
+    v_next := (
+      select r.old_lease from hwqueue.replacement r where r.shard_id = p_shard and r.lease_id = v_next);
+  end loop;
+  v_problem := case
+    when v_next is not null then 'waits for its place itself: a circle'
+    when v_old.gang_id is not null then 'is a member of a gang'
+    when v_old.run_id is not null then 'is a step of a run'
+    when exists (select from hwqueue.replacement r where r.shard_id = p_shard and r.old_lease = p_old)
+      then 'is being replaced already' end;
+  if v_problem is not null then
+    perform hwqueue.refuse('QHA01', format('lease %s cannot be replaced: it %s', p_old, v_problem),
+      jsonb_build_object('lease_id', p_old, 'field', 'options.replaces.lease'),
+      'replace a lease that stands alone, once');
+  end if;
+end
+$$;
