@@ -23,7 +23,8 @@ CREATE TYPE hwqueue.class_content AS (
 	placement jsonb,
 	patience interval,
 	target uuid,
-	max_run interval
+	max_run interval,
+	is_choice boolean
 );
 
 CREATE TYPE hwqueue.class_match AS (
@@ -264,7 +265,9 @@ CREATE TYPE hwqueue.spawn_request AS (
 	run_id uuid,
 	step_no integer,
 	item_no integer,
-	gang_id uuid
+	gang_id uuid,
+	choice_id uuid,
+	replaces jsonb
 );
 
 CREATE TABLE hwqueue.queue (
@@ -390,6 +393,7 @@ CREATE TABLE hwqueue.placement_class (
     is_woken boolean DEFAULT false NOT NULL,
     cost integer DEFAULT 1 NOT NULL,
     max_run interval,
+    is_choice boolean DEFAULT false NOT NULL,
     CONSTRAINT placement_class_cost_check CHECK ((cost > 0)),
     CONSTRAINT placement_class_cpu_milli_check CHECK ((cpu_milli >= 0)),
     CONSTRAINT placement_class_gpu_count_check CHECK ((gpu_count >= 0)),
@@ -428,6 +432,8 @@ COMMENT ON COLUMN hwqueue.placement_class.is_woken IS 'created_xid is of the tra
 COMMENT ON COLUMN hwqueue.placement_class.cost IS 'what judging a node for it costs at most, in plain expressions (placement_cost)';
 
 COMMENT ON COLUMN hwqueue.placement_class.max_run IS 'how long a lease may run; then it is asked to stop, and its attempt fails; null: as long as it takes';
+
+COMMENT ON COLUMN hwqueue.placement_class.is_choice IS 'its leases are alternatives: each claim of one has to be the first of its choice';
 
 CREATE FUNCTION hwqueue.able_node(p_class hwqueue.placement_class, p_profile_id bigint, p_without uuid[], p_node uuid, p_now timestamp with time zone, p_shard integer) RETURNS uuid
     LANGUAGE plpgsql STABLE;
@@ -507,7 +513,8 @@ CREATE TABLE hwqueue.lease (
     step_no integer,
     item_no integer,
     near_node uuid,
-    gang_id uuid
+    gang_id uuid,
+    choice_id uuid
 )
 WITH (autovacuum_vacuum_threshold='10000', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_vacuum_insert_scale_factor='0.05', fillfactor='90');
 
@@ -526,6 +533,8 @@ COMMENT ON COLUMN hwqueue.lease.item_no IS 'its place in the list of a map, from
 COMMENT ON COLUMN hwqueue.lease.near_node IS 'the node that its class prefers because its handler was suspended there; null: none for that reason';
 
 COMMENT ON COLUMN hwqueue.lease.gang_id IS 'the gang that it starts with; its own id: it is of an everywhere task; null: it starts alone';
+
+COMMENT ON COLUMN hwqueue.lease.choice_id IS 'the choice that it is an alternative of; null: of none';
 
 CREATE FUNCTION hwqueue.add_run(p_lease hwqueue.lease, p_spec jsonb, p_shard integer, OUT run_id uuid, OUT created boolean) RETURNS record
     LANGUAGE plpgsql;
@@ -1038,7 +1047,8 @@ CREATE TABLE hwqueue.gang (
     created_at timestamp with time zone NOT NULL,
     started_at timestamp with time zone,
     finished_at timestamp with time zone,
-    starts_by timestamp with time zone
+    starts_by timestamp with time zone,
+    choice_id uuid
 )
 WITH (fillfactor='50', autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0.05');
 
@@ -1065,6 +1075,8 @@ COMMENT ON COLUMN hwqueue.gang.losses IS 'how often it has lost a member, or a r
 COMMENT ON COLUMN hwqueue.gang.place IS 'where its members are, of the domain that they are together in';
 
 COMMENT ON COLUMN hwqueue.gang.starts_by IS 'while it is earmarked: when its nodes have room for it at the latest; null: not known';
+
+COMMENT ON COLUMN hwqueue.gang.choice_id IS 'as in lease';
 
 CREATE FUNCTION hwqueue.assemble_gang(p_gang hwqueue.gang, p_is_earmark boolean, p_now timestamp with time zone, p_shard integer) RETURNS text
     LANGUAGE plpgsql;
@@ -1102,6 +1114,9 @@ CREATE FUNCTION hwqueue.back_earmarks(p_leases uuid[], p_hold interval, p_now ti
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.back_gang(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) RETURNS text
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.back_replacing(p_claim hwqueue.claim, p_now timestamp with time zone, p_shard integer) RETURNS text
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.bad_verdict(p_bad jsonb) RETURNS hwqueue.step_verdict
@@ -1295,6 +1310,9 @@ CREATE FUNCTION hwqueue.bracket_length(p_text text) RETURNS integer
 CREATE FUNCTION hwqueue.broken_checkpoints(p_shard integer) RETURNS TABLE(rule text, lease_id uuid, detail jsonb)
     LANGUAGE sql;
 
+CREATE FUNCTION hwqueue.broken_choices(p_shard integer) RETURNS TABLE(rule text, subject uuid, detail jsonb)
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.broken_counts(p_shard integer) RETURNS TABLE(term_id bigint, detail jsonb)
     LANGUAGE sql STABLE;
 
@@ -1321,6 +1339,9 @@ CREATE FUNCTION hwqueue.broken_maps(p_shard integer) RETURNS TABLE(rule text, ru
 
 CREATE FUNCTION hwqueue.broken_nested(p_shard integer) RETURNS TABLE(rule text, run_id uuid, detail jsonb)
     LANGUAGE sql;
+
+CREATE FUNCTION hwqueue.broken_replacements(p_shard integer) RETURNS TABLE(rule text, subject uuid, detail jsonb)
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.broken_requirements(p_class hwqueue.placement_class, p_claim hwqueue.claim, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
@@ -1648,6 +1669,9 @@ CREATE FUNCTION hwqueue.check_range(p_value bigint, p_field text, p_min bigint, 
 CREATE FUNCTION hwqueue.check_regexp(p_pattern text, p_field text) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
 
+CREATE FUNCTION hwqueue.check_replaced(p_old uuid, p_lease uuid, p_tenant text, p_shard integer) RETURNS void
+    LANGUAGE plpgsql STABLE;
+
 CREATE FUNCTION hwqueue.check_result(p_lease uuid, p_result jsonb, p_field text, p_shard integer) RETURNS void
     LANGUAGE plpgsql STABLE;
 
@@ -1702,6 +1726,12 @@ CREATE FUNCTION hwqueue.checkpoints(p_lease uuid, p_token bigint, p_shard intege
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
+
+CREATE FUNCTION hwqueue.choice_of(p_options jsonb) RETURNS uuid
+    LANGUAGE plpgsql IMMUTABLE;
+
+CREATE FUNCTION hwqueue.choice_story(p_lease hwqueue.lease, p_headline text, p_code text, p_shard integer, OUT headline text, OUT code text) RETURNS record
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.choose_cores(p_node hwqueue.node, p_used integer[], p_cpu_milli bigint, p_isolation text) RETURNS integer[]
     LANGUAGE plpgsql IMMUTABLE;
@@ -2110,7 +2140,7 @@ CREATE FUNCTION hwqueue.date_broken(p_broken jsonb, p_before jsonb, p_now timest
 CREATE FUNCTION hwqueue.date_taints(p_taints jsonb, p_before jsonb, p_now timestamp with time zone) RETURNS jsonb
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.decide_class(p_class_id bigint, p_lease uuid, p_eligible_at timestamp with time zone, p_tier smallint, p_rank bigint, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT reason text, OUT term_deltas jsonb, OUT tier smallint, OUT rank bigint, OUT since timestamp with time zone, OUT only_lease uuid, OUT is_named boolean, OUT is_lasting boolean) RETURNS record
+CREATE FUNCTION hwqueue.decide_class(p_class_id bigint, p_lease uuid, p_eligible_at timestamp with time zone, p_tier smallint, p_rank bigint, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT reason text, OUT term_deltas jsonb, OUT tier smallint, OUT rank bigint, OUT since timestamp with time zone, OUT only_lease uuid, OUT is_named boolean, OUT is_lasting boolean, OUT is_choice boolean) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.default_options() RETURNS text[]
@@ -2129,7 +2159,7 @@ CREATE FUNCTION hwqueue.define_workflow(p_spec jsonb, p_shard integer DEFAULT 0)
 CREATE FUNCTION hwqueue.delete_classes(p_class_ids bigint[], p_limit integer, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.delete_granted(p_request hwqueue.claim_request, p_class_id bigint, p_tier smallint, p_rank bigint, p_from bigint, p_to bigint, p_since timestamp with time zone, p_lease uuid, OUT place tid, OUT entry hwqueue.ready) RETURNS record
+CREATE FUNCTION hwqueue.delete_granted(p_request hwqueue.claim_request, p_class_id bigint, p_seen hwqueue.seen_entries, p_from bigint, p_to bigint, p_since timestamp with time zone, p_lease uuid, p_is_choice boolean, OUT place tid, OUT entry hwqueue.ready) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.delete_leases(p_filter jsonb, p_limit integer DEFAULT 1000, p_cursor jsonb DEFAULT NULL::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(changed uuid[], skipped uuid[], next_cursor jsonb)
@@ -2259,6 +2289,45 @@ CREATE FUNCTION hwqueue.end_overrun(p_claim hwqueue.claim, p_now timestamp with 
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.end_parent_step(p_run hwqueue.run, p_now timestamp with time zone, p_shard integer) RETURNS boolean
+    LANGUAGE plpgsql;
+
+CREATE TABLE hwqueue.replacement (
+    shard_id integer NOT NULL,
+    lease_id uuid NOT NULL,
+    old_lease uuid,
+    service_id uuid,
+    old_goes text NOT NULL,
+    is_overlapping boolean NOT NULL,
+    state text DEFAULT 'waiting'::text NOT NULL,
+    node_id uuid,
+    old_token bigint,
+    old_at timestamp with time zone,
+    reason text,
+    tries integer DEFAULT 0 NOT NULL,
+    next_try_at timestamp with time zone NOT NULL,
+    created_at timestamp with time zone NOT NULL
+)
+WITH (fillfactor='50', autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0.05');
+
+COMMENT ON TABLE hwqueue.replacement IS 'a lease that is to take the place of another one (spawn option replaces); deleted once it has';
+
+COMMENT ON COLUMN hwqueue.replacement.old_lease IS 'the lease that it replaces; null: none is chosen yet';
+
+COMMENT ON COLUMN hwqueue.replacement.service_id IS 'it replaces a lease of this service; null: that lease';
+
+COMMENT ON COLUMN hwqueue.replacement.old_goes IS 'what becomes of the other one: cancel or requeue';
+
+COMMENT ON COLUMN hwqueue.replacement.is_overlapping IS 'where there is room for both, the other one is asked to stop once this one runs';
+
+COMMENT ON COLUMN hwqueue.replacement.state IS 'waiting; held (the other one waited, and waits on until this one is claimed); stopping (the other one is asked to stop); overlapping (it is asked once this one runs)';
+
+COMMENT ON COLUMN hwqueue.replacement.old_token IS 'the claim of the other one that is asked to stop';
+
+COMMENT ON COLUMN hwqueue.replacement.old_at IS 'while it is held: since when the other one was claimable';
+
+COMMENT ON COLUMN hwqueue.replacement.reason IS 'why the place could not be taken at the last try';
+
+CREATE FUNCTION hwqueue.end_replaced(p_row hwqueue.replacement, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.end_run(p_run hwqueue.run, p_state text, p_now timestamp with time zone, p_shard integer) RETURNS void
@@ -2543,6 +2612,9 @@ CREATE FUNCTION hwqueue.find_webhook(p_name text, p_shard integer) RETURNS hwque
 CREATE FUNCTION hwqueue.find_workflow(p_name text, p_version integer, p_shard integer) RETURNS hwqueue.workflow
     LANGUAGE plpgsql STABLE;
 
+CREATE FUNCTION hwqueue.finish_replacement(p_row hwqueue.replacement, p_has_run boolean, p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.finish_run(p_run uuid, p_failed integer, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
@@ -2802,6 +2874,9 @@ CREATE FUNCTION hwqueue.held_alone(p_assignment jsonb, p_node hwqueue.node) RETU
 CREATE FUNCTION hwqueue.held_claims(p_leases uuid[], p_shard integer) RETURNS uuid[]
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.held_spawns(p_spawns hwqueue.spawn_request[]) RETURNS hwqueue.spawn_request[]
+    LANGUAGE plpgsql IMMUTABLE;
+
 CREATE FUNCTION hwqueue.help_of_names(p_class hwqueue.placement_class, p_help jsonb, p_pending bigint, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE sql STABLE;
 
@@ -2999,6 +3074,12 @@ CREATE FUNCTION hwqueue.item_values(p_map hwqueue.map, p_over jsonb, p_item inte
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.items_ended(p_leases uuid[], p_state text, p_is_short boolean, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.join_choice(p_choice uuid, p_tenant text, p_member uuid, p_is_gang boolean, p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.join_choices(p_spawns hwqueue.spawn_request[], p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.json_boolean(p_value jsonb, p_field text, p_code text DEFAULT 'QHA01'::text) RETURNS boolean
@@ -3225,6 +3306,9 @@ CREATE FUNCTION hwqueue.lease_score(p_weight_affinity double precision, p_weight
 CREATE FUNCTION hwqueue.lease_state(p_lease uuid, p_shard integer) RETURNS text
     LANGUAGE sql STABLE;
 
+CREATE FUNCTION hwqueue.lease_to_replace(p_row hwqueue.replacement, p_lease hwqueue.lease, p_shard integer) RETURNS uuid
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.leases_of_key(p_key text, p_filter hwqueue.lease_filter, p_shard integer) RETURNS uuid[]
     LANGUAGE plpgsql STABLE;
 
@@ -3328,7 +3412,16 @@ CREATE FUNCTION hwqueue.listed_origins(p_run hwqueue.run, p_shard integer) RETUR
 CREATE FUNCTION hwqueue.load_fits(p_node hwqueue.node, p_load hwqueue.node_load) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
+CREATE FUNCTION hwqueue.load_that_stays(p_node hwqueue.node, p_old uuid, p_shard integer) RETURNS hwqueue.node_load
+    LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.lock_alternative(p_request hwqueue.claim_request, p_class_id bigint, p_seen hwqueue.seen_entries, p_from bigint, p_to bigint, p_since timestamp with time zone, p_lease uuid) RETURNS tid
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.lock_between(p_request hwqueue.claim_request, p_queue_id integer, p_seen hwqueue.seen_entries, p_limit integer) RETURNS tid[]
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.lock_choice(p_choice uuid, p_taker uuid, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.lock_claims(p_node uuid, p_shard integer) RETURNS uuid[]
@@ -3404,6 +3497,9 @@ CREATE FUNCTION hwqueue.look_at_due(p_limit integer, p_until timestamp with time
 CREATE FUNCTION hwqueue.look_at_earmark(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.look_at_earmark(p_row hwqueue.replacement, p_claim hwqueue.claim, p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.look_at_ended(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_state text, p_fit text, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
@@ -3411,6 +3507,9 @@ CREATE FUNCTION hwqueue.look_at_gang(p_gang hwqueue.gang, p_now timestamp with t
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.look_at_node(p_everywhere hwqueue.everywhere, p_node uuid, p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.look_at_replacement(p_row hwqueue.replacement, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.look_at_waiting(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_fit text, p_retry_at timestamp with time zone, p_now timestamp with time zone, p_shard integer) RETURNS void
@@ -3886,6 +3985,29 @@ CREATE FUNCTION hwqueue.order_named_steps(p_steps jsonb[]) RETURNS integer[]
 CREATE FUNCTION hwqueue.ordered_items(p_leases uuid[], p_tokens bigint[], p_shard integer) RETURNS TABLE(shard_id integer, lease_id uuid, claim_token bigint, ordinal integer)
     LANGUAGE plpgsql IMMUTABLE ROWS 1;
 
+CREATE TABLE hwqueue.choice (
+    shard_id integer NOT NULL,
+    choice_id uuid NOT NULL,
+    tenant text NOT NULL,
+    alternatives integer DEFAULT 1 NOT NULL,
+    taken uuid,
+    taken_at timestamp with time zone,
+    settled_at timestamp with time zone,
+    checked_at timestamp with time zone NOT NULL
+)
+WITH (fillfactor='50', autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0.05');
+
+COMMENT ON TABLE hwqueue.choice IS 'a choice: of its alternatives one runs (spawn option one_of)';
+
+COMMENT ON COLUMN hwqueue.choice.taken IS 'the lease or gang that was claimed or reserved first; it stays the choice when it waits again';
+
+COMMENT ON COLUMN hwqueue.choice.settled_at IS 'when upkeep found that no other alternative is open; null: not since one was added';
+
+COMMENT ON COLUMN hwqueue.choice.checked_at IS 'when prune last checked whether its leases are gone';
+
+CREATE FUNCTION hwqueue.other_alternatives(p_choice hwqueue.choice, p_shard integer) RETURNS TABLE(member_id uuid, is_gang boolean)
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.own_node_wish(p_node uuid) RETURNS jsonb
     LANGUAGE sql STABLE;
 
@@ -4091,6 +4213,9 @@ CREATE FUNCTION hwqueue.prune(p_limit integer DEFAULT 10000, p_unless_within int
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
+
+CREATE FUNCTION hwqueue.prune_choices(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.prune_classes(p_limit integer, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
@@ -4385,6 +4510,15 @@ CREATE FUNCTION hwqueue.reap_lasting(p_after uuid, p_limit integer, p_now timest
 CREATE FUNCTION hwqueue.reap_positions(p_sweeps boolean, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.reap_replacements(p_limit integer, p_budget interval, p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET jit TO 'off';
+
 CREATE FUNCTION hwqueue.reap_scheduled(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
@@ -4488,6 +4622,9 @@ CREATE FUNCTION hwqueue.refuse_step_change(p_lease hwqueue.lease, p_changes json
 CREATE FUNCTION hwqueue.refuse_step_lease(p_lease hwqueue.lease, p_what text) RETURNS void
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.refuse_taken(p_lease hwqueue.lease, p_shard integer) RETURNS void
+    LANGUAGE plpgsql STABLE;
+
 CREATE FUNCTION hwqueue.refuse_value(p_value jsonb, p_field text, p_wanted text, p_hint text, p_code text) RETURNS text
     LANGUAGE plpgsql IMMUTABLE;
 
@@ -4547,8 +4684,33 @@ CREATE FUNCTION hwqueue.repeated_pattern(p_placement jsonb) RETURNS text
 CREATE FUNCTION hwqueue.replace_node(p_node hwqueue.node, p_old hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.node
     LANGUAGE plpgsql;
 
+CREATE TABLE hwqueue.scheduled (
+    shard_id integer NOT NULL,
+    queue_id integer NOT NULL,
+    tier smallint NOT NULL,
+    attempt_count smallint NOT NULL,
+    claim_count integer NOT NULL,
+    rank bigint NOT NULL,
+    class_id bigint NOT NULL,
+    lease_id uuid NOT NULL,
+    available_at timestamp with time zone NOT NULL,
+    deadline timestamp with time zone
+)
+WITH (autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_insert_threshold='-1', autovacuum_vacuum_cost_delay='0');
+
+COMMENT ON TABLE hwqueue.scheduled IS 'a lease that is not claimable before available_at';
+
+CREATE FUNCTION hwqueue.replace_running(p_row hwqueue.replacement, p_old uuid, p_entry hwqueue.scheduled, p_now timestamp with time zone, p_shard integer) RETURNS text
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.replace_waiting(p_lease uuid, p_spawn hwqueue.spawn_request, p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.replacement_words(p_lease uuid, p_shard integer) RETURNS text
+    LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.replaces_of(p_options jsonb) RETURNS jsonb
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.report_progress(p_reports jsonb, p_shard integer DEFAULT 0) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
@@ -4595,22 +4757,6 @@ CREATE FUNCTION hwqueue.requirement_text(p_expr jsonb, p_shard integer) RETURNS 
 
 CREATE FUNCTION hwqueue.reserve_keys(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.spawn_request[]
     LANGUAGE plpgsql;
-
-CREATE TABLE hwqueue.scheduled (
-    shard_id integer NOT NULL,
-    queue_id integer NOT NULL,
-    tier smallint NOT NULL,
-    attempt_count smallint NOT NULL,
-    claim_count integer NOT NULL,
-    rank bigint NOT NULL,
-    class_id bigint NOT NULL,
-    lease_id uuid NOT NULL,
-    available_at timestamp with time zone NOT NULL,
-    deadline timestamp with time zone
-)
-WITH (autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_insert_threshold='-1', autovacuum_vacuum_cost_delay='0');
-
-COMMENT ON TABLE hwqueue.scheduled IS 'a lease that is not claimable before available_at';
 
 CREATE FUNCTION hwqueue.reserve_member(p_gang hwqueue.gang, p_entry hwqueue.scheduled, p_node uuid, p_is_earmark boolean, p_waits boolean, p_now timestamp with time zone, p_shard integer) RETURNS text
     LANGUAGE plpgsql;
@@ -4709,6 +4855,9 @@ CREATE FUNCTION hwqueue.room_for(p_class hwqueue.placement_class, p_bits integer
     LANGUAGE sql STABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.room_for_member(p_gang_id uuid, p_class hwqueue.placement_class, p_node hwqueue.node, p_is_earmark boolean, p_waits boolean, OUT load hwqueue.node_load, OUT assignment jsonb, OUT fits boolean) RETURNS record
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.room_instead_of(p_old hwqueue.claim, p_entry hwqueue.scheduled, p_now timestamp with time zone, p_shard integer, OUT load hwqueue.node_load, OUT assignment jsonb, OUT reason text) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.room_to_earmark(p_class hwqueue.placement_class, p_node hwqueue.node, p_own hwqueue.node_load, p_load hwqueue.node_load) RETURNS hwqueue.headroom
@@ -4892,6 +5041,18 @@ CREATE FUNCTION hwqueue.settle_and_claim(p_node uuid, p_epoch bigint, p_settle j
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
     SET enable_sort TO 'off'
+    SET jit TO 'off';
+
+CREATE FUNCTION hwqueue.settle_choice(p_choice hwqueue.choice, p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.settle_choices(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.settle_claim(p_lease uuid, p_token bigint, p_settlement jsonb, p_holds_node boolean, p_now timestamp with time zone, p_shard integer, p_node uuid DEFAULT NULL::uuid, OUT verdict text, OUT state text) RETURNS record
@@ -5127,6 +5288,9 @@ CREATE FUNCTION hwqueue.stop_members(p_gang hwqueue.gang, p_now timestamp with t
 CREATE FUNCTION hwqueue.stop_overruns(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.stop_replaced(p_row hwqueue.replacement, p_claim hwqueue.claim, p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.stop_run(p_run hwqueue.run, p_limit integer, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
@@ -5276,6 +5440,9 @@ CREATE FUNCTION hwqueue.take_adhoc(p_workflow bigint, p_shard integer) RETURNS b
 CREATE FUNCTION hwqueue.take_at_head(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_window integer, p_room hwqueue.headroom, p_limit integer, OUT ctids tid[], OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT meets boolean, OUT is_new boolean) RETURNS record
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.take_choice(p_choice uuid, p_taker uuid, p_now timestamp with time zone, p_shard integer) RETURNS boolean
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.take_constrained(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_node hwqueue.node, p_asks boolean, p_limit integer, p_window integer, p_probe integer, OUT ctids tid[], OUT score double precision, OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT is_new boolean) RETURNS record
     LANGUAGE plpgsql;
 
@@ -5297,6 +5464,9 @@ CREATE FUNCTION hwqueue.take_entries_of(p_leases uuid[], p_shard integer) RETURN
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.take_entry(p_lease uuid, p_shard integer) RETURNS hwqueue.scheduled
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.take_free_entry(p_lease uuid, p_shard integer) RETURNS hwqueue.scheduled
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.take_next_signal(p_lease uuid, p_token bigint, p_signal text, p_name text, p_shard integer, OUT verdict text, OUT payload jsonb) RETURNS record
@@ -5329,6 +5499,9 @@ CREATE FUNCTION hwqueue.take_unique_key(p_spawns hwqueue.spawn_request[], p_ordi
 
 CREATE FUNCTION hwqueue.take_unique_run(p_run hwqueue.run, p_on_conflict text, p_shard integer) RETURNS uuid
     LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.taken_instead(p_lease hwqueue.lease, p_shard integer) RETURNS uuid
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.taken_places(p_class_ids bigint[], p_shard integer) RETURNS TABLE(class_id bigint, code text, is_only boolean, term_id bigint, domain text, value text)
     LANGUAGE sql STABLE;
@@ -5428,6 +5601,9 @@ CREATE FUNCTION hwqueue.try_on_node(p_everywhere hwqueue.everywhere, p_row hwque
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.try_place(p_gang hwqueue.gang, p_entries hwqueue.scheduled[], p_node_ids uuid[], p_is_earmark boolean, p_now timestamp with time zone, p_shard integer) RETURNS text
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.try_replacement(p_row hwqueue.replacement, p_lease hwqueue.lease, p_now timestamp with time zone, p_shard integer) RETURNS text
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.try_score_groups(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_node hwqueue.node, p_from hwqueue.scan_starts, p_before hwqueue.later_class, p_limit integer, p_window integer, p_probe integer, OUT ctids tid[], OUT score double precision, OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) RETURNS record
@@ -5656,6 +5832,9 @@ CREATE FUNCTION hwqueue.write_checkpoint(p_row hwqueue.checkpoint) RETURNS void
 CREATE FUNCTION hwqueue.write_count(p_term_id bigint, p_place text, p_leases integer, p_holders integer, p_is_less boolean, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.write_earmark(p_entry hwqueue.scheduled, p_node uuid, p_load hwqueue.node_load, p_assignment jsonb, p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.write_everywhere(p_row hwqueue.everywhere, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql;
 
@@ -5678,6 +5857,9 @@ CREATE FUNCTION hwqueue.write_profile(p_node hwqueue.node, p_digest bytea, p_lef
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.write_progress(p_reports jsonb, p_shard integer) RETURNS integer
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.write_replacements(p_spawns hwqueue.spawn_request[], p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.write_rules(p_class_ids bigint[], p_shard integer) RETURNS void
@@ -5837,6 +6019,17 @@ COMMENT ON TABLE hwqueue.attestation IS 'an operator''s statement that a node is
 COMMENT ON COLUMN hwqueue.attestation.any_instance IS 'it holds for every instance that the node''s login registers';
 
 COMMENT ON COLUMN hwqueue.attestation.suspended_at IS 'it does not count from then on, until an operator confirms it';
+
+CREATE TABLE hwqueue.choice_member (
+    shard_id integer NOT NULL,
+    choice_id uuid NOT NULL,
+    member_id uuid NOT NULL,
+    is_gang boolean NOT NULL
+);
+
+COMMENT ON TABLE hwqueue.choice_member IS 'the alternatives of a choice; the rows stay as long as it does';
+
+COMMENT ON COLUMN hwqueue.choice_member.member_id IS 'the lease, or with is_gang the gang';
 
 CREATE TABLE hwqueue.class_fleet (
     shard_id integer NOT NULL,
@@ -6890,6 +7083,12 @@ ALTER TABLE ONLY hwqueue.attestation
 ALTER TABLE ONLY hwqueue.checkpoint
     ADD CONSTRAINT checkpoint_pkey PRIMARY KEY (shard_id, lease_id, name);
 
+ALTER TABLE ONLY hwqueue.choice_member
+    ADD CONSTRAINT choice_member_pkey PRIMARY KEY (shard_id, choice_id, member_id);
+
+ALTER TABLE ONLY hwqueue.choice
+    ADD CONSTRAINT choice_pkey PRIMARY KEY (shard_id, choice_id);
+
 ALTER TABLE ONLY hwqueue.claim
     ADD CONSTRAINT claim_pkey PRIMARY KEY (shard_id, lease_id);
 
@@ -7007,6 +7206,9 @@ ALTER TABLE ONLY hwqueue.ready
 ALTER TABLE ONLY hwqueue.reap_cursor
     ADD CONSTRAINT reap_cursor_pkey PRIMARY KEY (shard_id, version);
 
+ALTER TABLE ONLY hwqueue.replacement
+    ADD CONSTRAINT replacement_pkey PRIMARY KEY (shard_id, lease_id);
+
 ALTER TABLE ONLY hwqueue.retried_run
     ADD CONSTRAINT retried_run_pkey PRIMARY KEY (shard_id, run_id, attempt);
 
@@ -7087,6 +7289,10 @@ CREATE INDEX arrival_kept ON hwqueue.arrival USING btree (shard_id, arrival_id) 
 CREATE INDEX arrival_of ON hwqueue.arrival USING btree (run_id, step_no, kind);
 
 CREATE INDEX attempt_ended ON hwqueue.attempt USING btree (ended_at);
+
+CREATE INDEX choice_checked ON hwqueue.choice USING btree (shard_id, checked_at);
+
+CREATE INDEX choice_unsettled ON hwqueue.choice USING btree (shard_id, taken_at) WHERE ((taken IS NOT NULL) AND (settled_at IS NULL));
 
 CREATE INDEX claim_check ON hwqueue.claim USING btree (check_at);
 
@@ -7417,6 +7623,10 @@ CREATE UNIQUE INDEX queue_name ON hwqueue.queue USING btree (shard_id, name) WHE
 CREATE UNIQUE INDEX ready_class ON hwqueue.ready USING btree (shard_id, class_id, tier, rank, "position");
 
 CREATE INDEX ready_deadline ON hwqueue.ready USING btree (shard_id, GREATEST(deadline, eligible_at)) WHERE (deadline IS NOT NULL);
+
+CREATE INDEX replacement_due ON hwqueue.replacement USING btree (shard_id, next_try_at);
+
+CREATE INDEX replacement_old ON hwqueue.replacement USING btree (shard_id, old_lease);
 
 CREATE INDEX requeued_finished ON hwqueue.requeued USING btree (finished_at);
 
@@ -7839,6 +8049,8 @@ REVOKE ALL ON FUNCTION hwqueue.back_earmarks(p_leases uuid[], p_hold interval, p
 
 REVOKE ALL ON FUNCTION hwqueue.back_gang(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.back_replacing(p_claim hwqueue.claim, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.bad_verdict(p_bad jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.barring_taints(p_taints jsonb, p_tolerate jsonb) FROM PUBLIC;
@@ -7889,6 +8101,8 @@ REVOKE ALL ON FUNCTION hwqueue.bracket_length(p_text text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_checkpoints(p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.broken_choices(p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.broken_counts(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_earmarks(p_shard integer) FROM PUBLIC;
@@ -7906,6 +8120,8 @@ REVOKE ALL ON FUNCTION hwqueue.broken_loads(p_shard integer) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.broken_maps(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_nested(p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.broken_replacements(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_requirements(p_class hwqueue.placement_class, p_claim hwqueue.claim, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -8046,6 +8262,8 @@ REVOKE ALL ON FUNCTION hwqueue.check_range(p_value bigint, p_field text, p_min b
 
 REVOKE ALL ON FUNCTION hwqueue.check_regexp(p_pattern text, p_field text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.check_replaced(p_old uuid, p_lease uuid, p_tenant text, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.check_result(p_lease uuid, p_result jsonb, p_field text, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_run_signal(p_run hwqueue.run, p_name text, p_shard integer) FROM PUBLIC;
@@ -8082,6 +8300,10 @@ REVOKE ALL ON FUNCTION hwqueue.checked_workflow(p_spec jsonb, p_options jsonb, p
 REVOKE ALL ON FUNCTION hwqueue.checkpoints(p_lease uuid, p_token bigint, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.checkpoints(p_lease uuid, p_token bigint, p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.checkpoints(p_lease uuid, p_token bigint, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.choice_of(p_options jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.choice_story(p_lease hwqueue.lease, p_headline text, p_code text, p_shard integer, OUT headline text, OUT code text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.choose_cores(p_node hwqueue.node, p_used integer[], p_cpu_milli bigint, p_isolation text) FROM PUBLIC;
 
@@ -8268,7 +8490,7 @@ REVOKE ALL ON FUNCTION hwqueue.date_broken(p_broken jsonb, p_before jsonb, p_now
 
 REVOKE ALL ON FUNCTION hwqueue.date_taints(p_taints jsonb, p_before jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.decide_class(p_class_id bigint, p_lease uuid, p_eligible_at timestamp with time zone, p_tier smallint, p_rank bigint, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT reason text, OUT term_deltas jsonb, OUT tier smallint, OUT rank bigint, OUT since timestamp with time zone, OUT only_lease uuid, OUT is_named boolean, OUT is_lasting boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.decide_class(p_class_id bigint, p_lease uuid, p_eligible_at timestamp with time zone, p_tier smallint, p_rank bigint, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT reason text, OUT term_deltas jsonb, OUT tier smallint, OUT rank bigint, OUT since timestamp with time zone, OUT only_lease uuid, OUT is_named boolean, OUT is_lasting boolean, OUT is_choice boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.default_options() FROM PUBLIC;
 
@@ -8282,7 +8504,7 @@ GRANT ALL ON FUNCTION hwqueue.define_workflow(p_spec jsonb, p_shard integer) TO 
 
 REVOKE ALL ON FUNCTION hwqueue.delete_classes(p_class_ids bigint[], p_limit integer, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.delete_granted(p_request hwqueue.claim_request, p_class_id bigint, p_tier smallint, p_rank bigint, p_from bigint, p_to bigint, p_since timestamp with time zone, p_lease uuid, OUT place tid, OUT entry hwqueue.ready) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.delete_granted(p_request hwqueue.claim_request, p_class_id bigint, p_seen hwqueue.seen_entries, p_from bigint, p_to bigint, p_since timestamp with time zone, p_lease uuid, p_is_choice boolean, OUT place tid, OUT entry hwqueue.ready) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.delete_leases(p_filter jsonb, p_limit integer, p_cursor jsonb, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.delete_leases(p_filter jsonb, p_limit integer, p_cursor jsonb, p_shard integer) TO hwqueue_operator;
@@ -8373,6 +8595,8 @@ REVOKE ALL ON FUNCTION hwqueue.end_older_claims(p_node uuid, p_epoch bigint, p_n
 REVOKE ALL ON FUNCTION hwqueue.end_overrun(p_claim hwqueue.claim, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.end_parent_step(p_run hwqueue.run, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.end_replaced(p_row hwqueue.replacement, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.end_run(p_run hwqueue.run, p_state text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -8518,6 +8742,8 @@ REVOKE ALL ON FUNCTION hwqueue.find_spawn_queue(p_queue text, p_task text, p_sha
 REVOKE ALL ON FUNCTION hwqueue.find_webhook(p_name text, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.find_workflow(p_name text, p_version integer, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.finish_replacement(p_row hwqueue.replacement, p_has_run boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.finish_run(p_run uuid, p_failed integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -8700,6 +8926,8 @@ REVOKE ALL ON FUNCTION hwqueue.held_alone(p_assignment jsonb, p_node hwqueue.nod
 
 REVOKE ALL ON FUNCTION hwqueue.held_claims(p_leases uuid[], p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.held_spawns(p_spawns hwqueue.spawn_request[]) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.help_of_names(p_class hwqueue.placement_class, p_help jsonb, p_pending bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.help_words(p_sole jsonb, p_class hwqueue.placement_class) FROM PUBLIC;
@@ -8807,6 +9035,10 @@ REVOKE ALL ON FUNCTION hwqueue.item_results(p_run hwqueue.run, p_step integer, p
 REVOKE ALL ON FUNCTION hwqueue.item_values(p_map hwqueue.map, p_over jsonb, p_item integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.items_ended(p_leases uuid[], p_state text, p_is_short boolean, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.join_choice(p_choice uuid, p_tenant text, p_member uuid, p_is_gang boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.join_choices(p_spawns hwqueue.spawn_request[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.json_boolean(p_value jsonb, p_field text, p_code text) FROM PUBLIC;
 
@@ -8928,6 +9160,8 @@ REVOKE ALL ON FUNCTION hwqueue.lease_score(p_weight_affinity double precision, p
 
 REVOKE ALL ON FUNCTION hwqueue.lease_state(p_lease uuid, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.lease_to_replace(p_row hwqueue.replacement, p_lease hwqueue.lease, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.leases_of_key(p_key text, p_filter hwqueue.lease_filter, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.leases_to_stop(p_run hwqueue.run, p_limit integer, p_shard integer) FROM PUBLIC;
@@ -9020,7 +9254,13 @@ REVOKE ALL ON FUNCTION hwqueue.listed_origins(p_run hwqueue.run, p_shard integer
 
 REVOKE ALL ON FUNCTION hwqueue.load_fits(p_node hwqueue.node, p_load hwqueue.node_load) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.load_that_stays(p_node hwqueue.node, p_old uuid, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.lock_alternative(p_request hwqueue.claim_request, p_class_id bigint, p_seen hwqueue.seen_entries, p_from bigint, p_to bigint, p_since timestamp with time zone, p_lease uuid) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.lock_between(p_request hwqueue.claim_request, p_queue_id integer, p_seen hwqueue.seen_entries, p_limit integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.lock_choice(p_choice uuid, p_taker uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lock_claims(p_node uuid, p_shard integer) FROM PUBLIC;
 
@@ -9060,11 +9300,15 @@ REVOKE ALL ON FUNCTION hwqueue.look_at_due(p_limit integer, p_until timestamp wi
 
 REVOKE ALL ON FUNCTION hwqueue.look_at_earmark(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.look_at_earmark(p_row hwqueue.replacement, p_claim hwqueue.claim, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.look_at_ended(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_state text, p_fit text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.look_at_gang(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.look_at_node(p_everywhere hwqueue.everywhere, p_node uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.look_at_replacement(p_row hwqueue.replacement, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.look_at_waiting(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_fit text, p_retry_at timestamp with time zone, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -9343,6 +9587,8 @@ REVOKE ALL ON FUNCTION hwqueue.order_named_steps(p_steps jsonb[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.ordered_items(p_leases uuid[], p_tokens bigint[], p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.other_alternatives(p_choice hwqueue.choice, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.own_node_wish(p_node uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.own_options() FROM PUBLIC;
@@ -9477,6 +9723,8 @@ REVOKE ALL ON FUNCTION hwqueue.prune(p_limit integer, p_unless_within interval, 
 GRANT ALL ON FUNCTION hwqueue.prune(p_limit integer, p_unless_within interval, p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.prune(p_limit integer, p_unless_within interval, p_shard integer) TO hwqueue_admin;
 GRANT ALL ON FUNCTION hwqueue.prune(p_limit integer, p_unless_within interval, p_shard integer) TO hwqueue_operator;
+
+REVOKE ALL ON FUNCTION hwqueue.prune_choices(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_classes(p_limit integer, p_shard integer) FROM PUBLIC;
 
@@ -9653,6 +9901,8 @@ REVOKE ALL ON FUNCTION hwqueue.reap_lasting(p_after uuid, p_limit integer, p_now
 
 REVOKE ALL ON FUNCTION hwqueue.reap_positions(p_sweeps boolean, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.reap_replacements(p_limit integer, p_budget interval, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.reap_scheduled(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reap_tolerated(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -9723,6 +9973,8 @@ REVOKE ALL ON FUNCTION hwqueue.refuse_step_change(p_lease hwqueue.lease, p_chang
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_step_lease(p_lease hwqueue.lease, p_what text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.refuse_taken(p_lease hwqueue.lease, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.refuse_value(p_value jsonb, p_field text, p_wanted text, p_hint text, p_code text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_version() FROM PUBLIC;
@@ -9761,7 +10013,13 @@ REVOKE ALL ON FUNCTION hwqueue.repeated_pattern(p_placement jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.replace_node(p_node hwqueue.node, p_old hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.replace_running(p_row hwqueue.replacement, p_old uuid, p_entry hwqueue.scheduled, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.replace_waiting(p_lease uuid, p_spawn hwqueue.spawn_request, p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.replacement_words(p_lease uuid, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.replaces_of(p_options jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.report_progress(p_reports jsonb, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.report_progress(p_reports jsonb, p_shard integer) TO hwqueue_worker;
@@ -9861,6 +10119,8 @@ REVOKE ALL ON FUNCTION hwqueue.room_failures(p_lacks_now integer, p_lacks_ever i
 REVOKE ALL ON FUNCTION hwqueue.room_for(p_class hwqueue.placement_class, p_bits integer, p_node hwqueue.node, p_room hwqueue.headroom) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.room_for_member(p_gang_id uuid, p_class hwqueue.placement_class, p_node hwqueue.node, p_is_earmark boolean, p_waits boolean, OUT load hwqueue.node_load, OUT assignment jsonb, OUT fits boolean) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.room_instead_of(p_old hwqueue.claim, p_entry hwqueue.scheduled, p_now timestamp with time zone, p_shard integer, OUT load hwqueue.node_load, OUT assignment jsonb, OUT reason text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.room_to_earmark(p_class hwqueue.placement_class, p_node hwqueue.node, p_own hwqueue.node_load, p_load hwqueue.node_load) FROM PUBLIC;
 
@@ -9966,6 +10226,10 @@ GRANT ALL ON FUNCTION hwqueue.set_webhook(p_name text, p_url text, p_options jso
 REVOKE ALL ON FUNCTION hwqueue.settle_and_claim(p_node uuid, p_epoch bigint, p_settle jsonb, p_queues text[], p_qty integer, p_tasks text[], p_claim_timeout interval, p_completed uuid[], p_completed_tokens bigint[], p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.settle_and_claim(p_node uuid, p_epoch bigint, p_settle jsonb, p_queues text[], p_qty integer, p_tasks text[], p_claim_timeout interval, p_completed uuid[], p_completed_tokens bigint[], p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.settle_and_claim(p_node uuid, p_epoch bigint, p_settle jsonb, p_queues text[], p_qty integer, p_tasks text[], p_claim_timeout interval, p_completed uuid[], p_completed_tokens bigint[], p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.settle_choice(p_choice hwqueue.choice, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.settle_choices(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.settle_claim(p_lease uuid, p_token bigint, p_settlement jsonb, p_holds_node boolean, p_now timestamp with time zone, p_shard integer, p_node uuid, OUT verdict text, OUT state text) FROM PUBLIC;
 
@@ -10136,6 +10400,8 @@ REVOKE ALL ON FUNCTION hwqueue.stop_members(p_gang hwqueue.gang, p_now timestamp
 
 REVOKE ALL ON FUNCTION hwqueue.stop_overruns(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.stop_replaced(p_row hwqueue.replacement, p_claim hwqueue.claim, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.stop_run(p_run hwqueue.run, p_limit integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.stop_verdict(p_reason text) FROM PUBLIC;
@@ -10214,6 +10480,8 @@ REVOKE ALL ON FUNCTION hwqueue.take_adhoc(p_workflow bigint, p_shard integer) FR
 
 REVOKE ALL ON FUNCTION hwqueue.take_at_head(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_window integer, p_room hwqueue.headroom, p_limit integer, OUT ctids tid[], OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT meets boolean, OUT is_new boolean) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.take_choice(p_choice uuid, p_taker uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.take_constrained(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_node hwqueue.node, p_asks boolean, p_limit integer, p_window integer, p_probe integer, OUT ctids tid[], OUT score double precision, OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT is_new boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_deaths(p_node uuid, p_epoch bigint, p_limit integer, p_shard integer) FROM PUBLIC;
@@ -10232,6 +10500,8 @@ REVOKE ALL ON FUNCTION hwqueue.take_entries_of(p_leases uuid[], p_shard integer)
 
 REVOKE ALL ON FUNCTION hwqueue.take_entry(p_lease uuid, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.take_free_entry(p_lease uuid, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.take_next_signal(p_lease uuid, p_token bigint, p_signal text, p_name text, p_shard integer, OUT verdict text, OUT payload jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_outcomes(p_leases uuid[], p_shard integer) FROM PUBLIC;
@@ -10249,6 +10519,8 @@ GRANT ALL ON FUNCTION hwqueue.take_signal(p_lease uuid, p_token bigint, p_signal
 REVOKE ALL ON FUNCTION hwqueue.take_unique_key(p_spawns hwqueue.spawn_request[], p_ordinal integer, p_tenant text, p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_unique_run(p_run hwqueue.run, p_on_conflict text, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.taken_instead(p_lease hwqueue.lease, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.taken_places(p_class_ids bigint[], p_shard integer) FROM PUBLIC;
 
@@ -10317,6 +10589,8 @@ REVOKE ALL ON FUNCTION hwqueue.try_gang(p_gang hwqueue.gang, p_now timestamp wit
 REVOKE ALL ON FUNCTION hwqueue.try_on_node(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.try_place(p_gang hwqueue.gang, p_entries hwqueue.scheduled[], p_node_ids uuid[], p_is_earmark boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.try_replacement(p_row hwqueue.replacement, p_lease hwqueue.lease, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.try_score_groups(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_node hwqueue.node, p_from hwqueue.scan_starts, p_before hwqueue.later_class, p_limit integer, p_window integer, p_probe integer, OUT ctids tid[], OUT score double precision, OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) FROM PUBLIC;
 
@@ -10476,6 +10750,8 @@ REVOKE ALL ON FUNCTION hwqueue.write_checkpoint(p_row hwqueue.checkpoint) FROM P
 
 REVOKE ALL ON FUNCTION hwqueue.write_count(p_term_id bigint, p_place text, p_leases integer, p_holders integer, p_is_less boolean, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.write_earmark(p_entry hwqueue.scheduled, p_node uuid, p_load hwqueue.node_load, p_assignment jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.write_everywhere(p_row hwqueue.everywhere, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.write_first_low_water(p_queue_id integer, p_class_id bigint, p_version bigint, p_shard integer) FROM PUBLIC;
@@ -10491,6 +10767,8 @@ REVOKE ALL ON FUNCTION hwqueue.write_low_water(p_marks hwqueue.low_water, p_tier
 REVOKE ALL ON FUNCTION hwqueue.write_profile(p_node hwqueue.node, p_digest bytea, p_left_out text[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.write_progress(p_reports jsonb, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.write_replacements(p_spawns hwqueue.spawn_request[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.write_rules(p_class_ids bigint[], p_shard integer) FROM PUBLIC;
 

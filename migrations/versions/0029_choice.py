@@ -11,7 +11,7 @@ from alembic import op
 from hwqueue.schema.files import run_revision_sql
 
 revision = "0029_choice"
-down_revision = "0025_earmark"
+down_revision = "0028_during"
 branch_labels = None
 depends_on = None
 

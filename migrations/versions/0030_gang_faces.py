@@ -11,7 +11,7 @@ from alembic import op
 from hwqueue.schema.files import run_revision_sql
 
 revision = "0030_gang_faces"
-down_revision = "0028_during"
+down_revision = "0029_choice"
 branch_labels = None
 depends_on = None
 

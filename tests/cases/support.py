@@ -21,8 +21,7 @@ _ZONES = {"domain": "label:zone", "select": _WEB}
 
 # A feature that is not built yet, and how the grammar writes it: what must be refused until then.
 # Once it is served, delete its row here, and the cases that need it run.
-NOT_YET: Mapping[str, Sequence[Mapping[str, Any]]] = {
-}
+NOT_YET: Mapping[str, Sequence[Mapping[str, Any]]] = {}
 # No node is held back because a better one is alive.
 POLICY: Mapping[str, Any] = {} if PATIENCE in NOT_YET else {"patience": 0}
 
