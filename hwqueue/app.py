@@ -244,6 +244,7 @@ class App(Hooks):
         no_retry_on: Exceptions = (),
         claim_timeout: timedelta | None = None,
         patience: timedelta | None = None,
+        max_run: timedelta | None = None,
         process: bool = False,
         timeout: timedelta | None = None,
     ) -> TaskDecorator:
@@ -276,6 +277,8 @@ class App(Hooks):
             no_retry_on: Exceptions that are for good; they win over `retry_on`.
             claim_timeout: A claim without heartbeat ends after it; None: the queue's.
             patience: How long a lease waits for a better node, at most; None: the queue's.
+            max_run: How long a lease may run; then it is asked to stop, and its attempt fails. The
+                database knows it: room that it uses is free by then. None: as long as it takes.
             process: Run each lease in a child process. Needed to stop a sync handler that does
                 not look at `context.cancelled`. The function must be at the top of its module.
             timeout: Longest run, more than zero; then the attempt fails. A sync handler in a
@@ -296,6 +299,7 @@ class App(Hooks):
             retry=retry,
             claim_timeout=claim_timeout,
             patience=patience,
+            max_run=max_run,
             timeout=timeout,
         )
         timed = {**defaults.options(), "timeout": timeout}

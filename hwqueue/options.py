@@ -13,7 +13,7 @@ from hwqueue.types import RetryPolicy
 
 Kind = type[BadArgument] | type[ConfigError]
 
-_SPANS = ("delay", "patience", "claim_timeout", "timeout")
+_SPANS = ("delay", "patience", "claim_timeout", "max_run", "timeout")
 
 
 def check_options(options: Mapping[str, Any], kind: Kind, where: str = "") -> None:

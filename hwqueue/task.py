@@ -60,6 +60,7 @@ class TaskDefaults:
         retry: When a failed attempt is followed by another one; None: as the queue's policy says.
         claim_timeout: A claim without heartbeat ends after it; None: the queue's.
         patience: How long a lease waits for a better node, at most; None: the queue's.
+        max_run: How long a lease may run, as the database sees it; None: as long as it takes.
         timeout: Longest run of its handler; then the attempt fails.
     """
 
@@ -72,6 +73,7 @@ class TaskDefaults:
     retry: RetryPolicy | Mapping[str, Any] | None = None
     claim_timeout: timedelta | None = None
     patience: timedelta | None = None
+    max_run: timedelta | None = None
     timeout: timedelta | None = None
 
     def options(self) -> SpawnOptions:
@@ -85,6 +87,7 @@ class TaskDefaults:
             retry=self.retry,
             claim_timeout=self.claim_timeout,
             patience=self.patience,
+            max_run=self.max_run,
         )
 
     def as_json(self) -> dict[str, Any]:

@@ -22,7 +22,8 @@ CREATE TYPE hwqueue.class_content AS (
 	labels jsonb,
 	placement jsonb,
 	patience interval,
-	target uuid
+	target uuid,
+	max_run interval
 );
 
 CREATE TYPE hwqueue.class_match AS (
@@ -281,6 +282,7 @@ CREATE TABLE hwqueue.queue (
     created_at timestamp with time zone NOT NULL,
     patience interval DEFAULT '00:00:02'::interval NOT NULL,
     failure_domain text DEFAULT 'rack'::text NOT NULL,
+    earmarks smallint DEFAULT 1 NOT NULL,
     CONSTRAINT queue_ageing_step_check CHECK ((ageing_step >= '00:00:00'::interval)),
     CONSTRAINT queue_max_attempts_check CHECK (((max_attempts >= 1) AND (max_attempts <= 1000))),
     CONSTRAINT queue_max_params_bytes_check CHECK (((max_params_bytes >= 1) AND (max_params_bytes <= 104857600))),
@@ -304,6 +306,8 @@ COMMENT ON COLUMN hwqueue.queue.probe_size IS 'classes whose head a claim may re
 COMMENT ON COLUMN hwqueue.queue.dropped_before IS 'transactions from this one on cannot have found the queue (purge_queues)';
 
 COMMENT ON COLUMN hwqueue.queue.failure_domain IS 'of services that have none of their own: node, rack or label:KEY';
+
+COMMENT ON COLUMN hwqueue.queue.earmarks IS 'how many gangs may have room kept for them on nodes that they could share; 0: none of this queue';
 
 CREATE TYPE hwqueue.spawn_target AS (
 	queue hwqueue.queue,
@@ -373,6 +377,7 @@ CREATE TABLE hwqueue.placement_class (
     waits boolean DEFAULT false NOT NULL,
     is_woken boolean DEFAULT false NOT NULL,
     cost integer DEFAULT 1 NOT NULL,
+    max_run interval,
     CONSTRAINT placement_class_cost_check CHECK ((cost > 0)),
     CONSTRAINT placement_class_cpu_milli_check CHECK ((cpu_milli >= 0)),
     CONSTRAINT placement_class_gpu_count_check CHECK ((gpu_count >= 0)),
@@ -410,6 +415,8 @@ COMMENT ON COLUMN hwqueue.placement_class.is_woken IS 'created_xid is of the tra
 
 COMMENT ON COLUMN hwqueue.placement_class.cost IS 'what judging a node for it costs at most, in plain expressions (placement_cost)';
 
+COMMENT ON COLUMN hwqueue.placement_class.max_run IS 'how long a lease may run at most; then it is asked to stop, and its attempt fails; null: as long as it takes';
+
 CREATE FUNCTION hwqueue.able_node(p_class hwqueue.placement_class, p_profile_id bigint, p_without uuid[], p_node uuid, p_now timestamp with time zone, p_shard integer) RETURNS uuid
     LANGUAGE plpgsql STABLE;
 
@@ -434,6 +441,31 @@ CREATE FUNCTION hwqueue.add_items(p_lease uuid, p_token bigint, p_items jsonb, p
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
+
+CREATE TABLE hwqueue.node_load (
+    shard_id integer NOT NULL,
+    node_id uuid NOT NULL,
+    version bigint NOT NULL,
+    updates integer DEFAULT 0 NOT NULL,
+    claim_count integer DEFAULT 0 NOT NULL,
+    cpu_used bigint DEFAULT 0 NOT NULL,
+    memory_used bigint DEFAULT 0 NOT NULL,
+    gpu_used integer[] DEFAULT '{}'::integer[] NOT NULL,
+    custom_used jsonb DEFAULT '{}'::jsonb NOT NULL,
+    core_used integer[] DEFAULT '{}'::integer[] NOT NULL
+)
+WITH (fillfactor='40', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0.05');
+
+COMMENT ON TABLE hwqueue.node_load IS 'what claims have allocated on a node; the newest version counts';
+
+COMMENT ON COLUMN hwqueue.node_load.claim_count IS 'claims that allocated something; the others are not counted';
+
+COMMENT ON COLUMN hwqueue.node_load.gpu_used IS 'thousandths in use, device by device, in the order of node.gpu_ids';
+
+COMMENT ON COLUMN hwqueue.node_load.core_used IS 'thousandths in use, core by core, in the order of node.core_ids';
+
+CREATE FUNCTION hwqueue.add_loads(p_load hwqueue.node_load, p_other hwqueue.node_load, p_sign integer) RETURNS hwqueue.node_load
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE TABLE hwqueue.lease (
     shard_id integer NOT NULL,
@@ -561,6 +593,60 @@ COMMENT ON COLUMN hwqueue.workflow.retired_before IS 'transactions from this one
 CREATE FUNCTION hwqueue.adhoc_workflow(p_spec jsonb, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.workflow
     LANGUAGE sql;
 
+CREATE TABLE hwqueue.claim (
+    shard_id integer NOT NULL,
+    lease_id uuid NOT NULL,
+    queue_id integer NOT NULL,
+    class_id bigint NOT NULL,
+    node_id uuid NOT NULL,
+    node_epoch bigint NOT NULL,
+    claim_token bigint NOT NULL,
+    attempt smallint NOT NULL,
+    claim_timeout interval NOT NULL,
+    claimed_at timestamp with time zone NOT NULL,
+    expires_at timestamp with time zone NOT NULL,
+    check_at timestamp with time zone NOT NULL,
+    assignment jsonb,
+    stop_requested_at timestamp with time zone,
+    stop_reason text,
+    stop_by timestamp with time zone,
+    stop_detail text,
+    term_deltas jsonb,
+    login text,
+    eligible_at timestamp with time zone,
+    is_awaited boolean DEFAULT false NOT NULL,
+    is_step boolean,
+    gang_id uuid,
+    is_reserved boolean,
+    is_earmark boolean
+)
+WITH (fillfactor='60', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_cost_delay='0', autovacuum_vacuum_insert_threshold='-1');
+
+COMMENT ON TABLE hwqueue.claim IS 'a running lease: which node runs it, with which token, until when';
+
+COMMENT ON COLUMN hwqueue.claim.assignment IS 'what was allocated; null when nothing is counted for it';
+
+COMMENT ON COLUMN hwqueue.claim.stop_requested_at IS 'when the worker is asked to stop; in the future while a taint is tolerated for a time';
+
+COMMENT ON COLUMN hwqueue.claim.term_deltas IS 'what it has added to term_counter; null when no term selects it';
+
+COMMENT ON COLUMN hwqueue.claim.login IS 'that of its node, copied: who settles a claim reads this row and not the node''s';
+
+COMMENT ON COLUMN hwqueue.claim.eligible_at IS 'since when its lease could be claimed; null: the lease stays when it completes, as its queue says or its idempotency key wants it';
+
+COMMENT ON COLUMN hwqueue.claim.is_awaited IS 'a session listens for the end of the lease (await_leases)';
+
+COMMENT ON COLUMN hwqueue.claim.is_step IS 'not null: the settlement continues a run (lease.run_id); false: of an item of a map; null: no run waits for this lease';
+
+COMMENT ON COLUMN hwqueue.claim.gang_id IS 'as in lease';
+
+COMMENT ON COLUMN hwqueue.claim.is_reserved IS 'its node has not fetched it yet; null: it has, as every claim that a node has asked for';
+
+COMMENT ON COLUMN hwqueue.claim.is_earmark IS 'reserved, and its room is still in use by others: its node cannot fetch it yet; null: of all others';
+
+CREATE FUNCTION hwqueue.admit_again(p_claim hwqueue.claim, p_now timestamp with time zone, p_shard integer, OUT term_deltas jsonb, OUT reason text) RETURNS record
+    LANGUAGE plpgsql;
+
 CREATE TABLE hwqueue.node (
     shard_id integer NOT NULL,
     node_id uuid NOT NULL,
@@ -628,28 +714,6 @@ CREATE FUNCTION hwqueue.admit_classes(p_digest bigint, p_shard integer) RETURNS 
 CREATE FUNCTION hwqueue.adopt_lease(p_queue text, p_node uuid, p_task text, p_params jsonb DEFAULT '{}'::jsonb, p_options jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, claim_token bigint, shard_id integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
-
-CREATE TABLE hwqueue.node_load (
-    shard_id integer NOT NULL,
-    node_id uuid NOT NULL,
-    version bigint NOT NULL,
-    updates integer DEFAULT 0 NOT NULL,
-    claim_count integer DEFAULT 0 NOT NULL,
-    cpu_used bigint DEFAULT 0 NOT NULL,
-    memory_used bigint DEFAULT 0 NOT NULL,
-    gpu_used integer[] DEFAULT '{}'::integer[] NOT NULL,
-    custom_used jsonb DEFAULT '{}'::jsonb NOT NULL,
-    core_used integer[] DEFAULT '{}'::integer[] NOT NULL
-)
-WITH (fillfactor='40', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0.05');
-
-COMMENT ON TABLE hwqueue.node_load IS 'what claims have allocated on a node; the newest version counts';
-
-COMMENT ON COLUMN hwqueue.node_load.claim_count IS 'claims that allocated something; the others are not counted';
-
-COMMENT ON COLUMN hwqueue.node_load.gpu_used IS 'thousandths in use, device by device, in the order of node.gpu_ids';
-
-COMMENT ON COLUMN hwqueue.node_load.core_used IS 'thousandths in use, core by core, in the order of node.core_ids';
 
 CREATE FUNCTION hwqueue.adopted_cores(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load) RETURNS integer[]
     LANGUAGE plpgsql IMMUTABLE;
@@ -757,6 +821,7 @@ CREATE TABLE hwqueue.node_state (
     storage_path text,
     login text,
     has_reserved boolean DEFAULT false NOT NULL,
+    backfill_until timestamp with time zone,
     CONSTRAINT node_state_check CHECK (((judged_xid IS NULL) = (judged_class IS NULL))),
     CONSTRAINT node_state_node_epoch_check CHECK ((node_epoch > 0))
 )
@@ -787,6 +852,8 @@ COMMENT ON COLUMN hwqueue.node_state.storage_path IS 'of the shard, when generat
 COMMENT ON COLUMN hwqueue.node_state.login IS 'the role whose members may act for the node; null: any worker, until it registers again';
 
 COMMENT ON COLUMN hwqueue.node_state.has_reserved IS 'claims of the node may be reserved';
+
+COMMENT ON COLUMN hwqueue.node_state.backfill_until IS 'until when leases that are over by then may use the room that is earmarked here; null: none may';
 
 CREATE FUNCTION hwqueue.after_claim(p_state hwqueue.node_state, p_queue_ids integer[], p_entry hwqueue.ready, p_granted boolean, p_moves boolean, p_drawn bigint, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
@@ -953,7 +1020,8 @@ CREATE TABLE hwqueue.gang (
     place text,
     created_at timestamp with time zone NOT NULL,
     started_at timestamp with time zone,
-    finished_at timestamp with time zone
+    finished_at timestamp with time zone,
+    starts_by timestamp with time zone
 )
 WITH (fillfactor='50', autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0.05');
 
@@ -969,7 +1037,7 @@ COMMENT ON COLUMN hwqueue.gang.on_lost IS 'what happens when a member that was r
 
 COMMENT ON COLUMN hwqueue.gang.hold IS 'how long its nodes have for fetching their members';
 
-COMMENT ON COLUMN hwqueue.gang.state IS 'waiting, reserved, running, stopping, cancelling; then completed, failed or cancelled';
+COMMENT ON COLUMN hwqueue.gang.state IS 'waiting, earmarked, reserved, running, stopping, cancelling; then completed, failed or cancelled';
 
 COMMENT ON COLUMN hwqueue.gang.reason IS 'why it was not reserved at the last try, or why it stops';
 
@@ -979,7 +1047,9 @@ COMMENT ON COLUMN hwqueue.gang.losses IS 'how often it has lost a member, or a r
 
 COMMENT ON COLUMN hwqueue.gang.place IS 'where its members are, of the domain that they are together in';
 
-CREATE FUNCTION hwqueue.assemble_gang(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) RETURNS text
+COMMENT ON COLUMN hwqueue.gang.starts_by IS 'while it is earmarked: when its nodes have room for it at the latest; null: not known';
+
+CREATE FUNCTION hwqueue.assemble_gang(p_gang hwqueue.gang, p_is_earmark boolean, p_now timestamp with time zone, p_shard integer) RETURNS text
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.assign_target_class(p_lease uuid, p_shard integer) RETURNS boolean
@@ -1010,6 +1080,12 @@ CREATE FUNCTION hwqueue.awaited_runs(p_run uuid, p_shard integer) RETURNS TABLE(
 
 CREATE FUNCTION hwqueue.away_holders(p_class hwqueue.placement_class, p_lease uuid, p_domain text, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.back_earmarks(p_leases uuid[], p_hold interval, p_now timestamp with time zone, p_shard integer) RETURNS text
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.back_gang(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) RETURNS text
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.bad_verdict(p_bad jsonb) RETURNS hwqueue.step_verdict
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -1193,6 +1269,9 @@ CREATE FUNCTION hwqueue.blocked_classes(p_classes bigint[], p_node hwqueue.node,
 CREATE FUNCTION hwqueue.blocker_words(p_stage text, p_code text, p_predicate jsonb, p_lacks integer, p_class hwqueue.placement_class) RETURNS text
     LANGUAGE sql STABLE;
 
+CREATE FUNCTION hwqueue."both"(p_classes bigint[], p_others bigint[]) RETURNS bigint[]
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
 CREATE FUNCTION hwqueue.bracket_length(p_text text) RETURNS integer
     LANGUAGE sql IMMUTABLE;
 
@@ -1200,6 +1279,9 @@ CREATE FUNCTION hwqueue.broken_checkpoints(p_shard integer) RETURNS TABLE(rule t
     LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.broken_counts(p_shard integer) RETURNS TABLE(term_id bigint, detail jsonb)
+    LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.broken_earmarks(p_shard integer) RETURNS TABLE(rule text, subject uuid, detail jsonb)
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.broken_entries(p_shard integer) RETURNS TABLE(lease_id uuid, detail jsonb)
@@ -1535,6 +1617,12 @@ CREATE FUNCTION hwqueue.claim_assignment(p_class hwqueue.placement_class, p_node
 CREATE FUNCTION hwqueue.claim_at_head(p_state hwqueue.node_state, p_queues text[], p_qty integer, p_tasks text[], p_claim_timeout interval, p_moves boolean, p_drawn bigint, p_shard integer, OUT queue_head hwqueue.queue_head, OUT lease_id uuid, OUT claim_token bigint, OUT attempt smallint, OUT queue text, OUT task_name text, OUT params jsonb, OUT headers jsonb, OUT expires_at timestamp with time zone) RETURNS record
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.claim_backfill(p_request hwqueue.claim_request, p_state hwqueue.node_state) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamp with time zone, assignment jsonb, shard_id integer)
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.claim_beside_reserved(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_moves boolean, p_drawn bigint) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamp with time zone, assignment jsonb, shard_id integer)
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.claim_candidates(p_state hwqueue.node_state, p_queue_ids integer[], p_room hwqueue.headroom, p_now timestamp with time zone, p_shard integer, OUT classes bigint[], OUT blocked bigint[], OUT met bigint[]) RETURNS record
     LANGUAGE plpgsql;
 
@@ -1606,54 +1694,6 @@ CREATE FUNCTION hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch bigint,
     SET enable_sort TO 'off'
     SET jit TO 'off';
 
-CREATE TABLE hwqueue.claim (
-    shard_id integer NOT NULL,
-    lease_id uuid NOT NULL,
-    queue_id integer NOT NULL,
-    class_id bigint NOT NULL,
-    node_id uuid NOT NULL,
-    node_epoch bigint NOT NULL,
-    claim_token bigint NOT NULL,
-    attempt smallint NOT NULL,
-    claim_timeout interval NOT NULL,
-    claimed_at timestamp with time zone NOT NULL,
-    expires_at timestamp with time zone NOT NULL,
-    check_at timestamp with time zone NOT NULL,
-    assignment jsonb,
-    stop_requested_at timestamp with time zone,
-    stop_reason text,
-    stop_by timestamp with time zone,
-    stop_detail text,
-    term_deltas jsonb,
-    login text,
-    eligible_at timestamp with time zone,
-    is_awaited boolean DEFAULT false NOT NULL,
-    is_step boolean,
-    gang_id uuid,
-    is_reserved boolean
-)
-WITH (fillfactor='60', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_cost_delay='0', autovacuum_vacuum_insert_threshold='-1');
-
-COMMENT ON TABLE hwqueue.claim IS 'a running lease: which node runs it, with which token, until when';
-
-COMMENT ON COLUMN hwqueue.claim.assignment IS 'what was allocated; null when nothing is counted for it';
-
-COMMENT ON COLUMN hwqueue.claim.stop_requested_at IS 'when the worker is asked to stop; in the future while a taint is tolerated for a time';
-
-COMMENT ON COLUMN hwqueue.claim.term_deltas IS 'what it has added to term_counter; null when no term selects it';
-
-COMMENT ON COLUMN hwqueue.claim.login IS 'that of its node, copied: who settles a claim reads this row and not the node''s';
-
-COMMENT ON COLUMN hwqueue.claim.eligible_at IS 'since when its lease could be claimed; null: the lease stays when it completes, as its queue says or its idempotency key wants it';
-
-COMMENT ON COLUMN hwqueue.claim.is_awaited IS 'a session listens for the end of the lease (await_leases)';
-
-COMMENT ON COLUMN hwqueue.claim.is_step IS 'not null: the settlement continues a run (lease.run_id); false: of an item of a map; null: no run waits for this lease';
-
-COMMENT ON COLUMN hwqueue.claim.gang_id IS 'as in lease';
-
-COMMENT ON COLUMN hwqueue.claim.is_reserved IS 'its node has not fetched it yet; null: it has, as every claim that a node has asked for';
-
 CREATE FUNCTION hwqueue.claimed_story(p_claim hwqueue.claim, p_lease hwqueue.lease, p_now timestamp with time zone, p_shard integer, OUT headline text, OUT code text) RETURNS record
     LANGUAGE plpgsql STABLE;
 
@@ -1712,7 +1752,7 @@ CREATE FUNCTION hwqueue.class_options(p_options jsonb) RETURNS jsonb
 CREATE FUNCTION hwqueue.class_reasons(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_recount jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.class_rooms(p_class hwqueue.placement_class, p_most integer, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(node_id uuid, rack bigint, labels jsonb, copies integer)
+CREATE FUNCTION hwqueue.class_rooms(p_class hwqueue.placement_class, p_most integer, p_is_idle boolean, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(node_id uuid, rack bigint, labels jsonb, copies integer, copies_now integer)
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.class_scan_start(p_class_id bigint, p_tiers smallint[], p_ranks bigint[], p_positions bigint[], p_tier smallint, p_rank bigint, p_position bigint, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint) RETURNS record
@@ -1805,8 +1845,8 @@ CREATE FUNCTION hwqueue.cordon_node(p_node uuid, p_shard integer DEFAULT 0) RETU
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.core_use_of_claims(p_node hwqueue.node) RETURNS integer[]
-    LANGUAGE sql STABLE;
+CREATE FUNCTION hwqueue.core_use_of(p_node hwqueue.node, p_assignments jsonb[]) RETURNS integer[]
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.cores_of(p_assignment jsonb) RETURNS TABLE(core integer, milli integer)
     LANGUAGE sql IMMUTABLE;
@@ -1882,6 +1922,9 @@ CREATE FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[] DEFAULT NUL
 
 CREATE FUNCTION hwqueue.count_parents(p_run uuid, p_step integer, p_is_any boolean, p_delta hwqueue.tally_delta, p_is_short boolean, p_now timestamp with time zone, p_shard integer, OUT verdict text, OUT reason text, OUT opened integer, OUT closed integer) RETURNS record
     LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.count_rivals(p_class_ids bigint[], p_now timestamp with time zone, p_shard integer) RETURNS integer
+    LANGUAGE sql STABLE;
 
 CREATE TABLE hwqueue.affinity_term (
     shard_id integer NOT NULL,
@@ -2035,6 +2078,21 @@ CREATE FUNCTION hwqueue.drop_webhook(p_name text, p_shard integer DEFAULT 0) RET
 CREATE FUNCTION hwqueue.due_verdict(p_step hwqueue.step, p_shard integer) RETURNS hwqueue.step_verdict
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.earmark_fault(p_gang_id uuid, p_now timestamp with time zone, p_shard integer) RETURNS text
+    LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.earmark_gang(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) RETURNS text
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.earmark_room(p_class hwqueue.placement_class, p_node hwqueue.node, p_own hwqueue.node_load, INOUT p_load hwqueue.node_load, OUT assignment jsonb, OUT fits boolean) RETURNS record
+    LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.earmark_start(p_gang_id uuid, p_now timestamp with time zone, p_shard integer) RETURNS timestamp with time zone
+    LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.earmarked_load(p_node hwqueue.node) RETURNS hwqueue.node_load
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.edge_holds(p_wants text, p_state text) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
@@ -2063,6 +2121,9 @@ CREATE FUNCTION hwqueue.end_members(p_gang hwqueue.gang, p_shard integer) RETURN
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.end_older_claims(p_node uuid, p_epoch bigint, p_now timestamp with time zone, p_shard integer) RETURNS integer
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.end_overrun(p_claim hwqueue.claim, p_now timestamp with time zone, p_shard integer) RETURNS text
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.end_parent_step(p_run hwqueue.run, p_now timestamp with time zone, p_shard integer) RETURNS boolean
@@ -2398,7 +2459,7 @@ CREATE FUNCTION hwqueue.gang_domains(p_together jsonb, p_field text) RETURNS tex
 CREATE FUNCTION hwqueue.gang_elements(p_members jsonb, p_options jsonb, p_gang_id uuid) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.gang_places(p_class_ids bigint[], p_together text[], p_same text[], p_place text, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(place text, node_ids uuid[], class_ids bigint[])
+CREATE FUNCTION hwqueue.gang_places(p_class_ids bigint[], p_together text[], p_same text[], p_place text, p_is_idle boolean, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(place text, node_ids uuid[], class_ids bigint[])
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.gang_roster(p_gang uuid, p_shard integer) RETURNS jsonb
@@ -2411,7 +2472,7 @@ CREATE FUNCTION hwqueue.gang_status(p_lease uuid, p_token bigint, p_shard intege
 CREATE FUNCTION hwqueue.gang_words(p_gang uuid, p_shard integer) RETURNS text
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.get_gang(p_gang uuid, p_shard integer DEFAULT 0) RETURNS TABLE(gang_id uuid, shard_id integer, queue text, tenant text, state text, reason text, size integer, together text[], same text[], on_lost text, hold interval, place text, tries integer, losses integer, next_try_at timestamp with time zone, created_at timestamp with time zone, started_at timestamp with time zone, finished_at timestamp with time zone, members jsonb)
+CREATE FUNCTION hwqueue.get_gang(p_gang uuid, p_shard integer DEFAULT 0) RETURNS TABLE(gang_id uuid, shard_id integer, queue text, tenant text, state text, reason text, size integer, together text[], same text[], on_lost text, hold interval, place text, tries integer, losses integer, next_try_at timestamp with time zone, created_at timestamp with time zone, started_at timestamp with time zone, finished_at timestamp with time zone, members jsonb, starts_by timestamp with time zone)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
@@ -2493,6 +2554,9 @@ CREATE FUNCTION hwqueue.has_places(p_class hwqueue.placement_class, p_labels jso
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.has_published_terms(p_terms jsonb, p_shard integer) RETURNS boolean
+    LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.has_room_for_earmarks(p_node hwqueue.node) RETURNS boolean
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.has_stale_policy(p_class hwqueue.placement_class, p_shard integer) RETURNS boolean
@@ -2794,6 +2858,9 @@ CREATE FUNCTION hwqueue.kept_out_places(p_class hwqueue.placement_class, p_lease
 CREATE FUNCTION hwqueue.kept_out_words(p_domain text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
+CREATE FUNCTION hwqueue.kept_words(p_class hwqueue.placement_class, p_shard integer) RETURNS text
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.keyed_spawns(p_spawns hwqueue.spawn_request[], p_shard integer) RETURNS TABLE(ordinal integer, tenant text, idempotency_key text, lease_id uuid, content bytea, held_until timestamp with time zone)
     LANGUAGE sql STABLE;
 
@@ -2960,7 +3027,7 @@ CREATE FUNCTION hwqueue.list_events(p_after bigint DEFAULT NULL::bigint, p_filte
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.list_gangs(p_state text DEFAULT NULL::text, p_limit integer DEFAULT 50, p_before timestamp with time zone DEFAULT NULL::timestamp with time zone, p_shard integer DEFAULT 0) RETURNS TABLE(gang_id uuid, shard_id integer, queue text, tenant text, state text, reason text, size integer, place text, created_at timestamp with time zone, started_at timestamp with time zone, finished_at timestamp with time zone)
+CREATE FUNCTION hwqueue.list_gangs(p_state text DEFAULT NULL::text, p_limit integer DEFAULT 50, p_before timestamp with time zone DEFAULT NULL::timestamp with time zone, p_shard integer DEFAULT 0) RETURNS TABLE(gang_id uuid, shard_id integer, queue text, tenant text, state text, reason text, size integer, place text, created_at timestamp with time zone, started_at timestamp with time zone, finished_at timestamp with time zone, starts_by timestamp with time zone)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
@@ -3030,6 +3097,9 @@ CREATE FUNCTION hwqueue.list_workflows(p_after text DEFAULT NULL::text, p_limit 
 CREATE FUNCTION hwqueue.listed_origins(p_run hwqueue.run, p_shard integer) RETURNS jsonb
     LANGUAGE sql STABLE;
 
+CREATE FUNCTION hwqueue.load_fits(p_node hwqueue.node, p_load hwqueue.node_load) RETURNS boolean
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
 CREATE FUNCTION hwqueue.lock_between(p_request hwqueue.claim_request, p_queue_id integer, p_seen hwqueue.seen_entries, p_limit integer) RETURNS tid[]
     LANGUAGE plpgsql;
 
@@ -3093,6 +3163,9 @@ CREATE FUNCTION hwqueue.lock_window(p_request hwqueue.claim_request, p_eligible 
 
 CREATE FUNCTION hwqueue.login_hint(p_login text) RETURNS text
     LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.look_at_earmark(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.look_at_gang(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
@@ -3268,7 +3341,7 @@ CREATE FUNCTION hwqueue.next_classes(p_from hwqueue.judging_progress, p_anchors 
     LANGUAGE plpgsql
     SET enable_bitmapscan TO 'on';
 
-CREATE FUNCTION hwqueue.next_gang_state(p_gang hwqueue.gang, p_waiting integer, p_reserved integer, p_running integer, p_failed integer, p_cancelled integer) RETURNS text
+CREATE FUNCTION hwqueue.next_gang_state(p_gang hwqueue.gang, p_waiting integer, p_earmarked integer, p_reserved integer, p_running integer, p_failed integer, p_cancelled integer) RETURNS text
     LANGUAGE sql IMMUTABLE;
 
 CREATE TABLE hwqueue.shard (
@@ -3360,7 +3433,10 @@ CREATE FUNCTION hwqueue.node_usage(p_state text DEFAULT NULL::text, p_limit inte
     SET jit TO 'off'
     SET plan_cache_mode TO 'force_custom_plan';
 
-CREATE FUNCTION hwqueue.node_usage_of_claims(p_node hwqueue.node) RETURNS TABLE(claim_count integer, cpu_used bigint, memory_used bigint, gpu_used integer[], custom_used jsonb, core_used integer[])
+CREATE FUNCTION hwqueue.node_usage_of(p_node hwqueue.node, p_assignments jsonb[]) RETURNS TABLE(claim_count integer, cpu_used bigint, memory_used bigint, gpu_used integer[], custom_used jsonb, core_used integer[])
+    LANGUAGE sql IMMUTABLE;
+
+CREATE FUNCTION hwqueue.node_usage_of_claims(p_node hwqueue.node, p_with_earmarks boolean DEFAULT true) RETURNS TABLE(claim_count integer, cpu_used bigint, memory_used bigint, gpu_used integer[], custom_used jsonb, core_used integer[])
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.node_wake_payload(p_node uuid, p_shard integer DEFAULT 0) RETURNS text
@@ -3490,6 +3566,9 @@ CREATE FUNCTION hwqueue.note_served(p_node uuid, p_spec jsonb, p_shard integer) 
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.note_server(p_timeline integer, p_shard integer) RETURNS bigint
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.note_start(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.nothing_is_stopping(p_now timestamp with time zone, p_shard integer) RETURNS boolean
@@ -3646,7 +3725,7 @@ CREATE FUNCTION hwqueue.pending_reasons(p_queue text DEFAULT NULL::text, p_kind 
 CREATE FUNCTION hwqueue.pick_entries(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_room hwqueue.headroom, p_on_fast_path boolean, p_queue_head hwqueue.queue_head, p_window integer, p_limit integer) RETURNS hwqueue.picked_entries
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.pick_leases(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_room hwqueue.headroom, p_limit integer, p_without bigint[], p_is_new boolean) RETURNS hwqueue.picked_entries
+CREATE FUNCTION hwqueue.pick_leases(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_room hwqueue.headroom, p_limit integer, p_without bigint[], p_is_new boolean, p_only bigint[] DEFAULT NULL::bigint[]) RETURNS hwqueue.picked_entries
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.pinned_version(p_name text, p_pin jsonb, p_options jsonb) RETURNS text
@@ -3810,6 +3889,9 @@ CREATE FUNCTION hwqueue.purge_waiting(p_queue_id integer, p_limit integer, p_sha
 CREATE FUNCTION hwqueue.put_back(p_lease uuid, p_attempt_count integer, p_claim_count integer, p_at timestamp with time zone, p_now timestamp with time zone, p_shard integer, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS text
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.qty_beside_earmarks(p_node uuid, p_qty integer, p_shard integer) RETURNS integer
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.queue_counts(p_queue_id integer, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(shard_id integer, queue text, pending bigint, scheduled bigint, running bigint, stopping bigint, expired bigint, oldest_at timestamp with time zone, next_at timestamp with time zone, paused_at timestamp with time zone)
     LANGUAGE sql STABLE;
 
@@ -3881,6 +3963,9 @@ CREATE FUNCTION hwqueue.read_log_place(p_after text, OUT claim_token bigint, OUT
 
 CREATE FUNCTION hwqueue.read_map(p_step jsonb, p_name text, p_field text, OUT settings jsonb, OUT steps text[], OUT binds boolean) RETURNS record
     LANGUAGE plpgsql IMMUTABLE;
+
+CREATE FUNCTION hwqueue.read_max_run(p_options jsonb, p_field text) RETURNS interval
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.read_near(p_near jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
@@ -4221,10 +4306,10 @@ WITH (autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0.02',
 
 COMMENT ON TABLE hwqueue.scheduled IS 'a lease that is not claimable before available_at';
 
-CREATE FUNCTION hwqueue.reserve_member(p_gang hwqueue.gang, p_entry hwqueue.scheduled, p_node uuid, p_now timestamp with time zone, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.reserve_member(p_gang hwqueue.gang, p_entry hwqueue.scheduled, p_node uuid, p_is_earmark boolean, p_waits boolean, p_now timestamp with time zone, p_shard integer) RETURNS text
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.reserve_members(p_gang hwqueue.gang, p_entries hwqueue.scheduled[], p_node_ids uuid[], p_now timestamp with time zone, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.reserve_members(p_gang hwqueue.gang, p_entries hwqueue.scheduled[], p_node_ids uuid[], p_is_earmark boolean, p_now timestamp with time zone, p_shard integer) RETURNS text
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.reset_run(p_run hwqueue.run, p_steps integer[], p_mode text, p_input jsonb, p_now timestamp with time zone, p_shard integer) RETURNS void
@@ -4313,6 +4398,12 @@ CREATE FUNCTION hwqueue.room_failures(p_lacks_now integer, p_lacks_ever integer,
 
 CREATE FUNCTION hwqueue.room_for(p_class hwqueue.placement_class, p_bits integer, p_node hwqueue.node, p_room hwqueue.headroom) RETURNS jsonb
     LANGUAGE sql STABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.room_for_member(p_gang_id uuid, p_class hwqueue.placement_class, p_node hwqueue.node, p_is_earmark boolean, p_waits boolean, OUT load hwqueue.node_load, OUT assignment jsonb, OUT fits boolean) RETURNS record
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.room_to_earmark(p_class hwqueue.placement_class, p_node hwqueue.node, p_own hwqueue.node_load, p_load hwqueue.node_load) RETURNS hwqueue.headroom
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.roomy_classes(p_eligible hwqueue.profile_queue, p_tasks text[], p_room hwqueue.headroom, p_shard integer) RETURNS bigint[]
     LANGUAGE plpgsql STABLE;
@@ -4701,8 +4792,14 @@ CREATE FUNCTION hwqueue.stop_items(p_run uuid, p_step integer, p_limit integer, 
 CREATE FUNCTION hwqueue.stop_members(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.stop_overruns(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) RETURNS integer
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.stop_run(p_run hwqueue.run, p_limit integer, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.stop_verdict(p_reason text) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.stop_webhook(p_webhook hwqueue.webhook, p_reason text) RETURNS void
     LANGUAGE plpgsql;
@@ -4986,10 +5083,13 @@ CREATE FUNCTION hwqueue.traced_parents(p_run hwqueue.run, p_step integer) RETURN
 CREATE FUNCTION hwqueue.try_gang(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.try_place(p_gang hwqueue.gang, p_entries hwqueue.scheduled[], p_node_ids uuid[], p_now timestamp with time zone, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.try_place(p_gang hwqueue.gang, p_entries hwqueue.scheduled[], p_node_ids uuid[], p_is_earmark boolean, p_now timestamp with time zone, p_shard integer) RETURNS text
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.try_score_groups(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_node hwqueue.node, p_from hwqueue.scan_starts, p_before hwqueue.later_class, p_limit integer, p_window integer, p_probe integer, OUT ctids tid[], OUT score double precision, OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) RETURNS record
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.try_those_behind(p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer DEFAULT 0) RETURNS void
@@ -5186,9 +5286,6 @@ CREATE FUNCTION hwqueue.without_nulls(p_object jsonb) RETURNS jsonb
 
 CREATE FUNCTION hwqueue.without_terms(p_expr jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.worker_is_full(p_node uuid, p_shard integer) RETURNS boolean
-    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.workflow_metrics(p_now timestamp with time zone, p_shard integer) RETURNS TABLE(name text, labels jsonb, value double precision)
     LANGUAGE sql STABLE
@@ -6865,6 +6962,8 @@ CREATE INDEX event_9_shard_id_queue_event_id_idx ON hwqueue.event_9 USING btree 
 
 CREATE INDEX gang_change_gang ON hwqueue.gang_change USING btree (gang_id);
 
+CREATE INDEX gang_earmarked ON hwqueue.gang USING btree (shard_id, rank, "position") WHERE (state = 'earmarked'::text);
+
 CREATE INDEX gang_finished ON hwqueue.gang USING btree (shard_id, finished_at) WHERE (finished_at IS NOT NULL);
 
 CREATE INDEX gang_waiting ON hwqueue.gang USING btree (shard_id, rank, "position") WHERE (state = 'waiting'::text);
@@ -6890,6 +6989,8 @@ CREATE INDEX outcome_finished ON hwqueue.outcome USING btree (queue_id, shard_id
 CREATE INDEX placement_class_anchors ON hwqueue.placement_class USING gin (anchors);
 
 CREATE INDEX placement_class_asks ON hwqueue.placement_class USING gin (terms jsonb_path_ops) WHERE (terms <> '[]'::jsonb);
+
+CREATE INDEX placement_class_bounded ON hwqueue.placement_class USING btree (shard_id, queue_id, max_run) WHERE (max_run IS NOT NULL);
 
 CREATE INDEX placement_class_created ON hwqueue.placement_class USING btree (shard_id, created_xid, class_id);
 
@@ -7218,6 +7319,8 @@ REVOKE ALL ON FUNCTION hwqueue.add_items(p_lease uuid, p_token bigint, p_items j
 GRANT ALL ON FUNCTION hwqueue.add_items(p_lease uuid, p_token bigint, p_items jsonb, p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.add_items(p_lease uuid, p_token bigint, p_items jsonb, p_shard integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.add_loads(p_load hwqueue.node_load, p_other hwqueue.node_load, p_sign integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.add_run(p_lease hwqueue.lease, p_spec jsonb, p_shard integer, OUT run_id uuid, OUT created boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.add_steps(p_lease uuid, p_token bigint, p_spec jsonb, p_shard integer) FROM PUBLIC;
@@ -7233,6 +7336,8 @@ REVOKE ALL ON FUNCTION hwqueue.added_request(p_map hwqueue.map, p_item integer, 
 REVOKE ALL ON FUNCTION hwqueue.added_verdict(p_run uuid, p_step integer, p_verdict hwqueue.step_verdict, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.adhoc_workflow(p_spec jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.admit_again(p_claim hwqueue.claim, p_now timestamp with time zone, p_shard integer, OUT term_deltas jsonb, OUT reason text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.admit_class(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_exact boolean, p_now timestamp with time zone, p_shard integer, OUT term_deltas jsonb, OUT reason text, OUT is_named boolean) FROM PUBLIC;
 
@@ -7305,7 +7410,7 @@ REVOKE ALL ON FUNCTION hwqueue.asks_lock_holders() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.asks_others(p_exprs jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.assemble_gang(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.assemble_gang(p_gang hwqueue.gang, p_is_earmark boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.assign_target_class(p_lease uuid, p_shard integer) FROM PUBLIC;
 
@@ -7329,6 +7434,10 @@ REVOKE ALL ON FUNCTION hwqueue.await_node(p_node uuid, p_shard integer) FROM PUB
 REVOKE ALL ON FUNCTION hwqueue.awaited_runs(p_run uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.away_holders(p_class hwqueue.placement_class, p_lease uuid, p_domain text, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.back_earmarks(p_leases uuid[], p_hold interval, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.back_gang(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.bad_verdict(p_bad jsonb) FROM PUBLIC;
 
@@ -7374,11 +7483,15 @@ REVOKE ALL ON FUNCTION hwqueue.blocked_classes(p_classes bigint[], p_node hwqueu
 
 REVOKE ALL ON FUNCTION hwqueue.blocker_words(p_stage text, p_code text, p_predicate jsonb, p_lacks integer, p_class hwqueue.placement_class) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue."both"(p_classes bigint[], p_others bigint[]) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.bracket_length(p_text text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_checkpoints(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_counts(p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.broken_earmarks(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_entries(p_shard integer) FROM PUBLIC;
 
@@ -7570,6 +7683,10 @@ REVOKE ALL ON FUNCTION hwqueue.claim_assignment(p_class hwqueue.placement_class,
 
 REVOKE ALL ON FUNCTION hwqueue.claim_at_head(p_state hwqueue.node_state, p_queues text[], p_qty integer, p_tasks text[], p_claim_timeout interval, p_moves boolean, p_drawn bigint, p_shard integer, OUT queue_head hwqueue.queue_head, OUT lease_id uuid, OUT claim_token bigint, OUT attempt smallint, OUT queue text, OUT task_name text, OUT params jsonb, OUT headers jsonb, OUT expires_at timestamp with time zone) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.claim_backfill(p_request hwqueue.claim_request, p_state hwqueue.node_state) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.claim_beside_reserved(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_moves boolean, p_drawn bigint) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.claim_candidates(p_state hwqueue.node_state, p_queue_ids integer[], p_room hwqueue.headroom, p_now timestamp with time zone, p_shard integer, OUT classes bigint[], OUT blocked bigint[], OUT met bigint[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.claim_deliveries(p_limit integer, p_timeout interval, p_shard integer) FROM PUBLIC;
@@ -7619,7 +7736,7 @@ REVOKE ALL ON FUNCTION hwqueue.class_options(p_options jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_reasons(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_recount jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.class_rooms(p_class hwqueue.placement_class, p_most integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.class_rooms(p_class hwqueue.placement_class, p_most integer, p_is_idle boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_scan_start(p_class_id bigint, p_tiers smallint[], p_ranks bigint[], p_positions bigint[], p_tier smallint, p_rank bigint, p_position bigint, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint) FROM PUBLIC;
 
@@ -7679,7 +7796,7 @@ REVOKE ALL ON FUNCTION hwqueue.cordon_node(p_node uuid, p_shard integer) FROM PU
 GRANT ALL ON FUNCTION hwqueue.cordon_node(p_node uuid, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.cordon_node(p_node uuid, p_shard integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.core_use_of_claims(p_node hwqueue.node) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.core_use_of(p_node hwqueue.node, p_assignments jsonb[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.cores_of(p_assignment jsonb) FROM PUBLIC;
 
@@ -7698,6 +7815,8 @@ GRANT ALL ON FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[], p_li
 GRANT ALL ON FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.count_parents(p_run uuid, p_step integer, p_is_any boolean, p_delta hwqueue.tally_delta, p_is_short boolean, p_now timestamp with time zone, p_shard integer, OUT verdict text, OUT reason text, OUT opened integer, OUT closed integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.count_rivals(p_class_ids bigint[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.count_running(p_term hwqueue.affinity_term, p_holds boolean, p_shard integer) FROM PUBLIC;
 
@@ -7793,6 +7912,16 @@ GRANT ALL ON FUNCTION hwqueue.drop_webhook(p_name text, p_shard integer) TO hwqu
 
 REVOKE ALL ON FUNCTION hwqueue.due_verdict(p_step hwqueue.step, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.earmark_fault(p_gang_id uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.earmark_gang(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.earmark_room(p_class hwqueue.placement_class, p_node hwqueue.node, p_own hwqueue.node_load, INOUT p_load hwqueue.node_load, OUT assignment jsonb, OUT fits boolean) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.earmark_start(p_gang_id uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.earmarked_load(p_node hwqueue.node) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.edge_holds(p_wants text, p_state text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.edit_distance(p_name text, p_other text, p_most integer) FROM PUBLIC;
@@ -7812,6 +7941,8 @@ REVOKE ALL ON FUNCTION hwqueue.end_due_steps(p_limit integer, p_from timestamp w
 REVOKE ALL ON FUNCTION hwqueue.end_members(p_gang hwqueue.gang, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.end_older_claims(p_node uuid, p_epoch bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.end_overrun(p_claim hwqueue.claim, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.end_parent_step(p_run hwqueue.run, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -7989,7 +8120,7 @@ REVOKE ALL ON FUNCTION hwqueue.gang_domains(p_together jsonb, p_field text) FROM
 
 REVOKE ALL ON FUNCTION hwqueue.gang_elements(p_members jsonb, p_options jsonb, p_gang_id uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.gang_places(p_class_ids bigint[], p_together text[], p_same text[], p_place text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.gang_places(p_class_ids bigint[], p_together text[], p_same text[], p_place text, p_is_idle boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.gang_roster(p_gang uuid, p_shard integer) FROM PUBLIC;
 
@@ -8066,6 +8197,8 @@ REVOKE ALL ON FUNCTION hwqueue.has_open_reader() FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.has_places(p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_left_out text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.has_published_terms(p_terms jsonb, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.has_room_for_earmarks(p_node hwqueue.node) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.has_stale_policy(p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
 
@@ -8237,6 +8370,8 @@ REVOKE ALL ON FUNCTION hwqueue.kept_out_places(p_class hwqueue.placement_class, 
 
 REVOKE ALL ON FUNCTION hwqueue.kept_out_words(p_domain text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.kept_words(p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.keyed_spawns(p_spawns hwqueue.spawn_request[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.kind_class(p_queue_id integer, p_kind jsonb, p_defaults jsonb, p_shard integer) FROM PUBLIC;
@@ -8388,6 +8523,8 @@ GRANT ALL ON FUNCTION hwqueue.list_workflows(p_after text, p_limit integer, p_sh
 
 REVOKE ALL ON FUNCTION hwqueue.listed_origins(p_run hwqueue.run, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.load_fits(p_node hwqueue.node, p_load hwqueue.node_load) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.lock_between(p_request hwqueue.claim_request, p_queue_id integer, p_seen hwqueue.seen_entries, p_limit integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lock_claims(p_node uuid, p_shard integer) FROM PUBLIC;
@@ -8419,6 +8556,8 @@ REVOKE ALL ON FUNCTION hwqueue.lock_webhook(p_name text, p_shard integer) FROM P
 REVOKE ALL ON FUNCTION hwqueue.lock_window(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_window integer, p_limit integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.login_hint(p_login text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.look_at_earmark(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.look_at_gang(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -8525,7 +8664,7 @@ REVOKE ALL ON FUNCTION hwqueue.next_attempt_at(p_lease uuid, p_attempt integer, 
 
 REVOKE ALL ON FUNCTION hwqueue.next_classes(p_from hwqueue.judging_progress, p_anchors text[], p_pinned boolean, p_limit integer, p_shard integer, OUT batch bigint[], OUT judged hwqueue.judging_progress, OUT more boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.next_gang_state(p_gang hwqueue.gang, p_waiting integer, p_reserved integer, p_running integer, p_failed integer, p_cancelled integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.next_gang_state(p_gang hwqueue.gang, p_waiting integer, p_earmarked integer, p_reserved integer, p_running integer, p_failed integer, p_cancelled integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.next_generation(p_shard hwqueue.shard, p_timeline integer, p_system bigint, p_path text) FROM PUBLIC;
 
@@ -8563,7 +8702,9 @@ REVOKE ALL ON FUNCTION hwqueue.node_usage(p_state text, p_limit integer, p_after
 GRANT ALL ON FUNCTION hwqueue.node_usage(p_state text, p_limit integer, p_after text, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.node_usage(p_state text, p_limit integer, p_after text, p_shard integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.node_usage_of_claims(p_node hwqueue.node) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.node_usage_of(p_node hwqueue.node, p_assignments jsonb[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.node_usage_of_claims(p_node hwqueue.node, p_with_earmarks boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.node_wake_payload(p_node uuid, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.node_wake_payload(p_node uuid, p_shard integer) TO hwqueue_worker;
@@ -8646,6 +8787,8 @@ REVOKE ALL ON FUNCTION hwqueue.note_selected(p_class_ids bigint[], p_shard integ
 REVOKE ALL ON FUNCTION hwqueue.note_served(p_node uuid, p_spec jsonb, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_server(p_timeline integer, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.note_start(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.nothing_is_stopping(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -8752,7 +8895,7 @@ GRANT ALL ON FUNCTION hwqueue.pending_reasons(p_queue text, p_kind text, p_class
 
 REVOKE ALL ON FUNCTION hwqueue.pick_entries(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_room hwqueue.headroom, p_on_fast_path boolean, p_queue_head hwqueue.queue_head, p_window integer, p_limit integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.pick_leases(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_room hwqueue.headroom, p_limit integer, p_without bigint[], p_is_new boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.pick_leases(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_room hwqueue.headroom, p_limit integer, p_without bigint[], p_is_new boolean, p_only bigint[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.pinned_version(p_name text, p_pin jsonb, p_options jsonb) FROM PUBLIC;
 
@@ -8858,6 +9001,8 @@ REVOKE ALL ON FUNCTION hwqueue.purge_waiting(p_queue_id integer, p_limit integer
 
 REVOKE ALL ON FUNCTION hwqueue.put_back(p_lease uuid, p_attempt_count integer, p_claim_count integer, p_at timestamp with time zone, p_now timestamp with time zone, p_shard integer, p_since timestamp with time zone) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.qty_beside_earmarks(p_node uuid, p_qty integer, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.queue_counts(p_queue_id integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.queue_depth(p_queue text, p_shard integer) FROM PUBLIC;
@@ -8895,6 +9040,8 @@ REVOKE ALL ON FUNCTION hwqueue.read_load(p_node uuid, p_shard integer) FROM PUBL
 REVOKE ALL ON FUNCTION hwqueue.read_log_place(p_after text, OUT claim_token bigint, OUT line integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_map(p_step jsonb, p_name text, p_field text, OUT settings jsonb, OUT steps text[], OUT binds boolean) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.read_max_run(p_options jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_near(p_near jsonb, p_field text) FROM PUBLIC;
 
@@ -9107,9 +9254,9 @@ REVOKE ALL ON FUNCTION hwqueue.require_read_committed() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reserve_keys(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.reserve_member(p_gang hwqueue.gang, p_entry hwqueue.scheduled, p_node uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.reserve_member(p_gang hwqueue.gang, p_entry hwqueue.scheduled, p_node uuid, p_is_earmark boolean, p_waits boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.reserve_members(p_gang hwqueue.gang, p_entries hwqueue.scheduled[], p_node_ids uuid[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.reserve_members(p_gang hwqueue.gang, p_entries hwqueue.scheduled[], p_node_ids uuid[], p_is_earmark boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reset_run(p_run hwqueue.run, p_steps integer[], p_mode text, p_input jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -9169,6 +9316,10 @@ REVOKE ALL ON FUNCTION hwqueue.roll_up_runs(p_from timestamp with time zone, p_t
 REVOKE ALL ON FUNCTION hwqueue.room_failures(p_lacks_now integer, p_lacks_ever integer, p_cpu text, p_gpu text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.room_for(p_class hwqueue.placement_class, p_bits integer, p_node hwqueue.node, p_room hwqueue.headroom) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.room_for_member(p_gang_id uuid, p_class hwqueue.placement_class, p_node hwqueue.node, p_is_earmark boolean, p_waits boolean, OUT load hwqueue.node_load, OUT assignment jsonb, OUT fits boolean) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.room_to_earmark(p_class hwqueue.placement_class, p_node hwqueue.node, p_own hwqueue.node_load, p_load hwqueue.node_load) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.roomy_classes(p_eligible hwqueue.profile_queue, p_tasks text[], p_room hwqueue.headroom, p_shard integer) FROM PUBLIC;
 
@@ -9420,7 +9571,11 @@ REVOKE ALL ON FUNCTION hwqueue.stop_items(p_run uuid, p_step integer, p_limit in
 
 REVOKE ALL ON FUNCTION hwqueue.stop_members(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.stop_overruns(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.stop_run(p_run hwqueue.run, p_limit integer, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.stop_verdict(p_reason text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.stop_webhook(p_webhook hwqueue.webhook, p_reason text) FROM PUBLIC;
 
@@ -9590,9 +9745,11 @@ REVOKE ALL ON FUNCTION hwqueue.traced_parents(p_run hwqueue.run, p_step integer)
 
 REVOKE ALL ON FUNCTION hwqueue.try_gang(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.try_place(p_gang hwqueue.gang, p_entries hwqueue.scheduled[], p_node_ids uuid[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.try_place(p_gang hwqueue.gang, p_entries hwqueue.scheduled[], p_node_ids uuid[], p_is_earmark boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.try_score_groups(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_node hwqueue.node, p_from hwqueue.scan_starts, p_before hwqueue.later_class, p_limit integer, p_window integer, p_probe integer, OUT ctids tid[], OUT score double precision, OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.try_those_behind(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer) TO hwqueue_operator;
@@ -9730,8 +9887,6 @@ REVOKE ALL ON FUNCTION hwqueue.with_taint(p_node hwqueue.node, p_taint jsonb, p_
 REVOKE ALL ON FUNCTION hwqueue.without_nulls(p_object jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.without_terms(p_expr jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.worker_is_full(p_node uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.workflow_metrics(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 

@@ -237,6 +237,7 @@ def _facts(gang: Gang) -> dict[str, Any]:
         "place": gang.place,
         "losses": gang.losses,
         "next_try_at": gang.next_try_at,
+        "starts_by": gang.starts_by,
         "created_at": gang.created_at,
         "started_at": gang.started_at,
         "finished_at": gang.finished_at,
@@ -244,9 +245,10 @@ def _facts(gang: Gang) -> dict[str, Any]:
 
 
 def _member_row(member: GangMember) -> dict[str, Any]:
+    held = "reserved" if member.reserved_until else "earmarked" if member.earmarked else None
     return {
         "rank": member.rank,
         "lease_id": member.lease_id,
-        "state": "reserved" if member.reserved_until else member.state,
+        "state": held or member.state,
         "node": member.node,
     }

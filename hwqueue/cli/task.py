@@ -55,7 +55,7 @@ def set_(
         str,
         typer.Argument(
             help="All of them: JSON, a file, or - for stdin; keys placement, affinity_tags, "
-            "labels, patience, priority, max_attempts, retry, claim_timeout.",
+            "labels, patience, priority, max_attempts, retry, claim_timeout, max_run.",
             show_default=False,
         ),
     ],

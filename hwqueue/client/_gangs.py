@@ -17,7 +17,7 @@ def gang_options(options: GangOptions, headers: Mapping[str, str]) -> dict[str, 
 
     Raises: BadArgument, for a span that is a plain number.
     """
-    for name in ("hold", "claim_timeout"):
+    for name in ("hold", "claim_timeout", "max_run"):
         check_span(options.get(name), f"options.{name}")
     found: dict[str, Any] = plain(given(with_headers(options, headers)), "options")
     return found

@@ -272,6 +272,7 @@ def _gang_members(value: Iterable[Mapping[str, Any]]) -> tuple[types.GangMember,
             node=member.get("node"),
             labels=member.get("labels", {}),
             reserved_until=_moment(member.get("reserved_until")),
+            earmarked=member.get("earmarked", False),
         )
         for member in value
     )

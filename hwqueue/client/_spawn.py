@@ -9,7 +9,7 @@ from hwqueue.client._arguments import check_span
 from hwqueue.client._json import given, plain
 from hwqueue.types import LeaseSpec
 
-SPANS = ("delay", "patience", "claim_timeout")
+SPANS = ("delay", "patience", "claim_timeout", "max_run")
 """Options that are spans: `timedelta`s where Python names them, seconds in JSON."""
 
 

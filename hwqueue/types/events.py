@@ -65,6 +65,7 @@ EVENT_CODES = (
     "workflow_step_skipped",
     "workflow_wait_timed_out",
     "gang_waiting",
+    "gang_earmarked",
     "gang_reserved",
     "gang_running",
     "gang_stopping",

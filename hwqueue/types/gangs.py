@@ -12,7 +12,15 @@ from hwqueue.types.base import LeaseState
 from hwqueue.types.queues import RetryPolicy
 
 GangState = Literal[
-    "waiting", "reserved", "running", "stopping", "cancelling", "completed", "failed", "cancelled"
+    "waiting",
+    "earmarked",
+    "reserved",
+    "running",
+    "stopping",
+    "cancelling",
+    "completed",
+    "failed",
+    "cancelled",
 ]
 """The state of a gang; the last three are ends."""
 
@@ -41,6 +49,7 @@ class GangOptions(TypedDict, total=False):
     max_attempts: int | None
     retry: RetryPolicy | Mapping[str, Any] | None
     claim_timeout: timedelta | None
+    max_run: timedelta | None
     deadline: datetime | None
 
 
@@ -73,6 +82,7 @@ class GangMember:
         labels: Of that node.
         reserved_until: When its reservation ends unless the node fetches it; None: it is fetched,
             or waits.
+        earmarked: Whether its room is kept for it while others still use it.
     """
 
     ordinal: int
@@ -82,6 +92,7 @@ class GangMember:
     node: str | None
     labels: Mapping[str, Any]
     reserved_until: datetime | None
+    earmarked: bool = False
 
     @property
     def rank(self) -> int:
@@ -97,6 +108,7 @@ class GangSummary:
         reason: Why it was not reserved at the last try; None: it was, or there was no try.
         place: The domain that its members run in, such as `rack 2`.
         started_at: When all members were there for the first time.
+        starts_by: While it is earmarked: when it has its room at the latest; None: not known.
     """
 
     gang_id: UUID
@@ -110,6 +122,7 @@ class GangSummary:
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
+    starts_by: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +139,7 @@ class Gang:
         next_try_at: While it waits.
         started_at: When all members were there for the first time.
         members: By rank.
+        starts_by: While it is earmarked: when it has its room at the latest; None: not known.
     """
 
     gang_id: UUID
@@ -147,6 +161,7 @@ class Gang:
     started_at: datetime | None
     finished_at: datetime | None
     members: tuple[GangMember, ...]
+    starts_by: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

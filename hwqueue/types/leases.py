@@ -45,8 +45,10 @@ class SpawnOptions(TypedDict, total=False):
     with `placement`, too. priority: -32768..32767, higher runs first. labels: of the lease, text to
     text.
     available_at or delay: not claimable before. deadline: not claimed by then, it fails.
-    patience: how long it waits for a better node, at most; else the queue's. idempotency_key:
-    unique per shard, tenant and queue; the same key with the same content returns the first lease.
+    patience: how long it waits for a better node, at most; else the queue's. max_run: how long it
+    may run; then it is asked to stop, and the attempt fails. None: as long as it takes.
+    idempotency_key: unique per shard, tenant and queue; the same key with the same content returns
+    the first lease.
     unique: at most one open lease of a key, see `Unique`.
     headers: carried along, not interpreted. notify: False lets workers find the lease when they
     next poll.
@@ -69,6 +71,7 @@ class SpawnOptions(TypedDict, total=False):
     claim_timeout: timedelta | None
     deadline: datetime | None
     patience: timedelta | None
+    max_run: timedelta | None
     idempotency_key: str | None
     unique: Unique | Mapping[str, Any] | None
     headers: Mapping[str, Any] | None

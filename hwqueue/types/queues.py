@@ -48,7 +48,8 @@ class QueuePolicy:
     and cancelled leases are kept; zero: a lease that completes is gone at once, and its result with
     it, but for one with an idempotency key, which stays until `prune` takes it, a minute or so. It
     holds for later claims. retain_failed: how long failed ones are kept. failure_domain: what
-    counts as one place for services that say nothing: `node`, `rack` or `label:KEY`.
+    counts as one place for services that say nothing: `node`, `rack` or `label:KEY`. earmarks: how
+    many gangs may have room kept for them on nodes that they could share; 0: none of this queue.
     """
 
     claim_timeout: timedelta | None = None
@@ -68,6 +69,7 @@ class QueuePolicy:
     retain_completed: timedelta | None = None
     retain_failed: timedelta | None = None
     failure_domain: str | None = None
+    earmarks: int | None = None
 
     def as_json(self) -> dict[str, Any]:
         """The JSON object that the SQL functions take."""
@@ -90,6 +92,7 @@ class QueuePolicy:
             retain_completed=seconds(self.retain_completed),
             retain_failed=seconds(self.retain_failed),
             failure_domain=self.failure_domain,
+            earmarks=self.earmarks,
         )
 
 

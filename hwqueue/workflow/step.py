@@ -56,7 +56,7 @@ class Step:
         final: It runs once when all else has ended: `failed`, `cancelled` or `ended` says when.
         near: The place where steps before it have run, such as `near("train", "rack")`.
         options: Further options of its lease: priority, max_attempts, retry, claim_timeout,
-            patience, delay, deadline, labels, service_id, wire.
+            patience, max_run, delay, deadline, labels, service_id, wire.
 
     Raises:
         ConfigError: A value is of the wrong type; the message names the step.

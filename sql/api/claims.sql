@@ -14,9 +14,9 @@
 -- Grants a node up to p_qty leases that it may run now, best first. No rows: there are none.
 -- p_tasks: only leases of these tasks; null: of all. p_claim_timeout: for leases that set none; null:
 -- the queue's. expires_at is when the claim ends unless it is heartbeated.
--- What is reserved for the node comes first, and alone (fetch_reserved). Else the claim takes the head of the
--- node's queues if nothing has to be decided there (claim_at_head). Otherwise it compares classes
--- (claim_general).
+-- What is reserved for the node comes first, and alone (claim_beside_reserved). Else the claim takes the head
+-- of the node's queues if nothing has to be decided there (claim_at_head). Otherwise it compares classes
+-- (claim_general). Nothing gets room that is earmarked, but what will be over in time (claim/backfill).
 -- Locks: node_state, then scheduled and ready entries (skip locked); now and then the low-water marks,
 -- skip locked.
 -- Raises: QHQ01, QHN01, QHN03, QHN04, QHA01, QHA02. Not idempotent: after a lost connection treat the
@@ -40,11 +40,10 @@ begin
   select s.* into v_state from hwqueue.node_state s where s.shard_id = p_shard
     and s.node_id = p_node for no key update;
   if v_state.has_reserved and v_state.node_epoch = p_epoch and v_state.login = session_user then
-    return query select f.* from hwqueue.fetch_reserved(
-      row(p_shard, p_node, p_epoch, p_queues, p_tasks, p_qty, p_claim_timeout, null, null)) f;
-    if found then
-      return;
-    end if;
+    return query select f.* from hwqueue.claim_beside_reserved(
+      row(p_shard, p_node, p_epoch, p_queues, p_tasks, p_qty, p_claim_timeout, null, null), v_state, v_moves,
+      v_drawn) f;
+    return;
   end if;
   v_head := hwqueue.claim_at_head(v_state, p_queues, case when v_state.node_epoch = p_epoch then p_qty end,
     p_tasks, p_claim_timeout, v_moves, v_drawn, p_shard);
@@ -120,8 +119,7 @@ begin
   if v_completed + v_given > 0 then
     return query
       select 'settled', e.ordinal, e.lease_id, e.verdict, e.state, null::bigint, null::smallint, null::text,
-             null::text, null::jsonb, null::jsonb, null::double precision, null::timestamptz, null::jsonb,
-             p_shard
+             null::text, null::jsonb, null::jsonb, null::float8, null::timestamptz, null::jsonb, p_shard
       from hwqueue.settle_lists(v_state, v_given, p_settle, p_completed, p_completed_tokens, p_shard) e;
   end if;
   if p_qty = 0 then
@@ -129,11 +127,10 @@ begin
   elsif v_state.has_reserved then
     return query select 'claimed', null::int, f.lease_id, null::text, 'claimed', f.claim_token, f.attempt,
         f.queue, f.task_name, f.params, f.headers, f.score, f.expires_at, f.assignment, p_shard
-      from hwqueue.fetch_reserved(
-        row(p_shard, p_node, p_epoch, p_queues, p_tasks, p_qty, p_claim_timeout, null, null)) f;
-    if found then
-      return;
-    end if;
+      from hwqueue.claim_beside_reserved(
+        row(p_shard, p_node, p_epoch, p_queues, p_tasks, p_qty, p_claim_timeout, null, null), v_state,
+        v_moves, v_drawn) f;
+    return;
   end if;
   v_head := hwqueue.claim_at_head(v_state, p_queues, case when v_state.node_epoch = p_epoch then p_qty end,
     p_tasks, p_claim_timeout, v_moves, v_drawn, p_shard);
@@ -403,7 +400,8 @@ begin
         then least(p_extend, c.claim_timeout)
                                                          else coalesce(p_extend, c.claim_timeout) end)
     where c.shard_id = p_shard and c.lease_id = any (v_held)
-    returning c.lease_id, case when c.stop_requested_at <= v_now then c.stop_reason else 'ok' end,
+    returning c.lease_id, case when c.stop_requested_at <= v_now then hwqueue.stop_verdict(c.stop_reason)
+      else 'ok' end,
       c.expires_at, p_shard, c.claim_token;
   if cardinality(v_held) < cardinality(v_leases) then
     return query select * from hwqueue.heartbeat_others(p_node, v_leases, v_tokens, v_held, v_now, p_shard);

@@ -53,14 +53,16 @@ end
 $$;
 
 -- Returns a gang: its state, why it was not reserved at the last try (reason), where it is, and its members
--- [{"ordinal", "lease_id", "state", "node_id", "node", "reserved_until"}]. state is one of waiting, reserved,
--- running, stopping, cancelling, completed, failed and cancelled.
+-- [{"ordinal", "lease_id", "state", "node_id", "node", "reserved_until", "earmarked"}]. state is one of
+-- waiting, earmarked, reserved, running, stopping, cancelling, completed, failed and cancelled. An earmarked
+-- gang has room of its own, parts of which others still use; it is reserved once they have ended, which is by
+-- starts_by at the latest; null: not known.
 -- Raises: QHG01.
 create or replace function hwqueue.get_gang(p_gang uuid, p_shard int default 0)
 returns table (gang_id uuid, shard_id int, queue text, tenant text, state text, reason text, size int,
   together text[], same text[], on_lost text, hold interval, place text, tries int, losses int,
   next_try_at timestamptz, created_at timestamptz, started_at timestamptz, finished_at timestamptz,
-  members jsonb)
+  members jsonb, starts_by timestamptz)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -70,7 +72,7 @@ begin
     select v_gang.gang_id, p_shard, q.name, v_gang.tenant, v_gang.state, v_gang.reason, v_gang.size,
            v_gang.together, v_gang.same, v_gang.on_lost, v_gang.hold, v_gang.place, v_gang.tries,
            v_gang.losses, case when v_gang.state = 'waiting' then v_gang.next_try_at end, v_gang.created_at,
-           v_gang.started_at, v_gang.finished_at, hwqueue.gang_roster(p_gang, p_shard)
+           v_gang.started_at, v_gang.finished_at, hwqueue.gang_roster(p_gang, p_shard), v_gang.starts_by
     from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_gang.queue_id;
 end
 $$;
@@ -80,16 +82,17 @@ $$;
 create or replace function hwqueue.list_gangs(p_state text default null, p_limit int default 50,
   p_before timestamptz default null, p_shard int default 0)
 returns table (gang_id uuid, shard_id int, queue text, tenant text, state text, reason text, size int,
-  place text, created_at timestamptz, started_at timestamptz, finished_at timestamptz)
+  place text, created_at timestamptz, started_at timestamptz, finished_at timestamptz,
+  starts_by timestamptz)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
   perform hwqueue.check_range(p_limit, 'p_limit', 1, 1000, 'call again with p_before for more'),
-    hwqueue.json_choice(to_jsonb(p_state), 'p_state', array['waiting', 'reserved', 'running', 'stopping',
-      'cancelling', 'completed', 'failed', 'cancelled']);
+    hwqueue.json_choice(to_jsonb(p_state), 'p_state', array['waiting', 'earmarked', 'reserved', 'running',
+      'stopping', 'cancelling', 'completed', 'failed', 'cancelled']);
   return query
     select g.gang_id, g.shard_id, q.name, g.tenant, g.state, g.reason, g.size, g.place, g.created_at,
-           g.started_at, g.finished_at
+           g.started_at, g.finished_at, g.starts_by
     from hwqueue.gang g
     join hwqueue.queue q on q.shard_id = g.shard_id and q.queue_id = g.queue_id
     where g.shard_id = p_shard and (p_state is null or g.state = p_state)
@@ -147,7 +150,7 @@ begin
     from hwqueue.gang g
     cross join lateral (
       select m.members, not jsonb_path_exists(m.members,
-        '$[*] ? (@.state == "scheduled" || exists(@.reserved_until))') as is_complete
+        '$[*] ? (@.state == "scheduled" || exists(@.reserved_until) || @.earmarked == true)') as is_complete
       from (select hwqueue.gang_roster(g.gang_id, p_shard) as members) m) r
     where g.shard_id = p_shard and g.gang_id = v_gang_id;
 end

@@ -138,7 +138,7 @@ begin
     row(coalesce(v_queue.queue_id, v_lease.queue_id), v_lease.task_name, v_class.tenant, v_class.service_id,
       case when p_changes ? 'labels' then hwqueue.check_labels(p_changes -> 'labels', 'changes.labels')
         else v_class.labels end,
-      v_placement, v_class.patience, null), p_shard), p_lease, p_shard);
+      v_placement, v_class.patience, null, v_class.max_run), p_shard), p_lease, p_shard);
   if hwqueue.my_tenants() is not null then
     perform hwqueue.check_own_class(c, 'changes', null, p_shard)
     from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = v_class_id;

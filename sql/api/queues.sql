@@ -75,7 +75,8 @@ begin
       window_size = v_row.window_size, probe_size = v_row.probe_size,
       weight_affinity = v_row.weight_affinity, weight_fit = v_row.weight_fit,
       weight_spread = v_row.weight_spread, retain_completed = v_row.retain_completed,
-      retain_failed = v_row.retain_failed, failure_domain = v_row.failure_domain
+      retain_failed = v_row.retain_failed, failure_domain = v_row.failure_domain,
+      earmarks = v_row.earmarks
   where q.shard_id = p_shard and q.queue_id = v_row.queue_id;
   perform hwqueue.move_terms(p_shard);
   perform hwqueue.note_policy('queue_policy_set', format('queue %s', p_queue), v_before,

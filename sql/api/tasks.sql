@@ -7,7 +7,7 @@
 -- Read set_task first. The options are read by spawn/defaults.
 
 -- Sets the defaults of a task, all of them, and returns them: {"placement", "affinity_tags", "labels",
--- "patience", "priority", "max_attempts", "retry", "claim_timeout"}, each as in the options of
+-- "patience", "priority", "max_attempts", "retry", "claim_timeout", "max_run"}, each as in the options of
 -- spawn_lease; null: no default. They hold for every later spawn of the task, into whatever queue and
 -- however it is spawned. An option of the spawn replaces the default of that name as a whole.
 --

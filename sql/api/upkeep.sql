@@ -138,11 +138,12 @@ $$;
 --
 -- Rules: one_entry, node_load, capacity, term_count, away, max_per_domain, claim_login, run_work, run_join,
 -- run_items, run_stuck, run_over, run_nested, step_lease, step_due, step_nested, wait_signal, gang_entry,
--- gang_members, gang_reserved. detail names what is broken, what was found and what was expected.
+-- gang_members, gang_reserved, gang_earmark. detail names what is broken, what was found and what was
+-- expected.
 --
 -- It reads everything, and is for operators and tests. It runs several statements, so call it in a
 -- repeatable read transaction while others work. Adopted leases, and nodes that were registered with
--- less than is in use, may exceed capacity.
+-- less than is in use, may exceed capacity. Earmarks do not count for capacity.
 --
 -- Raises: QHA03.
 create or replace function hwqueue.verify_invariants(p_shard int default 0)
@@ -163,6 +164,7 @@ begin
   return query select v.rule, v.run_id::text, v.detail from hwqueue.broken_runs(p_shard) v;
   return query select v.rule, v.lease_id::text, v.detail from hwqueue.broken_checkpoints(p_shard) v;
   return query select v.rule, v.subject::text, v.detail from hwqueue.broken_gangs(p_shard) v;
+  return query select v.rule, v.subject::text, v.detail from hwqueue.broken_earmarks(p_shard) v;
 end
 $$;
 

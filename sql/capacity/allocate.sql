@@ -25,44 +25,57 @@ as $$
       then '{"unpinned": true}'::jsonb else '{}' end, '{}')
 $$;
 
--- How much of each core a node's claims have, in thousandths.
-create or replace function hwqueue.core_use_of_claims(p_node hwqueue.node) returns int[]
-language sql stable
+-- How much of each core these assignments have, in thousandths.
+create or replace function hwqueue.core_use_of(p_node hwqueue.node, p_assignments jsonb[]) returns int[]
+language sql immutable
 as $$
   select array(
-    select coalesce(sum(h.milli), 0)::int + (
-             select count(*)::int from hwqueue.claim u
-             where u.shard_id = p_node.shard_id and u.node_id = p_node.node_id and u.assignment ? 'unpinned')
+    select coalesce(sum(h.milli), 0)::int
+           + (select count(*)::int from unnest(p_assignments) u(assignment) where u.assignment ? 'unpinned')
     from unnest(p_node.core_ids) with ordinality c(id, position)
     left join (
-      select o.core, o.milli from hwqueue.claim u cross join lateral hwqueue.cores_of(u.assignment) o
-      where u.shard_id = p_node.shard_id and u.node_id = p_node.node_id and u.assignment ? 'cores') h
+      select o.core, o.milli
+      from unnest(p_assignments) u(assignment) cross join lateral hwqueue.cores_of(u.assignment) o
+      where u.assignment ? 'cores') h
       on h.core = c.id
     group by c.position order by c.position)
 $$;
 
--- What the claims of a node have allocated, computed from the claims. node_load must say the same.
-create or replace function hwqueue.node_usage_of_claims(p_node hwqueue.node)
+-- What these assignments have allocated of a node, as the columns of its load.
+create or replace function hwqueue.node_usage_of(p_node hwqueue.node, p_assignments jsonb[])
 returns table (claim_count int, cpu_used bigint, memory_used bigint, gpu_used int[], custom_used jsonb,
   core_used int[])
-language sql stable
+language sql immutable
 as $$
   select count(*)::int, coalesce(sum((c.assignment ->> 'cpu_milli')::bigint), 0)::bigint,
          coalesce(sum((c.assignment ->> 'memory_mib')::bigint), 0)::bigint,
          array(select coalesce(sum((u.assignment ->> 'gpu_milli')::int), 0)::int
                from unnest(p_node.gpu_ids) with ordinality g(id, position)
-               left join hwqueue.claim u on u.shard_id = p_node.shard_id and u.node_id = p_node.node_id
-                 and u.assignment -> 'gpus' @> jsonb_build_array(jsonb_build_object('resource_id', g.id))
+               left join unnest(p_assignments) u(assignment)
+                 on u.assignment -> 'gpus' @> jsonb_build_array(jsonb_build_object('resource_id', g.id))
                group by g.position order by g.position),
          coalesce((select jsonb_object_agg(a.key, a.amount)
                    from (select k.key, sum(k.value::bigint) as amount
-                         from hwqueue.claim u, jsonb_each(u.assignment -> 'custom') k
-                         where u.shard_id = p_node.shard_id and u.node_id = p_node.node_id
-                           and u.assignment ? 'custom'
+                         from unnest(p_assignments) u(assignment), jsonb_each(u.assignment -> 'custom') k
+                         where u.assignment ? 'custom'
                          group by k.key) a), '{}'),
-         hwqueue.core_use_of_claims(p_node)
-  from hwqueue.claim c
-  where c.shard_id = p_node.shard_id and c.node_id = p_node.node_id and c.assignment is not null
+         hwqueue.core_use_of(p_node, p_assignments)
+  from unnest(p_assignments) c(assignment)
+$$;
+
+-- What the claims of a node have allocated, computed from the claims. node_load must say the same.
+-- p_with_earmarks: those that wait for room that others use (capacity/earmark) as well.
+create or replace function hwqueue.node_usage_of_claims(p_node hwqueue.node,
+  p_with_earmarks boolean default true)
+returns table (claim_count int, cpu_used bigint, memory_used bigint, gpu_used int[], custom_used jsonb,
+  core_used int[])
+language sql stable
+as $$
+  select u.claim_count, u.cpu_used, u.memory_used, u.gpu_used, u.custom_used, u.core_used
+  from hwqueue.node_usage_of(p_node, array(
+    select c.assignment from hwqueue.claim c
+    where c.shard_id = p_node.shard_id and c.node_id = p_node.node_id and c.assignment is not null
+      and (p_with_earmarks or c.is_earmark is null))) u
 $$;
 
 -- Releases what a claim had allocated. Devices and cores are found by id, because the node may have been

@@ -53,8 +53,9 @@ as $$
     else coalesce((p_room.custom ->> substr(p_name, 8))::bigint, 0) end
 $$;
 
--- What a node has left. A node does not have GPUs and custom countables that it does not declare. The
--- cpu, memory and slots that it does not declare are not counted (null).
+-- What a node has left, nothing of what is booked twice (capacity/earmark). A node does not have GPUs and
+-- custom countables that it does not declare. The cpu, memory and slots that it does not declare are not
+-- counted (null).
 create or replace function hwqueue.node_headroom(p_node hwqueue.node, p_load hwqueue.node_load)
 returns hwqueue.headroom
 language plpgsql immutable parallel safe
@@ -63,13 +64,17 @@ declare
   v_room hwqueue.headroom;
   v_used int[];
 begin
-  v_room.cpu_milli := p_node.cpu_milli - p_load.cpu_used;
-  v_room.memory_mib := p_node.memory_mib - p_load.memory_used;
-  v_room.slots := p_node.slots - p_load.claim_count;
+  v_room.cpu_milli := case when p_load.cpu_used > p_node.cpu_milli then 0
+    else p_node.cpu_milli - p_load.cpu_used end;
+  v_room.memory_mib := case when p_load.memory_used > p_node.memory_mib then 0
+    else p_node.memory_mib - p_load.memory_used end;
+  v_room.slots := case when p_load.claim_count > p_node.slots then 0
+    else p_node.slots - p_load.claim_count end;
   v_room.custom := '{}';
   if p_node.custom <> '{}' then
     v_room.custom := (
-      select jsonb_object_agg(c.key, c.value::bigint - coalesce((p_load.custom_used ->> c.key)::bigint, 0))
+      select jsonb_object_agg(c.key,
+        greatest(0, c.value::bigint - coalesce((p_load.custom_used ->> c.key)::bigint, 0)))
       from jsonb_each(p_node.custom) c);
   end if;
   v_room.gpu_ids := p_node.gpu_ids;
@@ -90,10 +95,11 @@ begin
       v_room.gpu_total := 1000 * v_room.gpu_whole;
       v_room.gpu_most := case when v_room.gpu_whole > 0 then 1000 else 0 end;
     else
-      select array_agg(1000 - u.used order by u.ordinality), array_agg(1000 - u.used order by 1000 - u.used),
-             sum(1000 - u.used), max(1000 - u.used)
+      select array_agg(u.free order by u.ordinality), array_agg(u.free order by u.free), sum(u.free),
+             max(u.free)
       into v_room.gpu_free, v_room.gpu_sorted, v_room.gpu_total, v_room.gpu_most
-      from unnest(v_used) with ordinality u(used, ordinality);
+      from (select greatest(0, 1000 - x.used) as free, x.ordinality
+            from unnest(v_used) with ordinality x(used, ordinality)) u;
     end if;
     if p_node.gpu_parents <> '{}' then
       v_room.gpu_parts := hwqueue.parts_of_devices(p_node, p_load.gpu_used);

@@ -189,7 +189,8 @@ begin
   update hwqueue.lease l
   set near_node = v_near,
       class_id = hwqueue.find_class(row(v_class.queue_id, v_class.task_name, v_class.tenant,
-        v_class.service_id, v_class.labels, v_placement, v_class.patience, v_class.target), p_shard)
+        v_class.service_id, v_class.labels, v_placement, v_class.patience, v_class.target,
+        v_class.max_run), p_shard)
   where l.shard_id = p_shard and l.lease_id = p_lease;
 end
 $$;

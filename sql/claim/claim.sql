@@ -261,12 +261,12 @@ $$;
 -- with limits it locks one, because each grant changes what fits. No ctids: there are none. entry: the
 -- only one, if it is deleted already.
 -- p_without: classes that this claim has found blocked. p_is_new: one of them waits for the publication
--- of an affinity term.
+-- of an affinity term. p_only: of these classes; null: of all.
 -- A new profile has not judged all classes yet: while nothing is found, up to eight batches are judged.
 -- Locks the profile row and the entries, skip locked; and as admit_class and publish_terms.
 -- Raises QHN01 for a deregistered node.
 create or replace function hwqueue.pick_leases(p_request hwqueue.claim_request, p_state hwqueue.node_state,
-  p_room hwqueue.headroom, p_limit int, p_without bigint[], p_is_new boolean)
+  p_room hwqueue.headroom, p_limit int, p_without bigint[], p_is_new boolean, p_only bigint[] default null)
 returns hwqueue.picked_entries
 language plpgsql volatile
 as $$
@@ -282,7 +282,7 @@ declare
   v_asks boolean := p_without <> '{}';
   v_judged record;
   v_open record;
-  v_only bigint[];
+  v_only bigint[] := p_only;
   v_met boolean := false;
   v_fit hwqueue.scored_classes;
   v_policy record;
@@ -304,11 +304,12 @@ begin
     v_judged := hwqueue.judge_classes(v_node, p_state, v_shard);
     if p_state.met_blocked then  -- blocked classes need no score
       v_open := hwqueue.claim_candidates(p_state, p_request.queue_ids, v_room, v_now, v_shard);
-      v_only := v_open.classes;
+      v_only := case when p_only is null then v_open.classes else hwqueue.both(p_only, v_open.classes) end;
       v_without := v_without || v_open.blocked;
       v_met := v_open.met is distinct from '{}';
     end if;
-    v_fit := hwqueue.fitting_classes(p_request, v_node, v_room, v_only, v_judged.extra, v_without);
+    v_fit := hwqueue.fitting_classes(p_request, v_node, v_room, v_only,
+      case when p_only is null then v_judged.extra else '[]' end, v_without);
     if v_fit.checked = '{}' and v_fit.classes <> '{}' then
       v_taken := hwqueue.try_score_groups(p_request, v_fit, v_node,
         hwqueue.queue_scan_starts(p_request.queue_ids, cardinality(v_fit.classes), v_shard), null,
@@ -342,6 +343,14 @@ begin
     v_met or v_without <> '{}' or v_policy.is_short and not p_state.met_blocked, v_awaits, v_shard);
   return v_picked;
 end
+$$;
+
+-- The classes that are in both lists; null: in any.
+create or replace function hwqueue.both(p_classes bigint[], p_others bigint[]) returns bigint[]
+language sql immutable parallel safe
+as $$
+  select case when p_others is null then p_classes
+    else array(select c from unnest(p_classes) c where c = any (p_others)) end
 $$;
 
 -- The widest window and probe of these queues, and is_short: on a plain node with limits some class of a

@@ -208,15 +208,73 @@ begin
 end
 $$;
 
--- Moves check_at of claims that are due for a check but live on to their expires_at, and returns their
--- number. Heartbeats do not update check_at, to spare its index. It does not move it past the grace,
--- because scans for expired claims go by check_at.
--- Locks: the claims, skip locked.
+-- Ends a claim that ran longer than its lease may, as one that expired: an attempt is used, and the lease is
+-- tried again while attempts are left. Returns the new state.
+-- Locks: as end_claim. Not idempotent.
+create or replace function hwqueue.end_overrun(p_claim hwqueue.claim, p_now timestamptz, p_shard int)
+returns text
+language plpgsql volatile
+as $$
+begin
+  return hwqueue.end_claim(p_claim, 'expired', jsonb_build_object('reason', 'run_time_exceeded', 'max_run', (
+      select extract(epoch from c.max_run) from hwqueue.placement_class c
+      where c.shard_id = p_shard and c.class_id = p_claim.class_id)),
+    hwqueue.next_attempt_at(p_claim.lease_id, p_claim.attempt, p_now, p_shard), p_now, p_shard);
+end
+$$;
+
+-- Asks claims to stop that have run for as long as their leases may (max_run), at most p_limit of those that
+-- are due for a check: a claim is asked when its first timeout has passed, at the earliest. Ends those that
+-- go on for a whole claim timeout after that. Returns how many it has asked or ended.
+-- Locks: claims; node_state of those that it ends, before; all skip locked; the lease rows.
+create or replace function hwqueue.stop_overruns(p_limit int, p_now timestamptz, p_shard int,
+  p_from timestamptz) returns int
+language plpgsql volatile
+as $$
+declare
+  v_asked uuid[] := array(
+    select c.lease_id from hwqueue.claim c
+    join hwqueue.placement_class k on k.shard_id = c.shard_id and k.class_id = c.class_id
+    where c.shard_id = p_shard and c.check_at between p_from and p_now and c.is_reserved is null
+      and coalesce(c.stop_requested_at > p_now, true) and c.claimed_at + k.max_run <= p_now
+    order by c.check_at limit p_limit for update of c skip locked);
+  v_claim hwqueue.claim;
+  v_count int := cardinality(v_asked);
+begin
+  update hwqueue.claim c
+  set stop_requested_at = p_now, stop_reason = 'run_time_exceeded', stop_by = p_now + c.claim_timeout,
+      stop_detail = 'it runs longer than max_run'
+  where c.shard_id = p_shard and c.lease_id = any (v_asked);
+  perform hwqueue.note_leases('claim_stop_requested', v_asked, 'asked to stop: it runs longer than max_run',
+    p_shard, '{"reason": "run_time_exceeded"}');
+  perform hwqueue.wake_node(n.node_id, n.login, p_shard)
+  from (select distinct c.node_id, c.login from hwqueue.claim c
+        where c.shard_id = p_shard and c.lease_id = any (v_asked)) n;
+  for v_claim in
+    select c.* from hwqueue.claim c
+    join hwqueue.node_state s on s.shard_id = c.shard_id and s.node_id = c.node_id
+    where c.shard_id = p_shard and c.stop_requested_at is not null
+      and c.stop_reason = 'run_time_exceeded' and c.stop_by <= p_now
+    limit p_limit - v_count for no key update of s skip locked for update of c skip locked
+  loop
+    perform hwqueue.end_overrun(v_claim, hwqueue.clock(), p_shard);
+    v_count := v_count + 1;
+  end loop;
+  return v_count;
+end
+$$;
+
+-- Stops claims that run too long (stop_overruns). Moves check_at of claims that are due for a check but live
+-- on to their expires_at, or to when they will have run for as long as they may, if that comes first. Returns
+-- the larger number of the two. Heartbeats do not update check_at, to spare its index. It does not move it
+-- past the grace, because scans for expired claims go by check_at.
+-- Locks: the claims, skip locked; as stop_overruns.
 create or replace function hwqueue.postpone_checks(p_limit int, p_now timestamptz, p_shard int,
   p_from timestamptz) returns int
 language plpgsql volatile
 as $$
 declare
+  v_stopped int := hwqueue.stop_overruns(p_limit, p_now, p_shard, p_from);
   v_alive uuid[];
 begin
   v_alive := array(
@@ -225,9 +283,13 @@ begin
     where c.shard_id = p_shard and c.check_at between p_from and p_now and c.expires_at > p_now
     order by c.check_at limit p_limit
     for update skip locked);
-  update hwqueue.claim c set check_at = c.expires_at where c.shard_id = p_shard
+  update hwqueue.claim c
+  set check_at = case when k.max_run is null or c.stop_requested_at <= p_now then c.expires_at
+      else least(c.expires_at, greatest(p_now, c.claimed_at + k.max_run)) end
+  from hwqueue.placement_class k
+  where k.shard_id = p_shard and k.class_id = c.class_id and c.shard_id = p_shard
     and c.lease_id = any (v_alive);
-  return cardinality(v_alive);
+  return greatest(v_stopped, cardinality(v_alive));
 end
 $$;
 

@@ -81,6 +81,12 @@ begin
 end
 $$;
 
+-- The verdict of a heartbeat on a claim that is asked to stop, by why it is. Workers know two: one that ran
+-- too long is preempted for them, and its release fails the attempt.
+create or replace function hwqueue.stop_verdict(p_reason text) returns text
+language sql immutable parallel safe
+as $$ select case p_reason when 'run_time_exceeded' then 'preempted' else p_reason end $$;
+
 -- The verdicts on the claims of a heartbeat that were not extended: another session holds them, or they
 -- are gone.
 create or replace function hwqueue.heartbeat_others(p_node uuid, p_leases uuid[], p_tokens bigint[],
@@ -89,7 +95,7 @@ returns table (lease_id uuid, verdict text, expires_at timestamptz, shard_id int
 language sql stable
 as $$
   select distinct b.lease_id,
-         case when c.stop_requested_at <= p_now then c.stop_reason
+         case when c.stop_requested_at <= p_now then hwqueue.stop_verdict(c.stop_reason)
               when c.lease_id is not null then 'ok'
               when hwqueue.lease_state(b.lease_id, p_shard) = 'cancelled' then 'cancelled'
               when exists (

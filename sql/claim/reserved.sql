@@ -6,8 +6,13 @@
 -- until 10:00:30. gpu-1 asks for work at 10:00:01 and gets it, with its devices and the token that the
 -- reservation has.
 --
+-- An earmark is a reservation whose room is still in use by others (capacity/earmark). It is not fetched and
+-- does not expire. Once its node has room for it, upkeep backs it (back_earmarks), and its time begins.
+--
 -- Invariant: a reservation is a claim in all other respects. It counts for capacity and affinity terms, it
 -- expires, and its end puts the lease back (end_claim), but uses up no attempt.
+--
+-- Read fetch_reserved, then back_earmarks.
 
 -- Returns reservations of a node as claims that begin now, up to the number that is asked for, of the queues
 -- and tasks that are asked for. One that the node may not run any more is released: its gang is placed again.
@@ -31,8 +36,9 @@ begin
     join hwqueue.queue q on q.shard_id = c.shard_id and q.queue_id = c.queue_id
     join hwqueue.lease l on l.shard_id = c.shard_id and l.lease_id = c.lease_id
     where c.shard_id = p_request.shard_id and c.node_id = p_request.node_id and c.is_reserved
-      and c.expires_at > v_now and q.name = any (p_request.queues) and q.dropped_at is null
-      and q.paused_at is null and (p_request.tasks is null or l.task_name = any (p_request.tasks))
+      and c.is_earmark is null and c.expires_at > v_now and q.name = any (p_request.queues)
+      and q.dropped_at is null and q.paused_at is null
+      and (p_request.tasks is null or l.task_name = any (p_request.tasks))
     order by c.lease_id limit p_request.qty for update of c skip locked);
   foreach v_claim in array v_claims loop
     select l.* into v_lease from hwqueue.lease l
@@ -58,10 +64,120 @@ begin
   end loop;
   insert into hwqueue.gang_change (shard_id, gang_id)
   select distinct p_request.shard_id, c.gang_id from unnest(v_claims) c;
-  update hwqueue.node_state s set has_reserved = false
+  update hwqueue.node_state s set has_reserved = false, backfill_until = null
   where s.shard_id = p_request.shard_id and s.node_id = p_request.node_id and not exists (
     select from hwqueue.claim c
     where c.shard_id = p_request.shard_id and c.node_id = p_request.node_id and c.is_reserved);
+end
+$$;
+
+-- For how many of p_qty leases the worker of a node has a place, next to what is earmarked there: an earmark
+-- waits for a place as it waits for a device. Without earmarks on the node p_qty itself.
+create or replace function hwqueue.qty_beside_earmarks(p_node uuid, p_qty int, p_shard int) returns int
+language sql stable
+as $$
+  select case when count(*) filter (where c.is_earmark) = 0 then p_qty
+    else greatest(0, least(p_qty, min(v.concurrency) - count(*)::int)) end
+  from hwqueue.claim c
+  left join hwqueue.served v on v.shard_id = c.shard_id and v.node_id = c.node_id
+  where c.shard_id = p_shard and c.node_id = p_node
+$$;
+
+-- Whether all that is booked on a node fits there: what runs, what is reserved and what is earmarked.
+create or replace function hwqueue.has_room_for_earmarks(p_node hwqueue.node) returns boolean
+language sql stable
+as $$
+  select hwqueue.load_fits(p_node, hwqueue.read_load(p_node.node_id, p_node.shard_id))
+    and not exists (
+      select from hwqueue.served v
+      where v.shard_id = p_node.shard_id and v.node_id = p_node.node_id and v.concurrency < (
+        select count(*) from hwqueue.claim c
+        where c.shard_id = p_node.shard_id and c.node_id = p_node.node_id))
+$$;
+
+-- Backs the earmarks of these leases, all or none, for p_hold from now on: their nodes may fetch them.
+-- Returns null when it has, else why not:
+-- insufficient_capacity: a node has no room for them yet.
+-- busy: another session holds one of them; also cache_miss and unpublished, as admit_class.
+-- Any other reason is of a term: it may not run beside what runs now.
+-- No node is locked, but for terms: room that is free for an earmark stays free for it.
+-- Locks: claims by lease_id; for those with terms, then node_state; all skip locked; as admit_class.
+create or replace function hwqueue.back_earmarks(p_leases uuid[], p_hold interval, p_now timestamptz,
+  p_shard int) returns text
+language plpgsql volatile
+as $$
+declare
+  v_claims hwqueue.claim[];
+  v_claim hwqueue.claim;
+  v_deltas jsonb;
+  v_reason text;
+begin
+  if exists (
+    select from hwqueue.node n
+    where n.shard_id = p_shard and n.node_id = any (array(
+        select c.node_id from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = any (p_leases)))
+      and not hwqueue.has_room_for_earmarks(n)) then
+    return 'insufficient_capacity';
+  end if;
+  begin
+    v_reason := 'busy';
+    v_claims := array(
+      select c from hwqueue.claim c
+      where c.shard_id = p_shard and c.lease_id = any (p_leases) and c.is_earmark
+      order by c.lease_id for update skip locked);
+    if cardinality(v_claims) < cardinality(p_leases) then
+      perform hwqueue.abort_subtransaction();
+    end if;
+    foreach v_claim in array v_claims loop
+      select e.term_deltas, e.reason into v_deltas, v_reason
+      from hwqueue.admit_again(v_claim, p_now, p_shard) e;
+      if v_reason is not null then
+        perform hwqueue.abort_subtransaction();
+      end if;
+      update hwqueue.claim c
+      set is_earmark = null, claimed_at = p_now, expires_at = p_now + p_hold, check_at = p_now + p_hold,
+          term_deltas = v_deltas
+      where c.shard_id = p_shard and c.lease_id = v_claim.lease_id;
+    end loop;
+    return null;
+  exception when sqlstate 'HWX01' then  -- what it has written is undone, and its locks are released
+    return v_reason;
+  end;
+end
+$$;
+
+-- Decides again whether the lease of a claim may run beside what runs now, without its own counts. Returns
+-- what it counts from now on, or why it may not: then its counts are taken off, for the caller to undo.
+-- Locks: the caller holds the claim; for a class with terms node_state, skip locked; as admit_class. Not
+-- idempotent.
+create or replace function hwqueue.admit_again(p_claim hwqueue.claim, p_now timestamptz, p_shard int,
+  out term_deltas jsonb, out reason text)
+language plpgsql volatile
+as $$
+declare
+  v_class hwqueue.placement_class;
+  v_node hwqueue.node;
+  v_entered record;
+begin
+  select c.* into v_class from hwqueue.placement_class c
+  where c.shard_id = p_shard and c.class_id = p_claim.class_id;
+  if p_claim.term_deltas is null
+    and not hwqueue.must_be_checked(v_class, hwqueue.best_affinity(v_class), p_shard) then
+    return;
+  end if;
+  perform 1 from hwqueue.node_state s
+  where s.shard_id = p_shard and s.node_id = p_claim.node_id for no key update skip locked;
+  if not found then
+    reason := 'busy';
+    return;
+  end if;
+  select n.* into v_node from hwqueue.node n where n.shard_id = p_shard and n.node_id = p_claim.node_id;
+  perform hwqueue.add_counts(p_claim.term_deltas, -1, p_shard);
+  v_entered := hwqueue.admit_class(v_class, p_claim.lease_id, v_node, true, p_now, p_shard);
+  reason := v_entered.reason;
+  if reason is null then
+    term_deltas := hwqueue.add_counts(v_entered.term_deltas, 1, p_shard);
+  end if;
 end
 $$;
 

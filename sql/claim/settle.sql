@@ -386,6 +386,7 @@ $$;
 -- "retry_at", "delay", "available_at", "signal", "name", "near"}. It raises nothing for a claim that is gone,
 -- but returns a verdict: ok, lost, cancelled, finished, bad_token, foreign (another login's or node's),
 -- unknown.
+-- A release of a claim that was asked to stop because it ran too long fails its attempt (end_overrun).
 -- An expired claim that is not reaped yet settles like any other: a claim is lost when the lease has
 -- been put back or granted again, not by the clock.
 -- p_holds_node: the caller holds node_state of the claim's node. If it does not, and room is allocated
@@ -436,6 +437,10 @@ begin
       state := hwqueue.end_claim(v_claim, 'failed', nullif(p_settlement -> 'error', 'null'), v_next, p_now,
         p_shard);
     when 'release' then
+      if v_claim.stop_reason = 'run_time_exceeded' then
+        state := hwqueue.end_overrun(v_claim, p_now, p_shard);
+        return;
+      end if;
       v_next := greatest(p_now, coalesce((p_settlement ->> 'available_at')::timestamptz,
         p_now + coalesce(hwqueue.json_interval(p_settlement -> 'delay', 'delay'), interval '0')));
       state := hwqueue.end_claim(v_claim, 'released', null, v_next, p_now, p_shard);

@@ -49,6 +49,14 @@ as $$
     when p_task <> all (p_tasks) then jsonb_build_object('task', p_task) end
 $$;
 
+-- Returns the option max_run, how long a lease may run.
+-- Raises: QHA01.
+create or replace function hwqueue.read_max_run(p_options jsonb, p_field text) returns interval
+language sql immutable
+as $$
+  select hwqueue.json_short_interval(p_options -> 'max_run', p_field || '.max_run', '1 second', '366 days')
+$$;
+
 -- Returns the digest that classes of equal content share.
 create or replace function hwqueue.class_digest(p_content hwqueue.class_content) returns bytea
 language sql stable
@@ -58,8 +66,10 @@ as $$
       p_content.service_id, p_content.labels, p_content.placement)
     || case when p_content.patience is null then '[]'
        else jsonb_build_array(extract(epoch from p_content.patience)) end
-    || case when p_content.target is null then '[]' else jsonb_build_array(p_content.target) end)::text,
-    'UTF8'))
+    || case when p_content.target is null then '[]' else jsonb_build_array(p_content.target) end
+    || case when p_content.max_run is null then '[]'
+       else jsonb_build_array(jsonb_build_object('max_run', extract(epoch from p_content.max_run))) end
+    )::text, 'UTF8'))
 $$;
 
 -- Returns the class of this content without writing it.
@@ -84,6 +94,7 @@ begin
   v_class.placement := v_placement;
   v_class.cost := hwqueue.placement_cost(v_placement);
   v_class.patience := p_content.patience;
+  v_class.max_run := p_content.max_run;
   v_class.target := p_content.target;
   v_class.away_from := p_away_from;
   v_class.required := coalesce(v_placement -> 'require', '[]');
@@ -134,15 +145,15 @@ begin
     insert into hwqueue.placement_class as c (
       shard_id, digest, queue_id, task_name, tenant, service_id, labels, placement, required, preferred,
       anchors, is_pinned, cpu_milli, memory_mib, gpu_count, gpu_milli, gpu_wanted, custom, cpu_isolation,
-      gpu_exclusivity, tolerate, trusts, spread, terms, away_from, patience, target, cost, created_xid,
-      created_at)
+      gpu_exclusivity, tolerate, trusts, spread, terms, away_from, patience, target, cost, max_run,
+      created_xid, created_at)
     values (
       p_shard, v_digest, v_class.queue_id, v_class.task_name, v_class.tenant, v_class.service_id,
       v_class.labels, v_class.placement, v_class.required, v_class.preferred, v_class.anchors,
       v_class.is_pinned, v_class.cpu_milli, v_class.memory_mib, v_class.gpu_count, v_class.gpu_milli,
       v_class.gpu_wanted, v_class.custom, v_class.cpu_isolation, v_class.gpu_exclusivity, v_class.tolerate,
       v_class.trusts, v_class.spread, v_class.terms, v_class.away_from, v_class.patience, v_class.target,
-      v_class.cost, v_xid, hwqueue.clock())
+      v_class.cost, v_class.max_run, v_xid, hwqueue.clock())
     returning c.class_id into v_class_id;
   elsif current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
     -- an older snapshot may show a class that is retired by now: lock it, or fail with 40001

@@ -117,7 +117,7 @@ begin
     return v_class.class_id;
   end if;
   return hwqueue.find_class(row(v_class.queue_id, v_class.task_name, v_class.tenant, v_class.service_id,
-    v_class.labels, v_class.placement, v_class.patience, p_lease), p_shard);
+    v_class.labels, v_class.placement, v_class.patience, p_lease, v_class.max_run), p_shard);
 end
 $$;
 

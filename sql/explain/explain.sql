@@ -125,7 +125,8 @@ as $$
     p_error #>> '{}'), '[[:cntrl:][:space:]]+', ' ', 'g'), 200)
 $$;
 
--- Says of a claimed lease where it runs, since when, until when, and why it was asked to stop.
+-- Says of a claimed lease where it runs, since when, until when, and why it was asked to stop; of an
+-- earmarked one what it waits for.
 create or replace function hwqueue.claimed_story(p_claim hwqueue.claim, p_lease hwqueue.lease,
   p_now timestamptz, p_shard int, out headline text, out code text)
 language plpgsql stable
@@ -136,6 +137,11 @@ declare
   v_most int := coalesce(p_lease.max_attempts, (select q.max_attempts from hwqueue.queue q
       where q.shard_id = p_shard and q.queue_id = p_lease.queue_id));
 begin
+  if p_claim.is_earmark then
+    code := 'gang_earmarked';
+    headline := hwqueue.gang_words(p_claim.gang_id, p_shard);
+    return;
+  end if;
   code := case when p_claim.expires_at <= p_now then 'expired' when p_claim.stop_requested_at <= p_now
     then p_claim.stop_reason else 'claimed' end;
   headline := format('runs on %s for %s, attempt %s of %s; ', v_node,
@@ -317,9 +323,23 @@ begin
                    row_number() over (order by (x.value ->> 'nodes')::bigint desc) as ordinality
             from jsonb_array_elements(p_fleet -> 'first') x
             where x.value ->> 'stage' in ('free', 'away', 'spread')) f
-      where f.ordinality <= 3));
+      where f.ordinality <= 3)) || hwqueue.kept_words(p_class, p_shard);
   end if;
 end
+$$;
+
+-- Says on how many nodes that suit a class room is kept for gangs; '' for none.
+create or replace function hwqueue.kept_words(p_class hwqueue.placement_class, p_shard int) returns text
+language sql stable
+as $$
+  select case when count(*) = 0 then '' else format('; room is kept for a gang on %s of them', count(*)) end
+  from hwqueue.node n
+  where n.shard_id = p_shard and n.deregistered_at is null and n.node_id = any (array(
+      select c.node_id from hwqueue.gang g
+      join hwqueue.gang_member m on m.shard_id = g.shard_id and m.gang_id = g.gang_id
+      join hwqueue.claim c on c.shard_id = m.shard_id and c.lease_id = m.lease_id and c.is_earmark
+      where g.shard_id = p_shard and g.state = 'earmarked'))
+    and hwqueue.node_suits(p_class.class_id, n, hwqueue.clock())
 $$;
 
 -- Says what rule a group of judge_fleet failed.

@@ -216,7 +216,7 @@ begin
     row(for_queue.queue_id, v_task,
       coalesce(hwqueue.json_text(p_options -> 'tenant', 'options.tenant', 100), ''), v_service,
       hwqueue.check_labels(hwqueue.with_defaults(p_options, v_defaults) -> 'labels', 'options.labels'),
-      p_placement, null, null),
+      p_placement, null, null, null),
     hwqueue.service_away_from(v_service, p_shard), p_shard);
   perform hwqueue.check_own_class(for_class, 'options', null, p_shard);
   select r.reach into reach

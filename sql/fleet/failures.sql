@@ -68,6 +68,10 @@ begin
         then format('the node honours the class, but running leases have its %s', v_message)
       else format('not enough %s: %s', v_message,
                   case when p_failure.permanent then 'the node never has as much'
+                    when exists (
+                      select from hwqueue.claim c
+                      where c.shard_id = p_node.shard_id and c.node_id = p_node.node_id and c.is_earmark)
+                      then 'in use by running leases or kept for a gang'
                     else 'in use by running leases' end) end;
   elsif p_failure.predicate is not null then
     v_predicate := hwqueue.without_terms(p_failure.predicate);

@@ -127,9 +127,12 @@ create or replace function hwqueue.amount_left_by_columns(p_name text, p_cpu_lef
 language sql immutable parallel safe
 as $$
   select case
-    when p_name = 'cpu_milli' then coalesce(p_cpu_left, 9223372036854775807)
-    when p_name = 'memory_mib' then coalesce(p_memory_left, 9223372036854775807)
-    when p_name = 'slots' then coalesce(p_slots_left, 9223372036854775807)
+    when p_name = 'cpu_milli' then case when p_cpu_left < 0 then 0
+      else coalesce(p_cpu_left, 9223372036854775807) end
+    when p_name = 'memory_mib' then case when p_memory_left < 0 then 0
+      else coalesce(p_memory_left, 9223372036854775807) end
+    when p_name = 'slots' then case when p_slots_left < 0 then 0
+      else coalesce(p_slots_left, 9223372036854775807) end
     when p_name like 'core%' and p_core_ids = '{}' then 9223372036854775807
     when p_name like 'gpu%' and p_gpu_ids = '{}' then 0
     when p_name = 'gpu_whole' and p_gpu_parents = '{}' then cardinality(array_positions(p_gpu_used, 0)) end

@@ -5,19 +5,23 @@
 -- are reserved. The nodes fetch them with their next claims (claim/reserved). If one node turns out to be too
 -- full, nothing is kept: the subtransaction is aborted, and its locks go with it.
 --
+-- A gang may also be earmarked (gangs/earmark): then its members are reserved where they would have room once
+-- what runs there has ended.
+--
 -- Invariant: at each commit a gang has room for all of its members or for none. So two gangs never hold a
 -- part each. All locks are taken with skip locked, so assembling deadlocks with nobody and waits for nobody.
 --
 -- Read assemble_gang, try_place, reserve_members, then reserve_member.
 
--- Reserves room for the members of a gang that wait. Returns null when it has, else why not:
+-- Reserves room for the members of a gang that wait; with p_is_earmark, room that may still be in use.
+-- Returns null when it has, else why not:
 -- gang_incomplete: another session holds an entry of a member, or a member still runs.
 -- insufficient_capacity: no place has room for all of them.
 -- busy: others hold nodes or lock stripes that it needs.
 -- Locks: the caller holds the gang; entries, node_state, lock stripes and counters, all skip locked. Wakes:
 -- waiting workers. Not idempotent.
-create or replace function hwqueue.assemble_gang(p_gang hwqueue.gang, p_now timestamptz, p_shard int)
-returns text
+create or replace function hwqueue.assemble_gang(p_gang hwqueue.gang, p_is_earmark boolean,
+  p_now timestamptz, p_shard int) returns text
 language plpgsql volatile
 as $$
 declare
@@ -30,6 +34,7 @@ declare
     order by c.gpu_count desc, c.gpu_milli desc, c.cpu_milli desc, s.class_id, m.ordinal
     for update of s skip locked);
   v_place record;
+  v_state text := case when p_is_earmark then 'earmarked' else 'reserved' end;
   v_reason text;
 begin
   if cardinality(v_entries) < (
@@ -42,20 +47,21 @@ begin
   for v_place in
     select g.place, g.node_ids, g.class_ids
     from hwqueue.gang_places(array(select e.class_id from unnest(v_entries) e), p_gang.together, p_gang.same,
-      p_gang.place, p_now, p_shard) g
+      p_gang.place, p_is_earmark, p_now, p_shard) g
   loop
     v_reason := hwqueue.try_place(p_gang, array(
         select v_entries[i] from generate_subscripts(v_entries, 1) i
         order by array_position(v_place.class_ids, (v_entries[i]).class_id), i),
-      v_place.node_ids, p_now, p_shard);
+      v_place.node_ids, p_is_earmark, p_now, p_shard);
     if v_reason is null then
       update hwqueue.gang g
-      set state = 'reserved', reason = null, tries = 0, place = nullif(v_place.place, '')
+      set state = v_state, reason = null, tries = 0, place = nullif(v_place.place, '')
       where g.shard_id = p_shard and g.gang_id = p_gang.gang_id;
-      perform hwqueue.note_gang(p_gang, 'reserved', p_shard);
+      perform hwqueue.note_gang(p_gang, v_state, p_shard);
+      exit when p_is_earmark;
       perform hwqueue.wake_workers(q, p_shard) from hwqueue.queue q
       where q.shard_id = p_shard and q.queue_id = p_gang.queue_id;
-      return null;
+      exit;
     end if;
   end loop;
   return v_reason;
@@ -66,7 +72,7 @@ $$;
 -- them is held by others or fuller than it seemed, on all of them. Returns null, or why not.
 -- Locks and wakes as assemble_gang.
 create or replace function hwqueue.try_place(p_gang hwqueue.gang, p_entries hwqueue.scheduled[],
-  p_node_ids uuid[], p_now timestamptz, p_shard int) returns text
+  p_node_ids uuid[], p_is_earmark boolean, p_now timestamptz, p_shard int) returns text
 language plpgsql volatile
 as $$
 declare
@@ -76,7 +82,7 @@ begin
     exit when v_try = 2 and cardinality(p_node_ids) <= cardinality(p_entries);
     begin
       v_reason := hwqueue.reserve_members(p_gang, p_entries, case when v_try = 1
-        then p_node_ids[: cardinality(p_entries)] else p_node_ids end, p_now, p_shard);
+        then p_node_ids[: cardinality(p_entries)] else p_node_ids end, p_is_earmark, p_now, p_shard);
       if v_reason is null then
         return null;
       end if;
@@ -88,11 +94,12 @@ begin
 end
 $$;
 
--- Locks nodes and reserves entries on them, one class after the other: each node takes as many as fit.
+-- Locks nodes and reserves entries on them, one class after the other: each node takes as many as fit. With
+-- p_is_earmark each node takes as many as fit now, then each those that would fit if nothing ran there.
 -- Returns null when all have room, else why not. What it has written until then is for the caller to undo.
 -- Locks: node_state by node_id, skip locked; as reserve_member.
 create or replace function hwqueue.reserve_members(p_gang hwqueue.gang, p_entries hwqueue.scheduled[],
-  p_node_ids uuid[], p_now timestamptz, p_shard int) returns text
+  p_node_ids uuid[], p_is_earmark boolean, p_now timestamptz, p_shard int) returns text
 language plpgsql volatile
 as $$
 declare
@@ -105,7 +112,8 @@ declare
     where i.node_id = any (v_locked) order by i.turn);
   v_entry hwqueue.scheduled;
   v_class_id bigint := 0;
-  v_turn int;  -- the node that the next member of the class is tried on
+  v_turns int := cardinality(v_nodes) * case when p_is_earmark then 2 else 1 end;
+  v_turn int;  -- the node that the next member of the class is tried on; in the second round it may wait
   v_verdict text;
   v_reason text := case when cardinality(v_locked) < cardinality(p_node_ids) then 'busy'
     else 'insufficient_capacity' end;
@@ -116,10 +124,11 @@ begin
       v_turn := 1;
     end if;
     loop
-      if v_turn > cardinality(v_nodes) then
+      if v_turn > v_turns then
         return v_reason;
       end if;
-      v_verdict := hwqueue.reserve_member(p_gang, v_entry, v_nodes[v_turn], p_now, p_shard);
+      v_verdict := hwqueue.reserve_member(p_gang, v_entry, v_nodes[1 + (v_turn - 1) % cardinality(v_nodes)],
+        p_is_earmark, v_turn > cardinality(v_nodes), p_now, p_shard);
       exit when v_verdict is null;
       v_turn := v_turn + 1;
       v_reason := case when v_verdict = 'insufficient_capacity' then v_reason else v_verdict end;
@@ -131,34 +140,33 @@ $$;
 
 -- Writes a reservation: the claim of one entry on one node, with what it allocates and counts there. The
 -- entry is deleted. Returns null, or why the node cannot have it: then nothing is written. The checks are
--- those of a claim, read after the node was locked.
+-- those of a claim, read after the node was locked. p_is_earmark: it is not to be fetched before the whole
+-- gang has room; p_waits: the room that it takes may be in use until then.
 -- Locks: the caller holds node_state and the entry; as decide_class. Not idempotent.
 create or replace function hwqueue.reserve_member(p_gang hwqueue.gang, p_entry hwqueue.scheduled, p_node uuid,
-  p_now timestamptz, p_shard int) returns text
+  p_is_earmark boolean, p_waits boolean, p_now timestamptz, p_shard int) returns text
 language plpgsql volatile
 as $$
 declare
   v_state hwqueue.node_state;
   v_node hwqueue.node;
-  v_load hwqueue.node_load;
   v_class hwqueue.placement_class;
   v_entered record;
   v_deltas jsonb;
   v_taken record;
-  v_assignment jsonb;
+  v_until timestamptz := case when p_is_earmark then hwqueue.never_due() else p_now + p_gang.hold end;
 begin
   select s.* into v_state from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node;
   select n.* into v_node from hwqueue.node n
   where n.shard_id = p_shard and n.node_id = p_node and n.deregistered_at is null
     and n.cordoned_at is null and hwqueue.is_live(n, v_state, p_now);
-  if not found or not hwqueue.node_suits(p_entry.class_id, v_node, p_now)
-    or hwqueue.worker_is_full(p_node, p_shard) then
+  if not found or not hwqueue.node_suits(p_entry.class_id, v_node, p_now) then
     return 'insufficient_capacity';
   end if;
   select c.* into v_class from hwqueue.placement_class c
   where c.shard_id = p_shard and c.class_id = p_entry.class_id;
-  v_load := hwqueue.read_load(p_node, p_shard);
-  if hwqueue.class_shortage(v_class, v_node, v_load) > 0 then
+  v_taken := hwqueue.room_for_member(p_gang.gang_id, v_class, v_node, p_is_earmark, p_waits);
+  if not v_taken.fits then
     return 'insufficient_capacity';
   end if;
   if hwqueue.must_be_checked(v_class, hwqueue.best_affinity(v_class), p_shard) then
@@ -171,34 +179,72 @@ begin
       perform hwqueue.wake_classes_of_lease(p_entry.lease_id, p_shard);
     end if;
   end if;
-  if v_state.has_limits then
-    v_taken := hwqueue.allocate_for_class(p_entry.class_id, v_node, p_shard, v_load);
-    perform hwqueue.write_load(v_taken.p_load);
-    v_assignment := v_taken.assignment;
+  if v_taken.assignment is not null then
+    perform hwqueue.write_load(v_taken.load);
   end if;
   delete from hwqueue.scheduled s
   where s.shard_id = p_shard and s.queue_id = p_entry.queue_id and s.available_at = p_entry.available_at
     and s.lease_id = p_entry.lease_id;
   insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token,
     attempt, claim_timeout, claimed_at, expires_at, check_at, assignment, term_deltas, login, gang_id,
-    is_reserved)
+    is_reserved, is_earmark)
   select p_shard, p_entry.lease_id, p_entry.queue_id, p_entry.class_id, p_node, v_state.node_epoch,
          (hwqueue.current_generation(p_shard) << 40) + p_entry.claim_count + 1, p_entry.attempt_count + 1,
-         q.claim_timeout, p_now, p_now + p_gang.hold, p_now + p_gang.hold, v_assignment,
-         v_deltas, v_state.login, p_gang.gang_id, true
+         q.claim_timeout, p_now, v_until, v_until, v_taken.assignment, v_deltas, v_state.login,
+         p_gang.gang_id, true, nullif(p_is_earmark, false)
   from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = p_entry.queue_id;
-  update hwqueue.node_state s set has_reserved = true
-  where s.shard_id = p_shard and s.node_id = p_node and not s.has_reserved;
+  update hwqueue.node_state s set has_reserved = true, backfill_until = null
+  where s.shard_id = p_shard and s.node_id = p_node
+    and (not s.has_reserved or p_is_earmark and s.backfill_until is not null);
   return null;
 end
 $$;
 
--- Whether the worker of a node runs as many leases as it takes at a time, reservations among them.
-create or replace function hwqueue.worker_is_full(p_node uuid, p_shard int) returns boolean
-language sql stable
+-- Allocates room for a member of a gang on a node: what is free now, and with p_waits what would be if only
+-- the gang's own claims were there. fits: false when there is none, or when an earmark would meet that of
+-- another gang. load: the node's new one, for the caller to write where assignment is not null.
+-- Locks: the caller holds node_state.
+create or replace function hwqueue.room_for_member(p_gang_id uuid, p_class hwqueue.placement_class,
+  p_node hwqueue.node, p_is_earmark boolean, p_waits boolean,
+  out load hwqueue.node_load, out assignment jsonb, out fits boolean)
+language plpgsql volatile
 as $$
-  select exists (
-    select from hwqueue.served v
-    where v.shard_id = p_shard and v.node_id = p_node and v.concurrency <= (
-      select count(*) from hwqueue.claim c where c.shard_id = p_shard and c.node_id = p_node))
+declare
+  v_is_met boolean;
+  v_own jsonb[];  -- what the gang's own claims have there
+  v_members int;
+  v_claims int;
+  v_most int := (
+    select v.concurrency from hwqueue.served v
+    where v.shard_id = p_node.shard_id and v.node_id = p_node.node_id);
+  v_load hwqueue.node_load := hwqueue.idle_load(p_node);
+  v_taken record;
+begin
+  load := hwqueue.read_load(p_node.node_id, p_node.shard_id);
+  select coalesce(bool_or(c.is_earmark and c.gang_id is distinct from p_gang_id), false),
+         array_agg(c.assignment) filter (where c.gang_id = p_gang_id),
+         count(*) filter (where c.gang_id = p_gang_id), count(*)
+  into v_is_met, v_own, v_members, v_claims
+  from hwqueue.claim c where c.shard_id = p_node.shard_id and c.node_id = p_node.node_id;
+  fits := false;
+  if p_is_earmark and v_is_met or v_most <= (case when p_waits then v_members else v_claims end) then
+    return;
+  elsif not p_waits then
+    fits := hwqueue.class_shortage(p_class, p_node, load) = 0;
+    if fits then
+      v_taken := hwqueue.allocate_for_class(p_class.class_id, p_node, p_node.shard_id, load);
+    end if;
+  else
+    select u.claim_count, u.cpu_used, u.memory_used, u.gpu_used, u.custom_used, u.core_used
+    into v_load.claim_count, v_load.cpu_used, v_load.memory_used, v_load.gpu_used, v_load.custom_used,
+      v_load.core_used
+    from hwqueue.node_usage_of(p_node, array_remove(v_own, null)) u;
+    v_taken := hwqueue.earmark_room(p_class, p_node, v_load, load);
+    fits := v_taken.fits;
+  end if;
+  if fits then
+    load := v_taken.p_load;
+    assignment := v_taken.assignment;
+  end if;
+end
 $$;

@@ -6,15 +6,16 @@
 -- once all four wait it reserves room for them again.
 --
 -- Invariant: a change stays until a tick has looked at its gang, in the transaction that deletes it. States:
--- waiting -> reserved -> running -> completed, failed or cancelled; from reserved and running to stopping,
--- and back to waiting; from each of them to cancelling.
+-- waiting -> reserved -> running -> completed, failed or cancelled; from waiting also to earmarked, and from
+-- there to reserved; from earmarked, reserved and running to stopping, and back to waiting; from each of them
+-- to cancelling.
 --
--- Read reap_gangs, next_gang_state, then stop_members.
+-- Read reap_gangs, look_at_earmark, next_gang_state, then stop_members.
 
--- Looks at up to p_limit gangs that have changed, then tries to assemble up to p_limit that wait, in order of
--- rank and age. Each part stops after p_budget, but does one gang first. Returns how many it has looked at or
--- tried. One session does it at a time: the one that leads upkeep.
--- Locks: gangs, skip locked; as look_at_gang and assemble_gang.
+-- Looks at up to p_limit gangs that have changed and at those that are earmarked, then tries to assemble up
+-- to p_limit that wait, in order of rank and age. Each part stops after p_budget, but does one gang first.
+-- Returns how many it has looked at or tried. One session does it at a time: the one that leads upkeep.
+-- Locks: gangs, skip locked; as look_at_gang, look_at_earmark and assemble_gang.
 create or replace function hwqueue.reap_gangs(p_limit int, p_budget interval, p_now timestamptz,
   p_shard int) returns int
 language plpgsql volatile
@@ -44,6 +45,19 @@ begin
   v_until := clock_timestamp() + p_budget;
   for v_gang_id in
     select g.gang_id from hwqueue.gang g
+    where g.shard_id = p_shard and g.state = 'earmarked' order by g.rank, g.position
+  loop
+    select g.* into v_gang from hwqueue.gang g
+    where g.shard_id = p_shard and g.gang_id = v_gang_id and g.state = 'earmarked'
+    for no key update skip locked;
+    continue when not found;
+    perform hwqueue.look_at_earmark(v_gang, p_now, p_shard);
+    v_count := v_count + 1;
+    exit when clock_timestamp() >= v_until;
+  end loop;
+  v_until := clock_timestamp() + p_budget;
+  for v_gang_id in
+    select g.gang_id from hwqueue.gang g
     join hwqueue.queue q on q.shard_id = g.shard_id and q.queue_id = g.queue_id and q.paused_at is null
       and q.dropped_at is null
     where g.shard_id = p_shard and g.state = 'waiting' and g.next_try_at <= p_now
@@ -61,16 +75,21 @@ begin
 end
 $$;
 
--- Tries to assemble a gang. When that fails, the next try is after 1, 2, 4, 8, then 15 seconds; at the next
--- tick, when others held what it needs or an affinity term is not published yet.
+-- Tries to assemble a gang; where there is no room, to earmark it. When that fails, the next try is after 1,
+-- 2, 4, 8, then 15 seconds; at the next tick, when others held what it needs or an affinity term is not
+-- published yet.
 -- Locks: the caller holds the gang; as assemble_gang.
 create or replace function hwqueue.try_gang(p_gang hwqueue.gang, p_now timestamptz, p_shard int) returns void
 language plpgsql volatile
 as $$
 declare
-  v_reason text := hwqueue.assemble_gang(p_gang, p_now, p_shard);
-  v_is_soon boolean := v_reason in ('busy', 'unpublished', 'cache_miss', 'gang_incomplete');
+  v_reason text := hwqueue.assemble_gang(p_gang, false, p_now, p_shard);
+  v_is_soon boolean;
 begin
+  if v_reason = 'insufficient_capacity' then
+    v_reason := hwqueue.earmark_gang(p_gang, p_now, p_shard);
+  end if;
+  v_is_soon := v_reason in ('busy', 'unpublished', 'cache_miss', 'gang_incomplete');
   if v_reason is not null then
     update hwqueue.gang g
     set reason = v_reason, tries = g.tries + (not v_is_soon)::int,
@@ -78,6 +97,34 @@ begin
           else least(interval '1 second' * 2 ^ least(g.tries, 4), interval '15 seconds') end
     where g.shard_id = p_shard and g.gang_id = p_gang.gang_id;
   end if;
+end
+$$;
+
+-- Backs the earmarks of a gang if its nodes have room by now, or ends them if it may not keep them. Then it
+-- waits again, as after the loss of a member.
+-- Locks: the caller holds the gang; as back_gang and stop_members.
+create or replace function hwqueue.look_at_earmark(p_gang hwqueue.gang, p_now timestamptz, p_shard int)
+returns void
+language plpgsql volatile
+as $$
+declare
+  v_fault text := hwqueue.earmark_fault(p_gang.gang_id, p_now, p_shard);
+begin
+  if exists (select from hwqueue.gang_change c where c.shard_id = p_shard and c.gang_id = p_gang.gang_id) then
+    return;  -- look_at_gang goes first
+  end if;
+  if v_fault is null then
+    v_fault := hwqueue.back_gang(p_gang, p_now, p_shard);
+    if v_fault = 'insufficient_capacity' then
+      perform hwqueue.note_start(p_gang, p_now, p_shard);
+    end if;
+    if v_fault is null or v_fault in ('insufficient_capacity', 'busy', 'unpublished', 'cache_miss') then
+      return;
+    end if;
+  end if;
+  update hwqueue.gang g set reason = v_fault where g.shard_id = p_shard and g.gang_id = p_gang.gang_id;
+  perform hwqueue.stop_members(p_gang, p_now, p_shard);
+  perform hwqueue.look_at_gang(p_gang, p_now, p_shard);
 end
 $$;
 
@@ -93,18 +140,19 @@ declare
 begin
   delete from hwqueue.gang_change c where c.gang_id = p_gang.gang_id and c.shard_id = p_shard;
   select count(*) filter (where s.state = 'scheduled') as waiting,
+         count(*) filter (where s.is_earmark) as earmarked,
          count(*) filter (where s.is_reserved) as reserved,
          count(*) filter (where s.state = 'claimed' and not s.is_reserved) as running,
          count(*) filter (where s.state = 'failed') as failed,
          count(*) filter (where s.state = 'cancelled') as cancelled
   into v_found
   from (select hwqueue.lease_state(m.lease_id, p_shard) as state,
-               coalesce(c.is_reserved, false) as is_reserved
+               coalesce(c.is_reserved, false) as is_reserved, c.is_earmark
         from hwqueue.gang_member m
         left join hwqueue.claim c on c.shard_id = m.shard_id and c.lease_id = m.lease_id
         where m.shard_id = p_shard and m.gang_id = p_gang.gang_id) s;
-  v_next := hwqueue.next_gang_state(p_gang, v_found.waiting::int, v_found.reserved::int, v_found.running::int,
-    v_found.failed::int, v_found.cancelled::int);
+  v_next := hwqueue.next_gang_state(p_gang, v_found.waiting::int, v_found.earmarked::int,
+    v_found.reserved::int, v_found.running::int, v_found.failed::int, v_found.cancelled::int);
   if v_next = 'cancelling' and v_found.waiting > 0 then
     perform hwqueue.end_members(p_gang, p_shard);
   end if;
@@ -113,7 +161,7 @@ begin
   end if;
   if v_next <> p_gang.state then
     update hwqueue.gang g
-    set state = v_next, losses = g.losses + case when v_next = 'waiting' then 1 else 0 end,
+    set state = v_next, starts_by = null, losses = g.losses + case when v_next = 'waiting' then 1 else 0 end,
         place = case when v_next = 'waiting' and v_found.running = 0 then null else g.place end,
         next_try_at = case when v_next = 'waiting'
           then p_now + least(interval '1 second' * 2 ^ least(g.losses, 7), interval '2 minutes')
@@ -123,21 +171,26 @@ begin
         finished_at = case when v_next in ('completed', 'failed', 'cancelled') then p_now end
     where g.shard_id = p_shard and g.gang_id = p_gang.gang_id;
     perform hwqueue.note_gang(p_gang, v_next, p_shard);
+    if p_gang.state = 'earmarked' then
+      perform hwqueue.try_those_behind(p_now, p_shard);
+    end if;
   end if;
 end
 $$;
 
--- Returns the state that a gang goes to, from how many of its members wait, are reserved, run, have failed
--- and were cancelled; the others have completed. One that has failed or was cancelled for good ends the gang.
-create or replace function hwqueue.next_gang_state(p_gang hwqueue.gang, p_waiting int, p_reserved int,
-  p_running int, p_failed int, p_cancelled int) returns text
+-- Returns the state that a gang goes to, from how many of its members wait, are earmarked, are reserved
+-- (those that are earmarked among them), run, have failed and were cancelled; the others have completed. One
+-- that has failed or was cancelled for good ends the gang.
+create or replace function hwqueue.next_gang_state(p_gang hwqueue.gang, p_waiting int, p_earmarked int,
+  p_reserved int, p_running int, p_failed int, p_cancelled int) returns text
 language sql immutable
 as $$
   select case
     when p_waiting + p_reserved + p_running = 0 then case
       when p_failed > 0 then 'failed' when p_cancelled > 0 then 'cancelled' else 'completed' end
     when p_gang.state = 'cancelling' or p_failed + p_cancelled > 0 then 'cancelling'
-    when p_waiting = 0 then case when p_reserved > 0 then 'reserved' else 'running' end
+    when p_waiting = 0 then case
+      when p_earmarked > 0 then 'earmarked' when p_reserved > 0 then 'reserved' else 'running' end
     when p_gang.on_lost = 'replace' and p_running > 0 and p_gang.started_at is not null then 'waiting'
     when p_reserved + p_running > 0 then 'stopping'
     else 'waiting' end
@@ -254,7 +307,7 @@ end
 $$;
 
 -- Returns gangs and members that contradict each other, for verify_invariants. What a change says is to be
--- looked at is left out.
+-- looked at is left out. Of earmarks: broken_earmarks.
 create or replace function hwqueue.broken_gangs(p_shard int)
 returns table (rule text, subject uuid, detail jsonb)
 language sql stable
@@ -280,7 +333,7 @@ as $$
   where g.shard_id = p_shard
     and not exists (select from hwqueue.gang_change c where c.shard_id = p_shard and c.gang_id = g.gang_id)
     and case when g.state = 'waiting' then m.claimed > 0 and (g.on_lost = 'stop' or g.started_at is null)
-             when g.state in ('reserved', 'running') then m.waiting > 0
+             when g.state in ('earmarked', 'reserved', 'running') then m.waiting > 0
              when g.finished_at is not null then m.waiting + m.claimed > 0
              else false end
   union all

@@ -20,7 +20,8 @@ declare
   v_gang hwqueue.gang;
 begin
   perform hwqueue.check_object(p_options, array['gang_id', 'together', 'same', 'on_lost', 'hold', 'priority',
-    'tenant', 'labels', 'headers', 'max_attempts', 'retry', 'claim_timeout', 'deadline'], 'options');
+    'tenant', 'labels', 'headers', 'max_attempts', 'retry', 'claim_timeout', 'max_run', 'deadline'],
+    'options');
   v_gang.shard_id := p_shard;
   v_gang.gang_id := coalesce(hwqueue.json_uuid(p_options -> 'gang_id', 'options.gang_id'), hwqueue.new_id());
   v_gang.together := hwqueue.gang_domains(p_options -> 'together', 'options.together');
@@ -75,7 +76,7 @@ begin
     perform hwqueue.check_object(v_member, array['task', 'params', 'options', 'count'], v_field);
     perform hwqueue.check_object(coalesce(nullif(v_member -> 'options', 'null'), '{}'), array['placement',
       'affinity_tags', 'affinity_with', 'anti_affinity_with', 'wire', 'priority', 'tenant', 'service_id',
-      'labels', 'headers', 'max_attempts', 'retry', 'claim_timeout', 'deadline', 'lease_id'],
+      'labels', 'headers', 'max_attempts', 'retry', 'claim_timeout', 'max_run', 'deadline', 'lease_id'],
       v_field || '.options');
     v_elements := v_elements || (
       select jsonb_agg(v_member - 'count' || jsonb_build_object('options',
@@ -178,14 +179,16 @@ end
 $$;
 
 -- Returns the members of a gang: [{"ordinal", "lease_id", "state", "node_id", "node", "labels",
--- "reserved_until"}]. reserved_until: the node has not fetched it yet. node: where it runs, or ran last.
+-- "reserved_until", "earmarked"}]. reserved_until: the node has not fetched it yet. earmarked: true while its
+-- room is still in use by others. node: where it runs, or ran last.
 create or replace function hwqueue.gang_roster(p_gang uuid, p_shard int) returns jsonb
 language sql stable
 as $$
   select coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object('ordinal', m.ordinal,
            'lease_id', m.lease_id, 'state', hwqueue.lease_state(m.lease_id, p_shard),
            'node_id', n.node_id, 'node', n.name, 'labels', n.labels,
-           'reserved_until', case when c.is_reserved then c.expires_at end)) order by m.ordinal), '[]')
+           'reserved_until', case when c.is_reserved and c.is_earmark is null then c.expires_at end,
+           'earmarked', c.is_earmark)) order by m.ordinal), '[]')
   from hwqueue.gang_member m
   left join hwqueue.claim c on c.shard_id = m.shard_id and c.lease_id = m.lease_id
   left join hwqueue.outcome o on o.shard_id = m.shard_id and o.lease_id = m.lease_id
@@ -201,7 +204,20 @@ as $$
   select format('waits for gang %s of %s: ', g.gang_id, g.size) || case
     when g.state = 'cancelling' then 'it is being cancelled'
     when g.state = 'stopping' then 'the others are asked to stop, then all start together'
+    when g.state = 'earmarked' then (
+      select format('room is kept for all of them; of %s nodes %s have it free by now', count(*),
+        count(*) filter (where hwqueue.has_room_for_earmarks(n)))
+        || coalesce(to_char(g.starts_by at time zone 'UTC',
+          '", all at" YYYY-MM-DD HH24:MI:SS "UTC at the latest"'), '')
+      from hwqueue.node n
+      where n.shard_id = p_shard and n.node_id = any (array(
+          select c.node_id from hwqueue.gang_member m
+          join hwqueue.claim c on c.shard_id = m.shard_id and c.lease_id = m.lease_id
+          where m.shard_id = p_shard and m.gang_id = p_gang)))
     when g.state <> 'waiting' or g.reason is null then 'upkeep looks for room about once a second'
+    when g.reason = 'behind_earmark' then 'nodes that it could use are kept for another gang first'
+    when g.reason = 'node_changed' then 'room was kept for it, until one of the nodes changed'
+    when g.reason = 'not_kept' then 'room was kept for it, until its queue was paused or its policy changed'
     when g.reason = 'insufficient_capacity' then
       'no ' || case when g.together = '{}' then 'nodes have'
         else array_to_string(g.together, ' and no ') || ' has' end || ' room for all of them'

@@ -15,7 +15,7 @@ create or replace function hwqueue.default_options() returns text[]
 language sql immutable parallel safe
 as $$
   select array['placement', 'affinity_tags', 'labels', 'patience', 'priority', 'max_attempts', 'retry',
-    'claim_timeout']
+    'claim_timeout', 'max_run']
 $$;
 
 -- Returns the defaults of a task without those that are null. It refuses what a spawn would refuse.
@@ -38,7 +38,8 @@ begin
   perform hwqueue.draft_class(
     row(null, p_task, '', null, hwqueue.check_labels(v_defaults -> 'labels', 'defaults.labels'),
       hwqueue.spawn_placement(v_defaults, 'defaults'),
-      hwqueue.json_interval(v_defaults -> 'patience', 'defaults.patience'), null),
+      hwqueue.json_interval(v_defaults -> 'patience', 'defaults.patience'), null,
+      hwqueue.read_max_run(v_defaults, 'defaults')),
     '{}', p_shard);
   return v_defaults;
 end
@@ -64,7 +65,7 @@ as $$
   select coalesce(jsonb_object_agg(d.key, case
       when d.key = 'placement' then hwqueue.normalise_placement(d.value, f.field)
       when d.key = 'retry' then hwqueue.normalise_retry(d.value, f.field)
-      when d.key in ('patience', 'claim_timeout')
+      when d.key in ('patience', 'claim_timeout', 'max_run')
         then to_jsonb(extract(epoch from hwqueue.json_interval(d.value, f.field)))
       else d.value end), '{}')
   from jsonb_each(hwqueue.check_object(p_defaults, hwqueue.default_options(), p_field)) d

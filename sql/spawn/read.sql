@@ -264,11 +264,11 @@ language plpgsql volatile
 as $$
 declare
   v_class_options text[] := array['placement', 'affinity_tags', 'affinity_with', 'anti_affinity_with', 'wire',
-    'tenant', 'service_id', 'labels', 'patience'];
+    'tenant', 'service_id', 'labels', 'patience', 'max_run'];
 begin
   perform hwqueue.check_name(p_task, 'task', 200);
   if p_options = '{}' then
-    return hwqueue.find_class(row(p_queue_id, p_task, '', null, '{}', '{}', null, null), p_shard);
+    return hwqueue.find_class(row(p_queue_id, p_task, '', null, '{}', '{}', null, null, null), p_shard);
   end if;
   perform hwqueue.check_object(p_options, v_class_options || hwqueue.own_options(), 'options');
   return hwqueue.find_class(row(p_queue_id, p_task,
@@ -276,7 +276,8 @@ begin
     hwqueue.json_uuid(p_options -> 'service_id', 'options.service_id'),
     hwqueue.check_labels(p_options -> 'labels', 'options.labels'),
     hwqueue.spawn_placement(p_options, 'options'),
-    hwqueue.json_interval(p_options -> 'patience', 'options.patience'), null), p_shard);
+    hwqueue.json_interval(p_options -> 'patience', 'options.patience'), null,
+    hwqueue.json_short_interval(p_options -> 'max_run', 'options.max_run', '1 second', '366 days')), p_shard);
 end
 $$;
 

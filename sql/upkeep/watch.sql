@@ -30,7 +30,8 @@ as $$
   having count(e.place) <> 1 or (l.lease_id is null) <> coalesce(bool_or(e.is_alone), false)
 $$;
 
--- Returns nodes whose load differs from what their claims have allocated, or exceeds their capacity.
+-- Returns nodes whose load differs from what their claims have allocated, or whose capacity is exceeded by
+-- what their claims have, without earmarks.
 create or replace function hwqueue.broken_loads(p_shard int) returns table (rule text, node_id uuid,
   detail jsonb)
 language sql stable
@@ -48,13 +49,11 @@ as $$
        or (w.load).version = 0 and (w.counted ->> 'claim_count')::int > 0
     union all
     select 'capacity', jsonb_build_object('cpu_milli', n.cpu_milli, 'memory_mib', n.memory_mib, 'slots',
-           n.slots, 'custom', n.custom,
-                                          'used', w.counted)
-    where (w.counted ->> 'cpu_used')::bigint > n.cpu_milli
-      or (w.counted ->> 'memory_used')::bigint > n.memory_mib
-       or (w.counted ->> 'claim_count')::int > n.slots
-       or exists (select 1 from jsonb_array_elements(w.counted -> 'gpu_used') g where g.value::int > 1000)
-       or exists (select 1 from jsonb_each(w.counted -> 'custom_used') c
+           n.slots, 'custom', n.custom, 'used', to_jsonb(u))
+    from hwqueue.node_usage_of_claims(n, false) u
+    where u.cpu_used > n.cpu_milli or u.memory_used > n.memory_mib or u.claim_count > n.slots
+      or not 1000 >= all (u.gpu_used)
+      or exists (select 1 from jsonb_each(u.custom_used) c
            where c.value::bigint > coalesce((n.custom ->> c.key)::bigint, 0))
   ) b
   where n.shard_id = p_shard and n.deregistered_at is null

@@ -126,13 +126,14 @@ begin
     return null;
   end if;
   perform hwqueue.check_object(p_options, array['priority', 'max_attempts', 'retry', 'claim_timeout',
-      'patience', 'delay', 'labels', 'service_id'], p_field, 'QHF02'),
+      'patience', 'max_run', 'delay', 'labels', 'service_id'], p_field, 'QHF02'),
     hwqueue.json_integer(p_options -> 'priority', p_field || '.priority', -32768, 32767),
     hwqueue.json_integer(p_options -> 'max_attempts', p_field || '.max_attempts', 1, 1000),
     hwqueue.normalise_retry(p_options -> 'retry', p_field || '.retry'),
     hwqueue.json_short_interval(p_options -> 'claim_timeout', p_field || '.claim_timeout', '1 second',
       '30 days'),
     hwqueue.json_interval(p_options -> 'patience', p_field || '.patience'),
+    hwqueue.read_max_run(p_options, p_field),
     hwqueue.json_short_interval(p_options -> 'delay', p_field || '.delay', '0', '3650 days'),
     hwqueue.json_uuid(p_options -> 'service_id', p_field || '.service_id'),
     hwqueue.check_labels(p_options -> 'labels', p_field || '.labels');

@@ -195,7 +195,8 @@ begin
     class_id := hwqueue.find_class(row(v_base.queue_id, v_base.task_name, v_base.tenant, v_base.service_id,
       v_base.labels, v_placement,
       -- what requires its place waits for no better one
-      case when v_near ? 'mode' then coalesce(v_base.patience, '0') else v_base.patience end, null), p_shard);
+      case when v_near ? 'mode' then coalesce(v_base.patience, '0') else v_base.patience end, null,
+      v_base.max_run), p_shard);
   end if;
 end
 $$;

@@ -415,7 +415,7 @@ begin
     hwqueue.json_uuid(v_options -> 'service_id', v_field || '.options.service_id'),
     p_run.labels || hwqueue.check_labels(v_options -> 'labels', v_field || '.options.labels'),
     v_placement, hwqueue.json_interval(v_options -> 'patience', v_field || '.options.patience'),
-    null)::hwqueue.class_content;
+    null, hwqueue.read_max_run(v_options, v_field || '.options'))::hwqueue.class_content;
 end
 $$;
 

@@ -108,7 +108,7 @@ def test_a_gang_that_is_spawned_and_left_open(conn: psycopg.Connection, dsn: str
 def test_two_gangs_and_room_for_one(conn: psycopg.Connection, dsn: str) -> None:
     """The first holds all of it; the second holds nothing until the first has ended."""
     direct = Direct(conn)
-    direct.create_queue(QUEUE)
+    direct.create_queue(QUEUE, {"earmarks": 0})
     nodes = gpu_nodes(conn, 3)
     first, second = spawn_gang(direct, 2), spawn_gang(direct, 2)
     reap(direct)

@@ -14,9 +14,9 @@ PAIR = Jsonb([{"task": "train", "count": 2}])
 class Pair:
     """A gang of two, and the node that it runs on."""
 
-    def __init__(self, stage: Stage, **options: object) -> None:
+    def __init__(self, stage: Stage, node: Row | None = None, **options: object) -> None:
         self.api = stage.api
-        self.queue, self.node = stage.api.queue(), stage.api.node()
+        self.queue, self.node = stage.api.queue(), stage.api.node(**node or {})
         rows = self.api.rows("spawn_gang", queue=self.queue, members=PAIR, options=options)
         self.gang_id: UUID = rows[0]["gang_id"]
         self.leases: list[UUID] = [row["lease_id"] for row in rows]
@@ -51,6 +51,15 @@ def _reserved(stage: Stage) -> Row:
     pair = Pair(stage)
     pair.reap()
     return pair.told("waiting")
+
+
+def _earmarked(stage: Stage) -> Row:
+    pair = Pair(stage, node={"concurrency": 2})
+    claim = pair.api.running(pair.api.queue(), pair.node)
+    pair.reap()
+    told = pair.told("waiting")
+    pair.api.rows("complete_lease", **token(claim))
+    return told
 
 
 def _running(stage: Stage) -> Row:
@@ -110,6 +119,7 @@ def _cancelled(stage: Stage) -> Row:
 
 GANG_CASES: dict[str, Case] = {
     "gang_waiting": _waiting,
+    "gang_earmarked": _earmarked,
     "gang_reserved": _reserved,
     "gang_running": _running,
     "gang_stopping": _stopping,

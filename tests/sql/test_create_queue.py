@@ -16,6 +16,7 @@ DEFAULTS = {
     "ageing_step": 0,
     "notify": True,
     "failure_domain": "rack",
+    "earmarks": 1,
     "reap_grace": 0,
 }
 GIVEN = {
@@ -36,6 +37,7 @@ GIVEN = {
     "retain_completed": "1 day",
     "retain_failed": 0,
     "failure_domain": "label:zone",
+    "earmarks": 0,
 }
 
 
@@ -135,6 +137,7 @@ def test_an_unknown_shard_is_refused(api: Api) -> None:
         ("max_result_bytes", 10**9),
         ("window", 0),
         ("probe", -1),
+        ("earmarks", -1),
         ("weights", [10]),
         ("retain_completed", True),
         ("retain_failed", 10**12),

@@ -36,7 +36,7 @@ def test_of_two_gangs_one_starts_and_the_other_holds_nothing(
     api: Api, machines: list[Node], clock: Clock
 ) -> None:
     """Three and three members, five GPUs: a scheduler that grants one by one can block both."""
-    queue = api.queue()
+    queue = api.queue(earmarks=0)
     first, second = spawn(api, queue, 3, GPU), spawn(api, queue, 3, GPU)
     claims = start(api, machines, queue)
     assert {claim["lease_id"] for claim in claims} == set(leases(api, first))

@@ -81,7 +81,7 @@ def test_members_start_together(api: Api, racks: list[Node]) -> None:
 
 
 def test_no_room_for_all_is_room_for_none(api: Api, racks: list[Node]) -> None:
-    queue = api.queue()
+    queue = api.queue(earmarks=0)
     held = [api.running(queue, node, **GPU) for node in racks[:3]]
     gang_id = spawn(api, queue, 3, GPU)
     reap(api)
@@ -95,7 +95,7 @@ def test_no_room_for_all_is_room_for_none(api: Api, racks: list[Node]) -> None:
 
 
 def test_together_in_the_tightest_rack(api: Api, racks: list[Node]) -> None:
-    queue = api.queue()
+    queue = api.queue(earmarks=0)
     first = spawn(api, queue, 2, GPU, together="rack")
     reap(api)
     assert gang(api, first)["place"] == "rack 1"

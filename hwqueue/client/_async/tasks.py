@@ -23,8 +23,9 @@ class AsyncTasks(AsyncCaller):
 
         Args:
             defaults: The `defaults` of an `hwqueue.Task`, or a mapping with any of `placement`,
-                `affinity_tags`, `labels`, `patience`, `priority`, `max_attempts`, `retry` and
-                `claim_timeout`, as `SpawnOptions` has them. What is None is no default.
+                `affinity_tags`, `labels`, `patience`, `priority`, `max_attempts`, `retry`,
+                `claim_timeout` and `max_run`, as `SpawnOptions` has them. What is None is no
+                default.
 
         Returns: The defaults as JSON, spans in seconds.
         Raises: BadArgument, PlacementInvalid, PlacementContradictory.

@@ -47,6 +47,7 @@ _OF_ALL = (
     "retry",
     "claim_timeout",
     "patience",
+    "max_run",
 )
 _OF_WORKERS = ("process", "timeout")
 _OF_LEASES = (*_OF_ALL, "deadline", "idempotency_key", "unique", "headers")
@@ -70,6 +71,7 @@ class HwqueueTask(Task):
     retry: RetryPolicy | Mapping[str, Any] | None = field(default=None, hash=False)
     claim_timeout: timedelta | None = None
     patience: timedelta | None = None
+    max_run: timedelta | None = None
     deadline: datetime | None = None
     idempotency_key: str | None = None
     unique: Unique | Mapping[str, Any] | None = field(default=None, hash=False)
@@ -132,7 +134,8 @@ class HwqueueBackend(BaseTaskBackend):
 
     Args:
         params: An entry of `TASKS`. `OPTIONS` holds defaults of all tasks: placement,
-            affinity_tags, labels, max_attempts, retry, claim_timeout, patience, process, timeout.
+            affinity_tags, labels, max_attempts, retry, claim_timeout, patience, max_run, process,
+            timeout.
     """
 
     task_class = HwqueueTask

@@ -65,6 +65,9 @@ _gang_options = request_of(
         "claim_timeout": Field(
             default=None, description="Seconds from a claim's last heartbeat to its end."
         ),
+        "max_run": Field(
+            default=None, description="How long a member may run; then its attempt fails."
+        ),
         "deadline": Field(default=None, description="Not claimed by then, a member fails."),
     },
 )

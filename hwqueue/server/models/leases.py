@@ -84,6 +84,7 @@ SPAWN_KINDS = {
     "max_attempts": Annotated[Whole, Field(ge=1, le=1000)],
     "retry": Retry,
     "claim_timeout": Annotated[Seconds, Field(ge=1)],
+    "max_run": Annotated[Seconds, Field(ge=1)],
     "idempotency_key": Key,
     "unique": Unique,
 }
@@ -110,6 +111,10 @@ _spawn_options = request_of(
         "deadline": Field(default=None, description="Not claimed by then, it fails."),
         "patience": Field(
             default=None, description="How long it waits for a better node, at most."
+        ),
+        "max_run": Field(
+            default=None,
+            description="How long it may run; then it is asked to stop, and its attempt fails.",
         ),
         "idempotency_key": Field(
             default=None,

@@ -50,6 +50,7 @@ _queue_policy = request_of(
         "max_result_bytes": Bytes,
         "window": Annotated[Whole, Field(ge=1, le=10_000)],
         "probe": Annotated[Whole, Field(ge=0, le=100_000)],
+        "earmarks": Annotated[Whole, Field(ge=0, le=1000)],
         "weights": Weights,
     },
     fields={
@@ -79,6 +80,11 @@ _queue_policy = request_of(
             default=None,
             description="What counts as one place: `node`, `rack` or `label:KEY`.",
             examples=["rack"],
+        ),
+        "earmarks": Field(
+            default=None,
+            description="How many gangs may have room kept for them on nodes that they could "
+            "share; 0: none.",
         ),
     },
     base=_Policy,

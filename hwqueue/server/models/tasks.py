@@ -40,6 +40,9 @@ class TaskDefaults(Request):
     claim_timeout: Annotated[Seconds, Field(ge=1)] | None = Field(
         default=None, description="Seconds from a claim's last heartbeat to its end."
     )
+    max_run: Annotated[Seconds, Field(ge=1)] | None = Field(
+        default=None, description="How long a lease may run; then its attempt fails."
+    )
 
 
 class TaskNow(Answer):

@@ -1,0 +1,127 @@
+-- Earmarks: room that is booked for a reservation while others still use it.
+--
+-- Example: a gang waits for all eight GPUs of gpu-1, of which three are in use. An earmark books all eight.
+-- Then node_load says that these three are in use twice. No claim gets one of the eight: three have less
+-- than nothing left, which headroom counts as nothing, and five are in use once. When the three leases have
+-- ended, the load fits the node again, and the reservation may be fetched.
+--
+-- gangs/assemble calls earmark_room instead of allocate_for_class; claim/reserved asks load_fits.
+--
+-- Invariant: an earmark is in node_load as any claim is. So what else the node is granted fits beside it,
+-- and once the load fits the node, it goes on to fit.
+--
+-- Read earmark_room, then load_fits.
+
+-- Allocates what a class needs on a node, whether or not others use it: fits says whether it would have room
+-- with only p_own in use, the load of what goes on to run there. Of what it could get, it takes what is idle
+-- now first, so that it waits for as little as may be. Returns the node's new load and the assignment as
+-- allocate_room does. The caller holds node_state and writes the load. Not idempotent.
+create or replace function hwqueue.earmark_room(p_class hwqueue.placement_class, p_node hwqueue.node,
+  p_own hwqueue.node_load, inout p_load hwqueue.node_load, out assignment jsonb, out fits boolean)
+language plpgsql stable
+as $$
+declare
+  v_gpu text := hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_node.gpu_share_mode);
+  v_cpu text := hwqueue.cpu_isolation_on(p_class.cpu_isolation, p_node.default_cpu_isolation);
+  v_devices int[];
+  v_cores int[];
+  v_taken record;
+begin
+  fits := hwqueue.class_shortage(p_class, p_node, p_own) = 0;
+  if fits and p_class.gpu_count > 0 then
+    v_devices := hwqueue.choose_devices(p_class.gpu_count, p_class.gpu_milli, p_class.gpu_wanted, v_gpu,
+      hwqueue.room_to_earmark(p_class, p_node, p_own, p_load));
+    fits := v_devices is not null;
+  end if;
+  if fits and p_node.core_ids <> '{}' then
+    v_cores := coalesce(hwqueue.choose_cores(p_node, p_load.core_used, p_class.cpu_milli, v_cpu),
+      hwqueue.choose_cores(p_node, p_own.core_used, p_class.cpu_milli, v_cpu));
+    fits := v_cores is not null;
+  end if;
+  if fits then
+    v_taken := hwqueue.allocate_room(p_class, p_node, v_devices, v_cores, p_load);
+    p_load := v_taken.p_load;
+    assignment := v_taken.assignment;
+  end if;
+end
+$$;
+
+-- The room of a node with only p_own in use, for choose_devices, which takes the devices with the lowest
+-- numbers first: here those that the class would not have to wait for, then those with least in use now.
+create or replace function hwqueue.room_to_earmark(p_class hwqueue.placement_class, p_node hwqueue.node,
+  p_own hwqueue.node_load, p_load hwqueue.node_load) returns hwqueue.headroom
+language plpgsql stable
+as $$
+declare
+  v_room hwqueue.headroom := hwqueue.node_headroom(p_node, p_own);
+  v_need int := coalesce(nullif(p_class.gpu_milli, 0), 1000);
+  v_used int[] := case when p_node.gpu_parents = '{}' then p_load.gpu_used
+    else hwqueue.use_of_devices(p_node, p_load.gpu_used) end;
+begin
+  v_room.gpu_free := array(
+    select case when d.free < v_need then 0
+                when d.used + v_need <= 1000 then 2000 - d.used - v_need
+                else 2000 + d.used end
+    from unnest(v_room.gpu_free, v_used) with ordinality d(free, used, position) order by d.position);
+  if v_room.gpu_parts is not null then
+    v_room.gpu_parts := array(
+      select case when d.turn > 0 and d.turn_now = 0 then 10000 + d.turn else d.turn end
+      from unnest(v_room.gpu_parts, hwqueue.parts_of_devices(p_node, p_load.gpu_used))
+        with ordinality d(turn, turn_now, position) order by d.position);
+  end if;
+  return v_room;
+end
+$$;
+
+-- What is earmarked on a node, as a load.
+create or replace function hwqueue.earmarked_load(p_node hwqueue.node) returns hwqueue.node_load
+language sql stable
+as $$
+  select row(p_node.shard_id, p_node.node_id, 0, 0, u.claim_count, u.cpu_used, u.memory_used, u.gpu_used,
+    u.custom_used, u.core_used)::hwqueue.node_load
+  from hwqueue.node_usage_of(p_node, array(
+    select c.assignment from hwqueue.claim c
+    where c.shard_id = p_node.shard_id and c.node_id = p_node.node_id and c.is_earmark
+      and c.assignment is not null)) u
+$$;
+
+-- A load with another one of the same node added (p_sign 1) or taken off (-1).
+create or replace function hwqueue.add_loads(p_load hwqueue.node_load, p_other hwqueue.node_load, p_sign int)
+returns hwqueue.node_load
+language plpgsql immutable
+as $$
+declare
+  v_load hwqueue.node_load := p_load;
+begin
+  v_load.claim_count := v_load.claim_count + p_sign * p_other.claim_count;
+  v_load.cpu_used := v_load.cpu_used + p_sign * p_other.cpu_used;
+  v_load.memory_used := v_load.memory_used + p_sign * p_other.memory_used;
+  v_load.gpu_used := array(
+    select u.used + p_sign * u.other
+    from unnest(p_load.gpu_used, p_other.gpu_used) with ordinality u(used, other, position)
+    order by u.position);
+  v_load.core_used := array(
+    select u.used + p_sign * u.other
+    from unnest(p_load.core_used, p_other.core_used) with ordinality u(used, other, position)
+    order by u.position);
+  v_load.custom_used := hwqueue.add_amounts(p_load.custom_used, p_other.custom_used, p_sign);
+  return v_load;
+end
+$$;
+
+-- Whether a load fits into a node: each amount, each device and each core.
+create or replace function hwqueue.load_fits(p_node hwqueue.node, p_load hwqueue.node_load) returns boolean
+language sql immutable parallel safe
+as $$
+  select (p_load.cpu_used > p_node.cpu_milli) is not true
+    and (p_load.memory_used > p_node.memory_mib) is not true
+    and (p_load.claim_count > p_node.slots) is not true
+    and 1000 >= all (p_load.gpu_used) and 1000 >= all (p_load.core_used)
+    and not exists (
+      select from jsonb_each(p_load.custom_used) c
+      where c.value::bigint > coalesce((p_node.custom ->> c.key)::bigint, 0))
+    and not exists (  -- a part and the device that it is of
+      select from unnest(p_node.gpu_parents, p_load.gpu_used) p(parent, used)
+      join unnest(p_node.gpu_ids, p_load.gpu_used) d(id, used) on d.id = p.parent
+      where p.used > 0 and d.used > 0)
+$$;

@@ -1,0 +1,101 @@
+-- Claims of nodes that have reservations: what is reserved, what fits beside it, and backfill.
+--
+-- claim_task and settle_and_claim (api/claims) call claim_beside_reserved for a node with has_reserved,
+-- instead of the claims that all other nodes make. An example of backfill: a gang is earmarked on gpu-1, and
+-- the leases in its way end by 14:32 at the latest, which their max_run says. It is 14:00. A lease with a
+-- max_run of half an hour may use a device that is kept for the gang, because it will be over by then. One
+-- with an hour, or with none, may not.
+--
+-- Invariant: a claim that is granted in room that is kept for others ends, by its max_run, when they start at
+-- the latest. The load of the node counts both meanwhile.
+--
+-- Read claim_beside_reserved, then claim_backfill.
+
+-- Grants what a node has reserved; where there is none, leases that fit beside what is reserved; where there
+-- is none of these, leases that may use the room meanwhile.
+-- Locks: the caller holds node_state; as fetch_reserved and claim_general. Raises as claim_general. Not
+-- idempotent.
+create or replace function hwqueue.claim_beside_reserved(p_request hwqueue.claim_request,
+  p_state hwqueue.node_state, p_moves boolean, p_drawn bigint)
+returns table (lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb,
+  headers jsonb, score double precision, expires_at timestamptz, assignment jsonb, shard_id int)
+language plpgsql volatile
+as $$
+declare
+  v_request hwqueue.claim_request := p_request;
+begin
+  return query select f.* from hwqueue.fetch_reserved(p_request) f;
+  if found then
+    return;
+  end if;
+  v_request.qty := hwqueue.qty_beside_earmarks(p_request.node_id, p_request.qty, p_request.shard_id);
+  if v_request.qty > 0 then
+    return query select g.* from hwqueue.claim_general(v_request, p_state, null, p_moves, p_drawn) g;
+    if found then
+      return;
+    end if;
+  end if;
+  if p_state.backfill_until > hwqueue.clock() then
+    return query select b.* from hwqueue.claim_backfill(p_request, p_state) b;
+  end if;
+end
+$$;
+
+-- Grants leases that will be over when an earmarked node is needed (backfill_until): they are placed as if
+-- nothing were earmarked there.
+-- Locks: the caller holds node_state; as pick_leases. Raises: QHQ01, QHN01. Not idempotent.
+create or replace function hwqueue.claim_backfill(p_request hwqueue.claim_request,
+  p_state hwqueue.node_state)
+returns table (lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb,
+  headers jsonb, score double precision, expires_at timestamptz, assignment jsonb, shard_id int)
+language plpgsql volatile
+as $$
+declare
+  v_node hwqueue.node := hwqueue.read_node(p_state.node_id, p_request.shard_id);
+  v_kept hwqueue.node_load := hwqueue.earmarked_load(v_node);
+  v_load hwqueue.node_load;  -- without what is earmarked
+  v_generation bigint := hwqueue.node_generation(p_state.node_id, p_request.shard_id);
+  v_classes bigint[];
+  v_left int;
+  v_picked hwqueue.picked_entries;
+  v_granted record;
+  v_changed boolean := false;
+begin
+  shard_id := p_request.shard_id;
+  p_request.now := hwqueue.clock();
+  p_request.queue_ids := hwqueue.open_queues(p_request.queues, shard_id);
+  v_classes := array(
+    select c.class_id from hwqueue.placement_class c
+    where c.shard_id = p_request.shard_id and c.queue_id = any (p_request.queue_ids)
+      and c.max_run <= p_state.backfill_until - p_request.now and c.retired_at is null);
+  v_left := case when v_classes = '{}' then 0 else least(p_request.qty, (
+    select v.concurrency - (
+      select count(*)::int from hwqueue.claim c
+      where c.shard_id = p_request.shard_id and c.node_id = p_state.node_id and c.is_earmark is null)
+    from hwqueue.served v where v.shard_id = p_request.shard_id and v.node_id = p_state.node_id)) end;
+  v_load := hwqueue.add_loads(hwqueue.read_load(p_state.node_id, shard_id), v_kept, -1);
+  while v_left > 0 loop
+    v_picked := hwqueue.pick_leases(p_request, p_state, hwqueue.node_headroom(v_node, v_load), 1, '{}', false,
+      v_classes);
+    exit when v_picked.ctids = '{}';
+    v_granted := hwqueue.grant_single(p_request, v_picked, p_state, null, v_node, v_load, v_generation);
+    v_left := v_left - 1;
+    v_load := v_granted.load;
+    v_changed := v_changed or v_granted.assignment is not null;
+    lease_id := (v_granted.entry).lease_id;
+    claim_token := v_granted.claim_token;
+    attempt := v_granted.attempt;
+    queue := v_granted.queue;
+    task_name := v_granted.task_name;
+    params := v_granted.params;
+    headers := v_granted.headers;
+    score := coalesce(v_picked.score, 0);
+    expires_at := v_granted.expires_at;
+    assignment := v_granted.assignment;
+    return next;
+  end loop;
+  if v_changed then
+    perform hwqueue.write_load(hwqueue.add_loads(v_load, v_kept, 1));
+  end if;
+end
+$$;

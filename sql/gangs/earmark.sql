@@ -1,0 +1,205 @@
+-- Earmarks of gangs: room that is kept for the first gang in order until it is enough.
+--
+-- gangs/change calls earmark_gang for a gang that no place has room for, and looks at each earmarked gang at
+-- every tick. Example: a gang of eight needs a whole GPU node for each member, and small leases take every
+-- device that becomes free. It is earmarked: eight nodes are booked for it above what runs there. No new
+-- lease gets a device of them. After half an hour the last of the old ones has ended, and the tick backs
+-- the eight reservations.
+--
+-- Invariant: all reservations of a gang are earmarks, or none is. A node has earmarks of one gang. Of gangs
+-- that could use a node in common as many are earmarked as the policy of their queue says, one by default.
+--
+-- Read earmark_gang, earmark_fault, back_gang, then broken_earmarks.
+
+-- Earmarks a gang for which there is no room now, in the place that would have room if it ran nothing, and
+-- where it waits for least. Returns null when it has, else why not:
+-- behind_earmark: nodes that it could use are kept for other gangs.
+-- insufficient_capacity: no place is large enough, or the queue's policy says no.
+-- A gang some of whose members run is not earmarked.
+-- Locks: the caller holds the gang; as assemble_gang. Not idempotent.
+create or replace function hwqueue.earmark_gang(p_gang hwqueue.gang, p_now timestamptz, p_shard int)
+returns text
+language plpgsql volatile
+as $$
+declare
+  v_most int := (
+    select q.earmarks from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = p_gang.queue_id);
+  v_class_ids bigint[] := array(
+    select s.class_id from hwqueue.gang_member m
+    join hwqueue.scheduled s on s.shard_id = m.shard_id and s.queue_id = p_gang.queue_id
+      and s.available_at = hwqueue.never_due() and s.lease_id = m.lease_id
+    where m.shard_id = p_shard and m.gang_id = p_gang.gang_id);
+begin
+  if v_most = 0 or exists (
+      select from hwqueue.gang_member m
+      join hwqueue.claim c on c.shard_id = m.shard_id and c.lease_id = m.lease_id
+      where m.shard_id = p_shard and m.gang_id = p_gang.gang_id) then
+    return 'insufficient_capacity';
+  elsif hwqueue.count_rivals(v_class_ids, p_now, p_shard) < v_most then
+    return hwqueue.assemble_gang(p_gang, true, p_now, p_shard);
+  end if;
+  return case when exists (
+      select from hwqueue.gang_places(v_class_ids, p_gang.together, p_gang.same, p_gang.place, true, p_now,
+        p_shard)) then 'behind_earmark' else 'insufficient_capacity' end;
+end
+$$;
+
+-- How many gangs are earmarked that could use a node that leases of these classes could use.
+create or replace function hwqueue.count_rivals(p_class_ids bigint[], p_now timestamptz, p_shard int)
+returns int
+language sql stable
+as $$
+  with pool as materialized (
+    select distinct r.node_id from hwqueue.placement_class k
+    cross join lateral hwqueue.class_rooms(k, 1, true, p_now, p_shard) r
+    where k.shard_id = p_shard and k.class_id = any (p_class_ids)
+  )
+  select count(*)::int from hwqueue.gang g
+  where g.shard_id = p_shard and g.state = 'earmarked' and exists (
+    select from hwqueue.placement_class k
+    cross join lateral hwqueue.class_rooms(k, 1, true, p_now, p_shard) r
+    join pool p on p.node_id = r.node_id
+    where k.shard_id = p_shard and k.class_id = any (array(
+        select c.class_id from hwqueue.gang_member m
+        join hwqueue.claim c on c.shard_id = m.shard_id and c.lease_id = m.lease_id
+        where m.shard_id = g.shard_id and m.gang_id = g.gang_id)))
+$$;
+
+-- Why a gang may not stay earmarked; null: it may.
+-- not_kept: its queue is paused or dropped, or its policy says no.
+-- node_changed: a node is silent, cordoned, registered again, or does not suit its member any more.
+-- gang_incomplete: a member is asked to stop, or its deadline has passed.
+create or replace function hwqueue.earmark_fault(p_gang_id uuid, p_now timestamptz, p_shard int) returns text
+language sql stable
+as $$
+  select case
+    when bool_or(q.paused_at is not null or q.dropped_at is not null or q.earmarks = 0) then 'not_kept'
+    when bool_or(n.node_id is null or n.cordoned_at is not null or n.registered_at > c.claimed_at
+      or not hwqueue.is_live(n, s, p_now) or not hwqueue.node_suits(c.class_id, n, p_now))
+      then 'node_changed'
+    when bool_or(c.stop_requested_at <= p_now or l.deadline <= p_now) then 'gang_incomplete' end
+  from hwqueue.gang_member m
+  join hwqueue.claim c on c.shard_id = m.shard_id and c.lease_id = m.lease_id
+  join hwqueue.lease l on l.shard_id = m.shard_id and l.lease_id = m.lease_id
+  join hwqueue.queue q on q.shard_id = c.shard_id and q.queue_id = c.queue_id
+  join hwqueue.node_state s on s.shard_id = c.shard_id and s.node_id = c.node_id
+  left join hwqueue.node n on n.shard_id = c.shard_id and n.node_id = c.node_id
+    and n.deregistered_at is null
+  where m.shard_id = p_shard and m.gang_id = p_gang_id
+$$;
+
+-- When the nodes of an earmarked gang have room for it at the latest: when the last of the claims ends that
+-- run on those that have none yet, as their max_run says. Null: not known, one of them has no max_run.
+create or replace function hwqueue.earmark_start(p_gang_id uuid, p_now timestamptz, p_shard int)
+returns timestamptz
+language sql stable
+as $$
+  select case when count(*) = count(k.max_run) filter (where c.is_reserved is null)
+    then coalesce(max(c.claimed_at + k.max_run), p_now) end
+  from hwqueue.claim c
+  join hwqueue.placement_class k on k.shard_id = c.shard_id and k.class_id = c.class_id
+  where c.shard_id = p_shard and c.is_earmark is null and c.node_id = any (array(
+      select n.node_id from hwqueue.node n
+      where n.shard_id = p_shard and not hwqueue.has_room_for_earmarks(n) and n.node_id = any (array(
+          select e.node_id from hwqueue.gang_member m
+          join hwqueue.claim e on e.shard_id = m.shard_id and e.lease_id = m.lease_id
+          where m.shard_id = p_shard and m.gang_id = p_gang_id))))
+$$;
+
+-- Notes when an earmarked gang starts at the latest, in its row and in its nodes: until then others may use
+-- the room that is kept for it (claim/backfill). A node that another session holds learns it at a later tick.
+-- Locks: the caller holds the gang; node_state by node_id, skip locked.
+create or replace function hwqueue.note_start(p_gang hwqueue.gang, p_now timestamptz, p_shard int)
+returns void
+language plpgsql volatile
+as $$
+declare
+  v_starts_by timestamptz := hwqueue.earmark_start(p_gang.gang_id, p_now, p_shard);
+  v_nodes uuid[] := array(
+    select s.node_id from hwqueue.node_state s
+    where s.shard_id = p_shard and s.backfill_until is distinct from v_starts_by
+      and s.node_id = any (array(
+        select c.node_id from hwqueue.gang_member m
+        join hwqueue.claim c on c.shard_id = m.shard_id and c.lease_id = m.lease_id
+        where m.shard_id = p_shard and m.gang_id = p_gang.gang_id))
+    order by s.node_id for no key update skip locked);
+begin
+  update hwqueue.node_state s set backfill_until = v_starts_by
+  where s.shard_id = p_shard and s.node_id = any (v_nodes);
+  if v_starts_by is distinct from p_gang.starts_by then
+    update hwqueue.gang g set starts_by = v_starts_by
+    where g.shard_id = p_shard and g.gang_id = p_gang.gang_id;
+  end if;
+end
+$$;
+
+-- Backs the earmarks of a gang if its nodes have room for all of them. Returns null when it has, else why
+-- not, as back_earmarks.
+-- Locks: the caller holds the gang; as back_earmarks. Wakes: waiting workers.
+create or replace function hwqueue.back_gang(p_gang hwqueue.gang, p_now timestamptz, p_shard int)
+returns text
+language plpgsql volatile
+as $$
+declare
+  v_reason text := hwqueue.back_earmarks(array(
+    select c.lease_id from hwqueue.gang_member m
+    join hwqueue.claim c on c.shard_id = m.shard_id and c.lease_id = m.lease_id
+    where m.shard_id = p_shard and m.gang_id = p_gang.gang_id), p_gang.hold, p_now, p_shard);
+begin
+  if v_reason is null then
+    update hwqueue.gang g set state = 'reserved', reason = null, starts_by = null
+    where g.shard_id = p_shard and g.gang_id = p_gang.gang_id;
+    perform hwqueue.note_gang(p_gang, 'reserved', p_shard), hwqueue.try_those_behind(p_now, p_shard);
+    perform hwqueue.wake_workers(q, p_shard) from hwqueue.queue q
+    where q.shard_id = p_shard and q.queue_id = p_gang.queue_id;
+  end if;
+  return v_reason;
+end
+$$;
+
+-- Lets the gangs that waited behind an earmark be tried at once: they are then tried in order, so that the
+-- first of them is earmarked next.
+-- Locks: those gangs, skip locked.
+create or replace function hwqueue.try_those_behind(p_now timestamptz, p_shard int) returns void
+language plpgsql volatile
+as $$
+declare
+  v_gangs uuid[] := array(
+    select g.gang_id from hwqueue.gang g
+    where g.shard_id = p_shard and g.state = 'waiting' and g.reason = 'behind_earmark'
+    order by g.rank, g.position limit 20 for no key update skip locked);
+begin
+  update hwqueue.gang g set next_try_at = p_now
+  where g.shard_id = p_shard and g.gang_id = any (v_gangs);
+end
+$$;
+
+-- Returns earmarks that contradict their gangs, for verify_invariants. What a change says is to be looked at
+-- is left out.
+create or replace function hwqueue.broken_earmarks(p_shard int)
+returns table (rule text, subject uuid, detail jsonb)
+language sql stable
+as $$
+  -- a gang is earmarked with all of its reservations, or with none
+  select 'gang_earmark', g.gang_id, jsonb_build_object('state', g.state, 'earmarks', m.earmarks, 'claims',
+         m.claims)
+  from hwqueue.gang g
+  cross join lateral (
+    select count(c.is_earmark) as earmarks, count(*) as claims
+    from hwqueue.gang_member k
+    join hwqueue.claim c on c.shard_id = k.shard_id and c.lease_id = k.lease_id
+    where k.shard_id = g.shard_id and k.gang_id = g.gang_id) m
+  where g.shard_id = p_shard and g.finished_at is null
+    and not exists (select from hwqueue.gang_change c where c.shard_id = p_shard and c.gang_id = g.gang_id)
+    and case g.state when 'earmarked' then m.earmarks = 0 or m.earmarks < m.claims
+        when 'cancelling' then false when 'stopping' then false else m.earmarks > 0 end
+  union all
+  -- a node is kept for one gang at a time, and its claims look for what is reserved
+  select 'gang_earmark', c.node_id, jsonb_build_object('gangs', jsonb_agg(distinct c.gang_id),
+         'has_reserved', bool_and(s.has_reserved))
+  from hwqueue.claim c
+  join hwqueue.node_state s on s.shard_id = c.shard_id and s.node_id = c.node_id
+  where c.shard_id = p_shard and c.is_earmark
+  group by c.node_id
+  having count(distinct c.gang_id) > 1 or not bool_and(s.has_reserved and c.is_reserved is true)
+$$;

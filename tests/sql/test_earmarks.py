@@ -1,0 +1,456 @@
+"""Earmarks: room is kept for a gang until it is enough, and nobody else gets it meanwhile."""
+
+import random
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, LiteralString
+from uuid import UUID, uuid4
+
+import pytest
+from psycopg.types.json import Jsonb
+
+from hwqueue.testing import Clock
+from tests.calls import Row
+from tests.patience import looks
+from tests.sql.api import Api, Node, token
+from tests.sql.test_gangs import GPU, gang, gpus, leases, nodes, reap, spawn
+
+PAIR: Row = {"placement": {"resources": {"gpu": 2}}}
+_BOOKED = """
+  select n.node_id, to_jsonb(n) as node, coalesce(jsonb_agg(c.assignment)
+         filter (where c.assignment is not null), '[]') as assignments
+  from hwqueue.node n
+  left join hwqueue.claim c on c.shard_id = n.shard_id and c.node_id = n.node_id
+  where n.deregistered_at is null group by n.node_id, n.shard_id
+"""
+
+
+@pytest.fixture
+def pairs(api: Api) -> list[Node]:
+    """Three nodes with two GPUs each; no other nodes and gangs."""
+    for row in api.rows("list_gangs", limit=1000):
+        api.rows("cancel_gang", gang=row["gang_id"])
+    reap(api)
+    for row in api.rows("list_nodes"):
+        api.rows("deregister_node", node=row["node_id"])
+    return [api.node(gpus=gpus(2)) for _ in range(3)]
+
+
+def filled(api: Api, queue: str, machines: list[Node]) -> list[Row]:
+    """A lease with a GPU on each of them."""
+    return [api.running(queue, node, **GPU) for node in machines]
+
+
+def complete(api: Api, *claims: Row) -> None:
+    for claim in claims:
+        api.rows("complete_lease", **token(claim))
+
+
+def earmarked(api: Api, queue: str, machines: list[Node], **options: Any) -> UUID:
+    """A gang of two that waits for all GPUs of two of the machines."""
+    gang_id = spawn(api, queue, 2, PAIR, **options)
+    reap(api)
+    assert gang(api, gang_id)["state"] == "earmarked"
+    assert nodes(api, gang_id) <= {node.name for node in machines}
+    return gang_id
+
+
+@pytest.mark.parametrize(("policy", "starts"), [({}, True), ({"earmarks": 0}, False)])
+def test_a_large_gang_starts_while_small_leases_never_stop_coming(
+    api: Api, pairs: list[Node], clock: Clock, policy: Row, starts: bool
+) -> None:
+    """Each that ends is followed by another one: without earmarks no node is ever idle."""
+    queue = api.queue(**policy)
+    running = filled(api, queue, pairs) + filled(api, queue, pairs)
+    gang_id = spawn(api, queue, 3, PAIR)
+    started: list[Row] = []
+    for _ in range(8):
+        clock.advance(timedelta(seconds=1))
+        complete(api, *running[:1])
+        del running[:1]
+        api.spawn(queue, priority=9, **GPU)
+        reap(api)
+        found = [claim for node in pairs for claim in api.claim(node, queue)]
+        started += [claim for claim in found if claim["task_name"] == "train"]
+        running += [claim for claim in found if claim["task_name"] != "train"]
+    assert {claim["lease_id"] for claim in started} == set(leases(api, gang_id) if starts else [])
+    assert api.rows("verify_invariants") == []
+
+
+def deficits(api: Api) -> dict[tuple[UUID, str], int]:
+    """By how much what is booked on a node exceeds what it has, counted from claims."""
+    found: dict[tuple[UUID, str], int] = {}
+    cursor = api.conn.execute(_BOOKED)
+    for node_id, node, assignments in cursor:
+        for name in ("cpu_milli", "memory_mib"):
+            used = sum(each.get(name, 0) for each in assignments)
+            found[node_id, name] = max(0, used - (node[name] or used))
+        for device in node["gpu_ids"]:
+            used = sum(
+                each["gpu_milli"]
+                for each in assignments
+                if any(gpu["resource_id"] == device for gpu in each.get("gpus", []))
+            )
+            found[node_id, device] = max(0, used - 1000)
+    return found
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_no_claim_takes_what_is_earmarked(api: Api, pairs: list[Node], seed: int) -> None:
+    """No claim by others raises what an earmarked node has too little of, whatever it asks for."""
+    chance, queue = random.Random(seed), api.queue()
+    for node in pairs:
+        api.rows("deregister_node", node=node.node_id)
+    size = {"cpu_milli": 8000, "memory_mib": 8000}
+    machines = [api.node(capacity=size, gpus=gpus(2)) for _ in range(3)]
+    running = []
+    for node in machines:
+        for _ in range(2):
+            needs = {"cpu_milli": 2000, "memory_mib": 3000, "gpu_milli": 600}
+            running.append(api.running(queue, node, placement={"resources": needs}))
+    whole = {"cpu_milli": 7000, "memory_mib": 4000, "gpu": 2}
+    gang_id = spawn(api, queue, 2, {"placement": {"resources": whole}})
+    reap(api)
+    assert gang(api, gang_id)["state"] == "earmarked"
+    before = deficits(api)
+    assert any(before.values())
+    for _ in range(30):
+        needs = {"cpu_milli": chance.randrange(0, 4000, 500)}
+        needs |= {"memory_mib": chance.randrange(0, 4000, 500)}
+        needs |= chance.choice([{}, {"gpu": 1}, {"gpu_milli": 400}])
+        api.spawn(queue, placement={"resources": needs})
+        if running and chance.random() < 0.3:
+            complete(api, running.pop(chance.randrange(len(running))))
+            before = deficits(api)
+        for node in machines:
+            running += api.claim(node, queue, qty=2)
+            after = deficits(api)
+            assert all(after[key] <= before[key] for key in after), (before, after)
+    assert gang(api, gang_id)["state"] == "earmarked"
+    complete(api, *running)
+    reap(api)
+    assert gang(api, gang_id)["state"] == "reserved"
+    assert api.rows("verify_invariants") == []
+
+
+def test_idle_devices_are_taken_first(api: Api, pairs: list[Node]) -> None:
+    """It waits for one of two leases; what the other one leaves is free for all."""
+    queue, wide = api.queue(), api.node(gpus=gpus(3), labels={"wide": True})
+    wished = {"affinity_tags": {"wide": True}, **GPU}
+    first, second = (api.running(queue, wide, **wished) for _ in range(2))
+    gang_id = spawn(api, queue, 2, wished)
+    reap(api)
+    assert gang(api, gang_id)["state"] == "earmarked"
+    rows = api.conn.execute(
+        "select assignment #>> '{gpus,0,resource_id}' from hwqueue.claim where gang_id = %s",
+        [gang_id],
+    ).fetchall()
+    held = [claim["assignment"]["gpus"][0]["resource_id"] for claim in (first, second)]
+    [awaited] = {row[0] for row in rows} & set(held)
+    blocker, other = (first, second) if awaited == held[0] else (second, first)
+    complete(api, other)
+    again = api.spawn(queue, **wished)
+    assert api.claimed(wide, queue) == [again]
+    reap(api)
+    assert gang(api, gang_id)["state"] == "earmarked"
+    complete(api, blocker)
+    reap(api)
+    assert len(api.claimed(wide, queue, qty=5)) == 2
+
+
+def test_it_is_not_fetched_before_all_have_room(api: Api, pairs: list[Node]) -> None:
+    queue = api.queue()
+    claims = filled(api, queue, pairs)
+    gang_id = earmarked(api, queue, pairs, hold="10 s")
+    assert gang(api, gang_id)["next_try_at"] is None
+    assert {member["earmarked"] for member in gang(api, gang_id)["members"]} == {True}
+    assert [row["gang_id"] for row in api.rows("list_gangs", state="earmarked")] == [gang_id]
+    complete(api, claims[0])
+    reap(api)
+    assert [api.claimed(node, queue) for node in pairs] == [[]] * 3
+    complete(api, *claims[1:])
+    assert [api.claimed(node, queue) for node in pairs] == [[]] * 3  # no tick has looked yet
+    reap(api)
+    found = gang(api, gang_id)
+    assert found["state"] == "reserved"
+    assert all(member["reserved_until"] for member in found["members"])
+    assert len([claim for node in pairs for claim in api.claim(node, queue)]) == 2
+    reap(api)
+    assert gang(api, gang_id)["state"] == "running"
+    assert api.rows("verify_invariants") == []
+
+
+def _cordon(api: Api, node: UUID, _gang: UUID) -> None:
+    api.rows("cordon_node", node=node)
+
+
+def _leave(api: Api, node: UUID, _gang: UUID) -> None:
+    api.rows("deregister_node", node=node)
+
+
+def _restart(api: Api, node: UUID, _gang: UUID) -> None:
+    name = next(r["name"] for r in api.rows("list_nodes") if r["node_id"] == node)
+    api.node(node, name=name, gpus=gpus(2), instance_id="second")
+
+
+def _pause(api: Api, _node: UUID, gang_id: UUID) -> None:
+    api.rows("pause_queue", queue=gang(api, gang_id)["queue"])
+
+
+def _switch_off(api: Api, _node: UUID, gang_id: UUID) -> None:
+    api.rows("set_queue_policy", queue=gang(api, gang_id)["queue"], policy={"earmarks": 0})
+
+
+def _cancel(api: Api, _node: UUID, gang_id: UUID) -> None:
+    api.rows("cancel_gang", gang=gang_id)
+
+
+def _cancel_one(api: Api, _node: UUID, gang_id: UUID) -> None:
+    api.rows("cancel_lease", lease=leases(api, gang_id)[0])
+
+
+@pytest.mark.parametrize(
+    ("happens", "state", "reason"),
+    [
+        (_cordon, "waiting", "node_changed"),
+        (_leave, "waiting", None),
+        (_restart, "waiting", None),
+        (_pause, "waiting", "not_kept"),
+        (_switch_off, "waiting", "not_kept"),
+        (_cancel, "cancelled", None),
+        (_cancel_one, "cancelled", "gang_incomplete"),
+    ],
+)
+def test_it_is_given_up(
+    api: Api,
+    pairs: list[Node],
+    happens: Callable[[Api, UUID, UUID], None],
+    state: str,
+    reason: str | None,
+) -> None:
+    """No node keeps room for it, and no attempt is used up."""
+    queue, other = api.queue(), api.queue()
+    filled(api, other, pairs)
+    gang_id = earmarked(api, queue, pairs)
+    happens(api, UUID(gang(api, gang_id)["members"][0]["node_id"]), gang_id)
+    reap(api)
+    found = gang(api, gang_id)
+    assert (found["state"], found["reason"]) == (state, reason)
+    if state == "waiting":
+        assert {api.lease(lease)["attempt"] for lease in leases(api, gang_id)} == {0}
+    assert api.conn.execute("select from hwqueue.claim where is_earmark").rowcount == 0
+    assert api.rows("verify_invariants") == []
+
+
+def test_a_node_that_falls_silent(api: Api, pairs: list[Node], clock: Clock) -> None:
+    queue = api.queue()
+    filled(api, queue, pairs)
+    gang_id = earmarked(api, queue, pairs)
+    clock.advance(timedelta(hours=1))
+    reap(api)
+    assert gang(api, gang_id)["state"] == "waiting"
+
+
+def test_a_deadline_that_passes(api: Api, pairs: list[Node], clock: Clock) -> None:
+    queue = api.queue()
+    filled(api, queue, pairs)
+    until = (clock.now() + timedelta(seconds=5)).isoformat()
+    gang_id = earmarked(api, queue, pairs, deadline=until)
+    clock.advance(timedelta(seconds=6))
+    reap(api)
+    assert gang(api, gang_id)["state"] == "failed"
+
+
+def test_one_gang_of_a_set_of_nodes_at_a_time(api: Api, pairs: list[Node]) -> None:
+    """The next one in order follows when the first one has its room; others go elsewhere."""
+    queue = api.queue()
+    claims = filled(api, queue, pairs)
+    first = earmarked(api, queue, pairs)
+    second, late = (spawn(api, queue, 2, PAIR, priority=p) for p in (2, 1))
+    reap(api)
+    assert {gang(api, g)["reason"] for g in (second, late)} == {"behind_earmark"}
+    apart = [api.node(gpus=gpus(2), labels={"apart": True}) for _ in range(2)]
+    wished = {"affinity_tags": {"apart": True}, **PAIR}
+    filled(api, api.queue(), apart)
+    elsewhere = spawn(api, queue, 2, wished)
+    small = spawn(api, queue, 2, {"affinity_tags": {"apart": True}, **GPU})
+    reap(api)
+    assert gang(api, small)["state"] == "reserved"
+    assert gang(api, elsewhere)["reason"] == "behind_earmark"  # the first one could use these, too
+    complete(api, *claims)
+    reap(api)
+    assert gang(api, first)["state"] == "reserved"
+    assert [gang(api, g)["state"] for g in (second, late)] == ["earmarked", "waiting"]
+    assert api.rows("verify_invariants") == []
+
+
+def test_a_gang_that_fits_no_idle_node(api: Api, pairs: list[Node]) -> None:
+    """Nothing is kept for it, neither before nor while another one is earmarked."""
+    queue = api.queue()
+    filled(api, queue, pairs)
+    too_large = spawn(api, queue, 4, PAIR)
+    reap(api)
+    assert gang(api, too_large)["reason"] == "insufficient_capacity"
+    earmarked(api, queue, pairs)
+    again = spawn(api, queue, 4, PAIR)
+    reap(api)
+    assert gang(api, again)["reason"] == "insufficient_capacity"
+
+
+def test_places_of_workers_are_kept_as_well(api: Api, pairs: list[Node]) -> None:
+    """Nodes that count nothing: a worker that takes one lease at a time."""
+    queue = api.queue()
+    for node in pairs:
+        api.rows("deregister_node", node=node.node_id)
+    machines = [api.node(concurrency=1) for _ in range(2)]
+    claims = [api.running(queue, node) for node in machines]
+    gang_id = spawn(api, queue, 2)
+    reap(api)
+    assert gang(api, gang_id)["state"] == "earmarked"
+    api.spawn(queue)
+    complete(api, claims[0])
+    assert api.claimed(machines[0], queue) == []
+    complete(api, claims[1])
+    rows = api.rows("settle_and_claim", **machines[1].who, settle=Jsonb([]), queues=[queue])
+    assert rows == []
+    reap(api)
+    taken = [lease for node in machines for lease in api.claimed(node, queue)]
+    assert sorted(taken) == sorted(leases(api, gang_id))
+
+
+def test_terms_are_asked_again_when_there_is_room(
+    api: Api, pairs: list[Node], clock: Clock
+) -> None:
+    """What its members have to run beside has gone meanwhile."""
+    queue, other = api.queue(), api.queue()
+    home = [api.node(rack=7, gpus=gpus(2)) for _ in range(2)]
+    base = api.running(other, api.node(rack=7), labels={"app": "base"})
+    beside = {"leases": {"labels": {"app": "base"}}, "domain": "rack"}
+    member = {"placement": {"resources": {"gpu": 2}, "require": [beside]}}
+    claims = filled(api, queue, home)
+    gang_id = spawn(api, queue, 2, member)
+    for _ in looks():
+        clock.advance(timedelta(seconds=1))
+        reap(api)
+        if gang(api, gang_id)["state"] == "earmarked":
+            break
+    complete(api, base)
+    complete(api, *claims)
+    reap(api)
+    found = gang(api, gang_id)
+    assert (found["state"], found["losses"]) == ("waiting", 1)
+    assert found["reason"] not in (None, "insufficient_capacity", "busy")
+    assert api.rows("verify_invariants") == []
+
+
+def test_what_is_said_of_it(api: Api, pairs: list[Node]) -> None:
+    queue = api.queue()
+    filled(api, queue, pairs)
+    waits = api.spawn(queue, **PAIR)
+    gang_id = earmarked(api, queue, pairs)
+    member = api.row("explain_lease", lease=leases(api, gang_id)[0])
+    assert (member["code"], member["headline"]) == (
+        "gang_earmarked",
+        f"waits for gang {gang_id} of 2: room is kept for all of them; "
+        "of 2 nodes 0 have it free by now",
+    )
+    plain = api.row("explain_lease", lease=waits)
+    assert "; room is kept for a gang on 2 of them" in plain["headline"]
+    assert "in use by running leases or kept for a gang" in str(plain["nearest"])
+
+
+def test_a_claim_of_another_node_asks_nothing(api: Api, pairs: list[Node]) -> None:
+    """Without a reservation on the node neither function is called."""
+    queue = api.queue()
+    api.spawn(queue, **GPU)
+    with api.conn.transaction():
+        api.conn.execute("set local track_functions = 'all'")
+        assert len(api.claim(pairs[0], queue)) == 1
+        called = api.conn.execute(
+            "select funcname from pg_stat_xact_user_functions where schemaname = 'hwqueue'"
+        ).fetchall()
+    names = {name for (name,) in called}
+    assert "claim_general" in names
+    assert not names & {"fetch_reserved", "qty_beside_earmarks", "load_fits"}
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "update hwqueue.claim set is_earmark = null where lease_id = %(lease)s",
+        "update hwqueue.gang set state = 'reserved' where gang_id = %(gang)s",
+        "update hwqueue.claim set gang_id = %(other)s where lease_id = %(lease)s",
+    ],
+)
+def test_what_verify_invariants_finds(api: Api, pairs: list[Node], broken: LiteralString) -> None:
+    queue, wide = api.queue(), api.node(gpus=gpus(4))
+    filled(api, queue, [wide])
+    gang_id = spawn(api, queue, 4, GPU, together="node")
+    reap(api)
+    assert gang(api, gang_id)["state"] == "earmarked"
+    arguments = {"lease": leases(api, gang_id)[0], "gang": gang_id, "other": uuid4()}
+    with api.conn.transaction(force_rollback=True):
+        api.conn.execute(broken, arguments)
+        found = {row["rule"] for row in api.rows("verify_invariants")}
+    assert "gang_earmark" in found
+    assert api.rows("verify_invariants") == []
+
+
+def bounded(api: Api, queue: str, machines: list[Node], *seconds: int) -> list[Row]:
+    """Leases on them that run as long at most."""
+    return [
+        api.running(queue, node, max_run=most, **GPU)
+        for node, most in zip(machines, seconds, strict=True)
+    ]
+
+
+def test_backfill_by_what_is_over_in_time(api: Api, pairs: list[Node], clock: Clock) -> None:
+    """The leases in the way end by a known time, so shorter ones use the room until then."""
+    queue = api.queue()
+    bounded(api, queue, pairs, 300, 600, 600)
+    gang_id = earmarked(api, queue, pairs)
+    reap(api)
+    start = clock.now() + timedelta(seconds=600)
+    assert gang(api, gang_id)["starts_by"] == start
+    kept = [node for node in pairs if node.name in nodes(api, gang_id)]
+    before = deficits(api)
+    for most in (None, 601):
+        api.spawn(queue, max_run=most, **GPU)
+        assert [api.claimed(node, queue) for node in kept] == [[], []]
+    short = api.spawn(queue, priority=1, max_run=600, **GPU)
+    [claim] = [claim for node in kept for claim in api.claim(node, queue)]
+    assert (claim["lease_id"], len(claim["assignment"]["gpus"])) == (short, 1)
+    assert deficits(api) != before
+    reap(api)
+    assert gang(api, gang_id)["starts_by"] == start
+    assert api.rows("verify_invariants") == []
+    clock.advance(timedelta(seconds=10))
+    api.spawn(queue, priority=1, **GPU, max_run=600)
+    assert [api.claimed(node, queue) for node in kept] == [[], []]  # too late for it by now
+
+
+def test_no_backfill_beside_what_may_run_on(api: Api, pairs: list[Node]) -> None:
+    queue = api.queue()
+    bounded(api, queue, pairs[:2], 300, 300)
+    api.running(queue, pairs[2], **GPU)
+    gang_id = spawn(api, queue, 3, PAIR)
+    reap(api)
+    assert (gang(api, gang_id)["state"], gang(api, gang_id)["starts_by"]) == ("earmarked", None)
+    api.spawn(queue, priority=1, **GPU, max_run=10)
+    assert [api.claimed(node, queue) for node in pairs] == [[]] * 3
+
+
+def test_backfill_of_a_worker_that_takes_one_lease(api: Api, pairs: list[Node]) -> None:
+    queue = api.queue()
+    for node in pairs:
+        api.rows("deregister_node", node=node.node_id)
+    machines = [api.node(concurrency=1) for _ in range(2)]
+    first, _ = (api.running(queue, node, max_run=300) for node in machines)
+    gang_id = spawn(api, queue, 2)
+    reap(api)
+    complete(api, first)
+    short = api.spawn(queue, max_run=300)
+    rows = api.rows("settle_and_claim", **machines[0].who, settle=Jsonb([]), queues=[queue], qty=3)
+    assert [row["lease_id"] for row in rows] == [short]
+    assert gang(api, gang_id)["state"] == "earmarked"
+    assert api.rows("verify_invariants") == []
