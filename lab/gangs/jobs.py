@@ -33,12 +33,14 @@ class Job:
     Attributes:
         nodes: Of a gang; 0: a single lease.
         gpus: Of the lease, or of each member.
+        limit: What its owner says that it takes at most: one to five times as long as it does.
     """
 
     arrives: float
     runs: float
     nodes: int
     gpus: int
+    limit: float
 
 
 def made_up(cluster: Cluster, count: int, load: float, seed: int) -> list[Job]:
@@ -59,10 +61,12 @@ def made_up(cluster: Cluster, count: int, load: float, seed: int) -> list[Job]:
         now += chance.expovariate(1 / between)
         if chance.random() < _GANGS:
             [nodes] = chance.choices(list(sizes), list(sizes.values()))
-            jobs.append(Job(now, chance.expovariate(1 / gang_seconds), nodes, cluster.gpus))
+            gpus, seconds = cluster.gpus, gang_seconds
         else:
             [gpus] = chance.choices(list(shares), list(shares.values()))
-            jobs.append(Job(now, chance.expovariate(1 / (60 * _SINGLE_MINUTES)), 0, gpus))
+            nodes, seconds = 0, 60 * _SINGLE_MINUTES
+        runs = chance.expovariate(1 / seconds)
+        jobs.append(Job(now, runs, nodes, gpus, runs * chance.uniform(1, 5)))
     return jobs
 
 

@@ -1,7 +1,7 @@
 """How long do large gangs wait behind small work, and how full is the cluster meanwhile?"""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -11,12 +11,15 @@ from benchmarks.core.run import Run
 from benchmarks.core.server import databases, machine
 from benchmarks.core.spread import Spread, percentile
 from lab.gangs.jobs import Cluster, Job, made_up
-from lab.gangs.simulation import Seen, Simulation
+from lab.gangs.simulation import Seen, Simulation, Way
 
 LARGE = 8  # nodes of a gang, at least
 
-# How room is given to gangs: what the queue's policy says.
-WAYS: Mapping[str, Mapping[str, Any]] = {"all or none": {}}
+WAYS: Mapping[str, Way] = {
+    "all or none": Way(0),
+    "earmark": Way(1),
+    "earmark and backfill": Way(1, has_limits=True),
+}
 
 _NOTES = (
     "waits of jobs that arrive in the last three quarters of the time; what has not started waits"
@@ -54,14 +57,14 @@ def gangs(
     for load in loads:
         with databases(run.dsn, len(WAYS) * len(seeds)) as dsns:
             unused = iter(dsns)
-            for way, policy in WAYS.items():
+            for name, way in WAYS.items():
                 runs = []
                 for seed in seeds:
                     made = made_up(cluster, jobs, load, seed)
-                    with Simulation(next(unused), cluster, tick, policy) as simulation:
+                    with Simulation(next(unused), cluster, tick, way) as simulation:
                         runs.append(told(made, simulation.run(made)))
-                    run.tell(f"load {load:g}, {way}, seed {seed}: {runs[-1]}")
-                figures.append(_figure(f"load {load:g}, {way}", runs))
+                    run.tell(f"load {load:g}, {name}, seed {seed}: {runs[-1]}")
+                figures.append(_figure(f"load {load:g}, {name}", runs))
             facts = machine(dsns[0])
     compared = f"waits and use of {cluster.size:,} GPUs, {jobs:,} jobs a run"
     return Answer("gangs", compared, tuple(figures), ctx.params, facts, _NOTES)

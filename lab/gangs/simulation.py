@@ -6,12 +6,12 @@ that have room, the fullest, as if packing were perfect. What becomes free is of
 """
 
 import heapq
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import count
-from typing import Any, Self
+from typing import Self
 from uuid import UUID
 
 import psycopg
@@ -19,7 +19,7 @@ import psycopg
 from hwqueue import Member
 from hwqueue.client import Client
 from hwqueue.testing import install_clock
-from hwqueue.types import Claim, Gpu, NodeSpec
+from hwqueue.types import Claim, Gpu, NodeSpec, SpawnOptions
 from lab.gangs.jobs import Cluster, Job
 
 QUEUE = "cluster"
@@ -31,6 +31,19 @@ _BOOKED = """
     select distinct on (l.node_id) (select sum(g) from unnest(l.gpu_used) g), l.node_id
     from hwqueue.node_load l order by l.node_id, l.version desc
 """
+
+
+@dataclass(frozen=True)
+class Way:
+    """How room is given to gangs.
+
+    Attributes:
+        earmarks: How many gangs room is kept for: the queue's policy.
+        has_limits: Whether jobs say how long they may run.
+    """
+
+    earmarks: int
+    has_limits: bool = False
 
 
 @dataclass
@@ -61,11 +74,11 @@ class Seen:
 class Simulation:
     """One cluster and one queue, in a database of their own."""
 
-    def __init__(self, dsn: str, cluster: Cluster, tick: float, policy: Mapping[str, Any]) -> None:
+    def __init__(self, dsn: str, cluster: Cluster, tick: float, way: Way) -> None:
         self._dsn = dsn
         self._cluster = cluster
         self._tick_seconds = tick
-        self._policy = policy
+        self._way = way
         self._closing = ExitStack()
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = count()
@@ -84,7 +97,8 @@ class Simulation:
         self._clock = install_clock(self._conn)
         self._clock.freeze()
         self._client = self._closing.enter_context(Client(self._dsn))
-        self._client.create_queue(QUEUE, policy={"claim_timeout": 20 * 86_400, **self._policy})
+        policy = {"claim_timeout": 20 * 86_400, "earmarks": self._way.earmarks}
+        self._client.create_queue(QUEUE, policy=policy)
         for number in range(self._cluster.racks * self._cluster.nodes):
             self._register(number)
         return self
@@ -138,14 +152,16 @@ class Simulation:
         self._at(self._now + _LIVES.total_seconds() / 2, self._beat)
 
     def _arrive(self, job: Job) -> None:
-        placement = {"resources": {"gpu": job.gpus}}
+        options: SpawnOptions = {"placement": {"resources": {"gpu": job.gpus}}}
+        if self._way.has_limits:
+            options["max_run"] = timedelta(seconds=1 + job.limit)
         if job.nodes:
-            members = [Member(TASK, count=job.nodes, options={"placement": placement})]
+            members = [Member(TASK, count=job.nodes, options=options)]
             spawned = self._client.spawn_gang(QUEUE, members, together="rack")
             self._gangs[spawned[0].gang_id] = job
             self._tick_again()
             return
-        lease = self._client.spawn_lease(QUEUE, TASK, placement=placement).lease_id
+        lease = self._client.spawn_lease(QUEUE, TASK, **options).lease_id
         self._singles[lease] = job
         able = [place for place in self._places.values() if place.free >= job.gpus]
         for place in sorted(able, key=lambda place: place.free):

@@ -20,6 +20,8 @@ _POLICY: Options = {
     "claim_timeout": 30,
     "retry": {"kind": "fixed", "base": 5, "jitter": 0},
     "patience": 0,
+    # what a tick does to gangs is told from what has room now
+    "earmarks": 0,
     # scores that only preferences decide
     "weights": {"affinity": 1, "fit": 0, "spread": 0},
 }
