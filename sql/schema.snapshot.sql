@@ -2550,6 +2550,9 @@ CREATE FUNCTION hwqueue.hold_claim(p_lease uuid, p_token bigint, p_is_written bo
 CREATE FUNCTION hwqueue.hold_items(p_run uuid, p_step integer, p_waits boolean, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.hold_outcomes(p_leases uuid[], p_shard integer) RETURNS uuid[]
+    LANGUAGE sql;
+
 CREATE FUNCTION hwqueue.hold_state(p_lease uuid, p_shard integer) RETURNS text
     LANGUAGE plpgsql;
 
@@ -4058,6 +4061,9 @@ CREATE FUNCTION hwqueue.refuse(p_code text, p_message text, p_detail jsonb, p_hi
 CREATE FUNCTION hwqueue.refuse_cycle(p_names text[], p_from integer[], p_to integer[], p_open integer[]) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
 
+CREATE FUNCTION hwqueue.refuse_deep_payload(p_value jsonb, p_field text) RETURNS jsonb
+    LANGUAGE plpgsql IMMUTABLE;
+
 CREATE FUNCTION hwqueue.refuse_depth(p_value jsonb, p_field text, p_code text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
@@ -4240,7 +4246,7 @@ CREATE FUNCTION hwqueue.resting_story(p_lease hwqueue.lease, p_end hwqueue.outco
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.results_of(p_run hwqueue.run, p_steps integer[], p_shard integer) RETURNS jsonb
-    LANGUAGE sql STABLE;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.resume_queue(p_queue text, p_shard integer DEFAULT 0) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
@@ -4654,6 +4660,9 @@ CREATE FUNCTION hwqueue.step_content(p_workflow hwqueue.workflow, p_run hwqueue.
 CREATE FUNCTION hwqueue.step_ended(p_lease uuid, p_state text, p_is_short boolean, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.step_error(p_step hwqueue.step, p_of_lease jsonb) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE;
+
 CREATE FUNCTION hwqueue.step_headline(p_step hwqueue.step, p_defined hwqueue.workflow_step) RETURNS text
     LANGUAGE sql STABLE;
 
@@ -4674,6 +4683,9 @@ CREATE FUNCTION hwqueue.step_queue(p_workflow hwqueue.workflow, p_step jsonb) RE
 
 CREATE FUNCTION hwqueue.step_request(p_run hwqueue.run, p_step integer, p_lease uuid, p_class bigint, p_what text[], p_params jsonb, p_options jsonb, p_now timestamp with time zone) RETURNS hwqueue.spawn_request
     LANGUAGE sql;
+
+CREATE FUNCTION hwqueue.step_result(p_step hwqueue.step, p_of_lease jsonb) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after integer DEFAULT '-1'::integer, p_limit integer DEFAULT 1000, p_lease uuid DEFAULT NULL::uuid, p_state text DEFAULT NULL::text, p_shard integer DEFAULT 0) RETURNS TABLE(item integer, state text, result jsonb, error jsonb, shard_id integer, name text, lease_id uuid, lease_state text, node_id uuid, node_name text, attempt smallint, claimed_at timestamp with time zone, finished_at timestamp with time zone)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -8101,6 +8113,8 @@ REVOKE ALL ON FUNCTION hwqueue.hold_claim(p_lease uuid, p_token bigint, p_is_wri
 
 REVOKE ALL ON FUNCTION hwqueue.hold_items(p_run uuid, p_step integer, p_waits boolean, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.hold_outcomes(p_leases uuid[], p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.hold_state(p_lease uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.hold_step(p_lease uuid, p_token bigint, p_shard integer) FROM PUBLIC;
@@ -9009,6 +9023,8 @@ REVOKE ALL ON FUNCTION hwqueue.refuse(p_code text, p_message text, p_detail json
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_cycle(p_names text[], p_from integer[], p_to integer[], p_open integer[]) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.refuse_deep_payload(p_value jsonb, p_field text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.refuse_depth(p_value jsonb, p_field text, p_code text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_duplicates(p_ids integer[], p_what text, p_field text) FROM PUBLIC;
@@ -9386,6 +9402,8 @@ REVOKE ALL ON FUNCTION hwqueue.step_content(p_workflow hwqueue.workflow, p_run h
 
 REVOKE ALL ON FUNCTION hwqueue.step_ended(p_lease uuid, p_state text, p_is_short boolean, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.step_error(p_step hwqueue.step, p_of_lease jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.step_headline(p_step hwqueue.step, p_defined hwqueue.workflow_step) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.step_levels(p_names text[], p_from integer[], p_to integer[]) FROM PUBLIC;
@@ -9399,6 +9417,8 @@ REVOKE ALL ON FUNCTION hwqueue.step_params(p_run hwqueue.run, p_params jsonb, p_
 REVOKE ALL ON FUNCTION hwqueue.step_queue(p_workflow hwqueue.workflow, p_step jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.step_request(p_run hwqueue.run, p_step integer, p_lease uuid, p_class bigint, p_what text[], p_params jsonb, p_options jsonb, p_now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.step_result(p_step hwqueue.step, p_of_lease jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after integer, p_limit integer, p_lease uuid, p_state text, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after integer, p_limit integer, p_lease uuid, p_state text, p_shard integer) TO hwqueue_producer;

@@ -137,7 +137,9 @@ begin
   return query
     select d.step_no, d.name, hwqueue.shown_state(s.state, v_run), p_shard
     from hwqueue.workflow_step d
-    join hwqueue.step s on s.shard_id = p_shard and s.run_id = p_run and s.step_no = d.step_no
+    cross join lateral (  -- a fence (offset 0): by key, also before the tables are analyzed
+      select x.state from hwqueue.step x
+      where x.shard_id = p_shard and x.run_id = p_run and x.step_no = d.step_no offset 0) s
     where d.shard_id = p_shard and d.workflow_id = v_run.workflow_id and d.step_no = any (v_steps)
     order by d.step_no;
 end

@@ -121,7 +121,7 @@ begin
     select d.step_no, d.name, hwqueue.shown_state(s.state, v_run), hwqueue.shown_reason(s, v_run),
       d.task_name, q.name, c.placement, l.lease_id, hwqueue.lease_state(l.lease_id, p_shard),
       coalesce(k.node_id, o.node_id, l.node_id), coalesce(k.attempt, o.attempt, l.attempt_count),
-      coalesce(s.result, o.result), coalesce(s.error, o.error), s.ended_at,
+      hwqueue.step_result(s, o.result), hwqueue.step_error(s, o.error), s.ended_at,
       case when s.state = 'waiting'
         then array(select jsonb_array_elements_text(v_parents -> d.step_no::text)) else '{}' end,
       p_shard, v_origins -> d.step_no::text, d.kind, s.due_at,
@@ -432,7 +432,7 @@ begin
   end if;
   return query
     select case when v_has_items then -1 else 0 end, hwqueue.shown_state(s.state, v_run),
-      coalesce(s.result, f.result), coalesce(s.error, f.error), p_shard, null::text,
+      hwqueue.step_result(s, f.result), hwqueue.step_error(s, f.error), p_shard, null::text,
       case when f.lease_state is not null then s.lease_id end, f.lease_state, f.node_id, f.node_name,
       f.attempt, f.claimed_at, coalesce(f.finished_at, s.ended_at)
     from hwqueue.step s

@@ -294,14 +294,31 @@ begin
 end
 $$;
 
--- Returns the value, unless its text is longer than p_max_bytes.
+-- Refuses a payload that check_payload found nested too deep.
+-- Raises: QHA01.
+create or replace function hwqueue.refuse_deep_payload(p_value jsonb, p_field text) returns jsonb
+language plpgsql immutable
+as $$
+begin
+  perform hwqueue.refuse('QHA01', format('%s is nested more than 6000 deep', p_field),
+    jsonb_build_object('field', p_field, 'limit', 6000), 'flatten it, or pass it as text');
+  return p_value;
+end
+$$;
+
+-- Returns the value, unless its text is longer than p_max_bytes, or it is nested more than 6,000 deep. A
+-- step may take it into its params in a stranger's settlement, where text_bytes would run out of stack. What
+-- has 4,096 bytes is less deep.
 -- One expression, like the readers of base/json. It calls format and does not cast, because Postgres
 -- would evaluate the cast at plan time.
 -- Raises: QHA01.
 create or replace function hwqueue.check_payload(p_value jsonb, p_field text, p_max_bytes int) returns jsonb
 language sql stable
 as $$
-  select case when case when hwqueue.may_be_long(p_value) then hwqueue.text_bytes(p_value, p_max_bytes)
+  select case
+    when hwqueue.may_be_long(p_value) and jsonb_path_exists(p_value, 'strict $.**{6001}', '{}', true)
+      then hwqueue.refuse_deep_payload(p_value, p_field)
+    when case when hwqueue.may_be_long(p_value) then hwqueue.text_bytes(p_value, p_max_bytes)
       else octet_length(format('%s', p_value)) end > p_max_bytes
     then hwqueue.refuse_payload(hwqueue.text_bytes(p_value, p_max_bytes), p_field, p_max_bytes)
     else p_value end

@@ -237,16 +237,18 @@ begin
   if p_run.finished_at is not null or p_run.run_id is null then
     v_is_last := true;
   elsif p_run.state = 'running' then
-    v_held := array(
+    v_held := array(  -- an operator may hold one, and end it (skip_step)
       select s.step_no from hwqueue.step s
       where s.shard_id = p_shard and s.run_id = p_run.run_id and s.state = 'held'
-      order by s.step_no limit 1000);
+      order by s.step_no limit 1000 for no key update skip locked);
     if v_held <> '{}' then
       v_released := hwqueue.carry_on(p_run.run_id, hwqueue.new_progress(p_released => v_held),
         cardinality(v_held), true, p_now, p_shard);
     end if;
     v_released := v_released + hwqueue.advance_maps(p_run.run_id, p_now, p_shard);
-    v_is_last := v_is_last and v_held = '{}';
+    v_is_last := v_is_last and not exists (
+      select from hwqueue.step s
+      where s.shard_id = p_shard and s.run_id = p_run.run_id and s.state = 'held');
   elsif not p_run.is_finishing and p_run.state in ('failing', 'cancelling') then
     v_closed := case when p_run.stops then hwqueue.stop_run(p_run, 1000, p_shard)
       else hwqueue.drop_idle(p_run, 1000, p_shard) end;

@@ -26,7 +26,8 @@ declare
 begin
   update hwqueue.step s
   set state = p_state, ended_at = v_now,
-    traceparent = nullif(current_setting('hwqueue.traceparent', true), '')  -- settle_each
+    -- settle_each; of no more, because the headers of what comes after it repeat it
+    traceparent = nullif(left(current_setting('hwqueue.traceparent', true), 200), '')
   from hwqueue.lease l
   join hwqueue.run r on r.shard_id = p_shard and r.run_id = l.run_id
   join hwqueue.workflow_step d on d.shard_id = p_shard and d.workflow_id = r.workflow_id
@@ -383,6 +384,7 @@ language plpgsql volatile
 as $$
 declare
   v_run hwqueue.run;
+  v_results jsonb;
   v_bound record;
   v_reason text := p_run.reason;
   v_result jsonb;
@@ -393,11 +395,13 @@ begin
   if p_state = 'completed' then
     v_reason := null;
     if p_run.policy ? 'result' then
-      v_bound := hwqueue.bind_value(p_run.policy -> 'result', p_run, hwqueue.results_of(p_run, array(
+      v_results := hwqueue.results_of(p_run, array(
         select d.step_no from hwqueue.workflow_step d
         where d.shard_id = p_shard and d.workflow_id = p_run.workflow_id
-          and d.name = any ((hwqueue.binding_steps(p_run.policy -> 'result', '')).steps)), p_shard));
-      v_reason := case when v_bound.missing is not null then 'binding_missing'
+          and d.name = any ((hwqueue.binding_steps(p_run.policy -> 'result', '')).steps)), p_shard);
+      v_bound := hwqueue.bind_value(p_run.policy -> 'result', p_run, v_results);
+      v_reason := case when v_results is null then 'result_too_large'
+        when v_bound.missing is not null then 'binding_missing'
         when v_bound.too_large or hwqueue.text_bytes(v_bound.value, 1048576) > 1048576
           then 'result_too_large' end;
       v_result := case when v_reason is null then v_bound.value end;

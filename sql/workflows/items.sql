@@ -324,8 +324,8 @@ begin
 end
 $$;
 
--- Writes the leases of items of a retry: new ones, and those that are there (p_known), but for p_bad of
--- these, which stay as they ended.
+-- Writes the leases of items of a retry: new ones, and those that are there (p_known). p_bad of these are not
+-- put back: the caller ends them again, because how they ended before says nothing of the items of now.
 -- Locks: new rows; the outcomes of the others, which the caller holds. Not idempotent.
 create or replace function hwqueue.spawn_again(p_requests hwqueue.spawn_request[], p_bad uuid[],
   p_known jsonb, p_queue hwqueue.queue, p_now timestamptz, p_shard int) returns void
@@ -338,24 +338,23 @@ begin
     select r from unnest(p_requests) r where not p_known ? r.item_no::text order by r.item_no), p_queue,
     p_now, p_shard);
   v_ended := hwqueue.take_outcomes(array(
-    select r.lease_id from unnest(p_requests) r
-    where p_known ? r.item_no::text and r.lease_id <> all (p_bad)), p_shard);
+    select r.lease_id from unnest(p_requests) r where p_known ? r.item_no::text), p_shard);
   perform hwqueue.revive_leases(array(
-    select r from unnest(p_requests) r where r.lease_id = any (v_ended)), p_now, p_shard);
+    select r from unnest(p_requests) r where r.lease_id = any (v_ended) and r.lease_id <> all (p_bad)),
+    p_now, p_shard);
 end
 $$;
 
--- Ends the new ones of these leases of items, whose params cannot be bound.
--- Locks: their entries, which this session has written.
+-- Ends these leases of items, whose params cannot be bound.
+-- Locks: the entries of new ones, which this session has written.
 create or replace function hwqueue.end_unbound_items(p_leases uuid[], p_reason text, p_shard int)
 returns void
 language plpgsql volatile
 as $$
-declare
-  v_taken uuid[] := hwqueue.take_entries_of(p_leases, p_shard);
 begin
+  perform hwqueue.take_entries_of(p_leases, p_shard);
   lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
-  perform hwqueue.end_waiting(v_taken, 'failed', jsonb_build_object('reason', p_reason), hwqueue.clock(),
+  perform hwqueue.end_waiting(p_leases, 'failed', jsonb_build_object('reason', p_reason), hwqueue.clock(),
     p_shard);
 end
 $$;
@@ -376,11 +375,9 @@ declare
       where x.run_id = p_run.run_id and x.step_no = p_step and x.item_no = n and x.shard_id = p_shard
       offset 0) l);
   v_locked jsonb := coalesce((
-    select jsonb_object_agg(x.lease_id, true)
-    from (select e.value::uuid from jsonb_each_text(v_known) e order by 1) i(lease_id)
-    cross join lateral (  -- by key as well
-      select o.lease_id from hwqueue.outcome o
-      where o.shard_id = p_shard and o.lease_id = i.lease_id for update skip locked) x), '{}');
+    select jsonb_object_agg(l, true)
+    from unnest(hwqueue.hold_outcomes(array(
+      select e.value::uuid from jsonb_each_text(v_known) e), p_shard)) l), '{}');
 begin
   held := (select min(e.key::int) from jsonb_each_text(v_known) e where not v_locked ? e.value);
   leases := case when held is null then v_known else (

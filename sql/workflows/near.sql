@@ -72,6 +72,7 @@ as $$
 declare
   v_numbers jsonb := (
     select jsonb_object_agg(u.s ->> 'name', u.n) from unnest(p_steps, p_order) u(s, n));
+  v_facts jsonb;  -- by name: of thousands of steps each may be near a hundred
   v_none bit varying := repeat('0', cardinality(p_steps))::bit varying;
   -- by number: all that come before
   v_before bit varying[] := array_fill(v_none, array[cardinality(p_steps)]);
@@ -82,6 +83,10 @@ begin
   if not exists (select from unnest(p_steps) s where s ? 'near') then
     return;
   end if;
+  v_facts := (
+    select jsonb_object_agg(s ->> 'name', jsonb_strip_nulls(jsonb_build_object('name', s -> 'name',
+      'kind', s -> 'kind', 'finally', s -> 'finally')))
+    from unnest(p_steps) s);
   for v_step in
     select u.s as spec, u.n as no, u.o - 1 as at, u.s ? 'finally' as is_final
     from unnest(p_steps, p_order) with ordinality u(s, n, o) order by u.n
@@ -94,16 +99,15 @@ begin
     for v_name in select jsonb_array_elements_text(v_step.spec #> '{near,steps}') loop
       if not v_numbers ? v_name
         or get_bit(v_mask, (v_numbers ->> v_name)::int - 1) = 0 and not v_step.is_final
-        or v_step.is_final and exists (
-          select from unnest(p_steps) s where s ->> 'name' = v_name and s ? 'finally') then
+        or v_step.is_final and v_facts -> v_name ? 'finally' then
         perform hwqueue.refuse('QHF02', format('step %s is near %s, which does not come before it',
             v_step.spec -> 'name', to_json(v_name)),
           jsonb_build_object('field', format('spec.steps[%s].near', v_step.at),
             'step', v_step.spec -> 'name'),
           'add it to after: the place of a step is known when it has run');
       end if;
-      perform hwqueue.check_near_kinds(v_step.spec, s.value, format('spec.steps[%s].near', v_step.at))
-      from unnest(p_steps) s(value) where s.value ->> 'name' = v_name;
+      perform hwqueue.check_near_kinds(v_step.spec, v_facts -> v_name,
+        format('spec.steps[%s].near', v_step.at));
     end loop;
   end loop;
 end

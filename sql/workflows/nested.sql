@@ -85,14 +85,15 @@ language plpgsql volatile
 as $$
 declare
   v_defined hwqueue.workflow_step;
+  v_results jsonb;
   v_bound record;
   v_verdict hwqueue.step_verdict;
 begin
   v_verdict.state := 'failed';
   select d.* into v_defined from hwqueue.workflow_step d
   where d.shard_id = p_shard and d.workflow_id = p_run.workflow_id and d.step_no = p_step.step_no;
-  v_bound := hwqueue.bind_value(coalesce(v_defined.settings -> 'input', '{}'), p_run,
-    hwqueue.results_of(p_run, coalesce(v_defined.reads, '{}'), p_shard));
+  v_results := hwqueue.results_of(p_run, coalesce(v_defined.reads, '{}'), p_shard);
+  v_bound := hwqueue.bind_value(coalesce(v_defined.settings -> 'input', '{}'), p_run, v_results);
   if p_run.depth >= 8 then
     v_verdict.reason := 'nested_too_deep';
     v_verdict.error := jsonb_build_object('workflow', v_defined.settings -> 'workflow', 'limit', 8);
@@ -101,10 +102,10 @@ begin
     offset 9999) then
     v_verdict.reason := 'too_many_nested';
     v_verdict.error := '{"limit": 10000}';
-  elsif v_bound.missing is not null then
+  elsif v_results is not null and v_bound.missing is not null then
     v_verdict.reason := 'binding_missing';
     v_verdict.error := jsonb_build_object('binding', v_bound.missing);
-  elsif v_bound.too_large then
+  elsif v_results is null or v_bound.too_large then
     v_verdict.reason := 'input_too_large';
     v_verdict.error := '{"limit": 1048576}';
   else
@@ -178,8 +179,9 @@ begin
 end
 $$;
 
--- Returns the definition that a step of a run of this tenant would run now.
--- Raises: QHF01; QHA03 when it belongs to another tenant.
+-- Returns the definition that a step of a run of this tenant would run now. To a tenant, which reads why its
+-- step has failed, the workflow of another one is missing.
+-- Raises: QHF01; QHA03 when it has a tenant, and the run has none.
 create or replace function hwqueue.nested_workflow(p_settings jsonb, p_tenant text, p_shard int)
 returns hwqueue.workflow
 language plpgsql stable
@@ -189,9 +191,13 @@ declare
     (p_settings ->> 'version')::int, p_shard);
 begin
   if v_workflow.settings ->> 'tenant' <> p_tenant then
-    perform hwqueue.refuse_foreign(format('workflow %s has a tenant, which is not that of the run',
-        to_json(v_workflow.name)), 'workflow',
-      'a nested run has the tenant of its parent: define the workflow without one');
+    if p_tenant <> '' then
+      perform hwqueue.refuse_workflow(v_workflow.name, (p_settings ->> 'version')::int, p_shard);
+    end if;
+    perform hwqueue.refuse('QHA03', format('workflow %s has tenant %s, and its parent, whose tenant a nested '
+        'run has, has none', to_json(v_workflow.name), v_workflow.settings -> 'tenant'),
+      jsonb_build_object('field', 'workflow', 'workflow', v_workflow.name),
+      'define the workflow without a tenant, or submit the parent with this one');
   end if;
   return v_workflow;
 end
@@ -386,8 +392,9 @@ begin
   perform hwqueue.check_added_run(v_run, p_lease.step_no, p_shard);
   v_workflow := hwqueue.find_adhoc(v_spec, v_now, p_shard);
   if v_workflow.settings ->> 'tenant' <> v_run.tenant then
-    perform hwqueue.refuse_foreign('spec.tenant is not that of the run', 'spec.tenant',
-      'leave out spec.tenant');
+    perform hwqueue.refuse('QHA03', format('spec.tenant is %s, and that of run %s is %s',
+        v_workflow.settings -> 'tenant', v_run.run_id, to_json(v_run.tenant)),
+      '{"field": "spec.tenant"}', 'leave out spec.tenant: added steps have the tenant of the run');
   end if;
   -- as in go_on_nested
   perform set_config('hwqueue.tenant', '', true) where v_tenant <> '';

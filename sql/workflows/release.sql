@@ -103,19 +103,23 @@ begin
 end
 $$;
 
--- Leaves arrivals for those of these steps that still wait, but for p_done, and returns their number.
+-- Leaves arrivals for those of these steps that still wait, but for p_done, and returns the number of those
+-- that are open work by that. Held ones are it in any case, and get none: apply_state finds them again.
 create or replace function hwqueue.leave_releases(p_run uuid, p_steps int[], p_done int[], p_now timestamptz,
   p_shard int) returns int
 language plpgsql volatile
 as $$
 declare
-  v_left int[] := array(
-    select s.step_no from hwqueue.step s
-    where s.shard_id = p_shard and s.run_id = p_run and s.step_no = any (p_steps)
-      and s.state in ('waiting', 'held') and s.step_no <> all (p_done));
+  v_left record;
 begin
-  perform hwqueue.leave_arrivals(p_run, v_left, 'release', '{}', p_now, p_shard);
-  return cardinality(v_left);
+  select coalesce(array_agg(s.step_no) filter (where s.state = 'waiting'), '{}') as waiting,
+         count(*)::int as open
+  into v_left
+  from hwqueue.step s
+  where s.shard_id = p_shard and s.run_id = p_run and s.step_no = any (p_steps)
+    and s.state in ('waiting', 'held') and s.step_no <> all (p_done);
+  perform hwqueue.leave_arrivals(p_run, v_left.waiting, 'release', '{}', p_now, p_shard);
+  return v_left.open;
 end
 $$;
 
@@ -134,7 +138,9 @@ begin
     bad := '{"reason": "queue_dropped"}';
   elsif p_reads is not null then
     v_results := hwqueue.results_of(p_run, p_reads, p_shard);
-    if not hwqueue.conditions_hold(p_run_if, p_run, v_results) then
+    if v_results is null then
+      bad := '{"reason": "params_too_large", "limit": 134217728}';
+    elsif not hwqueue.conditions_hold(p_run_if, p_run, v_results) then
       bad := '{"reason": "condition"}';
     else
       v_bound := hwqueue.bind_value(p_params, p_run, v_results);
@@ -196,7 +202,9 @@ begin
   where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = p_step;
   if v_defined.reads is not null then
     v_results := hwqueue.results_of(p_run, v_defined.reads, p_shard);
-    if not hwqueue.conditions_hold(v_defined.run_if, p_run, v_results) then
+    if v_results is null then
+      v_verdict := hwqueue.bad_verdict('{"reason": "params_too_large", "limit": 134217728}');
+    elsif not hwqueue.conditions_hold(v_defined.run_if, p_run, v_results) then
       v_verdict.state := 'skipped';
       v_verdict.reason := 'condition';
     end if;
@@ -218,27 +226,49 @@ begin
 end
 $$;
 
--- Returns the results of steps by their names: {"step": result}. A step without one is not in it.
+-- Returns the results of steps by their names: {"step": result}. A step without one is not in it. Null: they
+-- have more than 128 MiB; from 256 MiB on Postgres would raise.
 create or replace function hwqueue.results_of(p_run hwqueue.run, p_steps int[], p_shard int) returns jsonb
-language sql stable
+language plpgsql stable
 as $$
-  select coalesce(jsonb_object_agg(d.name, r.result) filter (where r.result is not null), '{}')
-  from unnest(p_steps) n(step_no)
-  cross join lateral (
-    select x.name from hwqueue.workflow_step x
-    where x.shard_id = p_shard and x.workflow_id = p_run.workflow_id and x.step_no = n.step_no offset 0) d
-  cross join lateral (
-    select coalesce(s.result, (
-      select o.result from hwqueue.outcome o
-      where o.shard_id = p_shard and o.lease_id = s.lease_id and o.state = 'completed')) as result
-    from hwqueue.step s
-    where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = n.step_no
-      and s.state = 'completed' offset 0) r
+declare
+  v_found record;
+  v_bytes bigint := 0;
+  v_names text[] := '{}';
+  v_values jsonb[] := '{}';  -- as in bind_value
+begin
+  for v_found in
+    select d.name, r.result
+    from unnest(p_steps) n(step_no)
+    cross join lateral (
+      select x.name from hwqueue.workflow_step x
+      where x.shard_id = p_shard and x.workflow_id = p_run.workflow_id and x.step_no = n.step_no offset 0) d
+    cross join lateral (
+      select coalesce(s.result, (
+        select o.result from hwqueue.outcome o
+        where o.shard_id = p_shard and o.lease_id = s.lease_id and o.state = 'completed'
+          and s.reason is distinct from 'operator')) as result  -- that would be of an earlier attempt
+      from hwqueue.step s
+      where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = n.step_no
+        and s.state = 'completed' offset 0) r
+    where r.result is not null
+  loop
+    v_found.result := v_found.result #> '{}';  -- a value of its own: read and unpacked once
+    v_bytes := v_bytes + pg_column_size(v_found.result);
+    if v_bytes > 134217728 then
+      return null;
+    end if;
+    v_names := v_names || v_found.name;
+    v_values := v_values || v_found.result;
+  end loop;
+  return (
+    select coalesce(jsonb_object_agg(u.name, u.value), '{}') from unnest(v_names, v_values) u(name, value));
+end
 $$;
 
 -- Writes the leases of steps of one queue: new ones, and of a retry those that are there (p_revived). Returns
 -- their number.
--- Locks: new rows; the caller has deleted the outcomes of the others. Not idempotent. Wakes: waiting
+-- Locks: new rows; the outcomes of the others, which the caller holds. Not idempotent. Wakes: waiting
 -- workers.
 create or replace function hwqueue.spawn_steps(p_requests hwqueue.spawn_request[], p_queue hwqueue.queue,
   p_revived int[], p_now timestamptz, p_shard int) returns int
@@ -246,12 +276,14 @@ language plpgsql volatile
 as $$
 declare
   v_fresh hwqueue.spawn_request[] := p_requests;
+  v_again hwqueue.spawn_request[];
 begin
   if p_revived <> '{}' then
     v_fresh := array(
       select r from unnest(p_requests) r where r.step_no <> all (p_revived) order by r.ordinal);
-    perform hwqueue.revive_leases(array(
-      select r from unnest(p_requests) r where r.step_no = any (p_revived)), p_now, p_shard);
+    v_again := array(select r from unnest(p_requests) r where r.step_no = any (p_revived));
+    perform hwqueue.take_outcomes(array(select r.lease_id from unnest(v_again) r), p_shard);
+    perform hwqueue.revive_leases(v_again, p_now, p_shard);
   end if;
   if v_fresh <> '{}' then
     perform hwqueue.insert_spawns(v_fresh, p_queue, p_now, p_shard);
@@ -274,11 +306,12 @@ begin
 end
 $$;
 
--- Deletes the outcomes of leases that steps had in an earlier attempt of their run, so that they can be
--- claimed again under the same ids. free: those of the steps that may be released; revived: those of them
--- that have a lease already; with_items: those that have added items, whose leases stay as they are. A step
--- that another session holds, or whose outcome it holds, is in none of them.
--- Locks: the steps and outcomes, skip locked; the lease rows. Not idempotent.
+-- Locks the outcomes of leases that steps had in an earlier attempt of their run, which are claimed again
+-- under the same ids. They stay until these leases are put back: a step may yet be skipped, or fail.
+-- free: those of the steps that may be released; revived: those of them that have a lease already;
+-- with_items: those that have added items, whose leases stay as they are. A step that another session holds,
+-- or whose outcome it holds, is in none of them.
+-- Locks: the steps and outcomes, skip locked. Idempotent.
 create or replace function hwqueue.take_ended_leases(p_run uuid, p_steps int[], p_shard int,
   out free int[], out revived int[], out with_items int[])
 language plpgsql volatile
@@ -302,7 +335,7 @@ begin
     select s.step_no from unnest(v_steps) s where s.lease_id is not null and exists (
       select from hwqueue.map m
       where m.shard_id = p_shard and m.run_id = p_run and m.step_no = s.step_no));
-  v_ended := hwqueue.take_outcomes(v_known, p_shard);
+  v_ended := hwqueue.hold_outcomes(v_known, p_shard);
   v_is_free := (
     select jsonb_object_agg(k.lease_id, false) from unnest(v_known) k(lease_id)) || coalesce((
     select jsonb_object_agg(e.lease_id, true) from unnest(v_ended) e(lease_id)), '{}');

@@ -27,6 +27,23 @@ as $$
     else p_step.reason end
 $$;
 
+-- What a step has returned: its own result, or that of its lease. A step that a retry has not run again, or
+-- could not, has a lease that ended in an earlier attempt.
+create or replace function hwqueue.step_result(p_step hwqueue.step, p_of_lease jsonb) returns jsonb
+language sql immutable
+as $$
+  select coalesce(p_step.result, case when p_step.state in ('running', 'completed')
+    and p_step.reason is distinct from 'operator' then p_of_lease end)
+$$;
+
+-- Why a step has failed, or was cancelled: its own error, or that of its lease.
+create or replace function hwqueue.step_error(p_step hwqueue.step, p_of_lease jsonb) returns jsonb
+language sql immutable
+as $$
+  select coalesce(p_step.error, case when p_step.state in ('running', 'failed', 'cancelled')
+    then p_of_lease end)
+$$;
+
 -- The parents of each step that have not ended: {number of the step: [names]}, without the steps that have
 -- none.
 create or replace function hwqueue.open_parents(p_run hwqueue.run, p_shard int) returns jsonb
@@ -131,20 +148,18 @@ declare
     select hwqueue.json_text(n.value, p_field, 100)
     from jsonb_array_elements(hwqueue.json_list(p_names, p_field, 5000, 'a list of at most 5000 names',
       'for example ["train"]')) n);
+  v_numbers jsonb := coalesce((  -- a map: thousands of names may be looked for one by one
+    select jsonb_object_agg(d.name, d.step_no) from hwqueue.workflow_step d
+    where d.shard_id = p_shard and d.workflow_id = p_run.workflow_id
+      and (cardinality(v_names) > 10 or d.name = any (v_names))), '{}');
   v_unknown text;
 begin
-  select n into v_unknown from unnest(v_names) n
-  where not exists (
-    select from hwqueue.workflow_step d
-    where d.shard_id = p_shard and d.workflow_id = p_run.workflow_id and d.name = n) limit 1;
+  select n into v_unknown from unnest(v_names) n where not v_numbers ? n limit 1;
   if found then
     perform hwqueue.refuse_step(v_unknown, w, p_field)
     from hwqueue.workflow w where w.shard_id = p_shard and w.workflow_id = p_run.workflow_id;
   end if;
-  return array(
-    select d.step_no from hwqueue.workflow_step d
-    where d.shard_id = p_shard and d.workflow_id = p_run.workflow_id and d.name = any (v_names)
-    order by d.step_no);
+  return array(select distinct (v_numbers ->> n)::int from unnest(v_names) n order by 1);
 end
 $$;
 

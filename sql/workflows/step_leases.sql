@@ -4,9 +4,10 @@
 -- workflows/release calls this module for tasks, workflows/items for the items of maps. Example: "train" had
 -- failed. A retry deletes the outcome of its lease and puts the lease back: the same id, attempts from 0.
 --
--- Invariant: a lease is revived in the transaction that deletes its outcome.
+-- Invariant: a lease is revived in the transaction that deletes its outcome, and an outcome is deleted only
+-- for a lease that is revived. A lease without either would never run again.
 --
--- Read step_request, then take_outcomes and revive_leases; take_entries_of is by itself.
+-- Read step_request, then hold_outcomes, take_outcomes and revive_leases; take_entries_of is by itself.
 
 -- Returns the lease of one step. p_what: its task, and the name of the step. p_options were checked when
 -- they were given. The priority is that of the step, else of the run, else of the task. Where the submission
@@ -53,9 +54,24 @@ as $$
     then greatest(p_now, (p_run.policy ->> 'available_at')::timestamptz) else p_now end
 $$;
 
+-- Locks the outcomes of leases that have ended, and returns the ids of those leases: not those whose outcomes
+-- another session holds.
+-- Locks: the outcomes, skip locked.
+create or replace function hwqueue.hold_outcomes(p_leases uuid[], p_shard int) returns uuid[]
+language sql volatile
+as $$
+  select array(
+    select x.lease_id
+    from (select l from unnest(p_leases) l order by l) i(lease_id)
+    cross join lateral (  -- by key, whatever the statistics say
+      select o.lease_id from hwqueue.outcome o
+      where o.shard_id = p_shard and o.lease_id = i.lease_id for update skip locked) x)
+$$;
+
 -- Deletes the outcomes of leases that have ended, so that they can be claimed again, and returns the ids of
 -- those leases. Claims that completed are kept as attempts; those that ended otherwise are there already.
--- Locks: the outcomes, skip locked; the lease rows. Not idempotent.
+-- A handler that had completed begins from its top: what it has saved (claim/checkpoint) goes.
+-- Locks: the outcomes, skip locked; the lease rows; checkpoints. Not idempotent.
 create or replace function hwqueue.take_outcomes(p_leases uuid[], p_shard int) returns uuid[]
 language plpgsql volatile
 as $$
@@ -75,6 +91,9 @@ begin
     ended_at)
   select p_shard, e.lease_id, e.claim_token, e.attempt, e.node_id, 'completed', e.claimed_at, e.finished_at
   from unnest(v_ended) e where e.state = 'completed';
+  delete from hwqueue.checkpoint c
+  where c.shard_id = p_shard
+    and c.lease_id = any (array(select e.lease_id from unnest(v_ended) e where e.state = 'completed'));
   foreach v_one in array v_ended loop  -- by key, however many leases there are
     delete from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = v_one.lease_id;
     update hwqueue.lease l
@@ -86,7 +105,8 @@ end
 $$;
 
 -- Puts leases back whose outcomes are deleted, with the params that their requests have and attempts from 0.
--- Locks: the lease rows; as put_back. Not idempotent. Wakes: waiting workers.
+-- A handler goes on behind what it has saved, unless its params are others now.
+-- Locks: the lease rows; as put_back; checkpoints. Not idempotent. Wakes: waiting workers.
 create or replace function hwqueue.revive_leases(p_requests hwqueue.spawn_request[], p_now timestamptz,
   p_shard int) returns void
 language plpgsql volatile
@@ -95,13 +115,17 @@ declare
   v_item record;
 begin
   for v_item in
-    select r as request, l.claim_token
+    select r as request, l.claim_token, l.params <> r.params as is_other
     from unnest(p_requests) r
     cross join lateral (  -- a fence (offset 0): by key, whatever the statistics say
-      select y.claim_token from hwqueue.lease y
+      select y.claim_token, y.params from hwqueue.lease y
       where y.shard_id = p_shard and y.lease_id = r.lease_id offset 0) l
     order by r.lease_id
   loop
+    if v_item.is_other then
+      delete from hwqueue.checkpoint c
+      where c.shard_id = p_shard and c.lease_id = (v_item.request).lease_id;
+    end if;
     update hwqueue.lease l
     set task_name = (v_item.request).task_name, params = (v_item.request).params,
       headers = (v_item.request).headers, deadline = null,

@@ -268,6 +268,9 @@ declare
   v_ids uuid[] := hwqueue.new_ids(jsonb_array_length(p_workflow.steps));
   v_classes bigint[] := '{}';
   v_queues int[] := '{}';
+  v_numbers jsonb := case when p_own <> '{}' then (  -- a map: a join of thousands of names is a nested loop
+    select jsonb_object_agg(e.value ->> 'name', e.ordinality)
+    from jsonb_array_elements(p_workflow.steps) with ordinality e) end;
   v_item record;
   v_class record;
 begin
@@ -287,10 +290,7 @@ begin
   where d.shard_id = p_shard and d.workflow_id = p_workflow.workflow_id;
   perform hwqueue.check_own_steps(p_workflow, p_own);
   for v_item in
-    select o.value, d.step_no
-    from jsonb_each(p_own) o
-    join hwqueue.workflow_step d on d.shard_id = p_shard and d.workflow_id = p_workflow.workflow_id
-      and d.name = o.key
+    select o.value, (v_numbers ->> o.key)::int as step_no from jsonb_each(p_own) o order by 2
   loop
     v_class := hwqueue.step_class(p_workflow, p_run, p_workflow.steps -> (v_item.step_no - 1), v_item.value,
       p_shard);
@@ -312,20 +312,19 @@ returns void
 language plpgsql stable
 as $$
 declare
+  v_kinds jsonb := case when p_own <> '{}' then (  -- of those without a lease; null: of the others
+    select jsonb_object_agg(e.value ->> 'name', case when not e.value ? 'task' then e.value -> 'kind' end)
+    from jsonb_array_elements(p_workflow.steps) e) end;
   v_item record;
 begin
   for v_item in
-    select o.key, o.value, s.step
-    from jsonb_each(hwqueue.json_object(p_own, 'options.steps')) o
-    left join lateral (
-      select e.value as step from jsonb_array_elements(p_workflow.steps) e
-      where e.value ->> 'name' = o.key) s on true
+    select o.key, o.value from jsonb_each(hwqueue.json_object(p_own, 'options.steps')) o
   loop
-    if v_item.step is null then
+    if not v_kinds ? v_item.key then
       perform hwqueue.refuse_step(v_item.key, p_workflow, 'options.steps');
-    elsif not v_item.step ? 'task' then
+    elsif v_kinds ->> v_item.key is not null then
       perform hwqueue.refuse('QHA01', format('options.steps.%s: a step of kind %s has no lease', v_item.key,
-          v_item.step ->> 'kind'),
+          v_kinds ->> v_item.key),
         jsonb_build_object('field', 'options.steps.' || v_item.key, 'step', v_item.key),
         'leave it out: only steps that spawn leases have options and a placement');
     end if;

@@ -318,9 +318,30 @@ def test_what_a_large_definition_costs(api: Api) -> None:
     with explained(api.conn) as work:
         api.row("define_workflow", spec=spec)
     assert work.most_rows <= 5 * WIDE
+    some = {f"p{n}": {"options": {"priority": 1}} for n in range(0, WIDE, 60)}
     with explained(api.conn) as work:
-        api.row("submit_workflow", workflow=spec["name"])
+        run = api.row("submit_workflow", workflow=spec["name"], options={"steps": some})["run_id"]
     assert work.most_rows <= 5 * WIDE
+    api.rows("cancel_workflow_run", run=run)
+    api.rows("advance_workflows", limit=10_000)
+    with explained(api.conn) as work:
+        names = [one["name"] for one in wide(WIDE)]
+        api.rows("preview_retry", run=run, options={"steps": names})
+    assert work.most_rows <= 5 * WIDE
+
+
+def test_a_definition_of_steps_near_many_others(api: Api) -> None:
+    """Each name is looked up once, not looked for among the steps."""
+    names = [f"c{n}" for n in range(100)]
+    steps = [
+        step(name, *names[n - 1 : n], near={"step": names[max(0, n - 20) : n]})
+        for n, name in enumerate(names[1:], 1)
+    ]
+    spec = {"name": "near", "queue": api.queue(), "steps": [step("c0"), *steps]}
+    with explained(api.conn) as work:
+        api.row("define_workflow", spec=spec)
+    looked_at = sum(node["Actual Loops"] * node["Actual Rows"] for node in work.nodes)
+    assert looked_at < 20_000
 
 
 def test_metrics_read_open_runs_alone(api: Api) -> None:

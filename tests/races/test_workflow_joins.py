@@ -219,6 +219,35 @@ def test_a_step_that_is_held_while_its_run_is_resumed(calls: Calls, one: Actor) 
     assert flow.state == "completed"
 
 
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_held_step_is_declared_done_while_its_run_is_resumed(
+    calls: Calls, one: Actor, commits: bool
+) -> None:
+    """It is open work once, whoever ends or releases it."""
+    flow = Flow(calls, [step("a"), step("b", "a"), step("c")])
+    claims = flow.claims()
+    calls.rows("pause_workflow_run", run=flow.run)
+    one.begin()
+    finish(one.direct, claims["a"])
+    calls.rows("resume_workflow_run", run=flow.run)
+    one.commit()
+    one.begin()
+    one.direct.rows("skip_step", run=flow.run, step="b")
+    calls.rows("advance_workflows")
+    if commits:
+        one.commit()
+    else:
+        one.rollback()
+    for _ in range(3):
+        calls.rows("advance_workflows")
+    assert flow.state == "running"
+    assert broken(calls) == []
+    finish(calls, claims["c"])
+    if not commits:
+        flow.complete("b")
+    assert flow.state == "completed"
+
+
 def test_a_join_beside_changes_of_many_runs(calls: Calls, one: Actor, dsn: str) -> None:
     """An old transaction keeps the changes of more runs than one sweep looks at."""
     flow, other = Flow(calls, JOIN), Flow(calls, [step("a")])

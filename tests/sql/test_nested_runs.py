@@ -192,7 +192,7 @@ def test_a_failure_below_may_be_picked_up(api: Api) -> None:
 REFUSED = [
     ("unknown", {}, {"workflow": "nowhere"}, "QHF01", "nowhere"),
     ("version", {}, {"version": 999999}, "QHF01", "version 999999"),
-    ("tenant", {"tenant": "other"}, {}, "QHA03", "tenant"),
+    ("tenant", {"tenant": "other"}, {}, "QHF01", 'workflow "child" does not exist'),
     ("placement", {"affinity_tags": {"gpu": False}}, {}, "QHC04", "gpu"),
 ]
 
@@ -298,6 +298,15 @@ def test_a_session_for_another_tenant_opens_it(api: Api) -> None:
     api.conn.execute("reset hwqueue.tenant")
     assert found == ("other",)
     assert below(flow, "n").get()["tenant"] == "acme"
+
+
+def test_a_run_without_a_tenant_is_told_that_the_workflow_has_one(api: Api) -> None:
+    flow = Flow(api, [nested("n", "theirs")])
+    define(flow, "theirs", step("c"), tenant="other")
+    sweep(api)
+    error = flow.steps()["n"]["error"]
+    assert error["code"] == "QHA03"
+    assert error["message"].startswith('workflow "theirs" has tenant "other"')
 
 
 def test_a_cancel_goes_down(api: Api) -> None:

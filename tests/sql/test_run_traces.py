@@ -67,6 +67,16 @@ def test_the_setting_ends_with_the_batch(conn: psycopg.Connection[Any], api: Api
     assert parents(flow.claims()["last"]) is None
 
 
+def test_a_setting_of_a_session_is_cut(conn: psycopg.Connection[Any], api: Api) -> None:
+    """Any login may set it, and the leases behind the step repeat it."""
+    flow = Flow(api, [step("a"), step("b", "a")], options=TRACED)
+    claim = flow.claims()["a"]
+    with conn.transaction():
+        conn.execute("select set_config('hwqueue.traceparent', repeat('x', 9000), true)")
+        api.rows("complete_lease", **token(claim))
+    assert parents(flow.claims()["b"]) == ["x" * 200]
+
+
 def test_a_failed_attempt_counts_if_it_was_the_last(api: Api) -> None:
     after = {"after": [{"step": "a", "on": "failed"}]}
     flow = Flow(api, [step("a", on_failure="continue"), step("b") | after], options=TRACED)

@@ -5,11 +5,12 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from psycopg.types.json import Jsonb
 
 from hwqueue.testing import Clock
 from tests.calls import Row
-from tests.flows import Flow, broken, each, fail, finish, step
-from tests.sql.api import Api, count_all, outlive
+from tests.flows import Flow, broken, each, fail, finish, finish_all, step
+from tests.sql.api import Api, count_all, outlive, token
 
 pytestmark = pytest.mark.thorough
 
@@ -417,3 +418,53 @@ def test_a_step_of_a_retry_that_was_held_runs_again(api: Api) -> None:
     api.rows("advance_workflows")
     flow.complete("b")
     assert flow.state == "completed"
+
+
+def test_a_step_that_a_retry_cannot_bind_is_retried_again(api: Api) -> None:
+    flow = Flow(api, [step("a"), step("b", params={"x": {"$result": "a", "path": ["x"]}})])
+    flow.complete("a", result={"x": 1})
+    flow.complete("b", result="of the first attempt")
+    api.rows("retry_workflow_run", run=flow.run, options={"mode": "all"})
+    assert flow.steps()["b"]["result"] is None
+    flow.complete("a", result={})
+    assert flow.reasons() == {"b": "binding_missing"}
+    assert api.row("step_results", run=flow.run, step="b")["result"] is None
+    api.rows("retry_workflow_run", run=flow.run, options={"mode": "all"})
+    flow.complete("a", result={"x": 2})
+    flow.complete("b", result="of the last")
+    assert flow.state == "completed"
+    assert flow.steps()["b"]["result"] == "of the last"
+
+
+def test_a_step_that_is_declared_done_in_a_retry_has_no_old_result(api: Api) -> None:
+    reads = {"x": {"$result": "b", "default": "none"}}
+    flow = Flow(api, [step("a"), step("b", "a"), step("c", params=reads)])
+    flow.complete("a")
+    flow.complete("b", result="old")
+    flow.complete("c")
+    api.rows("retry_workflow_run", run=flow.run, options={"mode": "all"})
+    api.rows("skip_step", run=flow.run, step="b")
+    claims = flow.claims()
+    assert claims["c"]["params"] == {"x": "none"}
+    assert flow.steps()["b"]["result"] is None
+    finish_all(api, claims.values())
+
+
+def test_what_a_handler_has_saved_is_for_a_retry_of_the_same_work(api: Api) -> None:
+    """Not for a step that had completed, nor for other params."""
+    flow = Flow(api, [step("a"), step("b", params={"x": {"$input": []}})], input=1)
+
+    def save_and_end(*ends: Any) -> dict[str, list[str]]:
+        found, claims = {}, flow.claims()
+        for name, end in zip(sorted(claims), ends, strict=True):
+            at = token(claims[name])
+            found[name] = [row["name"] for row in api.rows("checkpoints", **at)]
+            api.rows("save_checkpoint", **at, name="half", state=Jsonb(1))
+            end(api, claims[name])
+        return found
+
+    assert save_and_end(finish, fail) == {"a": [], "b": []}
+    api.rows("retry_workflow_run", run=flow.run)
+    assert save_and_end(fail) == {"b": ["half"]}
+    api.rows("retry_workflow_run", run=flow.run, options={"mode": "all", "input": 2})
+    assert save_and_end(finish, finish) == {"a": [], "b": []}

@@ -400,6 +400,25 @@ def test_a_retry_with_another_list_runs_all_items(api: Api) -> None:
     assert counts(flow) == (2, 2, 0)
 
 
+def test_an_item_that_a_retry_cannot_bind_has_failed(api: Api) -> None:
+    """However the item with its number ended before."""
+    words = each("m", {"$input": []}, params={"x": {"$item": ["x"]}}, tolerate=1)
+    flow = Flow(
+        api, [words, step("z", params={"all": {"$results": "m"}})], input=[{"x": 1}, {"x": 2}]
+    )
+    for claim in flow.items().values():
+        flow.settle(claim, result="old")
+    flow.complete("z")
+    api.rows("retry_workflow_run", run=flow.run, options={"mode": "all", "input": [{"x": 3}, {}]})
+    assert broken(api) == []
+    [claim] = flow.items().values()
+    flow.settle(claim, result="new")
+    assert counts(flow) == (2, 2, 1)
+    [claim] = flow.claims().values()
+    assert claim["params"] == {"all": ["new", None]}
+    flow.settle(claim)
+
+
 @pytest.mark.parametrize("name", ["a", "m"])
 def test_a_retry_of_named_steps_runs_the_map_again(api: Api, name: str) -> None:
     flow = Flow(api, [step("a"), each("m", {"$result": "a"})])

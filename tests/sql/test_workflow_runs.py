@@ -8,7 +8,7 @@ import pytest
 from hwqueue.testing import Clock
 from tests.calls import Row
 from tests.flows import Flow, broken, fail, finish, finish_all, step
-from tests.sql.api import Api, outlive, refusing, token
+from tests.sql.api import Api, nested, outlive, refusing, token
 
 
 @pytest.fixture(autouse=True)
@@ -230,6 +230,35 @@ def test_a_result_that_is_bound_often_lets_its_step_complete(api: Api) -> None:
     flow.complete("a", result="x" * 1_000_000)
     assert flow.get()["state"] == "completed"
     assert flow.get()["reason"] == "result_too_large"
+
+
+def test_results_that_are_too_large_together_fail_the_step(api: Api) -> None:
+    """Postgres has no JSON of 256 MiB; the last parent completes all the same."""
+    names = ["a", "b", "c"]
+    some = {name: {"$result": name, "path": ["no"], "default": 0} for name in names}
+    steps = [*map(step, names), step("d", params=some), step("e", *names)]
+    flow = Flow(api, steps, on_failure="continue")
+    claims = flow.claims()
+    last = claims.pop("c")
+    finish_all(api, claims.values())
+    api.conn.execute(  # as if their queue allowed that
+        "update hwqueue.outcome set result = to_jsonb(repeat('x', 70000000))"
+        " where lease_id = any (%s)",
+        [[claim["lease_id"] for claim in claims.values()]],
+    )
+    finish(api, last)
+    found = api.conn.execute(  # not the results as well
+        "select state, reason from hwqueue.step where run_id = %s order by step_no", [flow.run]
+    ).fetchall()
+    assert found[3:] == [("failed", "params_too_large"), ("running", None)]
+
+
+def test_an_input_that_is_nested_too_deep_is_refused(api: Api) -> None:
+    """A deep one let the settlement fail that was to bind it."""
+    arguments = {"spec": {"name": "deep", "queue": api.queue(), "steps": [step("a")]}}
+    refusal = api.refused("QHA01", "submit_spec", **arguments, input=nested(6001))
+    assert (refusal.field, refusal.detail["limit"]) == ("input", 6000)
+    assert api.row("submit_spec", **arguments, input=nested(6000))["created"]
 
 
 def test_lists_and_objects_keep_what_is_no_binding(api: Api) -> None:
