@@ -104,7 +104,7 @@ def placing_options(
     label: list[str] | None,
     step: list[str] | None,
     tenant: str | None,
-    app_version: str | None = None,
+    app_version: str | None,
 ) -> RunOptions:
     """What says where a run may go, as a client takes it. Raises: ConfigError."""
     return {

@@ -42,6 +42,7 @@ def check(
     label: submitting.Label = None,
     step: submitting.StepOptions = None,
     tenant: spawning.Tenant = None,
+    app_version: submitting.AppVersion = None,
 ) -> None:
     """Show where each step could run if it were submitted now; nothing is changed.
 
@@ -58,6 +59,7 @@ def check(
         label=label,
         step=step,
         tenant=tenant,
+        app_version=app_version,
     )
     with open_client(ctx) as client:
         found = client.check_workflow(wanted, **options)

@@ -53,7 +53,8 @@ class Step:
             result is `{"items", "failed"}`; `results(step)` is what the items returned.
         max_parallel: How many items of a map wait or run at once; None: 1,000.
         tolerate: How many items may fail until the map does: a number, or `"10 %"`; None: 0.
-        final: It runs once when all else has ended: `failed`, `cancelled` or `ended` says when.
+        final: It runs once when all else has ended: `completed`, `failed`, `cancelled` or `ended`
+            says when. It has no `after`.
         near: The place where steps before it have run, such as `near("train", "rack")`.
         options: Further options of its lease: priority, max_attempts, retry, claim_timeout,
             patience, delay, deadline, labels, service_id, wire.
