@@ -23,8 +23,8 @@ from tests.shell_lines import tokens
 PAGES = Path(__file__).parents[2] / "docs" / "explanation"
 TRACED = [
     "beside_the_queue.md", "events.md", "fit.md", "gangs.md", "isolation.md", "lifecycle.md",
-    "locking.md", "other_leases.md", "patience.md", "storage.md", "upkeep.md", "views.md",
-    "workflows.md",
+    "locking.md", "other_leases.md", "patience.md", "planner.md", "storage.md", "upkeep.md",
+    "views.md", "workflows.md",
 ]  # fmt: skip
 REPEATED = "-- repeat until it returns a row"
 BOUND_SECONDS = 60.0
