@@ -101,7 +101,7 @@ def test_backlog_where_most_leases_share_a_gpu(dsn: str, sharing: float, floor: 
     assert floor <= report.gpus_allocated_percent <= bound
 
 
-# Less than seeds 1 to 6 gave.
+# Where all share, seed 1 gives 84.9 without prices and 89.0 with them in a simulation (bound 90.5).
 @pytest.mark.parametrize(("sharing", "floor"), [(0.6, 95.4), (1.0, 86.5)])
 def test_backlog_with_prices(dsn: str, sharing: float, floor: float) -> None:
     """A round of the planner between two rounds of polls: more than any claim can know alone."""
