@@ -22,7 +22,8 @@ create or replace function hwqueue.lead_planner(p_holder text, p_ttl interval de
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
-  perform hwqueue.require_all_tenants(), hwqueue.require_read_committed(), hwqueue.check_shard(p_shard);
+  perform hwqueue.require_all_tenants();
+  perform hwqueue.require_read_committed(), hwqueue.check_shard(p_shard);
   if (length(p_holder) between 1 and 200) is not true then
     perform hwqueue.refuse('QHA01', 'p_holder must be text of 1 to 200 characters',
       jsonb_build_object('field', 'p_holder'), 'give a name that no other process has');
@@ -58,7 +59,8 @@ declare
   v_next text;
   v_now timestamptz := hwqueue.clock();
 begin
-  perform hwqueue.require_all_tenants(), hwqueue.check_shard(p_shard);
+  perform hwqueue.require_all_tenants();
+  perform hwqueue.check_shard(p_shard);
   perform hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'ask for the pages one after another'),
     hwqueue.check_range(p_most, 'p_most', 1, 1000000, 'leases of a class beyond its room change nothing');
   case p_part
@@ -112,7 +114,8 @@ declare
   v_worth double precision[];
   v_refusal text;
 begin
-  perform hwqueue.require_all_tenants(), hwqueue.require_read_committed(), hwqueue.check_shard(p_shard),
+  perform hwqueue.require_all_tenants();
+  perform hwqueue.require_read_committed(), hwqueue.check_shard(p_shard),
     hwqueue.check_planner_ttl(p_ttl);
   perform hwqueue.check_range(p_round, 'p_round', 0, 9223372036854775807, 'count the rounds from 1'),
     hwqueue.check_range(p_epoch, 'p_epoch', 0, 9223372036854775807, 'pass what lead_planner returned');
