@@ -9,6 +9,8 @@ create role queue_deployer login in role hwqueue_owner;
 create role queue_producer login in role hwqueue_producer;
 -- workers; nodes belong to the login that registers them, so give machines that must not trust each other their own
 create role queue_worker login in role hwqueue_worker;
+-- hwqueue planner: reads what waits and what is free, and sets prices
+create role queue_planner login in role hwqueue_planner;
 -- hwqueue serve: makes and checks tokens, and acts for those who show one
 create role queue_server login in role hwqueue_admin;
 -- metrics, doctor, people on call
@@ -18,11 +20,13 @@ create role queue_operator login in role hwqueue_operator;
 
 -- roles hold on the whole server: who cannot connect to this database can do nothing in it
 revoke connect on database :"app" from public;
-grant connect on database :"app" to queue_deployer, queue_producer, queue_worker, queue_server, queue_operator;
+grant connect on database :"app"
+  to queue_deployer, queue_producer, queue_worker, queue_planner, queue_server, queue_operator;
 
 -- one transaction that stays open holds back vacuum, new affinity terms and followers of events
 alter role queue_deployer set idle_in_transaction_session_timeout = '1min';
 alter role queue_producer set idle_in_transaction_session_timeout = '1min';
 alter role queue_worker set idle_in_transaction_session_timeout = '1min';
+alter role queue_planner set idle_in_transaction_session_timeout = '1min';
 alter role queue_server set idle_in_transaction_session_timeout = '1min';
 alter role queue_operator set idle_in_transaction_session_timeout = '1min';

@@ -513,6 +513,25 @@ PRUNE = _call(
 )
 VERIFY_INVARIANTS = _call("verify_invariants", row=types.BrokenInvariant)
 
+# planners
+LEAD_PLANNER = _call("lead_planner", {"p_holder": "text"}, {"p_ttl": "interval"})
+PLANNER_VIEW = _call(
+    "planner_view",
+    {"p_part": "text"},
+    {**_QUEUE, "p_after": "text", **_LIMIT, "p_most": "integer"},
+    types.PlannerRow,
+)
+SET_PRICES = _call(
+    "set_prices",
+    {
+        **_QUEUE,
+        "p_prices": "jsonb",
+        "p_ttl": "interval",
+        "p_round": "bigint",
+        "p_epoch": "bigint",
+    },
+)
+
 # statistics
 METRICS = _call("metrics", row=types.Sample)
 THROUGHPUT = _call("throughput", optional={**_QUEUE, "p_minutes": "integer"}, row=types.Minute)

@@ -560,8 +560,8 @@ _UNREADABLE = ("22021", "22P02", "22P05")
 # Who may call what is granted to roles (sql/grants.sql); the server does not say to which.
 _ROLE_NEEDED = (
     "log in as one who has the role for it: hwqueue_producer spawns and cancels, hwqueue_worker "
-    "runs workers, hwqueue_operator looks at everything and acts on it, hwqueue_admin may do all; "
-    "see docs/explanation/security.md"
+    "runs workers, hwqueue_planner sets prices, hwqueue_operator looks at everything and acts on "
+    "it, hwqueue_admin may do all; see docs/explanation/security.md"
 )
 
 _OWNER_NEEDED = (

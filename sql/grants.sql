@@ -5,9 +5,10 @@
 -- `hwqueue db upgrade --no-roles` leaves it out. A function that is not named here is internal: sql/api holds
 -- exactly what is granted, which tests/migrations/test_layers.py checks.
 
-grant usage on schema hwqueue to hwqueue_producer, hwqueue_worker, hwqueue_operator, hwqueue_admin;
+grant usage on schema hwqueue
+  to hwqueue_producer, hwqueue_worker, hwqueue_planner, hwqueue_operator, hwqueue_admin;
 grant execute on function hwqueue.schema_version()
-  to hwqueue_producer, hwqueue_worker, hwqueue_operator, hwqueue_admin;
+  to hwqueue_producer, hwqueue_worker, hwqueue_planner, hwqueue_operator, hwqueue_admin;
 
 -- Producers: spawn, read, change and cancel leases, and dry runs.
 grant execute on function
@@ -89,6 +90,13 @@ grant execute on function
   hwqueue.step_results(uuid, text, int, int, uuid, text, int),
   hwqueue.run_input(uuid, uuid, int)
   to hwqueue_worker, hwqueue_admin;
+
+-- Planners: read what waits and what is free, and set prices.
+grant execute on function
+  hwqueue.lead_planner(text, interval, int),
+  hwqueue.planner_view(text, text, text, int, int, int),
+  hwqueue.set_prices(text, jsonb, interval, bigint, bigint, int)
+  to hwqueue_planner, hwqueue_admin;
 
 -- Operators: everything that people on call need. They cannot claim.
 grant execute on function

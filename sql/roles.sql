@@ -1,4 +1,4 @@
--- Makes the four roles that are granted to logins; owner.sql makes the fifth, hwqueue_owner, which owns
+-- Makes the five roles that are granted to logins; owner.sql makes the sixth, hwqueue_owner, which owns
 -- the schema. Roles belong to the whole server, so the upgrade of
 -- another database may have made them already. Applied before the tables; it may run again and again.
 -- Needs CREATEROLE the first time. `hwqueue db upgrade --no-roles` leaves it out.
@@ -6,7 +6,7 @@ do $$
 declare
   v_role text;
 begin
-  foreach v_role in array array['hwqueue_producer', 'hwqueue_worker',
+  foreach v_role in array array['hwqueue_producer', 'hwqueue_worker', 'hwqueue_planner',
       'hwqueue_operator', 'hwqueue_admin'] loop
     begin
       if not exists (select 1 from pg_catalog.pg_roles r where r.rolname = v_role) then

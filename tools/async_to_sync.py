@@ -38,6 +38,7 @@ NAMES = {
     "AsyncGangs": "Gangs",
     "AsyncLeases": "Leases",
     "AsyncNodes": "Nodes",
+    "AsyncPlanning": "Planning",
     "AsyncPoolRunner": "PoolRunner",
     "AsyncQueues": "Queues",
     "AsyncRunner": "Runner",

@@ -28,6 +28,7 @@ MODULES = {
     "explain": "Explanations and dry runs",
     "reports": "Views and figures",
     "upkeep": "Upkeep and events",
+    "planner": "Planners",
     "webhooks": "Webhooks",
     "tokens": "Tokens of the HTTP API",
 }

@@ -25,6 +25,7 @@ from hwqueue.cli import (
     options,
     pending,
     placement_class,
+    planner,
     queue,
     run,
     serve,
@@ -68,6 +69,7 @@ COMMANDS: Sequence[tuple[str, Callable[..., None], str]] = (
     ("demo", demo.demo, demo.EXAMPLE),
     ("serve", serve.serve, serve.EXAMPLE),
     ("doctor", doctor.doctor, doctor.EXAMPLE),
+    ("planner", planner.planner, planner.EXAMPLE),
 )
 
 

@@ -97,7 +97,8 @@ class Check:
 class Report:
     """One run. `timeline`: (seconds since the start, GPUs allocated in percent).
 
-    `gpus_bound_percent`: no assignment allocates more; None: not asked for.
+    `gpus_bound_percent`: no assignment allocates more; None: not asked for. `planner`: how long the
+    rounds of a live planner took; None: there was none.
     """
 
     mode: str
@@ -118,6 +119,7 @@ class Report:
     timeline: tuple[tuple[float, float], ...]
     timed: TimedFigures | None = None
     gpus_bound_percent: float | None = None
+    planner: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return the report as plain JSON values."""

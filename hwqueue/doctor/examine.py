@@ -15,6 +15,7 @@ from hwqueue.doctor.facts import Server, Work, read_holders, read_server, read_t
 from hwqueue.doctor.finding import Finding, fail, ok, skip, warn
 from hwqueue.errors import ConfigError, HwqueueError, SchemaTooOld
 from hwqueue.schema import check, read_version
+from hwqueue.schema.bundle import ROLES
 from hwqueue.schema.state import refuse_incompatible
 
 _CONNECT_SECONDS = 5
@@ -105,7 +106,7 @@ def installed(connection: psycopg.Connection) -> Finding:
         return fail(
             "schema",
             f"{connection.info.user} may not use it",
-            "grant it a role: hwqueue_producer, hwqueue_worker, hwqueue_operator or hwqueue_admin",
+            f"grant it a role: {', '.join(ROLES[:-1])} or {ROLES[-1]}",
         )
     except HwqueueError as error:
         advice = error.hint or "hwqueue db upgrade"

@@ -74,6 +74,10 @@ WithBound = Annotated[
     bool,
     typer.Option("--bound", help="Backlog: say what no assignment could exceed; needs OR-tools."),
 ]
+WithPlanner = Annotated[
+    bool,
+    typer.Option("--planner", help="Let hwqueue planner set prices meanwhile; needs OR-tools."),
+]
 ChartFile = Annotated[
     Path | None, typer.Option("--chart", help="Write a chart to this .png or .html file.")
 ]
@@ -103,6 +107,7 @@ def replay(
     in_place: InPlace = False,
     keep: Keep = False,
     bound: WithBound = False,
+    planner: WithPlanner = False,
     chart: ChartFile = None,
     dsn: Dsn = None,
     json: Json = False,
@@ -116,7 +121,7 @@ def replay(
     ctx.obj = Options(dsn=dsn, json=json)
     plan = Plan(
         seed=seed, speedup=speedup, connections=connections, queue=queue,
-        mode=mode, demand_percent=demand, qty=qty,
+        mode=mode, demand_percent=demand, qty=qty, planner=planner,
     )  # fmt: skip
     with errors_told(lambda: options_of(ctx)):
         chosen = _seeds(seeds) if seeds else [seed]
@@ -124,6 +129,8 @@ def replay(
             raise ConfigError("--keep goes with a database of its own and a single seed")
         if bound:
             _require_bound(mode)
+        if planner:
+            _require_ortools("--planner")
         if chart is not None:
             _require_chart(chart)
         trace = read_trace(nodes, leases, ignore_gpu_spec=ignore_gpu_spec)
@@ -161,6 +168,8 @@ def show_report(ctx: typer.Context, report: Report) -> None:
         facts["calls that settled"] = _calls(
             timing.settle_calls, timing.settle_p50_ms, timing.settle_p99_ms
         )
+    if report.planner is not None:
+        facts["planner"] = report.planner
     if report.timed:
         show_one(ctx, facts | _timed_facts(report.timed))
     else:
@@ -191,6 +200,8 @@ def _allocated_fact(report: Report) -> dict[str, object]:
     }
     if report.gpus_bound_percent is not None:
         facts["at most"] = f"{report.gpus_bound_percent:.2f} %, by any assignment"
+        gap = report.gpus_bound_percent - report.gpus_allocated_percent
+        facts["gap"] = f"{gap:.2f} %"
     return facts
 
 
@@ -288,9 +299,13 @@ def _require_bound(mode: Mode) -> None:
         raise ConfigError(
             "--bound goes with --mode backlog: what ends makes room again, and nothing bounds that"
         )
+    _require_ortools("--bound")
+
+
+def _require_ortools(option: str) -> None:
     if importlib.util.find_spec("ortools") is None:
         raise ConfigError(
-            "--bound needs OR-tools, which is not installed", hint="make setup installs it"
+            f"{option} needs OR-tools, which is not installed", hint="make setup installs it"
         )
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
+from collections.abc import Callable
 
 from hwqueue.demo.fleet import Fleet
 from hwqueue.demo.model import Trace
@@ -11,8 +13,13 @@ from hwqueue.demo.run import Drive, Driven, Watch
 from lab.replay.demand import backlog_jobs
 
 
-def backlog(*, demand_percent: float, seed: int, qty: int) -> Drive:
-    """All jobs wait from the start, and nothing ends."""
+def backlog(
+    *, demand_percent: float, seed: int, qty: int, ready: Callable[[], None] | None = None
+) -> Drive:
+    """All jobs wait from the start, and nothing ends.
+
+    ready: Returns when nodes may ask; None: at once.
+    """
 
     async def drive(fleet: Fleet, trace: Trace, watch: Watch) -> Driven:
         watch("spawning leases", fleet)
@@ -20,6 +27,9 @@ def backlog(*, demand_percent: float, seed: int, qty: int) -> Drive:
         await fleet.spawn(backlog_jobs(trace, demand_percent=demand_percent, seed=seed))
         spawned = time.perf_counter() - begun
         await catch_up(fleet)
+        if ready is not None:
+            watch("waiting for prices", fleet)
+            await asyncio.to_thread(ready)
         watch("claiming", fleet)
         fleet.start_clock()
         await drain(fleet, seed=seed, qty=qty)

@@ -127,7 +127,7 @@ begin
       perform hwqueue.prune_unused(v_lead.prune_cursor, p_limit, v_now, p_shard);
       v_purged := hwqueue.purge_queues(p_limit, p_shard);
       v_terms := hwqueue.prune_terms(p_limit, p_shard);
-      perform hwqueue.prune_fleets(p_limit, v_now, p_shard);
+      perform hwqueue.prune_fleets(p_limit, v_now, p_shard), hwqueue.prune_prices(v_now, p_shard);
       v_deaths := hwqueue.prune_deaths(p_limit, v_now, p_shard);
       v_deliveries := hwqueue.prune_deliveries(p_limit, v_now, p_shard);
       -- last, because readers of events wait for its lock

@@ -192,26 +192,33 @@ begin
 end
 $$;
 
--- The score of a class that has preferences about other leases, or a spread rule.
+-- The score of a class that has preferences about other leases, or a spread rule. p_worth: as in
+-- fit_score.
 create or replace function hwqueue.class_score(p_class_id bigint, p_node hwqueue.node,
-  p_room hwqueue.headroom, p_queue hwqueue.queue, p_now timestamptz, p_shard int)
+  p_room hwqueue.headroom, p_queue hwqueue.queue, p_worth double precision[], p_now timestamptz, p_shard int)
 returns double precision
 language plpgsql stable
 as $$
 declare
+  v_found record;
   v_class hwqueue.placement_class;
+  v_reach double precision;
   v_facts jsonb;
 begin
-  select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard
-    and c.class_id = p_class_id;
+  select c as class, (
+      select r.reach from hwqueue.class_fleet r
+      where r.shard_id = p_shard and r.class_id = p_class_id) as reach
+  into v_found
+  from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class_id;
+  v_class := v_found.class;
+  v_reach := v_found.reach;
   v_facts := hwqueue.term_facts(v_class, p_node, null, p_now, p_shard);
   return hwqueue.lease_score(p_queue.weight_affinity, p_queue.weight_fit, p_queue.weight_spread,
     hwqueue.class_affinity(v_class, p_node.labels, p_node.rack, p_node.node_id,
         p_node.resources || p_node.gpu_ids, v_facts,
                            hwqueue.node_taints(p_node)),
-    hwqueue.fit_score(v_class.cpu_milli, v_class.memory_mib, v_class.gpu_count, v_class.gpu_milli, (
-      select r.reach from hwqueue.class_fleet r where r.shard_id = p_shard and r.class_id = p_class_id),
-             p_room),
+    hwqueue.fit_score(v_class.cpu_milli, v_class.memory_mib, v_class.gpu_count, v_class.gpu_milli, v_reach,
+             p_room, p_worth),
     hwqueue.spread_score(v_class, v_facts, null, null, p_now, p_shard));
 end
 $$;
@@ -237,12 +244,16 @@ begin
   into fit.classes, fit.scores, fit.checked
   from (
     select e.class_id, e.is_checked,
-           case when e.affinity is null then hwqueue.class_score(e.class_id, p_node, p_room, q, v_now,
-               v_shard)
+           case when e.affinity is null then hwqueue.class_score(e.class_id, p_node, p_room, q.queue, q.worth,
+               v_now, v_shard)
                 else hwqueue.lease_score(q.weight_affinity, q.weight_fit, q.weight_spread, e.affinity,
-                  hwqueue.fit_score(e.cpu_milli, e.memory_mib, e.gpu_count, e.gpu_milli, r.reach, p_room), 0)
-                    end as score
-    from hwqueue.queue q
+                  hwqueue.fit_score(e.cpu_milli, e.memory_mib, e.gpu_count, e.gpu_milli, r.reach, p_room,
+                    q.worth), 0) end as score
+    from (  -- fenced: the prices once a queue, and only if it has some and the node devices
+      select o as queue, o.queue_id, o.weight_affinity, o.weight_fit, o.weight_spread,
+             case when o.has_prices and p_room.gpu_total > 0 then hwqueue.queue_worth(o, v_now) end as worth
+      from hwqueue.queue o where o.shard_id = v_shard and o.queue_id = any (p_request.queue_ids)
+      offset 0) q
     cross join lateral (
       select * from hwqueue.eligible_classes(p_node.profile_id, p_node.node_id, q.queue_id, p_only, v_shard)
       union all
@@ -264,8 +275,7 @@ begin
       select s.reach from hwqueue.class_fleet s
       where s.shard_id = v_shard and s.class_id = e.class_id and e.gpu_count > 0 and p_room.gpu_total > 0
       offset 0) r on true
-    where q.shard_id = v_shard and q.queue_id = any (p_request.queue_ids)
-      and (p_request.tasks is null or e.task_name = any (p_request.tasks))
+    where (p_request.tasks is null or e.task_name = any (p_request.tasks))
       and (p_without = '{}' or e.class_id not in (select unnest(p_without)))
       -- scoring these is slow, so only if one of them is ready
       and (e.affinity is not null or (

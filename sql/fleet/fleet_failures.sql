@@ -252,6 +252,7 @@ declare
   v_sight record := hwqueue.expr_inputs(p_class.preferred);
   v_prefers_others boolean := p_class.terms @> '[{"spec": {"use": "soft"}}]';
   v_prefers_spread boolean := p_class.spread @? 'strict $[*] ? (exists(@.when) || exists(@.targets))';
+  v_worth double precision[] := hwqueue.queue_worth(p_queue, p_now);
 begin
   return query
     with facts as materialized (
@@ -292,7 +293,7 @@ begin
              p_queue.weight_affinity, p_queue.weight_fit, p_queue.weight_spread, coalesce(l.affinity, 0),
              case when r.room is null then 0
                   else hwqueue.fit_score(r.cpu_milli, p_class.memory_mib, p_class.gpu_count,
-                      p_class.gpu_milli, p_reach, r.room) end,
+                      p_class.gpu_milli, p_reach, r.room, v_worth) end,
              coalesce(a.spread, 0))
     from (
       select n.node_id,

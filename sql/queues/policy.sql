@@ -163,7 +163,7 @@ as $$
     "retry": {"kind": "exponential", "base": 5, "factor": 2, "max": 600, "jitter": 0.2},
     "max_params_bytes": 1048576, "max_result_bytes": 1048576, "window_size": 100, "probe_size": 1000,
     "weight_affinity": 10, "weight_fit": 1, "weight_spread": 1,
-    "retain_completed": "7 days", "retain_failed": "30 days"}')
+    "retain_completed": "7 days", "retain_failed": "30 days", "has_prices": false}')
 $$;
 
 -- A retry policy in normal form: {kind, base, factor, max, jitter}, spans in seconds.

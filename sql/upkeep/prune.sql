@@ -300,6 +300,7 @@ begin
       delete from hwqueue.minute_stat m where m.shard_id = p_shard and m.queue_id = v_queue_id;
       delete from hwqueue.low_water w where w.shard_id = p_shard and w.queue_id = v_queue_id;
       delete from hwqueue.queue_signal s where s.shard_id = p_shard and s.queue_id = v_queue_id;
+      delete from hwqueue.queue_price p where p.shard_id = p_shard and p.queue_id = v_queue_id;
       delete from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_queue_id;
     end if;
   end loop;

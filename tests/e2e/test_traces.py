@@ -24,8 +24,8 @@ PAGES = Path(__file__).parents[2] / "docs" / "explanation"
 TRACED = [
     "alternatives.md", "beside_the_queue.md", "during_execution.md", "events.md",
     "everywhere.md", "fit.md", "gangs.md", "isolation.md", "lifecycle.md", "locking.md",
-    "other_leases.md", "patience.md", "replacing.md", "storage.md", "upkeep.md", "views.md",
-    "workflows.md",
+    "other_leases.md", "patience.md", "planner.md", "replacing.md", "storage.md", "upkeep.md",
+    "views.md", "workflows.md",
 ]  # fmt: skip
 REPEATED = "-- repeat until it returns a row"
 BOUND_SECONDS = 60.0

@@ -149,6 +149,7 @@ def test_where_all_share_a_tenth_of_the_gpus_is_out_of_reach() -> None:
     [
         (["--bound", "--mode", "timed"], "--bound goes with --mode backlog"),
         (["--bound"], "--bound needs OR-tools, which is not installed"),
+        (["--planner"], "--planner needs OR-tools, which is not installed"),
     ],
 )
 def test_what_it_needs_is_said_before_anything_runs(
@@ -163,4 +164,4 @@ def test_what_it_needs_is_said_before_anything_runs(
     result = CliRunner().invoke(app, [*files, *options])
     assert result.exit_code == 2
     assert said in result.stderr
-    assert ("make setup installs it" in result.stderr) == (options == ["--bound"])
+    assert ("make setup installs it" in result.stderr) == ("--mode" not in options)

@@ -15,7 +15,7 @@ with asked as materialized (
                                 hwqueue.cpu_isolation_on((a.for_class).cpu_isolation,
                                     n.default_cpu_isolation)),
              (a.for_class).memory_mib, (a.for_class).gpu_count, (a.for_class).gpu_milli, a.reach,
-               hwqueue.node_headroom(n, l.load)),
+               hwqueue.node_headroom(n, l.load), hwqueue.queue_worth(a.for_queue, a.now)),
            hwqueue.spread_score(a.for_class, l.facts, a.recount -> 'terms', a.recount -> 'spread', a.now, 0)
          ) as score
   from asked a

@@ -30,6 +30,7 @@ REFUSING: dict[str, dict[str, Any]] = {
     "extend_claim": CLAIM | {"extend": None},
     "fail_lease": CLAIM | {"error": {}},
     "heartbeat_node": EPOCH,
+    "lead_planner": {"holder": "me"},
     "prune": {},
     "reap": {},
     "register_node": {"node": ID, "spec": {}},
@@ -37,6 +38,7 @@ REFUSING: dict[str, dict[str, Any]] = {
     "requeue_failed": {"queue": "q"},
     "requeue_lease": LEASE,
     "requeue_leases": {"filter": {"queue": "q"}},
+    "set_prices": {"queue": "q", "prices": {}, "ttl": "1 s", "round": 1, "epoch": 1},
     "set_service_policy": {"service": ID, "policy": {}},
     "revoke_attestation": NODE | {"domain": "d"},
     "settle_and_claim": EPOCH | {"settle": [], "queues": ["q"]},
@@ -55,6 +57,7 @@ SERVING: dict[str, dict[str, Any]] = {
     "match_nodes": {"placement": {}},
     "match_page": {"placement": {}},
     "match_groups": {"placement": {}},
+    "planner_view": {"part": "nodes"},
     "service_policy": {"service": ID},
     "what_if": {"nodes": {}},
 }

@@ -13,15 +13,18 @@ from psycopg import sql
 from hwqueue.schema.files import SQL_DIR
 from tests.sql.api import Api, Node, refusing, token
 
-PRODUCER, WORKER, OPERATOR, ADMIN = (
-    f"hwqueue_{role}" for role in ("producer", "worker", "operator", "admin")
+PRODUCER, WORKER, PLANNER, OPERATOR, ADMIN = (
+    f"hwqueue_{role}" for role in ("producer", "worker", "planner", "operator", "admin")
 )
-ROLES = (PRODUCER, WORKER, OPERATOR, ADMIN)
+ROLES = (PRODUCER, WORKER, PLANNER, OPERATOR, ADMIN)
 DENIED = "42501"  # insufficient_privilege
 
 # A function that is not here is nobody's but the owner's.
 MAY_CALL: dict[str, set[str]] = {
-    "schema_version": {PRODUCER, WORKER, OPERATOR, ADMIN},
+    "schema_version": {PRODUCER, WORKER, PLANNER, OPERATOR, ADMIN},
+    "lead_planner": {PLANNER, ADMIN},
+    "planner_view": {PLANNER, ADMIN},
+    "set_prices": {PLANNER, ADMIN},
     "spawn_lease": {PRODUCER, OPERATOR, ADMIN},
     "spawn_leases": {PRODUCER, OPERATOR, ADMIN},
     "update_lease": {PRODUCER, OPERATOR, ADMIN},

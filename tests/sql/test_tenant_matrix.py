@@ -23,7 +23,7 @@ from tests.sql.api import Api, read_refusal
 pytestmark = pytest.mark.thorough
 
 FILM, GAMES = TENANTS = "film", "games"
-ROLES = ["hwqueue_producer", "hwqueue_worker", "hwqueue_operator", "hwqueue_admin"]
+ROLES = [f"hwqueue_{each}" for each in ("producer", "worker", "planner", "operator", "admin")]
 
 _GRANTED = """
   select distinct p.proname::text
@@ -298,6 +298,7 @@ REFUSED = {
     *("set_webhook", "list_webhooks", "drop_webhook", "pause_webhook", "resume_webhook"),
     *("rotate_webhook", "test_webhook", "list_deliveries", "redeliver"),
     *("claim_deliveries", "settle_delivery"),
+    *("lead_planner", "planner_view", "set_prices"),
 }
 
 # Lists what is one's own; nothing of it can be asked for by name.

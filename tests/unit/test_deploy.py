@@ -19,6 +19,7 @@ from typer.main import get_command
 
 from hwqueue.cli.inputs import span
 from hwqueue.cli.main import app
+from hwqueue.planner import Settings
 from hwqueue.schema.bundle import OWNER, ROLES
 from hwqueue.server.roles import Role
 from hwqueue.server.routers import health
@@ -73,6 +74,8 @@ def test_a_unit_runs_a_command_that_exists(unit: Path) -> None:
         longest = span(next(each.default for each in options if each.name == "timeout"), "")
         assert longest is not None
         assert timedelta(seconds=int(found["TimeoutStopSec"])) > longest
+    elif words[0] == "planner":
+        assert timedelta(seconds=int(found["TimeoutStopSec"])) > 2 * Settings().solve_timeout
     elif words[0] != "metrics":
         assert timedelta(seconds=int(found["TimeoutStopSec"])) >= needed_to_stop(words)
 

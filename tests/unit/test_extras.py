@@ -61,6 +61,7 @@ PARTS = [
     ("import hwqueue.server", "serve"),
     ("import hwqueue.contrib.django", "django"),
     ("from hwqueue.webhooks import Deliverer", "webhooks"),
+    ("import hwqueue.planner", "planner"),
 ]
 
 

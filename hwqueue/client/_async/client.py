@@ -18,6 +18,7 @@ from hwqueue.client._async.explain import AsyncExplain
 from hwqueue.client._async.gangs import AsyncGangs
 from hwqueue.client._async.leases import AsyncLeases
 from hwqueue.client._async.nodes import AsyncNodes
+from hwqueue.client._async.planner import AsyncPlanning
 from hwqueue.client._async.queues import AsyncQueues
 from hwqueue.client._async.runner import AsyncPoolRunner, runner_on
 from hwqueue.client._async.services import AsyncServices
@@ -49,6 +50,7 @@ class AsyncClient(
     AsyncTokens,
     AsyncEvents,
     AsyncWebhooks,
+    AsyncPlanning,
 ):
     """Everything the SQL functions do; the methods have their names.
 

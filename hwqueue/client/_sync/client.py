@@ -19,6 +19,7 @@ from hwqueue.client._sync.explain import Explain
 from hwqueue.client._sync.gangs import Gangs
 from hwqueue.client._sync.leases import Leases
 from hwqueue.client._sync.nodes import Nodes
+from hwqueue.client._sync.planner import Planning
 from hwqueue.client._sync.queues import Queues
 from hwqueue.client._sync.runner import PoolRunner, runner_on
 from hwqueue.client._sync.services import Services
@@ -50,6 +51,7 @@ class Client(
     Tokens,
     Events,
     SyncWebhooks,
+    Planning,
 ):
     """Everything the SQL functions do; the methods have their names.
 

@@ -1,0 +1,116 @@
+"""hwqueue planner: what room on GPUs is worth."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hwqueue.cli.completion import queue_names
+from hwqueue.cli.connect import connection_string
+from hwqueue.cli.extra import required
+from hwqueue.cli.inputs import span
+from hwqueue.cli.output import say, show_one
+from hwqueue.client import AsyncClient
+from hwqueue.errors import ConfigError
+
+if TYPE_CHECKING:
+    from hwqueue.planner import Round, Settings
+
+EXAMPLE = "hwqueue planner --queue training"
+
+Queues = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--queue",
+        help="Plan for this queue; repeatable. Left out: for all.",
+        show_default=False,
+        autocompletion=queue_names,
+    ),
+]
+
+
+def planner(
+    ctx: typer.Context,
+    *,
+    queues: Queues = None,
+    interval: Annotated[str, typer.Option(help="From one round to the next.")] = "1s",
+    ttl: Annotated[
+        str, typer.Option(help="How long prices hold after the last round, 1s to 1h.")
+    ] = "10s",
+    shard: Annotated[int, typer.Option(min=0, help="Whose queues.")] = 0,
+    once: Annotated[
+        bool, typer.Option("--once", help="Do one round, print what it found, then end.")
+    ] = False,
+) -> None:
+    """Compute what room on GPUs is worth, until SIGTERM or Ctrl-C.
+
+    That depends on all that waits. It is set as prices, which claims score with. Needs a login with
+    hwqueue_planner. Any number may run: one of them leads. When none does, the prices run out.
+    """
+    with required("planner"):
+        from hwqueue.planner import Settings  # noqa: PLC0415
+    settings = Settings(
+        interval=_between(interval, "--interval", timedelta(milliseconds=100)),
+        ttl=_between(ttl, "--ttl", timedelta(seconds=1)),
+        queues=tuple(queues or ()),
+        shard=shard,
+    )
+    logging.getLogger("hwqueue.planner").setLevel(logging.INFO)
+    dsn = connection_string(ctx)
+    if not once:
+        asyncio.run(_run(dsn, settings))
+        return
+    done = asyncio.run(_run_once(dsn, settings))
+    if done is None:
+        say(ctx, "another process leads; nothing is done")
+    else:
+        show_one(ctx, _shown(done))
+
+
+def _between(text: str, option: str, least: timedelta) -> timedelta:
+    found = span(text, option)
+    if not least <= found <= timedelta(hours=1):
+        raise ConfigError(f"{option} must be from {least.total_seconds():g}s to 1h, got {text}")
+    return found
+
+
+async def _run(dsn: str, settings: Settings) -> None:
+    from hwqueue.planner import Planner  # noqa: PLC0415
+
+    async with AsyncClient(dsn, pool_size=1) as client:
+        planner = Planner(client, settings)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, planner.stop)
+        await planner.run()
+
+
+async def _run_once(dsn: str, settings: Settings) -> Round | None:
+    from hwqueue.planner import Planner  # noqa: PLC0415
+
+    async with AsyncClient(dsn, pool_size=1) as client:
+        planner = Planner(client, settings)
+        try:
+            return await planner.run_once()
+        finally:
+            await planner.resign()
+
+
+def _shown(done: Round) -> Mapping[str, Any]:
+    return {
+        "epoch": done.epoch,
+        "leases": done.leases,
+        "read_seconds": round(done.read_seconds, 3),
+        "solve_seconds": round(done.solve_seconds, 3),
+        "gpus": done.devices,
+        "allocated": round(done.allocated, 3),
+        "bound": round(done.bound, 3),
+        "gap": round(done.gap, 3),
+        "prices": dict(done.written),
+    }

@@ -1,0 +1,101 @@
+"""Methods that a planner calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Literal
+
+from hwqueue import calls
+from hwqueue.client._async.caller import AsyncCaller
+from hwqueue.client._json import plain
+from hwqueue.types import PlannerRow
+
+
+class AsyncPlanning(AsyncCaller):
+    """Read what waits and what is free, and say what room is worth. For planners."""
+
+    async def lead_planner(
+        self, holder: str, *, ttl: timedelta = timedelta(seconds=10), shard: int = 0
+    ) -> int | None:
+        """Lead the planning of a shard, or go on leading.
+
+        Args:
+            holder: A name of the process' own.
+            ttl: When another process may lead, unless this is called again; 0 to 1 hour, 0: at
+                once.
+
+        Returns: The epoch to call `set_prices` with; None while another holder leads.
+        Raises: BadArgument, IsolationLevel.
+        SQL: lead_planner. Safe inside your transaction: no, others cannot lead until it ends.
+        """
+        epoch: int | None = await self._value(
+            calls.LEAD_PLANNER, p_holder=holder, p_ttl=ttl, p_shard=shard
+        )
+        return epoch
+
+    async def planner_view(
+        self,
+        part: Literal["queues", "classes", "nodes"],
+        queue: str | None = None,
+        *,
+        after: str | None = None,
+        limit: int = 1000,
+        most: int = 10_000,
+        shard: int = 0,
+    ) -> list[PlannerRow]:
+        """A page of what a planner reads; docs/reference/sql.md has the keys of the items.
+
+        Args:
+            part: `classes` wants a queue, the others none.
+            after: What the last row of the page before says in `next`.
+            limit: Queues, classes or nodes to look at, 1 to 10,000.
+            most: Leases of a class to count.
+
+        Raises: QueueUnknown, BadArgument.
+        SQL: planner_view. Safe inside your transaction: yes.
+        """
+        return await self._rows(
+            calls.PLANNER_VIEW,
+            PlannerRow,
+            p_part=part,
+            p_queue=queue,
+            p_after=after,
+            p_limit=limit,
+            p_most=most,
+            p_shard=shard,
+        )
+
+    async def set_prices(
+        self,
+        queue: str,
+        device_worth: Sequence[float],
+        *,
+        ttl: timedelta,
+        round: int,
+        epoch: int,
+        shard: int = 0,
+    ) -> str:
+        """Set what room on a device is worth to a queue.
+
+        Args:
+            device_worth: What a device with 0, 10, 20, ... 1000 thousandths left is worth, in
+                devices: 101 numbers from 0 to 1 that never fall.
+            ttl: How long claims use it, 0 to 1 hour.
+            round: Grows with each round.
+            epoch: As `lead_planner` returned it.
+
+        Returns: `set`; `deposed`, `old_round` or `busy` where nothing was changed.
+        Raises: QueueUnknown, BadArgument, IsolationLevel.
+        SQL: set_prices. Safe inside your transaction: no, others cannot lead until it ends.
+        """
+        verdict: str = await self._value(
+            calls.SET_PRICES,
+            p_queue=queue,
+            p_prices=plain({"device_worth": list(device_worth)}, "prices"),
+            p_ttl=ttl,
+            p_round=round,
+            p_epoch=epoch,
+            p_shard=shard,
+        )
+        return verdict

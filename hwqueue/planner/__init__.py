@@ -1,0 +1,14 @@
+"""What room on GPUs is worth, computed from what waits: `hwqueue planner`; needs `[planner]`.
+
+`Planner` leads, reads, solves and writes, again and again. `Program` is the linear program that it
+solves.
+"""
+
+from hwqueue.extras import needs
+from hwqueue.planner.model import Demand, Pool
+
+with needs("planner"):
+    from hwqueue.planner.process import Planner, Round, Settings
+    from hwqueue.planner.program import Program, Solution
+
+__all__ = ["Demand", "Planner", "Pool", "Program", "Round", "Settings", "Solution"]

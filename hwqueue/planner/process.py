@@ -1,0 +1,253 @@
+"""The planner's rounds: lead, read, solve, write, and wait for the next one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import os
+import random
+import secrets
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+import psycopg
+from psycopg_pool import PoolTimeout
+
+from hwqueue.client import AsyncClient
+from hwqueue.errors import HwqueueError
+from hwqueue.planner.program import Program, Solution, mean_curve
+from hwqueue.planner.reading import Picture, read
+from hwqueue.text import first_line
+
+_log = logging.getLogger("hwqueue.planner")
+
+_MOVED = 0.02  # of a device: a curve that differs by less is not written again before half its TTL
+_EXACT = 1e-3  # of all devices: how close the bound of a round is
+_REST = 4  # a round that takes long is followed by a pause of this many times as long
+_LONGEST = timedelta(hours=1)  # as lead_planner and set_prices have it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How a planner works.
+
+    Attributes:
+        interval: From the end of a round to the next one. A round is followed by four times its own
+            length at least, so that reading takes a fifth of a connection's time at most.
+        ttl: How long prices hold, and the lead, after the last round; longer where rounds are.
+        queues: To plan for; none: all.
+        solve_timeout: How long a round looks for better patterns.
+        holder: A name of this process' own.
+    """
+
+    interval: timedelta = timedelta(seconds=1)
+    ttl: timedelta = timedelta(seconds=10)
+    queues: Sequence[str] = ()
+    solve_timeout: timedelta = timedelta(seconds=10)
+    shard: int = 0
+    holder: str = field(
+        default_factory=lambda: f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """What a round did.
+
+    Attributes:
+        leases: How many wait for GPUs.
+        read_seconds, solve_seconds: How long that took.
+        devices: GPUs of live nodes.
+        allocated: How many of them are in use.
+        bound: How many could be in use at most, if all that waits was placed at best.
+        written: Of each queue in which something waits: `set`, `kept` (the prices have not moved),
+            or what `set_prices` answered.
+    """
+
+    epoch: int
+    number: int
+    leases: int
+    read_seconds: float
+    solve_seconds: float
+    devices: int
+    allocated: float
+    bound: float
+    written: Mapping[str, str]
+
+    @property
+    def gap(self) -> float:
+        """How many devices more could be in use."""
+        return self.bound - self.allocated
+
+
+class Planner:
+    """Computes what room on GPUs is worth. Any number of processes may run one: one of them leads.
+
+    Needs a login with `hwqueue_planner`. Nothing waits for it: its prices run out, and claims then
+    choose as they do without.
+
+    Args:
+        client: An open one.
+        settings: How it works.
+    """
+
+    def __init__(self, client: AsyncClient, settings: Settings | None = None) -> None:
+        self._client = client
+        self._settings = settings or Settings()
+        self._stopping = asyncio.Event()
+        self._epoch: int | None = None
+        self._has_asked = False
+        self._number = 0
+        self._ttl = self._settings.ttl
+        self._written: dict[str, tuple[float, Sequence[float]]] = {}
+
+    def stop(self) -> None:
+        """Let `run` return after the round under way."""
+        self._stopping.set()
+
+    async def run(self) -> None:
+        """Plan until `stop`; while the database does not answer, try again.
+
+        The lead ends with it; the last prices run out by themselves.
+        """
+        try:
+            while not self._stopping.is_set():
+                began = time.monotonic()
+                try:
+                    await self.run_once()
+                except (psycopg.OperationalError, PoolTimeout) as error:
+                    _log.warning("the database did not answer: %s", first_line(error))
+                except (HwqueueError, RuntimeError) as error:
+                    _log.warning("round %d failed: %s", self._number, first_line(error))
+                await self._pause(time.monotonic() - began)
+        finally:
+            await self.resign()
+
+    async def run_once(self) -> Round | None:
+        """Do a round; None while another process leads.
+
+        Raises: QueueUnknown; RuntimeError, where the program is not solved.
+        """
+        epoch = await self._lead()
+        if epoch is None:
+            return None
+        self._number += 1
+        began = time.monotonic()
+        picture = await read(self._client, self._settings.queues, shard=self._settings.shard)
+        read_at = time.monotonic()
+        # in a thread, so that a stop is heard
+        solution = await asyncio.to_thread(self._solve, picture) if picture.demands else None
+        solved_at = time.monotonic()
+        await self._hold(solved_at - began)
+        done = Round(
+            epoch=epoch,
+            number=self._number,
+            leases=picture.leases,
+            read_seconds=read_at - began,
+            solve_seconds=solved_at - read_at,
+            devices=picture.devices,
+            allocated=picture.allocated,
+            bound=picture.allocated + (solution.bound if solution else 0.0),
+            written=await self._write(epoch, picture, solution) if solution else {},
+        )
+        _report(done)
+        return done
+
+    async def resign(self) -> None:
+        """Give the lead up, if it is ours, so that another process goes on at once."""
+        if self._epoch is None:
+            return
+        self._epoch = None
+        try:
+            await self._client.lead_planner(
+                self._settings.holder, ttl=timedelta(0), shard=self._settings.shard
+            )
+        except (psycopg.Error, PoolTimeout, HwqueueError) as error:
+            _log.warning("the lead is not given up, it runs out: %s", first_line(error))
+
+    async def _lead(self) -> int | None:
+        """The epoch; None while another process leads."""
+        epoch = await self._client.lead_planner(
+            self._settings.holder, ttl=self._ttl, shard=self._settings.shard
+        )
+        if epoch != self._epoch or not self._has_asked:
+            self._epoch, self._number = epoch, 0
+            self._written.clear()
+            _log.info("another process leads" if epoch is None else f"leads, epoch {epoch}")
+        self._has_asked = True
+        return epoch
+
+    def _solve(self, picture: Picture) -> Solution:
+        demands = [demand for each in picture.demands.values() for demand in each]
+        seconds = self._settings.solve_timeout.total_seconds()
+        return Program(picture.pools, demands).solve(exact=_EXACT, seconds=seconds)
+
+    async def _hold(self, took: float) -> None:
+        """Let lead and prices hold for three rounds like this one, pauses included."""
+        between = max(self._settings.interval.total_seconds(), _REST * took) + took
+        before = self._ttl
+        self._ttl = min(_LONGEST, max(self._settings.ttl, timedelta(seconds=3 * between)))
+        if self._ttl > before:
+            await self._lead()
+
+    async def _write(self, epoch: int, picture: Picture, solution: Solution) -> dict[str, str]:
+        """Write the prices of each queue in which something waits."""
+        written = {}
+        for queue, demands in picture.demands.items():
+            numbers = sorted({number for demand in demands for number in demand.pools})
+            curve = mean_curve(picture.pools, solution, numbers)
+            written[queue] = await self._set_prices(epoch, queue, curve)
+        return written
+
+    async def _set_prices(self, epoch: int, queue: str, curve: Sequence[float]) -> str:
+        now = time.monotonic()
+        at, before = self._written.get(queue, (-math.inf, curve))
+        if now - at < self._ttl.total_seconds() / 2 and _distance(before, curve) <= _MOVED:
+            return "kept"
+        verdict = await self._client.set_prices(
+            queue,
+            curve,
+            ttl=self._ttl,
+            round=self._number,
+            epoch=epoch,
+            shard=self._settings.shard,
+        )
+        if verdict == "set":
+            self._written[queue] = (now, curve)
+        return verdict
+
+    async def _pause(self, took: float) -> None:
+        """Wait for the next round, or until the stop."""
+        seconds = max(self._settings.interval.total_seconds(), _REST * took)
+        # a little more or less, so that several processes do not ask at the same moment
+        try:
+            await asyncio.wait_for(self._stopping.wait(), seconds * random.uniform(0.9, 1.1))
+        except TimeoutError:
+            return
+
+
+def _distance(before: Sequence[float], after: Sequence[float]) -> float:
+    """By how much two curves differ at most."""
+    return max(abs(one - other) for one, other in zip(before, after, strict=True))
+
+
+def _report(done: Round) -> None:
+    percent = 100 / max(1, done.devices)
+    _log.info(
+        "epoch %d, round %d: %d leases wait for GPUs; read %.3f s, solved %.3f s; of %d GPUs"
+        " %.2f %% are allocated, at most %.2f %%, gap %.2f %%; prices: %s",
+        done.epoch,
+        done.number,
+        done.leases,
+        done.read_seconds,
+        done.solve_seconds,
+        done.devices,
+        percent * done.allocated,
+        percent * done.bound,
+        percent * done.gap,
+        ", ".join(f"{queue} {verdict}" for queue, verdict in done.written.items()) or "none",
+    )

@@ -1,0 +1,158 @@
+"""What waits and what is free, read page by page and brought into the program's terms."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from hwqueue.client import AsyncClient
+from hwqueue.planner.model import WHOLE_GPU, Demand, Pool
+from hwqueue.planner.program import STEP
+
+_MOST = 1_000_000  # leases of a class that are ever counted
+_SHARES = 20  # on a device: more leases of a class than fit so change nothing
+
+_Shape = tuple[int, int, int, int, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """Nodes that the same classes suit."""
+
+    profile_id: int
+    gpus: int
+    cpu_milli: int | None
+    memory_mib: int | None
+
+    def suits(self, item: Mapping[str, Any]) -> bool:
+        """Whether an idle one could run a lease of the class."""
+        return (
+            self.profile_id in item["profiles"]
+            and item["gpus"] <= self.gpus
+            and (self.cpu_milli is None or item["cpu_milli"] <= self.cpu_milli)
+            and (self.memory_mib is None or item["memory_mib"] <= self.memory_mib)
+        )
+
+
+@dataclass(slots=True)
+class _Left:
+    """What the nodes of a kind have left together."""
+
+    nodes: int = 0
+    cpu_milli: int = 0
+    memory_mib: int = 0
+    free: Counter[int] = field(default_factory=Counter)
+
+    def add(self, item: Mapping[str, Any]) -> None:
+        """Add a group of nodes."""
+        self.nodes += item["nodes"]
+        self.cpu_milli += item["cpu_free"] or 0
+        self.memory_mib += item["memory_free"] or 0
+        self.free.update({int(level): devices for level, devices in item["free"].items()})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """What a round reads.
+
+    Attributes:
+        pools: Nodes with GPUs.
+        demands: What waits, by queue; only queues in which something waits for GPUs.
+        devices: GPUs of all these nodes.
+        allocated: How many of them are in use; shares count as their part.
+    """
+
+    pools: Sequence[Pool]
+    demands: Mapping[str, Sequence[Demand]]
+    devices: int
+    allocated: float
+
+    @property
+    def leases(self) -> int:
+        """How many leases wait."""
+        return sum(demand.count for each in self.demands.values() for demand in each)
+
+
+async def read(client: AsyncClient, queues: Sequence[str] = (), *, shard: int = 0) -> Picture:
+    """Read the nodes, then what waits in these queues (none: in all).
+
+    Raises: QueueUnknown, of a queue that is named.
+    """
+    kinds: dict[_Kind, _Left] = {}
+    async for item in _pages(client, "nodes", shard=shard):
+        kind = _Kind(item["profile_id"], item["gpus"], item["cpu_milli"], item["memory_mib"])
+        kinds.setdefault(kind, _Left()).add(item)
+    free: Counter[int] = Counter()
+    for left in kinds.values():
+        free.update(left.free)
+    most = min(_MOST, max(1000, _SHARES * free.total()))
+    named = queues or [item["queue"] async for item in _pages(client, "queues", shard=shard)]
+    demands = {
+        queue: found
+        for queue in named
+        if (found := await _read_demands(client, queue, list(kinds), most, shard))
+    }
+    devices = sum(kind.gpus * left.nodes for kind, left in kinds.items())
+    room = sum(level * count for level, count in free.items()) / WHOLE_GPU
+    return Picture(
+        pools=[_pool(kind, left) for kind, left in kinds.items()],
+        demands=demands,
+        devices=devices,
+        allocated=devices - room,
+    )
+
+
+def _pool(kind: _Kind, left: _Left) -> Pool:
+    return Pool(
+        cpu_milli=None if kind.cpu_milli is None else left.cpu_milli,
+        memory_mib=None if kind.memory_mib is None else left.memory_mib,
+        free=left.free,
+    )
+
+
+async def _read_demands(
+    client: AsyncClient, queue: str, kinds: Sequence[_Kind], most: int, shard: int
+) -> list[Demand]:
+    """What waits in a queue, classes that ask for the same as one."""
+    shapes: Counter[_Shape] = Counter()
+    async for item in _pages(client, "classes", queue, most=most, shard=shard):
+        suited = tuple(number for number, kind in enumerate(kinds) if kind.suits(item))
+        # a curve has a point for every ten thousandths
+        share = -(-item["gpu_milli"] // STEP) * STEP
+        shapes[item["gpus"], share, item["cpu_milli"], item["memory_mib"], suited] += item["ready"]
+    return [
+        Demand(
+            count=count,
+            gpus=gpus,
+            share=share,
+            cpu_milli=cpu_milli,
+            memory_mib=memory_mib,
+            pools=suited,
+        )
+        for (gpus, share, cpu_milli, memory_mib, suited), count in shapes.items()
+        if suited
+    ]
+
+
+async def _pages(
+    client: AsyncClient,
+    part: Literal["queues", "classes", "nodes"],
+    queue: str | None = None,
+    *,
+    most: int = 1,
+    shard: int,
+) -> AsyncIterator[Mapping[str, Any]]:
+    """The items of all pages."""
+    after: str | None = None
+    while True:
+        rows = await client.planner_view(part, queue, after=after, most=most, shard=shard)
+        after = None
+        for row in rows:
+            if row.item is None:
+                after = row.next
+            else:
+                yield row.item
+        if after is None:
+            return

@@ -1,0 +1,130 @@
+-- Public: what `hwqueue planner` calls, as a login with hwqueue_planner.
+--
+-- A planner reads what waits and what is free, computes what room on a device is worth, and sets that as
+-- prices, every second. Claims use the prices until they run out. Nothing waits for a planner: without one,
+-- every score is what it is without prices.
+--
+-- Invariant: a planner decides nothing. The worst that a wrong, late or hostile one does is a worse order
+-- of leases that fit.
+--
+-- Read lead_planner, then set_prices. upkeep/planner has the leader and the reads, queues/prices the curve.
+
+-- Leads the planning of a shard, or goes on leading. Returns the epoch, with which set_prices is called; null
+-- while another holder leads. Any number of processes may call it: one leads, until p_ttl after its last
+-- call. A new leader gets a higher epoch, which makes writes of the one before fail.
+--
+-- p_holder: a name of the process' own, of 1 to 200 characters. p_ttl: from 0 to one hour; with 0 the lead
+-- ends at once.
+--
+-- Locks: the planner's row, skip locked: null while another session holds it. Raises: QHA01, QHA02, QHA03.
+create or replace function hwqueue.lead_planner(p_holder text, p_ttl interval default '10 seconds',
+  p_shard int default 0) returns bigint
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+begin
+  perform hwqueue.require_all_tenants();
+  perform hwqueue.require_read_committed(), hwqueue.check_shard(p_shard);
+  if (length(p_holder) between 1 and 200) is not true then
+    perform hwqueue.refuse('QHA01', 'p_holder must be text of 1 to 200 characters',
+      jsonb_build_object('field', 'p_holder'), 'give a name that no other process has');
+  end if;
+  perform hwqueue.check_planner_ttl(p_ttl);
+  return hwqueue.take_lead(p_holder, p_ttl, hwqueue.clock(), p_shard);
+end
+$$;
+
+-- Returns a page of what a planner reads, one object a row.
+--
+-- p_part 'queues': the queues that are not paused, {"queue"}. 'classes': of p_queue, each placement class
+-- that asks for GPUs and has leases that may be claimed, {"class_id", "ready", "cpu_milli", "memory_mib",
+-- "gpus", "gpu_milli", "profiles"}; ready is counted up to p_most. 'nodes': live nodes with GPUs, in groups
+-- of one profile and size, {"profile_id", "gpus", "cpu_milli", "memory_mib", "nodes", "cpu_free",
+-- "memory_free", "free"}; free: how many devices have how many thousandths left, {"1000": 12, "190": 3}. The
+-- same group may be on several pages.
+--
+-- p_limit: queues, classes or nodes to look at. A last row without item says in `next` what to pass as
+-- p_after for the page after; without such a row there is none.
+--
+-- Raises: QHA01, QHA03, QHQ01. Takes no locks, at any isolation level.
+create or replace function hwqueue.planner_view(p_part text, p_queue text default null,
+  p_after text default null, p_limit int default 1000, p_most int default 10000, p_shard int default 0)
+returns table (item jsonb, next text)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+  -- one plan, by index: a table that is small now may be large before the session ends
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+  set enable_hashjoin = off set enable_mergejoin = off set jit = off
+as $$
+declare
+  v_items jsonb[];
+  v_next text;
+  v_now timestamptz := hwqueue.clock();
+begin
+  perform hwqueue.require_all_tenants();
+  perform hwqueue.check_shard(p_shard);
+  perform hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'ask for the pages one after another'),
+    hwqueue.check_range(p_most, 'p_most', 1, 1000000, 'leases of a class beyond its room change nothing');
+  case p_part
+    when 'queues' then
+      select array_agg(jsonb_build_object('queue', q.name) order by q.name),
+             case when count(*) >= p_limit then max(q.name) end
+      into v_items, v_next
+      from (
+        select o.name collate "C" as name from hwqueue.queue o
+        where o.shard_id = p_shard and o.dropped_at is null and o.paused_at is null
+          and (p_after is null or o.name collate "C" > p_after)
+        order by 1 limit p_limit) q;
+    when 'classes' then
+      if p_after !~ '^[0-9]{1,18}$' then
+        perform hwqueue.refuse('QHA01', 'p_after is no class''s id', jsonb_build_object('field', 'p_after'),
+          'pass what the last row of the page before says in next');
+      end if;
+      select w.items, case when w.has_more then w.last_id::text end into v_items, v_next
+      from hwqueue.ready_classes((hwqueue.find_queue(p_queue, p_shard)).queue_id,
+        coalesce(p_after::bigint, 0), p_limit, p_most, p_shard) w;
+    when 'nodes' then
+      select f.items, case when f.has_more then f.last_id::text end into v_items, v_next
+      from hwqueue.free_devices(hwqueue.json_uuid(to_jsonb(p_after), 'p_after'), p_limit, v_now, p_shard) f;
+    else
+      perform hwqueue.refuse('QHA01', 'p_part must be queues, classes or nodes',
+        jsonb_build_object('field', 'p_part'), 'read queues first, then classes of each, and nodes');
+  end case;
+  return query select i.item, null::text from unnest(v_items) i(item);
+  if v_next is not null then
+    return query select null::jsonb, v_next;
+  end if;
+end
+$$;
+
+-- Sets the prices of a queue, for p_ttl: {"device_worth": [101 numbers]}, what a device with 0, 10, 20, ...
+-- 1000 thousandths left is worth, in devices: from 0 to 1, and never less for more room. Claims of the queue,
+-- and match_nodes, score with it until p_ttl has passed or other prices are set (fit_score).
+--
+-- p_epoch: as lead_planner returned it. p_round: a number that grows with each round of the planner. Returns
+-- `set`; or, with nothing changed, `deposed` when another process leads, `old_round` when a later round was
+-- written, `busy` when another session holds the planner's row: try again in the next round. p_ttl: from 0
+-- to one hour; 0 ends the prices at once.
+--
+-- Locks: the planner's row, skip locked; the first time the queue's row. Raises: QHA01, QHA02, QHA03, QHQ01.
+create or replace function hwqueue.set_prices(p_queue text, p_prices jsonb, p_ttl interval, p_round bigint,
+  p_epoch bigint, p_shard int default 0) returns text
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_queue hwqueue.queue;
+  v_worth double precision[];
+  v_refusal text;
+begin
+  perform hwqueue.require_all_tenants();
+  perform hwqueue.require_read_committed(), hwqueue.check_shard(p_shard),
+    hwqueue.check_planner_ttl(p_ttl);
+  perform hwqueue.check_range(p_round, 'p_round', 0, 9223372036854775807, 'count the rounds from 1'),
+    hwqueue.check_range(p_epoch, 'p_epoch', 0, 9223372036854775807, 'pass what lead_planner returned');
+  v_worth := hwqueue.checked_worth(p_prices);
+  v_queue := hwqueue.find_queue(p_queue, p_shard);
+  v_refusal := hwqueue.fence_planner(p_round, p_epoch, p_shard);
+  if v_refusal is null then
+    perform hwqueue.write_worth(v_queue, v_worth, hwqueue.clock() + p_ttl, p_round, p_epoch);
+  end if;
+  return coalesce(v_refusal, 'set');
+end
+$$;

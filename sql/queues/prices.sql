@@ -1,0 +1,88 @@
+-- Prices: what room on a device is worth, as a planner computed it from all that waits.
+--
+-- Example: half of what waits asks for 810 thousandths of a device, and hardly anything for 190. A
+-- device with 190 left is worth nothing then, one with 550 left about half a device. A claim that would
+-- leave 190 of 1000 is scored lower than one that leaves 530 for a lease of 530.
+--
+-- set_prices (api/planner) calls checked_worth and write_worth. Claims and match_nodes call queue_worth
+-- and hand the curve to fit_score. The invariant: prices change the order of classes that fit, and
+-- nothing else. Past worth_until the score is what it is without prices.
+--
+-- The newest row of queue_price counts, as of node_load: under an old MVCC snapshot a row that is updated
+-- every second would have thousands of versions that each claim reads. For the same reason queue has only
+-- has_prices: a claim of a queue without prices reads nothing more.
+--
+-- Reading order: queue_worth, checked_worth, write_worth.
+
+-- Returns the curve of a queue: what a device with 0, 10, 20, ... 1000 thousandths left is worth, in
+-- devices. Null without prices that are valid now.
+create or replace function hwqueue.queue_worth(p_queue hwqueue.queue, p_now timestamptz)
+returns double precision[]
+language plpgsql stable
+as $$
+begin
+  if not p_queue.has_prices then
+    return null;
+  end if;
+  return (
+    select case when p.worth_until > p_now then p.device_worth end
+    from hwqueue.queue_price p
+    where p.shard_id = p_queue.shard_id and p.queue_id = p_queue.queue_id
+    order by p.epoch desc, p.round desc limit 1);
+end
+$$;
+
+-- Reads the curve of set_prices: 101 numbers from 0 to 1 that never fall.
+-- Raises: QHA01.
+create or replace function hwqueue.checked_worth(p_prices jsonb) returns double precision[]
+language plpgsql immutable
+as $$
+declare
+  v_field constant text := 'prices.device_worth';
+  v_worth double precision[];
+begin
+  perform hwqueue.check_object(p_prices, array['device_worth'], 'prices');
+  if (case when jsonb_typeof(p_prices -> 'device_worth') = 'array'
+           then jsonb_array_length(p_prices -> 'device_worth') end) is distinct from 101 then
+    perform hwqueue.refuse('QHA01', format('%s must be a list of 101 numbers', v_field),
+      jsonb_build_object('field', v_field),
+      'give what a device with 0, 10, 20, ... 1000 thousandths left is worth');
+  end if;
+  v_worth := array(
+    select hwqueue.json_number(case when jsonb_typeof(e.value) = 'null' then '""' else e.value end, format(
+        '%s[%s]', v_field, e.ordinality - 1), 0, 1)::double precision
+    from jsonb_array_elements(p_prices -> 'device_worth') with ordinality e order by e.ordinality);
+  for i in 2 .. 101 loop
+    if v_worth[i] < v_worth[i - 1] then
+      perform hwqueue.refuse('QHA01',
+        format('%s must not fall, but [%s] is below [%s]', v_field, i - 1, i - 2),
+        jsonb_build_object('field', v_field), 'more room on a device is never worth less');
+    end if;
+  end loop;
+  return v_worth;
+end
+$$;
+
+-- Writes the prices of a queue, of one round of a planner; of the same round again, it replaces them.
+-- Deletes one row that is older.
+-- Locks: the caller holds the planner's row (fence_planner); the first time the queue's row.
+create or replace function hwqueue.write_worth(p_queue hwqueue.queue, p_worth double precision[],
+  p_until timestamptz, p_round bigint, p_epoch bigint) returns void
+language plpgsql volatile
+as $$
+declare
+  v_shard int := p_queue.shard_id;
+begin
+  insert into hwqueue.queue_price as p (shard_id, queue_id, epoch, round, device_worth, worth_until)
+  values (v_shard, p_queue.queue_id, p_epoch, p_round, p_worth, p_until)
+  on conflict (shard_id, queue_id, epoch, round) do update
+  set device_worth = excluded.device_worth, worth_until = excluded.worth_until;
+  delete from hwqueue.queue_price p
+  where p.shard_id = v_shard and p.queue_id = p_queue.queue_id and (p.epoch, p.round) = (
+    select o.epoch, o.round from hwqueue.queue_price o
+    where o.shard_id = v_shard and o.queue_id = p_queue.queue_id and (o.epoch, o.round) < (p_epoch, p_round)
+    order by o.epoch desc, o.round desc limit 1);
+  update hwqueue.queue q set has_prices = true
+  where q.shard_id = v_shard and q.queue_id = p_queue.queue_id and not q.has_prices;
+end
+$$;

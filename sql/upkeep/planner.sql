@@ -1,0 +1,197 @@
+-- The planner's side: who leads, what it reads of the queue, and prices that have run out.
+--
+-- Example: two processes `hwqueue planner` call lead_planner every second. The first one gets epoch 7 and
+-- goes on, the second one gets null. The first stops without a word. Ten seconds later the second gets
+-- epoch 8. A write of the first that was on its way names epoch 7, and fence_planner answers `deposed`.
+--
+-- api/planner calls all of it. The invariant: what a planner reads is a proposal's basis and nothing
+-- more. It may be old or incomplete, because whatever it writes is checked again when it is used. Nothing
+-- here locks what claims lock.
+--
+-- Reading order: take_lead, fence_planner, ready_classes, free_devices, prune_prices.
+
+-- Makes a process the leader, or renews its lead. Returns the epoch; null while another one leads.
+-- Locks: the planner's row, skip locked.
+create or replace function hwqueue.take_lead(p_holder text, p_ttl interval, p_now timestamptz, p_shard int)
+returns bigint
+language plpgsql volatile
+as $$
+declare
+  v_planner hwqueue.planner;
+begin
+  if not exists (select from hwqueue.planner p where p.shard_id = p_shard) then
+    insert into hwqueue.planner (shard_id, epoch, holder, round, expires_at)
+    values (p_shard, 0, '', 0, p_now) on conflict do nothing;
+  end if;
+  select p.* into v_planner from hwqueue.planner p where p.shard_id = p_shard for no key update skip locked;
+  if v_planner.holder = p_holder then
+    update hwqueue.planner p set expires_at = p_now + p_ttl where p.shard_id = p_shard;
+    return v_planner.epoch;
+  elsif v_planner.expires_at <= p_now then
+    update hwqueue.planner p
+    set epoch = v_planner.epoch + 1, holder = p_holder, round = 0, expires_at = p_now + p_ttl
+    where p.shard_id = p_shard;
+    return v_planner.epoch + 1;
+  end if;
+  return null;
+end
+$$;
+
+-- Lets a planner write that has the current epoch and no older round than was written. Returns null then,
+-- with the round noted; else why not: `deposed`, `old_round`, or `busy` when another session holds the row.
+-- Locks: the planner's row, skip locked.
+create or replace function hwqueue.fence_planner(p_round bigint, p_epoch bigint, p_shard int) returns text
+language plpgsql volatile
+as $$
+declare
+  v_planner hwqueue.planner;
+begin
+  select p.* into v_planner from hwqueue.planner p where p.shard_id = p_shard for no key update skip locked;
+  if not found then
+    return case when exists (select from hwqueue.planner p where p.shard_id = p_shard) then 'busy'
+      else 'deposed' end;
+  elsif v_planner.epoch <> p_epoch then
+    return 'deposed';
+  elsif p_round < v_planner.round then
+    return 'old_round';
+  elsif p_round > v_planner.round then
+    update hwqueue.planner p set round = p_round where p.shard_id = p_shard;
+  end if;
+  return null;
+end
+$$;
+
+-- Returns the classes of a queue that ask for GPUs and have a ready entry, with what they ask for, the
+-- profiles whose nodes may run them, and how many entries they have (ready, counted up to p_most). Those
+-- past their deadline count until reap ends them. Looks at p_limit classes after p_after; has_more: there
+-- are others. Classes that name nodes, resources or trust domains have no profiles.
+create or replace function hwqueue.ready_classes(p_queue_id int, p_after bigint, p_limit int, p_most int,
+  p_shard int, out items jsonb[], out last_id bigint, out has_more boolean)
+language plpgsql volatile
+as $$
+declare
+  v_ids bigint[] := array(
+    select c.class_id from hwqueue.placement_class c
+    where c.shard_id = p_shard and c.queue_id = p_queue_id and c.class_id > p_after
+    order by c.class_id limit p_limit);
+  v_from hwqueue.scan_starts := hwqueue.queue_scan_starts(array[p_queue_id], cardinality(v_ids), p_shard);
+begin
+  last_id := v_ids[cardinality(v_ids)];
+  has_more := cardinality(v_ids) >= p_limit and v_from.queue_ids is not null;
+  if v_from.queue_ids is null then
+    items := '{}';
+    return;
+  end if;
+  v_from := hwqueue.class_scan_starts(v_ids, v_from, p_shard);
+  items := array(
+    select jsonb_build_object('class_id', c.class_id, 'ready', n.ready, 'cpu_milli', c.cpu_milli,
+      'memory_mib', c.memory_mib, 'gpus', c.gpu_count, 'gpu_milli', c.gpu_milli, 'profiles', (
+        select coalesce(jsonb_agg(e.profile_id), '[]') from hwqueue.profile_eligibility e
+        where e.shard_id = p_shard and e.class_id = c.class_id))
+    from unnest(v_ids) with ordinality k(class_id, turn)
+    join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = k.class_id and c.gpu_count > 0
+    cross join lateral (
+      select count(*) as ready
+      from (
+        select 1 from hwqueue.ready r
+        where r.shard_id = p_shard and r.class_id = k.class_id
+          and (r.tier, r.rank, r.position) >= (
+            coalesce(v_from.class_tiers[k.turn], v_from.tiers[1]),
+            coalesce(v_from.class_ranks[k.turn], v_from.ranks[1]),
+            coalesce(v_from.class_positions[k.turn], v_from.positions[1]))
+        order by r.tier, r.rank, r.position limit p_most) x) n
+    where n.ready > 0
+    order by k.turn);
+end
+$$;
+
+-- Returns what live nodes with GPUs that are not cordoned have left, in groups of nodes of one profile and
+-- size: cpu_free and memory_free of those that have room on a device, and in `free` how many devices have
+-- how many thousandths left, rounded down to tens; devices with less are not in it. Looks at p_limit nodes
+-- after p_after; has_more: there are others.
+create or replace function hwqueue.free_devices(p_after uuid, p_limit int, p_now timestamptz, p_shard int,
+  out items jsonb[], out last_id uuid, out has_more boolean)
+language plpgsql volatile
+as $$
+declare
+  v_ids uuid[] := array(
+    select n.node_id from hwqueue.node n
+    where n.shard_id = p_shard and n.node_id > coalesce(p_after, '00000000-0000-0000-0000-000000000000')
+    order by n.node_id limit p_limit);
+begin
+  last_id := v_ids[cardinality(v_ids)];
+  has_more := cardinality(v_ids) >= p_limit;
+  items := array(
+    with alive as materialized (
+      select s.profile_id, g.gpus, n.cpu_milli, n.memory_mib,
+             hwqueue.node_headroom(n, coalesce(l.load, hwqueue.idle_load(n))) as room
+      from unnest(v_ids) i(node_id)
+      join hwqueue.node n on n.shard_id = p_shard and n.node_id = i.node_id
+      join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = i.node_id
+      left join lateral (
+        select u as load from hwqueue.node_load u
+        where u.shard_id = p_shard and u.node_id = i.node_id order by u.version desc limit 1) l on true
+      cross join lateral (  -- parts of a device are no devices
+        select case when n.gpu_parents = '{}' then cardinality(n.gpu_ids)
+          else cardinality(array_positions(n.gpu_parents, null::uuid)) end as gpus offset 0) g
+      where n.gpu_ids <> '{}' and n.deregistered_at is null and n.cordoned_at is null
+        and hwqueue.is_live(n, s, p_now)
+    ), level as (
+      select a.profile_id, a.gpus, a.cpu_milli, a.memory_mib, f.free / 10 * 10 as left_over,
+             count(*) as devices
+      from alive a cross join lateral unnest((a.room).gpu_free) f(free)
+      where f.free >= 10
+      group by 1, 2, 3, 4, 5
+    )
+    select jsonb_build_object('profile_id', k.profile_id, 'gpus', k.gpus, 'cpu_milli', k.cpu_milli,
+      'memory_mib', k.memory_mib, 'nodes', k.nodes, 'cpu_free', k.cpu_free, 'memory_free', k.memory_free,
+      'free', coalesce((
+        select jsonb_object_agg(v.left_over, v.devices) from level v
+        where (v.profile_id, v.gpus) = (k.profile_id, k.gpus) and v.cpu_milli is not distinct from k.cpu_milli
+          and v.memory_mib is not distinct from k.memory_mib), '{}'))
+    from (
+      select a.profile_id, a.gpus, a.cpu_milli, a.memory_mib, count(*) as nodes,
+             sum((a.room).cpu_milli) filter (where (a.room).gpu_total > 0) as cpu_free,
+             sum((a.room).memory_mib) filter (where (a.room).gpu_total > 0) as memory_free
+      from alive a group by 1, 2, 3, 4) k
+    order by k.profile_id, k.gpus, k.cpu_milli, k.memory_mib);
+end
+$$;
+
+-- Forgets prices that ran out an hour ago, so that claims of a queue that no planner serves any more look
+-- for none. A planner that comes back sets them again.
+-- Locks: rows of queues, skip locked.
+create or replace function hwqueue.prune_prices(p_now timestamptz, p_shard int) returns void
+language plpgsql volatile
+as $$
+declare
+  v_queue_id int;
+begin
+  for v_queue_id in
+    select q.queue_id from hwqueue.queue q
+    where q.shard_id = p_shard and q.has_prices and not exists (
+      select from hwqueue.queue_price p
+      where p.shard_id = p_shard and p.queue_id = q.queue_id
+        and p.worth_until > p_now - interval '1 hour')
+    order by q.queue_id for no key update skip locked
+  loop
+    update hwqueue.queue q set has_prices = false where q.shard_id = p_shard and q.queue_id = v_queue_id;
+    delete from hwqueue.queue_price p
+    where p.shard_id = p_shard and p.queue_id = v_queue_id and p.worth_until <= p_now - interval '1 hour';
+  end loop;
+end
+$$;
+
+-- Refuses a span that is no time to live of a lead or of prices.
+-- Raises: QHA01.
+create or replace function hwqueue.check_planner_ttl(p_ttl interval) returns void
+language plpgsql immutable
+as $$
+begin
+  if p_ttl is null or p_ttl not between '0' and interval '1 hour' then
+    perform hwqueue.refuse('QHA01', format('p_ttl must be from 0 to one hour, got %s',
+        coalesce(p_ttl::text, 'null')),
+      jsonb_build_object('field', 'p_ttl'), 'give a span such as interval ''10 seconds''');
+  end if;
+end
+$$;

@@ -1,0 +1,185 @@
+"""hwqueue planner: processes of which one leads, and what their end does."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+
+from hwqueue.client import Client
+from hwqueue.types import Gpu, LeaseSpec, NodeSpec
+
+BOUND_SECONDS = 60.0
+PROGRAM = "from hwqueue.cli.main import app; app()"
+ANOTHER = "another"
+
+Placed = tuple[UUID, int]
+
+
+def spec(**resources: int) -> LeaseSpec:
+    return LeaseSpec(task="train", options={"placement": {"resources": resources}})
+
+
+@pytest.fixture
+def filled(dsn: str) -> tuple[str, Placed]:
+    """A database in which mostly 810s wait, behind which 470s and 530s come; and a node."""
+    with Client(dsn) as client:
+        client.create_queue("training")
+        node = uuid4()
+        gpus = [Gpu(resource_id=uuid4()) for _ in range(4)]
+        epoch = client.register_node(node, NodeSpec(name="one", instance_id="1", gpus=gpus))
+        for share, count in ((810, 20), (530, 3), (470, 3)):
+            client.spawn_leases("training", [spec(gpu_milli=share) for _ in range(count)])
+        while client.reap().more:
+            pass
+    return dsn, (node, epoch)
+
+
+class Process:
+    """A planner in a process of its own, and what it has said."""
+
+    def __init__(self, dsn: str, *arguments: str) -> None:
+        command = [sys.executable, "-c", PROGRAM, "--dsn", dsn, "planner", *arguments]
+        self.popen = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        self.said: list[str] = []
+        self._news = threading.Condition()
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.popen.stderr is not None
+        for line in self.popen.stderr:
+            with self._news:
+                self.said.append(line)
+                self._news.notify_all()
+
+    def wait_for(self, pattern: str, after: int = 0) -> re.Match[str]:
+        """The first line with it."""
+
+        def found() -> re.Match[str] | None:
+            return next(
+                filter(None, (re.search(pattern, line) for line in self.said[after:])), None
+            )
+
+        with self._news:
+            assert self._news.wait_for(found, BOUND_SECONDS), self.said
+            match = found()
+            assert match is not None
+            return match
+
+    def end(self, number: signal.Signals) -> int:
+        """Its exit code after the signal."""
+        self.popen.send_signal(number)
+        return self.popen.wait(BOUND_SECONDS)
+
+    def close(self) -> None:
+        self.popen.kill()
+        self.popen.wait(BOUND_SECONDS)
+        self._reader.join()
+        assert self.popen.stderr is not None
+        self.popen.stderr.close()
+
+
+@pytest.fixture
+def planner() -> Iterator[Callable[..., Process]]:
+    """Starts planners; all are gone at the end."""
+    with _started() as start:
+        yield start
+
+
+@contextmanager
+def _started() -> Iterator[Callable[..., Process]]:
+    started: list[Process] = []
+
+    def start(dsn: str, *arguments: str) -> Process:
+        started.append(Process(dsn, *arguments))
+        return started[-1]
+
+    try:
+        yield start
+    finally:
+        for process in started:
+            process.close()
+
+
+def test_one_leads_and_the_other_follows(
+    filled: tuple[str, Placed], planner: Callable[..., Process]
+) -> None:
+    """SIGTERM and SIGINT end one after the round under way; the lead goes on at once."""
+    dsn, (node, epoch) = filled
+    one = planner(dsn, "--interval", "100ms", "--ttl", "5m")
+    round_one = one.wait_for(r"epoch 1, round (\d+): 26 leases .* prices: training set")
+    assert int(round_one[1]) >= 1
+    assert one.wait_for(r"of 4 GPUs 0.00 % are allocated, at most 9\d")
+    two = planner(dsn, "--interval", "100ms", "--queue", "training")
+    two.wait_for("another process leads")
+    with Client(dsn) as client:
+        # without prices it would be an 810, which is older and leaves less of the device
+        [claim] = client.claim_task(["training"], node, epoch)
+        assert claim.assignment is not None
+        assert claim.assignment.gpu_milli in (470, 530), (claim.score, one.said)
+    assert one.end(signal.SIGTERM) == 0
+    two.wait_for("leads, epoch 2")
+    two.wait_for("epoch 2, round 1: 25 leases .* training set")
+    assert two.end(signal.SIGINT) == 0
+    with Client(dsn) as client:
+        assert client.lead_planner(ANOTHER) == 3
+
+
+def test_a_database_that_comes_back(
+    filled: tuple[str, Placed], conn: psycopg.Connection[Any], planner: Callable[..., Process]
+) -> None:
+    dsn, _node = filled
+    process = planner(dsn, "--interval", "100ms")
+    process.wait_for("training set")
+    conn.execute(
+        "select pg_terminate_backend(pid) from pg_stat_activity"
+        " where datname = current_database() and pid <> pg_backend_pid()"
+    )
+    process.wait_for("the database did not answer")
+    process.wait_for(r"round \d+: 26 leases", after=len(process.said))
+    assert process.end(signal.SIGTERM) == 0
+
+
+def test_once(filled: tuple[str, Placed]) -> None:
+    """What a round found, and the lead is free again."""
+    dsn, _node = filled
+    command = [sys.executable, "-c", PROGRAM, "--dsn", dsn, "planner", "--once"]
+    run = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    found = json.loads(run.stdout)
+    assert (found["epoch"], found["leases"], found["gpus"]) == (1, 26, 4)
+    assert found["prices"] == {"training": "set"}
+    assert 3.5 < found["bound"] == found["gap"] <= 4
+    with Client(dsn) as client:
+        assert client.lead_planner(ANOTHER, ttl=timedelta(minutes=1)) == 2
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout) == (0, "")
+    assert "another process leads" in run.stderr
+
+
+@pytest.mark.parametrize(
+    "options", [["--interval", "1ms"], ["--ttl", "2h"], ["--ttl", "0s"], ["--interval", "soon"]]
+)
+def test_what_is_refused(dsn: str, options: list[str]) -> None:
+    command = [sys.executable, "-c", PROGRAM, "--dsn", dsn, "planner", *options]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.returncode == 2
+    assert options[0] in run.stderr
+
+
+def test_without_the_extra() -> None:
+    program = f"import sys; sys.modules['ortools'] = None; {PROGRAM}"
+    command = [sys.executable, "-c", program, "--dsn", "host=127.0.0.1 port=1", "planner"]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.returncode == 2
+    assert "pip install 'hwqueue[planner]'" in run.stderr

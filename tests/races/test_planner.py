@@ -1,0 +1,108 @@
+"""Two planners at once, and claims beside them: who was replaced writes nothing, nobody waits."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+from psycopg.types.json import Jsonb
+
+from tests.direct import Direct
+from tests.races.cluster import QUEUE, SHORT, register
+from tests.races.interleave import TIMEOUT, Actor, interleave
+
+Pair = tuple[Actor, Actor]
+NO_TIME = timedelta(0)
+
+
+def lead(actor: Actor, holder: str, ttl: timedelta = timedelta(minutes=1)) -> int | None:
+    epoch: int | None = actor.direct.value("lead_planner", holder=holder, ttl=ttl)
+    return epoch
+
+
+def write(actor: Actor, epoch: int | None, number: int, worth: float = 0.5) -> str:
+    verdict = actor.direct.value(
+        "set_prices",
+        queue=QUEUE,
+        prices=Jsonb({"device_worth": [worth] * 101}),
+        ttl=timedelta(minutes=1),
+        round=number,
+        epoch=epoch,
+    )
+    assert isinstance(verdict, str)
+    return verdict
+
+
+def worths(conn: psycopg.Connection[Any]) -> list[tuple[int, int, float]]:
+    """Epoch, round and worth of the prices that are kept."""
+    return conn.execute(
+        "select epoch::int, round::int, device_worth[1] from hwqueue.queue_price order by 1, 2"
+    ).fetchall()
+
+
+@pytest.fixture
+def planners(conn: psycopg.Connection, dsn: str) -> Iterator[Pair]:
+    """Two sessions, in a queue without prices."""
+    Direct(conn).create_queue(QUEUE)
+    with interleave(dsn, SHORT) as actor:
+        yield actor(), actor()
+
+
+def test_a_write_beside_a_change_of_leaders(conn: psycopg.Connection, planners: Pair) -> None:
+    """It is refused at once while the other's lead is not committed, and for good once it is."""
+    one, two = planners
+    epoch = lead(one, "one", NO_TIME)
+    assert write(one, epoch, 1, 0.1) == "set"
+    two.begin()
+    later = lead(two, "two")
+    assert (epoch, later) == (1, 2)
+    assert write(one, epoch, 2, 0.2) == "busy"
+    two.commit()
+    assert write(one, epoch, 3, 0.3) == "deposed"
+    assert worths(conn) == [(1, 1, 0.1)]
+    assert write(two, later, 1, 0.4) == "set"
+    assert worths(conn) == [(2, 1, 0.4)]
+
+
+def test_a_change_of_leaders_beside_a_write(conn: psycopg.Connection, planners: Pair) -> None:
+    """Nobody takes the lead while a write is open; then the write counts, until the next one."""
+    one, two = planners
+    epoch = lead(one, "one", NO_TIME)
+    one.begin()
+    assert write(one, epoch, 1, 0.1) == "set"
+    assert lead(two, "two") is None
+    one.commit()
+    assert lead(two, "two") == 2
+    assert write(one, epoch, 2, 0.2) == "deposed"
+    assert worths(conn) == [(1, 1, 0.1)]
+
+
+def test_two_that_are_the_first(dsn: str) -> None:
+    with interleave(dsn) as actor:
+        one, two = actor(), actor()
+        one.begin()
+        assert lead(one, "one") == 1
+        waiting = two.start(lambda direct: direct.value("lead_planner", holder="two"))
+        two.wait_until_blocked_by(one)
+        one.commit()
+        assert waiting.result(TIMEOUT) is None
+
+
+def test_claims_wait_for_no_planner(conn: psycopg.Connection, planners: Pair) -> None:
+    """Not even where the prices are a queue's first ones, and those that are not committed."""
+    one, two = planners
+    node = register(conn, 1, gpus=[{"resource_id": str(uuid4())}])
+    direct = Direct(conn)
+    for _ in range(2):
+        direct.spawn(QUEUE, {"placement": {"resources": {"gpu_milli": 300}}})
+    one.begin()
+    assert write(one, lead(one, "one"), 1) == "set"
+    [before] = two.direct.claim(QUEUE, *node)
+    one.commit()
+    [after] = two.direct.claim(QUEUE, *node)
+    # own fit, and 14 for each device gained: 0.3, as no room is worth more than other
+    own = {True: 17.5 + 0.35 * 0.3, False: 17.5 + 0.35 * 0.6}
+    assert before["score"] == pytest.approx(own[True])
+    assert after["score"] == pytest.approx(own[False] + 14 * 0.3)

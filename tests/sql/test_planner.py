@@ -1,0 +1,418 @@
+"""Prices: who may set them, what they must be, how long they hold, and what they do to claims."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from hwqueue.testing import Clock
+from tests.calls import Row
+from tests.sql.api import Api, Node, raw, refusing
+from tests.sql.explained import put_in_force
+from tests.sql.logins import OPERATOR, WORKER, Logins
+
+PLANNER = "hwqueue_planner"
+TTL = timedelta(seconds=10)
+LEVEL = [0.5] * 101
+
+
+def curve(*steps: tuple[int, float]) -> list[float]:
+    """What a device is worth from so many thousandths on."""
+    worth = [0.0] * 101
+    for since, value in steps:
+        worth[since // 10 :] = [value] * (101 - since // 10)
+    return worth
+
+
+# as where half of what waits asks for 810, and hardly anything for 190
+FEW_SMALL = curve((460, 0.4), (1000, 0.8))
+
+
+@pytest.fixture
+def epoch(api: Api, clock: Clock) -> int:
+    """Of a leader, once the one of the test before is gone."""
+    clock.advance(timedelta(hours=1))
+    api.value("lead_planner", holder="the one before", ttl=timedelta(0))
+    return int(api.value("lead_planner", holder="me"))
+
+
+def priced(api: Api, queue: str, epoch: int, /, worth: Sequence[Any] = LEVEL, **more: Any) -> str:
+    """What set_prices answers."""
+    given = {"ttl": TTL, "round": 1, "epoch": epoch} | more
+    verdict = api.value("set_prices", queue=queue, prices={"device_worth": worth}, **given)
+    assert isinstance(verdict, str)
+    return verdict
+
+
+def gpu_node(api: Api, devices: int = 1, **spec: Any) -> Node:
+    """A node that counts nothing but its GPUs."""
+    return api.node(gpus=[{"resource_id": str(uuid4())} for _ in range(devices)], **spec)
+
+
+def pair(api: Api, queue: str) -> tuple[UUID, UUID]:
+    """A lease that leaves 190 of a device, and a younger one that leaves 470."""
+    return api.needing(queue, gpu_milli=810), api.needing(queue, gpu_milli=530)
+
+
+class TestScore:
+    """What prices do."""
+
+    def test_the_lease_that_leaves_more_worth_comes_first(self, api: Api, epoch: int) -> None:
+        queue = api.queue()
+        older, younger = pair(api, queue)
+        assert priced(api, queue, epoch, FEW_SMALL) == "set"
+        assert api.claimed(gpu_node(api), queue) == [younger]
+        plain = api.queue()
+        older, younger = pair(api, plain)
+        assert api.claimed(gpu_node(api), plain) == [older]
+
+    def test_scores_of_claims_and_dry_runs_are_the_same(self, api: Api, epoch: int) -> None:
+        queue = api.queue()
+        pair(api, queue)
+        node = gpu_node(api)
+        wanted = {"resources": {"gpu_milli": 530}}
+        options = {"queue": queue, "nodes": [node.name]}
+        before = api.row("match_nodes", placement=wanted, options=options)["score"]
+        priced(api, queue, epoch, FEW_SMALL)
+        after = api.row("match_nodes", placement=wanted, options=options)["score"]
+        # 530 taken, a worth of 0.8 gone, one of 0.4 left
+        assert after - before == pytest.approx(14 * (0.53 + 0.4 - 0.8))
+        [claim] = api.claim(node, queue)
+        assert claim["score"] == pytest.approx(after)
+
+    def test_a_class_with_preferences_about_others_is_priced_too(
+        self, api: Api, epoch: int
+    ) -> None:
+        queue = api.queue()
+        scores = []
+        for worth in (None, FEW_SMALL):
+            if worth:
+                priced(api, queue, epoch, worth)
+            lease = api.spawn(
+                queue,
+                placement={
+                    "resources": {"gpu_milli": 530},
+                    "prefer": [{"when": {"leases": {"labels": {"app": "db"}}, "domain": "node"}}],
+                },
+            )
+            put_in_force(api)
+            [claim] = api.claim(gpu_node(api), queue)
+            assert claim["lease_id"] == lease
+            scores.append(claim["score"])
+        assert scores[1] - scores[0] == pytest.approx(14 * (0.53 + 0.4 - 0.8))
+
+    @pytest.mark.parametrize(
+        ("gpus", "worth", "gain"),
+        [
+            # whole devices that are worth all of what they give gain nothing
+            (1, curve((1000, 1.0)), 0.0),
+            (2, curve((1000, 0.8)), 0.4),
+            # at most 100
+            (8, curve(), None),
+        ],
+    )
+    def test_whole_devices(
+        self, api: Api, epoch: int, gpus: int, worth: list[float], gain: float | None
+    ) -> None:
+        queue = api.queue()
+        node = gpu_node(api, 2 * gpus)
+        for _ in range(2):
+            api.needing(queue, gpu=gpus)
+        [plain] = api.claim(node, queue)
+        priced(api, queue, epoch, worth)
+        [claim] = api.claim(node, queue)
+        wanted = 100 if gain is None else plain["score"] + 14 * gain
+        assert claim["score"] == pytest.approx(wanted)
+
+    def test_work_with_gpus_stays_above_work_without(self, api: Api, epoch: int) -> None:
+        """A share that wastes most of a device, on a node whose cpu it also wastes."""
+        queue = api.queue()
+        priced(api, queue, epoch, curve((1000, 1.0)))
+        api.needing(queue, cpu_milli=10)
+        lease = api.needing(queue, gpu_milli=20, cpu_milli=7990)
+        node = gpu_node(api, capacity={"cpu_milli": 8000})
+        [claim] = api.claim(node, queue)
+        assert (claim["lease_id"], claim["score"]) == (lease, 0.01)
+
+    def test_a_share_without_room_has_no_score(self, api: Api, epoch: int) -> None:
+        queue = api.queue()
+        node = gpu_node(api)
+        api.needing(queue, gpu_milli=530)
+        api.claim(node, queue)
+        priced(api, queue, epoch)
+        asked = {"placement": {"resources": {"gpu_milli": 800}}}
+        options = {"queue": queue, "nodes": [node.name]}
+        assert api.row("match_nodes", **asked, options=options)["score"] is None
+
+    def test_prices_run_out(self, api: Api, epoch: int, clock: Clock) -> None:
+        queue = api.queue()
+        priced(api, queue, epoch, FEW_SMALL)
+        clock.advance(TTL)
+        older, _younger = pair(api, queue)
+        assert api.claimed(gpu_node(api), queue) == [older]
+
+    def test_the_newest_prices_count(self, api: Api, epoch: int) -> None:
+        queue = api.queue()
+        older, _younger = pair(api, queue)
+        priced(api, queue, epoch, FEW_SMALL, round=9)
+        priced(api, queue, epoch, round=10)
+        assert api.claimed(gpu_node(api), queue) == [older]
+
+    def test_a_queue_has_its_own(self, api: Api, epoch: int) -> None:
+        """Of two queues in one claim each is scored by its prices: 0.19 devices more, or none."""
+        priced_queue, other = api.queue(), api.queue()
+        api.needing(priced_queue, gpu_milli=810)
+        lease = api.needing(other, gpu_milli=810)
+        priced(api, priced_queue, epoch, curve((190, 0.0), (1000, 1.0)))
+        assert api.claimed(gpu_node(api), priced_queue, other) == [lease]
+
+
+class TestLead:
+    """One leads; the writes of others are refused."""
+
+    def test_one_leads_until_its_time_is_over(self, api: Api, epoch: int, clock: Clock) -> None:
+        assert api.value("lead_planner", holder="other") is None
+        clock.advance(TTL - timedelta(seconds=1))
+        assert api.value("lead_planner", holder="me") == epoch
+        clock.advance(TTL - timedelta(seconds=1))
+        assert api.value("lead_planner", holder="other") is None
+        clock.advance(timedelta(seconds=1))
+        assert api.value("lead_planner", holder="other") == epoch + 1
+        assert api.value("lead_planner", holder="me") is None
+
+    def test_who_gives_the_lead_up_is_followed_at_once(self, api: Api, epoch: int) -> None:
+        assert api.value("lead_planner", holder="me", ttl=timedelta(0)) == epoch
+        assert api.value("lead_planner", holder="other") == epoch + 1
+
+    def test_a_deposed_leader_writes_nothing(self, api: Api, epoch: int) -> None:
+        queue = api.queue()
+        assert priced(api, queue, epoch, round=7) == "set"
+        api.value("lead_planner", holder="me", ttl=timedelta(0))
+        api.value("lead_planner", holder="other")
+        before = api.contents()
+        assert priced(api, queue, epoch, FEW_SMALL, round=8) == "deposed"
+        # nor does one that makes an epoch up
+        assert priced(api, queue, epoch + 2, FEW_SMALL, round=8) == "deposed"
+        assert api.contents() == before
+        # a new leader counts from 1 again
+        assert priced(api, queue, epoch + 1, FEW_SMALL) == "set"
+        _older, younger = pair(api, queue)
+        assert api.claimed(gpu_node(api), queue) == [younger]
+
+    def test_an_old_round_writes_nothing(self, api: Api, epoch: int) -> None:
+        first, second = api.queue(), api.queue()
+        assert priced(api, first, epoch, round=2) == "set"
+        before = api.contents()
+        assert priced(api, second, epoch, round=1) == "old_round"
+        assert api.contents() == before
+        assert priced(api, second, epoch, round=2) == "set"
+        assert priced(api, first, epoch, FEW_SMALL, round=2) == "set"
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [{"holder": None}, {"holder": ""}, {"holder": "x" * 201}, {"holder": "x", "ttl": None}]
+        + [{"holder": "x", "ttl": ttl} for ttl in ("-1 s", "2 hours", "infinity")],
+    )
+    def test_what_is_refused(self, api: Api, arguments: Row) -> None:
+        if arguments.get("ttl") == "infinity" and api.conn.info.server_version < 170000:
+            pytest.skip("no infinite intervals before Postgres 17")
+        api.refused("QHA01", "lead_planner", **arguments)
+
+
+BAD_CURVES: list[Any] = [
+    None,
+    {},
+    "0.5",
+    [],
+    [0.5] * 100,
+    [0.5] * 102,
+    [0.5, 0.4] + [0.5] * 99,
+    [0.5] * 100 + [0.499999],
+    [-0.1] + [0.5] * 100,
+    [0.5] * 100 + [1.1],
+    [None] * 101,
+    [0.5] * 100 + [None],
+    ["NaN"] * 101,
+    ["0.5"] * 101,
+    [[0.5]] * 101,
+    [True] * 101,
+]
+
+
+class TestCurves:
+    """What a hostile planner may try."""
+
+    @pytest.mark.parametrize("worth", BAD_CURVES, ids=lambda worth: str(worth)[:40])
+    def test_bad_curves(self, api: Api, epoch: int, worth: Any) -> None:
+        refusal = api.refused(
+            *("QHA01", "set_prices"),
+            queue=api.queue(),
+            prices={"device_worth": worth},
+            ttl=TTL,
+            round=1,
+            epoch=epoch,
+        )
+        assert str(refusal.field).startswith("prices.device_worth")
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"prices": []},
+            {"prices": {"device_worth": LEVEL, "leases": {}}},
+            {"prices": raw('{"device_worth": [' + ", ".join(["1e131071"] * 101) + "]}")},
+            {"ttl": "-1 s"},
+            {"ttl": "2 hours"},
+            {"ttl": None},
+            {"round": -1},
+            {"round": None},
+            {"epoch": None},
+            {"shard": 7},
+        ],
+        ids=lambda changes: str(changes)[:40],
+    )
+    def test_bad_arguments(self, api: Api, epoch: int, changes: Row) -> None:
+        good = {"prices": {"device_worth": LEVEL}, "ttl": TTL, "round": 1, "epoch": epoch}
+        api.refused("QHA01", "set_prices", queue=api.queue(), **good | changes)
+
+    def test_a_queue_that_is_not_there(self, api: Api, epoch: int) -> None:
+        with refusing("QHQ01"):
+            priced(api, "nowhere", epoch)
+
+    @pytest.mark.parametrize("worth", [[0.0] * 101, [1.0] * 101, [n / 100 for n in range(101)]])
+    def test_good_ones(self, api: Api, epoch: int, worth: list[float]) -> None:
+        assert priced(api, api.queue(), epoch, worth) == "set"
+
+
+class TestView:
+    """What a planner reads."""
+
+    @pytest.fixture
+    def items(self, api: Api) -> Any:
+        def read(part: str, queue: str | None = None, /, **options: Any) -> list[Row]:
+            found: list[Row] = []
+            after: str | None = None
+            while True:
+                rows = api.rows("planner_view", part=part, queue=queue, after=after, **options)
+                found += [row["item"] for row in rows if row["item"] is not None]
+                after = rows[-1]["next"] if rows else None
+                if after is None:
+                    return found
+
+        return read
+
+    @pytest.mark.parametrize("limit", [1, 2, 1000])
+    def test_classes_with_something_ready(self, api: Api, items: Any, limit: int) -> None:
+        queue = api.queue()
+        node = gpu_node(api, labels={"for": queue})
+        for _ in range(3):
+            api.needing(queue, gpu_milli=530, cpu_milli=7)
+        whole = {"require": [{"label": "for", "op": "in", "values": [queue]}]}
+        api.spawn(queue, placement=whole | {"resources": {"gpu": 2, "memory_mib": 9}})
+        api.needing(queue, cpu_milli=1)  # without GPUs
+        api.spawn(queue, delay=60, placement={"resources": {"gpu": 4}})  # not yet
+        taken = api.needing(queue, gpu=1)
+        assert api.claimed(node, queue) == [taken]  # and all classes are judged for the node
+        share, two = items("classes", queue, limit=limit)
+        assert (share["ready"], share["gpus"], share["gpu_milli"]) == (3, 1, 530)
+        assert (two["ready"], two["gpus"], two["gpu_milli"]) == (1, 2, 0)
+        assert (share["cpu_milli"], two["memory_mib"]) == (7, 9)
+        [counted, _] = items("classes", queue, most=2)
+        assert counted["ready"] == 2
+        [profile] = {each["profile_id"] for each in items("nodes")} & set(two["profiles"])
+        assert profile in share["profiles"]
+        assert items("classes", api.queue()) == []
+
+    def test_nodes_by_profile_and_size(self, api: Api, items: Any, clock: Clock) -> None:
+        queue = api.queue()
+        nodes = [gpu_node(api, 2, capacity={"cpu_milli": 8123}) for _ in range(3)]
+        api.needing(queue, gpu_milli=334, cpu_milli=1000)
+        api.claim(nodes[0], queue)
+        api.rows("cordon_node", node=nodes[1].node_id)
+
+        def found() -> list[Row]:
+            return [each for each in items("nodes", limit=1) if each["cpu_milli"] == 8123]
+
+        total = {"nodes": 0, "cpu_free": 0, "660": 0, "1000": 0}
+        for group in found():
+            assert (group["gpus"], group["memory_free"]) == (2, None)
+            total["nodes"] += group["nodes"]
+            total["cpu_free"] += group["cpu_free"]
+            for level, devices in group["free"].items():
+                total[level] += devices
+        assert total == {"nodes": 2, "cpu_free": 15_246, "660": 1, "1000": 3}
+        clock.advance(timedelta(days=1))  # none gives a sign of life
+        assert found() == []
+
+    def test_queues_that_are_not_paused(self, api: Api, items: Any) -> None:
+        names = [api.queue() for _ in range(3)]
+        api.rows("pause_queue", queue=names[1])
+        found = [each["queue"] for each in items("queues", limit=1)]
+        assert [name for name in names if name in found] == [names[0], names[2]]
+        assert found == sorted(found)
+
+    @pytest.mark.parametrize(
+        ("arguments", "code"),
+        [
+            ({"part": "leases"}, "QHA01"),
+            ({"part": None}, "QHA01"),
+            ({"part": "nodes", "after": "x"}, "QHA01"),
+            ({"part": "nodes", "limit": 0}, "QHA01"),
+            ({"part": "nodes", "most": 0}, "QHA01"),
+            ({"part": "nodes", "shard": 7}, "QHA01"),
+            ({"part": "classes", "queue": "nowhere"}, "QHQ01"),
+            ({"part": "classes"}, "QHQ01"),
+            ({"part": "classes", "queue": "nowhere", "after": "x"}, "QHA01"),
+        ],
+    )
+    def test_what_is_refused(self, api: Api, arguments: Row, code: str) -> None:
+        api.refused(code, "planner_view", **arguments)
+
+
+def test_prices_are_forgotten_an_hour_later(api: Api, epoch: int, clock: Clock) -> None:
+    queue = api.queue()
+    priced(api, queue, epoch)
+    clock.advance(TTL + timedelta(minutes=59))
+    api.rows("prune")
+    assert api.contents()["queue_price"][0] >= 1
+    clock.advance(timedelta(minutes=1))
+    api.rows("prune")
+    assert api.contents()["queue_price"][0] == 0
+    epoch = api.value("lead_planner", holder="me")
+    assert priced(api, queue, epoch, FEW_SMALL, round=2) == "set"
+    _older, younger = pair(api, queue)
+    assert api.claimed(gpu_node(api), queue) == [younger]
+
+
+def test_a_round_leaves_no_row_of_the_one_before(api: Api, epoch: int) -> None:
+    queue = api.queue()
+    before = api.contents()["queue_price"][0]
+    for number in range(1, 6):
+        priced(api, queue, epoch, round=number)
+    assert api.contents()["queue_price"][0] == before + 1
+
+
+def test_logins(api: Api, logins: Logins, epoch: int) -> None:
+    """A planner plans, and does nothing else; nobody else plans."""
+    queue = api.queue()
+    lease = api.needing(queue, gpu_milli=530)
+    _name, planner = logins.api(PLANNER)
+    assert planner.rows("planner_view", part="classes", queue=queue)
+    assert priced(planner, queue, epoch) == "set"
+    calls: list[tuple[str, Row]] = [
+        ("get_lease", {"lease": lease}),
+        ("cancel_lease", {"lease": lease}),
+        ("list_queues", {}),
+        ("claim_task", {"queues": [queue], "node": uuid4(), "epoch": 1}),
+        ("set_queue_policy", {"queue": queue, "policy": {}}),
+    ]
+    for function, arguments in calls:
+        with refusing("42501"):
+            planner.rows(function, **arguments)
+    for role in (WORKER, OPERATOR):
+        _name, other = logins.api(role)
+        with refusing("42501"):
+            priced(other, queue, epoch)
+        with refusing("42501"):
+            other.rows("lead_planner", holder="other")
