@@ -298,6 +298,7 @@ CREATE TABLE hwqueue.queue (
     patience interval DEFAULT '00:00:02'::interval NOT NULL,
     failure_domain text DEFAULT 'rack'::text NOT NULL,
     earmarks smallint DEFAULT 1 NOT NULL,
+    has_prices boolean DEFAULT false NOT NULL,
     CONSTRAINT queue_ageing_step_check CHECK ((ageing_step >= '00:00:00'::interval)),
     CONSTRAINT queue_max_attempts_check CHECK (((max_attempts >= 1) AND (max_attempts <= 1000))),
     CONSTRAINT queue_max_params_bytes_check CHECK (((max_params_bytes >= 1) AND (max_params_bytes <= 104857600))),
@@ -323,6 +324,8 @@ COMMENT ON COLUMN hwqueue.queue.dropped_before IS 'transactions from this one on
 COMMENT ON COLUMN hwqueue.queue.failure_domain IS 'of services that have none of their own: node, rack or label:KEY';
 
 COMMENT ON COLUMN hwqueue.queue.earmarks IS 'how many gangs may have room kept for them on nodes that they could share; 0: none of this queue';
+
+COMMENT ON COLUMN hwqueue.queue.has_prices IS 'claims read its prices; set with the first ones, cleared an hour after the last ones ran out';
 
 CREATE TYPE hwqueue.spawn_target AS (
 	queue hwqueue.queue,
@@ -1657,6 +1660,9 @@ CREATE FUNCTION hwqueue.check_patterns(p_placement jsonb, p_field text) RETURNS 
 CREATE FUNCTION hwqueue.check_payload(p_value jsonb, p_field text, p_max_bytes integer) RETURNS jsonb
     LANGUAGE sql STABLE;
 
+CREATE FUNCTION hwqueue.check_planner_ttl(p_ttl interval) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE;
+
 CREATE FUNCTION hwqueue.check_progress(p_reports jsonb) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
 
@@ -1716,6 +1722,9 @@ CREATE FUNCTION hwqueue.checked_limit(p_limit integer) RETURNS integer
 
 CREATE FUNCTION hwqueue.checked_workflow(p_spec jsonb, p_options jsonb, p_shard integer) RETURNS hwqueue.workflow
     LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.checked_worth(p_prices jsonb) RETURNS double precision[]
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.checkpoints(p_lease uuid, p_token bigint, p_shard integer DEFAULT 0) RETURNS TABLE(name text, status text, state jsonb, saved_at timestamp with time zone, waits_for text, waits_until timestamp with time zone)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1901,7 +1910,7 @@ CREATE FUNCTION hwqueue.class_scan_start(p_class_id bigint, p_tiers smallint[], 
 CREATE FUNCTION hwqueue.class_scan_starts(p_classes bigint[], p_from hwqueue.scan_starts, p_shard integer) RETURNS hwqueue.scan_starts
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.class_score(p_class_id bigint, p_node hwqueue.node, p_room hwqueue.headroom, p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) RETURNS double precision
+CREATE FUNCTION hwqueue.class_score(p_class_id bigint, p_node hwqueue.node, p_room hwqueue.headroom, p_queue hwqueue.queue, p_worth double precision[], p_now timestamp with time zone, p_shard integer) RETURNS double precision
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.class_shortage(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load) RETURNS integer
@@ -2564,6 +2573,9 @@ CREATE FUNCTION hwqueue.failure_reason(p_failure hwqueue.failure, p_class hwqueu
 CREATE FUNCTION hwqueue.failure_words(p_failure jsonb, p_class hwqueue.placement_class) RETURNS text
     LANGUAGE sql STABLE;
 
+CREATE FUNCTION hwqueue.fence_planner(p_round bigint, p_epoch bigint, p_shard integer) RETURNS text
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.fetch_reserved(p_request hwqueue.claim_request) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamp with time zone, assignment jsonb, shard_id integer)
     LANGUAGE plpgsql;
 
@@ -2636,7 +2648,7 @@ CREATE FUNCTION hwqueue.first_live_entry(p_queue_id integer, p_shard integer, p_
 CREATE FUNCTION hwqueue.first_stop_at(p_taints jsonb, p_tolerate jsonb, p_claimed_at timestamp with time zone, OUT stop_at timestamp with time zone, OUT taint jsonb) RETURNS record
     LANGUAGE sql STABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.fit_score(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_reach double precision, p_room hwqueue.headroom) RETURNS double precision
+CREATE FUNCTION hwqueue.fit_score(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_reach double precision, p_room hwqueue.headroom, p_worth double precision[] DEFAULT NULL::double precision[]) RETURNS double precision
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.fits_at_once(p_class hwqueue.placement_class, p_node hwqueue.node) RETURNS bigint
@@ -2687,6 +2699,9 @@ CREATE FUNCTION hwqueue.forget_maps(p_run hwqueue.run, p_steps integer[], p_whol
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.forget_node(p_node uuid, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.free_devices(p_after uuid, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT items jsonb[], OUT last_id uuid, OUT has_more boolean) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.fresh_arrivals(p_limit integer, p_from timestamp with time zone, p_shard integer) RETURNS TABLE(run_id uuid, step_no integer, kind text)
@@ -3211,6 +3226,10 @@ CREATE FUNCTION hwqueue.last_fetched_at(p_gang uuid, p_shard integer) RETURNS ti
 
 CREATE FUNCTION hwqueue.lasting_facts(p_class hwqueue.placement_class, p_claim hwqueue.claim, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.lead_planner(p_holder text, p_ttl interval DEFAULT '00:00:10'::interval, p_shard integer DEFAULT 0) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE TABLE hwqueue.prune_cursor (
     shard_id integer NOT NULL,
@@ -4008,6 +4027,9 @@ COMMENT ON COLUMN hwqueue.choice.checked_at IS 'when prune last checked whether 
 CREATE FUNCTION hwqueue.other_alternatives(p_choice hwqueue.choice, p_shard integer) RETURNS TABLE(member_id uuid, is_gang boolean)
     LANGUAGE sql STABLE;
 
+CREATE FUNCTION hwqueue.own_fit(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_reach double precision, p_room hwqueue.headroom) RETURNS double precision
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
 CREATE FUNCTION hwqueue.own_node_wish(p_node uuid) RETURNS jsonb
     LANGUAGE sql STABLE;
 
@@ -4167,6 +4189,16 @@ CREATE FUNCTION hwqueue.planned_nested(p_workflow hwqueue.workflow, p_run hwqueu
 CREATE FUNCTION hwqueue.planned_steps(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb, p_shard integer) RETURNS TABLE(step_no integer, step jsonb, class hwqueue.placement_class, came_from jsonb)
     LANGUAGE plpgsql STABLE;
 
+CREATE FUNCTION hwqueue.planner_view(p_part text, p_queue text DEFAULT NULL::text, p_after text DEFAULT NULL::text, p_limit integer DEFAULT 1000, p_most integer DEFAULT 10000, p_shard integer DEFAULT 0) RETURNS TABLE(item jsonb, next text)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET jit TO 'off';
+
 CREATE FUNCTION hwqueue.postpone_checks(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
 
@@ -4251,6 +4283,9 @@ CREATE FUNCTION hwqueue.prune_minutes(p_limit integer, p_now timestamp with time
 CREATE FUNCTION hwqueue.prune_nodes(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.prune_prices(p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.prune_profiles(p_after bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS bigint
     LANGUAGE plpgsql;
 
@@ -4320,6 +4355,9 @@ CREATE FUNCTION hwqueue.queue_policy(p_queue hwqueue.queue) RETURNS jsonb
 
 CREATE FUNCTION hwqueue.queue_scan_starts(p_queue_ids integer[], p_class_count integer, p_shard integer) RETURNS hwqueue.scan_starts
     LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.queue_worth(p_queue hwqueue.queue, p_now timestamp with time zone) RETURNS double precision[]
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.raise_sequences() RETURNS void
     LANGUAGE plpgsql;
@@ -4457,6 +4495,9 @@ CREATE FUNCTION hwqueue.read_workflow(p_spec jsonb) RETURNS jsonb
 
 CREATE FUNCTION hwqueue.readable_run(p_run uuid, p_lease uuid, p_shard integer) RETURNS hwqueue.run
     LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.ready_classes(p_queue_id integer, p_after bigint, p_limit integer, p_most integer, p_shard integer, OUT items jsonb[], OUT last_id bigint, OUT has_more boolean) RETURNS record
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.reap(p_limit integer DEFAULT 1000, p_unless_within interval DEFAULT '00:00:00'::interval, p_shard integer DEFAULT 0) RETURNS TABLE(expired integer, promoted integer, deadlines integer, reaches integer, more boolean)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -5013,6 +5054,10 @@ CREATE FUNCTION hwqueue.set_node_expiry(p_after interval, p_shard integer DEFAUL
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
+CREATE FUNCTION hwqueue.set_prices(p_queue text, p_prices jsonb, p_ttl interval, p_round bigint, p_epoch bigint, p_shard integer DEFAULT 0) RETURNS text
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
+
 CREATE FUNCTION hwqueue.set_queue_policy(p_queue text, p_policy jsonb, p_shard integer DEFAULT 0) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
@@ -5469,6 +5514,9 @@ CREATE FUNCTION hwqueue.take_entry(p_lease uuid, p_shard integer) RETURNS hwqueu
 CREATE FUNCTION hwqueue.take_free_entry(p_lease uuid, p_shard integer) RETURNS hwqueue.scheduled
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.take_lead(p_holder text, p_ttl interval, p_now timestamp with time zone, p_shard integer) RETURNS bigint
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.take_next_signal(p_lease uuid, p_token bigint, p_signal text, p_name text, p_shard integer, OUT verdict text, OUT payload jsonb) RETURNS record
     LANGUAGE plpgsql;
 
@@ -5823,6 +5871,9 @@ CREATE FUNCTION hwqueue.workflow_metrics(p_now timestamp with time zone, p_shard
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off';
 
+CREATE FUNCTION hwqueue.worth_gain(p_gpu_count integer, p_gpu_milli integer, p_room hwqueue.headroom, p_worth double precision[]) RETURNS double precision
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
 CREATE FUNCTION hwqueue.would_start_group(p_class hwqueue.placement_class, p_facts jsonb) RETURNS boolean
     LANGUAGE sql IMMUTABLE;
 
@@ -5878,6 +5929,9 @@ CREATE FUNCTION hwqueue.write_terms(p_limit integer, p_now timestamp with time z
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.write_workflow(p_spec jsonb, p_version integer, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.workflow
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.write_worth(p_queue hwqueue.queue, p_worth double precision[], p_until timestamp with time zone, p_round bigint, p_epoch bigint) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE TABLE hwqueue.added_run (
@@ -6675,6 +6729,25 @@ CREATE VIEW hwqueue.placement_class_stats AS
    FROM (hwqueue.shard s
      CROSS JOIN LATERAL hwqueue.placement_class_stats(p_limit => NULL::integer, p_shard => s.shard_id) c(shard_id, class_id, queue, tenant, service_id, task_name, words, labels, placement, anchors, patience, pending, oldest_at, running, profiles, reach, created_at, retired_at));
 
+CREATE TABLE hwqueue.planner (
+    shard_id integer NOT NULL,
+    epoch bigint NOT NULL,
+    holder text NOT NULL,
+    round bigint NOT NULL,
+    expires_at timestamp with time zone NOT NULL
+)
+WITH (fillfactor='10', autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0');
+
+COMMENT ON TABLE hwqueue.planner IS 'the process that plans, one of those that run';
+
+COMMENT ON COLUMN hwqueue.planner.epoch IS 'the fencing token of the leader: a new one gets a higher epoch';
+
+COMMENT ON COLUMN hwqueue.planner.holder IS 'the name that the process gave itself';
+
+COMMENT ON COLUMN hwqueue.planner.round IS 'the last round of this epoch that wrote something';
+
+COMMENT ON COLUMN hwqueue.planner.expires_at IS 'when another process may lead, unless it is renewed';
+
 CREATE TABLE hwqueue.position_horizon (
     shard_id integer NOT NULL,
     version bigint NOT NULL,
@@ -6750,6 +6823,23 @@ CREATE VIEW hwqueue.queue_depth AS
     d.paused_at
    FROM (hwqueue.shard s
      CROSS JOIN LATERAL hwqueue.queue_depth(p_shard => s.shard_id) d(shard_id, queue, pending, scheduled, running, stopping, expired, oldest_at, next_at, paused_at));
+
+CREATE TABLE hwqueue.queue_price (
+    shard_id integer NOT NULL,
+    queue_id integer NOT NULL,
+    epoch bigint NOT NULL,
+    round bigint NOT NULL,
+    device_worth double precision[] NOT NULL,
+    worth_until timestamp with time zone NOT NULL,
+    CONSTRAINT queue_price_device_worth_check CHECK ((cardinality(device_worth) = 101))
+)
+WITH (autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0');
+
+COMMENT ON TABLE hwqueue.queue_price IS 'what room on a device is worth to a queue, as a planner set it; the newest epoch and round count';
+
+COMMENT ON COLUMN hwqueue.queue_price.device_worth IS 'what a device with 0, 10, 20, ... 1000 thousandths left is worth, in devices';
+
+COMMENT ON COLUMN hwqueue.queue_price.worth_until IS 'claims use it until then';
 
 ALTER TABLE hwqueue.queue ALTER COLUMN queue_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME hwqueue.queue_queue_id_seq
@@ -7173,6 +7263,9 @@ ALTER TABLE ONLY hwqueue.placement_check
 ALTER TABLE ONLY hwqueue.placement_class
     ADD CONSTRAINT placement_class_pkey PRIMARY KEY (shard_id, class_id);
 
+ALTER TABLE ONLY hwqueue.planner
+    ADD CONSTRAINT planner_pkey PRIMARY KEY (shard_id);
+
 ALTER TABLE ONLY hwqueue.position_horizon
     ADD CONSTRAINT position_horizon_pkey PRIMARY KEY (shard_id, version);
 
@@ -7196,6 +7289,9 @@ ALTER TABLE ONLY hwqueue.prune_cursor
 
 ALTER TABLE ONLY hwqueue.queue
     ADD CONSTRAINT queue_pkey PRIMARY KEY (shard_id, queue_id);
+
+ALTER TABLE ONLY hwqueue.queue_price
+    ADD CONSTRAINT queue_price_pkey PRIMARY KEY (shard_id, queue_id, epoch, round);
 
 ALTER TABLE ONLY hwqueue.queue_signal
     ADD CONSTRAINT queue_signal_pkey PRIMARY KEY (shard_id, queue_id);
@@ -7912,6 +8008,7 @@ ALTER INDEX hwqueue.event_queue ATTACH PARTITION hwqueue.event_9_shard_id_queue_
 
 GRANT USAGE ON SCHEMA hwqueue TO hwqueue_producer;
 GRANT USAGE ON SCHEMA hwqueue TO hwqueue_worker;
+GRANT USAGE ON SCHEMA hwqueue TO hwqueue_planner;
 GRANT USAGE ON SCHEMA hwqueue TO hwqueue_operator;
 GRANT USAGE ON SCHEMA hwqueue TO hwqueue_admin;
 
@@ -8254,6 +8351,8 @@ REVOKE ALL ON FUNCTION hwqueue.check_patterns(p_placement jsonb, p_field text) F
 
 REVOKE ALL ON FUNCTION hwqueue.check_payload(p_value jsonb, p_field text, p_max_bytes integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.check_planner_ttl(p_ttl interval) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.check_progress(p_reports jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_queue_names(p_queues text[]) FROM PUBLIC;
@@ -8296,6 +8395,8 @@ GRANT ALL ON FUNCTION hwqueue.check_workflow(p_spec jsonb, p_options jsonb, p_sh
 REVOKE ALL ON FUNCTION hwqueue.checked_limit(p_limit integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.checked_workflow(p_spec jsonb, p_options jsonb, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.checked_worth(p_prices jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.checkpoints(p_lease uuid, p_token bigint, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.checkpoints(p_lease uuid, p_token bigint, p_shard integer) TO hwqueue_worker;
@@ -8380,7 +8481,7 @@ REVOKE ALL ON FUNCTION hwqueue.class_scan_start(p_class_id bigint, p_tiers small
 
 REVOKE ALL ON FUNCTION hwqueue.class_scan_starts(p_classes bigint[], p_from hwqueue.scan_starts, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.class_score(p_class_id bigint, p_node hwqueue.node, p_room hwqueue.headroom, p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.class_score(p_class_id bigint, p_node hwqueue.node, p_room hwqueue.headroom, p_queue hwqueue.queue, p_worth double precision[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_shortage(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load) FROM PUBLIC;
 
@@ -8711,6 +8812,8 @@ REVOKE ALL ON FUNCTION hwqueue.failure_reason(p_failure hwqueue.failure, p_class
 
 REVOKE ALL ON FUNCTION hwqueue.failure_words(p_failure jsonb, p_class hwqueue.placement_class) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.fence_planner(p_round bigint, p_epoch bigint, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.fetch_reserved(p_request hwqueue.claim_request) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.few_ended(p_state text, p_since timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -8759,7 +8862,7 @@ REVOKE ALL ON FUNCTION hwqueue.first_live_entry(p_queue_id integer, p_shard inte
 
 REVOKE ALL ON FUNCTION hwqueue.first_stop_at(p_taints jsonb, p_tolerate jsonb, p_claimed_at timestamp with time zone, OUT stop_at timestamp with time zone, OUT taint jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.fit_score(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_reach double precision, p_room hwqueue.headroom) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.fit_score(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_reach double precision, p_room hwqueue.headroom, p_worth double precision[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.fits_at_once(p_class hwqueue.placement_class, p_node hwqueue.node) FROM PUBLIC;
 
@@ -8792,6 +8895,8 @@ REVOKE ALL ON FUNCTION hwqueue.forget_added(p_run uuid, p_steps integer[], p_sha
 REVOKE ALL ON FUNCTION hwqueue.forget_maps(p_run hwqueue.run, p_steps integer[], p_whole integer[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.forget_node(p_node uuid, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.free_devices(p_after uuid, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT items jsonb[], OUT last_id uuid, OUT has_more boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.fresh_arrivals(p_limit integer, p_from timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -9123,6 +9228,10 @@ REVOKE ALL ON FUNCTION hwqueue.last_drawn_position() FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.last_fetched_at(p_gang uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lasting_facts(p_class hwqueue.placement_class, p_claim hwqueue.claim, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.lead_planner(p_holder text, p_ttl interval, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.lead_planner(p_holder text, p_ttl interval, p_shard integer) TO hwqueue_planner;
+GRANT ALL ON FUNCTION hwqueue.lead_planner(p_holder text, p_ttl interval, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.lead_prune(p_unless_within interval, p_now timestamp with time zone, p_shard integer, OUT goes boolean, OUT prune_cursor hwqueue.prune_cursor) FROM PUBLIC;
 
@@ -9589,6 +9698,8 @@ REVOKE ALL ON FUNCTION hwqueue.ordered_items(p_leases uuid[], p_tokens bigint[],
 
 REVOKE ALL ON FUNCTION hwqueue.other_alternatives(p_choice hwqueue.choice, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.own_fit(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_reach double precision, p_room hwqueue.headroom) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.own_node_wish(p_node uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.own_options() FROM PUBLIC;
@@ -9692,6 +9803,10 @@ REVOKE ALL ON FUNCTION hwqueue.planned_nested(p_workflow hwqueue.workflow, p_run
 
 REVOKE ALL ON FUNCTION hwqueue.planned_steps(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.planner_view(p_part text, p_queue text, p_after text, p_limit integer, p_most integer, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.planner_view(p_part text, p_queue text, p_after text, p_limit integer, p_most integer, p_shard integer) TO hwqueue_planner;
+GRANT ALL ON FUNCTION hwqueue.planner_view(p_part text, p_queue text, p_after text, p_limit integer, p_most integer, p_shard integer) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.postpone_checks(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prefer_own_node(p_lease uuid, p_node uuid, p_shard integer) FROM PUBLIC;
@@ -9748,6 +9863,8 @@ REVOKE ALL ON FUNCTION hwqueue.prune_minutes(p_limit integer, p_now timestamp wi
 
 REVOKE ALL ON FUNCTION hwqueue.prune_nodes(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.prune_prices(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.prune_profiles(p_after bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_run_totals(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -9793,6 +9910,8 @@ REVOKE ALL ON FUNCTION hwqueue.queue_name(p_queue_id integer, p_shard integer) F
 REVOKE ALL ON FUNCTION hwqueue.queue_policy(p_queue hwqueue.queue) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.queue_scan_starts(p_queue_ids integer[], p_class_count integer, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.queue_worth(p_queue hwqueue.queue, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.raise_sequences() FROM PUBLIC;
 
@@ -9875,6 +9994,8 @@ REVOKE ALL ON FUNCTION hwqueue.read_wait(p_step jsonb, p_field text) FROM PUBLIC
 REVOKE ALL ON FUNCTION hwqueue.read_workflow(p_spec jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.readable_run(p_run uuid, p_lease uuid, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.ready_classes(p_queue_id integer, p_after bigint, p_limit integer, p_most integer, p_shard integer, OUT items jsonb[], OUT last_id bigint, OUT has_more boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reap(p_limit integer, p_unless_within interval, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.reap(p_limit integer, p_unless_within interval, p_shard integer) TO hwqueue_worker;
@@ -10170,6 +10291,7 @@ REVOKE ALL ON FUNCTION hwqueue.scan_starts_after(p_from hwqueue.scan_starts, p_t
 REVOKE ALL ON FUNCTION hwqueue.schema_version() FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.schema_version() TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.schema_version() TO hwqueue_worker;
+GRANT ALL ON FUNCTION hwqueue.schema_version() TO hwqueue_planner;
 GRANT ALL ON FUNCTION hwqueue.schema_version() TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.schema_version() TO hwqueue_admin;
 
@@ -10206,6 +10328,10 @@ REVOKE ALL ON FUNCTION hwqueue.set_login(p_node uuid, p_login text, p_shard inte
 
 REVOKE ALL ON FUNCTION hwqueue.set_node_expiry(p_after interval, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.set_node_expiry(p_after interval, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.set_prices(p_queue text, p_prices jsonb, p_ttl interval, p_round bigint, p_epoch bigint, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.set_prices(p_queue text, p_prices jsonb, p_ttl interval, p_round bigint, p_epoch bigint, p_shard integer) TO hwqueue_planner;
+GRANT ALL ON FUNCTION hwqueue.set_prices(p_queue text, p_prices jsonb, p_ttl interval, p_round bigint, p_epoch bigint, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.set_queue_policy(p_queue text, p_policy jsonb, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.set_queue_policy(p_queue text, p_policy jsonb, p_shard integer) TO hwqueue_admin;
@@ -10502,6 +10628,8 @@ REVOKE ALL ON FUNCTION hwqueue.take_entry(p_lease uuid, p_shard integer) FROM PU
 
 REVOKE ALL ON FUNCTION hwqueue.take_free_entry(p_lease uuid, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.take_lead(p_holder text, p_ttl interval, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.take_next_signal(p_lease uuid, p_token bigint, p_signal text, p_name text, p_shard integer, OUT verdict text, OUT payload jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_outcomes(p_leases uuid[], p_shard integer) FROM PUBLIC;
@@ -10744,6 +10872,8 @@ REVOKE ALL ON FUNCTION hwqueue.without_terms(p_expr jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.workflow_metrics(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.worth_gain(p_gpu_count integer, p_gpu_milli integer, p_room hwqueue.headroom, p_worth double precision[]) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.would_start_group(p_class hwqueue.placement_class, p_facts jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.write_checkpoint(p_row hwqueue.checkpoint) FROM PUBLIC;
@@ -10781,6 +10911,8 @@ REVOKE ALL ON FUNCTION hwqueue.write_steps(p_workflow hwqueue.workflow, p_run hw
 REVOKE ALL ON FUNCTION hwqueue.write_terms(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.write_workflow(p_spec jsonb, p_version integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.write_worth(p_queue hwqueue.queue, p_worth double precision[], p_until timestamp with time zone, p_round bigint, p_epoch bigint) FROM PUBLIC;
 
 GRANT SELECT ON TABLE hwqueue.lease_history TO hwqueue_operator;
 GRANT SELECT ON TABLE hwqueue.lease_history TO hwqueue_admin;

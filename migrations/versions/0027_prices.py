@@ -12,7 +12,7 @@ from alembic import op
 from hwqueue.schema.files import run_revision_sql
 
 revision = "0027_prices"
-down_revision = "0024_gang"
+down_revision = "0026_everywhere"
 branch_labels = None
 depends_on = None
 

@@ -12,7 +12,7 @@ from alembic import op
 from hwqueue.schema.files import run_revision_sql
 
 revision = "0028_during"
-down_revision = "0026_everywhere"
+down_revision = "0027_prices"
 branch_labels = None
 depends_on = None
 
