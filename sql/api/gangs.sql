@@ -107,7 +107,7 @@ end
 $$;
 
 -- Returns why a gang is where it is; of one that waits, where its members have room, what is in the way
--- there, and what would let it start. Changes nothing.
+-- there, and what would let it start; of one that is earmarked, what its nodes still run. Changes nothing.
 --
 -- headline: one sentence; code: ready when a place has room for all, a reason code, or the state; permanent:
 -- no place has room even if nothing ran there; waiting: how many members wait, which the rest is about.
@@ -146,9 +146,10 @@ begin
     code := v_gang.state;
     headline := hwqueue.gang_story(v_gang, as_of, p_shard);
     permanent := v_gang.finished_at is not null;
-    place_count := 0;
     kinds := '[]';
-    places := '[]';
+    places := case when v_gang.state = 'earmarked' then hwqueue.told_earmarks(v_gang, as_of, p_shard)
+      else '[]' end;
+    place_count := jsonb_array_length(places);
     ways := '[]';
   else
     select e.* into v_found

@@ -69,13 +69,13 @@ declare
 begin
   claims := hwqueue.holder_list(array(
     select c.lease_id from hwqueue.claim c
-    where c.shard_id = p_shard and c.node_id = any (p_node_ids)
+    where c.shard_id = p_shard and c.node_id = any (p_node_ids) and c.is_earmark is null
       and (v_tenants is null or hwqueue.is_own_lease(c.lease_id, v_tenants, p_shard))
     order by c.claimed_at, c.lease_id limit 20), true, p_now, p_shard);
   others := case when v_tenants is null then 0 else (
     select count(*) from (
       select from hwqueue.claim c
-      where c.shard_id = p_shard and c.node_id = any (p_node_ids)
+      where c.shard_id = p_shard and c.node_id = any (p_node_ids) and c.is_earmark is null
         and not hwqueue.is_own_lease(c.lease_id, v_tenants, p_shard) limit 1000) o) end;
 end
 $$;
@@ -102,6 +102,33 @@ begin
   cross join lateral hwqueue.claims_in_the_way(case when s.turn <= 5 then s.in_the_way else '{}' end, p_now,
     p_shard) c;
 end
+$$;
+
+-- Returns the place of an earmarked gang as told_places does: its members have room on the nodes where
+-- nothing is in the way of their earmarks any more.
+create or replace function hwqueue.told_earmarks(p_gang hwqueue.gang, p_now timestamptz, p_shard int)
+returns jsonb
+language sql stable
+as $$
+  select jsonb_build_array(jsonb_build_object('place', p_gang.place,
+           'words', coalesce(p_gang.place, 'the fleet'), 'nodes', o.nodes, 'room', o.room,
+           'emptied', o.members, 'kinds', o.kinds, 'in_the_way', o.names, 'claims', c.claims,
+           'others', c.others))
+  from (
+    select count(*) as nodes, sum(m.members) as members,
+           coalesce(sum(m.members) filter (where m.has_room), 0) as room,
+           max(m.kinds) as kinds,
+           coalesce(jsonb_agg(m.name order by m.name) filter (where not m.has_room), '[]') as names,
+           coalesce(array_agg(m.node_id) filter (where not m.has_room), '{}') as node_ids
+    from (
+      select n.node_id, n.name, k.members, k.kinds, hwqueue.has_room_for_earmarks(n) as has_room
+      from (
+        select e.node_id, count(*) as members, count(distinct e.class_id) as kinds
+        from hwqueue.gang_member g
+        join hwqueue.claim e on e.shard_id = g.shard_id and e.lease_id = g.lease_id
+        where g.shard_id = p_shard and g.gang_id = p_gang.gang_id group by e.node_id) k
+      join hwqueue.node n on n.shard_id = p_shard and n.node_id = k.node_id) m) o
+  cross join lateral hwqueue.claims_in_the_way(o.node_ids[:20], p_now, p_shard) c
 $$;
 
 -- Says where members are together: "in one rack", "on one node", "in one zone or in one rack"; "anywhere".

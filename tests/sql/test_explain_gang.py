@@ -38,7 +38,7 @@ def ways(found: Row) -> dict[str, Row]:
 def test_what_is_in_the_way_and_the_ways_out(api: Api, racks: list[Node], clock: Clock) -> None:
     """Rack 1 has two GPUs, rack 2 three, of which one is in use."""
     clock.freeze()
-    queue = api.queue()
+    queue = api.queue(earmarks=0)
     held = api.running(queue, racks[2], **GPU)
     clock.advance(timedelta(seconds=5))
     gang_id = spawn(api, queue, 3, GPU, together="rack")
@@ -72,6 +72,20 @@ def test_what_is_in_the_way_and_the_ways_out(api: Api, racks: list[Node], clock:
 def _asked(way: Row) -> Row:
     """The options that a way out names."""
     return {"together": way["together"], "same": way["same"]}
+
+
+def test_what_an_earmarked_one_waits_for(api: Api, racks: list[Node]) -> None:
+    queue = api.queue()
+    held = api.running(queue, racks[2], **GPU)
+    gang_id = spawn(api, queue, 3, GPU, together="rack")
+    reap(api)
+    found = explained(api, gang_id)
+    assert (found["code"], found["permanent"], found["waiting"]) == ("earmarked", False, 0)
+    assert found["headline"] == "room is kept for all of them; of 3 nodes 2 have it free by now"
+    [place] = found["places"]
+    assert (place["place"], place["nodes"], place["room"], place["emptied"]) == ("rack 2", 3, 2, 3)
+    assert place["in_the_way"] == [racks[2].name]
+    assert [claim["lease_id"] for claim in place["claims"]] == [str(held["lease_id"])]
 
 
 def test_one_level_wider_and_without_same(api: Api, racks: list[Node]) -> None:
