@@ -15,8 +15,8 @@ WRITTEN = re.compile(
 )
 
 
-# a code that is made of a prefix and a state, and the states that list_gangs knows
-OF_A_STATE = re.compile(r"'p_state', array\[([^]]+)\]")
+# a code that is made of a prefix and a state, and the states that a gang can be in
+OF_A_STATE = re.compile(r"hwqueue\.gang_states\(\).*?select array\[([^]]+)\]", re.DOTALL)
 
 
 def codes_in_sql() -> set[str]:
@@ -25,7 +25,7 @@ def codes_in_sql() -> set[str]:
     codes = {code for text in texts for pair in WRITTEN.findall(text) for code in pair if code}
     prefixes = {code for code in codes if code.endswith("_")}
     assert prefixes == {"gang_"}
-    listed = OF_A_STATE.search((SQL_DIR / "api" / "gangs.sql").read_text(encoding="utf-8"))
+    listed = OF_A_STATE.search((SQL_DIR / "gangs" / "spawn.sql").read_text(encoding="utf-8"))
     assert listed is not None
     states = re.findall(r"'(\w+)'", listed[1])
     return codes - prefixes | {f"gang_{state}" for state in states}
