@@ -5621,6 +5621,9 @@ CREATE FUNCTION hwqueue.time_of_nth_end(p_n integer, p_from timestamp with time 
 CREATE FUNCTION hwqueue.together_words(p_together text[]) RETURNS text
     LANGUAGE sql IMMUTABLE;
 
+CREATE FUNCTION hwqueue.told_earmarks(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.told_places(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[], p_size integer, p_now timestamp with time zone, p_shard integer, OUT places jsonb, OUT place_count bigint, OUT most_emptied integer) RETURNS record
     LANGUAGE plpgsql STABLE;
 
@@ -10697,6 +10700,8 @@ GRANT ALL ON FUNCTION hwqueue.throughput(p_queue text, p_minutes integer, p_shar
 REVOKE ALL ON FUNCTION hwqueue.time_of_nth_end(p_n integer, p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.together_words(p_together text[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.told_earmarks(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.told_places(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[], p_size integer, p_now timestamp with time zone, p_shard integer, OUT places jsonb, OUT place_count bigint, OUT most_emptied integer) FROM PUBLIC;
 

@@ -284,7 +284,8 @@ begin
         array(select regexp_replace(d, '^label:', '') from unnest(p_gang.together) d where d <> 'node')
           || p_gang.same, ' and ')) end;
   elsif exists (
-    select from hwqueue.places_with_room(v_rooms, cardinality(v_classes), false, p_gang.together, p_gang.same) f
+    select from hwqueue.places_with_room(v_rooms, cardinality(v_classes), false, p_gang.together,
+      p_gang.same) f
     where p_gang.place is null or f.place = p_gang.place) then
     code := 'ready';
     headline := format('%s has room for all %s', places #>> '{0,words}', v_size);

@@ -240,7 +240,8 @@ as $$
     when p_gang.state <> 'waiting' or p_gang.reason is null then 'upkeep looks for room about once a second'
     when p_gang.reason = 'behind_earmark' then 'nodes that it could use are kept for another gang first'
     when p_gang.reason = 'node_changed' then 'room was kept for it, until one of the nodes changed'
-    when p_gang.reason = 'not_kept' then 'room was kept for it, until its queue was paused or its policy changed'
+    when p_gang.reason = 'not_kept' then
+      'room was kept for it, until its queue was paused or its policy changed'
     when p_gang.reason = 'insufficient_capacity' then
       'no ' || case when p_gang.together = '{}' then 'nodes have'
         else array_to_string(p_gang.together, ' and no ') || ' has' end || ' room for all of them'
