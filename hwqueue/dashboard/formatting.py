@@ -36,6 +36,7 @@ STATES: Mapping[str, tuple[str, str]] = {
     "skipped": ("skip", "s-cancelled"),
     "failing": ("cross", "s-failed"),
     "cancelling": ("dash", "s-cancelled"),
+    "earmarked": ("hourglass", "s-scheduled"),
     "reserved": ("clock", "s-scheduled"),
     "stopping": ("pause", "s-cancelled"),
 }

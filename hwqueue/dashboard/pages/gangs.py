@@ -84,6 +84,8 @@ def state_of(member: GangMember) -> str:
     """The state of a member, in the words of its gang."""
     if member.reserved_until is not None:
         return "reserved"
+    if member.earmarked:
+        return "earmarked"
     if member.state is None:
         return "gone"
     return {"scheduled": "waiting", "claimed": "running"}.get(
@@ -93,7 +95,7 @@ def state_of(member: GangMember) -> str:
 
 def _missing(gang: Gang) -> int:
     """How many members are not there: they wait, or their node has not fetched them."""
-    return sum(state_of(each) in ("waiting", "reserved") for each in gang.members)
+    return sum(state_of(each) in ("waiting", "earmarked", "reserved") for each in gang.members)
 
 
 def _moment(text: str | None) -> datetime | None:

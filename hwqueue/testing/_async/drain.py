@@ -24,7 +24,8 @@ _MOST_LISTED = 1000
 _PUBLISHED_WITHIN = timedelta(seconds=5)  # the affinity terms of a new placement
 _OPEN = (LeaseState.PENDING, LeaseState.SCHEDULED)
 _OF_A_GANG = frozenset({"gang_id", "gang_rank", "gang_size"})  # headers of a member
-_NO_ROOM = ("insufficient_capacity", "no_place")
+_NO_ROOM = ("insufficient_capacity", "no_place", "earmarked")
+_WITHOUT_ROOM = ("waiting", "earmarked")  # states of a gang
 
 
 async def drain(
@@ -338,7 +339,7 @@ class AsyncBench:
         pauses = Pauses(_PUBLISHED_WITHIN)
         while True:
             await self._client.reap()
-            if (await self._client.get_gang(gang.gang_id)).state != "waiting":
+            if (await self._client.get_gang(gang.gang_id)).state not in _WITHOUT_ROOM:
                 return True
             why = await self._client.explain_gang(gang.gang_id)
             if pauses.is_over or any(not kind.nodes for kind in why.kinds) or why.code in _NO_ROOM:
@@ -361,7 +362,7 @@ class AsyncBench:
             gang = await self._client.get_gang(lease.headers["gang_id"])
         except GangNotFound:
             return None
-        if gang.state == "waiting" and not await self._start_gang(gang):
+        if gang.state in _WITHOUT_ROOM and not await self._start_gang(gang):
             why = await self._client.explain_gang(gang.gang_id)
             raise AssertionError(
                 f"gang {gang.gang_id} cannot start here: {why.headline}; the app has "

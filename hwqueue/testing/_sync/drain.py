@@ -25,7 +25,8 @@ _MOST_LISTED = 1000
 _PUBLISHED_WITHIN = timedelta(seconds=5)  # the affinity terms of a new placement
 _OPEN = (LeaseState.PENDING, LeaseState.SCHEDULED)
 _OF_A_GANG = frozenset({"gang_id", "gang_rank", "gang_size"})  # headers of a member
-_NO_ROOM = ("insufficient_capacity", "no_place")
+_NO_ROOM = ("insufficient_capacity", "no_place", "earmarked")
+_WITHOUT_ROOM = ("waiting", "earmarked")  # states of a gang
 
 
 def drain(
@@ -335,7 +336,7 @@ class Bench:
         pauses = Pauses(_PUBLISHED_WITHIN)
         while True:
             self._client.reap()
-            if (self._client.get_gang(gang.gang_id)).state != "waiting":
+            if (self._client.get_gang(gang.gang_id)).state not in _WITHOUT_ROOM:
                 return True
             why = self._client.explain_gang(gang.gang_id)
             if pauses.is_over or any(not kind.nodes for kind in why.kinds) or why.code in _NO_ROOM:
@@ -358,7 +359,7 @@ class Bench:
             gang = self._client.get_gang(lease.headers["gang_id"])
         except GangNotFound:
             return None
-        if gang.state == "waiting" and not self._start_gang(gang):
+        if gang.state in _WITHOUT_ROOM and not self._start_gang(gang):
             why = self._client.explain_gang(gang.gang_id)
             raise AssertionError(
                 f"gang {gang.gang_id} cannot start here: {why.headline}; the app has "
