@@ -45,7 +45,7 @@ MOST_GANGS = 4
 DOCUMENTED = {"QHL01", "QHL02", "QHL03", "QHL07", "QHN01", "QHN03", "QHC04", "QHG01"}
 _STATIC = {Rule.NODE, Rule.TAINT}
 _ASSIGNED = """
-  select c.lease_id, c.assignment, p.placement from hwqueue.claim c
+  select c.lease_id, c.assignment, c.gang_id, p.placement from hwqueue.claim c
   join hwqueue.placement_class p on p.shard_id = c.shard_id and p.class_id = c.class_id
   where c.node_id = %s
 """
@@ -225,8 +225,9 @@ class Session:
         for row in rows:
             broken = may_run(running[row["lease_id"]], facts, alone) & _STATIC
             self.storm.report([f"{row} on {facts}: {rule}" for rule in broken])
-        if len(rows) == 1:
-            mine = claims.pop(rows[0]["lease_id"])
+        mine = claims.pop(rows[0]["lease_id"])
+        # A member of a gang was given it when it was reserved, beside others.
+        if len(rows) == 1 and not mine["gang_id"]:
             given = mine["assignment"] or {}
             others = [row["assignment"] or {} for row in claims.values()]
             facts_here = IsolatingNode.from_spec(self.storm.specs[node])

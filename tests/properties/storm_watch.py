@@ -53,7 +53,7 @@ when ((old.labels, old.rack, old.deregistered_at)
 execute function storm.note_move();
 """
 _CLAIMS = """
-  select c.lease_id, c.node_id, c.assignment, c.stop_requested_at, p.placement
+  select c.lease_id, c.node_id, c.assignment, c.stop_requested_at, c.is_earmark, p.placement
   from hwqueue.claim c
   join hwqueue.placement_class p on p.shard_id = c.shard_id and p.class_id = c.class_id
 """
@@ -158,14 +158,18 @@ def _disagreements(broken: Iterable[Broken], seen: Seen) -> list[str]:
 
 
 def _overcommitted(seen: Seen, specs: Specs) -> list[str]:
-    """Nodes that have given more than they have, or whose usage is not what they have given."""
+    """Nodes that have given more than they have, or whose usage is not what they have given.
+
+    An earmark may be on what others still use, so that only the usage counts it.
+    """
     wrong = []
     for node_id, spec in specs.items():
-        here = [row for row in seen.claims if row["node_id"] == node_id]
+        on_node = [row for row in seen.claims if row["node_id"] == node_id]
+        here = [row for row in on_node if not row["is_earmark"]]
         given = [row["assignment"] or {} for row in here]
         facts = IsolatingNode.from_spec(spec)
-        cores, devices = core_use(facts, given), device_use(facts, given)
         pinned = core_use(facts, [one for one in given if "cores" in one])
+        devices = device_use(facts, given)
         if max([0, *pinned, *devices]) > 1000:
             wrong.append(f"node {spec['name']}: {pinned} of cores, {devices} of devices are taken")
         for key in ("cpu_milli", "memory_mib", "license"):
@@ -176,11 +180,13 @@ def _overcommitted(seen: Seen, specs: Specs) -> list[str]:
             wrong.append(f"node {spec['name']}: {len(here)} leases in {spec['slots']} slots")
         wrong += [
             f"lease {row['lease_id']} was given {row['assignment']} for {row['placement']}"
-            for row in here
+            for row in on_node
             if not _is_given(row, facts)
         ]
         if node_id in seen.loads:
             load = seen.loads[node_id]
+            held = [row["assignment"] or {} for row in on_node]
+            cores, devices = core_use(facts, held), device_use(facts, held)
             if (load["core_used"], load["gpu_used"]) != (cores, devices):
                 wrong.append(f"node {spec['name']} keeps {load}, it is {cores} and {devices}")
     return wrong

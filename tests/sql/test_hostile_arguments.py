@@ -195,8 +195,12 @@ def test_limits_that_are_no_number_of_rows(api: Api) -> None:
         "p_changes": Jsonb({"priority": 1}),
         "p_lease": api.spawn(api.queue()),
         "p_name": "none",
+        "p_everywhere": api.row("spawn_everywhere", queue=api.queue(), task="agent")[
+            "everywhere_id"
+        ],
         "p_run": Flow(api, [step("a")]).run,
         "p_step": "a",
+        "p_part": "queues",
     }
     assert {"list_nodes", "list_leases", "list_events", "reap"} <= {name for name, _ in rows}
     for name, required in rows:
