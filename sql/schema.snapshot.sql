@@ -1119,9 +1119,6 @@ CREATE FUNCTION hwqueue.back_earmarks(p_leases uuid[], p_hold interval, p_now ti
 CREATE FUNCTION hwqueue.back_gang(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) RETURNS text
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.back_replacing(p_claim hwqueue.claim, p_now timestamp with time zone, p_shard integer) RETURNS text
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.bad_verdict(p_bad jsonb) RETURNS hwqueue.step_verdict
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
@@ -4796,6 +4793,9 @@ CREATE FUNCTION hwqueue.require_read_committed() RETURNS void
 CREATE FUNCTION hwqueue.requirement_text(p_expr jsonb, p_shard integer) RETURNS text
     LANGUAGE sql STABLE;
 
+CREATE FUNCTION hwqueue.reservation_must_be_checked(p_class hwqueue.placement_class, p_shard integer) RETURNS boolean
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.reserve_keys(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.spawn_request[]
     LANGUAGE plpgsql;
 
@@ -4898,7 +4898,7 @@ CREATE FUNCTION hwqueue.room_for(p_class hwqueue.placement_class, p_bits integer
 CREATE FUNCTION hwqueue.room_for_member(p_gang_id uuid, p_class hwqueue.placement_class, p_node hwqueue.node, p_is_earmark boolean, p_waits boolean, OUT load hwqueue.node_load, OUT assignment jsonb, OUT fits boolean) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.room_instead_of(p_old hwqueue.claim, p_entry hwqueue.scheduled, p_now timestamp with time zone, p_shard integer, OUT load hwqueue.node_load, OUT assignment jsonb, OUT reason text) RETURNS record
+CREATE FUNCTION hwqueue.room_instead_of(p_old hwqueue.claim, p_entry hwqueue.scheduled, p_now timestamp with time zone, p_shard integer, OUT load hwqueue.node_load, OUT assignment jsonb, OUT term_deltas jsonb, OUT reason text) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.room_to_earmark(p_class hwqueue.placement_class, p_node hwqueue.node, p_own hwqueue.node_load, p_load hwqueue.node_load) RETURNS hwqueue.headroom
@@ -5886,7 +5886,7 @@ CREATE FUNCTION hwqueue.write_checkpoint(p_row hwqueue.checkpoint) RETURNS void
 CREATE FUNCTION hwqueue.write_count(p_term_id bigint, p_place text, p_leases integer, p_holders integer, p_is_less boolean, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.write_earmark(p_entry hwqueue.scheduled, p_node uuid, p_load hwqueue.node_load, p_assignment jsonb, p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.write_earmark(p_entry hwqueue.scheduled, p_node uuid, p_load hwqueue.node_load, p_assignment jsonb, p_term_deltas jsonb, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.write_everywhere(p_row hwqueue.everywhere, p_shard integer) RETURNS boolean
@@ -8149,8 +8149,6 @@ REVOKE ALL ON FUNCTION hwqueue.back_earmarks(p_leases uuid[], p_hold interval, p
 
 REVOKE ALL ON FUNCTION hwqueue.back_gang(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.back_replacing(p_claim hwqueue.claim, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.bad_verdict(p_bad jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.barring_taints(p_taints jsonb, p_tolerate jsonb) FROM PUBLIC;
@@ -10175,6 +10173,8 @@ REVOKE ALL ON FUNCTION hwqueue.require_read_committed() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.requirement_text(p_expr jsonb, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.reservation_must_be_checked(p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.reserve_keys(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reserve_member(p_gang hwqueue.gang, p_entry hwqueue.scheduled, p_node uuid, p_is_earmark boolean, p_waits boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -10244,7 +10244,7 @@ REVOKE ALL ON FUNCTION hwqueue.room_for(p_class hwqueue.placement_class, p_bits 
 
 REVOKE ALL ON FUNCTION hwqueue.room_for_member(p_gang_id uuid, p_class hwqueue.placement_class, p_node hwqueue.node, p_is_earmark boolean, p_waits boolean, OUT load hwqueue.node_load, OUT assignment jsonb, OUT fits boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.room_instead_of(p_old hwqueue.claim, p_entry hwqueue.scheduled, p_now timestamp with time zone, p_shard integer, OUT load hwqueue.node_load, OUT assignment jsonb, OUT reason text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.room_instead_of(p_old hwqueue.claim, p_entry hwqueue.scheduled, p_now timestamp with time zone, p_shard integer, OUT load hwqueue.node_load, OUT assignment jsonb, OUT term_deltas jsonb, OUT reason text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.room_to_earmark(p_class hwqueue.placement_class, p_node hwqueue.node, p_own hwqueue.node_load, p_load hwqueue.node_load) FROM PUBLIC;
 
@@ -10885,7 +10885,7 @@ REVOKE ALL ON FUNCTION hwqueue.write_checkpoint(p_row hwqueue.checkpoint) FROM P
 
 REVOKE ALL ON FUNCTION hwqueue.write_count(p_term_id bigint, p_place text, p_leases integer, p_holders integer, p_is_less boolean, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.write_earmark(p_entry hwqueue.scheduled, p_node uuid, p_load hwqueue.node_load, p_assignment jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.write_earmark(p_entry hwqueue.scheduled, p_node uuid, p_load hwqueue.node_load, p_assignment jsonb, p_term_deltas jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.write_everywhere(p_row hwqueue.everywhere, p_shard integer) FROM PUBLIC;
 

@@ -164,7 +164,7 @@ begin
   select c.* into v_class from hwqueue.placement_class c
   where c.shard_id = p_shard and c.class_id = p_claim.class_id;
   if p_claim.term_deltas is null
-    and not hwqueue.must_be_checked(v_class, hwqueue.best_affinity(v_class), p_shard) then
+    and not hwqueue.reservation_must_be_checked(v_class, p_shard) then
     return;
   end if;
   perform 1 from hwqueue.node_state s

@@ -173,7 +173,7 @@ begin
   if not v_taken.fits then
     return 'insufficient_capacity';
   end if;
-  if hwqueue.must_be_checked(v_class, hwqueue.best_affinity(v_class), p_shard) then
+  if hwqueue.reservation_must_be_checked(v_class, p_shard) then
     v_entered := hwqueue.admit_class(v_class, p_entry.lease_id, v_node, true, p_now, p_shard);
     if v_entered.reason is not null then
       return v_entered.reason;

@@ -38,7 +38,7 @@ $$;
 
 -- Takes the next step of a replacement. When the place cannot be taken, the next try is after 1, 2, 4, 8,
 -- then 15 seconds; at the next tick, when others held what it needs.
--- Locks: the caller holds the row; as try_replacement, back_replacing and finish_replacement.
+-- Locks: the caller holds the row; as try_replacement, look_at_earmark and finish_replacement.
 create or replace function hwqueue.look_at_replacement(p_row hwqueue.replacement, p_now timestamptz,
   p_shard int) returns void
 language plpgsql volatile
@@ -223,7 +223,8 @@ begin
     if v_found.reason is not null then
       return v_found.reason;
     end if;
-    perform hwqueue.write_earmark(p_entry, v_node_id, v_found.load, v_found.assignment, p_now, p_shard),
+    perform hwqueue.write_earmark(p_entry, v_node_id, v_found.load, v_found.assignment, v_found.term_deltas,
+        p_now, p_shard),
       hwqueue.stop_replaced(p_row, v_claim, p_now, p_shard);
   end if;
   update hwqueue.replacement r
@@ -240,11 +241,12 @@ $$;
 
 -- Finds the room that a lease would have on a node without one of its claims, terms about other leases
 -- considered. Claims that are asked to stop for others do not count either. Returns the load of the node with
--- all of them and the new lease, and its assignment; or the reason why it may not run there. It writes
--- nothing.
+-- all of them and the new lease, its assignment and what it counts; or the reason why it may not run there. It
+-- books nothing.
 -- Locks: the caller holds node_state, the claim and the entry; as admit_class, until it returns.
 create or replace function hwqueue.room_instead_of(p_old hwqueue.claim, p_entry hwqueue.scheduled,
-  p_now timestamptz, p_shard int, out load hwqueue.node_load, out assignment jsonb, out reason text)
+  p_now timestamptz, p_shard int, out load hwqueue.node_load, out assignment jsonb, out term_deltas jsonb,
+  out reason text)
 language plpgsql volatile
 as $$
 declare
@@ -269,10 +271,11 @@ begin
   if v_staying.node_id is null or hwqueue.class_shortage(v_class, v_node, v_staying) > 0 then
     reason := 'insufficient_capacity';
     return;
-  elsif hwqueue.must_be_checked(v_class, hwqueue.best_affinity(v_class), p_shard) then
+  elsif hwqueue.reservation_must_be_checked(v_class, p_shard) then
     begin
       perform hwqueue.remove_claim(p_old.lease_id, p_shard);
-      reason := (hwqueue.admit_class(v_class, p_entry.lease_id, v_node, true, p_now, p_shard)).reason;
+      select e.term_deltas, e.reason into term_deltas, reason
+      from hwqueue.admit_class(v_class, p_entry.lease_id, v_node, true, p_now, p_shard) e;
       perform hwqueue.abort_subtransaction();
     exception when sqlstate 'HWX01' then  -- the claim is there again
     end;
@@ -315,10 +318,11 @@ begin
 end
 $$;
 
--- Writes a reservation whose room is still in use. Its terms are decided and counted once it is free.
--- Locks: the caller holds node_state and the entry. Not idempotent.
+-- Writes a reservation whose room is still in use, and counts it. Its terms are decided again once it is free.
+-- Locks: the caller holds node_state and the entry; as add_counts and wake_classes_of_lease. Not idempotent.
 create or replace function hwqueue.write_earmark(p_entry hwqueue.scheduled, p_node uuid,
-  p_load hwqueue.node_load, p_assignment jsonb, p_now timestamptz, p_shard int) returns void
+  p_load hwqueue.node_load, p_assignment jsonb, p_term_deltas jsonb, p_now timestamptz, p_shard int)
+returns void
 language plpgsql volatile
 as $$
 begin
@@ -329,15 +333,18 @@ begin
   where s.shard_id = p_shard and s.queue_id = p_entry.queue_id and s.available_at = p_entry.available_at
     and s.lease_id = p_entry.lease_id;
   insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token,
-    attempt, claim_timeout, claimed_at, expires_at, check_at, assignment, login, is_reserved, is_earmark)
+    attempt, claim_timeout, claimed_at, expires_at, check_at, assignment, term_deltas, login, is_reserved,
+    is_earmark)
   select p_shard, p_entry.lease_id, p_entry.queue_id, p_entry.class_id, p_node, s.node_epoch,
          (hwqueue.current_generation(p_shard) << 40) + p_entry.claim_count + 1, p_entry.attempt_count + 1,
-         q.claim_timeout, p_now, hwqueue.never_due(), hwqueue.never_due(), p_assignment, s.login, true, true
+         q.claim_timeout, p_now, hwqueue.never_due(), hwqueue.never_due(), p_assignment,
+         hwqueue.add_counts(p_term_deltas, 1, p_shard), s.login, true, true
   from hwqueue.queue q
   join hwqueue.node_state s on s.shard_id = q.shard_id and s.node_id = p_node
   where q.shard_id = p_shard and q.queue_id = p_entry.queue_id;
   update hwqueue.node_state s set has_reserved = true
   where s.shard_id = p_shard and s.node_id = p_node and not s.has_reserved;
+  perform hwqueue.wake_classes_of_lease(p_entry.lease_id, p_shard);
 end
 $$;
 
@@ -401,48 +408,13 @@ begin
     perform hwqueue.end_claim(v_claim, 'released', null, p_now, hwqueue.clock(), p_shard);
     return;
   end if;
-  v_reason := hwqueue.back_replacing(v_claim, p_now, p_shard);
+  v_reason := hwqueue.back_earmarks(array[p_row.lease_id], '30 seconds', p_now, p_shard);
+  if v_reason is null then
+    perform hwqueue.wake_workers(q, p_shard) from hwqueue.queue q
+    where q.shard_id = p_shard and q.queue_id = v_claim.queue_id;
+  end if;
   update hwqueue.replacement r set reason = v_reason
   where r.shard_id = p_shard and r.lease_id = p_row.lease_id and r.reason is distinct from v_reason;
-end
-$$;
-
--- Turns the earmark of a single lease into a reservation for 30 seconds. Returns null when it has, or why it
--- may not run there yet.
--- Locks: the caller holds node_state and the claim; as admit_class. Wakes: waiting workers.
-create or replace function hwqueue.back_replacing(p_claim hwqueue.claim, p_now timestamptz, p_shard int)
-returns text
-language plpgsql volatile
-as $$
-declare
-  v_node hwqueue.node;
-  v_class hwqueue.placement_class;
-  v_entered record;
-  v_deltas jsonb;
-begin
-  select n.* into v_node from hwqueue.node n where n.shard_id = p_shard and n.node_id = p_claim.node_id;
-  if not hwqueue.has_room_for_earmarks(v_node) then
-    return 'insufficient_capacity';
-  end if;
-  select c.* into v_class from hwqueue.placement_class c
-  where c.shard_id = p_shard and c.class_id = p_claim.class_id;
-  if hwqueue.must_be_checked(v_class, hwqueue.best_affinity(v_class), p_shard) then
-    v_entered := hwqueue.admit_class(v_class, p_claim.lease_id, v_node, true, p_now, p_shard);
-    if v_entered.reason is not null then
-      return v_entered.reason;
-    end if;
-    v_deltas := hwqueue.add_counts(v_entered.term_deltas, 1, p_shard);
-    if v_entered.is_named then
-      perform hwqueue.wake_classes_of_lease(p_claim.lease_id, p_shard);
-    end if;
-  end if;
-  update hwqueue.claim c
-  set is_earmark = null, claimed_at = p_now, expires_at = p_now + interval '30 seconds',
-      check_at = p_now + interval '30 seconds', term_deltas = v_deltas
-  where c.shard_id = p_shard and c.lease_id = p_claim.lease_id;
-  perform hwqueue.wake_workers(q, p_shard) from hwqueue.queue q
-  where q.shard_id = p_shard and q.queue_id = p_claim.queue_id;
-  return null;
 end
 $$;
 

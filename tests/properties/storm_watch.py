@@ -112,10 +112,13 @@ def look(conn: Conn, *, verify: bool = True) -> Seen:
         }
         query = "select rule, subject, detail from hwqueue.verify_invariants()"
         verified = cursor.execute(query).fetchall() if verify else []
-    # Expired claims count for max_per_domain: a heartbeat may bring them back.
+    # Expired claims count for max_per_domain: a heartbeat may bring them back. Earmarks do not run.
     stopped = {row["lease_id"] for row in claims if row["stop_requested_at"] is not None}
+    earmarks = {row["lease_id"] for row in claims if row["is_earmark"]}
     running = tuple(
-        replace(claim, is_leaving=claim.lease.lease_id in stopped) for claim in cluster.running
+        replace(claim, is_leaving=claim.lease.lease_id in stopped)
+        for claim in cluster.running
+        if claim.lease.lease_id not in earmarks
     )
     return Seen(replace(cluster, running=running), claims, loads, unseen, verified)
 

@@ -588,3 +588,17 @@ def test_an_own_id_is_taken_once(api: Api) -> None:
         options={"gang_id": str(gang_id)},
     )
     assert refusal.field == "options.gang_id"
+
+
+def test_members_count_for_terms_that_were_there_before_them(api: Api, racks: list[Node]) -> None:
+    """No claim has looked at the class of the members when upkeep reserves room for them."""
+    queue, app = api.queue(), f"app-{uuid4()}"
+    away = {"leases": {"labels": {"app": app}}, "domain": "rack", "away": True}
+    api.spawn(queue, placement={"require": [away]})
+    reap(api)
+    [holder] = api.claim(racks[0], queue)
+    gang_id = spawn(api, queue, 2, GPU | {"labels": {"app": app}}, together="rack")
+    reap(api)
+    assert gang(api, gang_id)["place"] == "rack 2"  # though they fit tighter in rack 1
+    assert api.rows("verify_invariants") == []
+    api.rows("complete_lease", **token(holder))

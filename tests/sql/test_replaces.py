@@ -268,3 +268,31 @@ def test_a_chain_goes_one_after_the_other(api: Api) -> None:
     reap(api)
     assert api.lease(second)["stop_reason"] == "cancelled"
     assert api.rows("verify_invariants") == []
+
+
+def test_its_terms_count_from_the_moment_that_it_is_earmarked(api: Api) -> None:
+    """It may take the place of a lease that would keep it away, and nobody else may."""
+    queue, node, app = api.queue(), gpu_node(api), f"app-{uuid4()}"
+    away = {"leases": {"labels": {"app": app}}, "domain": "node", "away": True}
+    options = {
+        "placement": {"resources": {"gpu": 1}, "require": [away]},
+        "labels": {"app": app},
+    }
+    api.spawn(queue, **options)
+    reap(api)
+    [claim] = api.claim(node, queue)
+    new = replacing(api, queue, claim["lease_id"], **options)
+    reap(api)
+    assert "that one is asked to stop" in headline(api, new)
+    assert api.rows("verify_invariants") == []
+    api.rows("complete_lease", **token(claim))
+    other = api.spawn(queue, **options | {"placement": {"require": [away]}})
+    assert api.claimed(node, queue, qty=9) == []
+    reap(api)
+    [taken] = api.claim(node, queue)
+    assert taken["lease_id"] == new
+    assert api.rows("verify_invariants") == []
+    api.rows("complete_lease", **token(taken))
+    reap(api)
+    assert api.claimed(node, queue) == [other]
+    assert api.rows("verify_invariants") == []
