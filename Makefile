@@ -7,8 +7,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 LOCK := $(BIN)/uv pip compile --quiet --upgrade --generate-hashes --no-annotate --no-emit-index-url \
   --python-version 3.13 --python-platform linux --custom-compile-command 'make lock'
+# Tests start Python hundreds of times: compiled modules are kept.
+unexport PYTHONDONTWRITEBYTECODE
 # The tests of a file share a database, and the plans of a connection.
-PYTEST := $(BIN)/pytest -n 2 --dist loadfile
+PYTEST := $(BIN)/pytest -n logical --maxprocesses 8 --dist loadfile
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo check docs test test-thorough test-all test-slow walk mutants sync lock snapshot reference pictures bench bench-smoke clean
@@ -50,7 +52,7 @@ test: setup ## Run the tests, in 3 minutes (HWQUEUE_TEST_DSN: on a server of you
 	$(PYTEST) -m 'not slow and not thorough'
 
 test-thorough: setup ## Run those that take longer: races, plans, upgrades, processes, browsers
-	$(PYTEST) -m 'thorough and not slow' $(TESTS)
+	$(PYTEST) -m 'thorough and not slow' $(if $(VARIANTS),--variants $(VARIANTS)) $(TESTS)
 
 test-all: test test-thorough ## Run both
 

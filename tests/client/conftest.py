@@ -26,7 +26,7 @@ class Awaitable:
         return call
 
 
-@pytest.fixture(params=["async", "sync"])
+@pytest.fixture(params=["async", pytest.param("sync", marks=pytest.mark.thorough)])
 def kind(request: pytest.FixtureRequest) -> str:
     """Which client the test is about."""
     return str(request.param)

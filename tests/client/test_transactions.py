@@ -106,6 +106,7 @@ def test_sync_spawns_commit_and_roll_back_with_the_caller(kind: str, dsn: str) -
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.thorough
 async def test_async_spawns_commit_and_roll_back_with_the_caller(kind: str, dsn: str) -> None:
     async with async_connection(kind, dsn) as connection:
         client = AsyncClient.on(connection)
@@ -133,6 +134,7 @@ def runs(dsn: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.thorough
 def test_sync_runs_commit_and_roll_back_with_the_caller(kind: str, dsn: str) -> None:
     with sync_connection(kind, dsn) as connection:
         client = Client.on(connection)
@@ -151,6 +153,7 @@ def test_sync_runs_commit_and_roll_back_with_the_caller(kind: str, dsn: str) -> 
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.thorough
 async def test_async_runs_commit_and_roll_back_with_the_caller(kind: str, dsn: str) -> None:
     async with async_connection(kind, dsn) as connection:
         client = AsyncClient.on(connection)
@@ -182,6 +185,7 @@ def test_a_run_that_is_committed_starts(dsn: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.thorough
 def test_a_savepoint_survives_an_error(kind: str, dsn: str) -> None:
     with sync_connection(kind, dsn) as connection:
         client = Client.on(connection)
@@ -250,6 +254,7 @@ def test_djangos_other_databases_are_refused(dsn: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.thorough
 async def test_a_connection_of_the_other_kind_is_refused(kind: str, dsn: str) -> None:
     with (
         sync_connection(kind, dsn) as connection,

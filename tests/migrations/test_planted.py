@@ -20,6 +20,8 @@ from tests.migrations.planted import Plants, plant, times_run
 from tests.migrations.programs import run_psql
 from tests.migrations.test_owner import login
 
+pytestmark = pytest.mark.every_variant
+
 ALL_OR_NOTHING = ("-1", "-v", "ON_ERROR_STOP=1")
 
 

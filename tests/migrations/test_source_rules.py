@@ -11,6 +11,8 @@ from pglast.enums import FunctionParameterMode
 from hwqueue.schema.files import MIGRATIONS_DIR, SQL_DIR
 from tests.migrations.places import statements, unlocked_places, updated_tables
 
+pytestmark = pytest.mark.every_variant
+
 REVISIONS = sorted((MIGRATIONS_DIR / "versions").glob("[0-9]*.py"))
 REVISION_SCRIPTS = sorted((MIGRATIONS_DIR / "versions").glob("[0-9]*.sql"))
 NOT_IN_THE_BUNDLE = {"roles.sql", "owner.sql", "revoke.sql", "grants.sql", "schema.snapshot.sql"}

@@ -19,6 +19,8 @@ from hwqueue.types import NodeSpec
 from hwqueue.wire import Affinity, Category, Direction, Strength, TargetType, WireIntent, encode
 from tests.server.conftest import V1, Http, Serving, Token, ok, problem
 
+pytestmark = pytest.mark.every_variant
+
 DOCUMENT = json.loads(
     (Path(__file__).parents[2] / "docs" / "reference" / "openapi.json").read_text()
 )

@@ -232,6 +232,7 @@ def test_keys_of_several_tenants(api: Api) -> None:
         ("cursor", {"queue": "Q"}, {"cursor": []}),
     ],
 )
+@pytest.mark.thorough
 def test_bad_arguments(api: Api, function: str, field: str, wanted: Any, more: Row) -> None:
     if isinstance(wanted, dict) and "queue" in wanted:
         wanted = wanted | {"queue": api.queue()}

@@ -336,6 +336,7 @@ def test_a_lease_has_so_many_checkpoints_and_signals(
         ("suspend_lease", {"until": "infinity"}, "settlement.available_at"),
     ],
 )
+@pytest.mark.thorough
 def test_bad_arguments_of_a_claim(
     api: Api, claim: Row, function: str, said: Row, field: str
 ) -> None:
@@ -356,6 +357,7 @@ def test_bad_signals(api: Api, claim: Row, said: Row, field: str) -> None:
 
 
 @pytest.mark.parametrize("limit", [0, 10001, None])
+@pytest.mark.thorough
 def test_bad_pages(api: Api, claim: Row, limit: int | None) -> None:
     told = api.refused("QHA01", "lease_checkpoints", lease=claim["lease_id"], limit=limit)
     assert told.field == "p_limit"

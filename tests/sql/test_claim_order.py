@@ -138,6 +138,7 @@ def test_the_best_of_two_queues_with_many_classes(api: Api, classes: int) -> Non
 @pytest.mark.parametrize("qty", [1, 4])
 @pytest.mark.parametrize("probe", [1, 3])
 @pytest.mark.parametrize("window", [2, 5, 100])
+@pytest.mark.thorough
 def test_the_front_of_two_queues_with_more_classes_than_are_probed(
     api: Api, window: int, probe: int, qty: int
 ) -> None:
@@ -170,6 +171,7 @@ class TestFit:
         api.rows("reap")  # reckons how many nodes could take each
         return [names[lease] for lease in api.claimed(node, queue, qty=10)]
 
+    @pytest.mark.thorough
     def test_more_gpus_first_and_none_last(self, api: Api) -> None:
         needs: dict[str, Row] = {"cpu": {"cpu_milli": 1}, "one": {"gpu": 1}, "four": {"gpu": 4}}
         needs |= {"two": {"gpu": 2}, "share": {"gpu_milli": 500}}
@@ -192,6 +194,7 @@ class TestFit:
         spec = {"gpus": gpus(2), "capacity": {"license": 5}}
         assert self.order(api, spec, needs) == ["here", "anywhere"]
 
+    @pytest.mark.thorough
     def test_what_few_can_take_comes_before_more_gpus(self, api: Api) -> None:
         """One node of five is worth more than 12 GPUs; with a quarter of the weight, 3."""
         api.conn.execute(DEREGISTER)  # the fleet is what is asked of

@@ -167,6 +167,7 @@ def test_tokens_rise_with_every_grant(api: Api) -> None:
     assert tokens == [GENERATION + n for n in (1, 2, 3, 4)]
 
 
+@pytest.mark.thorough
 def test_who_may_not_ask(api: Api) -> None:
     queue, node = api.queue(), api.node()
     api.spawn(queue)
@@ -204,6 +205,7 @@ def test_unknown_queues(api: Api) -> None:
         ("p_claim_timeout", {"claim_timeout": timedelta(days=3651)}),
     ],
 )
+@pytest.mark.thorough
 def test_bad_arguments(api: Api, field: str, bad: dict[str, Any]) -> None:
     arguments = {"queues": [api.queue()]} | api.node().who | bad
     assert api.refused("QHA01", "claim_task", **arguments).field == field

@@ -108,6 +108,7 @@ def test_what_is_left_is_told_in_the_order_given(api: Api) -> None:
         "too many",
     ],
 )
+@pytest.mark.thorough
 def test_lists_that_do_not_match(api: Api, leases: Any, tokens: Any, field: str) -> None:
     before = api.contents()
     refusal = api.refused("QHA01", "complete_leases", lease_ids=leases, tokens=tokens)

@@ -144,6 +144,7 @@ def test_an_unknown_shard_is_refused(api: Api) -> None:
         ("colour", "blue"),
     ],
 )
+@pytest.mark.thorough
 def test_bad_policies(api: Api, key: str, value: object) -> None:
     refusal = api.refused("QHA01", "create_queue", queue="bad", policy={key: value})
     assert refusal.field == f"policy.{key}"
@@ -165,6 +166,7 @@ def test_bad_policies(api: Api, key: str, value: object) -> None:
         ("failure_domain", "label:"),
     ],
 )
+@pytest.mark.thorough
 def test_bad_parts_of_policies(api: Api, part: str, value: object) -> None:
     policy = {part.split(".", maxsplit=1)[0]: value}
     assert api.refused("QHA01", "create_queue", queue="bad", policy=policy).field == (
@@ -172,6 +174,7 @@ def test_bad_parts_of_policies(api: Api, part: str, value: object) -> None:
     )
 
 
+@pytest.mark.thorough
 def test_claims_end_within_a_month(api: Api) -> None:
     policy = {"claim_timeout": "31 days"}
     assert api.refused("QHA01", "create_queue", queue="q", policy=policy).field == (

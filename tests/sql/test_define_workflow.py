@@ -103,6 +103,7 @@ def test_a_binding_is_an_edge(api: Api) -> None:
     ],
     ids=str,
 )
+@pytest.mark.thorough
 def test_what_is_refused(api: Api, steps: list[Row], field: str) -> None:
     unnamed = field.endswith(".task") or steps == [{"name": "a", "kind": "wait"}]
     code = "QHA01" if unnamed else "QHF02"
@@ -288,6 +289,7 @@ NO_GPU = {"affinity_tags": {"gpu": False}}
     ],
 )
 @pytest.mark.parametrize("call", ["submit_spec", "check_workflow"])
+@pytest.mark.thorough
 def test_a_contradiction_names_the_level_that_asks(
     api: Api, call: str, asked: tuple[Row, Row], options: Row, level: list[str]
 ) -> None:

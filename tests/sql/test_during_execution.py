@@ -84,6 +84,7 @@ def test_a_default_that_is_written_out_is_left_out(conn: psycopg.Connection) -> 
         ("prefer[0].when[0].grace", {"prefer": [{"when": ZONE | {"grace": 5}}]}),
     ],
 )
+@pytest.mark.thorough
 def test_what_is_refused(api: Api, field: str, placement: Row) -> None:
     options = {"placement": placement}
     refusal = api.refused("QHC03", "spawn_lease", queue=api.queue(), task="t", options=options)

@@ -56,6 +56,7 @@ def earmarked(api: Api, queue: str, machines: list[Node], **options: Any) -> UUI
 
 
 @pytest.mark.parametrize(("policy", "starts"), [({}, True), ({"earmarks": 0}, False)])
+@pytest.mark.thorough
 def test_a_large_gang_starts_while_small_leases_never_stop_coming(
     api: Api, pairs: list[Node], clock: Clock, policy: Row, starts: bool
 ) -> None:
@@ -96,6 +97,7 @@ def deficits(api: Api) -> dict[tuple[UUID, str], int]:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.thorough
 def test_no_claim_takes_what_is_earmarked(api: Api, pairs: list[Node], seed: int) -> None:
     """No claim by others raises what an earmarked node has too little of, whatever it asks for."""
     chance, queue = random.Random(seed), api.queue()
@@ -221,6 +223,7 @@ def _cancel_one(api: Api, _node: UUID, gang_id: UUID) -> None:
         (_cancel_one, "cancelled", "gang_incomplete"),
     ],
 )
+@pytest.mark.thorough
 def test_it_is_given_up(
     api: Api,
     pairs: list[Node],

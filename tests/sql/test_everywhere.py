@@ -311,6 +311,7 @@ def test_one_whose_queue_is_dropped_stops(fleet: Fleet, api: Api) -> None:
     assert fleet.sound()
 
 
+@pytest.mark.thorough
 def test_the_same_id_is_the_same_one(fleet: Fleet, api: Api) -> None:
     own = str(uuid4())
     assert fleet.spawn(everywhere_id=own) == UUID(own)
@@ -335,11 +336,13 @@ def test_the_same_id_is_the_same_one(fleet: Fleet, api: Api) -> None:
     ],
     ids=str,
 )
+@pytest.mark.thorough
 def test_what_it_refuses(fleet: Fleet, api: Api, options: Row, field: str) -> None:
     refusal = api.refused("QHA01", "spawn_everywhere", **fleet.call(**options))
     assert refusal.field == field
 
 
+@pytest.mark.thorough
 def test_arguments_of_the_others(fleet: Fleet, api: Api) -> None:
     everywhere = fleet.spawn()
     for function in ("get_everywhere", "stop_everywhere"):
@@ -349,6 +352,7 @@ def test_arguments_of_the_others(fleet: Fleet, api: Api) -> None:
     api.refused("QHA01", "list_everywhere", state="running")
 
 
+@pytest.mark.thorough
 def test_leases_of_it_stay_in_their_queue(fleet: Fleet, api: Api) -> None:
     everywhere, node = fleet.spawn(**GPU), fleet.node(gpus=[{"resource_id": str(uuid4())}])
     api.rows("cordon_node", node=node.node_id)
@@ -362,6 +366,7 @@ def test_leases_of_it_stay_in_their_queue(fleet: Fleet, api: Api) -> None:
     assert api.claimed(node, fleet.queue) == [UUID(lease)]
 
 
+@pytest.mark.thorough
 def test_one_that_another_has_followed_is_not_run_again(fleet: Fleet, api: Api) -> None:
     everywhere, node = fleet.spawn(max_attempts=1, retry={"kind": "none"}), fleet.node()
     [claim] = api.claim(node, fleet.queue)
@@ -397,6 +402,7 @@ def test_a_worker_that_stops_leaves_although_room_is_booked(fleet: Fleet, api: A
     assert fleet.sound()
 
 
+@pytest.mark.thorough
 def test_its_leases_are_of_no_gang(fleet: Fleet, api: Api) -> None:
     fleet.spawn()
     [claim] = api.claim(fleet.node(), fleet.queue)
@@ -426,6 +432,7 @@ def test_a_class_without_leases_stays(fleet: Fleet, api: Api) -> None:
         ),
     ],
 )
+@pytest.mark.thorough
 def test_what_verify_invariants_finds(
     fleet: Fleet, api: Api, rule: str, planted: LiteralString
 ) -> None:

@@ -504,6 +504,7 @@ def test_what_verify_invariants_finds(
         ("options.size", [{"task": "a", "count": 2}], {"size": 2}),
     ],
 )
+@pytest.mark.thorough
 def test_bad_gangs(api: Api, field: str, members: Any, options: Row) -> None:
     queue = api.queue()
     refusal = api.refused(
@@ -570,6 +571,7 @@ def test_when_it_started(api: Api, racks: list[Node], clock: Clock) -> None:
     assert found["place"] is None
 
 
+@pytest.mark.thorough
 def test_unknown_gangs(api: Api) -> None:
     for function in ("get_gang", "cancel_gang"):
         api.refused("QHG01", function, gang=uuid4())

@@ -199,6 +199,7 @@ GOOD: dict[str, Any] = {"lease_id": str(uuid4()), "claim_token": 1}
         ("p_claims[0].extend", [GOOD | {"extend": 5}]),
     ],
 )
+@pytest.mark.thorough
 def test_bad_claims(api: Api, field: str, claims: Any) -> None:
     node = api.node()
     assert api.refused("QHA01", "heartbeat_node", **node.who, claims=claims).field == field

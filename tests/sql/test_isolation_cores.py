@@ -8,6 +8,7 @@ from tests.sql.api import Api, token
 from tests.sql.isolation_support import asking, assigned, core_use, cores, isolating, run, why
 
 
+@pytest.mark.thorough
 def test_what_an_assignment_says(api: Api) -> None:
     node = isolating(api, 2, 2, capacity={"cpu_milli": 4000})
     assert assigned(api, node, asking("whole_core", cpu_milli=1001)) == {

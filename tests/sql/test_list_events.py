@@ -142,6 +142,7 @@ BAD: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("bad", "field"), BAD)
+@pytest.mark.thorough
 def test_bad_filters(api: Api, bad: Any, field: str) -> None:
     assert api.refused("QHA01", "list_events", filter=bad).field == field
 

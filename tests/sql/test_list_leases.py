@@ -92,6 +92,7 @@ def test_bad_limits(api: Api, limit: int | None) -> None:
     assert api.refused("QHA01", "list_leases", limit=limit).field == "p_limit"
 
 
+@pytest.mark.thorough
 def test_bad_filters(api: Api) -> None:
     bad = {"state": "open", "task": 1, "tenant": [], "service": "x", "node": 0, "queue": ""}
     for key, value in bad.items():

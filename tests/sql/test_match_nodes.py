@@ -52,6 +52,7 @@ def label(key: str, op: str, *values: Any) -> Row:
         ("anti_affinity_conflict", {"resource": GPU["resource_id"], "away": True}),
     ],
 )
+@pytest.mark.thorough
 def test_reasons_of_what_a_node_is(api: Api, code: str, expr: Row) -> None:
     """Permanent, with the predicate that failed and a message; a claim agrees."""
     queue, node = api.queue(), api.node(**SPEC)
@@ -197,5 +198,6 @@ def test_it_is_a_dry_run(api: Api) -> None:
         ("QHQ01", None, {"placement": {}, "options": {"queue": "nowhere"}}),
     ],
 )
+@pytest.mark.thorough
 def test_bad_arguments(api: Api, code: str, field: str | None, arguments: Row) -> None:
     assert api.refused(code, "match_nodes", **arguments).field == field

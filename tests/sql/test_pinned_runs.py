@@ -85,6 +85,7 @@ def test_a_version_that_no_node_runs_any_more_is_what_the_run_waits_for(api: Api
     assert reason["predicate"]["values"] == ["1.9"]
 
 
+@pytest.mark.thorough
 def test_without_a_version_the_submission_is_refused(api: Api) -> None:
     given = spec(api, step("a"), pin_version=True)
     refusal = api.refused("QHA01", "submit_spec", spec=given)

@@ -59,6 +59,7 @@ def pair(api: Api, queue: str) -> tuple[UUID, UUID]:
 class TestScore:
     """What prices do."""
 
+    @pytest.mark.thorough
     def test_the_lease_that_leaves_more_worth_comes_first(self, api: Api, epoch: int) -> None:
         queue = api.queue()
         older, younger = pair(api, queue)
@@ -245,6 +246,7 @@ class TestCurves:
     """What a hostile planner may try."""
 
     @pytest.mark.parametrize("worth", BAD_CURVES, ids=lambda worth: str(worth)[:40])
+    @pytest.mark.thorough
     def test_bad_curves(self, api: Api, epoch: int, worth: Any) -> None:
         refusal = api.refused(
             *("QHA01", "set_prices"),
@@ -272,6 +274,7 @@ class TestCurves:
         ],
         ids=lambda changes: str(changes)[:40],
     )
+    @pytest.mark.thorough
     def test_bad_arguments(self, api: Api, epoch: int, changes: Row) -> None:
         good = {"prices": {"device_worth": LEVEL}, "ttl": TTL, "round": 1, "epoch": epoch}
         api.refused("QHA01", "set_prices", queue=api.queue(), **good | changes)

@@ -262,6 +262,7 @@ def test_no_node_and_no_shard(api: Api) -> None:
         ("spec.size", {"size": "large"}),
     ],
 )
+@pytest.mark.thorough
 def test_bad_specs(api: Api, field: str, spec: dict[str, Any]) -> None:
     spec = {"name": "bad", "instance_id": "first"} | spec
     assert api.refused("QHA01", "register_node", node=uuid4(), spec=spec).field == field

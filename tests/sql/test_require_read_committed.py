@@ -71,6 +71,7 @@ def _queue(api: Api) -> None:
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("function", REFUSING)
+@pytest.mark.thorough
 def test_refused(api: Api, conn: psycopg.Connection, function: str, level: IsolationLevel) -> None:
     conn.isolation_level = level
     with pytest.raises(psycopg.Error) as caught, conn.transaction():

@@ -93,6 +93,7 @@ def test_a_retried_run_counts_at_each_of_its_ends(
     assert totals(conn, flow.queue)["failed"] == 1
 
 
+@pytest.mark.thorough
 def test_the_first_workflows_have_counters_of_their_own(
     conn: psycopg.Connection[Any], clock: Clock
 ) -> None:

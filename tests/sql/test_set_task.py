@@ -225,6 +225,7 @@ BAD: list[tuple[str, str, Any]] = [
 
 
 @pytest.mark.parametrize(("code", "option", "value"), BAD, ids=str)
+@pytest.mark.thorough
 def test_what_a_spawn_refuses_is_no_default(api: Api, code: str, option: str, value: Any) -> None:
     """At the same place, in the same words."""
     refused = api.refused(code, "set_task", task="bad", defaults={option: value})
@@ -251,6 +252,7 @@ def test_the_bounds_of_a_spawn_are_those_of_a_default(api: Api, value: int) -> N
         ("defaults", {"labels": {f"k{n}": "v" * 1024 for n in range(64)}}),
     ],
 )
+@pytest.mark.thorough
 def test_only_options_of_all_leases_are_defaults(api: Api, field: str, defaults: Any) -> None:
     assert api.refused("QHA01", "set_task", task="bad", defaults=defaults).field == field
 
@@ -372,6 +374,7 @@ def test_tasks_that_were_never_set_are_not_compared(api: Api) -> None:
     assert [row["task"] for row in rows] == sorted([one, other])
 
 
+@pytest.mark.thorough
 def test_what_cannot_be_compared_is_refused(api: Api) -> None:
     many: dict[str, Any] = {f"t-{n}": {} for n in range(1001)}
     for declared in (None, raw("[]"), raw("3"), many):

@@ -126,6 +126,7 @@ def test_tasks_and_timeout_go_through(api: Api, clock: Clock) -> None:
     assert row["expires_at"] == clock.now() + timedelta(seconds=5)
 
 
+@pytest.mark.thorough
 def test_the_node_is_checked_first(api: Api) -> None:
     node = api.node()
     claim = api.running(api.queue(), node)
@@ -172,6 +173,7 @@ GOOD = {"lease_id": str(uuid4()), "claim_token": 1, "outcome": "complete"}
         ("p_settle[0].reason", [GOOD | {"reason": "x"}]),
     ],
 )
+@pytest.mark.thorough
 def test_bad_settlements(api: Api, field: str, settlements: Any) -> None:
     node, queue = api.node(), api.queue()
     refusal = api.refused(

@@ -96,6 +96,7 @@ def test_a_token_that_was_never_granted(api: Api, function: str, more: Row, chan
 
 @every
 @pytest.mark.parametrize("wrong", [0, -1, None])
+@pytest.mark.thorough
 def test_no_token(api: Api, function: str, more: Row, wrong: int | None) -> None:
     claim = api.running(api.queue())
     api.refused("QHL05", function, lease=claim["lease_id"], token=wrong, **more)
@@ -109,6 +110,7 @@ def test_a_lease_that_was_never_claimed(api: Api, function: str, more: Row) -> N
 
 @every
 @pytest.mark.parametrize("lease", [NOBODY, None])
+@pytest.mark.thorough
 def test_no_such_lease(api: Api, function: str, more: Row, lease: UUID | None) -> None:
     refusal = api.refused("QHL04", function, lease=lease, token=1, **more)
     assert refusal.detail.get("lease_id") == (str(lease) if lease else None)
@@ -140,6 +142,7 @@ def bad(api: Api, function: str, **more: Any) -> str | None:
     return api.refused("QHA01", function, **token(claim), **more).field
 
 
+@pytest.mark.thorough
 def test_bad_arguments(api: Api) -> None:
     assert bad(api, "complete_lease", result="x" * 99) == "result"
     assert bad(api, "fail_lease", error="it broke") == "settlement.error"

@@ -27,6 +27,7 @@ def taint(api: Api, node: Node, *taints: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("effect", ["no_schedule", "no_execute"])
+@pytest.mark.thorough
 def test_what_does_not_tolerate_it_stays_away(api: Api, effect: str) -> None:
     queue, node = api.queue(), api.node()
     bad = FILM | {"effect": effect}
@@ -297,6 +298,7 @@ def test_a_drain_is_told_at_once(api: Api, clock: Clock) -> None:
         ("p_taint.effect", FILM | {"effect": "NoSchedule"}),
     ],
 )
+@pytest.mark.thorough
 def test_bad_taints(api: Api, field: str, bad: Any) -> None:
     node = api.node()
     refusal = api.refused("QHA01", "taint_node", node=node.node_id, taint=bad)
@@ -310,6 +312,7 @@ def test_bad_ways_to_untaint(api: Api) -> None:
     assert refusal.field == "p_effect"
 
 
+@pytest.mark.thorough
 def test_at_most_a_hundred(api: Api) -> None:
     node = api.node()
     taint(api, node, *({"key": f"k{number}", "effect": "no_schedule"} for number in range(100)))

@@ -20,7 +20,7 @@ from psycopg.types.json import Jsonb
 from tests.calls import Row
 from tests.sql.api import Api, read_refusal
 
-pytestmark = pytest.mark.thorough
+pytestmark = [pytest.mark.thorough, pytest.mark.every_variant]
 
 FILM, GAMES = TENANTS = "film", "games"
 ROLES = [f"hwqueue_{each}" for each in ("producer", "worker", "planner", "operator", "admin")]

@@ -182,6 +182,7 @@ def test_a_deleted_lease_frees_its_key_and_no_other(api: Api) -> None:
         ("options.unique.by", {"key": "k", "by": "params"}),
     ],
 )
+@pytest.mark.thorough
 def test_bad_options(api: Api, field: str, wrong: Any) -> None:
     queue = api.queue()
     for function, more in (

@@ -414,11 +414,13 @@ def test_a_body_has_its_limit(api: Api) -> None:
         ("options.labels", {"options": {"labels": [1]}}),
     ],
 )
+@pytest.mark.thorough
 def test_bad_webhooks_are_refused(api: Api, field: str, arguments: Row) -> None:
     refusal = api.refused("QHA01", "set_webhook", **{"name": "bad", "url": URL} | arguments)
     assert refusal.field == field
 
 
+@pytest.mark.thorough
 def test_bad_arguments_are_refused(api: Api) -> None:
     name, _ = made(api)
     for function in ("pause_webhook", "resume_webhook", "rotate_webhook", "test_webhook"):

@@ -27,6 +27,7 @@ def asked(api: Api, nodes: Any) -> dict[int, Row]:
     return {row["class_id"]: row for row in api.rows("what_if", nodes=nodes)}
 
 
+@pytest.mark.thorough
 def test_classes_that_such_a_node_could_run(api: Api, clock: Clock) -> None:
     queue = api.queue()
     wanted = {"require": [label("model", "A100")], "resources": {"gpu": 1}}
@@ -124,6 +125,7 @@ def test_what_is_served_already(api: Api, clock: Clock) -> None:
         ),
     ],
 )
+@pytest.mark.thorough
 def test_it_takes_as_many_as_are_claimed(api: Api, spec: Row, placement: Row) -> None:
     """The number is what such a node claims when it is there."""
     queue = api.queue()
@@ -172,5 +174,6 @@ def test_taints_trust_and_other_leases(api: Api) -> None:
         (raw('{"rack": 1e400}'), "spec.rack"),
     ],
 )
+@pytest.mark.thorough
 def test_bad_input(api: Api, nodes: Any, field: str) -> None:
     assert api.refused("QHA01", "what_if", nodes=nodes).field == field

@@ -245,6 +245,7 @@ def test_adopted(api: Api) -> None:
     assert (lease["placement"], lease["wire"]) == (IN_RACK_42, RACK_42)
 
 
+@pytest.mark.thorough
 def test_updated(api: Api) -> None:
     """placement and wire together replace what was asked."""
     queue = api.queue()

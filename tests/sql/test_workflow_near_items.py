@@ -228,6 +228,7 @@ def test_an_item_away_from_its_counterpart(api: Api) -> None:
     assert [fleet.takers(lease["placement"]) for lease in fleet.leases("use")] == [{1}] * 3 + [{0}]
 
 
+@pytest.mark.thorough
 def test_only_the_first_hundred_places_of_a_map_are_read(api: Api) -> None:
     fleet = Fleet(api, list(range(101)), 101, step("sum", "load", near=near(what="label:n")))
     for n in range(101):

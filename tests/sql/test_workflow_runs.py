@@ -232,6 +232,7 @@ def test_a_result_that_is_bound_often_lets_its_step_complete(api: Api) -> None:
     assert flow.get()["reason"] == "result_too_large"
 
 
+@pytest.mark.thorough
 def test_results_that_are_too_large_together_fail_the_step(api: Api) -> None:
     """Postgres has no JSON of 256 MiB; the last parent completes all the same."""
     names = ["a", "b", "c"]
@@ -253,6 +254,7 @@ def test_results_that_are_too_large_together_fail_the_step(api: Api) -> None:
     assert found[3:] == [("failed", "params_too_large"), ("running", None)]
 
 
+@pytest.mark.thorough
 def test_an_input_that_is_nested_too_deep_is_refused(api: Api) -> None:
     """A deep one let the settlement fail that was to bind it."""
     arguments = {"spec": {"name": "deep", "queue": api.queue(), "steps": [step("a")]}}
@@ -345,6 +347,7 @@ def test_a_worker_that_starts_again_strands_no_run(api: Api) -> None:
     assert flow.state == "completed"
 
 
+@pytest.mark.thorough
 def test_a_wide_fan_out_is_released_in_portions(api: Api) -> None:
     """A settlement writes 1,000 leases at most; another run does not wait for the rest."""
     wide = Flow(api, [step("a"), *(step(f"c{n}", "a", task="c") for n in range(1_100))])
@@ -364,6 +367,7 @@ def test_a_cancelled_lease_ends_its_step(api: Api) -> None:
     assert flow.states() == {"a": "cancelled", "b": "running", "c": "skipped"}
 
 
+@pytest.mark.thorough
 def test_a_dropped_queue_ends_the_steps_that_wait_there(api: Api) -> None:
     other = api.queue()
     flow = Flow(api, [step("a", queue=other), step("b", {"step": "a", "on": "ended"})])
@@ -385,6 +389,7 @@ def test_a_step_for_a_dropped_queue_fails(api: Api) -> None:
     assert flow.state == "failed"
 
 
+@pytest.mark.thorough
 def test_a_completed_step_stays_where_its_queue_keeps_nothing(api: Api) -> None:
     flow = Flow(api, [step("a"), step("b", params={"x": {"$result": "a"}})])
     api.rows("set_queue_policy", queue=flow.queue, policy={"retain_completed": 0})
@@ -393,6 +398,7 @@ def test_a_completed_step_stays_where_its_queue_keeps_nothing(api: Api) -> None:
     assert claim["params"] == {"x": 1}
 
 
+@pytest.mark.thorough
 def test_the_lease_of_a_step_is_not_requeued_by_itself(api: Api) -> None:
     flow = Flow(api, [step("a")])
     flow.fail("a")

@@ -4,6 +4,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("benchmarks", "hwqueue", "lab", "migrations", "tests", "tools")
 MOST_LINES = 60
@@ -45,6 +47,7 @@ def lines_of_body(function: Function) -> int:
     return (statements[-1].end_lineno or 0) - statements[0].lineno + 1 if statements else 0
 
 
+@pytest.mark.thorough
 def test_functions_have_at_most_60_lines_of_code() -> None:
     found = {path: too_long(path.read_text(encoding="utf-8")) for path in sources()}
     assert {str(path): names for path, names in found.items() if names} == {}
