@@ -43,7 +43,7 @@ as $$
 $$;
 
 -- must_be_checked for a lease that is reserved. A claim takes leases of classes that a profile has judged,
--- and whoever judges one writes which terms select it. A reservation may come before that.
+-- and the session that judges one writes which terms select it. A reservation may come before that.
 create or replace function hwqueue.reservation_must_be_checked(p_class hwqueue.placement_class, p_shard int)
 returns boolean
 language plpgsql volatile
