@@ -344,3 +344,17 @@ as $$
     or hwqueue.has_stale_policy(p_class, p_shard)
     or p_class.patience is distinct from interval '0' and p_affinity < hwqueue.best_affinity(p_class)
 $$;
+
+-- must_be_checked for a lease that is reserved. A claim takes leases of classes that a profile has judged,
+-- and the session that judges one writes which terms select it. A reservation may come before that.
+create or replace function hwqueue.reservation_must_be_checked(p_class hwqueue.placement_class, p_shard int)
+returns boolean
+language plpgsql volatile
+as $$
+begin
+  if not hwqueue.is_judged(array[p_class.class_id], p_shard) then
+    perform hwqueue.note_selected(array[p_class.class_id], p_shard);
+  end if;
+  return hwqueue.must_be_checked(p_class, hwqueue.best_affinity(p_class), p_shard);
+end
+$$;

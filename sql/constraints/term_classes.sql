@@ -6,7 +6,7 @@
 -- lease that asks waits (placement_class.waits) until L starts. Until then no profile judges it and it
 -- costs claims nothing.
 --
--- adopt_lease and judges call note_selected, reservations call reservation_must_be_checked. publish.sql calls selected_classes and assign_target_class.
+-- Judges, adopt_lease and reservations (blocked.sql) call note_selected. publish.sql calls selected_classes and assign_target_class.
 -- Spawns, claims and reap wake classes. The invariant: a class is a candidate only when its terms are
 -- published and the lease that it waits for has started.
 --
@@ -40,20 +40,6 @@ language sql stable
 as $$
   select exists (
     select 1 from hwqueue.class_term m where m.shard_id = p_shard and m.class_id = p_class_id)
-$$;
-
--- must_be_checked for a lease that is reserved. A claim takes leases of classes that a profile has judged,
--- and the session that judges one writes which terms select it. A reservation may come before that.
-create or replace function hwqueue.reservation_must_be_checked(p_class hwqueue.placement_class, p_shard int)
-returns boolean
-language plpgsql volatile
-as $$
-begin
-  if not hwqueue.is_judged(array[p_class.class_id], p_shard) then
-    perform hwqueue.note_selected(array[p_class.class_id], p_shard);
-  end if;
-  return hwqueue.must_be_checked(p_class, hwqueue.best_affinity(p_class), p_shard);
-end
 $$;
 
 -- True if it is cached for one of these classes which profile or node may run it.

@@ -241,8 +241,8 @@ $$;
 
 -- Finds the room that a lease would have on a node without one of its claims, terms about other leases
 -- considered. Claims that are asked to stop for others do not count either. Returns the load of the node with
--- all of them and the new lease, its assignment and what it counts; or the reason why it may not run there. It
--- books nothing.
+-- all of them and the new lease, its assignment and what it counts; or the reason why it may not run there.
+-- It books nothing.
 -- Locks: the caller holds node_state, the claim and the entry; as admit_class, until it returns.
 create or replace function hwqueue.room_instead_of(p_old hwqueue.claim, p_entry hwqueue.scheduled,
   p_now timestamptz, p_shard int, out load hwqueue.node_load, out assignment jsonb, out term_deltas jsonb,
@@ -318,7 +318,8 @@ begin
 end
 $$;
 
--- Writes a reservation whose room is still in use, and counts it. Its terms are decided again once it is free.
+-- Writes a reservation whose room is still in use, and counts it. Its terms are decided again once that is
+-- free.
 -- Locks: the caller holds node_state and the entry; as add_counts and wake_classes_of_lease. Not idempotent.
 create or replace function hwqueue.write_earmark(p_entry hwqueue.scheduled, p_node uuid,
   p_load hwqueue.node_load, p_assignment jsonb, p_term_deltas jsonb, p_now timestamptz, p_shard int)
