@@ -6,9 +6,9 @@
 -- lease that asks waits (placement_class.waits) until L starts. Until then no profile judges it and it
 -- costs claims nothing.
 --
--- Judges, adopt_lease and reservations (blocked.sql) call note_selected. publish.sql calls selected_classes and assign_target_class.
--- Spawns, claims and reap wake classes. The invariant: a class is a candidate only when its terms are
--- published and the lease that it waits for has started.
+-- Judges, adopt_lease and reservations (blocked.sql) call note_selected. publish.sql calls
+-- selected_classes and assign_target_class. Spawns, claims and reap wake classes. The invariant: a class
+-- is a candidate only when its terms are published and the lease that it waits for has started.
 --
 -- Reading order: note_selected, selected_classes, target_class, waits_for_start, wake_classes_of_lease.
 
