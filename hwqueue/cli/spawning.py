@@ -33,6 +33,14 @@ Deadline = Annotated[
         help="Fails if nobody has claimed it by this time, or within this span: 2h.",
     ),
 ]
+MaxRun = Annotated[
+    str | None,
+    typer.Option("--max-run", help="An attempt that runs longer than this span is stopped: 2h."),
+]
+Patience = Annotated[
+    str | None,
+    typer.Option("--patience", help="How long it waits for a node that it prefers: 30s."),
+]
 MaxAttempts = Annotated[
     int | None, typer.Option("--max-attempts", help="Attempts before it is dead.")
 ]
@@ -90,6 +98,8 @@ def spawn_options(
     label: list[str] | None,
     delay: str | None,
     deadline: str | None,
+    max_run: str | None,
+    patience: str | None,
     max_attempts: int | None,
     key: str | None,
     unique: str | None,
@@ -106,6 +116,8 @@ def spawn_options(
         "labels": pairs(label, "--label") if label else None,
         "delay": span(delay, "--delay"),
         "deadline": moment_after(deadline, "--deadline"),
+        "max_run": span(max_run, "--max-run"),
+        "patience": span(patience, "--patience"),
         "max_attempts": max_attempts,
         "idempotency_key": key,
         "unique": Unique(key=unique, hold=span(unique_for, "--unique-for"), on_conflict=on_conflict)

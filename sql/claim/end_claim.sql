@@ -25,7 +25,8 @@ as $$
 declare
   v_cancelled boolean := p_claim.stop_reason is not distinct from 'cancelled';
   v_outcome text := case when p_claim.is_reserved then 'released' else p_outcome end;
-  v_attempts int := p_claim.attempt - case when v_outcome = 'released' and not v_cancelled then 1 else 0 end;
+  v_attempts int := p_claim.attempt - case
+    when p_claim.is_reserved or v_outcome = 'released' and not v_cancelled then 1 else 0 end;
   v_state text := case when v_cancelled then 'cancelled' else 'failed' end;
   v_near uuid;
 begin
@@ -62,7 +63,8 @@ begin
   end if;
   perform hwqueue.note_leases(case when v_cancelled then 'lease_cancelled' else 'lease_failed' end,
     array[p_claim.lease_id],
-    case when v_cancelled then 'cancelled while it ran'
+    case when v_cancelled and p_claim.is_reserved then 'cancelled while it was reserved'
+      when v_cancelled then 'cancelled while it ran'
       else format('dead after attempt %s, which ended %s', p_claim.attempt, p_outcome) end,
     p_shard, jsonb_build_object('attempt', p_claim.attempt, 'outcome', p_outcome,
       'error', left(p_error ->> 'message', 200)), p_claim.node_id);

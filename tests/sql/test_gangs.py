@@ -283,6 +283,19 @@ def test_cancel_a_gang_that_is_reserved_and_runs(api: Api, racks: list[Node]) ->
     assert api.rows("verify_invariants") == []
 
 
+def test_a_reservation_that_is_cancelled_uses_up_no_attempt(api: Api, racks: list[Node]) -> None:
+    queue = api.queue()
+    gang_id = spawn(api, queue, 2, GPU)
+    reap(api)
+    for lease in leases(api, gang_id):
+        api.rows("cancel_lease", lease=lease)
+    assert [api.claimed(node, queue) for node in racks] == [[]] * 5
+    reap(api)
+    ended = [api.lease(lease) for lease in leases(api, gang_id)]
+    assert [(one["state"], one["attempt"]) for one in ended] == [("cancelled", 0)] * 2
+    assert api.rows("verify_invariants") == []
+
+
 def test_a_member_that_is_cancelled_ends_the_gang(api: Api, racks: list[Node]) -> None:
     queue = api.queue()
     gang_id = spawn(api, queue, 9, GPU)
