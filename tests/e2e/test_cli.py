@@ -93,6 +93,7 @@ def test_a_lease_from_spawn_to_requeue(cli: Cli, shown: Callable[..., Any]) -> N
         "lease", "spawn", "renders", "draw",
         "--params", '{"frame": 7}', "--placement", '{"resources": {"gpu": 1}}',
         "--tags", '{"gpu_model": "T4"}', "--label", "team=film", "--priority", "5", "--key", "k1",
+        "--max-run", "2h", "--patience", "30s",
     )  # fmt: skip
     assert spawned["created"] is True
     assert spawned["state"] == "pending"
