@@ -19,7 +19,8 @@ from psycopg_pool import PoolTimeout
 
 from hwqueue.client import AsyncClient
 from hwqueue.errors import HwqueueError
-from hwqueue.planner.program import Program, Solution, mean_curve
+from hwqueue.planner.condense import solve_condensed
+from hwqueue.planner.program import Solution, mean_curve
 from hwqueue.planner.reading import Picture, read
 from hwqueue.text import first_line
 
@@ -184,7 +185,7 @@ class Planner:
     def _solve(self, picture: Picture) -> Solution:
         demands = [demand for each in picture.demands.values() for demand in each]
         seconds = self._settings.solve_timeout.total_seconds()
-        return Program(picture.pools, demands).solve(exact=_EXACT, seconds=seconds)
+        return solve_condensed(picture.pools, demands, exact=_EXACT, seconds=seconds)
 
     async def _hold(self, took: float) -> None:
         """Let lead and prices hold for three rounds like this one, pauses included."""
