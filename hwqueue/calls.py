@@ -531,6 +531,11 @@ SET_PRICES = _call(
         "p_epoch": "bigint",
     },
 )
+PLANNER_ROOMS = _call("planner_rooms", {"p_gangs": "uuid[]"}, row=types.PlaceRoom)
+RESERVE_GANG = _call(
+    "reserve_gang",
+    {"p_gang": "uuid", "p_place": "text", "p_round": "bigint", "p_epoch": "bigint"},
+)
 
 # statistics
 METRICS = _call("metrics", row=types.Sample)

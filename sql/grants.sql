@@ -91,11 +91,13 @@ grant execute on function
   hwqueue.run_input(uuid, uuid, int)
   to hwqueue_worker, hwqueue_admin;
 
--- Planners: read what waits and what is free, and set prices.
+-- Planners: read what waits and what is free, set prices, and propose places for gangs.
 grant execute on function
   hwqueue.lead_planner(text, interval, int),
   hwqueue.planner_view(text, text, text, int, int, int),
-  hwqueue.set_prices(text, jsonb, interval, bigint, bigint, int)
+  hwqueue.set_prices(text, jsonb, interval, bigint, bigint, int),
+  hwqueue.planner_rooms(uuid[], int),
+  hwqueue.reserve_gang(uuid, text, bigint, bigint, int)
   to hwqueue_planner, hwqueue_admin;
 
 -- Operators: everything that people on call need. They cannot claim.

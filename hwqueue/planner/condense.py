@@ -29,7 +29,7 @@ def solve_condensed(
     exact: float = EXACT,
     seconds: float,
 ) -> Solution:
-    """Solve the program with at most so many pools; the curves are those of all pools.
+    """Solve the program with at most `most` pools; the curves are those of all pools.
 
     Raises: RuntimeError, where GLOP finds no solution.
     """
@@ -44,7 +44,7 @@ def solve_condensed(
 
 
 def grouped(pools: Sequence[Pool], demands: Sequence[Demand], most: int) -> list[list[int]]:
-    """The numbers of the pools in at most so many groups: those that suit much the same together.
+    """The numbers of the pools in at most `most` groups: those that suit much the same together.
 
     Pools are ordered by which of the demands they suit, that of most devices first, and cut where
     as many devices have gone by as make a group. Pools that count cpu and memory are never with

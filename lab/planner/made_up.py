@@ -3,7 +3,9 @@
 import random
 from collections import Counter
 from dataclasses import dataclass
+from uuid import UUID
 
+from hwqueue.planner.gangs import Gang, Need, Place
 from hwqueue.planner.model import WHOLE_GPU, Demand, Pool
 
 _SHARES = (50, 100, 110, 160, 190, 230, 250, 320, 460, 470, 500, 530, 650, 810)
@@ -12,6 +14,9 @@ _SUITED = (0.01, 0.05, 0.2, 0.6, 1.0)  # parts of the kinds of nodes that a clas
 _DEVICES = 8  # of a node
 _CORES = 96_000  # thousandths
 _MEMORY = 786_432  # MiB
+_MEMBER_GPUS = (1, 2, 4, 8)
+_MEMBERS = (2, 4, 8, 16, 32)
+_RACK = 40  # nodes
 _LEVELS = 20  # different amounts of room that a device may have left, besides all and none
 
 
@@ -72,3 +77,37 @@ class Fleet:
             memory_mib=1024 * chance.choice((4, 16, 32, 96)),
             pools=sorted(chance.sample(range(self.kinds), suited)),
         )
+
+
+def made_gangs(count: int, racks: int, seed: int) -> tuple[list[Gang], list[Place]]:
+    """Gangs of one rack each, all as urgent, and racks of nodes, a third of which are full."""
+    chance = random.Random(seed)
+    gangs = [
+        Gang(
+            gang_id=UUID(int=number),
+            rank=0,
+            needs=(_need(chance.choice(_MEMBERS), chance.choice(_MEMBER_GPUS)),),
+        )
+        for number in range(count)
+    ]
+    places = []
+    for number in range(racks):
+        free = Counter(chance.choice((0, 0, 0, 0, *range(1, 9))) for _ in range(_RACK))
+        rooms = [
+            (nodes, {str(gpus): left // gpus for gpus in _MEMBER_GPUS if gpus <= left})
+            for left, nodes in free.items()
+        ]
+        places.append(Place(f"rack {number}", rooms))
+    return gangs, places
+
+
+def _need(members: int, gpus: int) -> Need:
+    return Need(
+        class_id=str(gpus),
+        members=members,
+        gpus=gpus,
+        share=0,
+        cpu_milli=0,
+        memory_mib=0,
+        is_plain=True,
+    )

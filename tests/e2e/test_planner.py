@@ -15,8 +15,9 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
+from hwqueue import Member
 from hwqueue.client import Client
-from hwqueue.types import Gpu, LeaseSpec, NodeSpec
+from hwqueue.types import Gpu, LeaseSpec, NodeSpec, SpawnOptions
 
 BOUND_SECONDS = 60.0
 PROGRAM = "from hwqueue.cli.main import app; app()"
@@ -183,3 +184,28 @@ def test_without_the_extra() -> None:
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert run.returncode == 2
     assert "pip install 'hwqueue[planner]'" in run.stderr
+
+
+def test_gangs_are_reserved_where_most_find_room(dsn: str, planner: Callable[..., Process]) -> None:
+    """No `reap` runs. Best fit would put a gang of two into each rack, and none of the ones."""
+    with Client(dsn) as client:
+        client.create_queue("training")
+        for rack, count in ((1, 4), (2, 3)):
+            for number in range(count):
+                gpus = [Gpu(resource_id=uuid4())]
+                name = f"{rack}-{number}"
+                spec = NodeSpec(name=name, instance_id=name, gpus=gpus, rack=rack)
+                client.register_node(uuid4(), spec)
+        options = SpawnOptions(placement={"resources": {"gpu": 1}})
+        gangs = [
+            client.spawn_gang(
+                "training", [Member(task="train", count=count, options=options)], together="rack"
+            )
+            for count in (2, 2, 3)
+        ]
+        process = planner(dsn, "--interval", "100ms")
+        process.wait_for("gangs: 3 reserved; prices: none")
+        places = [client.get_gang(gang[0].gang_id).place for gang in gangs]
+        assert places == ["rack 1", "rack 1", "rack 2"]
+        assert client.verify_invariants() == []
+    assert process.end(signal.SIGTERM) == 0

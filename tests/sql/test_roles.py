@@ -25,6 +25,8 @@ MAY_CALL: dict[str, set[str]] = {
     "lead_planner": {PLANNER, ADMIN},
     "planner_view": {PLANNER, ADMIN},
     "set_prices": {PLANNER, ADMIN},
+    "planner_rooms": {PLANNER, ADMIN},
+    "reserve_gang": {PLANNER, ADMIN},
     "spawn_lease": {PRODUCER, OPERATOR, ADMIN},
     "spawn_leases": {PRODUCER, OPERATOR, ADMIN},
     "update_lease": {PRODUCER, OPERATOR, ADMIN},
