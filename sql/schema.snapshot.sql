@@ -3936,6 +3936,10 @@ CREATE FUNCTION hwqueue.note_policy(p_code text, p_of text, p_from jsonb, p_to j
 CREATE FUNCTION hwqueue.note_registration(p_node hwqueue.node, p_old hwqueue.node, p_epoch bigint, p_ended integer, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.note_room(p_room jsonb, p_ttl interval, p_round bigint, p_epoch bigint, p_shard integer DEFAULT 0) RETURNS text
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
+
 CREATE FUNCTION hwqueue.note_selected(p_class_ids bigint[], p_shard integer) RETURNS void
     LANGUAGE plpgsql
     SET enable_bitmapscan TO 'on'
@@ -4186,7 +4190,14 @@ CREATE FUNCTION hwqueue.planned_nested(p_workflow hwqueue.workflow, p_run hwqueu
 CREATE FUNCTION hwqueue.planned_steps(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb, p_shard integer) RETURNS TABLE(step_no integer, step jsonb, class hwqueue.placement_class, came_from jsonb)
     LANGUAGE plpgsql STABLE;
 
+CREATE FUNCTION hwqueue.planner_metrics(p_now timestamp with time zone, p_shard integer) RETURNS TABLE(name text, labels jsonb, value double precision)
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.planner_rooms(p_gangs uuid[], p_shard integer DEFAULT 0) RETURNS TABLE(place text, nodes bigint, rooms jsonb)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
+
+CREATE FUNCTION hwqueue.planner_status(p_shard integer DEFAULT 0) RETURNS TABLE(holder text, epoch bigint, leads_until timestamp with time zone, gpus double precision, allocated double precision, bound double precision, prices jsonb, shard_id integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
@@ -5763,6 +5774,9 @@ CREATE FUNCTION hwqueue.use_of_devices(p_node hwqueue.node, p_used integer[]) RE
 CREATE FUNCTION hwqueue.valid_next_xid(p_mark xid8) RETURNS xid8
     LANGUAGE sql STABLE;
 
+CREATE FUNCTION hwqueue.valid_prices(p_now timestamp with time zone, p_shard integer) RETURNS TABLE(queue text, device_worth double precision[], worth_until timestamp with time zone)
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.verify_invariants(p_shard integer DEFAULT 0) RETURNS TABLE(rule text, subject text, detail jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
@@ -6764,7 +6778,11 @@ CREATE TABLE hwqueue.planner (
     epoch bigint NOT NULL,
     holder text NOT NULL,
     round bigint NOT NULL,
-    expires_at timestamp with time zone NOT NULL
+    expires_at timestamp with time zone NOT NULL,
+    gpus double precision,
+    allocated double precision,
+    bound double precision,
+    room_until timestamp with time zone
 )
 WITH (fillfactor='10', autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0');
 
@@ -6777,6 +6795,14 @@ COMMENT ON COLUMN hwqueue.planner.holder IS 'the name that the process gave itse
 COMMENT ON COLUMN hwqueue.planner.round IS 'the last round of this epoch that wrote something';
 
 COMMENT ON COLUMN hwqueue.planner.expires_at IS 'when another process may lead, unless it is renewed';
+
+COMMENT ON COLUMN hwqueue.planner.gpus IS 'GPUs of live nodes, as of the last round that said so; null: none has';
+
+COMMENT ON COLUMN hwqueue.planner.allocated IS 'how many of them were in use; shares count as parts';
+
+COMMENT ON COLUMN hwqueue.planner.bound IS 'how many could have been in use at most, if what waited was placed at best beside what ran';
+
+COMMENT ON COLUMN hwqueue.planner.room_until IS 'the figures count until then';
 
 CREATE TABLE hwqueue.position_horizon (
     shard_id integer NOT NULL,
@@ -9682,6 +9708,10 @@ REVOKE ALL ON FUNCTION hwqueue.note_policy(p_code text, p_of text, p_from jsonb,
 
 REVOKE ALL ON FUNCTION hwqueue.note_registration(p_node hwqueue.node, p_old hwqueue.node, p_epoch bigint, p_ended integer, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.note_room(p_room jsonb, p_ttl interval, p_round bigint, p_epoch bigint, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.note_room(p_room jsonb, p_ttl interval, p_round bigint, p_epoch bigint, p_shard integer) TO hwqueue_planner;
+GRANT ALL ON FUNCTION hwqueue.note_room(p_room jsonb, p_ttl interval, p_round bigint, p_epoch bigint, p_shard integer) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.note_selected(p_class_ids bigint[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_served(p_node uuid, p_spec jsonb, p_shard integer) FROM PUBLIC;
@@ -9831,9 +9861,15 @@ REVOKE ALL ON FUNCTION hwqueue.planned_nested(p_workflow hwqueue.workflow, p_run
 
 REVOKE ALL ON FUNCTION hwqueue.planned_steps(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.planner_metrics(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.planner_rooms(p_gangs uuid[], p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.planner_rooms(p_gangs uuid[], p_shard integer) TO hwqueue_planner;
 GRANT ALL ON FUNCTION hwqueue.planner_rooms(p_gangs uuid[], p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.planner_status(p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.planner_status(p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.planner_status(p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.planner_view(p_part text, p_queue text, p_after text, p_limit integer, p_most integer, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.planner_view(p_part text, p_queue text, p_after text, p_limit integer, p_most integer, p_shard integer) TO hwqueue_planner;
@@ -10824,6 +10860,8 @@ REVOKE ALL ON FUNCTION hwqueue.upkeep_metrics(p_now timestamp with time zone, p_
 REVOKE ALL ON FUNCTION hwqueue.use_of_devices(p_node hwqueue.node, p_used integer[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.valid_next_xid(p_mark xid8) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.valid_prices(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.verify_invariants(p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.verify_invariants(p_shard integer) TO hwqueue_operator;

@@ -171,8 +171,23 @@ class Planner:
             gangs=gangs,
             gang_seconds=began - started,
         )
+        await self._note(done)
         _report(done)
         return done
+
+    async def _note(self, done: Round) -> None:
+        """Say what was found, for dashboards and metrics."""
+        # a bound is known to a thousandth, and reading is not one moment
+        allocated = min(max(0.0, done.allocated), done.devices)
+        await self._client.note_room(
+            gpus=done.devices,
+            allocated=allocated,
+            bound=min(max(allocated, done.bound), done.devices),
+            ttl=self._ttl,
+            round=done.number,
+            epoch=done.epoch,
+            shard=self._settings.shard,
+        )
 
     async def resign(self) -> None:
         """Give the lead up, if it is ours, so that another process goes on at once."""

@@ -200,3 +200,71 @@ begin
     hwqueue.try_proposal(p_gang, p_place, hwqueue.clock(), p_shard));
 end
 $$;
+
+-- Notes what a round of the planner has found, for p_ttl: {"gpus", "allocated", "bound"}, how many GPUs live
+-- nodes have, how many of them are in use, and how many could be at most if what waits was placed at best
+-- beside what runs. planner_status and metrics show it.
+--
+-- p_epoch and p_round: as for set_prices. Returns `noted`; or, with nothing changed, `deposed`, `old_round`
+-- or `busy`. p_ttl: from 0 to one hour.
+--
+-- Locks: the planner's row, skip locked. Raises: QHA01, QHA02, QHA03.
+create or replace function hwqueue.note_room(p_room jsonb, p_ttl interval, p_round bigint, p_epoch bigint,
+  p_shard int default 0) returns text
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_most double precision;
+  v_bound double precision;
+  v_allocated double precision;
+  v_refusal text;
+begin
+  perform hwqueue.require_all_tenants();
+  perform hwqueue.require_read_committed(), hwqueue.check_shard(p_shard),
+    hwqueue.check_planner_ttl(p_ttl);
+  perform hwqueue.check_range(p_round, 'p_round', 0, 9223372036854775807, 'count the rounds from 1'),
+    hwqueue.check_range(p_epoch, 'p_epoch', 0, 9223372036854775807, 'pass what lead_planner returned');
+  perform hwqueue.check_object(p_room, array['gpus', 'allocated', 'bound'], 'room');
+  v_most := hwqueue.json_number(coalesce(nullif(p_room -> 'gpus', 'null'), '""'), 'room.gpus', 0,
+    1000000000);
+  v_bound := hwqueue.json_number(coalesce(nullif(p_room -> 'bound', 'null'), '""'), 'room.bound', 0,
+    (p_room ->> 'gpus')::numeric);  -- before they are rounded
+  v_allocated := hwqueue.json_number(coalesce(nullif(p_room -> 'allocated', 'null'), '""'), 'room.allocated',
+    0, (p_room ->> 'bound')::numeric);
+  v_refusal := hwqueue.fence_planner(p_round, p_epoch, p_shard);
+  if v_refusal is null then
+    update hwqueue.planner p
+    set gpus = v_most, allocated = v_allocated, bound = v_bound, room_until = hwqueue.clock() + p_ttl
+    where p.shard_id = p_shard;
+  end if;
+  return coalesce(v_refusal, 'noted');
+end
+$$;
+
+-- Returns what a planner that leads says: its name and epoch, and until when it leads. gpus, allocated,
+-- bound: as it noted them; null where that has run out. prices: of each queue whose prices are valid now,
+-- {"queue", "device_worth", "worth_until"}. No row: no planner leads, and no prices are valid.
+--
+-- Raises: QHA03. Takes no locks, at any isolation level.
+create or replace function hwqueue.planner_status(p_shard int default 0)
+returns table (holder text, epoch bigint, leads_until timestamptz, gpus double precision,
+  allocated double precision, bound double precision, prices jsonb, shard_id int)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_now timestamptz := hwqueue.clock();
+  v_prices jsonb;
+begin
+  perform hwqueue.require_all_tenants();
+  perform hwqueue.check_shard(p_shard);
+  select coalesce(jsonb_agg(to_jsonb(v) order by v.queue), '[]') into v_prices
+  from hwqueue.valid_prices(v_now, p_shard) v;
+  return query
+    select case when p.expires_at > v_now then p.holder end, case when p.expires_at > v_now then p.epoch end,
+           case when p.expires_at > v_now then p.expires_at end, r.gpus, r.allocated, r.bound, v_prices,
+           p.shard_id
+    from hwqueue.planner p
+    left join lateral (select p.gpus, p.allocated, p.bound where p.room_until > v_now) r on true
+    where p.shard_id = p_shard and (p.expires_at > v_now or v_prices <> '[]' or r.gpus is not null);
+end
+$$;

@@ -128,6 +128,14 @@ def test_one_leads_and_the_other_follows(
         [claim] = client.claim_task(["training"], node, epoch)
         assert claim.assignment is not None
         assert claim.assignment.gpu_milli in (470, 530), (claim.score, one.said)
+        status = client.planner_status()
+        assert status is not None
+        assert status.bound is not None
+        assert (status.epoch, status.gpus, [each["queue"] for each in status.prices]) == (
+            *(1, 4),
+            ["training"],
+        )
+        assert 3.5 < status.bound <= 4
     assert one.end(signal.SIGTERM) == 0
     two.wait_for("leads, epoch 2")
     two.wait_for("epoch 2, round 1: 25 leases .* training set")

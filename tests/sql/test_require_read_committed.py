@@ -38,6 +38,12 @@ REFUSING: dict[str, dict[str, Any]] = {
     "requeue_failed": {"queue": "q"},
     "requeue_lease": LEASE,
     "requeue_leases": {"filter": {"queue": "q"}},
+    "note_room": {
+        "room": {"gpus": 1, "allocated": 0, "bound": 1},
+        "ttl": "1 s",
+        "round": 1,
+        "epoch": 1,
+    },
     "reserve_gang": {"gang": ID, "place": "", "round": 1, "epoch": 1},
     "set_prices": {"queue": "q", "prices": {}, "ttl": "1 s", "round": 1, "epoch": 1},
     "set_service_policy": {"service": ID, "policy": {}},

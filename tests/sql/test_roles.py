@@ -27,6 +27,8 @@ MAY_CALL: dict[str, set[str]] = {
     "set_prices": {PLANNER, ADMIN},
     "planner_rooms": {PLANNER, ADMIN},
     "reserve_gang": {PLANNER, ADMIN},
+    "note_room": {PLANNER, ADMIN},
+    "planner_status": {OPERATOR, ADMIN},
     "spawn_lease": {PRODUCER, OPERATOR, ADMIN},
     "spawn_leases": {PRODUCER, OPERATOR, ADMIN},
     "update_lease": {PRODUCER, OPERATOR, ADMIN},

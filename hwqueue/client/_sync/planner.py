@@ -11,7 +11,7 @@ from uuid import UUID
 from hwqueue import calls
 from hwqueue.client._json import plain
 from hwqueue.client._sync.caller import Caller
-from hwqueue.types import PlaceRoom, PlannerRow
+from hwqueue.types import PlaceRoom, PlannerRow, PlannerStatus
 
 
 class Planning(Caller):
@@ -138,3 +138,43 @@ class Planning(Caller):
             p_shard=shard,
         )
         return verdict
+
+    def note_room(
+        self,
+        *,
+        gpus: float,
+        allocated: float,
+        bound: float,
+        ttl: timedelta,
+        round: int,
+        epoch: int,
+        shard: int = 0,
+    ) -> str:
+        """Note how many GPUs there are, how many are in use, and how many could be.
+
+        Args:
+            ttl: How long `planner_status` and metrics show it, 0 to 1 hour.
+            round: Grows with each round.
+            epoch: As `lead_planner` returned it.
+
+        Returns: `noted`; `deposed`, `old_round` or `busy` where nothing was changed.
+        Raises: BadArgument, IsolationLevel.
+        SQL: note_room. Safe inside your transaction: no, others cannot lead until it ends.
+        """
+        verdict: str = self._value(
+            calls.NOTE_ROOM,
+            p_room=plain({"gpus": gpus, "allocated": allocated, "bound": bound}, "room"),
+            p_ttl=ttl,
+            p_round=round,
+            p_epoch=epoch,
+            p_shard=shard,
+        )
+        return verdict
+
+    def planner_status(self, *, shard: int = 0) -> PlannerStatus | None:
+        """What the planner that leads has found; None: none does, and no prices are valid.
+
+        SQL: planner_status. Safe inside your transaction: yes.
+        """
+        rows = self._rows(calls.PLANNER_STATUS, PlannerStatus, p_shard=shard)
+        return rows[0] if rows else None
