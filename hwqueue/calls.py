@@ -531,6 +531,21 @@ SET_PRICES = _call(
         "p_epoch": "bigint",
     },
 )
+PLANNER_ROOMS = _call("planner_rooms", {"p_gangs": "uuid[]"}, row=types.PlaceRoom)
+RESERVE_GANG = _call(
+    "reserve_gang",
+    {"p_gang": "uuid", "p_place": "text", "p_round": "bigint", "p_epoch": "bigint"},
+)
+NOTE_ROOM = _call(
+    "note_room",
+    {
+        "p_room": "jsonb",
+        "p_ttl": "interval",
+        "p_round": "bigint",
+        "p_epoch": "bigint",
+    },
+)
+PLANNER_STATUS = _call("planner_status", row=types.PlannerStatus)
 
 # statistics
 METRICS = _call("metrics", row=types.Sample)

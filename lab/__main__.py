@@ -9,9 +9,10 @@ from lab.peers.maps import maps
 from lab.peers.question import peers
 from lab.peers.routing import routing
 from lab.peers.workers import workers
+from lab.planner.question import solvers
 from lab.soak.question import soak
 
-app = program((peers, routing, workers, maps, soak, gangs))
+app = program((peers, routing, workers, maps, soak, gangs, solvers))
 
 if __name__ == "__main__":
     main(app, "python -m lab")

@@ -91,11 +91,14 @@ grant execute on function
   hwqueue.run_input(uuid, uuid, int)
   to hwqueue_worker, hwqueue_admin;
 
--- Planners: read what waits and what is free, and set prices.
+-- Planners: read what waits and what is free, set prices, propose places for gangs, say what they have found.
 grant execute on function
   hwqueue.lead_planner(text, interval, int),
   hwqueue.planner_view(text, text, text, int, int, int),
-  hwqueue.set_prices(text, jsonb, interval, bigint, bigint, int)
+  hwqueue.set_prices(text, jsonb, interval, bigint, bigint, int),
+  hwqueue.note_room(jsonb, interval, bigint, bigint, int),
+  hwqueue.planner_rooms(uuid[], int),
+  hwqueue.reserve_gang(uuid, text, bigint, bigint, int)
   to hwqueue_planner, hwqueue_admin;
 
 -- Operators: everything that people on call need. They cannot claim.
@@ -142,6 +145,7 @@ grant execute on function
   hwqueue.queue_depth(text, int),
   hwqueue.running_leases(int, int),
   hwqueue.node_usage(text, int, text, int),
+  hwqueue.planner_status(int),
   hwqueue.tag_distribution(text, int, int),
   hwqueue.lease_history(uuid, int),
   hwqueue.placement_class_stats(text, bigint, int, int),

@@ -17,7 +17,7 @@ TASK = "work"
 _JSON = {
     *("policy", "params", "options", "leases", "changes", "spec", "claims", "settle"),
     *("placement", "result", "error", "filter", "taint", "nodes", "reports"),
-    *("defaults", "cursor", "logs", "input", "runs", "payload", "items", "prices"),
+    *("defaults", "cursor", "logs", "input", "runs", "payload", "items", "prices", "room"),
 }
 
 

@@ -119,14 +119,17 @@ def machine(dsn: str) -> dict[str, str]:
             "select name, current_setting(name) from pg_settings where name = any(%s)",
             [list(SETTINGS)],
         ).fetchall()
+    return {**host(), "psycopg": psycopg.__version__, **dict(sorted(rows))}
+
+
+def host() -> dict[str, str]:
+    """What they were measured on, where there is no server."""
     return {
         "cpu": _cpu_model(),
         "cores": str(psutil.cpu_count()),
         "memory_gib": f"{psutil.virtual_memory().total / 2**30:.0f}",
         "system": platform.platform(terse=True),
         "python": platform.python_version(),
-        "psycopg": psycopg.__version__,
-        **dict(sorted(rows)),
     }
 
 

@@ -1,4 +1,4 @@
-"""hwqueue planner: what room on GPUs is worth."""
+"""hwqueue planner: what room on GPUs is worth, and where gangs go."""
 
 from __future__ import annotations
 
@@ -48,10 +48,11 @@ def planner(
         bool, typer.Option("--once", help="Do one round, print what it found, then end.")
     ] = False,
 ) -> None:
-    """Compute what room on GPUs is worth, until SIGTERM or Ctrl-C.
+    """Compute what room on GPUs is worth, and where gangs go, until SIGTERM or Ctrl-C.
 
-    That depends on all that waits. It is set as prices, which claims score with. Needs a login with
-    hwqueue_planner. Any number may run: one of them leads. When none does, the prices run out.
+    That depends on all that waits. It is set as prices, which claims score with; gangs are reserved
+    where most of those that wait find room. Needs a login with hwqueue_planner. Any number may run:
+    one of them leads. When none does, the prices run out, and upkeep places gangs alone.
     """
     with required("planner"):
         from hwqueue.planner import Settings  # noqa: PLC0415
@@ -112,5 +113,6 @@ def _shown(done: Round) -> Mapping[str, Any]:
         "allocated": round(done.allocated, 3),
         "bound": round(done.bound, 3),
         "gap": round(done.gap, 3),
+        "gangs": {verdict: count for verdict, count in done.gangs.items() if count},
         "prices": dict(done.written),
     }

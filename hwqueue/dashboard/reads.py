@@ -40,6 +40,7 @@ from hwqueue.types import (
     NodeMatch,
     NodeUsage,
     PendingReason,
+    PlannerStatus,
     Queue,
     QueueDepth,
     RetriedStep,
@@ -163,6 +164,12 @@ class Reads(Reading):
         """Every node with what it has and what is in use."""
         return await self._shared(
             "node_usage", SLOW, lambda client: client.node_usage(shard=self.shard)
+        )
+
+    async def planner(self) -> Cached[PlannerStatus | None]:
+        """What the planner says of room on GPUs."""
+        return await self._shared(
+            "planner_status", SLOW, lambda client: client.planner_status(shard=self.shard)
         )
 
     async def node_names(self) -> Cached[Mapping[UUID, str]]:

@@ -284,6 +284,22 @@ METRICS = (
         "to 10,000.",
     ),
     Metric(
+        "hwqueue_planner_gpus",
+        "gauge",
+        "GPUs",
+        _STATE,
+        "As the planner counts them: all of live nodes, allocated, and bound: how many could be in "
+        "use at most, if what waits was placed at best beside what runs. Only while one leads.",
+    ),
+    Metric(
+        "hwqueue_planner_gpu_worth",
+        "gauge",
+        "GPUs",
+        _QUEUE,
+        "How much of one more idle GPU what waits would use, 0 to 1. Only while the prices of the "
+        "queue hold.",
+    ),
+    Metric(
         "hwqueue_schema_info",
         "gauge",
         "1",

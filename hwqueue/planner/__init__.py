@@ -1,7 +1,7 @@
-"""What room on GPUs is worth, computed from what waits: `hwqueue planner`; needs `[planner]`.
+"""What room on GPUs is worth, and where gangs go: `hwqueue planner`; needs `[planner]`.
 
-`Planner` leads, reads, solves and writes, again and again. `Program` is the linear program that it
-solves.
+`Planner` leads, reads, solves and writes, again and again. `Program` is the linear program of which
+prices are made.
 """
 
 from hwqueue.extras import needs

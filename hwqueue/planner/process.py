@@ -10,6 +10,7 @@ import random
 import secrets
 import socket
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -19,8 +20,10 @@ from psycopg_pool import PoolTimeout
 
 from hwqueue.client import AsyncClient
 from hwqueue.errors import HwqueueError
-from hwqueue.planner.program import Program, Solution, mean_curve
-from hwqueue.planner.reading import Picture, read
+from hwqueue.planner.condense import solve_condensed
+from hwqueue.planner.gangs import Gang, plan_gangs
+from hwqueue.planner.program import Solution, mean_curve
+from hwqueue.planner.reading import Picture, read, read_gangs, read_places
 from hwqueue.text import first_line
 
 _log = logging.getLogger("hwqueue.planner")
@@ -28,6 +31,7 @@ _log = logging.getLogger("hwqueue.planner")
 _MOVED = 0.02  # of a device: a curve that differs by less is not written again before half its TTL
 _EXACT = 1e-3  # of all devices: how close the bound of a round is
 _REST = 4  # a round that takes long is followed by a pause of this many times as long
+_GANG_SECONDS = 5.0  # of a round, for proposing places; then prices are due
 _LONGEST = timedelta(hours=1)  # as lead_planner and set_prices have it
 
 
@@ -41,6 +45,8 @@ class Settings:
         ttl: How long prices hold, and the lead, after the last round; longer where rounds are.
         queues: To plan for; none: all.
         solve_timeout: How long a round looks for better patterns.
+        gang_timeout: How long a round looks for better places, for gangs that are together in the
+            same way.
         holder: A name of this process' own.
     """
 
@@ -48,6 +54,7 @@ class Settings:
     ttl: timedelta = timedelta(seconds=10)
     queues: Sequence[str] = ()
     solve_timeout: timedelta = timedelta(seconds=10)
+    gang_timeout: timedelta = timedelta(seconds=1)
     shard: int = 0
     holder: str = field(
         default_factory=lambda: f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
@@ -66,6 +73,9 @@ class Round:
         bound: How many could be in use at most, if all that waits was placed at best.
         written: Of each queue in which something waits: `set`, `kept` (the prices have not moved),
             or what `set_prices` answered.
+        gangs: What `reserve_gang` answered, and how often; those without a place in the plan are
+            `unplanned`.
+        gang_seconds: How long reading, planning and reserving gangs took.
     """
 
     epoch: int
@@ -77,6 +87,8 @@ class Round:
     allocated: float
     bound: float
     written: Mapping[str, str]
+    gangs: Mapping[str, int]
+    gang_seconds: float
 
     @property
     def gap(self) -> float:
@@ -85,10 +97,11 @@ class Round:
 
 
 class Planner:
-    """Computes what room on GPUs is worth. Any number of processes may run one: one of them leads.
+    """Prices room on GPUs, and chooses places for gangs that wait.
 
-    Needs a login with `hwqueue_planner`. Nothing waits for it: its prices run out, and claims then
-    choose as they do without.
+    Any number of processes may run one: one of them leads. Needs a login with `hwqueue_planner`.
+    Nothing waits for it: its prices run out, and claims then choose as they do without; `reap`
+    reserves gangs, too.
 
     Args:
         client: An open one.
@@ -136,13 +149,15 @@ class Planner:
         if epoch is None:
             return None
         self._number += 1
+        started = time.monotonic()
+        gangs = await self._place_gangs(epoch)
         began = time.monotonic()
         picture = await read(self._client, self._settings.queues, shard=self._settings.shard)
         read_at = time.monotonic()
         # in a thread, so that a stop is heard
         solution = await asyncio.to_thread(self._solve, picture) if picture.demands else None
         solved_at = time.monotonic()
-        await self._hold(solved_at - began)
+        await self._hold(solved_at - started)
         done = Round(
             epoch=epoch,
             number=self._number,
@@ -153,9 +168,26 @@ class Planner:
             allocated=picture.allocated,
             bound=picture.allocated + (solution.bound if solution else 0.0),
             written=await self._write(epoch, picture, solution) if solution else {},
+            gangs=gangs,
+            gang_seconds=began - started,
         )
+        await self._note(done)
         _report(done)
         return done
+
+    async def _note(self, done: Round) -> None:
+        """Say what was found, for dashboards and metrics."""
+        # a bound is known to a thousandth, and reading is not one moment
+        allocated = min(max(0.0, done.allocated), done.devices)
+        await self._client.note_room(
+            gpus=done.devices,
+            allocated=allocated,
+            bound=min(max(allocated, done.bound), done.devices),
+            ttl=self._ttl,
+            round=done.number,
+            epoch=done.epoch,
+            shard=self._settings.shard,
+        )
 
     async def resign(self) -> None:
         """Give the lead up, if it is ours, so that another process goes on at once."""
@@ -181,10 +213,40 @@ class Planner:
         self._has_asked = True
         return epoch
 
+    async def _place_gangs(self, epoch: int) -> Counter[str]:
+        """Plan gangs and have them reserved, those that are together in the same way at a time."""
+        verdicts: Counter[str] = Counter()
+        until = time.monotonic() + _GANG_SECONDS
+        shard = self._settings.shard
+        for gangs in await read_gangs(self._client, self._settings.queues, shard=shard):
+            if time.monotonic() >= until:
+                break
+            await self._place_alike(epoch, gangs, until, verdicts)
+        return verdicts
+
+    async def _place_alike(
+        self, epoch: int, gangs: Sequence[Gang], until: float, verdicts: Counter[str]
+    ) -> None:
+        shard = self._settings.shard
+        places = await read_places(self._client, gangs, shard=shard)
+        seconds = self._settings.gang_timeout.total_seconds()
+        # in a thread, so that a stop is heard
+        plan = await asyncio.to_thread(plan_gangs, gangs, places, seconds=seconds)
+        verdicts["unplanned"] += len(gangs) - len(plan.places)
+        for gang_id, place in plan.places:
+            if self._stopping.is_set() or time.monotonic() >= until:
+                return
+            verdict = await self._client.reserve_gang(
+                gang_id, place, round=self._number, epoch=epoch, shard=shard
+            )
+            verdicts[verdict] += 1
+            if verdict in ("deposed", "old_round"):
+                return
+
     def _solve(self, picture: Picture) -> Solution:
         demands = [demand for each in picture.demands.values() for demand in each]
         seconds = self._settings.solve_timeout.total_seconds()
-        return Program(picture.pools, demands).solve(exact=_EXACT, seconds=seconds)
+        return solve_condensed(picture.pools, demands, exact=_EXACT, seconds=seconds)
 
     async def _hold(self, took: float) -> None:
         """Let lead and prices hold for three rounds like this one, pauses included."""
@@ -239,7 +301,7 @@ def _report(done: Round) -> None:
     percent = 100 / max(1, done.devices)
     _log.info(
         "epoch %d, round %d: %d leases wait for GPUs; read %.3f s, solved %.3f s; of %d GPUs"
-        " %.2f %% are allocated, at most %.2f %%, gap %.2f %%; prices: %s",
+        " %.2f %% are allocated, at most %.2f %%, gap %.2f %%; gangs: %s; prices: %s",
         done.epoch,
         done.number,
         done.leases,
@@ -249,5 +311,6 @@ def _report(done: Round) -> None:
         percent * done.allocated,
         percent * done.bound,
         percent * done.gap,
+        ", ".join(f"{count} {verdict}" for verdict, count in done.gangs.items() if count) or "none",
         ", ".join(f"{queue} {verdict}" for queue, verdict in done.written.items()) or "none",
     )

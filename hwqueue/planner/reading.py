@@ -6,13 +6,16 @@ from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
+from uuid import UUID
 
 from hwqueue.client import AsyncClient
+from hwqueue.planner.gangs import Gang, Need, Place
 from hwqueue.planner.model import WHOLE_GPU, Demand, Pool
 from hwqueue.planner.program import STEP
 
 _MOST = 1_000_000  # leases of a class that are ever counted
 _SHARES = 20  # on a device: more leases of a class than fit so change nothing
+_GANGS = 200  # that are planned in a round, those that are first in order
 
 _Shape = tuple[int, int, int, int, tuple[int, ...]]
 
@@ -102,6 +105,47 @@ async def read(client: AsyncClient, queues: Sequence[str] = (), *, shard: int = 
         devices=devices,
         allocated=devices - room,
     )
+
+
+async def read_gangs(
+    client: AsyncClient, queues: Sequence[str] = (), *, shard: int = 0
+) -> list[list[Gang]]:
+    """The first gangs in order that wait, those that are together in the same way in one list."""
+    rows = await client.planner_view("gangs", limit=_GANGS, shard=shard)
+    alike: dict[tuple[tuple[str, ...], tuple[str, ...]], list[Gang]] = {}
+    for row in rows:
+        item = row.item
+        if item is not None and (not queues or item["queue"] in queues):
+            how = tuple(item["together"][:1]), tuple(sorted(item["same"]))
+            alike.setdefault(how, []).append(
+                Gang(
+                    gang_id=UUID(item["gang_id"]),
+                    rank=item["rank"],
+                    needs=tuple(_need(each) for each in item["members"]),
+                )
+            )
+    return list(alike.values())
+
+
+def _need(item: Mapping[str, Any]) -> Need:
+    return Need(
+        class_id=str(item["class_id"]),
+        members=item["members"],
+        gpus=item["gpus"],
+        share=item["gpu_milli"],
+        cpu_milli=item["cpu_milli"],
+        memory_mib=item["memory_mib"],
+        is_plain=item["is_plain"],
+    )
+
+
+async def read_places(client: AsyncClient, gangs: Sequence[Gang], *, shard: int = 0) -> list[Place]:
+    """Where gangs that are together in the same way have room."""
+    nodes: dict[str, list[tuple[int, Mapping[str, int]]]] = {}
+    rows = await client.planner_rooms([gang.gang_id for gang in gangs], shard=shard)
+    for row in rows:
+        nodes.setdefault(row.place, []).append((row.nodes, row.rooms))
+    return [Place(name, found) for name, found in nodes.items()]
 
 
 def _pool(kind: _Kind, left: _Left) -> Pool:

@@ -91,7 +91,7 @@ from hwqueue.types.nodes import (
     Reason,
     Taint,
 )
-from hwqueue.types.planner import PlannerRow
+from hwqueue.types.planner import PlaceRoom, PlannerRow, PlannerStatus
 from hwqueue.types.queues import Queue, QueuePolicy, RetryPolicy, WakePayload
 from hwqueue.types.services import ServicePolicy
 from hwqueue.types.statistics import Minute, Sample
@@ -219,7 +219,9 @@ __all__ = [
     "NodeTaint",
     "NodeUsage",
     "PendingReason",
+    "PlaceRoom",
     "PlannerRow",
+    "PlannerStatus",
     "Progress",
     "PruneResult",
     "Queue",

@@ -1,9 +1,10 @@
-"""What a planner reads."""
+"""What a planner reads, and what it says."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 
@@ -12,9 +13,47 @@ class PlannerRow:
     """A row of a page of `planner_view`.
 
     Attributes:
-        item: A queue, a placement class or a group of nodes; None: the row that only says `next`.
+        item: A queue, a placement class, a group of nodes or a gang; None: the row that only says
+            `next`.
         next: What to pass as `after` for the page after.
     """
 
     item: Mapping[str, Any] | None
     next: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaceRoom:
+    """Nodes of one place that have the same room for members of gangs.
+
+    Attributes:
+        place: A value of the domain that the gangs are together in; empty: the whole fleet.
+        nodes: How many there are.
+        rooms: By class, how many leases of it one of them has room for, if it gets no others.
+    """
+
+    place: str
+    nodes: int
+    rooms: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannerStatus:
+    """What the planner that leads has found.
+
+    Attributes:
+        holder: Its name; None: none leads.
+        gpus: GPUs of live nodes; None, as the next two: nothing was said lately.
+        allocated: How many of them are in use; shares count as parts.
+        bound: How many could be in use at most, if what waits was placed at best.
+        prices: Of each queue, {"queue", "device_worth", "worth_until"}.
+    """
+
+    holder: str | None
+    epoch: int | None
+    leads_until: datetime | None
+    gpus: float | None
+    allocated: float | None
+    bound: float | None
+    prices: Sequence[Mapping[str, Any]]
+    shard_id: int

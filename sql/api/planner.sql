@@ -1,13 +1,15 @@
 -- Public: what `hwqueue planner` calls, as a login with hwqueue_planner.
 --
--- A planner reads what waits and what is free, computes what room on a device is worth, and sets that as
--- prices, every second. Claims use the prices until they run out. Nothing waits for a planner: without one,
--- every score is what it is without prices.
+-- A planner reads what waits and what is free, every second. It computes what room on a device is worth, and
+-- sets that as prices; claims use them until they run out. It also chooses places for gangs that wait, and
+-- has them reserved there. Nothing waits for a planner: without one, every score is what it is without
+-- prices, and reap reserves gangs where they fit tightest.
 --
 -- Invariant: a planner decides nothing. The worst that a wrong, late or hostile one does is a worse order
--- of leases that fit.
+-- of leases that fit, and gangs in places that suit them, but leave less room for others.
 --
--- Read lead_planner, then set_prices. upkeep/planner has the leader and the reads, queues/prices the curve.
+-- Read lead_planner, set_prices, then reserve_gang. upkeep/planner has the leader and the reads,
+-- queues/prices the curve, gangs/assemble what reserve_gang does.
 
 -- Leads the planning of a shard, or goes on leading. Returns the epoch, with which set_prices is called; null
 -- while another holder leads. Any number of processes may call it: one leads, until p_ttl after its last
@@ -40,9 +42,12 @@ $$;
 -- "gpus", "gpu_milli", "profiles"}; ready is counted up to p_most. 'nodes': live nodes with GPUs, in groups
 -- of one profile and size, {"profile_id", "gpus", "cpu_milli", "memory_mib", "nodes", "cpu_free",
 -- "memory_free", "free"}; free: how many devices have how many thousandths left, {"1000": 12, "190": 3}. The
--- same group may be on several pages.
+-- same group may be on several pages. 'gangs': those that wait and hold nothing, in the order in which reap
+-- tries them, {"gang_id", "queue", "rank", "together", "same", "members"}; members: by class, {"class_id",
+-- "members", "gpus", "gpu_milli", "cpu_milli", "memory_mib", "is_plain"}; is_plain: nothing else is asked
+-- for.
 --
--- p_limit: queues, classes or nodes to look at. A last row without item says in `next` what to pass as
+-- p_limit: queues, classes, nodes or gangs to look at. A last row without item says in `next` what to pass as
 -- p_after for the page after; without such a row there is none.
 --
 -- Raises: QHA01, QHA03, QHQ01. Takes no locks, at any isolation level.
@@ -84,9 +89,17 @@ begin
     when 'nodes' then
       select f.items, case when f.has_more then f.last_id::text end into v_items, v_next
       from hwqueue.free_devices(hwqueue.json_uuid(to_jsonb(p_after), 'p_after'), p_limit, v_now, p_shard) f;
+    when 'gangs' then
+      if p_after !~ '^-?[0-9]{1,18} [0-9]{1,18}$' then
+        perform hwqueue.refuse('QHA01', 'p_after is no gang''s rank and position',
+          jsonb_build_object('field', 'p_after'), 'pass what the last row of the page before says in next');
+      end if;
+      select f.items, case when f.has_more then f.last_id end into v_items, v_next
+      from hwqueue.waiting_gangs(coalesce(split_part(p_after, ' ', 1)::bigint, -9223372036854775808),
+        coalesce(split_part(p_after, ' ', 2)::bigint, 0), p_limit, p_shard) f;
     else
-      perform hwqueue.refuse('QHA01', 'p_part must be queues, classes or nodes',
-        jsonb_build_object('field', 'p_part'), 'read queues first, then classes of each, and nodes');
+      perform hwqueue.refuse('QHA01', 'p_part must be queues, classes, nodes or gangs',
+        jsonb_build_object('field', 'p_part'), 'read queues first, then classes of each, nodes and gangs');
   end case;
   return query select i.item, null::text from unnest(v_items) i(item);
   if v_next is not null then
@@ -126,5 +139,132 @@ begin
     perform hwqueue.write_worth(v_queue, v_worth, hwqueue.clock() + p_ttl, p_round, p_epoch);
   end if;
   return coalesce(v_refusal, 'set');
+end
+$$;
+
+-- Returns where gangs have room: for nodes of one place that have the same rooms for their members, how many
+-- leases of each class one of them has room for, each class counted as if it were alone, at most 10000. The
+-- places are those of the first domain that the gangs are together in.
+--
+-- p_gangs: 1 to 1000 gangs that wait. Those that are together, or alike, in another way than the first are
+-- left out, and so are classes beyond 20.
+--
+-- Raises: QHA01, QHA03. Takes no locks, at any isolation level.
+create or replace function hwqueue.planner_rooms(p_gangs uuid[], p_shard int default 0)
+returns table (place text, nodes bigint, rooms jsonb)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+begin
+  perform hwqueue.require_all_tenants();
+  perform hwqueue.check_shard(p_shard);
+  if (cardinality(p_gangs) between 1 and 1000) is not true or array_position(p_gangs, null) is not null then
+    perform hwqueue.refuse('QHA01', 'p_gangs must be 1 to 1000 ids of gangs',
+      jsonb_build_object('field', 'p_gangs'), 'pass gangs of one page of planner_view');
+  end if;
+  return query
+    select r.place, r.nodes, r.rooms from hwqueue.shared_rooms(p_gangs, hwqueue.clock(), p_shard) r;
+end
+$$;
+
+-- Reserves room for all members of a gang that waits, as reap does, but begins with p_place, a place of
+-- planner_rooms. Where it has no room for all members by now, the other places are tried. A place of a domain
+-- that the gang would rather be together in still comes before it.
+--
+-- p_epoch and p_round: as for set_prices. Returns `reserved`; or, with nothing changed, `no_room`, `blocked`
+-- (a requirement about other leases does not hold), `not_waiting` (it is reserved, runs, has ended, its queue
+-- is paused, or it is no gang), `busy` (another session holds what it needs: try again in the next round),
+-- `deposed` or `old_round`.
+--
+-- Locks: the planner's row, the gang, its entries, nodes, lock stripes and counters, all skip locked. Wakes:
+-- waiting workers. Raises: QHA01, QHA02, QHA03.
+create or replace function hwqueue.reserve_gang(p_gang uuid, p_place text, p_round bigint, p_epoch bigint,
+  p_shard int default 0) returns text
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+  -- generic plans by index, as reap_all
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+  set enable_hashjoin = off set enable_mergejoin = off set jit = off
+as $$
+begin
+  perform hwqueue.require_all_tenants();
+  perform hwqueue.require_read_committed(), hwqueue.check_shard(p_shard);
+  perform hwqueue.check_range(p_round, 'p_round', 0, 9223372036854775807, 'count the rounds from 1'),
+    hwqueue.check_range(p_epoch, 'p_epoch', 0, 9223372036854775807, 'pass what lead_planner returned');
+  if p_gang is null then
+    perform hwqueue.refuse('QHA01', 'p_gang must not be null', jsonb_build_object('field', 'p_gang'),
+      'pass the id of a gang that planner_view returned');
+  elsif (length(p_place) <= 4000) is not true then
+    perform hwqueue.refuse('QHA01', 'p_place must be text of at most 4000 characters',
+      jsonb_build_object('field', 'p_place'), 'pass a place that planner_rooms returned');
+  end if;
+  return coalesce(hwqueue.fence_planner(p_round, p_epoch, p_shard),
+    hwqueue.try_proposal(p_gang, p_place, hwqueue.clock(), p_shard));
+end
+$$;
+
+-- Notes what a round of the planner has found, for p_ttl: {"gpus", "allocated", "bound"}, how many GPUs live
+-- nodes have, how many of them are in use, and how many could be at most if what waits was placed at best
+-- beside what runs. planner_status and metrics show it.
+--
+-- p_epoch and p_round: as for set_prices. Returns `noted`; or, with nothing changed, `deposed`, `old_round`
+-- or `busy`. p_ttl: from 0 to one hour.
+--
+-- Locks: the planner's row, skip locked. Raises: QHA01, QHA02, QHA03.
+create or replace function hwqueue.note_room(p_room jsonb, p_ttl interval, p_round bigint, p_epoch bigint,
+  p_shard int default 0) returns text
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_most double precision;
+  v_bound double precision;
+  v_allocated double precision;
+  v_refusal text;
+begin
+  perform hwqueue.require_all_tenants();
+  perform hwqueue.require_read_committed(), hwqueue.check_shard(p_shard),
+    hwqueue.check_planner_ttl(p_ttl);
+  perform hwqueue.check_range(p_round, 'p_round', 0, 9223372036854775807, 'count the rounds from 1'),
+    hwqueue.check_range(p_epoch, 'p_epoch', 0, 9223372036854775807, 'pass what lead_planner returned');
+  perform hwqueue.check_object(p_room, array['gpus', 'allocated', 'bound'], 'room');
+  v_most := hwqueue.json_number(coalesce(nullif(p_room -> 'gpus', 'null'), '""'), 'room.gpus', 0,
+    1000000000);
+  v_bound := hwqueue.json_number(coalesce(nullif(p_room -> 'bound', 'null'), '""'), 'room.bound', 0,
+    (p_room ->> 'gpus')::numeric);  -- before they are rounded
+  v_allocated := hwqueue.json_number(coalesce(nullif(p_room -> 'allocated', 'null'), '""'), 'room.allocated',
+    0, (p_room ->> 'bound')::numeric);
+  v_refusal := hwqueue.fence_planner(p_round, p_epoch, p_shard);
+  if v_refusal is null then
+    update hwqueue.planner p
+    set gpus = v_most, allocated = v_allocated, bound = v_bound, room_until = hwqueue.clock() + p_ttl
+    where p.shard_id = p_shard;
+  end if;
+  return coalesce(v_refusal, 'noted');
+end
+$$;
+
+-- Returns what a planner that leads says: its name and epoch, and until when it leads. gpus, allocated,
+-- bound: as it noted them; null where that has run out. prices: of each queue whose prices are valid now,
+-- {"queue", "device_worth", "worth_until"}. No row: no planner leads, and no prices are valid.
+--
+-- Raises: QHA03. Takes no locks, at any isolation level.
+create or replace function hwqueue.planner_status(p_shard int default 0)
+returns table (holder text, epoch bigint, leads_until timestamptz, gpus double precision,
+  allocated double precision, bound double precision, prices jsonb, shard_id int)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_now timestamptz := hwqueue.clock();
+  v_prices jsonb;
+begin
+  perform hwqueue.require_all_tenants();
+  perform hwqueue.check_shard(p_shard);
+  select coalesce(jsonb_agg(to_jsonb(v) order by v.queue), '[]') into v_prices
+  from hwqueue.valid_prices(v_now, p_shard) v;
+  return query
+    select case when p.expires_at > v_now then p.holder end, case when p.expires_at > v_now then p.epoch end,
+           case when p.expires_at > v_now then p.expires_at end, r.gpus, r.allocated, r.bound, v_prices,
+           p.shard_id
+    from hwqueue.planner p
+    left join lateral (select p.gpus, p.allocated, p.bound where p.room_until > v_now) r on true
+    where p.shard_id = p_shard and (p.expires_at > v_now or v_prices <> '[]' or r.gpus is not null);
 end
 $$;

@@ -356,6 +356,21 @@ as $$
     where g.shard_id = p_shard and g.finished_at is null and g.state = 'reserved' limit 10000) r
 $$;
 
+-- Returns what a planner found: room on GPUs, and what an idle device is worth to each queue. Nothing where
+-- no planner says anything that still counts.
+create or replace function hwqueue.planner_metrics(p_now timestamptz, p_shard int)
+returns table (name text, labels jsonb, value double precision)
+language sql stable
+as $$
+  select 'hwqueue_planner_gpus', jsonb_build_object('state', s.state), s.value
+  from hwqueue.planner p
+  cross join lateral (values ('all', p.gpus), ('allocated', p.allocated), ('bound', p.bound)) s(state, value)
+  where p.shard_id = p_shard and p.room_until > p_now
+  union all
+  select 'hwqueue_planner_gpu_worth', jsonb_build_object('queue', v.queue), v.device_worth[101]
+  from hwqueue.valid_prices(p_now, p_shard) v
+$$;
+
 -- Returns all runs that have ever ended, by workflow, as far as roll_up has counted.
 create or replace function hwqueue.run_total_metrics(p_shard int)
 returns table (name text, labels jsonb, value double precision)

@@ -1,6 +1,7 @@
 -- Assembling gangs: reserving room for all members that wait, on several nodes, in one transaction.
 --
--- reap (gangs/change) calls assemble_gang for gangs that wait, in their order. Example: a gang of four needs
+-- reap (gangs/change) calls assemble_gang for gangs that wait, in their order; a planner may propose a place
+-- for one (try_proposal). Example: a gang of four needs
 -- a GPU for each member. assemble_gang locks the four nodes, books a GPU on each, and writes four claims that
 -- are reserved. The nodes fetch them with their next claims (claim/reserved). If one node turns out to be too
 -- full, nothing is kept: the subtransaction is aborted, and its locks go with it.
@@ -11,16 +12,17 @@
 -- Invariant: at each commit a gang has room for all of its members or for none. So two gangs never hold a
 -- part each. All locks are taken with skip locked, so assembling deadlocks with nobody and waits for nobody.
 --
--- Read assemble_gang, try_place, reserve_members, then reserve_member.
+-- Read assemble_gang, try_place, reserve_members, reserve_member, then try_proposal.
 
 -- Reserves room for the members of a gang that wait; with p_is_earmark, room that may still be in use.
--- Returns null when it has, else why not:
+-- p_first: the place to try first, of those of its level; null: the tightest. Returns null when it has, else
+-- why not:
 -- gang_incomplete: another session holds an entry of a member, or a member still runs.
 -- insufficient_capacity: no place has room for all of them.
 -- busy: others hold nodes, lock stripes or the choice that it needs.
 -- Locks: the caller holds the gang; entries, its choice, node_state, lock stripes and counters, all skip
 -- locked. Wakes: waiting workers. Not idempotent.
-create or replace function hwqueue.assemble_gang(p_gang hwqueue.gang, p_is_earmark boolean,
+create or replace function hwqueue.assemble_gang(p_gang hwqueue.gang, p_first text, p_is_earmark boolean,
   p_now timestamptz, p_shard int) returns text
 language plpgsql volatile
 as $$
@@ -47,7 +49,7 @@ begin
   for v_place in
     select g.place, g.node_ids, g.class_ids
     from hwqueue.gang_places(array(select e.class_id from unnest(v_entries) e), p_gang.together, p_gang.same,
-      p_gang.place, p_is_earmark, p_now, p_shard) g
+      p_gang.place, p_first, p_is_earmark, p_now, p_shard) g
   loop
     v_reason := hwqueue.try_place(p_gang, array(
         select v_entries[i] from generate_subscripts(v_entries, 1) i
@@ -65,6 +67,39 @@ begin
     end if;
   end loop;
   return v_reason;
+end
+$$;
+
+-- Reserves room for a gang that waits, as assemble_gang does, beginning with the place that a planner
+-- proposes. What it does not reserve it leaves as it was. Returns the verdict of reserve_gang.
+-- Locks: the gang, skip locked; as assemble_gang.
+create or replace function hwqueue.try_proposal(p_gang_id uuid, p_place text, p_now timestamptz, p_shard int)
+returns text
+language plpgsql volatile
+as $$
+declare
+  v_gang hwqueue.gang;
+  v_reason text;
+begin
+  select g.* into v_gang from hwqueue.gang g
+  where g.shard_id = p_shard and g.gang_id = p_gang_id for no key update skip locked;
+  if not found then
+    return case when exists (select from hwqueue.gang g where g.shard_id = p_shard and g.gang_id = p_gang_id)
+      then 'busy' else 'not_waiting' end;
+  elsif v_gang.state <> 'waiting' or not exists (
+      select from hwqueue.queue q
+      where q.shard_id = p_shard and q.queue_id = v_gang.queue_id and q.paused_at is null
+        and q.dropped_at is null) then
+    return 'not_waiting';
+  elsif exists (select from hwqueue.gang_change c where c.shard_id = p_shard and c.gang_id = p_gang_id) then
+    return 'busy';  -- look_at_gang goes first
+  end if;
+  v_reason := hwqueue.assemble_gang(v_gang, p_place, false, p_now, p_shard);
+  return case
+    when v_reason is null then 'reserved'
+    when v_reason = 'insufficient_capacity' then 'no_room'
+    when v_reason in ('busy', 'unpublished', 'cache_miss', 'gang_incomplete') then 'busy'
+    else 'blocked' end;
 end
 $$;
 

@@ -85,7 +85,7 @@ create or replace function hwqueue.try_gang(p_gang hwqueue.gang, p_now timestamp
 language plpgsql volatile
 as $$
 declare
-  v_reason text := hwqueue.assemble_gang(p_gang, false, p_now, p_shard);
+  v_reason text := hwqueue.assemble_gang(p_gang, null, false, p_now, p_shard);
   v_is_soon boolean;
 begin
   if v_reason = 'insufficient_capacity' then

@@ -36,11 +36,11 @@ begin
       where m.shard_id = p_shard and m.gang_id = p_gang.gang_id) then
     return 'insufficient_capacity';
   elsif hwqueue.count_rivals(v_class_ids, p_now, p_shard) < v_most then
-    return hwqueue.assemble_gang(p_gang, true, p_now, p_shard);
+    return hwqueue.assemble_gang(p_gang, null, true, p_now, p_shard);
   end if;
   return case when exists (
-      select from hwqueue.gang_places(v_class_ids, p_gang.together, p_gang.same, p_gang.place, true, p_now,
-        p_shard)) then 'behind_earmark' else 'insufficient_capacity' end;
+      select from hwqueue.gang_places(v_class_ids, p_gang.together, p_gang.same, p_gang.place, null, true,
+        p_now, p_shard)) then 'behind_earmark' else 'insufficient_capacity' end;
 end
 $$;
 

@@ -1,15 +1,15 @@
 -- Where a gang could run: the places of a domain, and how many members each node there has room for.
 --
--- gangs/assemble calls gang_places, then tries the places in their order. Example: three racks have room
--- for 12, 5 and 8 members of a gang of 5. The rack with 5 comes first: what fits tightest leaves the others
--- whole. For an earmark it asks the same of nodes that run nothing (p_is_idle). Then the rack that has most
--- room now comes first, because there the gang waits for least.
+-- gangs/assemble calls gang_places, then tries the places in their order. A planner reads shared_rooms.
+-- Example: three racks have room for 12, 5 and 8 members of a gang of 5. The rack with 5 comes first: what
+-- fits tightest leaves the others whole. For an earmark it asks the same of nodes that run nothing
+-- (p_is_idle). Then the rack that has most room now comes first, because there the gang waits for least.
 --
 -- Invariant: these are estimates, read without locks. They may be too high, never too low: assemble allocates
 -- member by member with the functions that claims use, and turns to the next place when that fails.
 -- explain/gangs asks the same functions why a gang waits, and what would let it start.
 --
--- Read gang_places, gang_rooms, places_with_room, class_rooms, then copies_that_fit.
+-- Read gang_places, gang_rooms, places_with_room, class_rooms, copies_that_fit, then shared_rooms.
 
 -- Returns how many leases of a class a node has room for, at most p_most. Devices and cores are counted as
 -- amounts, so fewer may fit. A node that is full is told by class_shortage's rules alone, without a query.
@@ -196,13 +196,13 @@ as $$
 $$;
 
 -- Returns the places that have room for all these members, level by level of p_together, in a level the
--- Returns the places that have room for all these members, level by level of p_together, in a level the
 -- tightest first, 4 of each: the place ('' without p_together and p_same), its nodes, those with most room
 -- first, and the classes, those with least room to spare first: their members are placed before others take
--- it. p_place: only this place; null: any. p_class_ids: of the members, with repetition. p_is_idle: places
--- that had room if they ran nothing, those with most room now first.
+-- it. p_place: only this place; null: any. p_first: comes first in its level, if it has room. p_class_ids:
+-- of the members, with repetition. p_is_idle: places that had room if they ran nothing, those with most room
+-- now first.
 create or replace function hwqueue.gang_places(p_class_ids bigint[], p_together text[], p_same text[],
-  p_place text, p_is_idle boolean, p_now timestamptz, p_shard int)
+  p_place text, p_first text, p_is_idle boolean, p_now timestamptz, p_shard int)
 returns table (place text, node_ids uuid[], class_ids bigint[])
 language plpgsql stable
 as $$
@@ -221,7 +221,8 @@ begin
       select f.*
       from (
         select p.*, row_number() over (partition by p.level
-                 order by case when p_is_idle then -p.room_now else p.room end, p.place) as turn
+                 order by p.place is distinct from p_first,
+                          case when p_is_idle then -p.room_now else p.room end, p.place) as turn
         from hwqueue.places_with_room(v_rooms, cardinality(v_classes), p_is_idle, p_together, p_same) p
         where p_place is null or p.place = p_place) f
       where f.turn <= 4
@@ -239,5 +240,47 @@ begin
       select array_agg(o.node_id order by o.copies desc, o.emptied desc, o.node_id) as node_ids from on_node o
       where o.level = f.level and o.place = f.place) n
     order by f.level, f.turn;
+end
+$$;
+
+-- Returns the rooms of nodes for the members of these gangs that wait, of any number of gangs like them:
+-- place: of the first domain that they are together in. rooms: by class how many leases of it a node has room
+-- for, each class counted as if it were alone. nodes: how many nodes of the place have the same rooms. Of
+-- gangs that are together, or alike, in another way than the first of them, and of classes beyond 20, it says
+-- nothing.
+create or replace function hwqueue.shared_rooms(p_gangs uuid[], p_now timestamptz, p_shard int)
+returns table (place text, nodes bigint, rooms jsonb)
+language plpgsql stable
+  -- all nodes: by hash, whatever the statistics say
+  set enable_nestloop = off set enable_hashjoin = on set enable_seqscan = on set jit = off
+as $$
+declare
+  v_first hwqueue.gang;
+  v_ids bigint[];
+  v_classes hwqueue.placement_class[];
+begin
+  select g.* into v_first from hwqueue.gang g where g.shard_id = p_shard and g.gang_id = p_gangs[1];
+  v_ids := array(
+    select distinct s.class_id from hwqueue.gang g
+    join hwqueue.gang_member m on m.shard_id = g.shard_id and m.gang_id = g.gang_id
+    join hwqueue.scheduled s on s.shard_id = m.shard_id and s.queue_id = g.queue_id
+      and s.available_at = hwqueue.never_due() and s.lease_id = m.lease_id
+    where g.shard_id = p_shard and g.gang_id = any (p_gangs) and g.state = 'waiting'
+      and g.together[1] is not distinct from v_first.together[1]
+      and g.same @> v_first.same and g.same <@ v_first.same
+    order by 1 limit 20);
+  v_classes := array(
+    select c from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = any (v_ids)
+    order by c.class_id);
+  return query
+    select n.place, count(*), n.rooms
+    from (
+      select p.place, p.node_id,
+             jsonb_object_agg((v_classes[p.class_no]).class_id, p.copies order by p.class_no) as rooms
+      from hwqueue.placed_rooms(
+        hwqueue.gang_rooms(v_classes, array_fill(10000, array[cardinality(v_classes)]), p_now, p_shard),
+        v_first.together[1:1], v_first.same) p
+      group by p.place, p.node_id) n
+    group by n.place, n.rooms order by n.place, n.rooms;
 end
 $$;

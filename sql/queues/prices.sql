@@ -12,7 +12,7 @@
 -- every second would have thousands of versions that each claim reads. For the same reason queue has only
 -- has_prices: a claim of a queue without prices reads nothing more.
 --
--- Reading order: queue_worth, checked_worth, write_worth.
+-- Reading order: queue_worth, valid_prices, checked_worth, write_worth.
 
 -- Returns the curve of a queue: what a device with 0, 10, 20, ... 1000 thousandths left is worth, in
 -- devices. Null without prices that are valid now.
@@ -30,6 +30,21 @@ begin
     where p.shard_id = p_queue.shard_id and p.queue_id = p_queue.queue_id
     order by p.epoch desc, p.round desc limit 1);
 end
+$$;
+
+-- Returns the curves of all queues that have prices which are valid now.
+create or replace function hwqueue.valid_prices(p_now timestamptz, p_shard int)
+returns table (queue text, device_worth double precision[], worth_until timestamptz)
+language sql stable
+as $$
+  select q.name, p.device_worth, p.worth_until
+  from hwqueue.queue q
+  cross join lateral (
+    select x.device_worth, x.worth_until from hwqueue.queue_price x
+    where x.shard_id = p_shard and x.queue_id = q.queue_id
+    order by x.epoch desc, x.round desc limit 1) p
+  where q.shard_id = p_shard and q.has_prices and q.dropped_at is null and p.worth_until > p_now
+  order by q.name
 $$;
 
 -- Reads the curve of set_prices: 101 numbers from 0 to 1 that never fall.

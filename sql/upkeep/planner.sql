@@ -8,7 +8,7 @@
 -- more. It may be old or incomplete, because whatever it writes is checked again when it is used. Nothing
 -- here locks what claims lock.
 --
--- Reading order: take_lead, fence_planner, ready_classes, free_devices, prune_prices.
+-- Reading order: take_lead, fence_planner, ready_classes, free_devices, waiting_gangs, prune_prices.
 
 -- Makes a process the leader, or renews its lead. Returns the epoch; null while another one leads.
 -- Locks: the planner's row, skip locked.
@@ -155,6 +155,43 @@ begin
              sum((a.room).memory_mib) filter (where (a.room).gpu_total > 0) as memory_free
       from alive a group by 1, 2, 3, 4) k
     order by k.profile_id, k.gpus, k.cpu_milli, k.memory_mib);
+end
+$$;
+
+-- Returns the gangs of queues that are not paused that wait and hold nothing, in the order in which reap
+-- tries them: what their members ask for, by class. is_plain: the class has no other needs than these
+-- amounts. Looks at p_limit gangs after p_rank and p_position; has_more: there are others.
+create or replace function hwqueue.waiting_gangs(p_rank bigint, p_position bigint, p_limit int, p_shard int,
+  out items jsonb[], out last_id text, out has_more boolean)
+language plpgsql volatile
+as $$
+declare
+  v_gangs hwqueue.gang[] := array(
+    select g from hwqueue.gang g
+    where g.shard_id = p_shard and g.state = 'waiting' and (g.rank, g.position) > (p_rank, p_position)
+    order by g.rank, g.position limit p_limit);
+begin
+  has_more := cardinality(v_gangs) >= p_limit;
+  last_id := (v_gangs[cardinality(v_gangs)]).rank || ' ' || (v_gangs[cardinality(v_gangs)]).position;
+  items := array(
+    select jsonb_build_object('gang_id', g.gang_id, 'queue', q.name, 'rank', g.rank, 'together', g.together,
+      'same', g.same, 'members', m.members)
+    from unnest(v_gangs) g
+    join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = g.queue_id and q.paused_at is null
+      and q.dropped_at is null
+    cross join lateral (
+      select jsonb_agg(jsonb_build_object('class_id', c.class_id, 'members', w.members, 'gpus', c.gpu_count,
+               'gpu_milli', c.gpu_milli, 'cpu_milli', c.cpu_milli, 'memory_mib', c.memory_mib, 'is_plain',
+               coalesce(c.custom, '{}') = '{}' and c.gpu_wanted = '{}' and c.cpu_isolation is null
+               and c.gpu_exclusivity is null) order by c.class_id) as members
+      from (select s.class_id, count(*) as members
+            from hwqueue.gang_member r
+            join hwqueue.scheduled s on s.shard_id = r.shard_id and s.queue_id = g.queue_id
+              and s.available_at = hwqueue.never_due() and s.lease_id = r.lease_id
+            where r.shard_id = p_shard and r.gang_id = g.gang_id group by s.class_id) w
+      join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = w.class_id) m
+    where g.place is null and m.members is not null
+    order by g.rank, g.position);
 end
 $$;
 

@@ -15,8 +15,9 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
+from hwqueue import Member
 from hwqueue.client import Client
-from hwqueue.types import Gpu, LeaseSpec, NodeSpec
+from hwqueue.types import Gpu, LeaseSpec, NodeSpec, SpawnOptions
 
 BOUND_SECONDS = 60.0
 PROGRAM = "from hwqueue.cli.main import app; app()"
@@ -127,6 +128,14 @@ def test_one_leads_and_the_other_follows(
         [claim] = client.claim_task(["training"], node, epoch)
         assert claim.assignment is not None
         assert claim.assignment.gpu_milli in (470, 530), (claim.score, one.said)
+        status = client.planner_status()
+        assert status is not None
+        assert status.bound is not None
+        assert (status.epoch, status.gpus, [each["queue"] for each in status.prices]) == (
+            *(1, 4),
+            ["training"],
+        )
+        assert 3.5 < status.bound <= 4
     assert one.end(signal.SIGTERM) == 0
     two.wait_for("leads, epoch 2")
     two.wait_for("epoch 2, round 1: 25 leases .* training set")
@@ -183,3 +192,28 @@ def test_without_the_extra() -> None:
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert run.returncode == 2
     assert "pip install 'hwqueue[planner]'" in run.stderr
+
+
+def test_gangs_are_reserved_where_most_find_room(dsn: str, planner: Callable[..., Process]) -> None:
+    """No `reap` runs. Best fit would put a gang of two into each rack, and none of the ones."""
+    with Client(dsn) as client:
+        client.create_queue("training")
+        for rack, count in ((1, 4), (2, 3)):
+            for number in range(count):
+                gpus = [Gpu(resource_id=uuid4())]
+                name = f"{rack}-{number}"
+                spec = NodeSpec(name=name, instance_id=name, gpus=gpus, rack=rack)
+                client.register_node(uuid4(), spec)
+        options = SpawnOptions(placement={"resources": {"gpu": 1}})
+        gangs = [
+            client.spawn_gang(
+                "training", [Member(task="train", count=count, options=options)], together="rack"
+            )
+            for count in (2, 2, 3)
+        ]
+        process = planner(dsn, "--interval", "100ms")
+        process.wait_for("gangs: 3 reserved; prices: none")
+        places = [client.get_gang(gang[0].gang_id).place for gang in gangs]
+        assert places == ["rack 1", "rack 1", "rack 2"]
+        assert client.verify_invariants() == []
+    assert process.end(signal.SIGTERM) == 0

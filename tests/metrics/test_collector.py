@@ -90,6 +90,13 @@ def busy(conn: psycopg.Connection[Any], clock: Clock) -> Api:
     api.rows("pause_workflow_run", run=runs[1])
     members = [{"task": "t", "count": 2, "options": {"placement": {"resources": {"gpu": 3}}}}]
     api.rows("spawn_gang", queue="gangs", members=Jsonb(members))
+    planned = {
+        "ttl": timedelta(hours=1),
+        "round": 1,
+        "epoch": api.value("lead_planner", holder="p"),
+    }
+    api.rows("set_prices", queue="q", prices={"device_worth": [0.5] * 101}, **planned)
+    api.rows("note_room", room={"gpus": 2, "allocated": 0.5, "bound": 1.5}, **planned)
     clock.advance(2 * SECOND)
     api.rows("cancel_workflow_run", run=runs[2])
     clock.advance(SECOND)
@@ -153,6 +160,8 @@ def test_what_the_figures_say(busy: Api, collector: HwqueueCollector) -> None:
         (0.0, "hwqueue_workflow_oldest_arrival_seconds", {}),
         (1.0, "hwqueue_gangs", {"state": "waiting"}),
         (4.0, "hwqueue_gang_oldest_waiting_seconds", {}),
+        (1.5, "hwqueue_planner_gpus", {"state": "bound"}),
+        (0.5, "hwqueue_planner_gpu_worth", {"queue": "q"}),
         (1.0, "hwqueue_up", {}),
         (0.0, "hwqueue_scrape_errors_total", {}),
     ]

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import psycopg
 import pytest
@@ -12,6 +12,7 @@ from psycopg.types.json import Jsonb
 from tests.direct import Direct
 from tests.races.cluster import QUEUE, SHORT, register
 from tests.races.interleave import TIMEOUT, Actor, interleave
+from tests.races.test_gangs import broken, gang, gpu_nodes, reap, spawn_gang
 
 Pair = tuple[Actor, Actor]
 NO_TIME = timedelta(0)
@@ -106,3 +107,52 @@ def test_claims_wait_for_no_planner(conn: psycopg.Connection, planners: Pair) ->
     own = {True: 17.5 + 0.35 * 0.3, False: 17.5 + 0.35 * 0.6}
     assert before["score"] == pytest.approx(own[True])
     assert after["score"] == pytest.approx(own[False] + 14 * 0.3)
+
+
+def propose(actor: Actor, gang_id: UUID, epoch: int | None, number: int = 1) -> str:
+    verdict = actor.direct.value("reserve_gang", gang=gang_id, place="", round=number, epoch=epoch)
+    assert isinstance(verdict, str)
+    return verdict
+
+
+def test_an_old_leader_that_proposes_late(conn: psycopg.Connection, planners: Pair) -> None:
+    """Refused at once while the other's lead is not committed, and for good once it is."""
+    one, two = planners
+    direct = Direct(conn)
+    gpu_nodes(conn, 2)
+    gang_id = spawn_gang(direct, 2)
+    epoch = lead(one, "one", NO_TIME)
+    two.begin()
+    later = lead(two, "two")
+    assert propose(one, gang_id, epoch) == "busy"
+    two.commit()
+    assert propose(one, gang_id, epoch) == "deposed"
+    assert gang(direct, gang_id)["state"] == "waiting"
+    assert propose(two, gang_id, later) == "reserved"
+    assert propose(one, gang_id, epoch) == "deposed"
+    assert gang(direct, gang_id)["state"] == "reserved"
+    assert broken(direct) == []
+
+
+def test_a_proposal_beside_a_tick(conn: psycopg.Connection, planners: Pair) -> None:
+    """Whichever is open, the other leaves the gang alone and waits for nobody."""
+    one, two = planners
+    direct = Direct(conn)
+    gpu_nodes(conn, 4)
+    first, second = spawn_gang(direct, 2), spawn_gang(direct, 2)
+    epoch = lead(one, "one")
+    one.begin()
+    assert propose(one, first, epoch) == "reserved"
+    reap(two.direct)
+    assert gang(direct, second)["state"] == "reserved"
+    assert gang(direct, first)["state"] == "waiting"
+    one.commit()
+    assert gang(direct, first)["state"] == "reserved"
+    assert broken(direct) == []
+    third = spawn_gang(direct, 2)
+    two.begin()
+    reap(two.direct, 1)
+    assert propose(one, third, epoch) == "busy"
+    two.commit()
+    assert propose(one, third, epoch) in ("no_room", "not_waiting")
+    assert broken(direct) == []

@@ -16,6 +16,7 @@ from tests.sql.logins import OPERATOR, WORKER, Logins
 PLANNER = "hwqueue_planner"
 TTL = timedelta(seconds=10)
 LEVEL = [0.5] * 101
+ROOM: Row = {"gpus": 8, "allocated": 5.5, "bound": 7.25}
 
 
 def curve(*steps: tuple[int, float]) -> list[float]:
@@ -394,6 +395,75 @@ def test_a_round_leaves_no_row_of_the_one_before(api: Api, epoch: int) -> None:
     for number in range(1, 6):
         priced(api, queue, epoch, round=number)
     assert api.contents()["queue_price"][0] == before + 1
+
+
+class TestStatus:
+    """What a planner says of the room on GPUs, and for how long."""
+
+    def noted(self, api: Api, epoch: int, /, **more: Any) -> Any:
+        given = {"room": ROOM, "ttl": TTL, "round": 1, "epoch": epoch}
+        return api.value("note_room", **given | more)
+
+    def samples(self, api: Api) -> dict[str, float]:
+        return {
+            f"{row['name']} {' '.join(row['labels'].values())}": row["value"]
+            for row in api.rows("metrics")
+            if row["name"].startswith("hwqueue_planner_")
+        }
+
+    def test_what_it_found(self, api: Api, epoch: int, clock: Clock) -> None:
+        queue = api.queue()
+        priced(api, queue, epoch, FEW_SMALL)
+        assert self.noted(api, epoch) == "noted"
+        status = api.row("planner_status")
+        assert (status["holder"], status["epoch"]) == ("me", epoch)
+        assert (status["gpus"], status["allocated"], status["bound"]) == (8, 5.5, 7.25)
+        [price] = [each for each in status["prices"] if each["queue"] == queue]
+        assert price["device_worth"] == FEW_SMALL
+        assert self.samples(api) == {
+            "hwqueue_planner_gpus all": 8,
+            "hwqueue_planner_gpus allocated": 5.5,
+            "hwqueue_planner_gpus bound": 7.25,
+            f"hwqueue_planner_gpu_worth {queue}": 0.8,
+        }
+        clock.advance(TTL)
+        assert api.rows("planner_status") == []
+        assert self.samples(api) == {}
+
+    def test_figures_that_have_run_out_are_not_shown(self, api: Api, epoch: int) -> None:
+        self.noted(api, epoch, ttl=timedelta(0))
+        status = api.row("planner_status")
+        assert (status["holder"], status["gpus"], status["prices"]) == ("me", None, [])
+
+    def test_who_was_replaced_says_nothing(self, api: Api, epoch: int) -> None:
+        self.noted(api, epoch, round=5)
+        before = api.contents()
+        assert self.noted(api, epoch - 1, round=6) == "deposed"
+        assert self.noted(api, epoch, round=4) == "old_round"
+        assert api.contents() == before
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"room": None},
+            {"room": {}},
+            {"room": ROOM | {"gpus": 7}},
+            {"room": ROOM | {"gpus": 1e10}},
+            {"room": ROOM | {"gpus": "8"}},
+            {"room": ROOM | {"bound": None}},
+            {"room": ROOM | {"bound": 5}},
+            {"room": ROOM | {"allocated": -1}},
+            {"room": ROOM | {"nodes": 1}},
+            {"ttl": "2 hours"},
+            {"round": -1},
+            {"epoch": None},
+            {"shard": 7},
+        ],
+        ids=lambda changes: str(changes)[:30],
+    )
+    def test_what_is_refused(self, api: Api, epoch: int, changes: Row) -> None:
+        good = {"room": ROOM, "ttl": TTL, "round": 1, "epoch": epoch}
+        api.refused("QHA01", "note_room", **good | changes)
 
 
 def test_logins(api: Api, logins: Logins, epoch: int) -> None:

@@ -298,7 +298,8 @@ REFUSED = {
     *("set_webhook", "list_webhooks", "drop_webhook", "pause_webhook", "resume_webhook"),
     *("rotate_webhook", "test_webhook", "list_deliveries", "redeliver"),
     *("claim_deliveries", "settle_delivery"),
-    *("lead_planner", "planner_view", "set_prices"),
+    *("lead_planner", "planner_view", "set_prices", "planner_rooms", "reserve_gang"),
+    *("note_room", "planner_status"),
 }
 
 # Lists what is one's own; nothing of it can be asked for by name.

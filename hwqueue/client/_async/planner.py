@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Literal
+from uuid import UUID
 
 from hwqueue import calls
 from hwqueue.client._async.caller import AsyncCaller
 from hwqueue.client._json import plain
-from hwqueue.types import PlannerRow
+from hwqueue.types import PlaceRoom, PlannerRow, PlannerStatus
 
 
 class AsyncPlanning(AsyncCaller):
-    """Read what waits and what is free, and say what room is worth. For planners."""
+    """Read what waits and what is free, price room, propose places for gangs. For planners."""
 
     async def lead_planner(
         self, holder: str, *, ttl: timedelta = timedelta(seconds=10), shard: int = 0
@@ -36,7 +37,7 @@ class AsyncPlanning(AsyncCaller):
 
     async def planner_view(
         self,
-        part: Literal["queues", "classes", "nodes"],
+        part: Literal["queues", "classes", "nodes", "gangs"],
         queue: str | None = None,
         *,
         after: str | None = None,
@@ -49,7 +50,7 @@ class AsyncPlanning(AsyncCaller):
         Args:
             part: `classes` wants a queue, the others none.
             after: What the last row of the page before says in `next`.
-            limit: Queues, classes or nodes to look at, 1 to 10,000.
+            limit: Queues, classes, nodes or gangs to look at, 1 to 10,000.
             most: Leases of a class to count.
 
         Raises: QueueUnknown, BadArgument.
@@ -99,3 +100,80 @@ class AsyncPlanning(AsyncCaller):
             p_shard=shard,
         )
         return verdict
+
+    async def planner_rooms(self, gangs: Sequence[UUID], *, shard: int = 0) -> list[PlaceRoom]:
+        """Where gangs have room, by place and by how much.
+
+        Args:
+            gangs: 1 to 1,000 that wait; those that are together in another way than the first, or
+                alike in another one, are left out.
+
+        Raises: BadArgument.
+        SQL: planner_rooms. Safe inside your transaction: yes.
+        """
+        return await self._rows(calls.PLANNER_ROOMS, PlaceRoom, p_gangs=list(gangs), p_shard=shard)
+
+    async def reserve_gang(
+        self, gang: UUID, place: str, *, round: int, epoch: int, shard: int = 0
+    ) -> str:
+        """Reserve room for a gang that waits, beginning with a place.
+
+        Args:
+            place: As `planner_rooms` returned it.
+            round: Grows with each round.
+            epoch: As `lead_planner` returned it.
+
+        Returns: `reserved`; `no_room`, `blocked`, `not_waiting`, `busy`, `deposed` or `old_round`
+            where nothing was changed.
+        Raises: BadArgument, IsolationLevel.
+        SQL: reserve_gang. Safe inside your transaction: no, others cannot lead until it ends.
+        """
+        verdict: str = await self._value(
+            calls.RESERVE_GANG,
+            p_gang=gang,
+            p_place=place,
+            p_round=round,
+            p_epoch=epoch,
+            p_shard=shard,
+        )
+        return verdict
+
+    async def note_room(
+        self,
+        *,
+        gpus: float,
+        allocated: float,
+        bound: float,
+        ttl: timedelta,
+        round: int,
+        epoch: int,
+        shard: int = 0,
+    ) -> str:
+        """Note how many GPUs there are, how many are in use, and how many could be.
+
+        Args:
+            ttl: How long `planner_status` and metrics show it, 0 to 1 hour.
+            round: Grows with each round.
+            epoch: As `lead_planner` returned it.
+
+        Returns: `noted`; `deposed`, `old_round` or `busy` where nothing was changed.
+        Raises: BadArgument, IsolationLevel.
+        SQL: note_room. Safe inside your transaction: no, others cannot lead until it ends.
+        """
+        verdict: str = await self._value(
+            calls.NOTE_ROOM,
+            p_room=plain({"gpus": gpus, "allocated": allocated, "bound": bound}, "room"),
+            p_ttl=ttl,
+            p_round=round,
+            p_epoch=epoch,
+            p_shard=shard,
+        )
+        return verdict
+
+    async def planner_status(self, *, shard: int = 0) -> PlannerStatus | None:
+        """What the planner that leads has found; None: none does, and no prices are valid.
+
+        SQL: planner_status. Safe inside your transaction: yes.
+        """
+        rows = await self._rows(calls.PLANNER_STATUS, PlannerStatus, p_shard=shard)
+        return rows[0] if rows else None

@@ -6,15 +6,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Literal
+from uuid import UUID
 
 from hwqueue import calls
 from hwqueue.client._json import plain
 from hwqueue.client._sync.caller import Caller
-from hwqueue.types import PlannerRow
+from hwqueue.types import PlaceRoom, PlannerRow, PlannerStatus
 
 
 class Planning(Caller):
-    """Read what waits and what is free, and say what room is worth. For planners."""
+    """Read what waits and what is free, price room, propose places for gangs. For planners."""
 
     def lead_planner(
         self, holder: str, *, ttl: timedelta = timedelta(seconds=10), shard: int = 0
@@ -37,7 +38,7 @@ class Planning(Caller):
 
     def planner_view(
         self,
-        part: Literal["queues", "classes", "nodes"],
+        part: Literal["queues", "classes", "nodes", "gangs"],
         queue: str | None = None,
         *,
         after: str | None = None,
@@ -50,7 +51,7 @@ class Planning(Caller):
         Args:
             part: `classes` wants a queue, the others none.
             after: What the last row of the page before says in `next`.
-            limit: Queues, classes or nodes to look at, 1 to 10,000.
+            limit: Queues, classes, nodes or gangs to look at, 1 to 10,000.
             most: Leases of a class to count.
 
         Raises: QueueUnknown, BadArgument.
@@ -100,3 +101,80 @@ class Planning(Caller):
             p_shard=shard,
         )
         return verdict
+
+    def planner_rooms(self, gangs: Sequence[UUID], *, shard: int = 0) -> list[PlaceRoom]:
+        """Where gangs have room, by place and by how much.
+
+        Args:
+            gangs: 1 to 1,000 that wait; those that are together in another way than the first, or
+                alike in another one, are left out.
+
+        Raises: BadArgument.
+        SQL: planner_rooms. Safe inside your transaction: yes.
+        """
+        return self._rows(calls.PLANNER_ROOMS, PlaceRoom, p_gangs=list(gangs), p_shard=shard)
+
+    def reserve_gang(
+        self, gang: UUID, place: str, *, round: int, epoch: int, shard: int = 0
+    ) -> str:
+        """Reserve room for a gang that waits, beginning with a place.
+
+        Args:
+            place: As `planner_rooms` returned it.
+            round: Grows with each round.
+            epoch: As `lead_planner` returned it.
+
+        Returns: `reserved`; `no_room`, `blocked`, `not_waiting`, `busy`, `deposed` or `old_round`
+            where nothing was changed.
+        Raises: BadArgument, IsolationLevel.
+        SQL: reserve_gang. Safe inside your transaction: no, others cannot lead until it ends.
+        """
+        verdict: str = self._value(
+            calls.RESERVE_GANG,
+            p_gang=gang,
+            p_place=place,
+            p_round=round,
+            p_epoch=epoch,
+            p_shard=shard,
+        )
+        return verdict
+
+    def note_room(
+        self,
+        *,
+        gpus: float,
+        allocated: float,
+        bound: float,
+        ttl: timedelta,
+        round: int,
+        epoch: int,
+        shard: int = 0,
+    ) -> str:
+        """Note how many GPUs there are, how many are in use, and how many could be.
+
+        Args:
+            ttl: How long `planner_status` and metrics show it, 0 to 1 hour.
+            round: Grows with each round.
+            epoch: As `lead_planner` returned it.
+
+        Returns: `noted`; `deposed`, `old_round` or `busy` where nothing was changed.
+        Raises: BadArgument, IsolationLevel.
+        SQL: note_room. Safe inside your transaction: no, others cannot lead until it ends.
+        """
+        verdict: str = self._value(
+            calls.NOTE_ROOM,
+            p_room=plain({"gpus": gpus, "allocated": allocated, "bound": bound}, "room"),
+            p_ttl=ttl,
+            p_round=round,
+            p_epoch=epoch,
+            p_shard=shard,
+        )
+        return verdict
+
+    def planner_status(self, *, shard: int = 0) -> PlannerStatus | None:
+        """What the planner that leads has found; None: none does, and no prices are valid.
+
+        SQL: planner_status. Safe inside your transaction: yes.
+        """
+        rows = self._rows(calls.PLANNER_STATUS, PlannerStatus, p_shard=shard)
+        return rows[0] if rows else None

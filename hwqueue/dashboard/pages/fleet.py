@@ -23,6 +23,7 @@ STATES = ("live", "silent", "cordoned", "draining")
 SORTS = ("name", "rack", "use", "gpu", "claims")
 NO_RACK = "-"
 SHOWN_CLAIMS = 200
+WORTH_POINTS = (25, 50, 75, 100)  # per cent of a device that are left
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,7 @@ async def fleet(request: Request) -> Response:
     source = reads(request)
     cached = await source.nodes()
     tags = await source.tags(label or None)
+    planner = await source.planner()
     rows = [
         row
         for row in cached.value
@@ -101,8 +103,10 @@ async def fleet(request: Request) -> Response:
         request,
         "fleet.html",
         "Fleet",
-        read=[cached, tags],
+        read=[cached, tags, planner],
         live=10,
+        planner=planner.value,
+        worth_points=WORTH_POINTS,
         map=view == "map",
         view=view if view == "map" else "table",
         rows=rows[number * size : (number + 1) * size],

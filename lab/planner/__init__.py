@@ -1,0 +1,1 @@
+"""The planner's solvers on made-up fleets, without a database."""
