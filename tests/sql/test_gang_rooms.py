@@ -105,6 +105,20 @@ def use(conn: psycopg.Connection[Any], draw: random.Random, node: Node) -> None:
     )
 
 
+def use_alike(conn: psycopg.Connection[Any], node: Node, like: Node) -> None:
+    """Put the load of another node of its size on the node, but for the cores in use."""
+    conn.execute(
+        """
+        update hwqueue.node_load u
+        set claim_count = o.claim_count, cpu_used = o.cpu_used, memory_used = o.memory_used,
+          gpu_used = o.gpu_used, custom_used = o.custom_used
+        from hwqueue.node_load o
+        where u.node_id = %s and o.node_id = %s
+        """,
+        [node.node_id, like.node_id],
+    )
+
+
 def fleet(api: Api, draw: random.Random) -> list[Node]:
     """Nodes of all kinds, some alike, some gone in each way."""
     conn = api.conn
@@ -126,6 +140,8 @@ def fleet(api: Api, draw: random.Random) -> list[Node]:
             api.claim(node, queue)
     for node in draw.sample(made, NODES // 2):
         use(conn, draw, node)
+    for one, other in zip(made[::2], made[NODES // 2 :: 2], strict=False):
+        use_alike(conn, other, one)
     conn.execute("delete from hwqueue.node_load u where u.node_id = %s", [made[3].node_id])
     api.rows("cordon_node", node=made[5].node_id)
     api.rows("deregister_node", node=made[6].node_id)
