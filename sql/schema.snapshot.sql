@@ -68,8 +68,6 @@ CREATE TYPE hwqueue.gang_room AS (
 	class_no integer,
 	members integer,
 	node_id uuid,
-	rack bigint,
-	labels jsonb,
 	copies integer,
 	emptied integer
 );
@@ -890,6 +888,9 @@ CREATE FUNCTION hwqueue.after_claim(p_state hwqueue.node_state, p_queue_ids inte
 CREATE FUNCTION hwqueue.after_head(p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_class_id bigint, p_position bigint, p_lease uuid, p_moves boolean, p_drawn bigint, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.alike_nodes(p_node_ids uuid[], p_classes hwqueue.placement_class[], p_which text, p_shard integer) RETURNS TABLE(alike_no bigint, is_emptied boolean, node_ids uuid[], default_cpu text, share_mode text, has_cores boolean, room hwqueue.headroom)
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.all_failures(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_facts jsonb, p_counts jsonb, p_kept_out text, p_now timestamp with time zone, p_shard integer) RETURNS SETOF hwqueue.failure
     LANGUAGE sql STABLE;
 
@@ -1081,7 +1082,7 @@ COMMENT ON COLUMN hwqueue.gang.starts_by IS 'while it is earmarked: when its nod
 
 COMMENT ON COLUMN hwqueue.gang.choice_id IS 'as in lease';
 
-CREATE FUNCTION hwqueue.assemble_gang(p_gang hwqueue.gang, p_first text, p_is_earmark boolean, p_now timestamp with time zone, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.assemble_gang(p_gang hwqueue.gang, p_is_earmark boolean, p_now timestamp with time zone, p_shard integer) RETURNS text
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.assign_target_class(p_lease uuid, p_shard integer) RETURNS boolean
@@ -1889,17 +1890,14 @@ CREATE FUNCTION hwqueue.class_match(p_fit hwqueue.class_nodes, p_snapshot hwqueu
 CREATE FUNCTION hwqueue.class_near(p_class bigint, p_near jsonb, p_places jsonb, p_now timestamp with time zone, p_shard integer, OUT class_id bigint, OUT bad jsonb) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.class_nodes(p_class hwqueue.placement_class, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(node hwqueue.node, concurrency integer)
-    LANGUAGE plpgsql STABLE;
+CREATE FUNCTION hwqueue.class_nodes(p_classes hwqueue.placement_class[], p_now timestamp with time zone, p_shard integer) RETURNS TABLE(class_no integer, node_id uuid, concurrency integer)
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.class_options(p_options jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.class_reasons(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_recount jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE sql STABLE;
-
-CREATE FUNCTION hwqueue.class_rooms(p_class hwqueue.placement_class, p_most integer, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(node_id uuid, rack bigint, labels jsonb, copies integer)
-    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.class_scan_start(p_class_id bigint, p_tiers smallint[], p_ranks bigint[], p_positions bigint[], p_tier smallint, p_rank bigint, p_position bigint, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint) RETURNS record
     LANGUAGE plpgsql;
@@ -1982,9 +1980,6 @@ CREATE FUNCTION hwqueue.contradicting_levels(p_workflow hwqueue.workflow, p_run 
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.contradicts(p_outer jsonb, p_inner jsonb, p_mode text) RETURNS boolean
-    LANGUAGE plpgsql STABLE;
-
-CREATE FUNCTION hwqueue.copies_that_fit(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_most integer) RETURNS integer
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.cordon_node(p_node uuid, p_shard integer DEFAULT 0) RETURNS void
@@ -2070,7 +2065,7 @@ CREATE FUNCTION hwqueue.count_parents(p_run uuid, p_step integer, p_is_any boole
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.count_rivals(p_class_ids bigint[], p_now timestamp with time zone, p_shard integer) RETURNS integer
-    LANGUAGE sql STABLE;
+    LANGUAGE plpgsql STABLE;
 
 CREATE TABLE hwqueue.affinity_term (
     shard_id integer NOT NULL,
@@ -2262,16 +2257,6 @@ CREATE FUNCTION hwqueue.edit_operator_taints(p_node uuid, p_taint jsonb, p_key t
 
 CREATE FUNCTION hwqueue.eligible_classes(p_profile_id bigint, p_node uuid, p_queue_id integer, p_only bigint[], p_shard integer) RETURNS TABLE(class_id bigint, affinity double precision, task_name text, cpu_milli bigint, memory_mib bigint, gpu_count integer, gpu_milli integer, gpu_wanted uuid[], custom jsonb, cpu_isolation text, gpu_exclusivity text, trusts text[], is_checked boolean)
     LANGUAGE sql STABLE;
-
-CREATE FUNCTION hwqueue.emptied_gang_rooms(p_classes hwqueue.placement_class[], p_members integer[], p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.gang_room[]
-    LANGUAGE sql STABLE
-    SET enable_nestloop TO 'off'
-    SET enable_hashjoin TO 'on'
-    SET enable_seqscan TO 'on'
-    SET jit TO 'off';
-
-CREATE FUNCTION hwqueue.emptied_rooms(p_class hwqueue.placement_class, p_most integer, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(node_id uuid, rack bigint, labels jsonb, copies integer)
-    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.end_claim(p_claim hwqueue.claim, p_outcome text, p_error jsonb, p_next timestamp with time zone, p_now timestamp with time zone, p_shard integer, p_near boolean DEFAULT false) RETURNS text
     LANGUAGE plpgsql;
@@ -2730,11 +2715,19 @@ CREATE FUNCTION hwqueue.gang_metrics(p_now timestamp with time zone, p_shard int
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off';
 
-CREATE FUNCTION hwqueue.gang_places(p_class_ids bigint[], p_together text[], p_same text[], p_place text, p_first text, p_is_idle boolean, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(place text, node_ids uuid[], class_ids bigint[])
-    LANGUAGE plpgsql STABLE;
+CREATE FUNCTION hwqueue.gang_places(p_class_ids bigint[], p_together text[], p_same text[], p_place text, p_is_idle boolean, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(place text, node_ids uuid[], class_ids bigint[])
+    LANGUAGE plpgsql STABLE
+    SET enable_nestloop TO 'off'
+    SET enable_hashjoin TO 'on'
+    SET enable_seqscan TO 'on'
+    SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.gang_rooms(p_classes hwqueue.placement_class[], p_members integer[], p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.gang_room[]
-    LANGUAGE sql STABLE;
+CREATE FUNCTION hwqueue.gang_rooms(p_classes hwqueue.placement_class[], p_members integer[], p_which text, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.gang_room[]
+    LANGUAGE sql STABLE
+    SET enable_nestloop TO 'off'
+    SET enable_hashjoin TO 'on'
+    SET enable_seqscan TO 'on'
+    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.gang_roster(p_gang uuid, p_shard integer) RETURNS jsonb
     LANGUAGE sql STABLE;
@@ -2755,7 +2748,7 @@ CREATE FUNCTION hwqueue.gang_story(p_gang hwqueue.gang, p_now timestamp with tim
 CREATE FUNCTION hwqueue.gang_wait_words(p_gang hwqueue.gang) RETURNS text
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.gang_ways(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[], p_kinds integer, p_size integer, p_places jsonb) RETURNS jsonb
+CREATE FUNCTION hwqueue.gang_ways(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[], p_kinds integer, p_size integer, p_places jsonb, p_shard integer) RETURNS jsonb
     LANGUAGE plpgsql STABLE
     SET enable_nestloop TO 'off'
     SET enable_hashjoin TO 'on'
@@ -2850,9 +2843,6 @@ CREATE FUNCTION hwqueue.has_places(p_class hwqueue.placement_class, p_labels jso
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.has_published_terms(p_terms jsonb, p_shard integer) RETURNS boolean
-    LANGUAGE sql STABLE;
-
-CREATE FUNCTION hwqueue.has_room_for_earmarks(p_node hwqueue.node) RETURNS boolean
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.has_stale_policy(p_class hwqueue.placement_class, p_shard integer) RETURNS boolean
@@ -3793,6 +3783,9 @@ CREATE FUNCTION hwqueue.node_payload(p_key uuid, p_node uuid, p_login text, p_sh
 CREATE FUNCTION hwqueue.node_place(p_node hwqueue.node, p_what text) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
 
+CREATE FUNCTION hwqueue.node_places(p_together text[], p_same text[], p_shard integer) RETURNS TABLE(place_no bigint, level bigint, domain text, value text, alike text, place text, node_ids uuid[])
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.node_suits(p_class_id bigint, p_node hwqueue.node, p_now timestamp with time zone) RETURNS boolean
     LANGUAGE sql STABLE;
 
@@ -3936,10 +3929,6 @@ CREATE FUNCTION hwqueue.note_policy(p_code text, p_of text, p_from jsonb, p_to j
 CREATE FUNCTION hwqueue.note_registration(p_node hwqueue.node, p_old hwqueue.node, p_epoch bigint, p_ended integer, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.note_room(p_room jsonb, p_ttl interval, p_round bigint, p_epoch bigint, p_shard integer DEFAULT 0) RETURNS text
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp';
-
 CREATE FUNCTION hwqueue.note_selected(p_class_ids bigint[], p_shard integer) RETURNS void
     LANGUAGE plpgsql
     SET enable_bitmapscan TO 'on'
@@ -4026,6 +4015,9 @@ COMMENT ON COLUMN hwqueue.choice.settled_at IS 'when upkeep found that no other 
 COMMENT ON COLUMN hwqueue.choice.checked_at IS 'when prune last checked whether its leases are gone';
 
 CREATE FUNCTION hwqueue.other_alternatives(p_choice hwqueue.choice, p_shard integer) RETURNS TABLE(member_id uuid, is_gang boolean)
+    LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.overbooked_nodes(p_node_ids uuid[], p_shard integer) RETURNS SETOF uuid
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.own_fit(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_reach double precision, p_room hwqueue.headroom) RETURNS double precision
@@ -4152,16 +4144,13 @@ CREATE FUNCTION hwqueue.place_counts(p_spread jsonb, p_spec jsonb, p_digest bigi
 CREATE FUNCTION hwqueue.place_in_line(p_lease hwqueue.lease, p_shard integer) RETURNS bigint
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.place_sums(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[], p_size integer) RETURNS TABLE(turn bigint, place text, domain text, value text, alike text, nodes bigint, room integer, emptied integer, kinds bigint, in_the_way uuid[], places bigint, most_emptied integer)
+CREATE FUNCTION hwqueue.place_sums(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[], p_size integer, p_shard integer) RETURNS TABLE(turn bigint, place text, domain text, value text, alike text, nodes bigint, room integer, emptied integer, kinds bigint, in_the_way uuid[], places bigint, most_emptied integer)
     LANGUAGE sql STABLE
     SET enable_nestloop TO 'off'
     SET enable_hashjoin TO 'on'
     SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.place_words(p_domain text, p_place text, p_shard integer) RETURNS text
-    LANGUAGE sql STABLE;
-
-CREATE FUNCTION hwqueue.placed_rooms(p_rooms hwqueue.gang_room[], p_together text[], p_same text[]) RETURNS TABLE(level bigint, domain text, value text, alike text, place text, class_no integer, members integer, node_id uuid, copies integer, emptied integer)
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.placement_class_stats(p_queue text DEFAULT NULL::text, p_after bigint DEFAULT 0, p_limit integer DEFAULT 100, p_shard integer DEFAULT 0) RETURNS TABLE(shard_id integer, class_id bigint, queue text, tenant text, service_id uuid, task_name text, words text, labels jsonb, placement jsonb, anchors text[], patience interval, pending bigint, oldest_at timestamp with time zone, running bigint, profiles bigint, reach double precision, created_at timestamp with time zone, retired_at timestamp with time zone)
@@ -4181,7 +4170,7 @@ CREATE FUNCTION hwqueue.placement_limits(OUT patterns integer, OUT pattern_chars
 CREATE FUNCTION hwqueue.places_are_there(p_places jsonb, p_what text, p_now timestamp with time zone, p_shard integer) RETURNS boolean
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.places_with_room(p_rooms hwqueue.gang_room[], p_kinds integer, p_is_idle boolean, p_together text[], p_same text[]) RETURNS TABLE(level bigint, place text, class_nos integer[], room bigint, room_now bigint)
+CREATE FUNCTION hwqueue.places_with_room(p_rooms hwqueue.gang_room[], p_kinds integer, p_is_idle boolean, p_together text[], p_same text[], p_shard integer) RETURNS TABLE(level bigint, place text, node_ids uuid[], class_nos integer[], room bigint, room_now bigint)
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.planned_nested(p_workflow hwqueue.workflow, p_run hwqueue.run, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(step_no integer, step jsonb, workflow hwqueue.workflow, refusal jsonb)
@@ -4189,17 +4178,6 @@ CREATE FUNCTION hwqueue.planned_nested(p_workflow hwqueue.workflow, p_run hwqueu
 
 CREATE FUNCTION hwqueue.planned_steps(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb, p_shard integer) RETURNS TABLE(step_no integer, step jsonb, class hwqueue.placement_class, came_from jsonb)
     LANGUAGE plpgsql STABLE;
-
-CREATE FUNCTION hwqueue.planner_metrics(p_now timestamp with time zone, p_shard integer) RETURNS TABLE(name text, labels jsonb, value double precision)
-    LANGUAGE sql STABLE;
-
-CREATE FUNCTION hwqueue.planner_rooms(p_gangs uuid[], p_shard integer DEFAULT 0) RETURNS TABLE(place text, nodes bigint, rooms jsonb)
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp';
-
-CREATE FUNCTION hwqueue.planner_status(p_shard integer DEFAULT 0) RETURNS TABLE(holder text, epoch bigint, leads_until timestamp with time zone, gpus double precision, allocated double precision, bound double precision, prices jsonb, shard_id integer)
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.planner_view(p_part text, p_queue text DEFAULT NULL::text, p_after text DEFAULT NULL::text, p_limit integer DEFAULT 1000, p_most integer DEFAULT 10000, p_shard integer DEFAULT 0) RETURNS TABLE(item jsonb, next text)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -4811,16 +4789,6 @@ CREATE FUNCTION hwqueue.requirement_text(p_expr jsonb, p_shard integer) RETURNS 
 CREATE FUNCTION hwqueue.reservation_must_be_checked(p_class hwqueue.placement_class, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.reserve_gang(p_gang uuid, p_place text, p_round bigint, p_epoch bigint, p_shard integer DEFAULT 0) RETURNS text
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    SET plan_cache_mode TO 'force_generic_plan'
-    SET enable_seqscan TO 'off'
-    SET enable_bitmapscan TO 'off'
-    SET enable_hashjoin TO 'off'
-    SET enable_mergejoin TO 'off'
-    SET jit TO 'off';
-
 CREATE FUNCTION hwqueue.reserve_keys(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.spawn_request[]
     LANGUAGE plpgsql;
 
@@ -5146,13 +5114,6 @@ CREATE FUNCTION hwqueue.settle_own_claim(p_node uuid, p_lease uuid, p_token bigi
 
 CREATE FUNCTION hwqueue.shared_level(p_settings jsonb, p_level jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
-CREATE FUNCTION hwqueue.shared_rooms(p_gangs uuid[], p_now timestamp with time zone, p_shard integer) RETURNS TABLE(place text, nodes bigint, rooms jsonb)
-    LANGUAGE plpgsql STABLE
-    SET enable_nestloop TO 'off'
-    SET enable_hashjoin TO 'on'
-    SET enable_seqscan TO 'on'
-    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.shortage(p_cpu_milli bigint, p_memory_mib bigint, p_room hwqueue.headroom, p_custom jsonb DEFAULT NULL::jsonb, p_cpu_isolation text DEFAULT NULL::text) RETURNS integer
     LANGUAGE sql STABLE PARALLEL SAFE;
@@ -5686,9 +5647,6 @@ CREATE FUNCTION hwqueue.try_on_node(p_everywhere hwqueue.everywhere, p_row hwque
 CREATE FUNCTION hwqueue.try_place(p_gang hwqueue.gang, p_entries hwqueue.scheduled[], p_node_ids uuid[], p_is_earmark boolean, p_now timestamp with time zone, p_shard integer) RETURNS text
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.try_proposal(p_gang_id uuid, p_place text, p_now timestamp with time zone, p_shard integer) RETURNS text
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.try_replacement(p_row hwqueue.replacement, p_lease hwqueue.lease, p_now timestamp with time zone, p_shard integer) RETURNS text
     LANGUAGE plpgsql;
 
@@ -5733,7 +5691,7 @@ CREATE FUNCTION hwqueue.unmatched_headline(p_class hwqueue.placement_class, p_fl
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.unserved_part(p_queues text[], p_tasks text[], p_queue text, p_task text) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+    LANGUAGE sql STABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.unserved_words(p_queue text, p_task text, p_queues text[], p_tasks text[], p_any_queue boolean, p_tells_nearest boolean) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -5771,10 +5729,10 @@ CREATE FUNCTION hwqueue.upkeep_metrics(p_now timestamp with time zone, p_shard i
 CREATE FUNCTION hwqueue.use_of_devices(p_node hwqueue.node, p_used integer[]) RETURNS integer[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.valid_next_xid(p_mark xid8) RETURNS xid8
-    LANGUAGE sql STABLE;
+CREATE FUNCTION hwqueue.uses_parts_twice(p_node hwqueue.node, p_load hwqueue.node_load) RETURNS boolean
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.valid_prices(p_now timestamp with time zone, p_shard integer) RETURNS TABLE(queue text, device_worth double precision[], worth_until timestamp with time zone)
+CREATE FUNCTION hwqueue.valid_next_xid(p_mark xid8) RETURNS xid8
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.verify_invariants(p_shard integer DEFAULT 0) RETURNS TABLE(rule text, subject text, detail jsonb)
@@ -5806,9 +5764,6 @@ CREATE FUNCTION hwqueue.waiting_classes(p_classes bigint[], p_node hwqueue.node,
     LANGUAGE plpgsql STABLE
     SET enable_hashjoin TO 'on'
     SET enable_nestloop TO 'off';
-
-CREATE FUNCTION hwqueue.waiting_gangs(p_rank bigint, p_position bigint, p_limit integer, p_shard integer, OUT items jsonb[], OUT last_id text, OUT has_more boolean) RETURNS record
-    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.waiting_members(p_gang hwqueue.gang, p_shard integer, OUT classes hwqueue.placement_class[], OUT members integer[]) RETURNS record
     LANGUAGE plpgsql STABLE;
@@ -6778,11 +6733,7 @@ CREATE TABLE hwqueue.planner (
     epoch bigint NOT NULL,
     holder text NOT NULL,
     round bigint NOT NULL,
-    expires_at timestamp with time zone NOT NULL,
-    gpus double precision,
-    allocated double precision,
-    bound double precision,
-    room_until timestamp with time zone
+    expires_at timestamp with time zone NOT NULL
 )
 WITH (fillfactor='10', autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0');
 
@@ -6795,14 +6746,6 @@ COMMENT ON COLUMN hwqueue.planner.holder IS 'the name that the process gave itse
 COMMENT ON COLUMN hwqueue.planner.round IS 'the last round of this epoch that wrote something';
 
 COMMENT ON COLUMN hwqueue.planner.expires_at IS 'when another process may lead, unless it is renewed';
-
-COMMENT ON COLUMN hwqueue.planner.gpus IS 'GPUs of live nodes, as of the last round that said so; null: none has';
-
-COMMENT ON COLUMN hwqueue.planner.allocated IS 'how many of them were in use; shares count as parts';
-
-COMMENT ON COLUMN hwqueue.planner.bound IS 'how many could have been in use at most, if what waited was placed at best beside what ran';
-
-COMMENT ON COLUMN hwqueue.planner.room_until IS 'the figures count until then';
 
 CREATE TABLE hwqueue.position_horizon (
     shard_id integer NOT NULL,
@@ -8135,6 +8078,8 @@ REVOKE ALL ON FUNCTION hwqueue.after_claim(p_state hwqueue.node_state, p_queue_i
 
 REVOKE ALL ON FUNCTION hwqueue.after_head(p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_class_id bigint, p_position bigint, p_lease uuid, p_moves boolean, p_drawn bigint, p_now timestamp with time zone) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.alike_nodes(p_node_ids uuid[], p_classes hwqueue.placement_class[], p_which text, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.all_failures(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_facts jsonb, p_counts jsonb, p_kept_out text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.allocate_for_class(p_class_id bigint, p_node hwqueue.node, p_shard integer, INOUT p_load hwqueue.node_load, OUT assignment jsonb) FROM PUBLIC;
@@ -8173,7 +8118,7 @@ REVOKE ALL ON FUNCTION hwqueue.asks_lock_holders() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.asks_others(p_exprs jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.assemble_gang(p_gang hwqueue.gang, p_first text, p_is_earmark boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.assemble_gang(p_gang hwqueue.gang, p_is_earmark boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.assign_target_class(p_lease uuid, p_shard integer) FROM PUBLIC;
 
@@ -8523,13 +8468,11 @@ REVOKE ALL ON FUNCTION hwqueue.class_match(p_fit hwqueue.class_nodes, p_snapshot
 
 REVOKE ALL ON FUNCTION hwqueue.class_near(p_class bigint, p_near jsonb, p_places jsonb, p_now timestamp with time zone, p_shard integer, OUT class_id bigint, OUT bad jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.class_nodes(p_class hwqueue.placement_class, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.class_nodes(p_classes hwqueue.placement_class[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_options(p_options jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_reasons(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_recount jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.class_rooms(p_class hwqueue.placement_class, p_most integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_scan_start(p_class_id bigint, p_tiers smallint[], p_ranks bigint[], p_positions bigint[], p_tier smallint, p_rank bigint, p_position bigint, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint) FROM PUBLIC;
 
@@ -8582,8 +8525,6 @@ REVOKE ALL ON FUNCTION hwqueue.contended_headline(p_class hwqueue.placement_clas
 REVOKE ALL ON FUNCTION hwqueue.contradicting_levels(p_workflow hwqueue.workflow, p_run hwqueue.run, p_defined jsonb, p_step jsonb, p_mode text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.contradicts(p_outer jsonb, p_inner jsonb, p_mode text) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.copies_that_fit(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_most integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.cordon_node(p_node uuid, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.cordon_node(p_node uuid, p_shard integer) TO hwqueue_operator;
@@ -8730,10 +8671,6 @@ REVOKE ALL ON FUNCTION hwqueue.edit_distance(p_name text, p_other text, p_most i
 REVOKE ALL ON FUNCTION hwqueue.edit_operator_taints(p_node uuid, p_taint jsonb, p_key text, p_effect text, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.eligible_classes(p_profile_id bigint, p_node uuid, p_queue_id integer, p_only bigint[], p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.emptied_gang_rooms(p_classes hwqueue.placement_class[], p_members integer[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.emptied_rooms(p_class hwqueue.placement_class, p_most integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.end_claim(p_claim hwqueue.claim, p_outcome text, p_error jsonb, p_next timestamp with time zone, p_now timestamp with time zone, p_shard integer, p_near boolean) FROM PUBLIC;
 
@@ -8970,9 +8907,9 @@ REVOKE ALL ON FUNCTION hwqueue.gang_kinds(p_classes hwqueue.placement_class[], p
 
 REVOKE ALL ON FUNCTION hwqueue.gang_metrics(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.gang_places(p_class_ids bigint[], p_together text[], p_same text[], p_place text, p_first text, p_is_idle boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.gang_places(p_class_ids bigint[], p_together text[], p_same text[], p_place text, p_is_idle boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.gang_rooms(p_classes hwqueue.placement_class[], p_members integer[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.gang_rooms(p_classes hwqueue.placement_class[], p_members integer[], p_which text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.gang_roster(p_gang uuid, p_shard integer) FROM PUBLIC;
 
@@ -8988,7 +8925,7 @@ REVOKE ALL ON FUNCTION hwqueue.gang_story(p_gang hwqueue.gang, p_now timestamp w
 
 REVOKE ALL ON FUNCTION hwqueue.gang_wait_words(p_gang hwqueue.gang) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.gang_ways(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[], p_kinds integer, p_size integer, p_places jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.gang_ways(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[], p_kinds integer, p_size integer, p_places jsonb, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.gang_words(p_gang uuid, p_shard integer) FROM PUBLIC;
 
@@ -9064,8 +9001,6 @@ REVOKE ALL ON FUNCTION hwqueue.has_open_reader() FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.has_places(p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_left_out text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.has_published_terms(p_terms jsonb, p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.has_room_for_earmarks(p_node hwqueue.node) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.has_stale_policy(p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
 
@@ -9616,6 +9551,8 @@ REVOKE ALL ON FUNCTION hwqueue.node_payload(p_key uuid, p_node uuid, p_login tex
 
 REVOKE ALL ON FUNCTION hwqueue.node_place(p_node hwqueue.node, p_what text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.node_places(p_together text[], p_same text[], p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.node_suits(p_class_id bigint, p_node hwqueue.node, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.node_taints(p_node hwqueue.node) FROM PUBLIC;
@@ -9708,10 +9645,6 @@ REVOKE ALL ON FUNCTION hwqueue.note_policy(p_code text, p_of text, p_from jsonb,
 
 REVOKE ALL ON FUNCTION hwqueue.note_registration(p_node hwqueue.node, p_old hwqueue.node, p_epoch bigint, p_ended integer, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.note_room(p_room jsonb, p_ttl interval, p_round bigint, p_epoch bigint, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.note_room(p_room jsonb, p_ttl interval, p_round bigint, p_epoch bigint, p_shard integer) TO hwqueue_planner;
-GRANT ALL ON FUNCTION hwqueue.note_room(p_room jsonb, p_ttl interval, p_round bigint, p_epoch bigint, p_shard integer) TO hwqueue_admin;
-
 REVOKE ALL ON FUNCTION hwqueue.note_selected(p_class_ids bigint[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_served(p_node uuid, p_spec jsonb, p_shard integer) FROM PUBLIC;
@@ -9755,6 +9688,8 @@ REVOKE ALL ON FUNCTION hwqueue.order_named_steps(p_steps jsonb[]) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.ordered_items(p_leases uuid[], p_tokens bigint[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.other_alternatives(p_choice hwqueue.choice, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.overbooked_nodes(p_node_ids uuid[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.own_fit(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_reach double precision, p_room hwqueue.headroom) FROM PUBLIC;
 
@@ -9839,11 +9774,9 @@ REVOKE ALL ON FUNCTION hwqueue.place_counts(p_spread jsonb, p_spec jsonb, p_dige
 
 REVOKE ALL ON FUNCTION hwqueue.place_in_line(p_lease hwqueue.lease, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.place_sums(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[], p_size integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.place_sums(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[], p_size integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.place_words(p_domain text, p_place text, p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.placed_rooms(p_rooms hwqueue.gang_room[], p_together text[], p_same text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.placement_class_stats(p_queue text, p_after bigint, p_limit integer, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.placement_class_stats(p_queue text, p_after bigint, p_limit integer, p_shard integer) TO hwqueue_operator;
@@ -9855,21 +9788,11 @@ REVOKE ALL ON FUNCTION hwqueue.placement_limits(OUT patterns integer, OUT patter
 
 REVOKE ALL ON FUNCTION hwqueue.places_are_there(p_places jsonb, p_what text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.places_with_room(p_rooms hwqueue.gang_room[], p_kinds integer, p_is_idle boolean, p_together text[], p_same text[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.places_with_room(p_rooms hwqueue.gang_room[], p_kinds integer, p_is_idle boolean, p_together text[], p_same text[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.planned_nested(p_workflow hwqueue.workflow, p_run hwqueue.run, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.planned_steps(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb, p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.planner_metrics(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.planner_rooms(p_gangs uuid[], p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.planner_rooms(p_gangs uuid[], p_shard integer) TO hwqueue_planner;
-GRANT ALL ON FUNCTION hwqueue.planner_rooms(p_gangs uuid[], p_shard integer) TO hwqueue_admin;
-
-REVOKE ALL ON FUNCTION hwqueue.planner_status(p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.planner_status(p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.planner_status(p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.planner_view(p_part text, p_queue text, p_after text, p_limit integer, p_most integer, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.planner_view(p_part text, p_queue text, p_after text, p_limit integer, p_most integer, p_shard integer) TO hwqueue_planner;
@@ -10242,10 +10165,6 @@ REVOKE ALL ON FUNCTION hwqueue.requirement_text(p_expr jsonb, p_shard integer) F
 
 REVOKE ALL ON FUNCTION hwqueue.reservation_must_be_checked(p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.reserve_gang(p_gang uuid, p_place text, p_round bigint, p_epoch bigint, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.reserve_gang(p_gang uuid, p_place text, p_round bigint, p_epoch bigint, p_shard integer) TO hwqueue_planner;
-GRANT ALL ON FUNCTION hwqueue.reserve_gang(p_gang uuid, p_place text, p_round bigint, p_epoch bigint, p_shard integer) TO hwqueue_admin;
-
 REVOKE ALL ON FUNCTION hwqueue.reserve_keys(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reserve_member(p_gang hwqueue.gang, p_entry hwqueue.scheduled, p_node uuid, p_is_earmark boolean, p_waits boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -10446,8 +10365,6 @@ REVOKE ALL ON FUNCTION hwqueue.settle_one(p_lease uuid, p_token bigint, p_settle
 REVOKE ALL ON FUNCTION hwqueue.settle_own_claim(p_node uuid, p_lease uuid, p_token bigint, p_settlement jsonb, p_shard integer, OUT verdict text, OUT state text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.shared_level(p_settings jsonb, p_level jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.shared_rooms(p_gangs uuid[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.shortage(p_cpu_milli bigint, p_memory_mib bigint, p_room hwqueue.headroom, p_custom jsonb, p_cpu_isolation text) FROM PUBLIC;
 
@@ -10796,8 +10713,6 @@ REVOKE ALL ON FUNCTION hwqueue.try_on_node(p_everywhere hwqueue.everywhere, p_ro
 
 REVOKE ALL ON FUNCTION hwqueue.try_place(p_gang hwqueue.gang, p_entries hwqueue.scheduled[], p_node_ids uuid[], p_is_earmark boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.try_proposal(p_gang_id uuid, p_place text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.try_replacement(p_row hwqueue.replacement, p_lease hwqueue.lease, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.try_score_groups(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_node hwqueue.node, p_from hwqueue.scan_starts, p_before hwqueue.later_class, p_limit integer, p_window integer, p_probe integer, OUT ctids tid[], OUT score double precision, OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) FROM PUBLIC;
@@ -10859,9 +10774,9 @@ REVOKE ALL ON FUNCTION hwqueue.upkeep_metrics(p_now timestamp with time zone, p_
 
 REVOKE ALL ON FUNCTION hwqueue.use_of_devices(p_node hwqueue.node, p_used integer[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.valid_next_xid(p_mark xid8) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.uses_parts_twice(p_node hwqueue.node, p_load hwqueue.node_load) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.valid_prices(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.valid_next_xid(p_mark xid8) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.verify_invariants(p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.verify_invariants(p_shard integer) TO hwqueue_operator;
@@ -10882,8 +10797,6 @@ REVOKE ALL ON FUNCTION hwqueue.visible_now(OUT unseen xid8[], OUT next_xid xid8)
 REVOKE ALL ON FUNCTION hwqueue.wait_between(p_patience interval, p_here double precision, p_best double precision, p_worst double precision) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.waiting_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT classes bigint[], OUT until timestamp with time zone, OUT next_xid xid8, OUT unseen xid8[]) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.waiting_gangs(p_rank bigint, p_position bigint, p_limit integer, p_shard integer, OUT items jsonb[], OUT last_id text, OUT has_more boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.waiting_members(p_gang hwqueue.gang, p_shard integer, OUT classes hwqueue.placement_class[], OUT members integer[]) FROM PUBLIC;
 

@@ -109,7 +109,8 @@ begin
 end
 $$;
 
--- Whether a load fits into a node: each amount, each device and each core.
+-- Whether a load fits into a node: each amount, each device and each core. One expression without subqueries,
+-- so that the planner inlines it: of a large gang, upkeep asks it for many nodes.
 create or replace function hwqueue.load_fits(p_node hwqueue.node, p_load hwqueue.node_load) returns boolean
 language sql immutable parallel safe
 as $$
@@ -117,11 +118,18 @@ as $$
     and (p_load.memory_used > p_node.memory_mib) is not true
     and (p_load.claim_count > p_node.slots) is not true
     and 1000 >= all (p_load.gpu_used) and 1000 >= all (p_load.core_used)
-    and not exists (
-      select from jsonb_each(p_load.custom_used) c
-      where c.value::bigint > coalesce((p_node.custom ->> c.key)::bigint, 0))
-    and not exists (  -- a part and the device that it is of
-      select from unnest(p_node.gpu_parents, p_load.gpu_used) p(parent, used)
-      join unnest(p_node.gpu_ids, p_load.gpu_used) d(id, used) on d.id = p.parent
-      where p.used > 0 and d.used > 0)
+    and case when p_load.custom_used = '{}' then true
+      else hwqueue.lacking_custom(p_load.custom_used, p_node.custom) is null end
+    and case when p_node.gpu_parents = '{}' then true else not hwqueue.uses_parts_twice(p_node, p_load) end
+$$;
+
+-- Whether a load uses a part of a device, and the device as well.
+create or replace function hwqueue.uses_parts_twice(p_node hwqueue.node, p_load hwqueue.node_load)
+returns boolean
+language sql immutable parallel safe
+as $$
+  select exists (
+    select from unnest(p_node.gpu_parents, p_load.gpu_used) p(parent, used)
+    join unnest(p_node.gpu_ids, p_load.gpu_used) d(id, used) on d.id = p.parent
+    where p.used > 0 and d.used > 0)
 $$;

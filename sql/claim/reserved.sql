@@ -85,16 +85,18 @@ as $$
   where c.shard_id = p_shard and c.node_id = p_node
 $$;
 
--- Whether all that is booked on a node fits there: what runs, what is reserved and what is earmarked.
-create or replace function hwqueue.has_room_for_earmarks(p_node hwqueue.node) returns boolean
+-- Returns which of these nodes have no room yet for all that is booked there: what runs, what is reserved and
+-- what is earmarked.
+create or replace function hwqueue.overbooked_nodes(p_node_ids uuid[], p_shard int) returns setof uuid
 language sql stable
 as $$
-  select hwqueue.load_fits(p_node, hwqueue.read_load(p_node.node_id, p_node.shard_id))
-    and not exists (
-      select from hwqueue.served v
-      where v.shard_id = p_node.shard_id and v.node_id = p_node.node_id and v.concurrency < (
-        select count(*) from hwqueue.claim c
-        where c.shard_id = p_node.shard_id and c.node_id = p_node.node_id))
+  select n.node_id
+  from hwqueue.node n
+  cross join lateral hwqueue.read_load(n.node_id, p_shard) u
+  left join hwqueue.served v on v.shard_id = p_shard and v.node_id = n.node_id
+  where n.shard_id = p_shard and n.node_id = any (p_node_ids)
+    and (not hwqueue.load_fits(n, u) or v.concurrency < (
+      select count(*) from hwqueue.claim c where c.shard_id = p_shard and c.node_id = n.node_id))
 $$;
 
 -- Backs the earmarks of these leases, all or none, for p_hold from now on: their nodes may fetch them.
@@ -115,10 +117,9 @@ declare
   v_reason text;
 begin
   if exists (
-    select from hwqueue.node n
-    where n.shard_id = p_shard and n.node_id = any (array(
-        select c.node_id from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = any (p_leases)))
-      and not hwqueue.has_room_for_earmarks(n)) then
+    select from hwqueue.overbooked_nodes(array(
+      select c.node_id from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = any (p_leases)),
+      p_shard)) then
     return 'insufficient_capacity';
   end if;
   begin

@@ -41,9 +41,10 @@ $$;
 -- Returns which of a queue and a task a worker does not serve, as {"queue"} or {"task"}. Null means that
 -- it serves both.
 -- A null list means any. A draft of a class may have no queue and no task.
+-- Stable, not immutable, because jsonb_build_object is: Postgres would not inline an immutable one.
 create or replace function hwqueue.unserved_part(p_queues text[], p_tasks text[], p_queue text, p_task text)
 returns jsonb
-language sql immutable parallel safe
+language sql stable parallel safe
 as $$
   select case when p_queue <> all (p_queues) then jsonb_build_object('queue', p_queue)
     when p_task <> all (p_tasks) then jsonb_build_object('task', p_task) end

@@ -16,41 +16,45 @@
 -- may run members there, how many members have room now and would have if these nodes were empty, and of how
 -- many classes at least one has. in_the_way: the nodes that would have to be empty, up to 20, until all
 -- members have room. places: how many there are in all; most_emptied: of them.
-create or replace function hwqueue.place_sums(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[], p_size int)
+create or replace function hwqueue.place_sums(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[], p_size int,
+  p_shard int)
 returns table (turn bigint, place text, domain text, value text, alike text, nodes bigint, room int,
   emptied int, kinds bigint, in_the_way uuid[], places bigint, most_emptied int)
 language sql stable
   set enable_nestloop = off set enable_hashjoin = on set jit = off
 as $$
-  with placed as materialized (
-    select p.* from hwqueue.placed_rooms(p_rooms, p_gang.together, p_gang.same) p
+  with at as materialized (
+    select p.* from hwqueue.node_places(p_gang.together, p_gang.same, p_shard) p
     where p_gang.place is null or p.place = p_gang.place
   ), summed as materialized (
-    select k.level, k.place, k.domain, k.value, k.alike, sum(least(k.members, k.copies))::int as room,
+    select k.place_no, sum(least(k.members, k.copies))::int as room,
            sum(least(k.members, k.emptied))::int as emptied, count(*) filter (where k.copies > 0) as kinds,
            sum(k.copies) as copies
     from (
-      select p.level, p.place, p.domain, p.value, p.alike, p.class_no, p.members, sum(p.copies) as copies,
-             sum(p.emptied) as emptied
-      from placed p group by p.level, p.place, p.domain, p.value, p.alike, p.class_no, p.members) k
-    group by k.level, k.place, k.domain, k.value, k.alike
+      select p.place_no, r.class_no, r.members, sum(r.copies) as copies, sum(r.emptied) as emptied
+      from (select a.place_no, unnest(a.node_ids) as node_id from at a) p
+      join unnest(p_rooms) r on r.node_id = p.node_id
+      group by p.place_no, r.class_no, r.members) k
+    group by k.place_no
   ), shown as materialized (
-    select s.*, count(*) over () as places, max(s.emptied) over () as most_emptied, row_number() over (
-             order by s.room desc, case when s.room = p_size then s.level end,
-               case when s.room = p_size then s.copies end, s.emptied desc, s.level, s.place) as turn
-    from summed s order by turn limit 20
+    select a.*, s.room, s.emptied, s.kinds, count(*) over () as places,
+           max(s.emptied) over () as most_emptied, row_number() over (
+             order by s.room desc, case when s.room = p_size then a.level end,
+               case when s.room = p_size then s.copies end, s.emptied desc, a.level, a.place) as turn
+    from summed s join at a on a.place_no = s.place_no order by turn limit 20
   ), on_node as materialized (
-    select h.turn, h.room, p.node_id, sum(p.emptied - p.copies) as gain
-    from shown h join placed p on p.level = h.level and p.place = h.place
-    group by h.turn, h.room, p.node_id
+    select h.turn, h.room, h.node_id, sum(r.emptied - r.copies) as gain
+    from (select s.turn, s.room, unnest(s.node_ids) as node_id from shown s) h
+    join unnest(p_rooms) r on r.node_id = h.node_id
+    group by h.turn, h.room, h.node_id
   ), freed as (
     select o.turn, o.room, o.node_id, o.gain,
            sum(o.gain) over (partition by o.turn order by o.gain desc, o.node_id) - o.gain as before,
            row_number() over (partition by o.turn order by o.gain desc, o.node_id) as nth
     from on_node o where o.gain > 0
   )
-  select h.turn, h.place, h.domain, h.value, h.alike, n.nodes, h.room, h.emptied, h.kinds,
-         coalesce(f.node_ids, '{}'), h.places, h.most_emptied
+  select h.turn, h.place, h.domain, h.value, h.alike, n.nodes, h.room, h.emptied,
+         h.kinds, coalesce(f.node_ids, '{}'), h.places, h.most_emptied
   from shown h
   join (select o.turn, count(*) as nodes from on_node o group by o.turn) n on n.turn = h.turn
   left join (
@@ -98,7 +102,7 @@ begin
            'claims', c.claims, 'others', c.others) order by s.turn), '[]'),
          coalesce(max(s.places), 0), coalesce(max(s.most_emptied), 0)
   into places, place_count, most_emptied
-  from hwqueue.place_sums(p_gang, p_rooms, p_size) s
+  from hwqueue.place_sums(p_gang, p_rooms, p_size, p_shard) s
   cross join lateral hwqueue.claims_in_the_way(case when s.turn <= 5 then s.in_the_way else '{}' end, p_now,
     p_shard) c;
 end
@@ -110,6 +114,12 @@ create or replace function hwqueue.told_earmarks(p_gang hwqueue.gang, p_now time
 returns jsonb
 language sql stable
 as $$
+  with kept as materialized (
+    select e.node_id, count(*) as members, count(distinct e.class_id) as kinds
+    from hwqueue.gang_member g
+    join hwqueue.claim e on e.shard_id = g.shard_id and e.lease_id = g.lease_id
+    where g.shard_id = p_shard and g.gang_id = p_gang.gang_id group by e.node_id
+  )
   select jsonb_build_array(jsonb_build_object('place', p_gang.place,
            'words', coalesce(p_gang.place, 'the fleet'), 'nodes', o.nodes, 'room', o.room,
            'emptied', o.members, 'kinds', o.kinds, 'in_the_way', o.names, 'claims', c.claims,
@@ -121,12 +131,10 @@ as $$
            coalesce(jsonb_agg(m.name order by m.name) filter (where not m.has_room), '[]') as names,
            coalesce(array_agg(m.node_id) filter (where not m.has_room), '{}') as node_ids
     from (
-      select n.node_id, n.name, k.members, k.kinds, hwqueue.has_room_for_earmarks(n) as has_room
-      from (
-        select e.node_id, count(*) as members, count(distinct e.class_id) as kinds
-        from hwqueue.gang_member g
-        join hwqueue.claim e on e.shard_id = g.shard_id and e.lease_id = g.lease_id
-        where g.shard_id = p_shard and g.gang_id = p_gang.gang_id group by e.node_id) k
+      select n.node_id, n.name, k.members, k.kinds, b.node_id is null as has_room
+      from kept k
+      left join hwqueue.overbooked_nodes(array(select x.node_id from kept x), p_shard) b(node_id)
+        on b.node_id = k.node_id
       join hwqueue.node n on n.shard_id = p_shard and n.node_id = k.node_id) m) o
   cross join lateral hwqueue.claims_in_the_way(o.node_ids[:20], p_now, p_shard) c
 $$;
@@ -145,7 +153,7 @@ $$;
 -- "members"}]. way: wider, anywhere, without_same, without_both: the gang with these options has room now;
 -- smaller: n members have; empty: all have, once the claims that are in the way have ended.
 create or replace function hwqueue.gang_ways(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[], p_kinds int,
-  p_size int, p_places jsonb) returns jsonb
+  p_size int, p_places jsonb, p_shard int) returns jsonb
 language plpgsql stable
   set enable_nestloop = off set enable_hashjoin = on set jit = off
 as $$
@@ -177,7 +185,7 @@ begin
     continue when v_try.way = 'anywhere' and v_ways <> '[]'
       or v_try.way = 'without_both' and v_ways <> '[]';
     select f.place into v_place
-    from hwqueue.places_with_room(p_rooms, p_kinds, false, v_try.together, v_try.same) f
+    from hwqueue.places_with_room(p_rooms, p_kinds, false, v_try.together, v_try.same, p_shard) f
     order by f.level, f.room, f.place limit 1;
     if found then
       v_ways := v_ways || jsonb_build_object('way', v_try.way, 'words', v_try.words || ' all have room now',
@@ -263,7 +271,7 @@ begin
          sum(p_members[c.nth])
   into v_classes, v_members, v_size
   from (select i as nth from generate_subscripts(p_classes, 1) i order by p_members[i] desc, i limit 10) c;
-  v_rooms := hwqueue.emptied_gang_rooms(v_classes, v_members, p_now, p_shard);
+  v_rooms := hwqueue.gang_rooms(v_classes, v_members, 'both', p_now, p_shard);
   kinds := hwqueue.gang_kinds(v_classes, v_members, v_rooms, p_now, p_shard);
   select t.places, t.place_count, t.most_emptied into places, place_count, v_most
   from hwqueue.told_places(p_gang, v_rooms, v_size, p_now, p_shard) t;
@@ -283,10 +291,7 @@ begin
       else format('no node that may run its members has %s', array_to_string(
         array(select regexp_replace(d, '^label:', '') from unnest(p_gang.together) d where d <> 'node')
           || p_gang.same, ' and ')) end;
-  elsif exists (
-    select from hwqueue.places_with_room(v_rooms, cardinality(v_classes), false, p_gang.together,
-      p_gang.same) f
-    where p_gang.place is null or f.place = p_gang.place) then
+  elsif (places #>> '{0,room}')::int = v_size then  -- those with room for all come first
     code := 'ready';
     headline := format('%s has room for all %s', places #>> '{0,words}', v_size);
   else
@@ -298,7 +303,8 @@ begin
       || format('%s has room for %s', places #>> '{0,words}', places #>> '{0,room}')
       || case when p_gang.together = '{}' or p_gang.place is not null then ' of ' || v_size else '' end
       || case when permanent then format('; even empty it would be %s at most', v_most) else '' end;
-    ways := hwqueue.gang_ways(p_gang, v_rooms, cardinality(v_classes), v_size, places);
+    ways := hwqueue.gang_ways(p_gang, v_rooms, cardinality(v_classes), v_size, places,
+      p_shard);
   end if;
   if cardinality(p_classes) > 10 then
     headline := headline || format('; judged by 10 of its %s kinds of members', cardinality(p_classes));

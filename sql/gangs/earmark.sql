@@ -44,25 +44,43 @@ begin
 end
 $$;
 
--- How many gangs are earmarked that could use a node that leases of these classes could use.
+-- How many gangs are earmarked that could use a node that leases of these classes could use. Nodes are read
+-- once for all of their classes, and not at all while no gang is earmarked.
 create or replace function hwqueue.count_rivals(p_class_ids bigint[], p_now timestamptz, p_shard int)
 returns int
-language sql stable
+language plpgsql stable
 as $$
-  with pool as materialized (
-    select distinct r.node_id from hwqueue.placement_class k
-    cross join lateral hwqueue.emptied_rooms(k, 1, p_now, p_shard) r
-    where k.shard_id = p_shard and k.class_id = any (p_class_ids)
-  )
-  select count(*)::int from hwqueue.gang g
-  where g.shard_id = p_shard and g.state = 'earmarked' and exists (
-    select from hwqueue.placement_class k
-    cross join lateral hwqueue.emptied_rooms(k, 1, p_now, p_shard) r
-    join pool p on p.node_id = r.node_id
-    where k.shard_id = p_shard and k.class_id = any (array(
-        select c.class_id from hwqueue.gang_member m
-        join hwqueue.claim c on c.shard_id = m.shard_id and c.lease_id = m.lease_id
-        where m.shard_id = g.shard_id and m.gang_id = g.gang_id)))
+declare
+  v_gangs uuid[];  -- with v_class_ids: which classes the members of which earmarked gang have
+  v_class_ids bigint[];
+  v_classes hwqueue.placement_class[];
+begin
+  select array_agg(e.gang_id), array_agg(e.class_id) into v_gangs, v_class_ids
+  from (
+    select distinct g.gang_id, c.class_id
+    from hwqueue.gang g
+    join hwqueue.gang_member m on m.shard_id = g.shard_id and m.gang_id = g.gang_id
+    join hwqueue.claim c on c.shard_id = m.shard_id and c.lease_id = m.lease_id
+    where g.shard_id = p_shard and g.state = 'earmarked') e;
+  if v_gangs is null then
+    return 0;
+  end if;
+  v_classes := array(
+    select k from hwqueue.placement_class k
+    where k.shard_id = p_shard and k.class_id = any (v_class_ids || p_class_ids));
+  return (
+    with room as materialized (
+      select (v_classes[r.class_no]).class_id, r.node_id
+      from unnest(hwqueue.gang_rooms(v_classes, array_fill(1, array[cardinality(v_classes)]), 'emptied',
+        p_now, p_shard)) r
+    ), rival as materialized (
+      select distinct r.class_id
+      from room r
+      where r.node_id in (select p.node_id from room p where p.class_id = any (p_class_ids))
+    )
+    select count(distinct e.gang_id)
+    from unnest(v_gangs, v_class_ids) e(gang_id, class_id) join rival r on r.class_id = e.class_id);
+end
 $$;
 
 -- Why a gang may not stay earmarked; null: it may.
@@ -99,11 +117,10 @@ as $$
   from hwqueue.claim c
   join hwqueue.placement_class k on k.shard_id = c.shard_id and k.class_id = c.class_id
   where c.shard_id = p_shard and c.is_earmark is null and c.node_id = any (array(
-      select n.node_id from hwqueue.node n
-      where n.shard_id = p_shard and not hwqueue.has_room_for_earmarks(n) and n.node_id = any (array(
-          select e.node_id from hwqueue.gang_member m
-          join hwqueue.claim e on e.shard_id = m.shard_id and e.lease_id = m.lease_id
-          where m.shard_id = p_shard and m.gang_id = p_gang_id))))
+      select n.node_id from hwqueue.overbooked_nodes(array(
+        select e.node_id from hwqueue.gang_member m
+        join hwqueue.claim e on e.shard_id = m.shard_id and e.lease_id = m.lease_id
+        where m.shard_id = p_shard and m.gang_id = p_gang_id), p_shard) n(node_id)))
 $$;
 
 -- Notes when an earmarked gang starts at the latest, in its row and in its nodes: until then others may use

@@ -9,190 +9,229 @@
 -- member by member with the functions that claims use, and turns to the next place when that fails.
 -- explain/gangs asks the same functions why a gang waits, and what would let it start.
 --
--- Read gang_places, gang_rooms, places_with_room, class_rooms, copies_that_fit, then shared_rooms.
+-- All nodes are read at once, and each question is asked once for all that share its answer. A class is
+-- judged for a profile (class_nodes). Headroom is computed for nodes of one size and load (alike_nodes), and
+-- how many fit for a class and such a group (gang_rooms).
+--
+-- Read gang_places, gang_rooms, class_nodes, alike_nodes, then node_places, places_with_room
+-- and shared_rooms.
 
--- Returns how many leases of a class a node has room for, at most p_most. Devices and cores are counted as
--- amounts, so fewer may fit. A node that is full is told by class_shortage's rules alone, without a query.
-create or replace function hwqueue.copies_that_fit(p_class hwqueue.placement_class, p_node hwqueue.node,
-  p_load hwqueue.node_load, p_most int) returns int
-language plpgsql stable
-as $$
-declare
-  v_cpu text := hwqueue.cpu_isolation_on(p_class.cpu_isolation, p_node.default_cpu_isolation);
-  v_gpu text := hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_node.gpu_share_mode);
-  v_cpu_milli bigint := hwqueue.cpu_needed(p_class.cpu_milli, v_cpu);
-  v_room hwqueue.headroom := hwqueue.node_headroom(p_node, p_load);
-begin
-  if hwqueue.shortage(v_cpu_milli, p_class.memory_mib, v_room, p_class.custom, v_cpu)
-    + hwqueue.gpu_shortage(p_class.gpu_count, p_class.gpu_milli, p_class.gpu_wanted, v_room, v_gpu) > 0 then
-    return 0;
-  end if;
-  return least(p_most, case when p_class.gpu_wanted <> '{}' then 1 end, (
-    select min(case a.name
-        when 'gpu_most' then (select sum(g / a.amount) from unnest(v_room.gpu_sorted) g)
-        when 'core_numa' then hwqueue.amount_left(v_room, 'core_whole') / a.amount
-        else hwqueue.amount_left(v_room, a.name) / a.amount end)
-    from hwqueue.needed_amounts(v_cpu_milli, p_class.memory_mib, p_class.gpu_count, p_class.gpu_milli,
-      p_class.custom, v_cpu, v_gpu) a
-    where a.amount > 0))::int;
-end
-$$;
-
--- Returns the live nodes that may run leases of a class, with how many leases each worker runs at a time
--- (null: no limit). Nodes whose workers do not serve its queue or its task are left out. The class may be a
--- draft.
-create or replace function hwqueue.class_nodes(p_class hwqueue.placement_class, p_now timestamptz,
+-- Returns which live nodes may run leases of which class, with how many leases each worker runs at a time
+-- (null: no limit). class_no: the class is p_classes[class_no], maybe a draft. Nodes whose workers do not
+-- serve its queue or its task are left out. A class is judged once for each profile, if it names no nodes,
+-- devices or trust domains.
+create or replace function hwqueue.class_nodes(p_classes hwqueue.placement_class[], p_now timestamptz,
   p_shard int)
-returns table (node hwqueue.node, concurrency int)
-language plpgsql stable
+returns table (class_no int, node_id uuid, concurrency int)
+language sql stable
 as $$
-declare
-  v_by_node boolean := p_class.is_pinned or p_class.trusts <> '{}';
-  v_queue text := (
-    select q.name from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = p_class.queue_id);
-  v_profiles bigint[];
-begin
-  if not v_by_node then
-    v_profiles := array(
-      select p.profile_id from hwqueue.profile p
-      where p.shard_id = p_shard and hwqueue.suits(p_class, p, null, '{}'));
-  end if;
-  return query
-    select n, v.concurrency
+  with ask as materialized (
+    select c.class_no, c.class, (c.class).task_name as task, (c.class).is_pinned or (c.class).trusts <> '{}'
+             as by_node, (
+             select q.name from hwqueue.queue q
+             where q.shard_id = p_shard and q.queue_id = (c.class).queue_id) as queue
+    from (select i as class_no, p_classes[i] as class from generate_subscripts(p_classes, 1) i offset 0) c
+  ), live as materialized (
+    select n.node_id, n.profile_id, v.queues, v.tasks, v.concurrency
     from hwqueue.node n
     join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
     left join hwqueue.served v on v.shard_id = p_shard and v.node_id = n.node_id
     where n.shard_id = p_shard and n.deregistered_at is null and n.cordoned_at is null
       and hwqueue.is_live(n, s, p_now)
-      and case when v_by_node then (
-          select hwqueue.suits(p_class, p, n.node_id, n.resources || n.gpu_ids,
-            hwqueue.attested_at(n, p_now), n.gpu_ids, n.gpu_parents)
-          from hwqueue.profile p where p.shard_id = p_shard and p.profile_id = n.profile_id)
-        else n.profile_id = any (v_profiles) end
-      and hwqueue.unserved_part(v.queues, v.tasks, v_queue, p_class.task_name) is null;
-end
+  ), suited as materialized (
+    select a.class_no, a.queue, a.task, p.profile_id
+    from ask a cross join hwqueue.profile p
+    where not a.by_node and p.shard_id = p_shard and p.profile_id in (select l.profile_id from live l)
+      and hwqueue.suits(a.class, p, null, '{}')
+  )
+  select s.class_no, l.node_id, l.concurrency
+  from suited s join live l on l.profile_id = s.profile_id
+  where hwqueue.unserved_part(l.queues, l.tasks, s.queue, s.task) is null
+  union all
+  select a.class_no, l.node_id, l.concurrency
+  from ask a
+  cross join live l
+  join hwqueue.node n on n.shard_id = p_shard and n.node_id = l.node_id
+  join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = l.profile_id
+  where a.by_node and hwqueue.unserved_part(l.queues, l.tasks, a.queue, a.task) is null
+    and hwqueue.suits(a.class, p, n.node_id, n.resources || n.gpu_ids, hwqueue.attested_at(n, p_now),
+      n.gpu_ids, n.gpu_parents)
 $$;
 
--- Returns those of class_nodes that have room for leases of a class now, and for how many, of p_most.
-create or replace function hwqueue.class_rooms(p_class hwqueue.placement_class, p_most int, p_now timestamptz,
-  p_shard int)
-returns table (node_id uuid, rack bigint, labels jsonb, copies int)
-language plpgsql stable
+-- Returns nodes in groups that have the same headroom: as they are, with is_emptied as if nothing ran there.
+-- p_which: now, emptied or both. Nodes that are too full now for each of the classes are left out of the
+-- former. Where a class names devices, those of a group are the same, and not only as many.
+create or replace function hwqueue.alike_nodes(p_node_ids uuid[], p_classes hwqueue.placement_class[],
+  p_which text, p_shard int)
+returns table (alike_no bigint, is_emptied boolean, node_ids uuid[], default_cpu text, share_mode text,
+  has_cores boolean, room hwqueue.headroom)
+language sql stable
 as $$
-begin
-  return query
-    select f.node_id, f.rack, f.labels, f.copies
-    from (
-      select (k.node).node_id, (k.node).rack, (k.node).labels, least(
-          hwqueue.copies_that_fit(p_class, k.node, hwqueue.read_load((k.node).node_id, p_shard), p_most),
-          case when k.concurrency is not null then k.concurrency - (select count(*) from hwqueue.claim c
-            where c.shard_id = p_shard and c.node_id = (k.node).node_id) end)::int as copies
-      from hwqueue.class_nodes(p_class, p_now, p_shard) k
-      offset 0) f  -- a fence: each node is asked once
-    where f.copies > 0;
-end
-$$;
-
--- Returns the nodes that may run leases of a class, and how many each would have room for if nothing ran
--- there, of p_most. Nodes of one size are asked once.
-create or replace function hwqueue.emptied_rooms(p_class hwqueue.placement_class, p_most int,
-  p_now timestamptz, p_shard int)
-returns table (node_id uuid, rack bigint, labels jsonb, copies int)
-language plpgsql stable
-as $$
-begin
-  return query
-    with mine as materialized (
-      select k.node, k.concurrency, row((k.node).cpu_milli, (k.node).memory_mib, (k.node).custom,
-               (k.node).slots, cardinality((k.node).gpu_ids), (k.node).gpu_parents, (k.node).core_numa,
-               (k.node).default_cpu_isolation, (k.node).gpu_share_mode,
-               case when p_class.gpu_wanted <> '{}' then (k.node).gpu_ids end)::text as size
-      from hwqueue.class_nodes(p_class, p_now, p_shard) k
-    ), fits as materialized (
-      select s.size, hwqueue.copies_that_fit(p_class, s.node, hwqueue.idle_load(s.node), p_most) as copies
-      from (select distinct on (m.size) m.size, m.node from mine m order by m.size offset 0) s
-    )
-    select (m.node).node_id, (m.node).rack, (m.node).labels, least(f.copies, m.concurrency)
-    from mine m join fits f on f.size = m.size
-    where f.copies > 0;
-end
+  with smallest as materialized (  -- what even the smallest class needs; whole: devices that nobody uses
+    select min(c.cpu_milli) as cpu_milli, min(c.memory_mib) as memory_mib, min(c.gpu_count) > 0 as has_gpus,
+           min(case when c.gpu_milli = 0 and c.gpu_exclusivity is distinct from 'partition_exclusive'
+             then c.gpu_count else 0 end) as whole, bool_or(c.gpu_wanted <> '{}') as by_device
+    from unnest(p_classes) c
+  ), sized as materialized (
+    select n.node_id, n.cpu_milli, n.memory_mib, n.slots, n.custom, n.core_numa, n.default_cpu_isolation,
+           n.gpu_share_mode, case when m.by_device then n.gpu_ids else array[]::uuid[] end as gpu_ids,
+           cardinality(n.gpu_ids) as gpus, case when n.gpu_parents = '{}' then array[]::int[] else array(
+             select case when g.parent is not null then
+                 coalesce(array_position(n.gpu_ids, g.parent), -array_position(n.gpu_parents, g.parent)) end
+             from unnest(n.gpu_parents) with ordinality g(parent, nth) order by g.nth) end as parts
+    from hwqueue.node n cross join smallest m
+    where n.shard_id = p_shard and n.node_id = any (p_node_ids)
+  ), alike as materialized (
+    select false as is_emptied, array_agg(s.node_id) as node_ids, (array_agg(u))[1] as load
+    from sized s
+    cross join smallest m
+    left join hwqueue.newest_loads(p_shard) u on u.node_id = s.node_id
+    where p_which <> 'emptied' and (m.cpu_milli > 0 and s.cpu_milli - u.cpu_used < m.cpu_milli) is not true
+      and (m.memory_mib > 0 and s.memory_mib - u.memory_used < m.memory_mib) is not true
+      and (s.slots <= u.claim_count) is not true
+      and (m.has_gpus and 1000 <= all (u.gpu_used)) is not true
+      and (m.whole > 0 and cardinality(array_positions(u.gpu_used, 0)) < m.whole) is not true
+    group by s.cpu_milli - coalesce(u.cpu_used, 0), s.memory_mib - coalesce(u.memory_used, 0),
+      s.slots - coalesce(u.claim_count, 0), u.gpu_used, u.core_used, u.custom_used, s.custom, s.core_numa,
+      s.default_cpu_isolation, s.gpu_share_mode, s.gpu_ids, s.gpus, s.parts
+    union all
+    select true, array_agg(s.node_id), null
+    from sized s
+    where p_which <> 'now'
+    group by s.cpu_milli, s.memory_mib, s.slots, s.custom, s.core_numa, s.default_cpu_isolation,
+      s.gpu_share_mode, s.gpu_ids, s.gpus, s.parts
+  )
+  select row_number() over (), a.is_emptied, a.node_ids, n.default_cpu_isolation, n.gpu_share_mode,
+         n.core_ids <> '{}', hwqueue.node_headroom(n, case when a.is_emptied then hwqueue.idle_load(n)
+           else coalesce(a.load, hwqueue.read_load(n.node_id, p_shard)) end)
+  from alike a
+  join hwqueue.node n on n.shard_id = p_shard and n.node_id = a.node_ids[1]
 $$;
 
 -- Returns the rooms for members of a gang: those of p_members[i] leases of class p_classes[i] have the
--- class_no i.
+-- class_no i. p_which: now, the nodes that have room for some; emptied, those that would if nothing ran
+-- there; both, the same with copies, which may be 0. How many fit is computed once for all nodes with the
+-- same headroom. Devices and cores are counted as amounts, so fewer may fit.
 create or replace function hwqueue.gang_rooms(p_classes hwqueue.placement_class[], p_members int[],
-  p_now timestamptz, p_shard int) returns hwqueue.gang_room[]
+  p_which text, p_now timestamptz, p_shard int) returns hwqueue.gang_room[]
 language sql stable
-as $$
-  select array(
-    select row(i.class_no, p_members[i.class_no], r.node_id, r.rack, r.labels, r.copies,
-             null)::hwqueue.gang_room
-    from generate_subscripts(p_classes, 1) i(class_no)
-    cross join lateral hwqueue.class_rooms(p_classes[i.class_no], p_members[i.class_no], p_now, p_shard) r)
-$$;
-
--- Returns gang_rooms with emptied, how many members would fit if nothing ran on the node. Nodes without room
--- now are among them.
-create or replace function hwqueue.emptied_gang_rooms(p_classes hwqueue.placement_class[], p_members int[],
-  p_now timestamptz, p_shard int) returns hwqueue.gang_room[]
-language sql stable
-  -- all nodes: by hash, whatever the statistics say
+  -- all nodes: by hash, whatever the statistics and the settings of the caller say
   set enable_nestloop = off set enable_hashjoin = on set enable_seqscan = on set jit = off
 as $$
-  with emptied as materialized (
-    select i.class_no, r.node_id, r.rack, r.labels, r.copies
-    from generate_subscripts(p_classes, 1) i(class_no)
-    cross join lateral hwqueue.emptied_rooms(p_classes[i.class_no], p_members[i.class_no], p_now,
-      p_shard) r
-  ), free as materialized (
-    select f.class_no, f.node_id, f.copies
-    from unnest(hwqueue.gang_rooms(p_classes, p_members, p_now, p_shard)) f
+  with pair as materialized (
+    select k.class_no, k.node_id, k.concurrency from hwqueue.class_nodes(p_classes, p_now, p_shard) k
+  ), ask as materialized (
+    select i as class_no, p_classes[i] as class from generate_subscripts(p_classes, 1) i
+  ), alike as materialized (
+    select a.* from hwqueue.alike_nodes(array(select distinct p.node_id from pair p), p_classes, p_which,
+      p_shard) a
+  ), need as materialized (
+    select k.class_no, m.default_cpu, m.share_mode, m.has_cores, d.name, d.amount
+    from ask k
+    cross join (select distinct a.default_cpu, a.share_mode, a.has_cores from alike a) m
+    cross join lateral (
+      select hwqueue.cpu_isolation_on((k.class).cpu_isolation, m.default_cpu) as cpu,
+             hwqueue.gpu_exclusivity_on((k.class).gpu_exclusivity, m.share_mode) as gpu) i
+    cross join lateral hwqueue.needed_amounts(
+      hwqueue.cpu_needed((k.class).cpu_milli, i.cpu), (k.class).memory_mib, (k.class).gpu_count,
+      (k.class).gpu_milli, (k.class).custom, i.cpu, i.gpu) d
+    where d.amount > 0 and (m.has_cores or d.name not like 'core%')
+  ), fit as materialized (
+    select d.class_no, a.alike_no, min(
+             case when d.name = 'gpu_most' then (
+                 select coalesce(sum(g / d.amount), 0)::bigint from unnest((a.room).gpu_sorted) g)
+               when d.name <> 'core_numa' then hwqueue.amount_left(a.room, d.name) / d.amount
+               when hwqueue.amount_left(a.room, d.name) < d.amount then 0
+               else hwqueue.amount_left(a.room, 'core_whole') / d.amount end) as copies
+    from need d
+    join alike a
+      on a.default_cpu = d.default_cpu and a.share_mode = d.share_mode and a.has_cores = d.has_cores
+    group by d.class_no, a.alike_no
+  ), copy as materialized (  -- of classes that name devices: whether these are free
+    select f.class_no, f.alike_no, least(f.copies, p_members[f.class_no], case
+             when (k.class).gpu_wanted = '{}' then f.copies
+             when hwqueue.gpu_shortage((k.class).gpu_count, (k.class).gpu_milli, (k.class).gpu_wanted, a.room,
+               hwqueue.gpu_exclusivity_on((k.class).gpu_exclusivity, a.share_mode)) = 0 then 1
+             else 0 end)::int as copies
+    from fit f join ask k on k.class_no = f.class_no join alike a on a.alike_no = f.alike_no
+    where f.copies > 0
+  ), on_node as materialized (
+    select n.node_id, max(a.alike_no) filter (where not a.is_emptied) as now_no,
+           max(a.alike_no) filter (where a.is_emptied) as emptied_no
+    from alike a cross join lateral unnest(a.node_ids) n(node_id)
+    group by n.node_id
+  ), room as materialized (
+    select p.class_no, p.node_id, p.concurrency, coalesce(c.copies, 0) as copies,
+           case when e.copies > 0 then least(e.copies, p.concurrency) end as emptied
+    from pair p
+    left join on_node o on o.node_id = p.node_id
+    left join copy c on c.class_no = p.class_no and c.alike_no = o.now_no
+    left join copy e on e.class_no = p.class_no and e.alike_no = o.emptied_no
+    where case when p_which = 'now' then c.copies else e.copies end > 0
+  ), running as materialized (  -- counted where the worker says how many leases it runs at a time
+    select c.node_id, count(*) as claims from hwqueue.claim c
+    where c.shard_id = p_shard and c.node_id = any (array(
+        select distinct r.node_id from room r where r.copies > 0 and r.concurrency is not null))
+    group by c.node_id
   )
   select array(
-    select row(e.class_no, p_members[e.class_no], e.node_id, e.rack, e.labels, coalesce(f.copies, 0),
-             e.copies)::hwqueue.gang_room
-    from emptied e left join free f on f.class_no = e.class_no and f.node_id = e.node_id)
+    select row(m.class_no, p_members[m.class_no], m.node_id, m.copies, m.emptied)::hwqueue.gang_room
+    from (
+      select r.class_no, r.node_id, r.emptied,
+             greatest(0, least(r.copies, r.concurrency - coalesce(u.claims, 0)))::int as copies
+      from room r left join running u on u.node_id = r.node_id) m
+    where p_which <> 'now' or m.copies > 0)
 $$;
 
--- Returns where rooms are: each of them once for each level of p_together, in the place that it is in there.
--- place: '' without p_together and p_same. value: see domain_value. alike: the labels in p_same. Nodes with
--- different values of these are in different places; those that lack one are in none.
-create or replace function hwqueue.placed_rooms(p_rooms hwqueue.gang_room[], p_together text[],
-  p_same text[])
-returns table (level bigint, domain text, value text, alike text, place text, class_no int, members int,
-  node_id uuid, copies int, emptied int)
+-- Returns the places of nodes: each level of p_together has its own. place: '' without p_together and p_same.
+-- value: see domain_value. alike: the labels in p_same. Nodes with different values of these are in different
+-- places; those that lack one are in none.
+create or replace function hwqueue.node_places(p_together text[], p_same text[], p_shard int)
+returns table (place_no bigint, level bigint, domain text, value text, alike text, place text,
+  node_ids uuid[])
 language sql stable
 as $$
-  select d.ordinality, d.domain, v.value, a.alike,
-         concat_ws('; ', case when d.domain <> 'fleet' then d.domain || ' ' || v.value end, a.alike),
-         r.class_no, r.members, r.node_id, r.copies, r.emptied
-  from unnest(p_rooms) r
+  select row_number() over (), d.ordinality, d.domain, v.value, n.alike,
+         concat_ws('; ', case when d.domain <> 'fleet' then d.domain || ' ' || v.value end, n.alike),
+         array_agg(n.node_id)
+  from (
+    select x.node_id, x.rack, x.labels, case when p_same <> '{}' then (
+             select string_agg(k || '=' || (x.labels ->> k), ', ' order by k)
+             from unnest(p_same) k) end as alike
+    from hwqueue.node x
+    where x.shard_id = p_shard and x.deregistered_at is null and x.labels ?& p_same) n
   cross join unnest(case when p_together = '{}' then '{fleet}' else p_together end)
     with ordinality d(domain, ordinality)
   cross join lateral (
-    select hwqueue.domain_value(d.domain, r.node_id, r.rack, r.labels) as value) v
-  cross join lateral (
-    select string_agg(k || '=' || (r.labels ->> k), ', ' order by k) as alike from unnest(p_same) k) a
-  where v.value is not null and r.labels ?& p_same
+    select hwqueue.domain_value(d.domain, n.node_id, n.rack, n.labels) as value) v
+  where v.value is not null
+  group by d.ordinality, d.domain, v.value, n.alike
 $$;
 
 -- Returns the places where these rooms are enough for all members of p_kinds classes, with p_is_idle if
 -- nothing ran there. class_nos: those with least room to spare first. room: how many members have room, each
 -- class counted as if it were alone; room_now: how many have it now.
 create or replace function hwqueue.places_with_room(p_rooms hwqueue.gang_room[], p_kinds int,
-  p_is_idle boolean, p_together text[], p_same text[])
-returns table (level bigint, place text, class_nos int[], room bigint, room_now bigint)
+  p_is_idle boolean, p_together text[], p_same text[], p_shard int)
+returns table (level bigint, place text, node_ids uuid[], class_nos int[], room bigint, room_now bigint)
 language sql stable
 as $$
-  select e.level, e.place, array_agg(e.class_no order by e.room - e.members, e.class_no),
-         sum(e.room)::bigint, sum(e.room_now)::bigint
-  from (
-    select p.level, p.place, p.class_no, p.members, sum(p.copies) as room_now,
-           sum(case when p_is_idle then p.emptied else p.copies end) as room
-    from hwqueue.placed_rooms(p_rooms, p_together, p_same) p
-    group by p.level, p.place, p.class_no, p.members) e
-  where e.room >= e.members
-  group by e.level, e.place having count(*) = p_kinds
+  with at as materialized (
+    select t.* from hwqueue.node_places(p_together, p_same, p_shard) t
+  ), enough as (
+    select k.place_no, array_agg(k.class_no order by k.room - k.members, k.class_no) as class_nos,
+           sum(k.room)::bigint as room, sum(k.room_now)::bigint as room_now
+    from (
+      select t.place_no, r.class_no, r.members, sum(r.copies) as room_now,
+             sum(case when p_is_idle then r.emptied else r.copies end) as room
+      from (select a.place_no, unnest(a.node_ids) as node_id from at a) t
+      join unnest(p_rooms) r on r.node_id = t.node_id
+      group by t.place_no, r.class_no, r.members) k
+    where k.room >= k.members
+    group by k.place_no having count(*) = p_kinds
+  )
+  select t.level, t.place, t.node_ids, e.class_nos, e.room, e.room_now
+  from at t join enough e on e.place_no = t.place_no
 $$;
 
 -- Returns the places that have room for all these members, level by level of p_together, in a level the
@@ -205,6 +244,7 @@ create or replace function hwqueue.gang_places(p_class_ids bigint[], p_together 
   p_place text, p_first text, p_is_idle boolean, p_now timestamptz, p_shard int)
 returns table (place text, node_ids uuid[], class_ids bigint[])
 language plpgsql stable
+  set enable_nestloop = off set enable_hashjoin = on set enable_seqscan = on set jit = off
 as $$
 declare
   v_classes hwqueue.placement_class[];
@@ -214,8 +254,8 @@ begin
   select array_agg(c order by c.class_id), array_agg(m.members order by c.class_id) into v_classes, v_members
   from (select u.class_id, count(*)::int as members from unnest(p_class_ids) u(class_id) group by 1) m
   join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = m.class_id;
-  v_rooms := case when p_is_idle then hwqueue.emptied_gang_rooms(v_classes, v_members, p_now, p_shard)
-    else hwqueue.gang_rooms(v_classes, v_members, p_now, p_shard) end;
+  v_rooms := hwqueue.gang_rooms(v_classes, v_members, case when p_is_idle then 'both' else 'now' end, p_now,
+    p_shard);
   return query
     with fits as materialized (
       select f.*
@@ -223,22 +263,24 @@ begin
         select p.*, row_number() over (partition by p.level
                  order by p.place is distinct from p_first,
                           case when p_is_idle then -p.room_now else p.room end, p.place) as turn
-        from hwqueue.places_with_room(v_rooms, cardinality(v_classes), p_is_idle, p_together, p_same) p
+        from hwqueue.places_with_room(v_rooms, cardinality(v_classes), p_is_idle, p_together, p_same,
+          p_shard) p
         where p_place is null or p.place = p_place) f
       where f.turn <= 4
     ), on_node as materialized (
-      select p.level, p.place, p.node_id, sum(p.copies) as copies, sum(p.emptied) as emptied
-      from hwqueue.placed_rooms(v_rooms, p_together, p_same) p
-      where (p.level, p.place) in (select f.level, f.place from fits f)
-      group by p.level, p.place, p.node_id
+      select t.level, t.turn, t.node_id, sum(r.copies) as copies, sum(r.emptied) as emptied
+      from (select f.level, f.turn, unnest(f.node_ids) as node_id from fits f) t
+      join unnest(v_rooms) r on r.node_id = t.node_id
+      group by t.level, t.turn, t.node_id
     )
     select f.place, n.node_ids, array(
       select (v_classes[k.class_no]).class_id
       from unnest(f.class_nos) with ordinality k(class_no, turn) order by k.turn)
     from fits f
-    cross join lateral (
-      select array_agg(o.node_id order by o.copies desc, o.emptied desc, o.node_id) as node_ids from on_node o
-      where o.level = f.level and o.place = f.place) n
+    join (
+      select o.level, o.turn,
+             array_agg(o.node_id order by o.copies desc, o.emptied desc, o.node_id) as node_ids
+      from on_node o group by o.level, o.turn) n on n.level = f.level and n.turn = f.turn
     order by f.level, f.turn;
 end
 $$;
@@ -276,10 +318,12 @@ begin
     select n.place, count(*), n.rooms
     from (
       select p.place, p.node_id,
-             jsonb_object_agg((v_classes[p.class_no]).class_id, p.copies order by p.class_no) as rooms
-      from hwqueue.placed_rooms(
-        hwqueue.gang_rooms(v_classes, array_fill(10000, array[cardinality(v_classes)]), p_now, p_shard),
-        v_first.together[1:1], v_first.same) p
+             jsonb_object_agg((v_classes[r.class_no]).class_id, r.copies order by r.class_no) as rooms
+      from (
+        select t.place, unnest(t.node_ids) as node_id
+        from hwqueue.node_places(v_first.together[1:1], v_first.same, p_shard) t) p
+      join unnest(hwqueue.gang_rooms(v_classes, array_fill(10000, array[cardinality(v_classes)]), 'now',
+        p_now, p_shard)) r on r.node_id = p.node_id
       group by p.place, p.node_id) n
     group by n.place, n.rooms order by n.place, n.rooms;
 end

@@ -228,15 +228,16 @@ as $$
     when p_gang.state = 'cancelling' then 'it is being cancelled'
     when p_gang.state = 'stopping' then 'the others are asked to stop, then all start together'
     when p_gang.state = 'earmarked' then (
-      select format('room is kept for all of them; of %s nodes %s have it free by now', count(*),
-        count(*) filter (where hwqueue.has_room_for_earmarks(n)))
+      select format('room is kept for all of them; of %s nodes %s have it free by now',
+        cardinality(e.node_ids), cardinality(e.node_ids) - (
+          select count(*) from hwqueue.overbooked_nodes(e.node_ids, p_gang.shard_id)))
         || coalesce(to_char(p_gang.starts_by at time zone 'UTC',
           '", all at" YYYY-MM-DD HH24:MI:SS "UTC at the latest"'), '')
-      from hwqueue.node n
-      where n.shard_id = p_gang.shard_id and n.node_id = any (array(
-          select c.node_id from hwqueue.gang_member m
+      from (
+        select array(
+          select distinct c.node_id from hwqueue.gang_member m
           join hwqueue.claim c on c.shard_id = m.shard_id and c.lease_id = m.lease_id
-          where m.shard_id = p_gang.shard_id and m.gang_id = p_gang.gang_id)))
+          where m.shard_id = p_gang.shard_id and m.gang_id = p_gang.gang_id) as node_ids) e)
     when p_gang.state <> 'waiting' or p_gang.reason is null then 'upkeep looks for room about once a second'
     when p_gang.reason = 'behind_earmark' then 'nodes that it could use are kept for another gang first'
     when p_gang.reason = 'node_changed' then 'room was kept for it, until one of the nodes changed'

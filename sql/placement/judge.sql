@@ -164,8 +164,9 @@ as $$
   select case when p_profile.left_out = '{}' then true
       else not hwqueue.mentions_label(p_class, p_profile.left_out) end
     and (p_profile.taints = '[]' or hwqueue.barring_taints(p_profile.taints, p_class.tolerate) = '[]')
-    and hwqueue.exprs_hold(p_class.required, p_profile.labels, p_profile.rack, p_node, p_resources, null,
-      p_attested)
+    and case when p_class.required = '[]' then true
+      else hwqueue.exprs_hold(p_class.required, p_profile.labels, p_profile.rack, p_node, p_resources, null,
+        p_attested) end
     and case when p_class.terms = '[]' then true
       else hwqueue.has_places(p_class, p_profile.labels, p_profile.rack, p_profile.left_out) end
     -- skipped for most classes and nodes, which have no isolation

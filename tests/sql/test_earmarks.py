@@ -374,7 +374,7 @@ def test_a_claim_of_another_node_asks_nothing(api: Api, pairs: list[Node]) -> No
         ).fetchall()
     names = {name for (name,) in called}
     assert "claim_general" in names
-    assert not names & {"fetch_reserved", "qty_beside_earmarks", "load_fits"}
+    assert not names & {"fetch_reserved", "qty_beside_earmarks", "overbooked_nodes"}
 
 
 @pytest.mark.parametrize(
