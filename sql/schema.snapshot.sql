@@ -1235,7 +1235,7 @@ CREATE FUNCTION hwqueue.best_affinity(p_class hwqueue.placement_class) RETURNS d
 CREATE FUNCTION hwqueue.bind_exprs(p_exprs jsonb, p_place text, p_together jsonb, p_class hwqueue.placement_class, INOUT p_terms jsonb, OUT exprs jsonb) RETURNS record
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.bind_item(p_template jsonb, p_item jsonb, p_index integer, OUT value jsonb, OUT missing jsonb, OUT too_large boolean) RETURNS record
+CREATE FUNCTION hwqueue.bind_item(p_template jsonb, p_item jsonb, p_index integer, p_most bigint, OUT value jsonb, OUT missing jsonb, OUT too_large boolean) RETURNS record
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.bind_spread(INOUT p_class hwqueue.placement_class) RETURNS hwqueue.placement_class
@@ -2677,6 +2677,9 @@ CREATE FUNCTION hwqueue.follow_parent(p_run uuid, p_shard integer) RETURNS integ
 CREATE FUNCTION hwqueue.forget_added(p_run uuid, p_steps integer[], p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.forget_bound() RETURNS void
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.forget_maps(p_run hwqueue.run, p_steps integer[], p_whole integer[], p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
@@ -2812,6 +2815,9 @@ CREATE FUNCTION hwqueue.hand_over_node(p_node uuid, p_login text, p_shard intege
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
+CREATE FUNCTION hwqueue.has_bound_enough() RETURNS boolean
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.has_ended(p_xid xid8) RETURNS boolean
     LANGUAGE sql STABLE;
 
@@ -2910,6 +2916,9 @@ CREATE FUNCTION hwqueue.hold_state(p_lease uuid, p_shard integer) RETURNS text
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.hold_step(p_lease uuid, p_token bigint, p_shard integer) RETURNS hwqueue.lease
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.hold_step(p_run uuid, p_step integer, p_name text, p_shard integer) RETURNS hwqueue.step
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.holder_list(p_leases uuid[], p_amounts boolean, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
@@ -3894,6 +3903,9 @@ CREATE FUNCTION hwqueue.note_attestations(p_node uuid, p_shard integer) RETURNS 
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.note_blocked(p_state hwqueue.node_state, p_blocked boolean, p_awaits boolean, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.note_bound(p_bytes bigint) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.note_deaths(p_leases uuid[], p_now timestamp with time zone, p_shard integer) RETURNS void
@@ -7777,6 +7789,8 @@ CREATE INDEX webhook_delivery_of ON hwqueue.webhook_delivery USING btree (shard_
 
 CREATE INDEX workflow_digest ON hwqueue.workflow USING btree (shard_id, digest);
 
+CREATE INDEX workflow_edge_to ON hwqueue.workflow_edge USING btree (shard_id, workflow_id, to_no, from_no);
+
 CREATE INDEX workflow_retired ON hwqueue.workflow USING btree (shard_id, retired_at) WHERE (retired_at IS NOT NULL);
 
 CREATE UNIQUE INDEX workflow_version ON hwqueue.workflow USING btree (shard_id, name, version) WHERE (version IS NOT NULL);
@@ -8171,7 +8185,7 @@ REVOKE ALL ON FUNCTION hwqueue.best_affinity(p_class hwqueue.placement_class) FR
 
 REVOKE ALL ON FUNCTION hwqueue.bind_exprs(p_exprs jsonb, p_place text, p_together jsonb, p_class hwqueue.placement_class, INOUT p_terms jsonb, OUT exprs jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.bind_item(p_template jsonb, p_item jsonb, p_index integer, OUT value jsonb, OUT missing jsonb, OUT too_large boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.bind_item(p_template jsonb, p_item jsonb, p_index integer, p_most bigint, OUT value jsonb, OUT missing jsonb, OUT too_large boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.bind_spread(INOUT p_class hwqueue.placement_class) FROM PUBLIC;
 
@@ -8883,6 +8897,8 @@ REVOKE ALL ON FUNCTION hwqueue.follow_parent(p_run uuid, p_shard integer) FROM P
 
 REVOKE ALL ON FUNCTION hwqueue.forget_added(p_run uuid, p_steps integer[], p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.forget_bound() FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.forget_maps(p_run hwqueue.run, p_steps integer[], p_whole integer[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.forget_node(p_node uuid, p_shard integer) FROM PUBLIC;
@@ -8980,6 +8996,8 @@ REVOKE ALL ON FUNCTION hwqueue.hand_over_node(p_node uuid, p_login text, p_shard
 GRANT ALL ON FUNCTION hwqueue.hand_over_node(p_node uuid, p_login text, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.hand_over_node(p_node uuid, p_login text, p_shard integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.has_bound_enough() FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.has_ended(p_xid xid8) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.has_fleet_changed(p_unseen xid8[], p_next_xid xid8, p_shard integer) FROM PUBLIC;
@@ -9043,6 +9061,8 @@ REVOKE ALL ON FUNCTION hwqueue.hold_outcomes(p_leases uuid[], p_shard integer) F
 REVOKE ALL ON FUNCTION hwqueue.hold_state(p_lease uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.hold_step(p_lease uuid, p_token bigint, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.hold_step(p_run uuid, p_step integer, p_name text, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.holder_list(p_leases uuid[], p_amounts boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -9626,6 +9646,8 @@ REVOKE ALL ON FUNCTION hwqueue.note_alive(p_state hwqueue.node_state, p_now time
 REVOKE ALL ON FUNCTION hwqueue.note_attestations(p_node uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_blocked(p_state hwqueue.node_state, p_blocked boolean, p_awaits boolean, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.note_bound(p_bytes bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_deaths(p_leases uuid[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 

@@ -11,12 +11,13 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar, get_args, get_origin
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from fastapi import Request, Response, Security, params
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.routing import Match
 from starlette.types import Scope as ASGIScope
 
@@ -37,6 +38,8 @@ from hwqueue.server.roles import Principal, Scope
 from hwqueue.server.settings import ServerSettings
 
 T = TypeVar("T")
+
+_KEPT = re.compile("%(2f|25)", re.IGNORECASE)
 
 # For the OpenAPI document alone: what it finds is looked at by the authenticators.
 _bearer = HTTPBearer(
@@ -126,11 +129,28 @@ async def principal_of(request: Request) -> Principal:
     return known
 
 
+class NameInPath(Convertor[str]):
+    """The rest of a path, `{signal:name}`: a name with slashes, plain or encoded, or lines."""
+
+    regex = "(?s:.+)"
+
+    def convert(self, value: str) -> str:
+        """The name itself: what an `AuthenticatedRoute` left encoded is decoded."""
+        return unquote(value)
+
+    def to_string(self, value: str) -> str:
+        """The name as a path has it."""
+        return quote(value, safe="")
+
+
+register_url_convertor("name", NameInPath())
+
+
 class AuthenticatedRoute(APIRoute):
     """A route that knows who calls before it reads what they send: strangers send nothing.
 
     In a path an encoded slash (`%2F`) is part of a name, where a plain one may be followed by what
-    is below the name; `QueueName` in `routers.queues` makes a slash of it again.
+    is below the name. It and an encoded percent sign stay encoded until `NameInPath` reads them.
     """
 
     def matches(self, scope: ASGIScope) -> tuple[Match, ASGIScope]:
@@ -175,13 +195,10 @@ async def _body_of(request: Request, principal: Principal) -> bytes:
 
 
 def _with_encoded_slashes(scope: ASGIScope) -> ASGIScope:
-    raw = scope.get("raw_path") or b""
-    if scope["type"] != "http" or b"%2f" not in raw.lower():
+    raw = (scope.get("raw_path") or b"").decode("latin-1")
+    if scope["type"] != "http" or not _KEPT.search(raw):
         return scope
-    return {
-        **scope,
-        "path": unquote(re.sub("%2f", "%252F", raw.decode("latin-1"), flags=re.IGNORECASE)),
-    }
+    return {**scope, "path": unquote(_KEPT.sub(lambda found: f"%25{found[1].upper()}", raw))}
 
 
 @dataclass(frozen=True, slots=True)

@@ -269,9 +269,9 @@ $$;
 -- state. Its lease is cancelled if it waits for a node; a claimed one is refused. A nested run is cancelled.
 -- Parents that have not ended are counted as before, and what they decide finds a step that has ended. So the
 -- step's own tally is left alone: an open settlement may hold it.
--- Locks: the run, the step, the entry; then as advance_workflows. It waits for a settlement that has released
--- the step and is still open. Raises: QHF03, QHF04, QHF06, QHL07, QHA01, QHA02. Not idempotent.
--- Wakes: waiting workers.
+-- Locks: the run, the step, the entry; then as advance_workflows. It waits up to five seconds (or
+-- lock_timeout) for a settlement that has released the step and is still open. Raises: QHF03, QHF04, QHF06,
+-- QHL07, QHL09, QHA01, QHA02. Not idempotent. Wakes: waiting workers.
 create or replace function hwqueue.skip_step(p_run uuid, p_step text, p_result jsonb default null,
   p_reason text default null, p_shard int default 0) returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -291,9 +291,7 @@ begin
     perform hwqueue.refuse_run_state(v_run, 'a step can be skipped while its run goes on');
   end if;
   v_no := (hwqueue.named_steps(v_run, jsonb_build_array(p_step), 'p_step', p_shard))[1];
-  perform hwqueue.hold_items(p_run, v_no, true, p_shard);  -- of a map: nobody else spawns its items
-  select s.* into v_step from hwqueue.step s
-  where s.shard_id = p_shard and s.run_id = p_run and s.step_no = v_no for no key update;
+  v_step := hwqueue.hold_step(p_run, v_no, p_step, p_shard);
   if v_step.state not in ('waiting', 'held', 'running') then
     perform hwqueue.refuse('QHF04', format('step %s is %s', to_json(p_step), v_step.state),
       jsonb_build_object('run_id', p_run, 'step', p_step, 'state', v_step.state),
@@ -382,13 +380,14 @@ declare
   v_due int;
 begin
   perform hwqueue.require_read_committed(),
-    hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'call again for more');
+    hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'call again for more'), hwqueue.forget_bound();
   select m.* into v_cursor from hwqueue.reap_cursor m where m.shard_id = p_shard
   order by m.version desc limit 1;
   v_swept := hwqueue.sweep_arrivals(p_limit, coalesce(v_cursor.arrivals_from, '-infinity'), p_shard);
   v_due := hwqueue.end_due_steps(p_limit, coalesce(v_cursor.steps_from, '-infinity'), p_shard);
   return query
-    select v_swept.folded + v_due, v_swept.released, v_swept.more or v_due = p_limit;
+    select v_swept.folded + v_due, v_swept.released,
+      v_swept.more or v_due = p_limit or hwqueue.has_bound_enough();
 end
 $$;
 

@@ -40,12 +40,13 @@ begin
     union all
     select * from unnest(v_fresh.runs, v_fresh.steps, v_fresh.kinds) i(run_id, step_no, kind)
   loop
-    exit when released >= 1000;  -- mostly items of maps; what is left has its arrivals
+    -- mostly items of maps; what is left has its arrivals
+    exit when released >= 1000 or hwqueue.has_bound_enough();
     released := released + hwqueue.sweep_one(v_item.run_id, v_item.step_no, v_item.kind, hwqueue.clock(),
       p_shard);
     more := more or v_item.kind = 'nested' and released > 0;  -- it may have left arrivals at other runs
   end loop;
-  more := more or released >= 1000;
+  more := more or released >= 1000 or hwqueue.has_bound_enough();
 end
 $$;
 
@@ -249,7 +250,7 @@ begin
     v_is_last := v_is_last and not exists (
       select from hwqueue.step s
       where s.shard_id = p_shard and s.run_id = p_run.run_id and s.state = 'held');
-  elsif not p_run.is_finishing and p_run.state in ('failing', 'cancelling') then
+  elsif p_run.state in ('failing', 'cancelling') and (not p_run.is_finishing or p_run.stops) then
     v_closed := case when p_run.stops then hwqueue.stop_run(p_run, 1000, p_shard)
       else hwqueue.drop_idle(p_run, 1000, p_shard) end;
     if v_closed > 0 then
@@ -312,6 +313,7 @@ declare
   v_now timestamptz := hwqueue.clock();
   v_due hwqueue.step[];
   v_step hwqueue.step;
+  v_count int := 0;
 begin
   perform 1 from hwqueue.step s
   where s.shard_id = p_shard and s.due_at >= p_from and s.due_at <= v_now limit 1;
@@ -324,10 +326,12 @@ begin
     where s.shard_id = p_shard and s.due_at >= p_from and s.due_at <= v_now
     order by s.due_at limit p_limit for no key update skip locked);
   foreach v_step in array v_due loop
+    exit when hwqueue.has_bound_enough();
     perform hwqueue.step_over(v_step.run_id, v_step.step_no, hwqueue.due_verdict(v_step, p_shard), true,
       hwqueue.clock(), p_shard);
+    v_count := v_count + 1;
   end loop;
-  return cardinality(v_due);
+  return v_count;
 end
 $$;
 
@@ -343,7 +347,8 @@ begin
   if hwqueue.fail_late_runs(p_limit, p_now, p_shard) = p_limit then
     return true;
   end if;
-  return hwqueue.end_due_steps(v_most, p_from.steps_from, p_shard) = v_most
+  perform hwqueue.forget_bound();
+  return hwqueue.end_due_steps(v_most, p_from.steps_from, p_shard) = v_most or hwqueue.has_bound_enough()
     or (hwqueue.sweep_arrivals(v_most, p_from.arrivals_from, p_shard)).more;
 end
 $$;

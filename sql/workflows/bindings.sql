@@ -235,10 +235,44 @@ begin
 end
 $$;
 
+-- Whether this transaction has bound more than 64 MiB: what else is to be bound is left to the next sweep.
+create or replace function hwqueue.has_bound_enough() returns boolean
+language sql stable
+as $$
+  -- compared as text, which is longer or later: any login may set it
+  select length(b.bytes) > 8 or length(b.bytes) = 8 and b.bytes collate "C" > '67108864'
+  from (select coalesce(current_setting('hwqueue.bound_bytes', true), '') as bytes) b
+$$;
+
+-- Adds to what this transaction has bound. Values of less than 64 KiB are not counted, for the cost of that.
+create or replace function hwqueue.note_bound(p_bytes bigint) returns void
+language plpgsql volatile
+as $$
+declare
+  v_before text := current_setting('hwqueue.bound_bytes', true);
+begin
+  if p_bytes >= 65536 then
+    perform set_config('hwqueue.bound_bytes',
+      (p_bytes + case when v_before ~ '^[0-9]{1,15}$' then v_before::bigint else 0 end)::text, true);
+  end if;
+end
+$$;
+
+-- Begins to count at 0: each call of upkeep binds as much, also where one transaction makes several.
+create or replace function hwqueue.forget_bound() returns void
+language plpgsql volatile
+as $$
+begin
+  if coalesce(current_setting('hwqueue.bound_bytes', true), '') <> '' then
+    perform set_config('hwqueue.bound_bytes', '', true);
+  end if;
+end
+$$;
+
 -- Returns the params of an item of a map: its template with the item and its number. All else was bound
--- when the map began. missing, too_large: as in bind_value.
-create or replace function hwqueue.bind_item(p_template jsonb, p_item jsonb, p_index int, out value jsonb,
-  out missing jsonb, out too_large boolean)
+-- when the map began. missing: as in bind_value. too_large: it has more than p_most bytes.
+create or replace function hwqueue.bind_item(p_template jsonb, p_item jsonb, p_index int, p_most bigint,
+  out value jsonb, out missing jsonb, out too_large boolean)
 language plpgsql immutable
 as $$
 declare
@@ -266,11 +300,11 @@ begin
     from jsonb_array_elements(case when jsonb_typeof(p_template) = 'array' then p_template else '[]' end) e
   loop
     if jsonb_typeof(v_item.value) in ('object', 'array') then
-      v_bound := hwqueue.bind_item(v_item.value, p_item, p_index);
+      v_bound := hwqueue.bind_item(v_item.value, p_item, p_index, p_most);
       missing := coalesce(missing, v_bound.missing);
       v_item.value := v_bound.value;
       v_bytes := v_bytes + coalesce(pg_column_size(v_bound.value), 0);
-      too_large := v_bound.too_large or v_bytes > 67108864;
+      too_large := v_bound.too_large or v_bytes > p_most;
       exit when too_large;
     end if;
     v_keys := v_keys || v_item.key;

@@ -210,8 +210,8 @@ begin
   select r.* into v_run from hwqueue.run r where r.shard_id = p_shard and r.run_id = p_tally.run_id;
   select d.* into v_defined from hwqueue.workflow_step d
   where d.shard_id = p_shard and d.workflow_id = v_run.workflow_id and d.step_no = p_tally.step_no;
-  v_goes_on := v_run.state in ('running', 'paused') or v_run.is_finishing;
-  v_fills := v_run.state = 'running' or v_run.is_finishing;
+  v_goes_on := v_run.state in ('running', 'paused') or v_run.is_finishing and not v_run.stops;
+  v_fills := v_run.state = 'running' or v_run.is_finishing and not v_run.stops;
   if v_map.runs > 0 then  -- no tally counts them: each is looked at, and its end leaves an arrival
     select c.open, c.failed, c.cancelled into v_open_runs, v_failed_runs, v_cancelled_runs
     from hwqueue.count_added_runs(v_run.run_id, v_map.step_no, p_shard) c;
@@ -356,8 +356,8 @@ begin
       where d.shard_id = p_shard and d.workflow_id = v_run.workflow_id
         and d.runs_at_end in (v_state, 'ended'));
     if v_final <> '{}' then
-      update hwqueue.run r set is_finishing = true where r.shard_id = p_shard and r.run_id = p_run;
-      v_run.is_finishing := true;
+      update hwqueue.run r set is_finishing = true, stops = false  -- but for a later cancel
+      where r.shard_id = p_shard and r.run_id = p_run returning r.* into v_run;
       p := hwqueue.go_on(v_run, hwqueue.new_progress(p_released => v_final, p_most => 5000), true, p_now,
         p_shard);
       update hwqueue.tally t set need = t.need + p.opened - p.closed, failed = t.failed + p.failed
@@ -400,6 +400,8 @@ begin
         where d.shard_id = p_shard and d.workflow_id = p_run.workflow_id
           and d.name = any ((hwqueue.binding_steps(p_run.policy -> 'result', '')).steps)), p_shard);
       v_bound := hwqueue.bind_value(p_run.policy -> 'result', p_run, v_results);
+      perform hwqueue.note_bound(coalesce(pg_column_size(v_results), 134217728)
+        + coalesce(pg_column_size(v_bound.value), 0));
       v_reason := case when v_results is null then 'result_too_large'
         when v_bound.missing is not null then 'binding_missing'
         when v_bound.too_large or hwqueue.text_bytes(v_bound.value, 1048576) > 1048576

@@ -156,6 +156,7 @@ begin
           'limit', 100000) end;
     items := case when bad is null then jsonb_array_length(list) end;
   end if;
+  perform hwqueue.note_bound(coalesce(pg_column_size(list), 0) + coalesce(pg_column_size(params), 0));
   if not exists (
     select from hwqueue.queue q
     where q.shard_id = p_shard and q.queue_id = p_step.queue_id and q.dropped_at is null) then
@@ -198,7 +199,7 @@ as $$
 declare
   v_verdict hwqueue.step_verdict;
   v_most int := hwqueue.tolerated(p_defined.settings -> 'tolerate', p_map.items);
-  v_stops boolean := p_run.state in ('failing', 'cancelling') and not p_run.is_finishing;
+  v_stops boolean := p_run.state in ('failing', 'cancelling') and (not p_run.is_finishing or p_run.stops);
 begin
   v_verdict.state := case when p_tally.failed > v_most then 'failed'
     when p_tally.failed + p_tally.skipped > v_most then case when v_stops then 'cancelled' else 'failed' end
@@ -216,8 +217,9 @@ begin
 end
 $$;
 
--- Spawns the next items of a map while its window has room, p_most at most, and counts them. Of a retry it
--- passes items that have completed. Returns the tally as it is then.
+-- Spawns the next items of a map while its window has room, p_most at most, and counts them; none once the
+-- transaction has bound enough. Of a retry it passes items that have completed. Returns the tally as it is
+-- then.
 -- Locks: the caller holds the tally; as spawn_items. Not idempotent. Wakes: waiting workers.
 create or replace function hwqueue.fill_map(p_run hwqueue.run, p_map hwqueue.map,
   p_defined hwqueue.workflow_step, p_tally hwqueue.tally, p_most int, p_now timestamptz, p_shard int)
@@ -232,7 +234,7 @@ declare
   v_spawned record;
   v_tally hwqueue.tally := p_tally;
 begin
-  if v_count <= 0 then
+  if v_count <= 0 or hwqueue.has_bound_enough() then
     return v_tally;
   end if;
   if p_map.keeps_completed then
@@ -440,7 +442,8 @@ begin
       if v_part is not null then  -- mostly, and without a call
         v_value := v_template || jsonb_build_object(v_key, v_part);
       else
-        v_bound := hwqueue.bind_item(v_template, v_value, v_no);
+        -- no value has 8 times as many bytes as its text
+        v_bound := hwqueue.bind_item(v_template, v_value, v_no, least(8 * v_most::bigint, 67108864));
         v_value := v_bound.value;
         v_reason := case when v_bound.too_large then 'params_too_large'
           when v_bound.missing is not null then 'binding_missing' end;
@@ -450,7 +453,8 @@ begin
         else octet_length(v_value::text) end) > v_most then
       v_reason := coalesce(v_reason, 'params_too_large');
     end if;
-    v_bytes := v_bytes + coalesce(pg_column_size(v_value), 8388609);
+    v_bytes := v_bytes + coalesce(pg_column_size(v_value),
+      case v_reason when 'params_too_large' then least(8 * v_most::bigint, 67108864) else 0 end);
     v_request.lease_id := coalesce((p_known ->> v_no::text)::uuid, v_ids[v_place]);
     v_request.position := nextval('hwqueue.ready_position_seq');
     v_request.item_no := v_no;
@@ -463,6 +467,7 @@ begin
       reasons := reasons || v_reason;
     end if;
   end loop;
+  perform hwqueue.note_bound(v_bytes);
 end
 $$;
 

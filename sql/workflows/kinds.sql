@@ -165,12 +165,18 @@ end
 $$;
 
 -- The keys of a wait: the name of its signal, its timeout in seconds, and how it ends then.
+-- A signal is sent by its name in a URL, where clients drop a . and a .. between slashes.
 -- Raises: QHF02, QHA01.
 create or replace function hwqueue.read_wait(p_step jsonb, p_field text) returns jsonb
 language plpgsql immutable
 as $$
 begin
   perform hwqueue.check_name(p_step ->> 'signal', p_field || '.signal', 200);
+  if p_step ->> 'signal' ~ '/[.]{1,2}(/|$)' then
+    perform hwqueue.refuse('QHA01', format('%s has a . or .. between slashes, which no URL can carry',
+        p_field || '.signal'), jsonb_build_object('field', p_field || '.signal'),
+      'write it another way, for example orders/7.paid');
+  end if;
   if nullif(p_step -> 'timeout', 'null') is null and nullif(p_step -> 'on_timeout', 'null') is not null then
     perform hwqueue.refuse('QHF02', format('%s has on_timeout and no timeout', p_field),
       jsonb_build_object('field', p_field || '.timeout'), 'say when, for example "timeout": "2 d"');

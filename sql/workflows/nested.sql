@@ -53,7 +53,7 @@ begin
   if v_nested.run_id is not null and v_step.nested_mode is null then
     return case when v_nested.finished_at is null then 0
       else hwqueue.end_parent_step(v_nested, hwqueue.clock(), p_shard)::int end;
-  elsif v_run.state in ('failing', 'cancelling') and not v_run.is_finishing then
+  elsif v_run.state in ('failing', 'cancelling') and (not v_run.is_finishing or v_run.stops) then
     return hwqueue.step_over(p_run, p_step, row('cancelled', 'run_stopped', null, null, null), true,
       hwqueue.clock(), p_shard)::int;
   end if;
@@ -94,6 +94,8 @@ begin
   where d.shard_id = p_shard and d.workflow_id = p_run.workflow_id and d.step_no = p_step.step_no;
   v_results := hwqueue.results_of(p_run, coalesce(v_defined.reads, '{}'), p_shard);
   v_bound := hwqueue.bind_value(coalesce(v_defined.settings -> 'input', '{}'), p_run, v_results);
+  perform hwqueue.note_bound(coalesce(pg_column_size(v_results), 134217728)
+    + coalesce(pg_column_size(v_bound.value), 0));
   if p_run.depth >= 8 then
     v_verdict.reason := 'nested_too_deep';
     v_verdict.error := jsonb_build_object('workflow', v_defined.settings -> 'workflow', 'limit', 8);
@@ -270,7 +272,7 @@ begin
   end if;
   select r.* into v_parent from hwqueue.run r  -- after the lock, as in go_on_nested
   where r.shard_id = p_shard and r.run_id = v_run.parent_run_id;
-  v_stops := v_parent.stops and not v_parent.is_finishing or not exists (
+  v_stops := v_parent.stops or not exists (
     select from hwqueue.awaited_runs(v_run.parent_run_id, p_shard) w where w.nested_run_id = p_run);
   if v_stops then
     if not v_run.stops and not v_run.is_finishing then
@@ -300,8 +302,8 @@ begin
     select x.* from hwqueue.run x
     where x.shard_id = p_shard and x.run_id = w.nested_run_id and x.finished_at is null offset 0) n
   where case
-      when p_run.is_finishing then n.state = 'paused' and n.reason = 'parent_paused'
       when p_run.stops then not n.stops and not n.is_finishing
+      when p_run.is_finishing then n.state = 'paused' and n.reason = 'parent_paused'
       when p_run.state = 'paused' then n.state = 'running'
       else n.state = 'paused' and n.reason = 'parent_paused' end;
 end
@@ -421,7 +423,7 @@ create or replace function hwqueue.check_added_run(p_run hwqueue.run, p_step int
 language plpgsql volatile
 as $$
 begin
-  if p_run.state in ('failing', 'cancelling') and not p_run.is_finishing then
+  if p_run.state in ('failing', 'cancelling') and (not p_run.is_finishing or p_run.stops) then
     perform hwqueue.refuse_run_state(p_run, 'it stops, and adds no steps; a retry runs this one again');
   elsif p_run.depth >= 8 then
     perform hwqueue.refuse('QHF07', format('run %s is eight runs below the one that was submitted',
@@ -451,7 +453,7 @@ as $$
 declare
   v_step hwqueue.step := p_step;
   v_added hwqueue.added_run;
-  v_stops boolean := p_run.state in ('failing', 'cancelling') and not p_run.is_finishing;
+  v_stops boolean := p_run.state in ('failing', 'cancelling') and (not p_run.is_finishing or p_run.stops);
 begin
   for v_added in
     select a.* from hwqueue.added_run a

@@ -28,7 +28,7 @@ begin
       v_run.state := v_noted.state;
       p := v_noted.progress;
     end if;
-    if v_run.state in ('failing', 'cancelling') and not v_run.is_finishing then
+    if v_run.state in ('failing', 'cancelling') and (not v_run.is_finishing or v_run.stops) then
       p.released := '{}';
       p.skipped := '{}';
       exit;
@@ -189,7 +189,7 @@ begin
   if v_was in ('running', 'paused') then
     update hwqueue.run r
     set state = 'failing', reason = 'step_failed', detail = jsonb_build_object('step', p_name),
-      stops = coalesce(v_stops, false)
+      stops = coalesce(v_stops, false) and not r.is_finishing
     where r.shard_id = p_shard and r.run_id = p_run.run_id;
     if v_stops or v_was = 'paused' or exists (  -- steps to stop, that were held, or that may sleep
       select from hwqueue.workflow_step d

@@ -21,8 +21,8 @@ $$;
 
 -- Releases the steps of p.released that still wait: spawns their leases or begins them, or holds them while
 -- the run is paused. Steps whose condition does not hold are skipped, steps that cannot be bound fail: both
--- are in p.ended then. What another session holds, and what is more than p.most, is left as arrivals. opened
--- counts what is released, held or left.
+-- are in p.ended then. What another session holds, and what is more than p.most or than a transaction binds,
+-- is left as arrivals. opened counts what is released, held or left.
 -- Locks: the steps, skip locked; new rows; of a retry the outcomes of the leases, skip locked. Not
 -- idempotent. Wakes: waiting workers.
 create or replace function hwqueue.release_steps(p_run hwqueue.run, p hwqueue.run_progress, p_now timestamptz,
@@ -37,6 +37,7 @@ declare
   v_revived int[] := '{}';
   v_with_items int[] := '{}';
   v_done int[] := '{}';
+  v_left int[] := '{}';
   v_item record;
   v_bound record;
   v_near record;
@@ -67,6 +68,10 @@ begin
     where s.ctid = u.place
     returning u.*
   loop
+    if (v_item.reads is not null or v_item.kind = 'map') and not v_holds and hwqueue.has_bound_enough() then
+      v_left := v_left || v_item.step_no;
+      continue;
+    end if;
     v_done := v_done || v_item.step_no;
     continue when v_holds;
     if v_item.kind <> 'task' or v_item.step_no = any (v_with_items) then
@@ -95,6 +100,10 @@ begin
   end loop;
   p.opened := p.opened + case when v_holds then cardinality(v_done)
     else hwqueue.spawn_steps(v_requests, v_queue, v_revived, p_now, p_shard) end;
+  if v_left <> '{}' then
+    update hwqueue.step s set state = 'waiting'
+    where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = any (v_left);
+  end if;
   if cardinality(v_done) < cardinality(p.released) then
     p.opened := p.opened + hwqueue.leave_releases(p_run.run_id, p.released, v_done, p_now, p_shard);
   end if;
@@ -139,12 +148,16 @@ begin
   elsif p_reads is not null then
     v_results := hwqueue.results_of(p_run, p_reads, p_shard);
     if v_results is null then
+      perform hwqueue.note_bound(134217728);
       bad := '{"reason": "params_too_large", "limit": 134217728}';
     elsif not hwqueue.conditions_hold(p_run_if, p_run, v_results) then
       bad := '{"reason": "condition"}';
     else
       v_bound := hwqueue.bind_value(p_params, p_run, v_results);
       params := v_bound.value;
+      perform hwqueue.note_bound(
+        pg_column_size(v_results) + coalesce(pg_column_size(params), case when v_bound.too_large
+          then 67108864 else 0 end));
       if v_bound.too_large then
         bad := jsonb_build_object('reason', 'params_too_large', 'limit', p_most);
       elsif v_bound.missing is not null then
@@ -202,6 +215,7 @@ begin
   where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = p_step;
   if v_defined.reads is not null then
     v_results := hwqueue.results_of(p_run, v_defined.reads, p_shard);
+    perform hwqueue.note_bound(coalesce(pg_column_size(v_results), 134217728));
     if v_results is null then
       v_verdict := hwqueue.bad_verdict('{"reason": "params_too_large", "limit": 134217728}');
     elsif not hwqueue.conditions_hold(v_defined.run_if, p_run, v_results) then

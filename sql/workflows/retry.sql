@@ -40,6 +40,34 @@ begin
 end
 $$;
 
+-- Locks a step before an operator ends it, and returns it. Waits up to five seconds (or lock_timeout) for a
+-- settlement that has released it and is still open.
+-- Locks: the tally of its items, so that nobody else spawns any; the step. Raises: QHL09.
+create or replace function hwqueue.hold_step(p_run uuid, p_step int, p_name text, p_shard int)
+returns hwqueue.step
+language plpgsql volatile
+as $$
+declare
+  v_wait text := current_setting('lock_timeout');
+  v_step hwqueue.step;
+begin
+  if v_wait = '0' then
+    perform set_config('lock_timeout', '5s', true);
+  end if;
+  perform hwqueue.hold_items(p_run, p_step, true, p_shard);
+  select s.* into v_step from hwqueue.step s
+  where s.shard_id = p_shard and s.run_id = p_run and s.step_no = p_step for no key update;
+  perform set_config('lock_timeout', v_wait, true);
+  return v_step;
+exception
+  when lock_not_available then
+    perform hwqueue.refuse('QHL09', format('step %s is busy: another session holds it', to_json(p_name)),
+      jsonb_build_object('run_id', p_run, 'step', p_name),
+      'nothing was done; call again. A transaction that was left open holds it, one that has completed a '
+      'step before it, say');
+end
+$$;
+
 -- Refuses a call for a run that is in another state.
 -- Raises: QHF04, always.
 create or replace function hwqueue.refuse_run_state(p_run hwqueue.run, p_hint text) returns void

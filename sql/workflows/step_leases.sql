@@ -28,8 +28,8 @@ as $$
     null, null, null, p_run.run_id, p_step, null, null, null, null)::hwqueue.spawn_request
 $$;
 
--- Returns a header that names the spans of the attempts that ended the parents of a step, 32 at most; none
--- where no parent has one: items of maps, and kinds without a lease, have none.
+-- Returns a header that names the spans of the attempts that ended the parents of a step, 32 at most, of its
+-- first 100; none where no parent has one: items of maps, and kinds without a lease, have none.
 create or replace function hwqueue.traced_parents(p_run hwqueue.run, p_step int) returns jsonb
 language sql volatile
 as $$
@@ -37,12 +37,14 @@ as $$
     else jsonb_build_object('parent_traceparents', jsonb_agg(p.traceparent order by p.step_no)) end
   from (
     select s.step_no, s.traceparent
-    from hwqueue.workflow_edge e
+    from (
+      select x.from_no from hwqueue.workflow_edge x
+      where x.shard_id = p_run.shard_id and x.workflow_id = p_run.workflow_id and x.to_no = p_step
+      order by x.from_no limit 100) e
     cross join lateral (  -- a fence (offset 0): by key, also before the tables are analyzed
       select x.step_no, x.traceparent from hwqueue.step x
       where x.shard_id = p_run.shard_id and x.run_id = p_run.run_id and x.step_no = e.from_no offset 0) s
-    where e.shard_id = p_run.shard_id and e.workflow_id = p_run.workflow_id and e.to_no = p_step
-      and s.traceparent is not null
+    where s.traceparent is not null
     order by s.step_no limit 32) p
 $$;
 

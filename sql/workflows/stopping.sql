@@ -5,7 +5,8 @@
 -- until nothing of the run can come any more. A session that settled a parent may have read the run before
 -- it was cancelled, and may release a child after that. So the arrival stays until all transactions that
 -- may have read the former state have ended, and each step that runs was asked: a claim that was asked ends
--- its lease, however it ends.
+-- its lease, however it ends. Finally steps that run are stopped the same way, by a cancel or a deadline
+-- that comes after their release (run.stops).
 --
 -- Read stop_run, then apply_state.
 
@@ -81,10 +82,11 @@ as $$
   select array(
     select s.lease_id from hwqueue.step s
     where s.shard_id = p_shard and s.run_id = p_run.run_id and s.state = 'running' and s.lease_id is not null
+      -- fences (offset 0): lease by lease and by key, whatever the statistics say
       and not exists (select from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = s.lease_id
-        and c.stop_reason is not distinct from 'cancelled')
+        and c.stop_reason is not distinct from 'cancelled' offset 0)
       and not exists (  -- the lease of a step whose items still run
-        select from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = s.lease_id)
+        select from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = s.lease_id offset 0)
     order by s.step_no limit p_limit)
 $$;
 
@@ -153,9 +155,10 @@ begin
   update hwqueue.map m
   set stopped_below = case when v_from < 0 or exists (
       select from unnest(v_leases) i(lease_id)
-      where not exists (select from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = i.lease_id)
+      where not exists (
+          select from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = i.lease_id offset 0)
         and not exists (select from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = i.lease_id
-          and c.stop_reason = 'cancelled')) then -v_next else v_next end
+          and c.stop_reason = 'cancelled' offset 0)) then -v_next else v_next end
   where m.shard_id = p_shard and m.run_id = p_run and m.step_no = p_step;
 end
 $$;

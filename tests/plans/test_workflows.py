@@ -136,6 +136,27 @@ def test_settling_a_step(api: Api, ended: str, as_worker: bool) -> None:
     by_key(work)
 
 
+def test_a_step_of_a_traced_run_reads_its_own_edges(api: Api) -> None:
+    """Of a join of hundreds the first hundred parents."""
+    traced = {"headers": {"traceparent": "of the submission"}}
+    flow = Flow(api, wide(WIDE), options=traced)
+    claims = flow.claims()
+    with explained(api.conn) as work:
+        flow.settle(claims.pop("c0"), traceparent="of c0", result=0)
+    assert work.rows_read("workflow_edge") <= ROWS
+    last = claims.pop("p0")
+    for claim in claims.values():
+        finish(api, claim, result=0)
+    with explained(api.conn) as work:
+        flow.settle(last, traceparent="of p0", result=0)
+    assert work.rows_read("workflow_edge") <= 100 + ROWS
+    claims = flow.claims()
+    assert {name: claims[name]["headers"]["parent_traceparents"] for name in ("c1", "end")} == {
+        "c1": ["of c0"],
+        "end": ["of p0"],
+    }
+
+
 def test_settling_parents_together(api: Api) -> None:
     """One update of the tally of their join, one of that of the open work."""
     names = [f"p{number}" for number in range(8)]

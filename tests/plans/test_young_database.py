@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+import psycopg
 import pytest
 
 from tests.fix_db import fresh_database
@@ -109,6 +110,21 @@ def test_what_concerns_a_whole_run_reads_each_step_a_few_times(api: Api) -> None
     tables = ("step", "workflow_step", "workflow_edge", "tally")
     read = {table: work.rows_read(table) for table in tables}
     assert max(read.values()) <= 80 * MANY, read  # up to 53 seen; with all others 400 * MANY
+
+
+def test_a_sweep_of_a_cancelled_run_finds_claims_by_key(api: Api, database: str) -> None:
+    """An old transaction keeps the change: each sweep looks for steps that were released since."""
+    flow = Flow(api, [step(f"s{n}") for n in range(MANY)])
+    assert len(flow.claims()) == MANY
+    api.conn.execute("vacuum analyze")
+    with psycopg.connect(database) as old:
+        old.execute("select pg_current_xact_id()")
+        api.rows("cancel_workflow_run", run=flow.run)
+        for _ in range(6):
+            api.rows("advance_workflows")
+        with explained(api.conn) as work:
+            api.rows("advance_workflows")
+    assert work.most_rows <= 5 * MANY
 
 
 def test_a_retry_of_a_map_finds_its_leases_by_key(api: Api) -> None:

@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from tests.calls import Calls, Row
-from tests.flows import Flow, broken, fail, finish, finish_all, step
+from tests.flows import Flow, broken, each, fail, finish, finish_all, step
 from tests.patience import looks
 from tests.races.interleave import TIMEOUT, Actor, interleave
 from tests.sql.api import outlive, read_refusal
@@ -435,6 +435,26 @@ def test_a_join_is_declared_done_while_a_parent_stays_open(
     assert flow.states()["c"] == "completed"
     flow.complete("d")
     assert flow.state == ("completed" if ends is finish else "failed")
+
+
+def test_a_step_that_an_open_settlement_has_released(calls: Calls, one: Actor) -> None:
+    """An operator who declares it done does not wait for ever, and may call again."""
+    flow = Flow(calls, [step("a"), step("b", "a"), each("m", [1], after=["a"]), step("c", "b", "m")])
+    claims = flow.claims()
+    one.begin()
+    finish(one.direct, claims["a"])
+    for name in ("b", "m"):
+        with pytest.raises(psycopg.Error) as refused:
+            calls.rows("skip_step", run=flow.run, step=name)
+        assert refused.value.sqlstate == "QHL09"
+    one.commit()
+    calls.conn.execute("set lock_timeout = 0")
+    with calls.conn.transaction():
+        for name in ("b", "m"):
+            calls.rows("skip_step", run=flow.run, step=name)
+        assert calls.conn.execute("show lock_timeout").fetchone() == ("0",)
+    flow.complete("c")
+    assert flow.state == "completed"
 
 
 def test_two_retries(calls: Calls, one: Actor, dsn: str) -> None:

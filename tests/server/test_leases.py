@@ -3,6 +3,7 @@
 import asyncio
 from base64 import b64encode
 from typing import Any
+from urllib.parse import quote
 from uuid import uuid4
 
 import pytest
@@ -276,6 +277,15 @@ async def test_a_signal_wakes_the_lease_that_waits_for_it(
     assert ok(await http.post(url))["state"] == "claimed"
     sql.complete_lease(claim["lease_id"], claim["claim_token"])
     problem(await http.post(url), 409, "QHL03")
+
+
+@pytest.mark.parametrize("name", ["a/b c?", "a%2Fb 100 %", "two\nlines", "größe#1"])
+async def test_a_signal_may_have_any_name(http: Http, queue: str, name: str) -> None:
+    """Quoted as a whole, as clients quote what they put into a path."""
+    url = f"{V1}/leases/{(await spawned(http, queue))['lease_id']}/signals"
+    assert ok(await http.post(f"{url}/{quote(name, safe='')}", json={"key": "k"}))["created"]
+    again = await http.post(f"{url}/{quote(name)}", json={"key": "k"})
+    assert not ok(again)["created"]
 
 
 async def test_ones_own_id(http: Http, queue: str) -> None:

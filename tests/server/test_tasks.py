@@ -24,6 +24,10 @@ async def test_from_set_to_dropped(http: Http, sql: Client, queue: str, name: st
     assert ok(await http.delete(url)) == {"task": name, "dropped": False}
 
 
+async def test_a_slash_may_be_encoded(http: Http) -> None:
+    assert ok(await http.put(f"{V1}/tasks/media%2Ffilm", json={}))["task"] == "media/film"
+
+
 async def test_what_is_refused(http: Http) -> None:
     url = f"{V1}/tasks/draw"
     for body in ({"prio": 1}, {"tenant": "x"}, {"max_attempts": 0}, {"priority": 40_000}):

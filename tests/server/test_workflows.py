@@ -162,6 +162,21 @@ async def test_signals(http: Http, queue: str) -> None:
     problem(await http.post(f"{RUNS}/{uuid4()}/signals/approved"), 404, "QHF03")
 
 
+@pytest.mark.parametrize("path", ["order/7", "order%2F7"])
+async def test_a_signal_may_have_a_slash_in_its_name(http: Http, queue: str, path: str) -> None:
+    steps = [{"name": "ok", "kind": "wait", "signal": "order/7"}]
+    body = {"spec": {"name": queue, "queue": queue, "steps": steps}}
+    run = f"{RUNS}/{ok(await http.post(RUNS, json=body), 201)['run_id']}"
+    assert ok(await http.post(f"{run}/signals/{path}"))["state"] == "completed"
+
+
+async def test_a_signal_whose_name_no_path_can_carry_is_refused(http: Http, queue: str) -> None:
+    steps = [{"name": "ok", "kind": "wait", "signal": "order/../7"}]
+    body = {"spec": {"name": queue, "queue": queue, "steps": steps}}
+    found = problem(await http.post(RUNS, json=body), 422, "QHA01")
+    assert found["field"] == "spec.steps[0].signal"
+
+
 async def test_changes(http: Http, sql: Client, queue: str) -> None:
     run = await submitted(http, queue)
     assert ok(await http.post(f"{run}/pause"))["state"] == "paused"

@@ -43,6 +43,50 @@ def test_a_run_that_waits_is_cancelled_at_once(api: Api) -> None:
     assert api.refused("QHF04", "pause_workflow_run", run=flow.run).detail["state"] == "cancelled"
 
 
+def asked(flow: Flow) -> int:
+    """How many claims of a run were asked to stop."""
+    rows = flow.calls.rows("node_claims", node=flow.node, limit=1000)
+    return sum(row["stop_reason"] == "cancelled" for row in rows)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_finally_steps_are_stopped_by_a_later_cancel(api: Api, clock: Clock, late: bool) -> None:
+    """All of them, in steps, and the items of their maps; none of a map's that waits is let in."""
+    last = [step(f"z{n}", **{"finally": "ended"}) for n in range(250)]
+    items = each("m", list(range(400)), max_parallel=300, **{"finally": "ended"})
+    flow = Flow(api, [step("a"), *last, items], deadline="5 s" if late else None)
+    flow.complete("a")
+    claims = flow.items()
+    assert len(claims) == 550
+    if late:
+        clock.advance(timedelta(seconds=6))
+        api.rows("reap")
+    else:
+        assert api.value("cancel_workflow_run", run=flow.run) == "cancelling"
+        assert asked(flow) <= 400
+    for _ in range(4):
+        api.rows("advance_workflows")
+    assert asked(flow) == 550
+    for claim in claims.values():
+        fail(api, claim)
+    api.rows("advance_workflows")
+    assert flow.state == ("failed" if late else "cancelled")
+    assert flow.steps()["m"]["items_done"] == 300
+    left = "select kind from hwqueue.arrival where run_id = %s"
+    assert api.conn.execute(left, [flow.run]).fetchall() == []
+
+
+def test_finally_steps_of_a_cancelled_run_are_not_stopped(api: Api) -> None:
+    """What the cancel has left is worked off when they run."""
+    flow = Flow(api, [step("a"), step("z", **{"finally": "cancelled"})])
+    [claim] = flow.claims().values()
+    api.rows("cancel_workflow_run", run=flow.run)
+    fail(api, claim)
+    flow.claims()
+    api.rows("advance_workflows")
+    assert asked(flow) == 0
+
+
 def test_a_completion_that_arrives_first_wins_but_releases_nothing(api: Api) -> None:
     flow = Flow(api, [step("a"), step("b", "a")])
     [claim] = flow.claims().values()

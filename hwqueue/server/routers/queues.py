@@ -3,10 +3,10 @@
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path
-from starlette.convertors import PathConvertor, register_url_convertor
+from starlette.convertors import register_url_convertor
 
 from hwqueue.errors import QueueUnknown
-from hwqueue.server.dependencies import AuthenticatedRoute
+from hwqueue.server.dependencies import AuthenticatedRoute, NameInPath
 from hwqueue.server.models.base import Name
 from hwqueue.server.models.queues import (
     CreateQueue,
@@ -20,16 +20,13 @@ from hwqueue.server.models.queues import (
 from hwqueue.server.routers.shared import NO_QUEUE, Admin, Operator, Reader
 
 
-class _QueueName(PathConvertor):
+class _QueueName(NameInPath):
     """The rest of a path but for a verb at its end: names of queues may have slashes.
 
     Where such a name ends like a verb, the slash is encoded: `/queues/a%2Fpause/pause`.
     """
 
     regex = r"(?:(?!/(?:policy|pause|resume|requeue-failed)$).)+"
-
-    def convert(self, value: str) -> str:
-        return value.replace("%2F", "/")
 
 
 register_url_convertor("queue", _QueueName())

@@ -20,7 +20,9 @@ from hwqueue.types import RunSignalSent, SignalSent
 
 router = APIRouter(route_class=AuthenticatedRoute)
 
-SignalName = Annotated[str, Path(min_length=1, max_length=200)]
+SignalName = Annotated[
+    str, Path(min_length=1, max_length=200, description="Name of the signal; it may have slashes.")
+]
 
 
 class SignalRequest(Request):
@@ -39,7 +41,7 @@ class SignalRequest(Request):
 
 
 @router.post(
-    "/leases/{lease_id:uuid}/signals/{name}",
+    "/leases/{lease_id:uuid}/signals/{name:name}",
     response_model=answer_of(SignalSent),
     responses=NO_LEASE | WRONG_STATE,
     tags=["leases"],
@@ -56,7 +58,7 @@ async def signal_lease(
 
 
 @router.post(
-    "/runs/{run_id:uuid}/signals/{name}",
+    "/runs/{run_id:uuid}/signals/{name:name}",
     response_model=answer_of(RunSignalSent),
     responses=NO_RUN | WRONG_RUN_STATE,
     tags=["runs"],

@@ -21,7 +21,7 @@ async def list_tasks(caller: Reader) -> Any:
         return {"items": await client.list_tasks(shard=caller.shard)}
 
 
-@router.put("/{task:path}")
+@router.put("/{task:name}")
 async def set_task(task: TaskName, body: TaskDefaults, caller: Operator) -> TaskNow:
     """Set the defaults of its later spawns, all of them; options of a spawn win over them."""
     async with caller.call() as client:
@@ -31,7 +31,7 @@ async def set_task(task: TaskName, body: TaskDefaults, caller: Operator) -> Task
     return TaskNow(task=task, defaults=defaults)
 
 
-@router.delete("/{task:path}")
+@router.delete("/{task:name}")
 async def drop_task(task: TaskName, caller: Operator) -> TaskDropped:
     """Drop its defaults; its leases stay."""
     async with caller.call() as client:
