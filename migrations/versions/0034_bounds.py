@@ -10,8 +10,8 @@ from alembic import op
 
 from hwqueue.schema.files import run_revision_sql
 
-revision = "0031_bounds"
-down_revision = "0030_gang_faces"
+revision = "0034_bounds"
+down_revision = "0033_gang_places"
 branch_labels = None
 depends_on = None
 
