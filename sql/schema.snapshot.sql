@@ -3336,7 +3336,7 @@ CREATE FUNCTION hwqueue.leave_arrivals(p_run uuid, p_steps integer[], p_kind tex
 CREATE FUNCTION hwqueue.leave_fleet(p_node hwqueue.node, p_why text, p_detail jsonb, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.leave_releases(p_run uuid, p_steps integer[], p_done integer[], p_now timestamp with time zone, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.leave_releases(p_run uuid, p_steps integer[], p_done integer[], p_unbound integer[], p_now timestamp with time zone, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.level_placement(p_level jsonb, p_field text) RETURNS jsonb
@@ -9288,7 +9288,7 @@ REVOKE ALL ON FUNCTION hwqueue.leave_arrivals(p_run uuid, p_steps integer[], p_k
 
 REVOKE ALL ON FUNCTION hwqueue.leave_fleet(p_node hwqueue.node, p_why text, p_detail jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.leave_releases(p_run uuid, p_steps integer[], p_done integer[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.leave_releases(p_run uuid, p_steps integer[], p_done integer[], p_unbound integer[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.level_placement(p_level jsonb, p_field text) FROM PUBLIC;
 

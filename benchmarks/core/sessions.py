@@ -63,6 +63,25 @@ class SettleAndClaim:
 
 
 @dataclass(frozen=True)
+class SeasonedSettleAndClaim(SettleAndClaim):
+    """Opens sessions that have found a queue empty before, as those of workers have.
+
+    The first claim of a session that finds nothing plans what other claims do not run. What it has
+    settled in the same call is not committed meanwhile.
+
+    Attributes:
+        idle: A queue with nothing in it.
+    """
+
+    idle: str = ""
+
+    def __call__(self, number: int) -> "SettleAndClaimSession":
+        session = super().__call__(number)
+        session.find_nothing(self.idle)
+        return session
+
+
+@dataclass(frozen=True)
 class SpawnSettleAndClaim(SettleAndClaim):
     """Opens sessions that spawn as many leases as they claim, `spawned` in a call."""
 
@@ -113,6 +132,11 @@ class SettleAndClaimSession:
         self._held = settle_and_claim(self._connection, self._node, self._held, self._batch)
         return len(self._held)
 
+    def find_nothing(self, queue: str) -> None:
+        """Claim from a queue that is empty."""
+        held = settle_and_claim(self._connection, self._node, [], self._batch, queue)
+        assert not held, f"queue {queue} is not empty"
+
     def close(self) -> None:
         """Settle what is held and close the connection."""
         settle_and_claim(self._connection, self._node, self._held, 0)
@@ -152,16 +176,20 @@ def complete_many(
 
 
 def settle_and_claim(
-    connection: psycopg.Connection[Any], node: Node, held: list[Held], quantity: int
+    connection: psycopg.Connection[Any],
+    node: Node,
+    held: list[Held],
+    quantity: int,
+    queue: str = QUEUE,
 ) -> list[Held]:
     """Complete what is held and claim up to `quantity`: what is held then.
 
     Raises: AssertionError when one could not be completed.
     """
     if len(held) == 1:  # two lists cost psycopg more than the rest of the call
-        call, values = SETTLE_ONE_AND_CLAIM, [node.node_id, node.epoch, QUEUE, quantity, *held[0]]
+        call, values = SETTLE_ONE_AND_CLAIM, [node.node_id, node.epoch, queue, quantity, *held[0]]
     else:
-        call, values = SETTLE_AND_CLAIM, [node.node_id, node.epoch, QUEUE, quantity, *_apart(held)]
+        call, values = SETTLE_AND_CLAIM, [node.node_id, node.epoch, queue, quantity, *_apart(held)]
     rows = connection.execute(call, values, prepare=True).fetchall()
     assert all(row[0] == "claimed" for row in rows), f"not completed: {rows[0]}"
     return [(lease, token) for _, lease, token, _ in rows]

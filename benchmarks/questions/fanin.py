@@ -12,12 +12,18 @@ from benchmarks.core.fill import QUEUE, filled
 from benchmarks.core.load import Load, RanDryError, drive, take_turns
 from benchmarks.core.node import register
 from benchmarks.core.options import Rounds, Seconds
-from benchmarks.core.queue import create_queue
+from benchmarks.core.queue import IDLE, create_idle_queue, create_queue
 from benchmarks.core.rates import rate, rate_against
 from benchmarks.core.report import Answer, Figure, at_least, at_most
 from benchmarks.core.run import Run
 from benchmarks.core.server import database, databases, machine
-from benchmarks.core.sessions import CLAIM, COMPLETE, SettleAndClaim, SpawnSettleAndClaim
+from benchmarks.core.sessions import (
+    CLAIM,
+    COMPLETE,
+    SeasonedSettleAndClaim,
+    SettleAndClaim,
+    SpawnSettleAndClaim,
+)
 from benchmarks.core.spread import Spread, percentile
 
 RELEASE_MS = 100
@@ -102,8 +108,10 @@ def releases(
     seen: list[maps.Seen] = []
     with database(run.dsn) as dsn:
         create_queue(dsn)
+        create_idle_queue(dsn)
         nodes = tuple(register(dsn, number) for number in range(count))
-        measure = partial(drive, SettleAndClaim(dsn, nodes, 1), count, seconds)
+        opener = SeasonedSettleAndClaim(dsn, nodes, 1, IDLE)
+        measure = partial(drive, opener, count, seconds)
         turn = maps.mapped(dsn, items, backlog, measure, flows.step("end", "each"))
         for number in range(rounds):
             load, one = _released(dsn, turn)

@@ -1,7 +1,7 @@
 """Calls about runs are bounded: parents by key, bytes of items by the limit of their queue.
 
-Why: the headers of a step of a traced run name the spans of its parents. To find these its release read
-all edges of the workflow, up to 20,000 for each step.
+Why: the headers of a step of a traced run name the spans of its parents. To find these its release
+read all edges of the workflow, up to 20,000 for each step.
 Locks: `workflow_edge`, share, while an index is built.
 Expected duration: instant; seconds with a million edges.
 """

@@ -31,8 +31,7 @@ language plpgsql volatile
 as $$
 declare
   v_holds boolean := p_run.state = 'paused' and not p_run.is_finishing;
-  v_priority jsonb := case when p_run.priority is null then '{}'
-    else jsonb_build_object('priority', p_run.priority) end;
+  v_priority jsonb := hwqueue.present('priority', to_jsonb(p_run.priority));
   v_due int[] := p.released[1 : p.most];
   v_revived int[] := '{}';
   v_with_items int[] := '{}';
@@ -40,7 +39,6 @@ declare
   v_left int[] := '{}';
   v_item record;
   v_bound record;
-  v_near record;
   v_queue hwqueue.queue;
   v_requests hwqueue.spawn_request[] := '{}';
 begin
@@ -81,9 +79,8 @@ begin
     v_bound := hwqueue.step_params(p_run, v_item.params, v_item.reads, v_item.run_if,
       (v_item.queue).max_params_bytes, p_shard);
     if v_bound.bad is null and v_item.near is not null then
-      v_near := hwqueue.near_class(p_run, v_item.step_no, v_item.near, p_now, p_shard);
-      v_item.class_id := v_near.class_id;
-      v_bound.bad := v_near.bad;
+      select n.class_id, n.bad into v_item.class_id, v_bound.bad
+      from hwqueue.near_class(p_run, v_item.step_no, v_item.near, p_now, p_shard) n;
     end if;
     if v_bound.bad is not null then
       p := hwqueue.end_unbound(p_run.run_id, v_item.step_no, v_bound.bad, p, p_now, p_shard);
@@ -100,12 +97,9 @@ begin
   end loop;
   p.opened := p.opened + case when v_holds then cardinality(v_done)
     else hwqueue.spawn_steps(v_requests, v_queue, v_revived, p_now, p_shard) end;
-  if v_left <> '{}' then
-    update hwqueue.step s set state = 'waiting'
-    where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = any (v_left);
-  end if;
   if cardinality(v_done) < cardinality(p.released) then
-    p.opened := p.opened + hwqueue.leave_releases(p_run.run_id, p.released, v_done, p_now, p_shard);
+    p.opened := p.opened + hwqueue.leave_releases(p_run.run_id, p.released, v_done, v_left, p_now,
+      p_shard);
   end if;
   p.released := '{}';
   return p;
@@ -114,13 +108,18 @@ $$;
 
 -- Leaves arrivals for those of these steps that still wait, but for p_done, and returns the number of those
 -- that are open work by that. Held ones are it in any case, and get none: apply_state finds them again.
-create or replace function hwqueue.leave_releases(p_run uuid, p_steps int[], p_done int[], p_now timestamptz,
-  p_shard int) returns int
+-- p_unbound: those that the caller has taken and not bound; they wait again.
+create or replace function hwqueue.leave_releases(p_run uuid, p_steps int[], p_done int[], p_unbound int[],
+  p_now timestamptz, p_shard int) returns int
 language plpgsql volatile
 as $$
 declare
   v_left record;
 begin
+  if p_unbound <> '{}' then
+    update hwqueue.step s set state = 'waiting'
+    where s.shard_id = p_shard and s.run_id = p_run and s.step_no = any (p_unbound);
+  end if;
   select coalesce(array_agg(s.step_no) filter (where s.state = 'waiting'), '{}') as waiting,
          count(*)::int as open
   into v_left

@@ -439,7 +439,8 @@ def test_a_join_is_declared_done_while_a_parent_stays_open(
 
 def test_a_step_that_an_open_settlement_has_released(calls: Calls, one: Actor) -> None:
     """An operator who declares it done does not wait for ever, and may call again."""
-    flow = Flow(calls, [step("a"), step("b", "a"), each("m", [1], after=["a"]), step("c", "b", "m")])
+    steps = [step("a"), step("b", "a"), each("m", [1], after=["a"]), step("c", "b", "m")]
+    flow = Flow(calls, steps)
     claims = flow.claims()
     one.begin()
     finish(one.direct, claims["a"])

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 from psycopg.types.json import Jsonb
 
+from tests.calls import Row
 from tests.flows import Flow, broken, each, step
 from tests.sql.api import Api, token
 
@@ -40,7 +41,7 @@ def advance(api: Api, flow: Flow) -> int:
 
 def test_items_of_many_maps(api: Api) -> None:
     """Each would be 40 MB, and the settlement begins all of these maps."""
-    params = {"x": [{"$item": []}] * 1_000}
+    params: Row = {"x": [{"$item": []}] * 1_000}
     over = {"$input": ["shards"]}
     maps = [each(f"m{n}", over, params=params, tolerate="100 %", after=["a"]) for n in range(WIDE)]
     flow = Flow(api, [step("a"), *maps], input={"shards": ["x" * 40_000] * 3})

@@ -7,7 +7,7 @@ import pytest
 
 from hwqueue.testing import Clock
 from tests.calls import Row
-from tests.flows import Flow, broken, fail, finish, finish_all, step
+from tests.flows import Flow, broken, each, fail, finish, finish_all, step
 from tests.sql.api import Api, nested, outlive, refusing, token
 
 
@@ -43,6 +43,23 @@ def test_the_ids_of_the_run_are_in_the_headers_and_not_in_the_class(api: Api) ->
         "step": "a",
     }
     assert api.lease(claim["lease_id"])["labels"] == {}
+
+
+def test_completions_leave_the_row_of_the_run_alone(api: Api) -> None:
+    """It would be a row that all settlements of a run write, and wait for."""
+    items = each("m", [1, 2, 3], max_parallel=2)
+    flow = Flow(api, [step("a"), step("b", "a"), items, step("end", "b", "m")])
+    row = "select ctid, xmin::text, xmax::text from hwqueue.run where run_id = %s"
+    before = api.conn.execute(row, [flow.run]).fetchone()
+    while claims := flow.items():
+        if "end" in claims:
+            break
+        for claim in claims.values():
+            flow.settle(claim)
+    assert api.conn.execute(row, [flow.run]).fetchone() == before
+    flow.settle(claims["end"])
+    assert flow.state == "completed"
+    assert api.conn.execute(row, [flow.run]).fetchone() != before
 
 
 def test_a_join_waits_for_all_of_its_parents(api: Api) -> None:

@@ -1,0 +1,61 @@
+"""Each public function of workflows can be called from Python, the command line and HTTP."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+MODULES = [ROOT / "sql" / "api" / f"{name}.sql" for name in ("workflows", "runs", "run_reports")]
+FACES = {"Python": "client/_async", "the command line": "cli", "HTTP": "server/routers"}
+
+OF_PAGES = "for the pages of the dashboard; what it is made of can be read elsewhere"
+OF_WORKERS = "workers call it, through their Python client"
+WITHOUT = {
+    (
+        "submit_spec",
+        "the command line",
+    ): "define the file, then run it: a name is to be found again",
+    (
+        "submit_workflows",
+        "the command line",
+    ): "a loop of `workflow run --key` does not submit twice",
+    ("submit_workflows", "HTTP"): "a request for each, with an Idempotency-Key",
+    ("run_input", "the command line"): "`workflow status --json` has the input",
+    ("run_input", "HTTP"): "`GET /runs/{run_id}` has the input",
+    ("advance_workflows", "the command line"): OF_WORKERS,
+    ("advance_workflows", "HTTP"): OF_WORKERS,
+    ("take_ended_runs", "the command line"): OF_WORKERS,
+    ("take_ended_runs", "HTTP"): OF_WORKERS,
+    **{
+        (function, face): OF_PAGES
+        for face in ("the command line", "HTTP")
+        for function in (
+            "get_run_workflow",
+            "list_step_details",
+            "list_run_signals",
+            "summarise_runs",
+            "preview_retry",
+            "list_workflow_versions",
+        )
+    },
+}
+
+
+def public() -> list[str]:
+    """The functions of the modules of workflows in `sql/api`."""
+    begins = re.compile(r"^create or replace function hwqueue\.(\w+)", re.MULTILINE)
+    return [name for module in MODULES for name in begins.findall(module.read_text())]
+
+
+def text_of(folder: str) -> str:
+    """All source of a folder."""
+    return "\n".join(path.read_text() for path in (ROOT / "hwqueue" / folder).rglob("*.py"))
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_each_function_has_this_face_or_a_reason(face: str) -> None:
+    text = text_of(FACES[face])
+    called = {name for name in public() if re.search(rf"\b{name}\b", text)}
+    without = {name for name, where in WITHOUT if where == face}
+    assert set(public()) - called == without
