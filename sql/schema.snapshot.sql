@@ -1082,7 +1082,7 @@ COMMENT ON COLUMN hwqueue.gang.starts_by IS 'while it is earmarked: when its nod
 
 COMMENT ON COLUMN hwqueue.gang.choice_id IS 'as in lease';
 
-CREATE FUNCTION hwqueue.assemble_gang(p_gang hwqueue.gang, p_is_earmark boolean, p_now timestamp with time zone, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.assemble_gang(p_gang hwqueue.gang, p_first text, p_is_earmark boolean, p_now timestamp with time zone, p_shard integer) RETURNS text
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.assign_target_class(p_lease uuid, p_shard integer) RETURNS boolean
@@ -2718,7 +2718,7 @@ CREATE FUNCTION hwqueue.gang_metrics(p_now timestamp with time zone, p_shard int
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off';
 
-CREATE FUNCTION hwqueue.gang_places(p_class_ids bigint[], p_together text[], p_same text[], p_place text, p_is_idle boolean, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(place text, node_ids uuid[], class_ids bigint[])
+CREATE FUNCTION hwqueue.gang_places(p_class_ids bigint[], p_together text[], p_same text[], p_place text, p_first text, p_is_idle boolean, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(place text, node_ids uuid[], class_ids bigint[])
     LANGUAGE plpgsql STABLE
     SET enable_nestloop TO 'off'
     SET enable_hashjoin TO 'on'
@@ -3941,6 +3941,10 @@ CREATE FUNCTION hwqueue.note_policy(p_code text, p_of text, p_from jsonb, p_to j
 CREATE FUNCTION hwqueue.note_registration(p_node hwqueue.node, p_old hwqueue.node, p_epoch bigint, p_ended integer, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.note_room(p_room jsonb, p_ttl interval, p_round bigint, p_epoch bigint, p_shard integer DEFAULT 0) RETURNS text
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
+
 CREATE FUNCTION hwqueue.note_selected(p_class_ids bigint[], p_shard integer) RETURNS void
     LANGUAGE plpgsql
     SET enable_bitmapscan TO 'on'
@@ -4190,6 +4194,17 @@ CREATE FUNCTION hwqueue.planned_nested(p_workflow hwqueue.workflow, p_run hwqueu
 
 CREATE FUNCTION hwqueue.planned_steps(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb, p_shard integer) RETURNS TABLE(step_no integer, step jsonb, class hwqueue.placement_class, came_from jsonb)
     LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.planner_metrics(p_now timestamp with time zone, p_shard integer) RETURNS TABLE(name text, labels jsonb, value double precision)
+    LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.planner_rooms(p_gangs uuid[], p_shard integer DEFAULT 0) RETURNS TABLE(place text, nodes bigint, rooms jsonb)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
+
+CREATE FUNCTION hwqueue.planner_status(p_shard integer DEFAULT 0) RETURNS TABLE(holder text, epoch bigint, leads_until timestamp with time zone, gpus double precision, allocated double precision, bound double precision, prices jsonb, shard_id integer)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.planner_view(p_part text, p_queue text DEFAULT NULL::text, p_after text DEFAULT NULL::text, p_limit integer DEFAULT 1000, p_most integer DEFAULT 10000, p_shard integer DEFAULT 0) RETURNS TABLE(item jsonb, next text)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -4801,6 +4816,16 @@ CREATE FUNCTION hwqueue.requirement_text(p_expr jsonb, p_shard integer) RETURNS 
 CREATE FUNCTION hwqueue.reservation_must_be_checked(p_class hwqueue.placement_class, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.reserve_gang(p_gang uuid, p_place text, p_round bigint, p_epoch bigint, p_shard integer DEFAULT 0) RETURNS text
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET jit TO 'off';
+
 CREATE FUNCTION hwqueue.reserve_keys(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.spawn_request[]
     LANGUAGE plpgsql;
 
@@ -5126,6 +5151,13 @@ CREATE FUNCTION hwqueue.settle_own_claim(p_node uuid, p_lease uuid, p_token bigi
 
 CREATE FUNCTION hwqueue.shared_level(p_settings jsonb, p_level jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.shared_rooms(p_gangs uuid[], p_now timestamp with time zone, p_shard integer) RETURNS TABLE(place text, nodes bigint, rooms jsonb)
+    LANGUAGE plpgsql STABLE
+    SET enable_nestloop TO 'off'
+    SET enable_hashjoin TO 'on'
+    SET enable_seqscan TO 'on'
+    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.shortage(p_cpu_milli bigint, p_memory_mib bigint, p_room hwqueue.headroom, p_custom jsonb DEFAULT NULL::jsonb, p_cpu_isolation text DEFAULT NULL::text) RETURNS integer
     LANGUAGE sql STABLE PARALLEL SAFE;
@@ -5659,6 +5691,9 @@ CREATE FUNCTION hwqueue.try_on_node(p_everywhere hwqueue.everywhere, p_row hwque
 CREATE FUNCTION hwqueue.try_place(p_gang hwqueue.gang, p_entries hwqueue.scheduled[], p_node_ids uuid[], p_is_earmark boolean, p_now timestamp with time zone, p_shard integer) RETURNS text
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.try_proposal(p_gang_id uuid, p_place text, p_now timestamp with time zone, p_shard integer) RETURNS text
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.try_replacement(p_row hwqueue.replacement, p_lease hwqueue.lease, p_now timestamp with time zone, p_shard integer) RETURNS text
     LANGUAGE plpgsql;
 
@@ -5747,6 +5782,9 @@ CREATE FUNCTION hwqueue.uses_parts_twice(p_node hwqueue.node, p_load hwqueue.nod
 CREATE FUNCTION hwqueue.valid_next_xid(p_mark xid8) RETURNS xid8
     LANGUAGE sql STABLE;
 
+CREATE FUNCTION hwqueue.valid_prices(p_now timestamp with time zone, p_shard integer) RETURNS TABLE(queue text, device_worth double precision[], worth_until timestamp with time zone)
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.verify_invariants(p_shard integer DEFAULT 0) RETURNS TABLE(rule text, subject text, detail jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
@@ -5776,6 +5814,9 @@ CREATE FUNCTION hwqueue.waiting_classes(p_classes bigint[], p_node hwqueue.node,
     LANGUAGE plpgsql STABLE
     SET enable_hashjoin TO 'on'
     SET enable_nestloop TO 'off';
+
+CREATE FUNCTION hwqueue.waiting_gangs(p_rank bigint, p_position bigint, p_limit integer, p_shard integer, OUT items jsonb[], OUT last_id text, OUT has_more boolean) RETURNS record
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.waiting_members(p_gang hwqueue.gang, p_shard integer, OUT classes hwqueue.placement_class[], OUT members integer[]) RETURNS record
     LANGUAGE plpgsql STABLE;
@@ -6745,7 +6786,11 @@ CREATE TABLE hwqueue.planner (
     epoch bigint NOT NULL,
     holder text NOT NULL,
     round bigint NOT NULL,
-    expires_at timestamp with time zone NOT NULL
+    expires_at timestamp with time zone NOT NULL,
+    gpus double precision,
+    allocated double precision,
+    bound double precision,
+    room_until timestamp with time zone
 )
 WITH (fillfactor='10', autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0');
 
@@ -6758,6 +6803,14 @@ COMMENT ON COLUMN hwqueue.planner.holder IS 'the name that the process gave itse
 COMMENT ON COLUMN hwqueue.planner.round IS 'the last round of this epoch that wrote something';
 
 COMMENT ON COLUMN hwqueue.planner.expires_at IS 'when another process may lead, unless it is renewed';
+
+COMMENT ON COLUMN hwqueue.planner.gpus IS 'GPUs of live nodes, as of the last round that said so; null: none has';
+
+COMMENT ON COLUMN hwqueue.planner.allocated IS 'how many of them were in use; shares count as parts';
+
+COMMENT ON COLUMN hwqueue.planner.bound IS 'how many could have been in use at most, if what waited was placed at best beside what ran';
+
+COMMENT ON COLUMN hwqueue.planner.room_until IS 'the figures count until then';
 
 CREATE TABLE hwqueue.position_horizon (
     shard_id integer NOT NULL,
@@ -8132,7 +8185,7 @@ REVOKE ALL ON FUNCTION hwqueue.asks_lock_holders() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.asks_others(p_exprs jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.assemble_gang(p_gang hwqueue.gang, p_is_earmark boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.assemble_gang(p_gang hwqueue.gang, p_first text, p_is_earmark boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.assign_target_class(p_lease uuid, p_shard integer) FROM PUBLIC;
 
@@ -8923,7 +8976,7 @@ REVOKE ALL ON FUNCTION hwqueue.gang_kinds(p_classes hwqueue.placement_class[], p
 
 REVOKE ALL ON FUNCTION hwqueue.gang_metrics(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.gang_places(p_class_ids bigint[], p_together text[], p_same text[], p_place text, p_is_idle boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.gang_places(p_class_ids bigint[], p_together text[], p_same text[], p_place text, p_first text, p_is_idle boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.gang_rooms(p_classes hwqueue.placement_class[], p_members integer[], p_which text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -9667,6 +9720,10 @@ REVOKE ALL ON FUNCTION hwqueue.note_policy(p_code text, p_of text, p_from jsonb,
 
 REVOKE ALL ON FUNCTION hwqueue.note_registration(p_node hwqueue.node, p_old hwqueue.node, p_epoch bigint, p_ended integer, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.note_room(p_room jsonb, p_ttl interval, p_round bigint, p_epoch bigint, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.note_room(p_room jsonb, p_ttl interval, p_round bigint, p_epoch bigint, p_shard integer) TO hwqueue_planner;
+GRANT ALL ON FUNCTION hwqueue.note_room(p_room jsonb, p_ttl interval, p_round bigint, p_epoch bigint, p_shard integer) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.note_selected(p_class_ids bigint[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_served(p_node uuid, p_spec jsonb, p_shard integer) FROM PUBLIC;
@@ -9815,6 +9872,16 @@ REVOKE ALL ON FUNCTION hwqueue.places_with_room(p_rooms hwqueue.gang_room[], p_k
 REVOKE ALL ON FUNCTION hwqueue.planned_nested(p_workflow hwqueue.workflow, p_run hwqueue.run, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.planned_steps(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.planner_metrics(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.planner_rooms(p_gangs uuid[], p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.planner_rooms(p_gangs uuid[], p_shard integer) TO hwqueue_planner;
+GRANT ALL ON FUNCTION hwqueue.planner_rooms(p_gangs uuid[], p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.planner_status(p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.planner_status(p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.planner_status(p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.planner_view(p_part text, p_queue text, p_after text, p_limit integer, p_most integer, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.planner_view(p_part text, p_queue text, p_after text, p_limit integer, p_most integer, p_shard integer) TO hwqueue_planner;
@@ -10187,6 +10254,10 @@ REVOKE ALL ON FUNCTION hwqueue.requirement_text(p_expr jsonb, p_shard integer) F
 
 REVOKE ALL ON FUNCTION hwqueue.reservation_must_be_checked(p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.reserve_gang(p_gang uuid, p_place text, p_round bigint, p_epoch bigint, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.reserve_gang(p_gang uuid, p_place text, p_round bigint, p_epoch bigint, p_shard integer) TO hwqueue_planner;
+GRANT ALL ON FUNCTION hwqueue.reserve_gang(p_gang uuid, p_place text, p_round bigint, p_epoch bigint, p_shard integer) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.reserve_keys(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reserve_member(p_gang hwqueue.gang, p_entry hwqueue.scheduled, p_node uuid, p_is_earmark boolean, p_waits boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -10387,6 +10458,8 @@ REVOKE ALL ON FUNCTION hwqueue.settle_one(p_lease uuid, p_token bigint, p_settle
 REVOKE ALL ON FUNCTION hwqueue.settle_own_claim(p_node uuid, p_lease uuid, p_token bigint, p_settlement jsonb, p_shard integer, OUT verdict text, OUT state text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.shared_level(p_settings jsonb, p_level jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.shared_rooms(p_gangs uuid[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.shortage(p_cpu_milli bigint, p_memory_mib bigint, p_room hwqueue.headroom, p_custom jsonb, p_cpu_isolation text) FROM PUBLIC;
 
@@ -10735,6 +10808,8 @@ REVOKE ALL ON FUNCTION hwqueue.try_on_node(p_everywhere hwqueue.everywhere, p_ro
 
 REVOKE ALL ON FUNCTION hwqueue.try_place(p_gang hwqueue.gang, p_entries hwqueue.scheduled[], p_node_ids uuid[], p_is_earmark boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.try_proposal(p_gang_id uuid, p_place text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.try_replacement(p_row hwqueue.replacement, p_lease hwqueue.lease, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.try_score_groups(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_node hwqueue.node, p_from hwqueue.scan_starts, p_before hwqueue.later_class, p_limit integer, p_window integer, p_probe integer, OUT ctids tid[], OUT score double precision, OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) FROM PUBLIC;
@@ -10800,6 +10875,8 @@ REVOKE ALL ON FUNCTION hwqueue.uses_parts_twice(p_node hwqueue.node, p_load hwqu
 
 REVOKE ALL ON FUNCTION hwqueue.valid_next_xid(p_mark xid8) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.valid_prices(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.verify_invariants(p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.verify_invariants(p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.verify_invariants(p_shard integer) TO hwqueue_admin;
@@ -10819,6 +10896,8 @@ REVOKE ALL ON FUNCTION hwqueue.visible_now(OUT unseen xid8[], OUT next_xid xid8)
 REVOKE ALL ON FUNCTION hwqueue.wait_between(p_patience interval, p_here double precision, p_best double precision, p_worst double precision) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.waiting_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT classes bigint[], OUT until timestamp with time zone, OUT next_xid xid8, OUT unseen xid8[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.waiting_gangs(p_rank bigint, p_position bigint, p_limit integer, p_shard integer, OUT items jsonb[], OUT last_id text, OUT has_more boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.waiting_members(p_gang hwqueue.gang, p_shard integer, OUT classes hwqueue.placement_class[], OUT members integer[]) FROM PUBLIC;
 
