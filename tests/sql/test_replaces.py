@@ -274,7 +274,7 @@ def test_its_terms_count_from_the_moment_that_it_is_earmarked(api: Api) -> None:
     """It may take the place of a lease that would keep it away, and nobody else may."""
     queue, node, app = api.queue(), gpu_node(api), f"app-{uuid4()}"
     away = {"leases": {"labels": {"app": app}}, "domain": "node", "away": True}
-    options = {
+    options: Row = {
         "placement": {"resources": {"gpu": 1}, "require": [away]},
         "labels": {"app": app},
     }
