@@ -169,6 +169,7 @@ RATHER = {
 
 
 @pytest.mark.parametrize("case", RATHER.values(), ids=RATHER)
+@pytest.mark.thorough
 def test_preferences_that_are_refused_or_weigh_nothing(
     conn: psycopg.Connection, case: Case
 ) -> None:

@@ -64,6 +64,7 @@ async def test_a_raw_placement_is_as_good(client: AsyncClient, queue: str) -> No
         ({"unique": Unique(key="k", hold=5)}, "options.unique"),  # type: ignore[arg-type]
     ],
 )
+@pytest.mark.thorough
 async def test_a_span_without_a_unit_is_refused(
     client: AsyncClient, queue: str, options: dict[str, Any], field: str
 ) -> None:

@@ -166,6 +166,7 @@ def test_lines_hold_up_no_settlement(
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
 )
+@pytest.mark.thorough
 def test_a_bad_line_names_its_field(api: Api, claim: Row, said: Row, field: str) -> None:
     bad = [of(claim, range(1, 2)), of(claim, range(2, 3), **said)]
     told = api.refused("QHA01", "append_logs", logs=bad).field
@@ -183,6 +184,7 @@ def test_a_bad_line_names_its_field(api: Api, claim: Row, said: Row, field: str)
     ],
     ids=lambda logs: f"{logs!r:.20}",
 )  # fmt: skip
+@pytest.mark.thorough
 def test_bad_arguments(api: Api, logs: Any) -> None:
     field = api.refused("QHA01", "append_logs", logs=logs).field
     assert field is not None
@@ -200,6 +202,7 @@ def test_bad_arguments(api: Api, logs: Any) -> None:
         ({"after": "1.2147483648"}, "p_after"),
     ],
 )
+@pytest.mark.thorough
 def test_what_cannot_be_a_page(api: Api, claim: Row, wanted: Row, field: str) -> None:
     told = api.refused("QHA01", "lease_logs", lease=claim["lease_id"], **wanted)
     assert told.field == field

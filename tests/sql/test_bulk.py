@@ -121,6 +121,7 @@ def test_a_waiting_lease_is_not_met_twice(api: Api) -> None:
 @pytest.mark.parametrize("hours", [-1, 1, 2, 30], ids=["at once", "sooner", "the same", "later"])
 @pytest.mark.parametrize("tenant", [None, "film"], ids=["all", "a tenant's"])
 @pytest.mark.parametrize("state", [None, "scheduled"])
+@pytest.mark.thorough
 def test_a_postponed_lease_is_not_met_twice(
     api: Api, clock: Clock, hours: int, tenant: str | None, state: str | None
 ) -> None:

@@ -153,6 +153,7 @@ def test_a_defined_workflow_is_checked_by_name_and_version(api: Api) -> None:
         ("QHA01", {"affinity": "not"}),
     ],
 )
+@pytest.mark.thorough
 def test_a_check_refuses_what_a_submission_refuses(api: Api, code: str, options: Row) -> None:
     given = spec(step("a"), queue=api.queue(), affinity_tags={"gpu": True})
     checked_so = api.refused(code, "check_workflow", spec=given, options=options)

@@ -352,6 +352,7 @@ def test_bad_arguments_of_a_claim(
         ({"name": "a", "payload": Jsonb("x" * 1001)}, "p_payload"),
     ],
 )
+@pytest.mark.thorough
 def test_bad_signals(api: Api, claim: Row, said: Row, field: str) -> None:
     assert api.refused("QHA01", "signal_lease", lease=claim["lease_id"], **said).field == field
 

@@ -36,6 +36,7 @@ def test_twice_is_once(api: Api, function: str) -> None:
 
 
 @pytest.mark.parametrize("function", ["cordon_node", "uncordon_node", "drain_node"])
+@pytest.mark.thorough
 def test_unknown_nodes(api: Api, function: str) -> None:
     assert api.refused("QHN01", function, node=NOBODY).detail["node_id"] == str(NOBODY)
     gone = api.node()

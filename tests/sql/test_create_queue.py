@@ -98,6 +98,7 @@ def test_names(api: Api, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "x" * 101, "-a", "a b", "a\n", "ü", "a;b", None])
+@pytest.mark.thorough
 def test_bad_names(api: Api, name: str | None) -> None:
     assert api.refused("QHA01", "create_queue", queue=name).field == "queue"
 

@@ -189,6 +189,7 @@ def test_a_tenant_is_not_told_what_others_run(
         ([{"task": "a"}, {"task": "b", "options": {"tenant": "x"}}], {}, "QHA01"),
     ],
 )
+@pytest.mark.thorough
 def test_a_forecast_refuses_what_a_spawn_refuses(
     api: Api, racks: list[Node], members: list[Row], options: Row, code: str
 ) -> None:

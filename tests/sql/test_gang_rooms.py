@@ -222,6 +222,7 @@ def by_node(api: Api, ids: list[int], function: LiteralString) -> dict[tuple[int
 
 
 @pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.thorough
 def test_all_at_once_is_as_node_by_node(api_by_node: Api, seed: int) -> None:
     api, draw = api_by_node, random.Random(seed)
     ids = classes(api, fleet(api, draw))

@@ -148,5 +148,6 @@ def test_bad_filters(api: Api, bad: Any, field: str) -> None:
 
 
 @pytest.mark.parametrize("limit", [0, -1, 10_001, None])
+@pytest.mark.thorough
 def test_bad_limits(api: Api, limit: int | None) -> None:
     assert api.refused("QHA01", "list_events", limit=limit).field == "p_limit"

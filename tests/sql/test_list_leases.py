@@ -88,6 +88,7 @@ def test_the_columns_agree_with_get_lease(api: Api) -> None:
 
 
 @pytest.mark.parametrize("limit", [0, -1, 10001, None])
+@pytest.mark.thorough
 def test_bad_limits(api: Api, limit: int | None) -> None:
     assert api.refused("QHA01", "list_leases", limit=limit).field == "p_limit"
 

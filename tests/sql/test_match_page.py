@@ -49,6 +49,7 @@ def test_pages_are_those_of_all(api: Api) -> None:
         ({"skip": None}, "p_skip"),
     ],
 )
+@pytest.mark.thorough
 def test_what_is_no_page(api: Api, options: Row, field: str) -> None:
     refusal = api.refused("QHA01", "match_page", placement=WANTED, **options)
     assert refusal.field == field

@@ -230,6 +230,7 @@ def test_the_event_names_both_queues(api: Api) -> None:
     ("code", "field", "name"),
     [("QHQ01", None, "nowhere"), ("QHA01", "changes.queue", 7), ("QHA01", "changes.queue", "")],
 )
+@pytest.mark.thorough
 def test_a_queue_that_cannot_be(api: Api, code: str, field: str | None, name: Any) -> None:
     origin = api.queue()
     lease = api.spawn(origin)

@@ -50,6 +50,7 @@ ABOUT_A_LEASE: list[tuple[str, Row]] = [
 
 
 @pytest.mark.parametrize(("function", "more"), ABOUT_A_LEASE)
+@pytest.mark.thorough
 def test_anothers_lease_does_not_exist(api: Api, theirs: UUID, function: str, more: Row) -> None:
     before, nobody = api.contents(), uuid4()
     told = {

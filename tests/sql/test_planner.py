@@ -217,6 +217,7 @@ class TestLead:
         [{"holder": None}, {"holder": ""}, {"holder": "x" * 201}, {"holder": "x", "ttl": None}]
         + [{"holder": "x", "ttl": ttl} for ttl in ("-1 s", "2 hours", "infinity")],
     )
+    @pytest.mark.thorough
     def test_what_is_refused(self, api: Api, arguments: Row) -> None:
         if arguments.get("ttl") == "infinity" and api.conn.info.server_version < 170000:
             pytest.skip("no infinite intervals before Postgres 17")
@@ -370,6 +371,7 @@ class TestView:
             ({"part": "classes", "queue": "nowhere", "after": "x"}, "QHA01"),
         ],
     )
+    @pytest.mark.thorough
     def test_what_is_refused(self, api: Api, arguments: Row, code: str) -> None:
         api.refused(code, "planner_view", **arguments)
 
@@ -461,6 +463,7 @@ class TestStatus:
         ],
         ids=lambda changes: str(changes)[:30],
     )
+    @pytest.mark.thorough
     def test_what_is_refused(self, api: Api, epoch: int, changes: Row) -> None:
         good = {"room": ROOM, "ttl": TTL, "round": 1, "epoch": epoch}
         api.refused("QHA01", "note_room", **good | changes)

@@ -123,6 +123,7 @@ def test_a_report_holds_up_no_settlement(api: Api, conn: psycopg.Connection, dsn
         ({"lease_id": "one"}, "lease_id"),
     ],
 )
+@pytest.mark.thorough
 def test_a_bad_report_names_its_field(api: Api, said: Row, field: str) -> None:
     claim = api.running(api.queue(), api.node())
     bad = [report(claim, fraction=0.5), report(claim, **said)]
@@ -130,6 +131,7 @@ def test_a_bad_report_names_its_field(api: Api, said: Row, field: str) -> None:
 
 
 @pytest.mark.parametrize("reports", [{}, None, [7], [{"lease_id": str(NOBODY)}], [{}] * 1001])
+@pytest.mark.thorough
 def test_bad_arguments(api: Api, reports: Any) -> None:
     field = api.refused("QHA01", "report_progress", reports=reports).field
     assert field is not None

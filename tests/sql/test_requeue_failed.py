@@ -74,6 +74,7 @@ def test_the_oldest_come_first(api: Api, clock: Clock) -> None:
         ("filter.limit", {"limit": 0}),
     ],
 )
+@pytest.mark.thorough
 def test_bad_filters(api: Api, field: str, filters: Any) -> None:
     refusal = api.refused("QHA01", "requeue_failed", queue=api.queue(), filter=filters)
     assert refusal.field == field

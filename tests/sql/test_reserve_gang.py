@@ -121,6 +121,7 @@ def test_a_gang_that_has_lost_a_member(api: Api, epoch: int, fresh: list[Node]) 
     ],
     ids=lambda changes: str(changes)[:20],
 )
+@pytest.mark.thorough
 def test_bad_arguments(api: Api, epoch: int, changes: Row) -> None:
     good = {"gang": uuid4(), "place": "", "round": 1, "epoch": epoch}
     api.refused("QHA01", "reserve_gang", **good | changes)

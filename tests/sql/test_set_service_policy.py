@@ -58,6 +58,7 @@ def test_a_service_may_keep_away_from_itself(api: Api) -> None:
         ("policy.anti_affinity_services", {"anti_affinity_services": [None]}),
     ],
 )
+@pytest.mark.thorough
 def test_bad_policies(api: Api, field: str, policy: Any) -> None:
     refusal = api.refused("QHA01", "set_service_policy", service=uuid4(), policy=policy)
     assert refusal.field == field

@@ -34,6 +34,7 @@ def test_an_expired_claim_that_nobody_reaped(
 
 @every
 @pytest.mark.parametrize("granted_anew", [False, True])
+@pytest.mark.thorough
 def test_reaped(api: Api, clock: Clock, function: str, more: Row, granted_anew: bool) -> None:
     queue = api.queue(claim_timeout=60)
     claim = api.running(queue)
@@ -61,6 +62,7 @@ def fail(api: Api, claim: Row) -> None:
 
 @every
 @pytest.mark.parametrize("first", [complete, fail])
+@pytest.mark.thorough
 def test_the_second_settlement(
     api: Api, function: str, more: Row, first: Callable[[Api, Row], None]
 ) -> None:
@@ -72,6 +74,7 @@ def test_the_second_settlement(
 
 @every
 @pytest.mark.parametrize("how", ["stopped", "waiting"])
+@pytest.mark.thorough
 def test_cancelled(api: Api, function: str, more: Row, how: str) -> None:
     """While it ran and its worker let go, or after the claim had ended."""
     claim = api.running(api.queue())
@@ -87,6 +90,7 @@ def test_cancelled(api: Api, function: str, more: Row, how: str) -> None:
 
 @every
 @pytest.mark.parametrize("change", [1, 2**40, 2**62])
+@pytest.mark.thorough
 def test_a_token_that_was_never_granted(api: Api, function: str, more: Row, change: int) -> None:
     claim = api.running(api.queue())
     wrong = {"lease": claim["lease_id"], "token": claim["claim_token"] + change}

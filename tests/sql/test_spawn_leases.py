@@ -82,6 +82,7 @@ def test_one_element_at_fault_undoes_all(api: Api) -> None:
         ("QHA01", item(wire="AA="), "options.wire"),
     ],
 )
+@pytest.mark.thorough
 def test_the_element_at_fault_is_named(api: Api, code: str, element: Any, field: str) -> None:
     refusal = api.refused(code, "spawn_leases", queue=api.queue(), leases=[item(), element])
     assert (refusal.field, refusal.detail["index"]) == (field, 1)

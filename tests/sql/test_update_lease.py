@@ -117,6 +117,7 @@ def test_not_when_finished(api: Api) -> None:
         ),
     ],
 )
+@pytest.mark.thorough
 def test_bad_changes(api: Api, code: str, field: str, changes: Any) -> None:
     lease = api.spawn(api.queue())
     assert api.refused(code, "update_lease", lease=lease, changes=changes).field == field

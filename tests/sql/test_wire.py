@@ -83,6 +83,7 @@ def test_most_leases_have_none(api: Api) -> None:
 @pytest.mark.parametrize(
     "wire", ["0910", "\\x091", "\\x0g", "\\x 00", "AA=", "A", "A-_/", " AA==", "é", 7, {}, [], True]
 )
+@pytest.mark.thorough
 def test_what_is_no_text_of_a_blob(api: Api, wire: Any) -> None:
     if wire == "0910":  # base64, of another blob than was meant
         refusal = api.refused(

@@ -249,6 +249,7 @@ def test_only_the_first_hundred_places_of_a_map_are_read(api: Api) -> None:
         ),
     ],
 )
+@pytest.mark.thorough
 def test_what_is_refused(api: Api, steps: list[Row], said: str) -> None:
     for one in steps:
         if one.get("kind") == "sleep":

@@ -64,6 +64,7 @@ def test_the_page_is_current() -> None:
 
 
 @pytest.mark.parametrize("feature", FEATURES, ids=lambda feature: feature.name)
+@pytest.mark.thorough
 def test_what_is_promised_is_described_and_tested(feature: Any) -> None:
     assert faults(feature) == []
 

@@ -147,6 +147,7 @@ def test_every_setting_of_a_worker_has_a_meaning() -> None:
     assert {"--queue", "--label", "--pass-env"} <= set(tools.worker_flags().values())
 
 
+@pytest.mark.thorough
 def test_sql_takes_every_example(conn: psycopg.Connection) -> None:
     conn.execute("select hwqueue.create_queue('renders')")
     for option in SPAWN.values():

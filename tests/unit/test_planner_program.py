@@ -108,6 +108,7 @@ def test_columns_that_are_made_reach_what_all_of_them_do(
     st.lists(st.sampled_from(LEVELS), min_size=1, max_size=3),
     st.lists(st.sampled_from(SIZES), min_size=1, max_size=5),
 )
+@pytest.mark.thorough
 def test_no_assignment_to_devices_in_use_exceeds_it(free: list[int], shares: list[int]) -> None:
     counts = Counter(shares)
     demands = [demand(count, share) for share, count in counts.items()]

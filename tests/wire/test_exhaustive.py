@@ -42,6 +42,7 @@ def check(read_all: ReadAll, blobs: Sequence[bytes], accepted: Sequence[bool]) -
 
 
 @pytest.mark.parametrize("category", [*range(8), 0x81, 0xFF])
+@pytest.mark.thorough
 def test_every_header(read_all: ReadAll, category: int) -> None:
     headers = list(product(range(256), [*range(9), 0x81, 0xFF]))
     blobs = [tlv(0x0910, entry(category, s, t, target(t, 0), 0)) for s, t in headers]
@@ -55,6 +56,7 @@ def test_every_class(read_all: ReadAll, tag: int) -> None:
 
 
 @pytest.mark.parametrize(("category", "kind"), ALLOWED)
+@pytest.mark.thorough
 def test_every_target_length(read_all: ReadAll, category: int, kind: int) -> None:
     strength = ALLOWED[category, kind][0]
     blobs = [tlv(0x0910, entry(category, strength, kind, b"d" * n, 0)) for n in range(260)]
