@@ -200,7 +200,7 @@ def test_a_call_is_bounded(api: Api, clock: Clock) -> None:
     while found[-1][0] < 39:
         more = api.row("reap", limit=1)["more"]
         found.append((this_minute(api, None)["completed"], more))
-    calls = [key for key, _ in groupby(found) if key != (0, False)]
+    calls = [key for key, _ in groupby(found) if key[0]]
     assert calls == [(10, True), (20, True), (39, False)]
 
 
