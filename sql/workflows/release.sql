@@ -31,7 +31,7 @@ language plpgsql volatile
 as $$
 declare
   v_holds boolean := p_run.state = 'paused' and not p_run.is_finishing;
-  v_priority jsonb := hwqueue.present('priority', to_jsonb(p_run.priority));
+  v_priority jsonb := jsonb_strip_nulls(jsonb_build_object('priority', p_run.priority));
   v_due int[] := p.released[1 : p.most];
   v_revived int[] := '{}';
   v_with_items int[] := '{}';
