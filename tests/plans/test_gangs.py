@@ -14,7 +14,7 @@ from tests.sql.api import Api
 
 KINDS = 10
 SEARCH = """
-  select count(*) from hwqueue.gang_places(%s, '{rack}', '{}', null, %s, hwqueue.clock(), 0)
+  select count(*) from hwqueue.gang_places(%s, '{rack}', '{}', null, null, %s, hwqueue.clock(), 0)
 """
 CALLED = """
   select funcname, calls from pg_stat_xact_user_functions where schemaname = 'hwqueue'
