@@ -79,6 +79,21 @@ def things(api: Api, queue: str) -> dict[str, Things]:
     return {tenant: _made(api, queue, tenant) for tenant in TENANTS}
 
 
+@pytest.fixture(scope="module")
+def kept() -> dict[str, Things]:
+    """What stays from test to test, for those that change nothing."""
+    return {}
+
+
+@pytest.fixture
+def standing(api: Api, kept: dict[str, Things]) -> dict[str, Things]:
+    """The same as things, made once: of tests that change nothing."""
+    if not kept:
+        queue = api.queue()
+        kept.update({tenant: _made(api, queue, tenant) for tenant in TENANTS})
+    return kept
+
+
 def _made(api: Api, queue: str, tenant: str) -> Things:
     service, task, node = uuid4(), f"secret-of-{tenant}", api.node()
     about = {"tenant": tenant, "service_id": str(service), "labels": {"app": task}}
@@ -427,14 +442,14 @@ def test_everywhere_tasks_of_another_are_not_listed(
 @pytest.mark.parametrize("caller", TENANTS)
 @pytest.mark.parametrize("function", sorted(REFUSED))
 def test_what_is_about_all_tenants_is_refused(
-    api: Api, queue: str, things: dict[str, Things], function: str, caller: str
+    api: Api, queue: str, standing: dict[str, Things], function: str, caller: str
 ) -> None:
     """In the same words whatever it is asked about, and before anything is looked up."""
-    [theirs] = [its for tenant, its in things.items() if tenant != caller]
+    [theirs] = [its for tenant, its in standing.items() if tenant != caller]
     required = api.conn.execute(_REQUIRED, [function]).fetchall()
     told = set()
     before = api.contents()
-    for its, name in ((theirs, queue), (nobodys(theirs), "none"), (things[caller], queue)):
+    for its, name in ((theirs, queue), (nobodys(theirs), "none"), (standing[caller], queue)):
         ids = {"p_queue": name, "p_node": its.node, "p_class": its.class_id, "p_lease": its.lease}
         call = sql.SQL("select * from hwqueue.{}({})").format(
             sql.Identifier(function),
