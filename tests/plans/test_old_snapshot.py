@@ -99,6 +99,7 @@ def test_an_old_snapshot_costs_claims_nothing(
 
 
 @pytest.mark.usefixtures("eager_marks")
+@pytest.mark.slow
 def test_nor_do_better_classes_that_are_used_up(api: Api, dsn: str) -> None:
     """Each claim asks whether anything that the node likes better is left: of which much was."""
     queue, node = api.queue(patience=0), api.node(labels={"zone": "a"})

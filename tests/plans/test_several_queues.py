@@ -58,6 +58,7 @@ def test_a_queue_that_is_idle_keeps_no_mark_of_another(api: Api, dsn: str, prior
 
 
 @pytest.mark.usefixtures("eager_marks")
+@pytest.mark.slow
 def test_a_front_that_stands_among_many_queues(api: Api) -> None:
     """The marks of a class are looked for in its queue, and not in all of them."""
     queues, node = [api.queue() for _ in range(20)], api.node()
