@@ -49,7 +49,7 @@ BY_TENANT: dict[str, set[str]] = {
     "PATCH /leases/{lease_id:uuid}": SPAWNING,
     "POST /leases/{lease_id:uuid}/cancel": SPAWNING,
     "POST /leases/{lease_id:uuid}/requeue": OPERATING,
-    "POST /leases/{lease_id:uuid}/signals/{name}": SPAWNING,
+    "POST /leases/{lease_id:uuid}/signals/{name:name}": SPAWNING,
     "GET /leases/{lease_id:uuid}/history": EVERYBODY,
     "GET /leases/{lease_id:uuid}/logs": EVERYBODY,
     "GET /leases/{lease_id:uuid}/logs/stream": EVERYBODY,
@@ -65,7 +65,7 @@ BY_TENANT: dict[str, set[str]] = {
     "POST /runs/{run_id:uuid}/pause": SPAWNING,
     "POST /runs/{run_id:uuid}/resume": SPAWNING,
     "POST /runs/{run_id:uuid}/retry": SPAWNING,
-    "POST /runs/{run_id:uuid}/signals/{name}": SPAWNING,
+    "POST /runs/{run_id:uuid}/signals/{name:name}": SPAWNING,
     "POST /runs/{run_id:uuid}/steps/{step}/skip": OPERATING,
 }
 OF_ALL_TENANTS: dict[str, set[str]] = {
