@@ -13,7 +13,7 @@ from tests.server.conftest import V1, Http, Serving, ok, problem
 from tests.server.relay import Relay, relay
 
 BOUND_SECONDS = 60.0
-SHORT = timedelta(seconds=0.3)
+SHORT = timedelta(seconds=1)
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ async def impatient(
 ) -> AsyncIterator[Http]:
     """A server that gives up soon."""
     for name in ("server.pools._CHECK_SECONDS", "server.pools._GRACE_SECONDS"):
-        monkeypatch.setattr(f"hwqueue.{name}", 0.3)
+        monkeypatch.setattr(f"hwqueue.{name}", 1.0)
     monkeypatch.setattr("hwqueue.server.pools._CONNECT_SECONDS", 2)
     monkeypatch.setattr("hwqueue.metrics.collector._GRACE_SECONDS", 0.3)
     # the first is also the time that a test has to notice that a call waits for a lock
