@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hwqueue.planner.model import Demand, Pool
+from hwqueue.planner.model import Demand, Pool, alike_as_one
 from hwqueue.planner.program import EXACT, Program, Solution
 
 MOST_POOLS = 32
@@ -94,18 +94,7 @@ def _sum(amounts: Sequence[int | None]) -> int | None:
 
 def _merged(demands: Sequence[Demand], number_of: dict[int, int]) -> list[Demand]:
     """The demands with the numbers of groups; those that ask for the same as one."""
-    counts: Counter[tuple[int, int, int, int, tuple[int, ...]]] = Counter()
-    for each in demands:
-        numbers = tuple(sorted({number_of[pool] for pool in each.pools}))
-        counts[each.gpus, each.share, each.cpu_milli, each.memory_mib, numbers] += each.count
-    return [
-        Demand(
-            count=count,
-            gpus=gpus,
-            share=share,
-            cpu_milli=cpu_milli,
-            memory_mib=memory_mib,
-            pools=numbers,
-        )
-        for (gpus, share, cpu_milli, memory_mib, numbers), count in counts.items()
-    ]
+    return alike_as_one(
+        replace(each, pools=tuple(sorted({number_of[pool] for pool in each.pools})))
+        for each in demands
+    )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 WHOLE_GPU = 1000  # thousandths of one device
 
@@ -43,9 +44,17 @@ class Demand:
     share: int
     cpu_milli: int
     memory_mib: int
-    pools: Sequence[int]
+    pools: tuple[int, ...]
 
     @property
     def devices(self) -> float:
         """What one of them holds, in devices."""
         return self.share / WHOLE_GPU if self.share else self.gpus
+
+
+def alike_as_one(demands: Iterable[Demand]) -> list[Demand]:
+    """The demands, those that ask for the same of the same pools as one."""
+    counts: Counter[Demand] = Counter()
+    for demand in demands:
+        counts[replace(demand, count=0)] += demand.count
+    return [replace(demand, count=count) for demand, count in counts.items()]

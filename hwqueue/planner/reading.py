@@ -10,14 +10,12 @@ from uuid import UUID
 
 from hwqueue.client import AsyncClient
 from hwqueue.planner.gangs import Gang, Need, Place
-from hwqueue.planner.model import WHOLE_GPU, Demand, Pool
+from hwqueue.planner.model import WHOLE_GPU, Demand, Pool, alike_as_one
 from hwqueue.planner.program import STEP
 
 _MOST = 1_000_000  # leases of a class that are ever counted
 _SHARES = 20  # on a device: more leases of a class than fit so change nothing
 _GANGS = 200  # that are planned in a round, those that are first in order
-
-_Shape = tuple[int, int, int, int, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,24 +158,22 @@ async def _read_demands(
     client: AsyncClient, queue: str, kinds: Sequence[_Kind], most: int, shard: int
 ) -> list[Demand]:
     """What waits in a queue, classes that ask for the same as one."""
-    shapes: Counter[_Shape] = Counter()
+    found = []
     async for item in _pages(client, "classes", queue, most=most, shard=shard):
         suited = tuple(number for number, kind in enumerate(kinds) if kind.suits(item))
-        # a curve has a point for every ten thousandths
-        share = -(-item["gpu_milli"] // STEP) * STEP
-        shapes[item["gpus"], share, item["cpu_milli"], item["memory_mib"], suited] += item["ready"]
-    return [
-        Demand(
-            count=count,
-            gpus=gpus,
-            share=share,
-            cpu_milli=cpu_milli,
-            memory_mib=memory_mib,
-            pools=suited,
-        )
-        for (gpus, share, cpu_milli, memory_mib, suited), count in shapes.items()
-        if suited
-    ]
+        if suited:
+            found.append(
+                Demand(
+                    count=item["ready"],
+                    gpus=item["gpus"],
+                    # a curve has a point for every ten thousandths
+                    share=-(-item["gpu_milli"] // STEP) * STEP,
+                    cpu_milli=item["cpu_milli"],
+                    memory_mib=item["memory_mib"],
+                    pools=suited,
+                )
+            )
+    return alike_as_one(found)
 
 
 async def _pages(

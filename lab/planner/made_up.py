@@ -75,7 +75,7 @@ class Fleet:
             share=share,
             cpu_milli=chance.choice((1000, 4000, 8000, 12_000)),
             memory_mib=1024 * chance.choice((4, 16, 32, 96)),
-            pools=sorted(chance.sample(range(self.kinds), suited)),
+            pools=tuple(sorted(chance.sample(range(self.kinds), suited))),
         )
 
 

@@ -128,10 +128,8 @@ declare
   v_refusal text;
 begin
   perform hwqueue.require_all_tenants();
-  perform hwqueue.require_read_committed(), hwqueue.check_shard(p_shard),
+  perform hwqueue.require_read_committed(), hwqueue.check_planner_write(p_round, p_epoch, p_shard),
     hwqueue.check_planner_ttl(p_ttl);
-  perform hwqueue.check_range(p_round, 'p_round', 0, 9223372036854775807, 'count the rounds from 1'),
-    hwqueue.check_range(p_epoch, 'p_epoch', 0, 9223372036854775807, 'pass what lead_planner returned');
   v_worth := hwqueue.checked_worth(p_prices);
   v_queue := hwqueue.find_queue(p_queue, p_shard);
   v_refusal := hwqueue.fence_planner(p_round, p_epoch, p_shard);
@@ -186,9 +184,7 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
   perform hwqueue.require_all_tenants();
-  perform hwqueue.require_read_committed(), hwqueue.check_shard(p_shard);
-  perform hwqueue.check_range(p_round, 'p_round', 0, 9223372036854775807, 'count the rounds from 1'),
-    hwqueue.check_range(p_epoch, 'p_epoch', 0, 9223372036854775807, 'pass what lead_planner returned');
+  perform hwqueue.require_read_committed(), hwqueue.check_planner_write(p_round, p_epoch, p_shard);
   if p_gang is null then
     perform hwqueue.refuse('QHA01', 'p_gang must not be null', jsonb_build_object('field', 'p_gang'),
       'pass the id of a gang that planner_view returned');
@@ -220,10 +216,8 @@ declare
   v_refusal text;
 begin
   perform hwqueue.require_all_tenants();
-  perform hwqueue.require_read_committed(), hwqueue.check_shard(p_shard),
+  perform hwqueue.require_read_committed(), hwqueue.check_planner_write(p_round, p_epoch, p_shard),
     hwqueue.check_planner_ttl(p_ttl);
-  perform hwqueue.check_range(p_round, 'p_round', 0, 9223372036854775807, 'count the rounds from 1'),
-    hwqueue.check_range(p_epoch, 'p_epoch', 0, 9223372036854775807, 'pass what lead_planner returned');
   perform hwqueue.check_object(p_room, array['gpus', 'allocated', 'bound'], 'room');
   v_most := hwqueue.json_number(coalesce(nullif(p_room -> 'gpus', 'null'), '""'), 'room.gpus', 0,
     1000000000);

@@ -232,3 +232,16 @@ begin
   end if;
 end
 $$;
+
+-- Refuses what no planner's write can name.
+-- Raises: QHA01.
+create or replace function hwqueue.check_planner_write(p_round bigint, p_epoch bigint, p_shard int)
+returns void
+language plpgsql stable
+as $$
+begin
+  perform hwqueue.check_shard(p_shard),
+    hwqueue.check_range(p_round, 'p_round', 0, 9223372036854775807, 'count the rounds from 1'),
+    hwqueue.check_range(p_epoch, 'p_epoch', 0, 9223372036854775807, 'pass what lead_planner returned');
+end
+$$;
