@@ -925,56 +925,7 @@ CREATE FUNCTION hwqueue.append_logs(p_logs jsonb, p_shard integer DEFAULT 0) RET
 CREATE FUNCTION hwqueue.apply_policy(p_base hwqueue.queue, p_policy jsonb) RETURNS hwqueue.queue
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE TABLE hwqueue.run (
-    shard_id integer NOT NULL,
-    run_id uuid NOT NULL,
-    workflow_id bigint NOT NULL,
-    name text NOT NULL,
-    tenant text NOT NULL,
-    input jsonb NOT NULL,
-    level jsonb NOT NULL,
-    policy jsonb NOT NULL,
-    headers jsonb NOT NULL,
-    labels jsonb NOT NULL,
-    priority smallint,
-    state text NOT NULL,
-    reason text,
-    detail jsonb,
-    stops boolean DEFAULT false NOT NULL,
-    is_finishing boolean DEFAULT false NOT NULL,
-    attempt integer DEFAULT 1 NOT NULL,
-    root_run_id uuid NOT NULL,
-    deadline timestamp with time zone,
-    result jsonb,
-    submitted_at timestamp with time zone NOT NULL,
-    finished_at timestamp with time zone,
-    prune_at timestamp with time zone,
-    parent_run_id uuid,
-    parent_step_no integer,
-    depth smallint DEFAULT 0 NOT NULL,
-    CONSTRAINT run_state_check CHECK ((state = ANY (ARRAY['running'::text, 'paused'::text, 'failing'::text, 'cancelling'::text, 'completed'::text, 'failed'::text, 'cancelled'::text])))
-)
-WITH (fillfactor='80');
-
-COMMENT ON TABLE hwqueue.run IS 'one execution of a workflow; the settlement of a step does not write it';
-
-COMMENT ON COLUMN hwqueue.run.level IS 'where all its steps are to run, as workflow and submission ask';
-
-COMMENT ON COLUMN hwqueue.run.policy IS 'on_failure, retain and result, from its definition';
-
-COMMENT ON COLUMN hwqueue.run.reason IS 'why it is not running, or did not complete';
-
-COMMENT ON COLUMN hwqueue.run.stops IS 'steps that run are asked to stop, and none is released';
-
-COMMENT ON COLUMN hwqueue.run.is_finishing IS 'its finally steps are released: the next end is the last';
-
-COMMENT ON COLUMN hwqueue.run.attempt IS 'from 1; retry_workflow_run adds one';
-
-COMMENT ON COLUMN hwqueue.run.parent_run_id IS 'the run whose step this is; null: it was submitted';
-
-COMMENT ON COLUMN hwqueue.run.depth IS 'how many runs are above it';
-
-CREATE FUNCTION hwqueue.apply_state(p_run hwqueue.run, p_now timestamp with time zone, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.apply_state(p_run uuid, p_now timestamp with time zone, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.are_counters_zero(p_touched hwqueue.touched_term[], p_shard integer) RETURNS boolean
@@ -1128,6 +1079,55 @@ CREATE FUNCTION hwqueue.barring_taints(p_taints jsonb, p_tolerate jsonb) RETURNS
 
 CREATE FUNCTION hwqueue.begin_adding(p_lease hwqueue.lease, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
+
+CREATE TABLE hwqueue.run (
+    shard_id integer NOT NULL,
+    run_id uuid NOT NULL,
+    workflow_id bigint NOT NULL,
+    name text NOT NULL,
+    tenant text NOT NULL,
+    input jsonb NOT NULL,
+    level jsonb NOT NULL,
+    policy jsonb NOT NULL,
+    headers jsonb NOT NULL,
+    labels jsonb NOT NULL,
+    priority smallint,
+    state text NOT NULL,
+    reason text,
+    detail jsonb,
+    stops boolean DEFAULT false NOT NULL,
+    is_finishing boolean DEFAULT false NOT NULL,
+    attempt integer DEFAULT 1 NOT NULL,
+    root_run_id uuid NOT NULL,
+    deadline timestamp with time zone,
+    result jsonb,
+    submitted_at timestamp with time zone NOT NULL,
+    finished_at timestamp with time zone,
+    prune_at timestamp with time zone,
+    parent_run_id uuid,
+    parent_step_no integer,
+    depth smallint DEFAULT 0 NOT NULL,
+    CONSTRAINT run_state_check CHECK ((state = ANY (ARRAY['running'::text, 'paused'::text, 'failing'::text, 'cancelling'::text, 'completed'::text, 'failed'::text, 'cancelled'::text])))
+)
+WITH (fillfactor='80');
+
+COMMENT ON TABLE hwqueue.run IS 'one execution of a workflow; the settlement of a step does not write it';
+
+COMMENT ON COLUMN hwqueue.run.level IS 'where all its steps are to run, as workflow and submission ask';
+
+COMMENT ON COLUMN hwqueue.run.policy IS 'on_failure, retain and result, from its definition';
+
+COMMENT ON COLUMN hwqueue.run.reason IS 'why it is not running, or did not complete';
+
+COMMENT ON COLUMN hwqueue.run.stops IS 'steps that run are asked to stop, and none is released';
+
+COMMENT ON COLUMN hwqueue.run.is_finishing IS 'its finally steps are released: the next end is the last';
+
+COMMENT ON COLUMN hwqueue.run.attempt IS 'from 1; retry_workflow_run adds one';
+
+COMMENT ON COLUMN hwqueue.run.parent_run_id IS 'the run whose step this is; null: it was submitted';
+
+COMMENT ON COLUMN hwqueue.run.depth IS 'how many runs are above it';
 
 CREATE FUNCTION hwqueue.begin_failing(p_run hwqueue.run, p_step integer, p_name text, p_now timestamp with time zone, p_shard integer) RETURNS text
     LANGUAGE plpgsql;
@@ -1660,6 +1660,9 @@ CREATE FUNCTION hwqueue.check_payload(p_value jsonb, p_field text, p_max_bytes i
 
 CREATE FUNCTION hwqueue.check_planner_ttl(p_ttl interval) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
+
+CREATE FUNCTION hwqueue.check_planner_write(p_round bigint, p_epoch bigint, p_shard integer) RETURNS void
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.check_progress(p_reports jsonb) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
@@ -5494,7 +5497,7 @@ CREATE FUNCTION hwqueue.sweep_nodes(p_everywhere hwqueue.everywhere, p_until tim
 CREATE FUNCTION hwqueue.sweep_one(p_run uuid, p_step integer, p_kind text, p_now timestamp with time zone, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.sweep_signal(p_run hwqueue.run, p_step integer, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.sweep_signal(p_run uuid, p_step integer, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.tag_distribution(p_label text DEFAULT NULL::text, p_limit integer DEFAULT 100, p_shard integer DEFAULT 0) RETURNS TABLE(shard_id integer, label text, value jsonb, nodes bigint, live bigint, claims bigint)
@@ -8167,7 +8170,7 @@ GRANT ALL ON FUNCTION hwqueue.append_logs(p_logs jsonb, p_shard integer) TO hwqu
 
 REVOKE ALL ON FUNCTION hwqueue.apply_policy(p_base hwqueue.queue, p_policy jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.apply_state(p_run hwqueue.run, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.apply_state(p_run uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.are_counters_zero(p_touched hwqueue.touched_term[], p_shard integer) FROM PUBLIC;
 
@@ -8418,6 +8421,8 @@ REVOKE ALL ON FUNCTION hwqueue.check_patterns(p_placement jsonb, p_field text) F
 REVOKE ALL ON FUNCTION hwqueue.check_payload(p_value jsonb, p_field text, p_max_bytes integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_planner_ttl(p_ttl interval) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.check_planner_write(p_round bigint, p_epoch bigint, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_progress(p_reports jsonb) FROM PUBLIC;
 
@@ -10674,7 +10679,7 @@ REVOKE ALL ON FUNCTION hwqueue.sweep_nodes(p_everywhere hwqueue.everywhere, p_un
 
 REVOKE ALL ON FUNCTION hwqueue.sweep_one(p_run uuid, p_step integer, p_kind text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.sweep_signal(p_run hwqueue.run, p_step integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.sweep_signal(p_run uuid, p_step integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.tag_distribution(p_label text, p_limit integer, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.tag_distribution(p_label text, p_limit integer, p_shard integer) TO hwqueue_operator;

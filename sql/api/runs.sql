@@ -202,7 +202,7 @@ begin
     perform hwqueue.resume_run(v_run, p_shard);
     perform hwqueue.note_event('workflow_run_resumed', format('run of workflow %s goes on', v_run.name),
       p_shard, jsonb_build_object('run_id', p_run, 'workflow', v_run.name));
-    perform hwqueue.apply_state(hwqueue.find_run(p_run, p_shard), hwqueue.clock(), p_shard);
+    perform hwqueue.apply_state(p_run, hwqueue.clock(), p_shard);
   elsif v_run.state <> 'running' then
     perform hwqueue.refuse_run_state(v_run, 'only a paused run can be resumed');
   end if;

@@ -154,11 +154,10 @@ declare
   v_due record;
   v_gone record;
 begin
-  select r.* into v_run from hwqueue.run r where r.shard_id = p_shard and r.run_id = p_run;
   if p_kind = 'state' then
-    return hwqueue.apply_state(v_run, p_now, p_shard);
+    return hwqueue.apply_state(p_run, p_now, p_shard);
   elsif p_kind = 'signal' then
-    return hwqueue.sweep_signal(v_run, p_step, p_shard);
+    return hwqueue.sweep_signal(p_run, p_step, p_shard);
   elsif p_kind = 'item' then
     return hwqueue.sweep_items(p_run, p_step, p_now, p_shard);
   elsif p_kind = 'nested' then
@@ -179,10 +178,11 @@ begin
       return 0;
     end if;
     select c.verdict, c.reason, c.closed into v_due
-    from hwqueue.workflow_step d
+    from hwqueue.run r
+    join hwqueue.workflow_step d on d.shard_id = p_shard and d.workflow_id = r.workflow_id
     cross join lateral hwqueue.count_parents(p_run, p_step, d.is_any, row(0, 0, 0, 0, 0), true, p_now,
       p_shard) c
-    where d.shard_id = p_shard and d.workflow_id = v_run.workflow_id and d.step_no = p_step;
+    where r.shard_id = p_shard and r.run_id = p_run and d.step_no = p_step;
     return hwqueue.carry_on(p_run, case v_due.verdict
       when 'release' then hwqueue.new_progress(p_released => array[p_step])
       when 'skip' then hwqueue.new_progress(p_skipped => array[p_step], p_reasons => array[v_due.reason])
@@ -197,6 +197,7 @@ begin
   )
   select count(*)::int as arrivals, min(g.reason) as reason into v_gone from gone g;
   if v_gone.arrivals = 0 or p_kind = 'fail' then
+    select r.* into v_run from hwqueue.run r where r.shard_id = p_shard and r.run_id = p_run;
     if v_gone.arrivals > 0 and v_run.state in ('running', 'paused') then
       perform hwqueue.begin_failing(v_run, p_step, v_gone.reason, p_now, p_shard);
     end if;
@@ -213,11 +214,11 @@ $$;
 -- that stops it ends what is open. Drops the arrival once no transaction can bring more: those that may
 -- have read the former state have ended. Returns how many steps it has released.
 -- Locks: the arrival, steps, entries and claims, skip locked.
-create or replace function hwqueue.apply_state(p_run hwqueue.run, p_now timestamptz, p_shard int)
-returns int
+create or replace function hwqueue.apply_state(p_run uuid, p_now timestamptz, p_shard int) returns int
 language plpgsql volatile
 as $$
 declare
+  v_run hwqueue.run;
   v_arrivals hwqueue.arrival[];
   v_held int[];
   v_closed int := 0;
@@ -226,43 +227,45 @@ declare
 begin
   v_arrivals := array(
     select a from hwqueue.arrival a
-    where a.run_id = p_run.run_id and a.step_no = 0 and a.kind = 'state' and a.shard_id = p_shard
+    where a.run_id = p_run and a.step_no = 0 and a.kind = 'state' and a.shard_id = p_shard
     for update skip locked);
   if v_arrivals = '{}' then
     return 0;
   end if;
+  -- after the lock: a change that leaves an arrival later is not among these
+  select r.* into v_run from hwqueue.run r where r.shard_id = p_shard and r.run_id = p_run;
   v_is_last := (
     select bool_and(coalesce(a.after_xid <= pg_snapshot_xmin(pg_current_snapshot()), false))
     from unnest(v_arrivals) a);
   -- statements after that snapshot: they see all that the transactions it calls ended have written
-  if p_run.finished_at is not null or p_run.run_id is null then
+  if v_run.finished_at is not null or v_run.run_id is null then
     v_is_last := true;
-  elsif p_run.state = 'running' then
+  elsif v_run.state = 'running' then
     v_held := array(  -- an operator may hold one, and end it (skip_step)
       select s.step_no from hwqueue.step s
-      where s.shard_id = p_shard and s.run_id = p_run.run_id and s.state = 'held'
+      where s.shard_id = p_shard and s.run_id = p_run and s.state = 'held'
       order by s.step_no limit 1000 for no key update skip locked);
     if v_held <> '{}' then
-      v_released := hwqueue.carry_on(p_run.run_id, hwqueue.new_progress(p_released => v_held),
+      v_released := hwqueue.carry_on(p_run, hwqueue.new_progress(p_released => v_held),
         cardinality(v_held), true, p_now, p_shard);
     end if;
-    v_released := v_released + hwqueue.advance_maps(p_run.run_id, p_now, p_shard);
+    v_released := v_released + hwqueue.advance_maps(p_run, p_now, p_shard);
     v_is_last := v_is_last and not exists (
       select from hwqueue.step s
-      where s.shard_id = p_shard and s.run_id = p_run.run_id and s.state = 'held');
-  elsif p_run.state in ('failing', 'cancelling') and (not p_run.is_finishing or p_run.stops) then
-    v_closed := case when p_run.stops then hwqueue.stop_run(p_run, 1000, p_shard)
-      else hwqueue.drop_idle(p_run, 1000, p_shard) end;
+      where s.shard_id = p_shard and s.run_id = p_run and s.state = 'held');
+  elsif v_run.state in ('failing', 'cancelling') and (not v_run.is_finishing or v_run.stops) then
+    v_closed := case when v_run.stops then hwqueue.stop_run(v_run, 1000, p_shard)
+      else hwqueue.drop_idle(v_run, 1000, p_shard) end;
     if v_closed > 0 then
-      perform hwqueue.count_work(p_run.run_id, 0, v_closed, 0, p_now, p_shard);
+      perform hwqueue.count_work(p_run, 0, v_closed, 0, p_now, p_shard);
     end if;
-    perform hwqueue.advance_maps(p_run.run_id, p_now, p_shard);
-    v_is_last := v_is_last and v_closed = 0 and not exists (select from hwqueue.idle_steps(p_run, p_shard))
-      and not (p_run.stops and (hwqueue.leases_to_stop(p_run, 1, p_shard) <> '{}'
-        or hwqueue.has_items_to_stop(p_run.run_id, p_shard)));
+    perform hwqueue.advance_maps(p_run, p_now, p_shard);
+    v_is_last := v_is_last and v_closed = 0 and not exists (select from hwqueue.idle_steps(v_run, p_shard))
+      and not (v_run.stops and (hwqueue.leases_to_stop(v_run, 1, p_shard) <> '{}'
+        or hwqueue.has_items_to_stop(p_run, p_shard)));
   end if;
-  if p_run.finished_at is null then
-    perform hwqueue.tell_nested(p_run, p_shard);
+  if v_run.finished_at is null then
+    perform hwqueue.tell_nested(v_run, p_shard);
   end if;
   if v_is_last then
     delete from hwqueue.arrival a where a.shard_id = p_shard

@@ -113,21 +113,23 @@ $$;
 
 -- Works off the arrivals of kind signal of a step, and returns 0: what it releases comes after a wait.
 -- Locks: the arrivals, skip locked; as deliver_signal. Wakes: waiting workers.
-create or replace function hwqueue.sweep_signal(p_run hwqueue.run, p_step int, p_shard int) returns int
+create or replace function hwqueue.sweep_signal(p_run uuid, p_step int, p_shard int) returns int
 language plpgsql volatile
 as $$
 declare
   v_arrivals bigint[];
   v_name text := (
-    select d.settings ->> 'signal' from hwqueue.workflow_step d
-    where d.shard_id = p_shard and d.workflow_id = p_run.workflow_id and d.step_no = p_step);
+    select d.settings ->> 'signal'
+    from hwqueue.run r
+    join hwqueue.workflow_step d on d.shard_id = p_shard and d.workflow_id = r.workflow_id
+    where r.shard_id = p_shard and r.run_id = p_run and d.step_no = p_step);
 begin
   v_arrivals := array(
     select a.arrival_id from hwqueue.arrival a
-    where a.run_id = p_run.run_id and a.step_no = p_step and a.kind = 'signal' and a.shard_id = p_shard
+    where a.run_id = p_run and a.step_no = p_step and a.kind = 'signal' and a.shard_id = p_shard
     for update skip locked);
   if v_arrivals <> '{}'
-    and hwqueue.deliver_signal(p_run.run_id, p_step, v_name, true, p_shard) is not null then
+    and hwqueue.deliver_signal(p_run, p_step, v_name, true, p_shard) is not null then
     delete from hwqueue.arrival a where a.shard_id = p_shard and a.arrival_id = any (v_arrivals);
   end if;
   return 0;
