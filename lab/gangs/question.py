@@ -10,15 +10,17 @@ from benchmarks.core.report import Answer, Figure
 from benchmarks.core.run import Run
 from benchmarks.core.server import databases, machine
 from benchmarks.core.spread import Spread, percentile
+from lab.gangs.holding import HoldAndWait
 from lab.gangs.jobs import Cluster, Job, made_up
 from lab.gangs.simulation import Seen, Simulation, Way
 
 LARGE = 8  # nodes of a gang, at least
 
-WAYS: Mapping[str, Way] = {
-    "all or none": Way(0),
-    "earmark": Way(1),
-    "earmark and backfill": Way(1, has_limits=True),
+WAYS: Mapping[str, tuple[type[Simulation], Way]] = {
+    "hold and wait": (HoldAndWait, Way(0)),
+    "all or none": (Simulation, Way(0)),
+    "earmark": (Simulation, Way(1)),
+    "earmark and backfill": (Simulation, Way(1, has_limits=True)),
 }
 
 _NOTES = (
@@ -57,11 +59,11 @@ def gangs(
     for load in loads:
         with databases(run.dsn, len(WAYS) * len(seeds)) as dsns:
             unused = iter(dsns)
-            for name, way in WAYS.items():
+            for name, (kind, way) in WAYS.items():
                 runs = []
                 for seed in seeds:
                     made = made_up(cluster, jobs, load, seed)
-                    with Simulation(next(unused), cluster, tick, way) as simulation:
+                    with kind(next(unused), cluster, tick, way) as simulation:
                         runs.append(told(made, simulation.run(made)))
                     run.tell(f"load {load:g}, {name}, seed {seed}: {runs[-1]}")
                 figures.append(_figure(f"load {load:g}, {name}", runs))

@@ -6,7 +6,7 @@ that have room, the fullest, as if packing were perfect. What becomes free is of
 """
 
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -156,10 +156,7 @@ class Simulation:
         if self._way.has_limits:
             options["max_run"] = timedelta(seconds=1 + job.limit)
         if job.nodes:
-            members = [Member(TASK, count=job.nodes, options=options)]
-            spawned = self._client.spawn_gang(QUEUE, members, together="rack")
-            self._gangs[spawned[0].gang_id] = job
-            self._tick_again()
+            self._spawn_gang(job, options)
             return
         lease = self._client.spawn_lease(QUEUE, TASK, **options).lease_id
         self._singles[lease] = job
@@ -168,30 +165,46 @@ class Simulation:
             if self._ask(place):
                 break
 
+    def _spawn_gang(self, job: Job, options: SpawnOptions) -> None:
+        members = [Member(TASK, count=job.nodes, options=options)]
+        spawned = self._client.spawn_gang(QUEUE, members, together="rack")
+        self._gangs[spawned[0].gang_id] = job
+        self._tick_again()
+
     def _ask(self, place: Place) -> bool:
-        """Let a node claim a single lease."""
+        """Let a node claim a lease."""
         claims = self._client.claim_task([QUEUE], place.node_id, place.epoch)
         for claim in claims:
-            self._start(self._singles.pop(claim.lease_id), [(place, claim)])
+            self._claimed(place, claim)
         return bool(claims)
 
+    def _claimed(self, place: Place, claim: Claim) -> None:
+        job = self._singles.pop(claim.lease_id)
+        place.free -= job.gpus
+        self._start(job, [(place, claim)])
+
     def _start(self, job: Job, held: list[tuple[Place, Claim]]) -> None:
+        """Of a lease, or of all members of a gang; their room is taken."""
         self.seen.started[job] = self._now
-        self._take(job, held, 1)
+        self._running += len(held) * job.gpus
         self._at(self._now + job.runs, lambda: self._end(job, held))
 
     def _end(self, job: Job, held: list[tuple[Place, Claim]]) -> None:
-        for _, claim in held:
+        self._running -= len(held) * job.gpus
+        self._free(job, held)
+
+    def _free(self, job: Job, held: list[tuple[Place, Claim]]) -> None:
+        """Complete these claims, and offer their room."""
+        for place, claim in held:
             self._client.complete_lease(claim.lease_id, claim.claim_token)
-        self._take(job, held, -1)
+            place.free += job.gpus
         for place, _ in held:
-            while place.free and self._singles and self._ask(place):
+            while place.free and self._waits() and self._ask(place):
                 pass
 
-    def _take(self, job: Job, held: Iterable[tuple[Place, Claim]], sign: int) -> None:
-        for place, _ in held:
-            place.free -= sign * job.gpus
-            self._running += sign * job.gpus
+    def _waits(self) -> bool:
+        """Whether a claim may find something."""
+        return bool(self._singles)
 
     def _tick_again(self) -> None:
         if self._gangs and not self._ticks:
@@ -221,4 +234,7 @@ class Simulation:
             claims = self._client.claim_task([QUEUE], node_id, place.epoch, qty=len(members))
             held += [(place, claim) for claim in claims]
         assert len(held) == len(members), "a gang was fetched in part"
-        self._start(self._gangs.pop(gang_id), held)
+        job = self._gangs.pop(gang_id)
+        for place, _ in held:
+            place.free -= job.gpus
+        self._start(job, held)

@@ -3,7 +3,8 @@
 import pytest
 
 from benchmarks.core.run import Run
-from lab.gangs.jobs import Cluster, made_up
+from lab.gangs.holding import HoldAndWait
+from lab.gangs.jobs import Cluster, Job, made_up
 from lab.gangs.question import gangs
 from lab.gangs.simulation import Simulation, Way
 from tests.benchmarks.asking import ask
@@ -35,10 +36,23 @@ def test_what_has_room_starts_when_it_arrives(dsn: str) -> None:
     assert seen.held == 0
 
 
+def test_half_a_gang_gives_up_and_tries_again(dsn: str) -> None:
+    first = Job(arrives=0, runs=1000, nodes=0, gpus=2, limit=0)
+    gang = Job(arrives=1, runs=10, nodes=2, gpus=2, limit=0)
+    late = Job(arrives=2000, runs=1, nodes=0, gpus=1, limit=0)
+    with HoldAndWait(dsn, Cluster(racks=1, nodes=2, gpus=2), 1, Way(earmarks=0)) as simulation:
+        seen = simulation.run([first, gang, late])
+    # tries from 1, 311, 631 and 971 on, of 300 s; the other node is free at 1000
+    assert seen.started == {first: 0, gang: 1000, late: 2000}
+    # in the second try, in the third, and until it starts; measured from 500 on
+    assert seen.held == 2 * ((611 - 500) + (931 - 631) + (1000 - 971))
+
+
 def test_a_full_cluster(run: Run) -> None:
     sizes = ["--racks", "2", "--nodes", "2", "--gpus", "2", "--tick", "300"]
     [answer] = ask(gangs, run, *sizes, "--jobs", "40", "--loads", "1.2", "--seeds", "3")
-    without, *kept = answer.figures
+    held, without, *kept = answer.figures
+    assert held.more["held idle %"].median > 0
     assert without.more["busy %"].median > 50
     assert without.more["singles p95 min"].median > 0
     assert without.more["held idle %"].median == 0
