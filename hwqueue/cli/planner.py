@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hwqueue.cli.completion import queue_names
-from hwqueue.cli.connect import connection_string
+from hwqueue.cli.connect import connection_string, open_client
 from hwqueue.cli.extra import required
 from hwqueue.cli.inputs import span
-from hwqueue.cli.output import say, show_one
+from hwqueue.cli.output import Row, say, show_item, show_one
 from hwqueue.client import AsyncClient
 from hwqueue.errors import ConfigError
+from hwqueue.types import PlannerStatus
 
 if TYPE_CHECKING:
     from hwqueue.planner import Round, Settings
@@ -47,6 +48,9 @@ def planner(
     once: Annotated[
         bool, typer.Option("--once", help="Do one round, print what it found, then end.")
     ] = False,
+    status: Annotated[
+        bool, typer.Option("--status", help="Print which one leads and what it found, then end.")
+    ] = False,
 ) -> None:
     """Compute what room on GPUs is worth, and where gangs go, until SIGTERM or Ctrl-C.
 
@@ -54,6 +58,9 @@ def planner(
     where most of those that wait find room. Needs a login with hwqueue_planner. Any number may run:
     one of them leads. When none does, the prices run out, and upkeep places gangs alone.
     """
+    if status:
+        _show_status(ctx, shard)
+        return
     with required("planner"):
         from hwqueue.planner import Settings  # noqa: PLC0415
     settings = Settings(
@@ -72,6 +79,29 @@ def planner(
         say(ctx, "another process leads; nothing is done")
     else:
         show_one(ctx, _shown(done))
+
+
+def _show_status(ctx: typer.Context, shard: int) -> None:
+    with open_client(ctx) as client:
+        found = client.planner_status(shard=shard)
+    if found is None:
+        say(ctx, "no planner leads, and no prices are valid")
+    else:
+        show_item(ctx, found, _status_facts)
+
+
+def _status_facts(status: PlannerStatus) -> Row:
+    return {
+        "holder": status.holder,
+        "epoch": status.epoch,
+        "leads_until": status.leads_until,
+        "gpus": status.gpus,
+        "allocated": status.allocated,
+        "bound": status.bound,
+        "prices": ", ".join(
+            f"{each['queue']} until {each['worth_until']}" for each in status.prices
+        ),
+    }
 
 
 def _between(text: str, option: str, least: timedelta) -> timedelta:

@@ -27,6 +27,7 @@ TAGS: list[dict[str, Any]] = [
     {"name": "everywhere", "description": "Tasks that run on every node that suits them."},
     {"name": "nodes", "description": "Who may run work, and taking machines out of service."},
     {"name": "placement", "description": "Which nodes could run what, and why not."},
+    {"name": "planner", "description": "What room on GPUs is worth, and how much of it is lost."},
     {"name": "views", "description": "Counts by class, queue and node."},
     {"name": "events", "description": "What happened, and who did it."},
     {"name": "webhooks", "description": "Who is told of which events over HTTP."},

@@ -57,3 +57,17 @@ class PlannerStatus:
     bound: float | None
     prices: Sequence[Mapping[str, Any]]
     shard_id: int
+
+    @classmethod
+    def nobody(cls, shard_id: int) -> PlannerStatus:
+        """What is said where no planner leads."""
+        return cls(
+            holder=None,
+            epoch=None,
+            leads_until=None,
+            gpus=None,
+            allocated=None,
+            bound=None,
+            prices=[],
+            shard_id=shard_id,
+        )

@@ -176,6 +176,23 @@ def test_once(filled: tuple[str, Placed]) -> None:
     assert "another process leads" in run.stderr
 
 
+def test_who_leads(filled: tuple[str, Placed]) -> None:
+    dsn, _node = filled
+    command = [sys.executable, "-c", PROGRAM, "--dsn", dsn, "planner", "--status"]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout) == (0, "")
+    assert "no planner leads" in run.stderr
+    with Client(dsn) as client:
+        client.lead_planner(ANOTHER, ttl=timedelta(minutes=1))
+        client.set_prices("training", [0.5] * 101, ttl=timedelta(minutes=1), round=1, epoch=1)
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    assert re.search(rf"holder +{ANOTHER}\n", run.stdout)
+    assert "training until" in run.stdout
+    run = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False)
+    assert json.loads(run.stdout)["prices"][0]["device_worth"] == [0.5] * 101
+
+
 @pytest.mark.parametrize(
     "options", [["--interval", "1ms"], ["--ttl", "2h"], ["--ttl", "0s"], ["--interval", "soon"]]
 )

@@ -99,6 +99,7 @@ OF_ALL_TENANTS: dict[str, set[str]] = {
     "GET /queue-depth": LOOKING,
     "GET /throughput": LOOKING,
     "GET /node-usage": LOOKING,
+    "GET /planner": LOOKING,
     "GET /labels": LOOKING,
     "GET /classes": LOOKING,
     "GET /events": LOOKING,

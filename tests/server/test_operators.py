@@ -1,5 +1,6 @@
 """What operators ask over HTTP: why, what if, how much; and metrics."""
 
+from datetime import timedelta
 from uuid import uuid4
 
 import pytest
@@ -33,6 +34,22 @@ async def test_why_a_lease_waits(http: Http, stuck: str) -> None:
     assert [lease["lease_id"] for lease in of_class["leases"]] == [stuck]
     problem(await http.get(f"{V1}/leases/{NOBODY}/explanation"), 404, "QHL04")
     problem(await http.get(f"{V1}/classes/{2**62}/explanation"), 404, "QHC01")
+
+
+async def test_who_plans(http: Http, sql: Client, queue: str) -> None:
+    nobody = ok(await http.get(f"{V1}/planner"))
+    assert (nobody["holder"], nobody["bound"], nobody["prices"]) == (None, None, [])
+    epoch = sql.lead_planner("me")
+    assert epoch is not None
+    minute = timedelta(minutes=1)
+    sql.set_prices(queue, [0.5] * 101, ttl=minute, round=1, epoch=epoch)
+    sql.note_room(gpus=8, allocated=2.5, bound=6, ttl=minute, round=1, epoch=epoch)
+    try:
+        found = ok(await http.get(f"{V1}/planner"))
+        assert (found["holder"], found["epoch"], found["bound"]) == ("me", epoch, 6)
+        assert [prices["queue"] for prices in found["prices"]] == [queue]
+    finally:
+        sql.lead_planner("me", ttl=timedelta())
 
 
 async def test_what_would_help(http: Http, queue: str, stuck: str) -> None:
