@@ -50,7 +50,7 @@ MinSize = Annotated[
     int | None,
     typer.Option(
         "--min-size",
-        help="So many must start together; the others join when there is room.",
+        help="How many must start together; the others join when there is room.",
         show_default="all",
     ),
 ]

@@ -60,21 +60,6 @@ begin
 end
 $$;
 
--- How many of the members of a gang that wait must get room, at least, when any of them does: as many as it
--- lacks of those with which it may run, of a gang without min_size all.
-create or replace function hwqueue.members_needed(p_gang hwqueue.gang, p_waiting int) returns int
-language sql immutable
-as $$
-  select greatest(1, p_waiting - hwqueue.may_be_missing(p_gang))
-$$;
-
--- How many members of a gang may wait while the others run.
-create or replace function hwqueue.may_be_missing(p_gang hwqueue.gang) returns int
-language sql immutable
-as $$
-  select p_gang.size - coalesce(p_gang.min_size, p_gang.size)
-$$;
-
 -- Reserves room for these members of a gang, or for none of them, in a place that it may be in; p_missing
 -- others wait. One that runs goes on to. Returns as assemble_gang.
 -- Locks and wakes as assemble_gang, but that the caller holds the entries too.

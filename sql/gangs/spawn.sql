@@ -299,6 +299,21 @@ as $$
     else format('its members may not run beside what runs now (%s)', p_gang.reason) end
 $$;
 
+-- How many of the members of a gang that wait must get room, at least, when any of them does: as many as it
+-- lacks of those with which it may run, of a gang without min_size all.
+create or replace function hwqueue.members_needed(p_gang hwqueue.gang, p_waiting int) returns int
+language sql immutable
+as $$
+  select greatest(1, p_waiting - hwqueue.may_be_missing(p_gang))
+$$;
+
+-- How many members of a gang may wait while the others run.
+create or replace function hwqueue.may_be_missing(p_gang hwqueue.gang) returns int
+language sql immutable
+as $$
+  select p_gang.size - coalesce(p_gang.min_size, p_gang.size)
+$$;
+
 -- Says how many members of a gang must start together: "all of them", "2 of them".
 create or replace function hwqueue.needed_words(p_gang hwqueue.gang) returns text
 language sql immutable
