@@ -6,30 +6,43 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from hwqueue.errors import BadArgument, ConfigError
-from hwqueue.types import Claim, GangMember, GangStatus
+from hwqueue.types import Claim, GangMember, GangStatus, LeaseState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GangContext:
-    """The gang of a handler's lease, as it was when all members were there.
+    """The gang of a handler's lease, as it was when all members were there, or enough of them.
 
     Attributes:
         gang_id: The gang.
         rank: This member's, from 0.
         size: How many members the gang has.
         members: All of them by rank: lease, node, and the labels of the node.
+        min_size: How many of them must be there; None: all. What is not there has no node.
     """
 
     gang_id: UUID
     rank: int
     size: int
     members: tuple[GangMember, ...]
+    min_size: int | None = None
 
     @classmethod
     def of(cls, claim: Claim, status: GangStatus) -> GangContext:
         """The gang as the member with this claim sees it."""
         [rank] = [each.rank for each in status.members if each.lease_id == claim.lease_id]
-        return cls(gang_id=status.gang_id, rank=rank, size=status.size, members=status.members)
+        return cls(
+            gang_id=status.gang_id,
+            rank=rank,
+            size=status.size,
+            members=status.members,
+            min_size=status.min_size,
+        )
+
+    @property
+    def present(self) -> tuple[GangMember, ...]:
+        """The members that run, or are reserved: with a `min_size` others may join them later."""
+        return tuple(each for each in self.members if each.state is LeaseState.CLAIMED)
 
     def address(self, rank: int = 0, *, label: str = "address") -> str:
         """Where a member can be reached: a label of its node.
@@ -38,8 +51,8 @@ class GangContext:
             rank: The member.
             label: Set by the node's worker: `hwqueue worker run --label address=10.0.0.7`.
 
-        Raises: BadArgument: there is no such rank. ConfigError: the node has no such label, or it
-            is no text.
+        Raises: BadArgument: there is no such rank. ConfigError: it is not there, or its node has
+            no such label, or it is no text.
         """
         if not 0 <= rank < len(self.members):
             raise BadArgument(
@@ -47,6 +60,11 @@ class GangContext:
                 detail={"field": "rank"},
             )
         member = self.members[rank]
+        if member.node is None:
+            raise ConfigError(
+                f"rank {rank} is not there: it waits to join its gang",
+                hint="take one of those that are present",
+            )
         found = member.labels.get(label)
         if not isinstance(found, str):
             raise ConfigError(
@@ -66,8 +84,13 @@ class GangContext:
                 each needs its own.
             label: As for `address`.
 
-        Raises: ConfigError, as `address`.
+        Raises: ConfigError, as `address`; or the gang has a `min_size`, so that WORLD_SIZE changes.
         """
+        if self.min_size is not None and self.min_size < self.size:
+            raise ConfigError(
+                f"the gang has {self.min_size} to {self.size} members: WORLD_SIZE is not known",
+                hint=f"run torchrun --nnodes {self.min_size}:{self.size} with --rdzv-endpoint",
+            )
         return {
             "MASTER_ADDR": self.address(0, label=label),
             "MASTER_PORT": str(port),

@@ -1003,7 +1003,9 @@ CREATE TABLE hwqueue.gang (
     started_at timestamp with time zone,
     finished_at timestamp with time zone,
     starts_by timestamp with time zone,
-    choice_id uuid
+    choice_id uuid,
+    min_size integer,
+    missing integer DEFAULT 0 NOT NULL
 )
 WITH (fillfactor='50', autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0.05');
 
@@ -1033,7 +1035,30 @@ COMMENT ON COLUMN hwqueue.gang.starts_by IS 'while it is earmarked: when its nod
 
 COMMENT ON COLUMN hwqueue.gang.choice_id IS 'as in lease';
 
+COMMENT ON COLUMN hwqueue.gang.min_size IS 'how many members must be there for it to start, and to go on; null: all';
+
+COMMENT ON COLUMN hwqueue.gang.missing IS 'how many members wait to join the others, while it is earmarked, reserved or running';
+
 CREATE FUNCTION hwqueue.assemble_gang(p_gang hwqueue.gang, p_first text, p_is_earmark boolean, p_now timestamp with time zone, p_shard integer) RETURNS text
+    LANGUAGE plpgsql;
+
+CREATE TABLE hwqueue.scheduled (
+    shard_id integer NOT NULL,
+    queue_id integer NOT NULL,
+    tier smallint NOT NULL,
+    attempt_count smallint NOT NULL,
+    claim_count integer NOT NULL,
+    rank bigint NOT NULL,
+    class_id bigint NOT NULL,
+    lease_id uuid NOT NULL,
+    available_at timestamp with time zone NOT NULL,
+    deadline timestamp with time zone
+)
+WITH (autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_insert_threshold='-1', autovacuum_vacuum_cost_delay='0');
+
+COMMENT ON TABLE hwqueue.scheduled IS 'a lease that is not claimable before available_at';
+
+CREATE FUNCTION hwqueue.assemble_members(p_gang hwqueue.gang, p_entries hwqueue.scheduled[], p_missing integer, p_first text, p_is_earmark boolean, p_now timestamp with time zone, p_shard integer) RETURNS text
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.assign_target_class(p_lease uuid, p_shard integer) RETURNS boolean
@@ -1612,6 +1637,9 @@ CREATE FUNCTION hwqueue.check_login(p_node uuid, p_login text, p_shard integer) 
 
 CREATE FUNCTION hwqueue.check_logs(p_logs jsonb) RETURNS void
     LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.check_min_size(p_min_size integer, p_elements jsonb) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.check_move(p_lease hwqueue.lease, p_queue hwqueue.queue, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
@@ -2206,7 +2234,7 @@ CREATE FUNCTION hwqueue.domains_needed(p_class hwqueue.placement_class) RETURNS 
 CREATE FUNCTION hwqueue.draft_class(p_content hwqueue.class_content, p_away_from uuid[], p_shard integer) RETURNS hwqueue.placement_class
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.draft_members(p_queue hwqueue.queue, p_elements jsonb, p_shard integer, OUT classes hwqueue.placement_class[], OUT members integer[]) RETURNS record
+CREATE FUNCTION hwqueue.draft_members(p_queue hwqueue.queue, p_elements jsonb, p_min_size integer, p_shard integer, OUT classes hwqueue.placement_class[], OUT members integer[]) RETURNS record
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.drain_node(p_node uuid, p_deadline interval DEFAULT NULL::interval, p_shard integer DEFAULT 0) RETURNS void
@@ -2744,7 +2772,7 @@ CREATE FUNCTION hwqueue.gang_states() RETURNS text[]
 CREATE FUNCTION hwqueue.gang_states_without_room() RETURNS text[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.gang_status(p_lease uuid, p_token bigint, p_shard integer DEFAULT 0) RETURNS TABLE(gang_id uuid, shard_id integer, ready boolean, size integer, members jsonb, retry_after interval)
+CREATE FUNCTION hwqueue.gang_status(p_lease uuid, p_token bigint, p_shard integer DEFAULT 0) RETURNS TABLE(gang_id uuid, shard_id integer, ready boolean, size integer, members jsonb, retry_after interval, min_size integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
@@ -2767,7 +2795,7 @@ CREATE FUNCTION hwqueue.get_everywhere(p_everywhere uuid, p_limit integer DEFAUL
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.get_gang(p_gang uuid, p_shard integer DEFAULT 0) RETURNS TABLE(gang_id uuid, shard_id integer, queue text, tenant text, state text, reason text, size integer, together text[], same text[], on_lost text, hold interval, place text, tries integer, losses integer, next_try_at timestamp with time zone, created_at timestamp with time zone, started_at timestamp with time zone, finished_at timestamp with time zone, members jsonb, starts_by timestamp with time zone)
+CREATE FUNCTION hwqueue.get_gang(p_gang uuid, p_shard integer DEFAULT 0) RETURNS TABLE(gang_id uuid, shard_id integer, queue text, tenant text, state text, reason text, size integer, together text[], same text[], on_lost text, hold interval, place text, tries integer, losses integer, next_try_at timestamp with time zone, created_at timestamp with time zone, started_at timestamp with time zone, finished_at timestamp with time zone, members jsonb, starts_by timestamp with time zone, min_size integer, missing integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
@@ -2999,6 +3027,9 @@ CREATE FUNCTION hwqueue.is_cache_valid(p_fit hwqueue.class_nodes, p_open bit var
 
 CREATE FUNCTION hwqueue.is_forgotten(p_lease uuid, p_shard integer) RETURNS boolean
     LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.is_gang_ready(p_gang hwqueue.gang, p_members jsonb) RETURNS boolean
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.is_head_blocked(p_queue_id integer, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql;
@@ -3357,7 +3388,7 @@ CREATE FUNCTION hwqueue.list_everywhere(p_state text DEFAULT NULL::text, p_limit
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.list_gangs(p_state text DEFAULT NULL::text, p_limit integer DEFAULT 50, p_before timestamp with time zone DEFAULT NULL::timestamp with time zone, p_before_gang uuid DEFAULT NULL::uuid, p_shard integer DEFAULT 0) RETURNS TABLE(gang_id uuid, shard_id integer, queue text, tenant text, state text, reason text, size integer, place text, created_at timestamp with time zone, started_at timestamp with time zone, finished_at timestamp with time zone, starts_by timestamp with time zone)
+CREATE FUNCTION hwqueue.list_gangs(p_state text DEFAULT NULL::text, p_limit integer DEFAULT 50, p_before timestamp with time zone DEFAULT NULL::timestamp with time zone, p_before_gang uuid DEFAULT NULL::uuid, p_shard integer DEFAULT 0) RETURNS TABLE(gang_id uuid, shard_id integer, queue text, tenant text, state text, reason text, size integer, place text, created_at timestamp with time zone, started_at timestamp with time zone, finished_at timestamp with time zone, starts_by timestamp with time zone, min_size integer, missing integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
@@ -3602,6 +3633,9 @@ CREATE FUNCTION hwqueue.match_question(p_placement jsonb, p_options jsonb, p_sha
 CREATE FUNCTION hwqueue.may_be_long(p_value jsonb) RETURNS boolean
     LANGUAGE sql STABLE;
 
+CREATE FUNCTION hwqueue.may_be_missing(p_gang hwqueue.gang) RETURNS integer
+    LANGUAGE sql IMMUTABLE;
+
 CREATE FUNCTION hwqueue.may_earmark(p_class_id bigint, p_node uuid, p_shard integer) RETURNS boolean
     LANGUAGE sql STABLE;
 
@@ -3610,6 +3644,9 @@ CREATE FUNCTION hwqueue.may_not_go_on(p_everywhere hwqueue.everywhere) RETURNS b
 
 CREATE FUNCTION hwqueue.may_start(p_requests hwqueue.spawn_request[], p_now timestamp with time zone) RETURNS boolean
     LANGUAGE plpgsql IMMUTABLE;
+
+CREATE FUNCTION hwqueue.members_needed(p_gang hwqueue.gang, p_waiting integer) RETURNS integer
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.membership(p_classes bigint[], p_others bigint[]) RETURNS boolean[]
     LANGUAGE sql IMMUTABLE;
@@ -3681,6 +3718,9 @@ CREATE FUNCTION hwqueue.nearest_name(p_name text, p_names text[]) RETURNS text
 
 CREATE FUNCTION hwqueue.needed_amounts(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_custom jsonb, p_cpu_isolation text, p_gpu_exclusivity text) RETURNS TABLE(name text, amount bigint)
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.needed_words(p_gang hwqueue.gang) RETURNS text
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.needs_of(p_class hwqueue.placement_class, p_bits integer, p_node hwqueue.node) RETURNS jsonb
     LANGUAGE sql STABLE PARALLEL SAFE;
@@ -4745,22 +4785,6 @@ CREATE FUNCTION hwqueue.repeated_pattern(p_placement jsonb) RETURNS text
 CREATE FUNCTION hwqueue.replace_node(p_node hwqueue.node, p_old hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.node
     LANGUAGE plpgsql;
 
-CREATE TABLE hwqueue.scheduled (
-    shard_id integer NOT NULL,
-    queue_id integer NOT NULL,
-    tier smallint NOT NULL,
-    attempt_count smallint NOT NULL,
-    claim_count integer NOT NULL,
-    rank bigint NOT NULL,
-    class_id bigint NOT NULL,
-    lease_id uuid NOT NULL,
-    available_at timestamp with time zone NOT NULL,
-    deadline timestamp with time zone
-)
-WITH (autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_insert_threshold='-1', autovacuum_vacuum_cost_delay='0');
-
-COMMENT ON TABLE hwqueue.scheduled IS 'a lease that is not claimable before available_at';
-
 CREATE FUNCTION hwqueue.replace_running(p_row hwqueue.replacement, p_old uuid, p_entry hwqueue.scheduled, p_now timestamp with time zone, p_shard integer) RETURNS text
     LANGUAGE plpgsql;
 
@@ -5821,7 +5845,7 @@ CREATE FUNCTION hwqueue.waiting_classes(p_classes bigint[], p_node hwqueue.node,
 CREATE FUNCTION hwqueue.waiting_gangs(p_rank bigint, p_position bigint, p_limit integer, p_shard integer, OUT items jsonb[], OUT last_id text, OUT has_more boolean) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.waiting_members(p_gang hwqueue.gang, p_shard integer, OUT classes hwqueue.placement_class[], OUT members integer[]) RETURNS record
+CREATE FUNCTION hwqueue.waiting_members(p_gang hwqueue.gang, p_shard integer, OUT classes hwqueue.placement_class[], OUT members integer[], OUT waiting integer) RETURNS record
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.waits_for(p_class hwqueue.placement_class, p_node hwqueue.node, p_eligible_at timestamp with time zone, p_looks boolean, p_now timestamp with time zone, p_shard integer, OUT wait interval, OUT is_known boolean) RETURNS record
@@ -7735,7 +7759,7 @@ CREATE INDEX gang_finished ON hwqueue.gang USING btree (shard_id, finished_at) W
 
 CREATE INDEX gang_open ON hwqueue.gang USING btree (shard_id, state, created_at) WHERE (finished_at IS NULL);
 
-CREATE INDEX gang_waiting ON hwqueue.gang USING btree (shard_id, rank, "position") WHERE (state = 'waiting'::text);
+CREATE INDEX gang_waiting ON hwqueue.gang USING btree (shard_id, rank, "position") WHERE ((state = 'waiting'::text) OR ((state = 'running'::text) AND (missing > 0)));
 
 CREATE INDEX lease_class ON hwqueue.lease USING btree (class_id);
 
@@ -8190,6 +8214,8 @@ REVOKE ALL ON FUNCTION hwqueue.asks_others(p_exprs jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.assemble_gang(p_gang hwqueue.gang, p_first text, p_is_earmark boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.assemble_members(p_gang hwqueue.gang, p_entries hwqueue.scheduled[], p_missing integer, p_first text, p_is_earmark boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.assign_target_class(p_lease uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.assigned_cores(p_node hwqueue.node, p_taken integer[], p_isolation text) FROM PUBLIC;
@@ -8389,6 +8415,8 @@ REVOKE ALL ON FUNCTION hwqueue.check_log_line(p_line jsonb, p_field text) FROM P
 REVOKE ALL ON FUNCTION hwqueue.check_login(p_node uuid, p_login text, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_logs(p_logs jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.check_min_size(p_min_size integer, p_elements jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_move(p_lease hwqueue.lease, p_queue hwqueue.queue, p_shard integer) FROM PUBLIC;
 
@@ -8704,7 +8732,7 @@ REVOKE ALL ON FUNCTION hwqueue.domains_needed(p_class hwqueue.placement_class) F
 
 REVOKE ALL ON FUNCTION hwqueue.draft_class(p_content hwqueue.class_content, p_away_from uuid[], p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.draft_members(p_queue hwqueue.queue, p_elements jsonb, p_shard integer, OUT classes hwqueue.placement_class[], OUT members integer[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.draft_members(p_queue hwqueue.queue, p_elements jsonb, p_min_size integer, p_shard integer, OUT classes hwqueue.placement_class[], OUT members integer[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.drain_node(p_node uuid, p_deadline interval, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.drain_node(p_node uuid, p_deadline interval, p_shard integer) TO hwqueue_operator;
@@ -9148,6 +9176,8 @@ REVOKE ALL ON FUNCTION hwqueue.is_cache_valid(p_fit hwqueue.class_nodes, p_open 
 
 REVOKE ALL ON FUNCTION hwqueue.is_forgotten(p_lease uuid, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.is_gang_ready(p_gang hwqueue.gang, p_members jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.is_head_blocked(p_queue_id integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_head_dense(p_from hwqueue.scan_starts, p_window integer, p_shard integer) FROM PUBLIC;
@@ -9525,11 +9555,15 @@ REVOKE ALL ON FUNCTION hwqueue.match_question(p_placement jsonb, p_options jsonb
 
 REVOKE ALL ON FUNCTION hwqueue.may_be_long(p_value jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.may_be_missing(p_gang hwqueue.gang) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.may_earmark(p_class_id bigint, p_node uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.may_not_go_on(p_everywhere hwqueue.everywhere) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.may_start(p_requests hwqueue.spawn_request[], p_now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.members_needed(p_gang hwqueue.gang, p_waiting integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.membership(p_classes bigint[], p_others bigint[]) FROM PUBLIC;
 
@@ -9576,6 +9610,8 @@ REVOKE ALL ON FUNCTION hwqueue.near_places(p_run uuid, p_near jsonb, p_shard int
 REVOKE ALL ON FUNCTION hwqueue.nearest_name(p_name text, p_names text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.needed_amounts(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_custom jsonb, p_cpu_isolation text, p_gpu_exclusivity text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.needed_words(p_gang hwqueue.gang) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.needs_of(p_class hwqueue.placement_class, p_bits integer, p_node hwqueue.node) FROM PUBLIC;
 
@@ -10904,7 +10940,7 @@ REVOKE ALL ON FUNCTION hwqueue.waiting_classes(p_classes bigint[], p_node hwqueu
 
 REVOKE ALL ON FUNCTION hwqueue.waiting_gangs(p_rank bigint, p_position bigint, p_limit integer, p_shard integer, OUT items jsonb[], OUT last_id text, OUT has_more boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.waiting_members(p_gang hwqueue.gang, p_shard integer, OUT classes hwqueue.placement_class[], OUT members integer[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.waiting_members(p_gang hwqueue.gang, p_shard integer, OUT classes hwqueue.placement_class[], OUT members integer[], OUT waiting integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.waits_for(p_class hwqueue.placement_class, p_node hwqueue.node, p_eligible_at timestamp with time zone, p_looks boolean, p_now timestamp with time zone, p_shard integer, OUT wait interval, OUT is_known boolean) FROM PUBLIC;
 

@@ -46,6 +46,14 @@ Listed = Annotated[
         help="Instead: a list of task, params, count and options; JSON, a file, or - for stdin.",
     ),
 ]
+MinSize = Annotated[
+    int | None,
+    typer.Option(
+        "--min-size",
+        help="How many must start together; the others join when there is room.",
+        show_default="all",
+    ),
+]
 Together = Annotated[
     list[str] | None,
     typer.Option(
@@ -78,12 +86,14 @@ def spawn(
     *,
     member: Kinds = None,
     members: Listed = None,
+    min_size: MinSize = None,
     together: Together = None,
     same: Same = None,
     on_lost: Annotated[
         Literal["stop", "replace"] | None,
         typer.Option(
-            help="When one waits again: the others start again with it, or go on.",
+            help="When one waits again, and too few are left: the others start again with it, or "
+            "go on.",
             show_default="stop",
         ),
     ] = None,
@@ -104,7 +114,7 @@ def spawn(
     tenant: spawning.Tenant = None,
     one_of: spawning.OneOf = None,
 ) -> None:
-    """Spawn a gang: its leases wait until there is room for all of them.
+    """Spawn a gang: its leases wait until there is room for all of them, or for --min-size.
 
     --placement and --node-label hold for each member that says nothing itself.
     """
@@ -114,6 +124,7 @@ def spawn(
             queue,
             wanted,
             gang_id=None if gang_id is None else identifier(gang_id, "--gang-id"),
+            min_size=min_size,
             together=together or None,
             same=same or None,
             on_lost=on_lost,
@@ -188,6 +199,7 @@ def what_if(
     *,
     member: Kinds = None,
     members: Listed = None,
+    min_size: MinSize = None,
     together: Together = None,
     same: Same = None,
     placement: spawning.Placement = None,
@@ -199,7 +211,12 @@ def what_if(
     wanted = _wanted(member, members, placement, node_label)
     with open_client(ctx) as client:
         found = client.what_if_gang(
-            queue, wanted, together=together or None, same=same or None, tenant=tenant
+            queue,
+            wanted,
+            min_size=min_size,
+            together=together or None,
+            same=same or None,
+            tenant=tenant,
         )
     show_gang_explanation(ctx, found, places)
 
@@ -297,6 +314,8 @@ def _facts(gang: Gang) -> dict[str, Any]:
         "state": gang.state,
         "reason": gang.reason,
         "size": gang.size,
+        "min_size": gang.min_size if gang.min_size < gang.size else None,
+        "missing": gang.missing or None,
         "together": ", ".join(gang.together) or None,
         "same": ", ".join(gang.same) or None,
         "on_lost": gang.on_lost,

@@ -29,17 +29,20 @@ GangState = Literal[
 class GangOptions(TypedDict, total=False):
     """Options of a gang; all of them optional, None is the default.
 
-    gang_id: your own id; one that exists raises `GangExists`. together: a domain (`node`, `rack` or
-    `label:KEY`), or at most 5 of them: all members run in one place of the first that has room.
-    same: at most 5 node labels whose values all members' nodes have in common. on_lost: when a
-    running member waits again, the others `stop` and start again with it (default), or go on while
-    it is placed again (`replace`). hold: how long nodes have for fetching their members, from 1 s
+    gang_id: your own id; one that exists raises `GangExists`. min_size: how many members must start
+    together, at least 2; None: all. The others join when there is room, so it goes with no
+    deadline. together: a domain (`node`, `rack` or `label:KEY`), or at most 5 of them: all members
+    run in one place of the first that has room. same: at most 5 node labels whose values all
+    members' nodes have in common. on_lost: when a running member waits again, and fewer than
+    min_size are left, the others `stop` and start again with it (default), or go on while it is
+    placed again (`replace`). hold: how long nodes have for fetching their members, from 1 s
     to 1 hour; None: 30 s. one_of: the id that its alternatives share, gangs or leases: the first
     with room runs, the others are cancelled. What follows are options of each member that says
     nothing itself, as in `SpawnOptions`.
     """
 
     gang_id: UUID | str | None
+    min_size: int | None
     together: str | list[str] | None
     same: list[str] | None
     on_lost: Literal["stop", "replace"] | None
@@ -110,8 +113,10 @@ class GangSummary:
     Attributes:
         reason: Why it was not reserved at the last try; None: it was, or there was no try.
         place: The domain that its members run in, such as `rack 2`.
-        started_at: When all members were there for the first time.
+        started_at: When all members, or min_size of them, were there for the first time.
         starts_by: While it is earmarked: when it has its room at the latest; None: not known.
+        min_size: How many of its members must start together.
+        missing: How many members wait to join the others.
     """
 
     gang_id: UUID
@@ -121,6 +126,8 @@ class GangSummary:
     state: GangState
     reason: str | None
     size: int
+    min_size: int
+    missing: int
     place: str | None
     created_at: datetime
     started_at: datetime | None
@@ -133,14 +140,17 @@ class Gang:
     """A gang and its members.
 
     Attributes:
-        reason: Why it was not reserved at the last try; None: it was, or there was no try.
+        reason: Why it was not reserved at the last try, or what is missing of it; None: it was, or
+            there was no try.
         size: How many members it has.
+        min_size: How many of them must start together.
+        missing: How many wait to join the others.
         together, same, on_lost, hold: As it was spawned.
         place: The domain that its members run in, such as `rack 2`.
         tries: How often in a row there was no room for it.
         losses: How often it went back to wait for room after it had some.
         next_try_at: While it waits.
-        started_at: When all members were there for the first time.
+        started_at: When all members, or min_size of them, were there for the first time.
         members: By rank.
         starts_by: While it is earmarked: when it has its room at the latest; None: not known.
     """
@@ -152,6 +162,8 @@ class Gang:
     state: GangState
     reason: str | None
     size: int
+    min_size: int
+    missing: int
     together: tuple[str, ...]
     same: tuple[str, ...]
     on_lost: str
@@ -169,10 +181,13 @@ class Gang:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GangStatus:
-    """Whether all members of a claimed lease's gang are there.
+    """Whether the members of a claimed lease's gang are there.
 
     Attributes:
-        ready: Each of them is claimed, or has ended.
+        ready: Each of them is claimed, or has ended; with min_size as many are, and none of those
+            that start with them is yet to be fetched.
+        size: How many members the gang has.
+        min_size: How many of them must start together.
         retry_after: When to ask again; None: they are there.
         members: By rank.
     """
@@ -181,6 +196,7 @@ class GangStatus:
     shard_id: int
     ready: bool
     size: int
+    min_size: int
     members: tuple[GangMember, ...]
     retry_after: timedelta | None
 

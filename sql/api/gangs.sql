@@ -5,21 +5,23 @@
 -- {"gpu": 8}}}}]', '{"together": "rack"}') waits until a rack has four nodes with 8 free GPUs, and reserves
 -- all four. Each worker gets its member with its next claim. The handler begins once all four have.
 --
--- Invariant: no member is granted before there is room for all. Members are leases like others: they are
--- listed, explained, cancelled and settled as such.
+-- Invariant: no member is granted before there is room for all, or for min_size of them. Members are leases
+-- like others: they are listed, explained, cancelled and settled as such.
 --
 -- Read spawn_gang and gang_status. The work is done in gangs/spawn, gangs/assemble and gangs/change;
 -- explain/gangs says why a gang waits.
 
 -- Spawns a gang, and returns its members in their order. p_members: [{"task", "params", "options", "count"}],
--- 2 to 1,000 in all; options as of spawn_lease, but for keys and times. p_options: gang_id; together, a
--- domain ("node", "rack" or "label:KEY") or a list of them, of which the first that has room is taken: all
--- members run in one place of it; same, node labels whose values all have in common; on_lost, what happens
--- when a running member waits again: "stop" (default), the others stop and start again with it, or "replace",
--- it is placed again beside them; hold, how long nodes have for fetching their members (30 seconds); one_of,
--- the choice that it is an alternative of, as for a lease: reserving room for it takes the choice; and
--- options of spawn_lease that all members have by default. Their headers have gang_id, gang_rank (from 0)
--- and gang_size.
+-- 2 to 1,000 in all; options as of spawn_lease, but for keys and times. p_options: gang_id; min_size, how
+-- many must start together (default: all): where there is no room for all, the first min_size start, and the
+-- others join them when there is room (it goes with no deadline); together, a domain ("node", "rack" or
+-- "label:KEY") or a list of them, of which the first that has room is taken: all members run in one place of
+-- it; same, node labels whose values all have in common; on_lost, what happens when a running member waits
+-- again and fewer than min_size are left: "stop" (default), the others stop and start again with it, or
+-- "replace", it is placed again beside them; hold, how long nodes have for fetching their members (30
+-- seconds); one_of, the choice that it is an alternative of, as for a lease: reserving room for it takes the
+-- choice; and options of spawn_lease that all members have by default. Their headers have gang_id, gang_rank
+-- (from 0) and gang_size.
 -- Locks: new rows, ids that the producer chose, its choice. Raises: QHQ01, QHA01, QHC03, QHC04, QHW01, QHG02,
 -- QHL06, QHA03. Not idempotent: with an own gang_id a second call raises QHG02.
 create or replace function hwqueue.spawn_gang(p_queue text, p_members jsonb, p_options jsonb default '{}',
@@ -58,13 +60,14 @@ $$;
 -- [{"ordinal", "lease_id", "state", "node_id", "node", "reserved_until", "earmarked"}]. state is one of
 -- waiting, earmarked, reserved, running, stopping, cancelling, completed, failed and cancelled. An earmarked
 -- gang has room of its own, parts of which others still use; it is reserved once they have ended, which is by
--- starts_by at the latest; null: not known.
+-- starts_by at the latest; null: not known. missing: how many members wait to join the others; reason is then
+-- why they could not at the last try.
 -- Raises: QHG01.
 create or replace function hwqueue.get_gang(p_gang uuid, p_shard int default 0)
 returns table (gang_id uuid, shard_id int, queue text, tenant text, state text, reason text, size int,
   together text[], same text[], on_lost text, hold interval, place text, tries int, losses int,
   next_try_at timestamptz, created_at timestamptz, started_at timestamptz, finished_at timestamptz,
-  members jsonb, starts_by timestamptz)
+  members jsonb, starts_by timestamptz, min_size int, missing int)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -74,7 +77,8 @@ begin
     select v_gang.gang_id, p_shard, q.name, v_gang.tenant, v_gang.state, v_gang.reason, v_gang.size,
            v_gang.together, v_gang.same, v_gang.on_lost, v_gang.hold, v_gang.place, v_gang.tries,
            v_gang.losses, case when v_gang.state = 'waiting' then v_gang.next_try_at end, v_gang.created_at,
-           v_gang.started_at, v_gang.finished_at, hwqueue.gang_roster(p_gang, p_shard), v_gang.starts_by
+           v_gang.started_at, v_gang.finished_at, hwqueue.gang_roster(p_gang, p_shard), v_gang.starts_by,
+           coalesce(v_gang.min_size, v_gang.size), v_gang.missing
     from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_gang.queue_id;
 end
 $$;
@@ -87,7 +91,7 @@ create or replace function hwqueue.list_gangs(p_state text default null, p_limit
   p_before timestamptz default null, p_before_gang uuid default null, p_shard int default 0)
 returns table (gang_id uuid, shard_id int, queue text, tenant text, state text, reason text, size int,
   place text, created_at timestamptz, started_at timestamptz, finished_at timestamptz,
-  starts_by timestamptz)
+  starts_by timestamptz, min_size int, missing int)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
@@ -95,7 +99,7 @@ begin
     hwqueue.json_choice(to_jsonb(p_state), 'p_state', hwqueue.gang_states());
   return query
     select g.gang_id, g.shard_id, q.name, g.tenant, g.state, g.reason, g.size, g.place, g.created_at,
-           g.started_at, g.finished_at, g.starts_by
+           g.started_at, g.finished_at, g.starts_by, coalesce(g.min_size, g.size), g.missing
     from hwqueue.gang g
     join hwqueue.queue q on q.shard_id = g.shard_id and q.queue_id = g.queue_id
     where g.shard_id = p_shard and (p_state is null or g.state = p_state)
@@ -110,7 +114,8 @@ $$;
 -- there, and what would let it start; of one that is earmarked, what its nodes still run. Changes nothing.
 --
 -- headline: one sentence; code: ready when a place has room for all, a reason code, or the state; permanent:
--- no place has room even if nothing ran there; waiting: how many members wait, which the rest is about.
+-- no place has room even if nothing ran there; waiting: how many members wait. The rest is about these; of a
+-- gang with min_size about as many of them as must start together, or about the next one that is to join.
 -- kinds [{"task", "members", "words", "nodes", "room", "blocker", "code", "permanent"}]: the 10 with most
 -- members, how many nodes may run each, and why none may; places [{"place", "words", "nodes", "room",
 -- "emptied", "kinds", "in_the_way", "claims", "others"}]: the 20 with most room, of place_count: how many
@@ -134,15 +139,16 @@ declare
   v_found record;
 begin
   select q.* into v_queue from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_gang.queue_id;
-  select w.classes, w.members into v_members from hwqueue.waiting_members(v_gang, p_shard) w;
+  select w.classes, w.members, w.waiting into v_members from hwqueue.waiting_members(v_gang, p_shard) w;
   gang_id := p_gang;
   shard_id := p_shard;
   queue := v_queue.name;
   state := v_gang.state;
   as_of := hwqueue.clock();
   size := v_gang.size;
-  waiting := coalesce((select sum(m) from unnest(v_members.members) m), 0);
-  if waiting = 0 or v_gang.state <> all (hwqueue.gang_states_without_room()) then
+  waiting := v_members.waiting;
+  if waiting = 0 or v_gang.state <> all (hwqueue.gang_states_without_room())
+    and (v_gang.state <> 'running' or v_gang.missing = 0) then
     code := v_gang.state;
     headline := hwqueue.gang_story(v_gang, as_of, p_shard);
     permanent := v_gang.finished_at is not null;
@@ -184,10 +190,12 @@ declare
   v_elements jsonb := hwqueue.gang_elements(p_members, v_options, v_gang.gang_id);
   v_members record;
 begin
-  select d.classes, d.members into v_members from hwqueue.draft_members(v_queue, v_elements, p_shard) d;
+  select d.classes, d.members into v_members from hwqueue.draft_members(v_queue, v_elements,
+    v_gang.min_size, p_shard) d;
   v_gang.gang_id := null;
+  v_gang.size := jsonb_array_length(v_elements);
   return query
-    select p_shard, v_queue.name, h.headline, h.code, e.permanent, v_now, jsonb_array_length(v_elements),
+    select p_shard, v_queue.name, h.headline, h.code, e.permanent, v_now, v_gang.size,
            e.kinds, e.places, e.place_count, e.ways
     from hwqueue.explain_rooms(v_gang, v_members.classes, v_members.members, v_now, p_shard) e
     cross join lateral hwqueue.gang_headline(v_gang, v_queue, v_now, e.headline, e.code) h;
@@ -220,11 +228,14 @@ end
 $$;
 
 -- Returns whether all members of the gang of a claimed lease are there: the barrier that a handler passes
--- before it begins, and the roster that it then needs. members: those of get_gang, with the labels of their
--- nodes. retry_after: when to ask again while they are not, the later the more members there are.
+-- before it begins, and the roster that it then needs. With min_size: whether as many are, and none of those
+-- that start with them is yet to be fetched. members: those of get_gang, with the labels of their nodes; one
+-- whose state is scheduled is not there. retry_after: when to ask again while they are not, the later the
+-- more members there are.
 -- Raises: QHL01, QHL02, QHL03, QHL04, QHL05, QHL08, QHG01 for a lease of no gang.
 create or replace function hwqueue.gang_status(p_lease uuid, p_token bigint, p_shard int default 0)
-returns table (gang_id uuid, shard_id int, ready boolean, size int, members jsonb, retry_after interval)
+returns table (gang_id uuid, shard_id int, ready boolean, size int, members jsonb, retry_after interval,
+  min_size int)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -239,11 +250,11 @@ begin
   end if;
   return query
     select g.gang_id, p_shard, r.is_complete, g.size, r.members,
-           case when not r.is_complete then interval '0.2 seconds' * (1 + g.size / 32) end
+           case when not r.is_complete then interval '0.2 seconds' * (1 + g.size / 32) end,
+           coalesce(g.min_size, g.size)
     from hwqueue.gang g
     cross join lateral (
-      select m.members, not jsonb_path_exists(m.members,
-        '$[*] ? (@.state == "scheduled" || exists(@.reserved_until) || @.earmarked == true)') as is_complete
+      select m.members, hwqueue.is_gang_ready(g, m.members) as is_complete
       from (select hwqueue.gang_roster(g.gang_id, p_shard) as members) m) r
     where g.shard_id = p_shard and g.gang_id = v_gang_id;
 end

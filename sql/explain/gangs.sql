@@ -312,30 +312,36 @@ begin
 end
 $$;
 
--- Returns the members of a gang that wait: how many of each class.
+-- Returns of the members of a gang that wait those that must start together: how many of each class. waiting:
+-- how many wait in all.
 create or replace function hwqueue.waiting_members(p_gang hwqueue.gang, p_shard int,
-  out classes hwqueue.placement_class[], out members int[])
+  out classes hwqueue.placement_class[], out members int[], out waiting int)
 language plpgsql stable
 as $$
+declare
+  v_class_ids bigint[] := array(
+    select s.class_id
+    from hwqueue.gang_member m
+    join hwqueue.scheduled s on s.shard_id = m.shard_id and s.queue_id = p_gang.queue_id
+      and s.available_at = hwqueue.never_due() and s.lease_id = m.lease_id
+    where m.shard_id = p_shard and m.gang_id = p_gang.gang_id order by m.ordinal);
 begin
+  waiting := cardinality(v_class_ids);
   select array_agg(c order by w.members desc, c.class_id),
          array_agg(w.members order by w.members desc, c.class_id)
   into classes, members
   from (
-    select s.class_id, count(*)::int as members
-    from hwqueue.gang_member m
-    join hwqueue.scheduled s on s.shard_id = m.shard_id and s.queue_id = p_gang.queue_id
-      and s.available_at = hwqueue.never_due() and s.lease_id = m.lease_id
-    where m.shard_id = p_shard and m.gang_id = p_gang.gang_id group by s.class_id) w
+    select i.class_id, count(*)::int as members
+    from unnest(v_class_ids[: hwqueue.members_needed(p_gang, waiting)]) i(class_id) group by i.class_id) w
   join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = w.class_id;
 end
 $$;
 
--- Returns the classes that members of a gang would have, which are not written, and how many each has.
--- p_elements: see gang_elements.
+-- Returns the classes that members of a gang would have, which are not written, and how many each has of
+-- those that must start together: of the first p_min_size, or of all. p_elements: see gang_elements.
 -- Raises: QHA01, QHC03, QHC04, QHW01, QHA03.
-create or replace function hwqueue.draft_members(p_queue hwqueue.queue, p_elements jsonb, p_shard int,
-  out classes hwqueue.placement_class[], out members int[])
+create or replace function hwqueue.draft_members(p_queue hwqueue.queue, p_elements jsonb, p_min_size int,
+  p_shard int, out classes hwqueue.placement_class[], out members int[])
 language plpgsql stable
 as $$
 declare
@@ -343,9 +349,10 @@ declare
   v_task text;
   v_content hwqueue.class_content;
   v_class hwqueue.placement_class;
+  v_tenants text[] := '{}';
 begin
   for v_kind in
-    select k.kind, count(*)::int as members
+    select k.kind, count(*) filter (where (k.ordinality <= p_min_size) is not false)::int as members
     from (select hwqueue.spawn_kind(e.value) as kind, e.ordinality
           from jsonb_array_elements(p_elements) with ordinality e) k
     group by k.kind order by min(k.ordinality)
@@ -358,20 +365,29 @@ begin
     v_class := hwqueue.draft_class(v_content, hwqueue.service_away_from(v_content.service_id, p_shard),
       p_shard);
     perform hwqueue.check_own_class(v_class, 'options', null, p_shard);
-    classes := array_append(classes, v_class);
-    members := array_append(members, v_kind.members);
+    v_tenants := v_tenants || v_class.tenant;
+    if v_kind.members > 0 then
+      classes := array_append(classes, v_class);
+      members := array_append(members, v_kind.members);
+    end if;
   end loop;
-  perform hwqueue.check_one_tenant(array(select distinct c.tenant from unnest(classes) c));
+  perform hwqueue.check_one_tenant(array(select distinct t from unnest(v_tenants) t));
 end
 $$;
 
--- Adds to what explain_rooms found what else decides when a gang starts: its queue, its last try and its
--- next one. p_gang.gang_id null: it is not spawned.
+-- Adds to what explain_rooms found what else decides when a gang starts: how many must start together, its
+-- queue, its last try and its next one. p_gang.gang_id null: it is not spawned.
 create or replace function hwqueue.gang_headline(p_gang hwqueue.gang, p_queue hwqueue.queue,
   p_now timestamptz, inout headline text, inout code text)
 language plpgsql stable
 as $$
 begin
+  headline := case
+      when p_gang.state = 'running' then format('%s of %s members wait to join; of the next one: ',
+        p_gang.missing, p_gang.size)
+      when p_gang.min_size < p_gang.size then format('%s of %s must start together; ', p_gang.min_size,
+        p_gang.size)
+      else '' end || headline;
   if p_queue.paused_at is not null then
     code := 'queue_paused';
     headline := format('queue %s is paused since %s UTC; %s', p_queue.name,
@@ -403,6 +419,7 @@ as $$
         coalesce(' in ' || p_gang.place, ''))
       || case when m.reserved > 0 then format(', %s are reserved and not fetched: the first until %s UTC',
           m.reserved, to_char(m.until at time zone 'UTC', 'HH24:MI:SS')) else '' end
+      || case when p_gang.missing > 0 then format(', %s wait to join', p_gang.missing) else '' end
     else hwqueue.gang_wait_words(p_gang) end
   from (
     select count(*) filter (where c.is_reserved) as reserved,

@@ -353,7 +353,8 @@ as $$
     select 1 from hwqueue.gang g
     join hwqueue.gang_member m on m.shard_id = p_shard and m.gang_id = g.gang_id
     join hwqueue.claim c on c.shard_id = p_shard and c.lease_id = m.lease_id and c.is_reserved
-    where g.shard_id = p_shard and g.finished_at is null and g.state = 'reserved' limit 10000) r
+    where g.shard_id = p_shard and g.finished_at is null
+      and (g.state = 'reserved' or g.state = 'running' and g.min_size is not null) limit 10000) r
 $$;
 
 -- Returns what a planner found: room on GPUs, and what an idle device is worth to each queue. Nothing where

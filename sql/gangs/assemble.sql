@@ -1,4 +1,4 @@
--- Assembling gangs: reserving room for all members that wait, on several nodes, in one transaction.
+-- Assembling gangs: reserving room for the members that wait, on several nodes, in one transaction.
 --
 -- reap (gangs/change) calls assemble_gang for gangs that wait, in their order; a planner may propose a place
 -- for one (try_proposal). Example: a gang of four needs
@@ -9,16 +9,20 @@
 -- A gang may also be earmarked (gangs/earmark): then its members are reserved where they would have room once
 -- what runs there has ended.
 --
--- Invariant: at each commit a gang has room for all of its members or for none. So two gangs never hold a
--- part each. All locks are taken with skip locked, so assembling deadlocks with nobody and waits for nobody.
+-- Members of a gang with min_size may be left out: they join it once it runs, by the same functions.
 --
--- Read assemble_gang, try_place, reserve_members, reserve_member, then try_proposal.
+-- Invariant: at each commit a gang has room for as many members as it needs or for none. So two gangs never
+-- hold a part each. All locks are taken with skip locked, so assembling deadlocks with nobody and waits for
+-- nobody.
+--
+-- Read assemble_gang, assemble_members, try_place, reserve_members, reserve_member, then try_proposal.
 
--- Reserves room for the members of a gang that wait; with p_is_earmark, room that may still be in use.
--- p_first: the place to try first, of those of its level; null: the tightest. Returns null when it has, else
--- why not:
--- gang_incomplete: another session holds an entry of a member, or a member still runs.
--- insufficient_capacity: no place has room for all of them.
+-- Reserves room for the members of a gang that wait: for all of them, else, by their ordinals, for as many as
+-- it needs. Where it needs one it has started: then for half of them, and so on down to one. With
+-- p_is_earmark for as many as it needs, in room that may still be in use. p_first: the place to try first, of
+-- those of its level; null: the tightest. Returns null when it has, else why not:
+-- gang_incomplete: another session holds an entry of a member, or one that ran was just lost.
+-- insufficient_capacity: no place has room for them.
 -- busy: others hold nodes, lock stripes or the choice that it needs.
 -- Locks: the caller holds the gang; entries, its choice, node_state, lock stripes and counters, all skip
 -- locked. Wakes: waiting workers. Not idempotent.
@@ -31,35 +35,60 @@ declare
     select s from hwqueue.gang_member m
     join hwqueue.scheduled s on s.shard_id = m.shard_id and s.queue_id = p_gang.queue_id
       and s.available_at = hwqueue.never_due() and s.lease_id = m.lease_id
-    join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = s.class_id
     where m.shard_id = p_shard and m.gang_id = p_gang.gang_id
-    order by c.gpu_count desc, c.gpu_milli desc, c.cpu_milli desc, s.class_id, m.ordinal
-    for update of s skip locked);
-  v_place record;
-  v_state text := case when p_is_earmark then 'earmarked' else 'reserved' end;
+    order by m.ordinal for update of s skip locked);
+  v_waiting int := cardinality(v_entries);
+  v_needed int := hwqueue.members_needed(p_gang, v_waiting);
+  v_count int := case when p_is_earmark then v_needed else v_waiting end;
   v_reason text;
 begin
-  if cardinality(v_entries) < (
+  if v_waiting = 0 or v_waiting < (
       select count(*) from hwqueue.gang_member m
       where m.shard_id = p_shard and m.gang_id = p_gang.gang_id
-        and hwqueue.lease_state(m.lease_id, p_shard) = 'scheduled') then
+        and hwqueue.lease_state(m.lease_id, p_shard) = 'scheduled')
+    or p_gang.state = 'running' and exists (  -- look_at_gang goes first
+      select from hwqueue.gang_change c where c.shard_id = p_shard and c.gang_id = p_gang.gang_id) then
     return 'gang_incomplete';
   end if;
-  v_reason := 'insufficient_capacity';
+  loop
+    v_reason := hwqueue.assemble_members(p_gang, v_entries[: v_count], v_waiting - v_count, p_first,
+      p_is_earmark, p_now, p_shard);
+    exit when v_reason is null or v_count = v_needed;
+    v_count := case when v_needed > 1 then v_needed else v_count / 2 end;
+  end loop;
+  return v_reason;
+end
+$$;
+
+-- Reserves room for these members of a gang, or for none of them, in a place that it may be in; p_missing
+-- others wait. One that runs goes on to. Returns as assemble_gang.
+-- Locks and wakes as assemble_gang, but that the caller holds the entries too.
+create or replace function hwqueue.assemble_members(p_gang hwqueue.gang, p_entries hwqueue.scheduled[],
+  p_missing int, p_first text, p_is_earmark boolean, p_now timestamptz, p_shard int) returns text
+language plpgsql volatile
+as $$
+declare
+  v_place record;
+  v_state text := case when p_is_earmark then 'earmarked' when p_gang.state = 'running' then 'running'
+    else 'reserved' end;
+  v_reason text := 'insufficient_capacity';
+begin
   for v_place in
     select g.place, g.node_ids, g.class_ids
-    from hwqueue.gang_places(array(select e.class_id from unnest(v_entries) e), p_gang.together, p_gang.same,
+    from hwqueue.gang_places(array(select e.class_id from unnest(p_entries) e), p_gang.together, p_gang.same,
       p_gang.place, p_first, p_is_earmark, p_now, p_shard) g
   loop
     v_reason := hwqueue.try_place(p_gang, array(
-        select v_entries[i] from generate_subscripts(v_entries, 1) i
-        order by array_position(v_place.class_ids, (v_entries[i]).class_id), i),
+        select p_entries[i] from generate_subscripts(p_entries, 1) i
+        order by array_position(v_place.class_ids, (p_entries[i]).class_id), i),
       v_place.node_ids, p_is_earmark, p_now, p_shard);
     if v_reason is null then
       update hwqueue.gang g
-      set state = v_state, reason = null, tries = 0, place = nullif(v_place.place, '')
+      set state = v_state, reason = null, tries = 0, place = nullif(v_place.place, ''), missing = p_missing
       where g.shard_id = p_shard and g.gang_id = p_gang.gang_id;
-      perform hwqueue.note_gang(p_gang, v_state, p_shard);
+      if v_state <> p_gang.state then
+        perform hwqueue.note_gang(p_gang, v_state, p_shard);
+      end if;
       exit when p_is_earmark;
       perform hwqueue.wake_workers(q, p_shard) from hwqueue.queue q
       where q.shard_id = p_shard and q.queue_id = p_gang.queue_id;

@@ -3,7 +3,8 @@
 -- reap calls reap_gangs. Whatever ends, puts back or fetches a member leaves a row in gang_change, and waits
 -- for nobody. Example: member 2 of a running gang expires. Its end puts the lease back to wait for the gang,
 -- and leaves a change. The next tick finds one member waiting and three running, asks these to stop, and
--- once all four wait it reserves room for them again.
+-- once all four wait it reserves room for them again. With a min_size of 3 the three go on, and the tick
+-- looks for room for the fourth.
 --
 -- Invariant: a change stays until a tick has looked at its gang, in the transaction that deletes it. States:
 -- waiting -> reserved -> running -> completed, failed or cancelled; from waiting also to earmarked, and from
@@ -13,8 +14,9 @@
 -- Read reap_gangs, look_at_earmark, next_gang_state, then stop_members.
 
 -- Looks at up to p_limit gangs that have changed and at those that are earmarked, then tries to assemble up
--- to p_limit that wait, in order of rank and age. Each part stops after p_budget, but does one gang first.
--- Returns how many it has looked at or tried. One session does it at a time: the one that leads upkeep.
+-- to p_limit that wait, or that run and lack members, in order of rank and age. Each part stops after
+-- p_budget, but does one gang first. Returns how many it has looked at or tried. One session does it at a
+-- time: the one that leads upkeep.
 -- Locks: gangs, skip locked; as look_at_gang, look_at_earmark and assemble_gang.
 create or replace function hwqueue.reap_gangs(p_limit int, p_budget interval, p_now timestamptz,
   p_shard int) returns int
@@ -62,11 +64,13 @@ begin
     select g.gang_id from hwqueue.gang g
     join hwqueue.queue q on q.shard_id = g.shard_id and q.queue_id = g.queue_id and q.paused_at is null
       and q.dropped_at is null
-    where g.shard_id = p_shard and g.state = 'waiting' and g.next_try_at <= p_now
+    where g.shard_id = p_shard and (g.state = 'waiting' or g.state = 'running' and g.missing > 0)
+      and g.next_try_at <= p_now
     order by g.rank, g.position limit p_limit
   loop
     select g.* into v_gang from hwqueue.gang g
-    where g.shard_id = p_shard and g.gang_id = v_gang_id and g.state = 'waiting'
+    where g.shard_id = p_shard and g.gang_id = v_gang_id
+      and (g.state = 'waiting' or g.state = 'running' and g.missing > 0)
     for no key update skip locked;
     continue when not found;
     perform hwqueue.try_gang(v_gang, p_now, p_shard);
@@ -77,9 +81,9 @@ begin
 end
 $$;
 
--- Tries to assemble a gang; where there is no room, to earmark it. When that fails, the next try is after 1,
--- 2, 4, 8, then 15 seconds; at the next tick, when others held what it needs or an affinity term is not
--- published yet.
+-- Tries to assemble a gang, or what may join it; where there is no room, to earmark it. When that fails, the
+-- next try is after 1, 2, 4, 8, then 15 seconds; at the next tick, when others held what it needs or an
+-- affinity term is not published yet.
 -- Locks: the caller holds the gang; as assemble_gang.
 create or replace function hwqueue.try_gang(p_gang hwqueue.gang, p_now timestamptz, p_shard int) returns void
 language plpgsql volatile
@@ -139,6 +143,9 @@ as $$
 declare
   v_found record;
   v_next text;
+  v_missing int;
+  v_is_loss boolean;
+  v_is_ending boolean;  -- a member has completed: no other one joins
 begin
   delete from hwqueue.gang_change c where c.gang_id = p_gang.gang_id and c.shard_id = p_shard;
   select count(*) filter (where s.state = 'scheduled') as waiting,
@@ -155,23 +162,30 @@ begin
         where m.shard_id = p_shard and m.gang_id = p_gang.gang_id) s;
   v_next := hwqueue.next_gang_state(p_gang, v_found.waiting::int, v_found.earmarked::int,
     v_found.reserved::int, v_found.running::int, v_found.failed::int, v_found.cancelled::int);
-  if v_next = 'cancelling' and v_found.waiting > 0 then
+  if v_next in ('cancelling', 'completed') and v_found.waiting > 0 then
     perform hwqueue.end_members(p_gang, p_shard);
   end if;
   if v_next in ('cancelling', 'stopping') and v_found.reserved + v_found.running > 0 then
     perform hwqueue.stop_members(p_gang, p_now, p_shard);
   end if;
-  if v_next <> p_gang.state then
+  v_missing := case when v_next in ('earmarked', 'reserved', 'running') then v_found.waiting else 0 end;
+  v_is_loss := v_missing > p_gang.missing or v_next = 'waiting';
+  v_is_ending := v_next = 'running' and v_missing > 0
+    and p_gang.size > v_missing + v_found.reserved + v_found.running;
+  if v_next <> p_gang.state or v_missing <> p_gang.missing
+    or v_is_ending and p_gang.next_try_at < hwqueue.never_due() then
     update hwqueue.gang g
-    set state = v_next, starts_by = null, losses = g.losses + case when v_next = 'waiting' then 1 else 0 end,
+    set state = v_next, starts_by = null, missing = v_missing, losses = g.losses + v_is_loss::int,
         place = case when v_next = 'waiting' and v_found.running = 0 then null else g.place end,
-        next_try_at = case when v_next = 'waiting'
+        next_try_at = case when v_is_ending then hwqueue.never_due() when v_is_loss
           then p_now + least(interval '1 second' * 2 ^ least(g.losses, 7), interval '2 minutes')
           else g.next_try_at end,
         started_at = case when v_next in ('running', 'completed')
           then coalesce(g.started_at, hwqueue.last_fetched_at(g.gang_id, p_shard)) else g.started_at end,
         finished_at = case when v_next in ('completed', 'failed', 'cancelled') then p_now end
     where g.shard_id = p_shard and g.gang_id = p_gang.gang_id;
+  end if;
+  if v_next <> p_gang.state then
     perform hwqueue.note_gang(p_gang, v_next, p_shard);
     if p_gang.state = 'earmarked' then
       perform hwqueue.try_those_behind(p_now, p_shard);
@@ -182,17 +196,24 @@ $$;
 
 -- Returns the state that a gang goes to, from how many of its members wait, are earmarked, are reserved
 -- (those that are earmarked among them), run, have failed and were cancelled; the others have completed. One
--- that has failed or was cancelled for good ends the gang.
+-- that has failed or was cancelled for good ends the gang. While no more wait than may, it goes on; once it
+-- runs, those that are reserved join it. When as many as its min_size have completed and none runs, it has:
+-- the others are not needed.
 create or replace function hwqueue.next_gang_state(p_gang hwqueue.gang, p_waiting int, p_earmarked int,
   p_reserved int, p_running int, p_failed int, p_cancelled int) returns text
 language sql immutable
 as $$
   select case
+    when p_gang.state <> 'cancelling' and p_reserved + p_running + p_failed = 0
+      and p_gang.size - p_waiting - p_cancelled >= p_gang.min_size then 'completed'
     when p_waiting + p_reserved + p_running = 0 then case
       when p_failed > 0 then 'failed' when p_cancelled > 0 then 'cancelled' else 'completed' end
     when p_gang.state = 'cancelling' or p_failed + p_cancelled > 0 then 'cancelling'
-    when p_waiting = 0 then case
-      when p_earmarked > 0 then 'earmarked' when p_reserved > 0 then 'reserved' else 'running' end
+    when p_waiting <= hwqueue.may_be_missing(p_gang) and p_reserved + p_running > 0 then case
+      when p_earmarked > 0 then 'earmarked'
+      when p_reserved > 0 and (p_gang.state <> 'running'
+        or p_waiting + p_reserved > hwqueue.may_be_missing(p_gang)) then 'reserved'
+      else 'running' end
     when p_gang.on_lost = 'replace' and p_running > 0 and p_gang.started_at is not null then 'waiting'
     when p_reserved + p_running > 0 then 'stopping'
     else 'waiting' end
@@ -255,6 +276,10 @@ declare
     order by s.lease_id for update of s skip locked);
   v_leases uuid[] := array(select e.lease_id from unnest(v_entries) e);
 begin
+  if v_leases = '{}' then  -- others hold them all: a later tick looks again
+    insert into hwqueue.gang_change (shard_id, gang_id) values (p_shard, p_gang.gang_id);
+    return;
+  end if;
   lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
   delete from hwqueue.scheduled s
   where s.shard_id = p_shard and s.queue_id = p_gang.queue_id and s.available_at = hwqueue.never_due()
@@ -323,9 +348,10 @@ as $$
   where l.shard_id = p_shard and l.gang_id is not null
     and (r.lease_id is not null or s.available_at <> hwqueue.never_due())
   union all
-  -- a gang that waits holds nothing; one that is reserved or runs holds room for every member
+  -- a gang that waits holds nothing; one that is reserved or runs holds room for all members that it needs,
+  -- and knows how many others it lacks
   select 'gang_members', g.gang_id, jsonb_build_object('state', g.state, 'waiting', m.waiting,
-         'claimed', m.claimed)
+         'claimed', m.claimed, 'missing', g.missing)
   from hwqueue.gang g
   cross join lateral (
     select count(*) filter (where x.state = 'scheduled') as waiting,
@@ -335,7 +361,8 @@ as $$
   where g.shard_id = p_shard
     and not exists (select from hwqueue.gang_change c where c.shard_id = p_shard and c.gang_id = g.gang_id)
     and case when g.state = 'waiting' then m.claimed > 0 and (g.on_lost = 'stop' or g.started_at is null)
-             when g.state in ('earmarked', 'reserved', 'running') then m.waiting > 0
+             when g.state in ('earmarked', 'reserved', 'running')
+               then m.waiting > hwqueue.may_be_missing(g) or m.waiting <> g.missing or m.claimed = 0
              when g.finished_at is not null then m.waiting + m.claimed > 0
              else false end
   union all

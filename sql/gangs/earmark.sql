@@ -15,7 +15,7 @@
 -- where it waits for least. Returns null when it has, else why not:
 -- behind_earmark: nodes that it could use are kept for other gangs.
 -- insufficient_capacity: no place is large enough, or the queue's policy says no.
--- A gang some of whose members run is not earmarked.
+-- A gang some of whose members run is not earmarked. Of one with min_size as many members are as it needs.
 -- Locks: the caller holds the gang; as assemble_gang. Not idempotent.
 create or replace function hwqueue.earmark_gang(p_gang hwqueue.gang, p_now timestamptz, p_shard int)
 returns text
@@ -28,8 +28,9 @@ declare
     select s.class_id from hwqueue.gang_member m
     join hwqueue.scheduled s on s.shard_id = m.shard_id and s.queue_id = p_gang.queue_id
       and s.available_at = hwqueue.never_due() and s.lease_id = m.lease_id
-    where m.shard_id = p_shard and m.gang_id = p_gang.gang_id);
+    where m.shard_id = p_shard and m.gang_id = p_gang.gang_id order by m.ordinal);
 begin
+  v_class_ids := v_class_ids[: hwqueue.members_needed(p_gang, cardinality(v_class_ids))];
   if v_most = 0 or exists (
       select from hwqueue.gang_member m
       join hwqueue.claim c on c.shard_id = m.shard_id and c.lease_id = m.lease_id

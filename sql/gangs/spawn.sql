@@ -10,7 +10,8 @@
 -- Read read_gang, gang_elements, then write_gang; find_gang, note_gang and gang_roster serve the other
 -- modules.
 
--- Returns the row of a gang that options ask for, but for its queue, its rank and its size.
+-- Returns the row of a gang that options ask for, but for its queue, its rank and its size, with which
+-- min_size is compared later (check_min_size).
 -- Raises: QHA01.
 create or replace function hwqueue.read_gang(p_options jsonb, p_now timestamptz, p_shard int)
 returns hwqueue.gang
@@ -19,11 +20,12 @@ as $$
 declare
   v_gang hwqueue.gang;
 begin
-  perform hwqueue.check_object(p_options, array['gang_id', 'together', 'same', 'on_lost', 'hold', 'one_of',
-    'priority', 'tenant', 'labels', 'headers', 'max_attempts', 'retry', 'claim_timeout', 'max_run',
+  perform hwqueue.check_object(p_options, array['gang_id', 'min_size', 'together', 'same', 'on_lost', 'hold',
+    'one_of', 'priority', 'tenant', 'labels', 'headers', 'max_attempts', 'retry', 'claim_timeout', 'max_run',
     'deadline'], 'options');
   v_gang.shard_id := p_shard;
   v_gang.gang_id := coalesce(hwqueue.json_uuid(p_options -> 'gang_id', 'options.gang_id'), hwqueue.new_id());
+  v_gang.min_size := hwqueue.json_integer(p_options -> 'min_size', 'options.min_size', 2, 1000);
   v_gang.together := hwqueue.gang_domains(p_options -> 'together', 'options.together');
   v_gang.same := array(
     select hwqueue.json_text(s.value, format('options.same[%s]', s.ordinality - 1), 253)
@@ -64,7 +66,8 @@ returns jsonb
 language plpgsql immutable
 as $$
 declare
-  v_shared jsonb := p_options - array['gang_id', 'together', 'same', 'on_lost', 'hold', 'one_of'];
+  v_shared jsonb := p_options - array['gang_id', 'min_size', 'together', 'same', 'on_lost', 'hold',
+    'one_of'];
   v_member jsonb;
   v_field text;
   v_elements jsonb := '[]';
@@ -90,12 +93,33 @@ begin
       format('a gang has 2 to 1000 members, this one has %s', jsonb_array_length(v_elements)),
       jsonb_build_object('field', 'members'), 'spawn a single lease with spawn_lease');
   end if;
+  perform hwqueue.check_min_size((p_options ->> 'min_size')::int, v_elements);
   return (
     select jsonb_agg(jsonb_set(e.value, '{options,headers}',
       coalesce(nullif(e.value #> '{options,headers}', 'null'), '{}') || jsonb_build_object(
         'gang_id', p_gang_id, 'gang_rank', e.ordinality - 1,
         'gang_size', jsonb_array_length(v_elements))) order by e.ordinality)
     from jsonb_array_elements(v_elements) with ordinality e);
+end
+$$;
+
+-- Refuses a min_size that these members do not have, or with which they would end their gang: a member that
+-- waits to join fails at its deadline.
+-- Raises: QHA01.
+create or replace function hwqueue.check_min_size(p_min_size int, p_elements jsonb) returns void
+language plpgsql immutable
+as $$
+begin
+  if p_min_size > jsonb_array_length(p_elements) then
+    perform hwqueue.refuse('QHA01', format('min_size %s is more than the %s members of the gang', p_min_size,
+        jsonb_array_length(p_elements)), jsonb_build_object('field', 'options.min_size'),
+      'give at most as many as there are members, or leave min_size out: then all start together');
+  elsif p_min_size < jsonb_array_length(p_elements)
+    and jsonb_path_exists(p_elements, '$[*].options.deadline ? (@ != null)') then
+    perform hwqueue.refuse('QHA01',
+      'min_size goes with no deadline: a member that has not joined by then would fail, and end its gang',
+      jsonb_build_object('field', 'options.min_size'), 'leave the deadline out, or min_size');
+  end if;
 end
 $$;
 
@@ -121,11 +145,11 @@ begin
   perform hwqueue.check_one_tenant(v_tenants);
   begin
     insert into hwqueue.gang (shard_id, gang_id, queue_id, tenant, rank, size, together, same, on_lost, hold,
-      state, next_try_at, created_at, choice_id)
+      state, next_try_at, created_at, choice_id, min_size)
     values (p_shard, v_gang.gang_id, p_queue.queue_id, v_tenants[1],
       hwqueue.lease_rank(p_queue.ageing_step, p_now, v_spawns[1].priority), cardinality(v_spawns),
       v_gang.together, v_gang.same, v_gang.on_lost, v_gang.hold, v_gang.state, p_now, p_now,
-      v_gang.choice_id)
+      v_gang.choice_id, nullif(v_gang.min_size, cardinality(v_spawns)))
     returning * into v_gang;
   exception when unique_violation then
     perform hwqueue.refuse('QHG02', format('gang %s exists already', p_gang.gang_id),
@@ -177,7 +201,9 @@ language plpgsql volatile
 as $$
 begin
   perform hwqueue.note_event('gang_' || p_state, format('gang %s is %s', p_gang.gang_id, p_state), p_shard,
-    jsonb_build_object('gang_id', p_gang.gang_id, 'from', p_gang.state, 'size', p_gang.size),
+    jsonb_build_object('gang_id', p_gang.gang_id, 'from', p_gang.state, 'size', p_gang.size)
+      || case when p_gang.min_size is null then '{}'
+        else jsonb_build_object('min_size', p_gang.min_size) end,
     p_queue => (select q.name from hwqueue.queue q
                 where q.shard_id = p_shard and q.queue_id = p_gang.queue_id));
 end
@@ -211,12 +237,27 @@ as $$
   where m.shard_id = p_shard and m.gang_id = p_gang
 $$;
 
+-- Whether the members of a gang may begin, from its roster: no more are absent than may be, and none that is
+-- reserved, unless it joins others that run already.
+create or replace function hwqueue.is_gang_ready(p_gang hwqueue.gang, p_members jsonb) returns boolean
+language sql immutable
+as $$
+  select a.waiting + a.reserved <= hwqueue.may_be_missing(p_gang)
+    and (a.reserved = 0 or p_gang.state = 'running')
+  from (
+    select jsonb_array_length(jsonb_path_query_array(p_members,
+             '$[*] ? (@.state == "scheduled")')) as waiting,
+           jsonb_array_length(jsonb_path_query_array(p_members,
+             '$[*] ? (exists(@.reserved_until) || @.earmarked == true)')) as reserved) a
+$$;
+
 -- Says what a member that waits for its gang waits for: "waits for gang ... of 4: no place has room for all
 -- of them".
 create or replace function hwqueue.gang_words(p_gang uuid, p_shard int) returns text
 language sql stable
 as $$
-  select format('waits for gang %s of %s: ', g.gang_id, g.size) || hwqueue.gang_wait_words(g)
+  select format(case when g.state = 'running' and g.missing > 0 then 'waits to join gang %s of %s: '
+    else 'waits for gang %s of %s: ' end, g.gang_id, g.size) || hwqueue.gang_wait_words(g)
   from hwqueue.gang g where g.shard_id = p_shard and g.gang_id = p_gang
 $$;
 
@@ -228,8 +269,8 @@ as $$
     when p_gang.state = 'cancelling' then 'it is being cancelled'
     when p_gang.state = 'stopping' then 'the others are asked to stop, then all start together'
     when p_gang.state = 'earmarked' then (
-      select format('room is kept for all of them; of %s nodes %s have it free by now',
-        cardinality(e.node_ids), cardinality(e.node_ids) - (
+      select format('room is kept for %s; of %s nodes %s have it free by now',
+        hwqueue.needed_words(p_gang), cardinality(e.node_ids), cardinality(e.node_ids) - (
           select count(*) from hwqueue.overbooked_nodes(e.node_ids, p_gang.shard_id)))
         || coalesce(to_char(p_gang.starts_by at time zone 'UTC',
           '", all at" YYYY-MM-DD HH24:MI:SS "UTC at the latest"'), '')
@@ -238,18 +279,46 @@ as $$
           select distinct c.node_id from hwqueue.gang_member m
           join hwqueue.claim c on c.shard_id = m.shard_id and c.lease_id = m.lease_id
           where m.shard_id = p_gang.shard_id and m.gang_id = p_gang.gang_id) as node_ids) e)
-    when p_gang.state <> 'waiting' or p_gang.reason is null then 'upkeep looks for room about once a second'
+    when p_gang.state = 'running' and p_gang.next_try_at = hwqueue.never_due() then
+      'others have completed, so it joins no more'
+    when p_gang.state not in ('waiting', 'running') or p_gang.reason is null then
+      'upkeep looks for room about once a second'
     when p_gang.reason = 'behind_earmark' then 'nodes that it could use are kept for another gang first'
     when p_gang.reason = 'node_changed' then 'room was kept for it, until one of the nodes changed'
     when p_gang.reason = 'not_kept' then
       'room was kept for it, until its queue was paused or its policy changed'
+    when p_gang.reason = 'insufficient_capacity' and p_gang.state = 'running' then
+      coalesce(p_gang.place || ', where the others run, has no', 'no node has') || ' room for one more'
     when p_gang.reason = 'insufficient_capacity' then
       'no ' || case when p_gang.together = '{}' then 'nodes have'
-        else array_to_string(p_gang.together, ' and no ') || ' has' end || ' room for all of them'
+        else array_to_string(p_gang.together, ' and no ') || ' has' end
+        || ' room for ' || hwqueue.needed_words(p_gang)
     when p_gang.reason in ('busy', 'cache_miss') then 'other calls held what it needs'
     when p_gang.reason = 'gang_incomplete' then 'another session holds one of its members'
     when p_gang.reason = 'unpublished' then 'an affinity term of its members is not published yet'
     else format('its members may not run beside what runs now (%s)', p_gang.reason) end
+$$;
+
+-- How many of the members of a gang that wait must get room, at least, when any of them does: as many as it
+-- lacks of those with which it may run, of a gang without min_size all.
+create or replace function hwqueue.members_needed(p_gang hwqueue.gang, p_waiting int) returns int
+language sql immutable
+as $$
+  select greatest(1, p_waiting - hwqueue.may_be_missing(p_gang))
+$$;
+
+-- How many members of a gang may wait while the others run.
+create or replace function hwqueue.may_be_missing(p_gang hwqueue.gang) returns int
+language sql immutable
+as $$
+  select p_gang.size - coalesce(p_gang.min_size, p_gang.size)
+$$;
+
+-- Says how many members of a gang must start together: "all of them", "2 of them".
+create or replace function hwqueue.needed_words(p_gang hwqueue.gang) returns text
+language sql immutable
+as $$
+  select coalesce(p_gang.min_size::text, 'all') || ' of them'
 $$;
 
 -- Returns the states that a gang can be in. The last three are ends.

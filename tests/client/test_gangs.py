@@ -76,6 +76,22 @@ async def test_from_spawned_to_running(client: AsyncClient, queue: str, node: No
     assert await client.list_gangs(before=row.created_at, before_gang=gang_id) == []
 
 
+async def test_one_that_starts_with_some(client: AsyncClient, queue: str, node: Node) -> None:
+    members = [Member("t", count=2), Member("t", placement={"resources": {"gpu": 1}})]
+    ahead = await client.what_if_gang(queue, members, min_size=2)
+    assert ahead.headline == "2 of 3 must start together; the fleet has room for all 2 now"
+    [row, *_] = await client.spawn_gang(queue, members, min_size=2)
+    await reap(client)
+    [first, _] = await client.claim_task([queue], node.node_id, node.epoch, qty=3)
+    status = await client.gang_status(first.lease_id, first.claim_token)
+    assert (status.ready, status.size, status.min_size) == (True, 3, 2)
+    await reap(client)
+    [found] = await client.list_gangs(state="running")
+    assert (found.min_size, found.missing) == (2, 1)
+    gang = await client.get_gang(row.gang_id)
+    assert (gang.min_size, gang.missing, gang.reason) == (2, 1, "insufficient_capacity")
+
+
 async def test_why_it_waits_and_what_would_not(client: AsyncClient, queue: str, node: Node) -> None:
     """What is said of a gang, and of one that is not spawned."""
     members = [Member("t", count=2, placement={"resources": {"gpu": 1}})]

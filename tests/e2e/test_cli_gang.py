@@ -34,7 +34,18 @@ def test_from_spawned_to_cancelled(client: Client, cli: Cli, shown: Callable[...
     own = str(uuid4())
     spawned = shown(
         *("gang", "spawn", QUEUE, "--member", "lead:1", "--member", 'work:2:{"epochs": 3}'),
-        *("--gang-id", own, "--together", "node", "--same", "zone", "--hold", "2m"),
+        *(
+            "--gang-id",
+            own,
+            "--min-size",
+            "2",
+            "--together",
+            "node",
+            "--same",
+            "zone",
+            "--hold",
+            "2m",
+        ),
         *("--priority", "4", "--label", "app=x", "--node-label", "zone=a"),
     )
     assert spawned["gang_id"] == own
@@ -56,6 +67,7 @@ def test_from_spawned_to_cancelled(client: Client, cli: Cli, shown: Callable[...
     found = shown("gang", "show", own)
     assert (found["hold"], found["together"], found["same"]) == (120.0, ["node"], ["zone"])
     assert (found["state"], found["reason"]) == ("waiting", "insufficient_capacity")
+    assert found["min_size"] == 2
     text = cli("gang", "show", own).stdout
     assert "next_try_at" in text
     assert text.count("scheduled") == 3

@@ -34,6 +34,7 @@ async def test_from_spawned_to_reserved(http: Http, sql: Client, queue: str) -> 
         ],
         "options": {
             "together": ["rack", "node"],
+            "min_size": 2,
             "hold": 60,
             "priority": 4,
             "labels": {"app": "x"},
@@ -51,6 +52,7 @@ async def test_from_spawned_to_reserved(http: Http, sql: Client, queue: str) -> 
     found = ok(await http.get(url))
     assert (found["state"], found["hold"], found["together"]) == ("waiting", 60.0, ["rack", "node"])
     assert [member["state"] for member in found["members"]] == ["scheduled"] * 3
+    assert (found["min_size"], found["missing"]) == (2, 0)
 
     spec = NodeSpec(name=f"n-{queue}", instance_id="1", labels={"of": queue})
     node_id = uuid4()
@@ -118,6 +120,7 @@ async def test_a_gang_is_cancelled(http: Http, sql: Client, queue: str) -> None:
         ([{"task": "a", "options": {"tenant": "x"}}], {}, "members[0].options.tenant"),
         (TWO, {"hold": 0}, "options.hold"),
         (TWO, {"together": "zone"}, "options.together"),
+        (TWO, {"min_size": 3}, "options.min_size"),
         (TWO, {"on_lost": "weep"}, "options.on_lost"),
         (TWO, {"size": 2}, "options.size"),
         (TWO, {"patience": 2}, "options.patience"),

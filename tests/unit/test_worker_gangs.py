@@ -92,6 +92,7 @@ def status(one: Claim, *, retry_after: timedelta | None = None) -> GangStatus:
         shard_id=0,
         ready=retry_after is None,
         size=2,
+        min_size=2,
         members=members,
         retry_after=retry_after,
     )
@@ -257,3 +258,24 @@ def test_what_a_gang_says_of_its_members() -> None:
         "RANK": "1",
     }
     assert make_context({}, gang=gang).gang is gang
+
+
+def test_what_a_gang_says_that_may_grow() -> None:
+    """Its first member was lost: the others run, and know how many they may become."""
+    absent = GangMember(
+        ordinal=0,
+        lease_id=uuid4(),
+        state=LeaseState.SCHEDULED,
+        node_id=None,
+        node=None,
+        labels={},
+        reserved_until=None,
+    )
+    members = (absent, *(gang_member(n, uuid4(), address=f"10.0.0.{n}") for n in (1, 2)))
+    gang = GangContext(gang_id=GANG, rank=1, size=3, min_size=2, members=members)
+    assert [each.rank for each in gang.present] == [1, 2]
+    with pytest.raises(ConfigError, match="rank 0 is not there"):
+        gang.address(0)
+    with pytest.raises(ConfigError, match="2 to 3 members") as caught:
+        gang.environment(port=29500)
+    assert caught.value.hint == "run torchrun --nnodes 2:3 with --rdzv-endpoint"

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from tests.oracle.cluster import Running
 from tests.oracle.occupancy import broken_now
-from tests.walk.seen import FINISHED, GangSeen, LeaseSeen, Seen
+from tests.walk.seen import FINISHED, NEVER, GangSeen, LeaseSeen, Seen
 from tests.walk.sweeps import Expected, reaped
 
 Gangs = dict[UUID, GangSeen]
@@ -24,7 +24,7 @@ def ticked(before: Seen, after: Seen) -> tuple[Expected, Gangs]:
         if gang.is_changed or is_lost:
             gangs[key] = _looked_at(gang, leases, before)
     for key, gang in sorted(gangs.items(), key=lambda item: item[1].order):
-        if gang.state == "waiting" and gang.next_try_at <= before.now:
+        if gang.is_tried and gang.next_try_at <= before.now:
             gangs[key] = _tried(gang, leases, before, after)
     return leases, gangs
 
@@ -32,43 +32,58 @@ def ticked(before: Seen, after: Seen) -> tuple[Expected, Gangs]:
 def _looked_at(gang: GangSeen, leases: Expected, seen: Seen) -> GangSeen:
     """The gang once its members have been counted; those that may not go on are stopped."""
     by_state = {key: leases[key].state for key in gang.members}
-    state = _next_state(gang, Counter(by_state.values()))
+    counts = Counter(by_state.values())
+    state = _next_state(gang, counts)
     for key, was in by_state.items():
         one = leases[key]
-        if state == "cancelling" and was == "scheduled":
+        if state in ("cancelling", "completed") and was == "scheduled":
             leases[key] = one.ended("cancelled", one.attempts)
         elif state in ("cancelling", "stopping") and was == "reserved":
             leases[key] = one.back(one.attempts)
         elif state in ("cancelling", "stopping") and was == "claimed" and one.stop_at is None:
             leases[key] = replace(one, stop_at=seen.now, stop_reason="preempted")
-    if state == gang.state:
+    missing = counts["scheduled"] if state in ("reserved", "running") else 0
+    is_ending = state == "running" and missing > 0 and counts["completed"] > 0
+    if (state, missing) == (gang.state, gang.missing) and not is_ending:
         return gang
-    changed = replace(gang, state=state)
-    if state == "waiting":
+    changed = replace(gang, state=state, missing=missing)
+    if state in ("running", "completed"):
+        changed = replace(changed, has_started=True)
+    if state == "waiting" or missing > gang.missing:
         pause = timedelta(seconds=min(2 ** min(gang.losses, 7), 120))
-        return replace(changed, losses=gang.losses + 1, next_try_at=seen.now + pause)
-    return replace(changed, has_started=gang.has_started or state in ("running", "completed"))
+        changed = replace(changed, losses=gang.losses + 1, next_try_at=seen.now + pause)
+    return replace(changed, next_try_at=NEVER) if is_ending else changed
 
 
 def _next_state(gang: GangSeen, counts: Counter[str]) -> str:
+    holds, enough = counts["reserved"] + counts["claimed"], len(gang.members) - gang.spare
+    is_done = counts["completed"] >= enough and not holds + counts["failed"]
+    if is_done and gang.state != "cancelling":
+        return "completed"
     if not counts["scheduled"] + counts["reserved"] + counts["claimed"]:
         return next(state for state in ("failed", "cancelled", "completed") if counts[state])
     if gang.state == "cancelling" or counts["failed"] + counts["cancelled"]:
         return "cancelling"
-    if not counts["scheduled"]:
-        return "reserved" if counts["reserved"] else "running"
+    if holds and counts["scheduled"] <= gang.spare:
+        here = len(gang.members) - counts["scheduled"] - counts["reserved"]
+        joins = gang.state == "running" and here >= enough
+        return "reserved" if counts["reserved"] and not joins else "running"
     if gang.on_lost == "replace" and gang.has_started and counts["claimed"]:
         return "waiting"
-    return "stopping" if counts["reserved"] + counts["claimed"] else "waiting"
+    return "stopping" if holds else "waiting"
 
 
 def _tried(gang: GangSeen, leases: Expected, before: Seen, after: Seen) -> GangSeen:
-    """All members that wait are reserved if there is a way to place them, else none."""
+    """All members that wait are reserved if there is a way to place them, else as many as must."""
     waiting = [key for key in gang.members if leases[key].state == "scheduled"]
-    if not any(_may_stand(where, leases, before) for where in _ways(waiting, before)):
+    for count in _sizes(len(waiting), max(1, len(waiting) - gang.spare)):
+        placed = waiting[:count]
+        if any(_may_stand(where, leases, before) for where in _ways(placed, before)):
+            break
+    else:
         pause = timedelta(seconds=min(2 ** min(gang.tries, 4), 15))
         return replace(gang, tries=gang.tries + 1, next_try_at=before.now + pause)
-    for key in waiting:
+    for key in placed:
         leases[key] = replace(
             leases[key],
             state="reserved",
@@ -78,7 +93,15 @@ def _tried(gang: GangSeen, leases: Expected, before: Seen, after: Seen) -> GangS
             token=after.leases[key].token,
             expires_at=before.now + gang.hold,
         )
-    return replace(gang, state="reserved", tries=0)
+    state = "running" if gang.state == "running" else "reserved"
+    return replace(gang, state=state, tries=0, missing=len(waiting) - len(placed))
+
+
+def _sizes(count: int, needed: int) -> list[int]:
+    """How many are tried: all, then as many as are needed; of those that join half as many each."""
+    if needed > 1:
+        return [count, needed]
+    return [count >> turn for turn in range(count.bit_length())]
 
 
 def _ways(waiting: list[UUID], seen: Seen) -> Iterator[dict[UUID, UUID]]:

@@ -67,17 +67,18 @@ def _epoch(seen: Seen, node: str) -> Any:
 
 
 def _gangs(seen: Seen) -> list[str]:
-    """A gang has room for all or for none, but for what the next tick looks at."""
+    """A gang has room for those that it needs or for none, but for what the next tick looks at."""
     wrong = []
     for key, gang in seen.gangs.items():
         states = [seen.leases[lease].state for lease in gang.members]
-        waits, holds = "scheduled" in states, {"reserved", "claimed"} & set(states)
+        waits, holds = states.count("scheduled"), {"reserved", "claimed"} & set(states)
+        lacks = waits > gang.spare or waits != gang.missing
         goes_on = gang.on_lost == "replace" and gang.has_started
         forbidden = {
             "waiting": bool(holds) and not goes_on,
-            "reserved": waits,
-            "running": waits or "reserved" in states,
-            **dict.fromkeys(FINISHED, waits or bool(holds)),
+            "reserved": lacks,
+            "running": lacks or waits + states.count("reserved") > gang.spare,
+            **dict.fromkeys(FINISHED, bool(waits or holds)),
         }
         if forbidden.get(gang.state) and not gang.is_changed:
             wrong.append(f"gang {key} is {gang.state}, its members are {states}")
@@ -85,11 +86,16 @@ def _gangs(seen: Seen) -> list[str]:
 
 
 def _barriers(conn: Conn, seen: Seen) -> list[str]:
-    """A handler may begin while all members are there, not before."""
+    """A handler may begin while enough members are there, and all that start with them."""
     found = []
     for lease, ready in conn.execute(_READY):
-        states = [one.state for one in seen.leases.values() if one.gang == seen.leases[lease].gang]
-        if ready == bool({"scheduled", "reserved"} & set(states)):
+        found_in = seen.leases[lease].gang
+        assert found_in is not None
+        gang = seen.gangs[found_in]
+        states = [seen.leases[one].state for one in gang.members]
+        reserved = states.count("reserved")
+        enough = states.count("scheduled") + reserved <= gang.spare
+        if ready != (enough and (not reserved or gang.state == "running")):
             found.append(f"the gang of {lease} is {'' if ready else 'not '}ready: {states}")
     return found
 

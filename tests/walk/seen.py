@@ -60,7 +60,8 @@ class LeaseSeen:
 class GangSeen:
     """A gang as it is now.
 
-    `order`: the lowest is tried first. `is_changed`: a tick is still to look at it.
+    `order`: the lowest is tried first. `is_changed`: a tick is still to look at it. `spare`: how
+    many members may wait while the others run; `missing`: how many do.
     """
 
     state: str
@@ -73,13 +74,19 @@ class GangSeen:
     has_started: bool
     order: tuple[int, int]
     is_changed: bool
+    spare: int
+    missing: int
+
+    @property
+    def is_tried(self) -> bool:
+        """Whether a tick looks for room for it, or for what it lacks."""
+        return self.state == "waiting" or (self.state == "running" and self.missing > 0)
 
     @property
     def standing(self) -> tuple[Any, ...]:
-        """What a call may change; when it is tried next counts while it waits."""
-        waits = self.state == "waiting"
-        tried = (self.tries, self.next_try_at) if waits else None
-        return (self.state, self.losses, self.has_started, tried)
+        """What a call may change; when it is tried next counts while it is."""
+        tried = (self.tries, self.next_try_at) if self.is_tried else None
+        return (self.state, self.losses, self.missing, self.has_started, tried)
 
 
 @dataclass(frozen=True)
@@ -134,6 +141,8 @@ class Seen:
                 has_started=row["started_at"] is not None,
                 order=(row["rank"], row["position"]),
                 is_changed=row["gang_id"] in changed,
+                spare=row["size"] - (row["min_size"] or row["size"]),
+                missing=row["missing"],
             )
             for row in self.rows["gang"]
         }

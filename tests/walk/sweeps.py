@@ -50,7 +50,8 @@ def is_due(lease: LeaseSeen, seen: Seen) -> bool:
 
 def next_event(seen: Seen, patience: timedelta) -> timedelta | None:
     """How long until time alone changes something: an end, a due time, a deadline, patience."""
-    moments = [gang.next_try_at for gang in seen.gangs.values() if gang.state == "waiting"]
+    moments = [gang.next_try_at for gang in seen.gangs.values() if gang.is_tried]
+    moments = [moment for moment in moments if moment != NEVER]
     for lease in seen.leases.values():
         if lease.expires_at is not None:
             moments += [lease.expires_at, lease.expires_at + span(seen.queue["reap_grace"])]

@@ -494,6 +494,26 @@ REPLACED = World(
     near=3,
 )
 
+# Two of three run, and the third joins once the lease that is in its way has ended.
+JOINED = World(
+    "joined",
+    nodes={"n": _gpus(2, "n"), "m": _gpus(1, "m")},
+    leases={"s": _needs(gpu=1)},
+    gangs={"g": {"members": "abc", "each": _needs(gpu=1), "min_size": 2}},
+    first=[s.Claim("m"), s.Reap(), s.Claim("n", 2), s.Reap()],
+    steps=[
+        s.Claim("n", 2),
+        s.Claim("m"),
+        *every(s.Complete, "sa"),
+        s.Fail("a"),
+        s.GiveUp("b"),
+        s.Restart("n"),
+        s.Wait(),
+        s.Reap(),
+    ],
+    near=2,
+)
+
 WORLDS = {
     world.name: world
     for world in (
@@ -514,5 +534,6 @@ WORLDS = {
         SNOOZE,
         GANGS,
         REPLACED,
+        JOINED,
     )
 }

@@ -37,7 +37,8 @@ class AsyncGangs(AsyncCaller):
     ) -> list[SpawnedMember]:
         """Spawn a gang: none of its leases is claimed before there is room for all of them.
 
-        The handlers begin once every member is claimed. `context.gang` has the others.
+        The handlers begin once every member is claimed. `context.gang` has the others. With
+        `min_size` that many start together, and the others join them when there is room.
 
         Args:
             members: 2 to 1,000 leases in all: `hwqueue.Member`s, `LeaseSpec`s, or mappings of

@@ -42,6 +42,7 @@ _gang_options = request_of(
     doc="Options of a gang; null counts as not given. From `priority` on they are options of each "
     "member that says nothing itself.",
     kinds={
+        "min_size": Annotated[Whole, Field(ge=2, le=MOST_MEMBERS)],
         "together": Domain | _Domains,
         "same": _Keys,
         "on_lost": Literal["stop", "replace"],
@@ -50,6 +51,11 @@ _gang_options = request_of(
     },
     fields={
         "gang_id": Field(default=None, description="Yours; one that exists is an error."),
+        "min_size": Field(
+            default=None,
+            description="How many members must start together; the others join when there is room. "
+            "Null: all. It goes with no deadline.",
+        ),
         "together": Field(
             default=None,
             description="All members run in one place of this domain (`node`, `rack` or "
@@ -62,8 +68,8 @@ _gang_options = request_of(
         ),
         "on_lost": Field(
             default=None,
-            description="When a running member waits again: the others `stop`, and start again "
-            "with it, or it is placed again beside them.",
+            description="When a running member waits again, and fewer than `min_size` are left: "
+            "the others `stop`, and start again with it, or it is placed again beside them.",
         ),
         "hold": Field(default=None, description="How long nodes have to fetch their members."),
         "one_of": Field(
