@@ -177,8 +177,11 @@ begin
     update hwqueue.gang g
     set state = v_next, starts_by = null, missing = v_missing, losses = g.losses + v_is_loss::int,
         place = case when v_next = 'waiting' and v_found.running = 0 then null else g.place end,
-        next_try_at = case when v_is_ending then hwqueue.never_due() when v_is_loss
-          then p_now + least(interval '1 second' * 2 ^ least(g.losses, 7), interval '2 minutes')
+        next_try_at = case
+          when v_is_ending then hwqueue.never_due()
+          when v_is_loss and g.losses = 0 and v_found.running > 0 then p_now  -- before others take its room
+          when v_is_loss
+            then p_now + least(interval '1 second' * 2 ^ least(g.losses, 7), interval '2 minutes')
           else g.next_try_at end,
         started_at = case when v_next in ('running', 'completed')
           then coalesce(g.started_at, hwqueue.last_fetched_at(g.gang_id, p_shard)) else g.started_at end,

@@ -259,6 +259,19 @@ def test_a_lost_member_is_replaced(api: Api, racks: list[Node], clock: Clock) ->
     assert (gang(api, gang_id)["state"], gang(api, gang_id)["place"]) == ("running", place)
 
 
+def test_room_for_the_first_lost_member_is_reserved_at_once(api: Api, racks: list[Node]) -> None:
+    queue = api.queue()
+    gang_id = spawn(api, queue, 3, GPU, on_lost="replace", together="rack")
+    [first, *_others] = start(api, racks, queue)
+    reap(api)
+    single = api.spawn(queue, placement=GPU["placement"] | {"require": [{"rack": 2}]})
+    api.rows("fail_lease", **token(first), error={"message": "no"})
+    reap(api)  # before any claim, and before time has passed
+    assert gang(api, gang_id)["state"] == "reserved"
+    [again] = start(api, racks[2:], queue)
+    assert (again["lease_id"], api.lease(single)["state"]) == (first["lease_id"], "pending")
+
+
 def test_cancel_a_gang_that_waits(api: Api, racks: list[Node]) -> None:
     queue = api.queue()
     gang_id = spawn(api, queue, 9, GPU)
