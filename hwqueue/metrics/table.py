@@ -266,7 +266,7 @@ METRICS = (
         "gauge",
         "gangs",
         _STATE,
-        "Gangs that have not ended: waiting, reserved, running, stopping, cancelling.",
+        "Gangs that have not ended: waiting, earmarked, reserved, running, stopping, cancelling.",
     ),
     Metric(
         "hwqueue_gang_oldest_waiting_seconds",

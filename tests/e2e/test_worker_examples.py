@@ -75,6 +75,17 @@ def test_durable_steps(dsn: str) -> None:
     assert textwrap.indent(said, "    ") in page
 
 
+def test_gang_training(dsn: str) -> None:
+    """Rank 1 connects to where the roster says that rank 0 is."""
+    said = run_example("gang_training.py", dsn)
+    assert said.splitlines() == [
+        *(f"rank {rank} of 2: the sum is 3" for rank in (0, 1)),
+        "on node-1 node-2",
+    ]
+    page = (DOCS / "howto" / "gangs.md").read_text()
+    assert said in page
+
+
 def test_sqlalchemy_outbox(dsn: str) -> None:
     assert run_example("sqlalchemy_outbox.py", dsn) == "1 order, 1 lease\n"
 

@@ -46,6 +46,19 @@ def test_the_page_has_them() -> None:
     assert len(SECTIONS) >= 13
 
 
+def test_what_gangs_hold_names_rules_and_tests() -> None:
+    """The table in gangs.md: rules that verify_invariants has, and tests that exist."""
+    folder = PAGE.parents[1]
+    rules = re.search(r"^Rules: ([^.]*)\.", (folder / "reference" / "sql.md").read_text(), re.M)
+    table = (folder / "explanation" / "gangs.md").read_text().split("### What holds")[1]
+    rows = re.findall(r"^\| [^`\n]* \| (`.*`) \|$", table.split("\n## ")[0], re.M)
+    assert rules
+    assert len(rows) == 12
+    for name in re.findall(r"`([^`]*)`", " ".join(rows)):
+        file, _, test = name.partition("::")
+        assert test in names_in(file) if test else name in re.split(r",\s", rules[1]), name
+
+
 KNOWN = "tests/unit/test_known_failures.py::test_the_page_has_them"
 GOOD = f"Reported of X: [#1](https://x.org/1).\n\nOurs does not.\n\n```text\n{KNOWN}\n```\n"
 
