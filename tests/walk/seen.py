@@ -18,7 +18,7 @@ Dump = Mapping[str, list[Row]]
 WAITING = ("pending", "scheduled")
 FINISHED = ("completed", "failed", "cancelled")
 NEVER = datetime(9999, 1, 1, tzinfo=UTC)  # when a member that waits for its gang is due
-_COUNTER = (1 << 40) - 1  # of a claim token: the lease's own claims
+COUNTER = (1 << 40) - 1  # of a claim token: the lease's own claims
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,8 @@ class LeaseSeen:
 
     `attempts` are used up, that of the claim included, of `most`. `grants`: claims so far. `due`:
     from when on it is, or was, claimable. `expires_at` and what follows are of the claim. What is
-    reserved uses up no attempt yet. `gang`: the gang that it starts with.
+    reserved or earmarked uses up no attempt yet. `gang`: the gang that it starts with; a lease of
+    an everywhere task is its own.
     """
 
     state: str
@@ -73,6 +74,7 @@ class GangSeen:
     has_started: bool
     order: tuple[int, int]
     is_changed: bool
+    together: tuple[str, ...] = ()
 
     @property
     def standing(self) -> tuple[Any, ...]:
@@ -134,9 +136,20 @@ class Seen:
                 has_started=row["started_at"] is not None,
                 order=(row["rank"], row["position"]),
                 is_changed=row["gang_id"] in changed,
+                together=tuple(row["together"]),
             )
             for row in self.rows["gang"]
         }
+
+    @cached_property
+    def taken_instead(self) -> frozenset[UUID]:
+        """Leases and gangs of choices of which another alternative was taken."""
+        taken = {row["choice_id"]: row["taken"] for row in self.rows["choice"] if row["taken"]}
+        return frozenset(
+            UUID(row["member_id"])
+            for row in self.rows["choice_member"]
+            if taken.get(row["choice_id"], row["member_id"]) != row["member_id"]
+        )
 
     def _members(self, gang: str) -> tuple[UUID, ...]:
         rows = [row for row in self.rows["gang_member"] if row["gang_id"] == gang]
@@ -215,6 +228,12 @@ class Seen:
             )
             for row in self.rows["claim"]
         ]
+
+    @cached_property
+    def backed(self) -> list[Claim]:
+        """The same without earmarks, whose room others may still use."""
+        kept = {UUID(row["lease_id"]) for row in self.rows["claim"] if row["is_earmark"]}
+        return [claim for claim in self.claims if claim.lease_id not in kept]
 
     @cached_property
     def kept(self) -> dict[UUID, Usage]:
@@ -308,10 +327,11 @@ def _waiting(state: str, row: Row, record: Row) -> LeaseSeen:
 
 def _claimed(row: Row, record: Row) -> LeaseSeen:
     is_reserved = bool(row["is_reserved"])
+    held = "earmarked" if row["is_earmark"] else "reserved"
     return LeaseSeen(
-        state="reserved" if is_reserved else "claimed",
+        state=held if is_reserved else "claimed",
         attempts=row["attempt"] - is_reserved,
-        grants=row["claim_token"] & _COUNTER,
+        grants=row["claim_token"] & COUNTER,
         priority=record["priority"],
         most=record["most"],
         deadline=_time(record["deadline"]),
@@ -328,7 +348,7 @@ def _finished(row: Row, record: Row) -> LeaseSeen:
     return LeaseSeen(
         state=row["state"],
         attempts=row["attempt"],
-        grants=row["claim_token"] & _COUNTER,
+        grants=row["claim_token"] & COUNTER,
         priority=record["priority"],
         most=record["most"],
         deadline=_time(record["deadline"]),
