@@ -80,6 +80,7 @@ CHOICE = World(
         s.Reap(),
     ],
     promises=[one_is_taken, none_runs_beside],
+    is_slow=True,
 )
 
 CHOICES = (CHOICE,)

@@ -156,6 +156,8 @@ def standing_wrong(seen: Seen, node: UUID) -> list[str]:
     if one is None or one.state in FINISHED:
         is_over = task["mode"] == "once" or (due is not None and due > seen.now)
         return [] if is_over else [f"node {node} is to have another lease, not {one}"]
+    if row["reason"] == "insufficient_capacity" and one.state == "scheduled":
+        return [f"no room is kept for {one}"]
     if one.state == "scheduled" and (due is None or due <= seen.now):
         return [f"nothing is reserved for {one}"]
     return _booked_wrong(seen, node, UUID(row["lease_id"]))

@@ -172,6 +172,7 @@ WHILE_RUNNING = World(
     ],
     memory=10,
     is_slow=True,
+    near=2,
 )
 
 LASTING = (WHILE_RUNNING,)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from tests.oracle.capacity import fits
 from tests.walk import operators as o
 from tests.walk import steps as s
 from tests.walk.gangs import ticked
@@ -64,12 +65,23 @@ def stops_for_its_place(before: Seen, after: Seen) -> list[str]:
 
 
 def _asked_wrong(before: Seen, after: Seen) -> list[str]:
-    """Where room is kept in its place, the old one was asked to stop."""
-    return [
-        f"not asked to stop: {after.leases[OLD]}"
-        for row in _rows(after)
-        if row["state"] == "stopping" and _is_held(after) and after.leases[OLD].stop_at is None
-    ]
+    """Where room is kept in its place, the old one was asked to stop, and hears why.
+
+    That is so only where the two do not have room beside each other, or are not to.
+    """
+    if not _is_held(after):
+        return []
+    old, wrong = after.leases[OLD], []
+    assert old.node is not None
+    others = [claim for claim in after.claims if claim.lease_id != NEW]
+    fit = fits(after.facts[NEW].placement, after.places[old.node], others)
+    for row in _rows(after):
+        reason = "cancelled" if row["old_goes"] == "cancel" else "preempted"
+        if row["state"] == "stopping" and old.stop_reason != reason:
+            wrong.append(f"not asked to stop: {old}")
+        if row["state"] == "stopping" and row["is_overlapping"] and fit:
+            wrong.append(f"asked to stop although both have room: {old}")
+    return wrong
 
 
 def _rows(seen: Seen) -> list[dict[str, object]]:
