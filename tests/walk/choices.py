@@ -75,7 +75,7 @@ CHOICE = World(
         *every(RequeueChoice, "ab"),
         s.Release("c"),
         m.CancelGang("g"),
-        o.Restart("m"),
+        o.RestartAlike("m"),
         s.Wait(),
         s.Reap(),
     ],

@@ -112,7 +112,7 @@ class Arrives(Registers, o.Arrive):
     """A node comes, or comes back."""
 
 
-class Restarts(Registers, o.Restart):
+class Restarts(Registers, o.RestartAlike):
     """Another process of the node registers: what the old one held has ended."""
 
 

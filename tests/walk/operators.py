@@ -87,12 +87,24 @@ class Restart(OfNode):
         """Register it under another instance."""
         node = seen.nodes[self.node]
         other = "second" if node["instance_id"] == "first" else "first"
-        return direct.register(self.node, spec_of(node) | {"instance_id": other})
+        return direct.register(self.node, self.spec(node) | {"instance_id": other})
+
+    def spec(self, node: Row) -> Row:
+        """With what it registers: it is silent soon, as by default."""
+        return {key: value for key, value in spec_of(node).items() if key != "heartbeat_timeout"}
 
     def wrong(self, before: Seen, after: Seen, outcome: Outcome) -> list[str]:
         """Its claims are over."""
         held = {key: one for key, one in before.leases.items() if one.node == self.node}
         return unlike(before, after, {key: lost(one) for key, one in held.items()})
+
+
+class RestartAlike(Restart):
+    """The same, and the node lives on as long as before."""
+
+    def spec(self, node: Row) -> Row:
+        """All that it had registered with."""
+        return spec_of(node)
 
 
 class Arrive(OfNode):

@@ -112,7 +112,7 @@ def _world(name: str, devices: int, replaces: Options, *, is_slow: bool = True) 
             s.Fail("a"),
             s.Release("a"),
             CancelNew("b"),
-            o.Restart("n"),
+            o.RestartAlike("n"),
             s.Wait(),
             ReapPlaces(),
         ],
