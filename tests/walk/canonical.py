@@ -9,8 +9,9 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
-from tests.walk.seen import Row, Seen, span, time
+from tests.walk.seen import COUNTER, Row, Seen, span, time
 
 
 def _names(text: str) -> frozenset[str]:
@@ -33,8 +34,6 @@ _GROWS = _names("""
 """)
 # Where a lease ran counts once it has completed there.
 _RAN_ON = _names("node_id")
-# How often a gang was tried and lost a member: when it is tried next says what that changes.
-_OF_GANG = _names("position tries losses reason")
 # A lease's row while its entry, its claim or its end says it.
 _ELSEWHERE = _names("position available_at") | _RAN_ON
 _XIDS = _names("created_xid written_xid dropped_xid")
@@ -45,11 +44,27 @@ _POSITIONS = _names("position positions safe_position drawn_position")
 _MARKS = _names("claims_from deadlines_from scheduled_from next_from")
 _TURNS = _names("""
     reaped_at full_scan_at estimated_at counted_to count_next_to count_next_after_xid class_id
-    watched_node watched_class judged_profile checked_lease
+    watched_node watched_class judged_profile checked_lease arrivals_from steps_from
 """)
+# Of one table: how often something was tried or lost, when it is tried next says what that changes;
+# and what counts up there alone.
+_OF_TABLE = {
+    "gang": _names("position tries losses reason"),
+    "reap_cursor": _TURNS,
+    "everywhere": _names("swept_at"),
+    "everywhere_node": _names("tries failures starts reason"),
+    "choice": _names("checked_at taken_at"),
+    "replacement": _names("tries reason old_token"),
+    "placement_check": _names("claim_no"),
+    "planner": _names("epoch round"),
+    "queue_price": _names("epoch round"),
+}
 # Times of which only counts that they are over; and those of which it may count since when.
-_SINCE = _names("cordoned_at paused_at dropped_at deregistered_at published_at retired_at")
+_SINCE = _names("""
+    cordoned_at paused_at dropped_at deregistered_at published_at retired_at settled_at stopped_at
+""")
 _AGES = _names("eligible_at check_at expires_at")
+_DRAWN = 7  # the version of ids that the queue draws; the world's own are of another one
 _FAR_SECONDS = 600.0  # no world looks further ahead
 
 Key = tuple[Any, ...]
@@ -63,14 +78,58 @@ def key_of(seen: Seen, memory: float) -> Key:
         memory: How many seconds something may be past before it no longer matters how long.
     """
     normal = _normals(seen, memory)
+    drawn = _drawn(seen)
     tables = {
-        table: sorted(_row(table, row, normal) for row in rows)
+        table: sorted(
+            _row(table, {**row, **_told(table, row, seen, memory), **_named(row, drawn)}, normal)
+            for row in rows
+            if drawn.get(row.get("lease_id"), True)
+        )
         for table, rows in sorted(seen.rows.items())
         if table not in LEFT_OUT
     }
     # a gang that has changed twice is looked at once
-    tables["gang_change"] = sorted({row["gang_id"] for row in seen.rows["gang_change"]})
+    tables["gang_change"] = sorted(
+        {
+            f"{drawn.get(row['gang_id'], row['gang_id'])} {normal('retry_at', row['retry_at'])}"
+            for row in seen.rows["gang_change"]
+        }
+    )
     return tuple((table, tuple(rows)) for table, rows in tables.items())
+
+
+def _drawn(seen: Seen) -> dict[Any, str]:
+    """Names for ids that are drawn by chance: the leases of everywhere tasks, by their nodes.
+
+    Empty: it has ended, and another one has followed it.
+    """
+    names = {
+        row["lease_id"]: f"{row['everywhere_id']} on {row['node_id']}"
+        for row in seen.rows["everywhere_node"]
+    }
+    ended = {row["lease_id"] for row in seen.rows["outcome"]}
+    return dict.fromkeys((one for one in ended if UUID(one).version == _DRAWN), "") | names
+
+
+def _named(row: Row, drawn: dict[Any, str]) -> Row:
+    return {
+        column: drawn[row[column]] for column in ("lease_id", "gang_id") if row.get(column) in drawn
+    }
+
+
+def _told(table: str, row: Row, seen: Seen, memory: float) -> Row:
+    """What is so by a row's figures, which count up themselves: is it over, is it of that claim."""
+    claims = {claim["lease_id"]: claim["claim_token"] for claim in seen.rows["claim"]}
+    if table == "everywhere":
+        return {"is_finished": row["finished_at"] is not None}
+    if table == "replacement":
+        return {"is_held": claims.get(row["old_lease"]) == row["old_token"]}
+    if table == "placement_check":
+        token = claims.get(row["lease_id"])
+        is_held = token is not None and token & COUNTER == row["claim_no"]
+        broken = {one["at"]: _seconds(seen, one["since"], memory) for one in row["broken"]}
+        return {"is_held": is_held, "broken": broken}
+    return {}
 
 
 def _row(table: str, row: Row, normal: Callable[[str, Any], Any]) -> str:
@@ -79,10 +138,7 @@ def _row(table: str, row: Row, normal: Callable[[str, Any], Any]) -> str:
         left_out |= _ELSEWHERE
     if table == "outcome" and row["state"] != "completed":
         left_out |= _RAN_ON
-    if table == "reap_cursor":
-        left_out |= _TURNS
-    if table == "gang":
-        left_out |= _OF_GANG
+    left_out |= _OF_TABLE.get(table, frozenset())
     if table == "node_state":
         until = time(row["seen_at"]) + span(row["heartbeat_timeout"])
         row = {**row, "seen_at": until.isoformat()}

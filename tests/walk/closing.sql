@@ -22,6 +22,8 @@ declare
   v_node record;
 begin
   perform hwqueue.resume_queue(p_queue);
+  -- what starts its leases again and again ends when it is stopped
+  perform hwqueue.stop_everywhere(e.everywhere_id) from hwqueue.everywhere e where e.mode = 'always' and e.finished_at is null;
   for v_node in select n.node_id, n.operator_taints from hwqueue.node n where n.deregistered_at is null loop
     perform hwqueue.uncordon_node(v_node.node_id);
     perform hwqueue.untaint_node(v_node.node_id, t ->> 'key') from jsonb_array_elements(v_node.operator_taints) t;
@@ -38,8 +40,11 @@ begin
     exit when not exists (select from hwqueue.lease l where not exists (select from hwqueue.outcome o where o.lease_id = l.lease_id));
     update hwqueue.test_clock set offset_by = offset_by + interval '20 s';
     perform hwqueue.reap();
-    -- reap itself leaves gangs to a call whose transaction has no id yet
+    -- reap itself leaves these to a call whose transaction has no id yet
+    perform hwqueue.reap_everywhere(100, interval '1 hour', hwqueue.clock(), 0);
+    perform hwqueue.settle_choices(100, hwqueue.clock(), 0);
     perform hwqueue.reap_gangs(20, interval '1 hour', hwqueue.clock(), 0);
+    perform hwqueue.reap_replacements(100, interval '1 hour', hwqueue.clock(), 0);
   end loop;
 end
 $$;

@@ -8,7 +8,7 @@ import pytest
 
 from hwqueue.testing import Clock
 from tests.direct import Direct
-from tests.walk.worlds import World
+from tests.walk.world import World
 
 Build = Callable[[World], None]
 _NO_BUDGET = (

@@ -12,6 +12,7 @@ from tests.walk.ground import Ground, Mark
 from tests.walk.rules import broken
 from tests.walk.seen import Seen
 from tests.walk.steps import Outcome, Step
+from tests.walk.world import Promise
 
 _DEEPEST = 200  # the walk calls itself
 
@@ -49,6 +50,7 @@ class Walk:
         depth: Calls after which the walk goes back. Where there is none, each state is walked once,
             however far from the beginning it was met.
         memory: As in `key_of`.
+        promises: What must hold of each call beside what the call itself promises.
     """
 
     ground: Ground
@@ -56,6 +58,7 @@ class Walk:
     most: int
     depth: int | None
     memory: float
+    promises: Sequence[Promise] = ()
     report: Report = field(default_factory=Report)
     path: list[str] = field(default_factory=list)
     _known: dict[Key, int] = field(default_factory=dict)  # the fewest calls that led there
@@ -111,6 +114,8 @@ class Walk:
             return None
         there = self.ground.look()
         self._hold(step.wrong(here, there, outcome))
+        for promise in self.promises:
+            self._hold(promise(here, there))
         return there
 
     def _meet(self, there: Seen) -> bool:

@@ -3,13 +3,13 @@
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import product
 from uuid import UUID
 
 from tests.oracle.cluster import Running
 from tests.oracle.occupancy import broken_now
-from tests.walk.seen import FINISHED, NEVER, GangSeen, LeaseSeen, Seen
+from tests.walk.seen import FINISHED, NEVER, WAITING, GangSeen, LeaseSeen, Seen
 from tests.walk.sweeps import Expected, reaped
 
 Gangs = dict[UUID, GangSeen]
@@ -19,7 +19,8 @@ def ticked(before: Seen, after: Seen) -> tuple[Expected, Gangs]:
     """Leases and gangs after a tick; where it has reserved room is not told but taken from it."""
     leases = {key: reaped(one, before) for key, one in before.leases.items()}
     gangs = dict(before.gangs)
-    for key, gang in before.gangs.items():
+    _settle_choices(leases, gangs, before)
+    for key, gang in list(gangs.items()):
         is_lost = any(leases[member] != before.leases[member] for member in gang.members)
         if gang.is_changed or is_lost:
             gangs[key] = _looked_at(gang, leases, before)
@@ -27,6 +28,15 @@ def ticked(before: Seen, after: Seen) -> tuple[Expected, Gangs]:
         if gang.is_tried and gang.next_try_at <= before.now:
             gangs[key] = _tried(gang, leases, before, after)
     return leases, gangs
+
+
+def _settle_choices(leases: Expected, gangs: Gangs, seen: Seen) -> None:
+    """Whatever waits of a choice of which another one was taken is cancelled."""
+    for key in seen.taken_instead:
+        if key in gangs and gangs[key].state not in (*FINISHED, "cancelling"):
+            gangs[key] = replace(gangs[key], state="cancelling", is_changed=True)
+        elif key in leases and leases[key].state in WAITING:
+            leases[key] = leases[key].ended("cancelled", leases[key].attempts)
 
 
 def _looked_at(gang: GangSeen, leases: Expected, seen: Seen) -> GangSeen:
@@ -50,7 +60,8 @@ def _looked_at(gang: GangSeen, leases: Expected, seen: Seen) -> GangSeen:
     if state in ("running", "completed"):
         changed = replace(changed, has_started=True)
     if state == "waiting" or missing > gang.missing:
-        pause = timedelta(seconds=min(2 ** min(gang.losses, 7), 120))
+        is_first = gang.losses == 0 and counts["claimed"] > 0  # others must not take its room
+        pause = timedelta(seconds=0 if is_first else min(2 ** min(gang.losses, 7), 120))
         changed = replace(changed, losses=gang.losses + 1, next_try_at=seen.now + pause)
     return replace(changed, next_try_at=NEVER) if is_ending else changed
 
@@ -78,21 +89,13 @@ def _tried(gang: GangSeen, leases: Expected, before: Seen, after: Seen) -> GangS
     waiting = [key for key in gang.members if leases[key].state == "scheduled"]
     for count in _sizes(len(waiting), max(1, len(waiting) - gang.spare)):
         placed = waiting[:count]
-        if any(_may_stand(where, leases, before) for where in _ways(placed, before)):
+        if any(_may_stand(where, leases, before) for where in _ways(gang, placed, before)):
             break
     else:
         pause = timedelta(seconds=min(2 ** min(gang.tries, 4), 15))
         return replace(gang, tries=gang.tries + 1, next_try_at=before.now + pause)
     for key in placed:
-        leases[key] = replace(
-            leases[key],
-            state="reserved",
-            grants=leases[key].grants + 1,
-            due=None,
-            node=after.leases[key].node,
-            token=after.leases[key].token,
-            expires_at=before.now + gang.hold,
-        )
+        leases[key] = reserved(leases[key], after.leases[key], before.now + gang.hold)
     state = "running" if gang.state == "running" else "reserved"
     return replace(gang, state=state, tries=0, missing=len(waiting) - len(placed))
 
@@ -104,11 +107,37 @@ def _sizes(count: int, needed: int) -> list[int]:
     return [count >> turn for turn in range(count.bit_length())]
 
 
-def _ways(waiting: list[UUID], seen: Seen) -> Iterator[dict[UUID, UUID]]:
-    """Every node for every member."""
-    alive = [key for key in seen.nodes if seen.is_live(key)]
+def reserved(lease: LeaseSeen, now: LeaseSeen, until: datetime) -> LeaseSeen:
+    """The lease once it is reserved; where it is so is not told but taken from it."""
+    return replace(
+        lease,
+        state="reserved",
+        grants=lease.grants + 1,
+        due=None,
+        node=now.node,
+        token=now.token,
+        expires_at=until,
+    )
+
+
+def has_room(gang: GangSeen, leases: Expected, seen: Seen) -> bool:
+    """Whether there is a way to place all members that wait."""
+    waiting = [key for key in gang.members if leases[key].state == "scheduled"]
+    return any(_may_stand(where, leases, seen) for where in _ways(gang, waiting, seen))
+
+
+def _ways(gang: GangSeen, waiting: list[UUID], seen: Seen) -> Iterator[dict[UUID, UUID]]:
+    """Every node for every member, of one rack or node where they are to be together."""
+    alive = [key for key in seen.nodes if _is_open(key, seen)]
     for nodes in product(alive, repeat=len(waiting)):
+        racks = {seen.nodes[node]["rack"] for node in nodes}
+        if "rack" in gang.together and (len(racks) > 1 or None in racks):
+            continue
         yield dict(zip(waiting, nodes, strict=True))
+
+
+def _is_open(node: UUID, seen: Seen) -> bool:
+    return seen.is_live(node) and seen.nodes[node]["cordoned_at"] is None
 
 
 def _may_stand(where: dict[UUID, UUID], leases: Expected, seen: Seen) -> bool:

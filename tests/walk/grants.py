@@ -9,7 +9,7 @@ from tests.oracle.capacity import fits
 from tests.oracle.cluster import Cluster
 from tests.oracle.occupancy import Rule, may_run, preference
 from tests.walk.seen import LeaseSeen, Seen, span
-from tests.walk.sweeps import Expected, changes, is_due, may_become, same, unlike
+from tests.walk.sweeps import Expected, changes, is_due, lost, may_become, same, unlike
 
 
 def granted_wrong(
@@ -64,9 +64,13 @@ def _ends_later(lease: LeaseSeen, seen: Seen) -> bool:
 
 
 def _fetched_wrong(before: Seen, after: Seen, fetched: list[UUID], rows: list[Row]) -> list[str]:
-    """What is reserved comes first, and alone; its claim begins now, with the token that it had."""
+    """What is reserved comes first, and alone; its claim begins now, with the token that it had.
+
+    What the node may not run any more is put back instead.
+    """
     told = {row["lease_id"]: row["claim_token"] for row in rows}
-    should = {key: before.leases[key].token for key in fetched}
+    fetchable = [key for key in fetched if _may_fetch(before, key)]
+    should = {key: before.leases[key].token for key in fetchable}
     wrong = [] if told == should else [f"fetched {told}, not {should}"]
     began = {
         key: replace(
@@ -75,9 +79,18 @@ def _fetched_wrong(before: Seen, after: Seen, fetched: list[UUID], rows: list[Ro
             attempts=before.leases[key].attempts + 1,
             expires_at=before.now + claim_timeout(before, key),
         )
-        for key in fetched
+        for key in fetchable
     }
-    return wrong + unlike(before, after, began)
+    put_back = {key: lost(before.leases[key]) for key in fetched if key not in fetchable}
+    return wrong + unlike(before, after, put_back | began)
+
+
+def _may_fetch(seen: Seen, key: UUID) -> bool:
+    """Whether its node is not cordoned, and nobody has asked it to stop."""
+    lease = seen.leases[key]
+    assert lease.node is not None
+    is_asked = lease.stop_at is not None and lease.stop_at <= seen.now
+    return seen.nodes[lease.node]["cordoned_at"] is None and not is_asked
 
 
 def _misgranted(before: Seen, after: Seen, node: UUID, row: Row) -> list[str]:
@@ -114,6 +127,8 @@ def _forbidden(before: Seen, beside: Seen, lease: UUID, node: UUID) -> str:
         return "a cordon"
     if beside.queue["paused_at"] is not None:
         return "a pause"
+    if lease in beside.taken_instead:
+        return "another alternative"
     facts, others = beside.facts[lease], [c for c in beside.claims if c.lease_id != lease]
     if not fits(facts.placement, beside.places[node], others):
         return "no room"

@@ -17,6 +17,16 @@ def gang_id(name: str) -> UUID:
     return uuid5(IDS, f"walk-gang-{name}")
 
 
+def choice_id(name: str) -> UUID:
+    """The id of a choice."""
+    return uuid5(IDS, f"walk-choice-{name}")
+
+
+def everywhere_id(name: str) -> UUID:
+    """The id of an everywhere task."""
+    return uuid5(IDS, f"walk-everywhere-{name}")
+
+
 def node_id(name: str) -> UUID:
     """The id of a node."""
     return uuid5(IDS, f"walk-node-{name}")

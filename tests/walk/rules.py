@@ -31,7 +31,7 @@ def broken(conn: Conn, seen: Seen) -> list[str]:
     if seen.gangs:
         found += _barriers(conn, seen)
     nodes = list(seen.places.values())
-    found += check_claims(nodes, seen.claims)
+    found += check_claims(nodes, seen.backed)
     found += check_usage(nodes, seen.claims, seen.kept)
     return found + [f"{item.rule}: {item.because}" for item in broken_now(seen.kept_cluster)]
 

@@ -18,7 +18,7 @@ Dump = Mapping[str, list[Row]]
 WAITING = ("pending", "scheduled")
 FINISHED = ("completed", "failed", "cancelled")
 NEVER = datetime(9999, 1, 1, tzinfo=UTC)  # when a member that waits for its gang is due
-_COUNTER = (1 << 40) - 1  # of a claim token: the lease's own claims
+COUNTER = (1 << 40) - 1  # of a claim token: the lease's own claims
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,8 @@ class LeaseSeen:
 
     `attempts` are used up, that of the claim included, of `most`. `grants`: claims so far. `due`:
     from when on it is, or was, claimable. `expires_at` and what follows are of the claim. What is
-    reserved uses up no attempt yet. `gang`: the gang that it starts with.
+    reserved or earmarked uses up no attempt yet. `gang`: the gang that it starts with; a lease of
+    an everywhere task is its own.
     """
 
     state: str
@@ -76,6 +77,7 @@ class GangSeen:
     is_changed: bool
     spare: int
     missing: int
+    together: tuple[str, ...] = ()
 
     @property
     def is_tried(self) -> bool:
@@ -143,9 +145,20 @@ class Seen:
                 is_changed=row["gang_id"] in changed,
                 spare=row["size"] - (row["min_size"] or row["size"]),
                 missing=row["missing"],
+                together=tuple(row["together"]),
             )
             for row in self.rows["gang"]
         }
+
+    @cached_property
+    def taken_instead(self) -> frozenset[UUID]:
+        """Leases and gangs of choices of which another alternative was taken."""
+        taken = {row["choice_id"]: row["taken"] for row in self.rows["choice"] if row["taken"]}
+        return frozenset(
+            UUID(row["member_id"])
+            for row in self.rows["choice_member"]
+            if taken.get(row["choice_id"], row["member_id"]) != row["member_id"]
+        )
 
     def _members(self, gang: str) -> tuple[UUID, ...]:
         rows = [row for row in self.rows["gang_member"] if row["gang_id"] == gang]
@@ -224,6 +237,12 @@ class Seen:
             )
             for row in self.rows["claim"]
         ]
+
+    @cached_property
+    def backed(self) -> list[Claim]:
+        """The same without earmarks, whose room others may still use."""
+        kept = {UUID(row["lease_id"]) for row in self.rows["claim"] if row["is_earmark"]}
+        return [claim for claim in self.claims if claim.lease_id not in kept]
 
     @cached_property
     def kept(self) -> dict[UUID, Usage]:
@@ -317,10 +336,11 @@ def _waiting(state: str, row: Row, record: Row) -> LeaseSeen:
 
 def _claimed(row: Row, record: Row) -> LeaseSeen:
     is_reserved = bool(row["is_reserved"])
+    held = "earmarked" if row["is_earmark"] else "reserved"
     return LeaseSeen(
-        state="reserved" if is_reserved else "claimed",
+        state=held if is_reserved else "claimed",
         attempts=row["attempt"] - is_reserved,
-        grants=row["claim_token"] & _COUNTER,
+        grants=row["claim_token"] & COUNTER,
         priority=record["priority"],
         most=record["most"],
         deadline=_time(record["deadline"]),
@@ -337,7 +357,7 @@ def _finished(row: Row, record: Row) -> LeaseSeen:
     return LeaseSeen(
         state=row["state"],
         attempts=row["attempt"],
-        grants=row["claim_token"] & _COUNTER,
+        grants=row["claim_token"] & COUNTER,
         priority=record["priority"],
         most=record["most"],
         deadline=_time(record["deadline"]),

@@ -16,8 +16,8 @@ from tests.direct import Direct
 from tests.walk.gangs import ticked
 from tests.walk.grants import claim_timeout, granted_wrong
 from tests.walk.names import QUEUE, lease_id, node_id
-from tests.walk.seen import FINISHED, WAITING, LeaseSeen, Seen, span
-from tests.walk.sweeps import lost, next_event, unlike
+from tests.walk.seen import COUNTER, FINISHED, WAITING, LeaseSeen, Seen, span
+from tests.walk.sweeps import next_event, unlike
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ class Late(OfLease):
 
     def can(self, seen: Seen) -> bool:
         """Whether there was a claim before."""
-        return super().can(seen) and self.token(seen) & ((1 << 40) - 1) > 0
+        return super().can(seen) and self.token(seen) & COUNTER > 0
 
     def token(self, seen: Seen) -> int:
         """The last token that is over."""
@@ -441,123 +441,6 @@ class Wait(Step):
     def wrong(self, before: Seen, after: Seen, outcome: Outcome) -> list[str]:
         """Nobody has done anything."""
         return unlike(before, after)
-
-
-class OfNode(Step):
-    """An operator's call about a node that changes no lease."""
-
-    verb: ClassVar[str]
-
-    def __init__(self, node: str) -> None:
-        self.name = f"{self.verb} {node}"
-        self.node = node_id(node)
-
-    def can(self, seen: Seen) -> bool:
-        """Whether the node is registered."""
-        return self.node in seen.nodes
-
-    def wrong(self, before: Seen, after: Seen, outcome: Outcome) -> list[str]:
-        """No lease has changed."""
-        return unlike(before, after)
-
-
-class Cordon(OfNode):
-    """The node gets nothing new."""
-
-    verb = "cordon"
-
-    def can(self, seen: Seen) -> bool:
-        """Whether it is not cordoned."""
-        return super().can(seen) and seen.nodes[self.node]["cordoned_at"] is None
-
-    def make(self, direct: Direct, seen: Seen) -> None:
-        """Cordon it."""
-        direct.conn.execute("select hwqueue.cordon_node(p_node => %s)", [self.node])
-
-
-class Uncordon(Cordon):
-    """The node gets work again."""
-
-    verb = "uncordon"
-
-    def can(self, seen: Seen) -> bool:
-        """Whether it is cordoned."""
-        return self.node in seen.nodes and not super().can(seen)
-
-    def make(self, direct: Direct, seen: Seen) -> None:
-        """Uncordon it."""
-        direct.conn.execute("select hwqueue.uncordon_node(p_node => %s)", [self.node])
-
-
-class Drain(Cordon):
-    """The node gets nothing new, and what runs there is asked to stop."""
-
-    verb = "drain"
-
-    def make(self, direct: Direct, seen: Seen) -> None:
-        """Drain it."""
-        direct.drain(self.node, timedelta(seconds=10))
-
-    def wrong(self, before: Seen, after: Seen, outcome: Outcome) -> list[str]:
-        """Its claims are asked to stop, those that were asked before as they were."""
-        asked = {
-            key: replace(one, stop_at=before.now, stop_reason="preempted")
-            for key, one in before.leases.items()
-            if one.node == self.node and (one.stop_at is None or one.stop_at > before.now)
-        }
-        return unlike(before, after, asked)
-
-
-class Restart(OfNode):
-    """Another instance registers the node: what the old one held has ended, one attempt used."""
-
-    verb = "restart"
-
-    def make(self, direct: Direct, seen: Seen) -> int:
-        """Register it under another instance."""
-        node = seen.nodes[self.node]
-        other = "second" if node["instance_id"] == "first" else "first"
-        spec = {key: node[key] for key in ("name", "labels", "taints", "slots") if node[key]}
-        capacity = {k: node[k] for k in ("cpu_milli", "memory_mib") if node[k] is not None}
-        spec |= {} if node["rack"] is None else {"rack": node["rack"]}
-        gpus = [{"resource_id": gpu, "model": "T4", "memory_mib": 16384} for gpu in node["gpu_ids"]]
-        spec |= {"capacity": capacity | node["custom"], "gpus": gpus, "instance_id": other}
-        return direct.register(self.node, spec)
-
-    def wrong(self, before: Seen, after: Seen, outcome: Outcome) -> list[str]:
-        """Its claims are over."""
-        held = {key: one for key, one in before.leases.items() if one.node == self.node}
-        return unlike(before, after, {key: lost(one) for key, one in held.items()})
-
-
-class Pause(Step):
-    """The queue gives nothing."""
-
-    name = "pause"
-    is_paused = False
-
-    def can(self, seen: Seen) -> bool:
-        """Whether it is not so already."""
-        return (seen.queue["paused_at"] is not None) == self.is_paused
-
-    def make(self, direct: Direct, seen: Seen) -> None:
-        """Pause it."""
-        direct.conn.execute("select hwqueue.pause_queue(p_queue => %s)", [QUEUE])
-
-    def wrong(self, before: Seen, after: Seen, outcome: Outcome) -> list[str]:
-        """No lease has changed."""
-        return unlike(before, after)
-
-
-class Resume(Pause):
-    """The queue gives again."""
-
-    name = "resume"
-    is_paused = True
-
-    def make(self, direct: Direct, seen: Seen) -> None:
-        """Resume it."""
-        direct.conn.execute("select hwqueue.resume_queue(p_queue => %s)", [QUEUE])
 
 
 class Relay(Step):

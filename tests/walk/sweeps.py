@@ -5,9 +5,16 @@ from dataclasses import replace
 from datetime import timedelta
 from uuid import UUID
 
-from tests.walk.seen import NEVER, GangSeen, LeaseSeen, Seen, span
+from tests.walk.seen import NEVER, GangSeen, LeaseSeen, Seen, span, time
 
 Expected = dict[UUID, LeaseSeen]
+# when upkeep looks again at what it starts or ends, and when a planner does not lead any more
+_AWAITED = (
+    ("everywhere_node", "due_at"),
+    ("gang_change", "retry_at"),
+    ("replacement", "next_try_at"),
+    ("planner", "expires_at"),
+)
 
 
 def swept(lease: LeaseSeen, seen: Seen) -> LeaseSeen:
@@ -52,7 +59,15 @@ def next_event(seen: Seen, patience: timedelta) -> timedelta | None:
     """How long until time alone changes something: an end, a due time, a deadline, patience."""
     moments = [gang.next_try_at for gang in seen.gangs.values() if gang.is_tried]
     moments = [moment for moment in moments if moment != NEVER]
+    moments += [
+        time(row[column])
+        for table, column in _AWAITED
+        for row in seen.rows[table]
+        if row[column] is not None
+    ]
     for lease in seen.leases.values():
+        if lease.state == "earmarked":
+            continue  # it never expires
         if lease.expires_at is not None:
             moments += [lease.expires_at, lease.expires_at + span(seen.queue["reap_grace"])]
             moments += [] if lease.stop_at is None else [lease.stop_at]
@@ -118,7 +133,7 @@ def lost(lease: LeaseSeen) -> LeaseSeen:
     """The lease when whoever held it is gone: an attempt is used up, but for a reservation."""
     if lease.stop_reason == "cancelled":
         return lease.ended("cancelled", lease.attempts)
-    if lease.state == "reserved" or lease.attempts < lease.most:
+    if lease.state in ("reserved", "earmarked") or lease.attempts < lease.most:
         return lease.back(lease.attempts)
     return lease.ended("failed", lease.attempts)
 

@@ -13,17 +13,24 @@ import pytest
 from tests.walk.conftest import Build
 from tests.walk.explore import Report, Walk
 from tests.walk.ground import Commits, Ground, Savepoints
-from tests.walk.worlds import WORLDS, World
+from tests.walk.world import World
+from tests.walk.worlds import WORLDS
 
 MOST = int(os.environ.get("HWQUEUE_WALK_STATES", "2000"))
-worlds = pytest.mark.parametrize("world", WORLDS.values(), ids=WORLDS)
+worlds = pytest.mark.parametrize(
+    "world",
+    [
+        pytest.param(world, id=name, marks=[pytest.mark.slow] if world.is_slow else [])
+        for name, world in WORLDS.items()
+    ],
+)
 grounds = pytest.mark.parametrize("ground", [Savepoints, Commits])
-# upkeep leaves gangs alone in a transaction that has an id
+# in a transaction that has an id upkeep leaves gangs alone, and all else that it reserves for
 walks = [
     pytest.param(world, ground, id=f"{name}-{ground.__name__}")
     for name, world in WORLDS.items()
     for ground in (Savepoints, Commits)
-    if ground is Commits or not world.gangs
+    if ground is Commits or not (world.gangs or world.is_upkeeps)
 ]
 
 
@@ -69,7 +76,14 @@ def walk(
 ) -> Report:
     """Walk, and say what has been seen."""
     with standing(dsn, ground) as here:
-        report = Walk(here, world.steps, most=most, depth=depth, memory=world.memory).run()
+        report = Walk(
+            here,
+            world.steps,
+            most=most,
+            depth=depth,
+            memory=world.memory,
+            promises=world.promises,
+        ).run()
     print(f"{world.name} by {ground.__name__.lower()}: {report}")
     return report
 

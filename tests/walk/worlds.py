@@ -1,114 +1,21 @@
 """The worlds, one for each feature. A new feature adds its own: nodes, leases, calls.
 
-Small on purpose: each lease and each node more multiplies the states.
+Small on purpose: each lease and each node more multiplies the states. Those of what upkeep starts
+or ends are beside their calls: choices, everywhere, replaces, lasting, proposals.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
 
-from tests.direct import Direct
 from tests.walk import more_steps as m
+from tests.walk import operators as o
 from tests.walk import steps as s
-from tests.walk.ground import Commits
-from tests.walk.names import QUEUE, gang_id, lease_id, node_id
-
-Options = Mapping[str, Any]
-_POLICY: Options = {
-    "max_attempts": 2,
-    "claim_timeout": 30,
-    "retry": {"kind": "fixed", "base": 5, "jitter": 0},
-    "patience": 0,
-    # what a tick does to gangs is told from what has room now
-    "earmarks": 0,
-    # scores that only preferences decide
-    "weights": {"affinity": 1, "fit": 0, "spread": 0},
-}
-
-
-@dataclass(frozen=True)
-class World:
-    """What there is at the beginning, and the calls that may be made.
-
-    `memory`: how many seconds something may be past before it no longer matters how long. `near`:
-    how many calls from the beginning are walked in every run of the tests. `gangs`: their options,
-    `members` with them. `first`: calls that were made before the walk begins.
-    """
-
-    name: str
-    nodes: Mapping[str, Options]
-    leases: Mapping[str, Options]
-    steps: Sequence[s.Step]
-    policy: Options = field(default_factory=dict)
-    memory: float = 0
-    near: int = 3
-    gangs: Mapping[str, Options] = field(default_factory=dict)
-    first: Sequence[s.Step] = ()
-
-    def build(self, direct: Direct) -> None:
-        """Make it, in transactions that have ended before the walk: terms are published then."""
-        direct.create_queue(QUEUE, {**_POLICY, **self.policy})
-        for name, spec in self.nodes.items():
-            always = {"name": name, "instance_id": "first", "heartbeat_timeout": 3600}
-            direct.register(node_id(name), {**always, **spec})
-        _spawn(direct, self.leases)
-        _spawn_gangs(direct, self.gangs)
-        if self.gangs:
-            direct.rows("pause_queue", queue=QUEUE)  # so that none is assembled yet
-        direct.settle_terms()
-        if self.gangs:
-            direct.rows("resume_queue", queue=QUEUE)
-        for step in self.first:
-            step.make(direct, Commits(direct.conn).look())
-
-
-def _spawn(direct: Direct, leases: Mapping[str, Mapping[str, Any]]) -> None:
-    """Spawn the leases of a world; `deadline_in`: seconds from now."""
-    row = direct.conn.execute("select hwqueue.clock()").fetchone()
-    assert row is not None
-    for name, options in leases.items():
-        given = {"lease_id": str(lease_id(name))} | dict(options)
-        if (after := given.pop("deadline_in", None)) is not None:
-            given["deadline"] = (row[0] + timedelta(seconds=after)).isoformat()
-        direct.spawn(QUEUE, given)
-
-
-def _spawn_gangs(direct: Direct, gangs: Mapping[str, Options]) -> None:
-    """Spawn gangs; `members`: names of one letter, `each`: what each of them asks."""
-    for name, options in gangs.items():
-        given: dict[str, Any] = {"gang_id": str(gang_id(name)), "hold": 1, **options}
-        each = given.pop("each")
-        members = [{**each, "lease_id": str(lease_id(one))} for one in given.pop("members")]
-        direct.spawn_gang(QUEUE, members, **given)
-
-
-def every(kind: type[s.OfLease], leases: str) -> list[s.Step]:
-    """The same call about each of the leases, which have names of one letter."""
-    return [kind(lease) for lease in leases]
-
-
-def _leases(app: str, **more: Any) -> dict[str, Any]:
-    """An expression about leases with that label, by rack."""
-    return {"leases": {"labels": {"app": app}}, "domain": "rack", **more}
-
-
-def _require(*exprs: dict[str, Any], app: str = "") -> Options:
-    return {"placement": {"require": list(exprs)}, "labels": {"app": app} if app else {}}
-
-
-_IN_ZONE: Options = {"require": [{"tags": {"zone": "a"}}]}
-
-
-def _needs(**resources: int) -> Options:
-    return {"placement": {"resources": resources}}
-
-
-def _gpus(count: int, of: str) -> Options:
-    """A node with GPUs."""
-    ids = [str(node_id(f"{of}-gpu-{number}")) for number in range(count)]
-    return {"gpus": [{"resource_id": one, "model": "T4", "memory_mib": 16384} for one in ids]}
-
+from tests.walk.choices import CHOICES
+from tests.walk.everywhere import EVERYWHERE
+from tests.walk.lasting import LASTING
+from tests.walk.names import lease_id, node_id
+from tests.walk.proposals import PROPOSALS
+from tests.walk.replaces import REPLACES
+from tests.walk.world import IN_ZONE, World, every, gpus, leases_of, needs, require
 
 # Whoever asks gets the best that is there; tokens fence; a lease that is put back goes to the end.
 PLAIN = World(
@@ -139,18 +46,18 @@ COUNTED = World(
         },
     },
     leases={
-        "a": _needs(cpu_milli=1500),
-        "b": _needs(cpu_milli=1000, memory_mib=80),
-        "c": _needs(gpu_milli=600, memory_mib=80),
-        "d": _needs(gpu_milli=600),
-        "e": _needs(tape=1, memory_mib=80),
+        "a": needs(cpu_milli=1500),
+        "b": needs(cpu_milli=1000, memory_mib=80),
+        "c": needs(gpu_milli=600, memory_mib=80),
+        "d": needs(gpu_milli=600),
+        "e": needs(tape=1, memory_mib=80),
     },
     steps=[
         s.Claim("n", 2),
         s.Claim("m"),
         *every(s.Complete, "abd"),
         *every(s.Release, "ce"),
-        s.Restart("m"),
+        o.Restart("m"),
     ],
     near=4,
 )
@@ -161,7 +68,7 @@ TERMS = World(
     nodes={"n": {"rack": 0}, "m": {"rack": 0}, "o": {"rack": 1}},
     leases={
         "a": {"labels": {"app": "x"}},
-        "b": _require(_leases("x", away=True)),
+        "b": require(leases_of("x", away=True)),
         "c": {
             "labels": {"app": "x"},
             "placement": {
@@ -192,8 +99,8 @@ TOWARD = World(
     nodes={"n": {"rack": 0}, "m": {"rack": 0}, "o": {"rack": 1}},
     leases={
         "a": {"labels": {"app": "x"}},
-        "b": _require(_leases("x"), app="x"),
-        "c": _require({"lease": str(lease_id("a")), "domain": "rack"}),
+        "b": require(leases_of("x"), app="x"),
+        "c": require({"lease": str(lease_id("a")), "domain": "rack"}),
     },
     steps=[
         *(s.Claim(node) for node in "nmo"),
@@ -222,8 +129,8 @@ SKEW = World(
         s.Claim("m", 2),
         *every(s.Complete, "ab"),
         *every(s.Release, "bc"),
-        s.Cordon("m"),
-        s.Uncordon("m"),
+        o.Cordon("m"),
+        o.Uncordon("m"),
     ],
     near=4,
 )
@@ -249,8 +156,8 @@ PATIENCE = World(
         s.Claim("m"),
         *every(s.Complete, "ab"),
         *every(s.Release, "ab"),
-        s.Cordon("n"),
-        s.Uncordon("n"),
+        o.Cordon("n"),
+        o.Uncordon("n"),
         s.Update("a", 1),
         s.Wait(),
     ],
@@ -262,7 +169,7 @@ EXPIRY = World(
     "expiry",
     policy={"reap_grace": 5},
     nodes={"n": {"capacity": {"cpu_milli": 1000}}, "m": {}},
-    leases={"a": {}, "b": {"claim_timeout": 32, **_needs(cpu_milli=1000)}},
+    leases={"a": {}, "b": {"claim_timeout": 32, **needs(cpu_milli=1000)}},
     steps=[
         s.Claim("n"),
         s.Claim("m"),
@@ -320,17 +227,17 @@ CANCEL = World(
 DRAIN = World(
     "drain",
     nodes={"n": {}, "m": {"capacity": {"cpu_milli": 1000}}},
-    leases={"a": {}, "b": _needs(cpu_milli=600), "c": _needs(cpu_milli=600)},
+    leases={"a": {}, "b": needs(cpu_milli=600), "c": needs(cpu_milli=600)},
     steps=[
         s.Claim("n", 2),
         s.Claim("m"),
         s.Complete("a"),
         s.Release("c"),
         s.Cancel("b"),
-        s.Drain("m"),
-        s.Uncordon("m"),
-        s.Cordon("n"),
-        s.Restart("m"),
+        o.Drain("m"),
+        o.Uncordon("m"),
+        o.Cordon("n"),
+        o.Restart("m"),
         s.Heartbeat("m"),
     ],
     near=4,
@@ -351,8 +258,8 @@ DUE = World(
         *every(s.Complete, "ac"),
         s.Release("b", timedelta(seconds=15)),
         s.Update("a", 2),
-        s.Pause(),
-        s.Resume(),
+        o.Pause(),
+        o.Resume(),
         s.Wait(),
         s.Reap(),
     ],
@@ -382,9 +289,9 @@ FORGET = World(
     policy={"retain_completed": 0, "retain_failed": 0},
     nodes={"n": {"rack": 0, "capacity": {"cpu_milli": 1000}}, "m": {"rack": 1}},
     leases={
-        "a": _needs(cpu_milli=1000),
+        "a": needs(cpu_milli=1000),
         "b": {},
-        "c": _require({"lease": str(lease_id("a")), "domain": "rack"}),
+        "c": require({"lease": str(lease_id("a")), "domain": "rack"}),
     },
     steps=[
         s.Claim("n"),
@@ -406,7 +313,7 @@ DEFAULTS = World(
     nodes={"n": {"labels": {"zone": "a"}}, "m": {}},
     leases={"a": {}},
     steps=[
-        m.SetTask({"priority": 1, "max_attempts": 1, "placement": _IN_ZONE}),
+        m.SetTask({"priority": 1, "max_attempts": 1, "placement": IN_ZONE}),
         m.SetTask({"priority": 2}),
         m.SetTask(None),
         m.SpawnByTask("b"),
@@ -439,8 +346,8 @@ SNOOZE = World(
 # and comes back. At every commit a gang has room for all or for none, and each of them can end.
 GANGS = World(
     "gangs",
-    nodes={"n": _gpus(2, "n"), "m": _gpus(1, "m")},
-    leases={"s": _needs(gpu=1)},
+    nodes={"n": gpus(2, "n"), "m": gpus(1, "m")},
+    leases={"s": needs(gpu=1)},
     gangs={
         "g": {
             "members": "ab",
@@ -458,7 +365,7 @@ GANGS = World(
                 },
             },
         },
-        "h": {"members": "cd", "each": _needs(gpu=1)},
+        "h": {"members": "cd", "each": needs(gpu=1)},
     },
     steps=[
         s.Claim("n", 2),
@@ -467,7 +374,7 @@ GANGS = World(
         s.Release("b"),
         s.Fail("c"),
         m.CancelGang("g"),
-        s.Restart("m"),
+        o.Restart("m"),
         s.Wait(),
         s.Reap(),
     ],
@@ -477,9 +384,9 @@ GANGS = World(
 # All three run, and one is lost: with `replace` the others go on, and it is placed again.
 REPLACED = World(
     "replaced",
-    nodes={"n": _gpus(2, "n"), "m": _gpus(1, "m")},
-    leases={"s": _needs(gpu=1)},
-    gangs={"g": {"members": "abc", "each": _needs(gpu=1), "on_lost": "replace"}},
+    nodes={"n": gpus(2, "n"), "m": gpus(1, "m")},
+    leases={"s": needs(gpu=1)},
+    gangs={"g": {"members": "abc", "each": needs(gpu=1), "on_lost": "replace"}},
     first=[s.Reap(), s.Claim("n", 2), s.Claim("m"), s.Reap()],
     steps=[
         s.Claim("n", 2),
@@ -487,7 +394,7 @@ REPLACED = World(
         s.Fail("a"),
         s.GiveUp("b"),
         s.Complete("c"),
-        s.Restart("m"),
+        o.Restart("m"),
         s.Wait(),
         s.Reap(),
     ],
@@ -535,5 +442,10 @@ WORLDS = {
         GANGS,
         REPLACED,
         JOINED,
+        *CHOICES,
+        *EVERYWHERE,
+        *REPLACES,
+        *LASTING,
+        *PROPOSALS,
     )
 }
