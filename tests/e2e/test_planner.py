@@ -17,7 +17,10 @@ import pytest
 
 from hwqueue import Member
 from hwqueue.client import Client
-from hwqueue.types import Gpu, LeaseSpec, NodeSpec, SpawnOptions
+from hwqueue.testing import Clock
+from hwqueue.types import Gang, Gpu, LeaseSpec, NodeSpec, SpawnOptions
+from tests.e2e.worker_support import wait_until
+from tests.parking import is_parked, parking
 
 BOUND_SECONDS = 60.0
 PROGRAM = "from hwqueue.cli.main import app; app()"
@@ -211,26 +214,75 @@ def test_without_the_extra() -> None:
     assert "pip install 'hwqueue[planner]'" in run.stderr
 
 
+def gpu_node(client: Client, name: str, rack: int) -> Placed:
+    """A node with a GPU; it and its epoch."""
+    node, gpus = uuid4(), [Gpu(resource_id=uuid4())]
+    spec = NodeSpec(name=name, instance_id=name, gpus=gpus, rack=rack)
+    return node, client.register_node(node, spec)
+
+
+def gpu_gang(client: Client, count: int) -> UUID:
+    """A gang whose members want a GPU each, in one rack."""
+    options = SpawnOptions(placement={"resources": {"gpu": 1}})
+    member = Member(task="train", count=count, options=options)
+    return client.spawn_gang("training", [member], together="rack")[0].gang_id
+
+
+def booked(gang: Gang) -> list[bool]:
+    """Which of the members have room."""
+    return [member.reserved_until is not None for member in gang.members]
+
+
 def test_gangs_are_reserved_where_most_find_room(dsn: str, planner: Callable[..., Process]) -> None:
     """No `reap` runs. Best fit would put a gang of two into each rack, and none of the ones."""
     with Client(dsn) as client:
         client.create_queue("training")
         for rack, count in ((1, 4), (2, 3)):
             for number in range(count):
-                gpus = [Gpu(resource_id=uuid4())]
-                name = f"{rack}-{number}"
-                spec = NodeSpec(name=name, instance_id=name, gpus=gpus, rack=rack)
-                client.register_node(uuid4(), spec)
-        options = SpawnOptions(placement={"resources": {"gpu": 1}})
-        gangs = [
-            client.spawn_gang(
-                "training", [Member(task="train", count=count, options=options)], together="rack"
-            )
-            for count in (2, 2, 3)
-        ]
+                gpu_node(client, f"{rack}-{number}", rack)
+        gangs = [gpu_gang(client, count) for count in (2, 2, 3)]
         process = planner(dsn, "--interval", "100ms")
         process.wait_for("gangs: 3 reserved; prices: none")
-        places = [client.get_gang(gang[0].gang_id).place for gang in gangs]
+        places = [client.get_gang(gang).place for gang in gangs]
         assert places == ["rack 1", "rack 1", "rack 2"]
         assert client.verify_invariants() == []
     assert process.end(signal.SIGTERM) == 0
+
+
+def test_a_leader_that_is_killed_while_it_reserves_a_gang(
+    dsn: str, clock: Clock, planner: Callable[..., Process]
+) -> None:
+    """What it had begun is whole; upkeep reserves gangs until another one leads, after the TTL."""
+    clock.freeze()
+    pair = [planner(dsn, "--interval", "100ms", "--ttl", "5m") for _ in range(2)]
+    wait_until(lambda: all(process.said for process in pair))
+    leader, heir = sorted(pair, key=lambda process: "another process leads" in process.said[0])
+    assert leader.wait_for("leads, epoch 1")
+    with Client(dsn) as client:
+        client.create_queue("training")
+        nodes = [gpu_node(client, f"n{number}", 1) for number in range(6)]
+        with parking(dsn) as holder:
+            first = gpu_gang(client, 2)
+            wait_until(lambda: is_parked(holder))
+            assert leader.end(signal.SIGKILL) == -signal.SIGKILL
+            assert booked(client.get_gang(first)) == [False, False]
+            assert client.verify_invariants() == []
+        wait_until(lambda: all(booked(client.get_gang(first))))  # its call, which the server ends
+        second = gpu_gang(client, 2)
+        assert client.lead_planner(ANOTHER) is None
+        client.reap()
+        assert booked(client.get_gang(second)) == [True, True]
+        assert client.verify_invariants() == []
+        clock.advance(timedelta(minutes=5))
+        heir.wait_for("leads, epoch 2")
+        for node, epoch in nodes:
+            client.heartbeat_node(node, epoch)
+        third = gpu_gang(client, 2)
+        heir.wait_for("epoch 2, .* gangs: 1 reserved")
+        assert heir.end(signal.SIGTERM) == 0
+        client.reap()
+        gangs = [client.get_gang(gang) for gang in (first, second, third)]
+        until = [member.reserved_until for gang in gangs for member in gang.members]
+        assert all(each is None or each > clock.now() for each in until), until
+        assert [booked(gang) for gang in gangs] == [[False, False], [False, False], [True, True]]
+        assert client.verify_invariants() == []

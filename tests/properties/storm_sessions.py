@@ -271,6 +271,22 @@ def spawn_dependents(session: Session) -> Note:
     return lambda: session.storm.spawned.extend(leases)
 
 
+def spawn_alternatives(session: Session) -> Note:
+    """Two leases of which one is to run."""
+    row = session.conn.execute("select count(*) from hwqueue.ready").fetchone()
+    assert row is not None
+    if row[0] > MOST_OPEN:
+        return None
+    choice = {"one_of": str(UUID(int=session.choose.getrandbits(128), version=4))}
+    batch = [
+        session.choose.choice([{}, {"placement": {"require": [{"rack": [rack]}]}}])
+        for rack in (0, 1)
+    ]
+    rows = session.direct.spawn_many(QUEUE, [choice | options for options in batch])
+    leases = [row["lease_id"] for row in rows]
+    return lambda: session.storm.spawned.extend(leases)
+
+
 def claim(session: Session) -> Note:
     """A node claims; if it has been fenced, it is told so."""
     node, qty = session.node(), session.choose.choice([1, 1, 1, 3])
@@ -425,6 +441,16 @@ def spawn_gang(session: Session) -> Note:
     return lambda: session.storm.spawned.extend(leases)
 
 
+def reserve_gang(session: Session) -> Note:
+    """A planner that leads for a moment proposes any place for a gang."""
+    epoch = session.direct.value("lead_planner", holder=f"{id(session)}", ttl=timedelta(seconds=1))
+    gangs = session.direct.rows("list_gangs", state="waiting")
+    if epoch is not None and gangs:
+        gang, rack = session.choose.choice(gangs)["gang_id"], session.choose.randrange(3)
+        session.direct.value("reserve_gang", gang=gang, place=f"rack {rack}", round=1, epoch=epoch)
+    return None
+
+
 def cancel_gang(session: Session) -> Note:
     """Somebody does not want a gang any more."""
     if gangs := session.direct.rows("list_gangs"):
@@ -448,6 +474,7 @@ def operate(call: LiteralString, **values: Any) -> Callable[[Session], Note]:
 CALLS: dict[str, tuple[Callable[[Session], Note], int]] = {
     "spawn": (spawn, 16),
     "spawn_dependents": (spawn_dependents, 1),
+    "spawn_alternatives": (spawn_alternatives, 1),
     "claim": (claim, 34),
     "settle_and_claim": (settle_and_claim, 8),
     "settle": (settle, 16),
@@ -482,6 +509,7 @@ CALLS: dict[str, tuple[Callable[[Session], Note], int]] = {
 # A storm with gangs makes these besides.
 GANG_CALLS: dict[str, tuple[Callable[[Session], Note], int]] = {
     "spawn_gang": (spawn_gang, 4),
+    "reserve_gang": (reserve_gang, 2),
     "cancel_gang": (cancel_gang, 1),
     "gang_tick": (reap, 6),
     "gang_claim": (claim, 6),

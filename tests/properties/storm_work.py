@@ -98,6 +98,8 @@ def lease_options(choose: Random, others: Sequence[UUID], naming: float = 0.0) -
         options["service_id"] = str(choose.choice(SERVICES))
     if choose.random() < 0.2:
         options["priority"] = choose.randint(0, 3)
+    if choose.random() < 0.1:
+        options["max_run"] = choose.choice([5, 20])
     if placement := _placement(choose, others, naming):
         options["placement"] = placement
     return options
@@ -109,7 +111,8 @@ def _placement(choose: Random, others: Sequence[UUID], naming: float) -> Options
         placement["require"] = [_about_a_lease(choose, others, choose.choice(_DOMAINS))]
     elif choose.random() < 0.5:
         placement["require"] = [
-            _requirement(choose, others) for _ in range(choose.choice([1, 1, 1, 2]))
+            _lasting(choose, _requirement(choose, others))
+            for _ in range(choose.choice([1, 1, 1, 2]))
         ]
     if choose.random() < 0.3:
         placement["spread"] = [_spread(choose)]
@@ -121,6 +124,12 @@ def _placement(choose: Random, others: Sequence[UUID], naming: float) -> Options
     if choose.random() < 0.4:
         placement |= _amounts(choose)
     return placement
+
+
+def _lasting(choose: Random, requirement: Options) -> Options:
+    """The requirement; now and then it must hold as long as the lease runs."""
+    lasts = "any" not in requirement and choose.random() < 0.1
+    return requirement | ({"during": "execution", "grace": 5} if lasts else {})
 
 
 def _requirement(choose: Random, others: Sequence[UUID]) -> Options:

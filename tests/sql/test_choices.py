@@ -1,7 +1,7 @@
 """Alternatives: of leases and gangs with the same `one_of` the first that gets room runs."""
 
 from datetime import timedelta
-from typing import Any
+from typing import Any, LiteralString
 from uuid import UUID, uuid4
 
 import pytest
@@ -200,6 +200,30 @@ def test_adopted_work_takes_its_choice(api: Api) -> None:
     assert api.state(other) == "cancelled"
     again = {"queue": queue, "node": node.node_id, "task": "t", "options": {"one_of": choice}}
     api.refused("QHL03", "adopt_lease", **again)
+    assert api.rows("verify_invariants") == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "planted"),
+    [
+        ("choice_taken", "update hwqueue.choice set taken = null where taken = %s"),
+        ("choice_class", "delete from hwqueue.choice_member where member_id = %s"),
+    ],
+)
+def test_what_verify_invariants_finds(api: Api, rule: str, planted: LiteralString) -> None:
+    """A lease, and a gang whose room is kept; a gang has no class of its own."""
+    queue = api.queue()
+    _, _, taken = two(api, queue)
+    assert api.claimed(small_node(api), queue) == [taken]
+    gang_node(api, queue, 2)
+    gang = gang_of_two(api, queue, str(uuid4()), 1)
+    reap(api)
+    with api.conn.transaction(force_rollback=True):
+        for subject in (taken, gang):
+            api.conn.execute(planted, [subject])
+        found = {(row["rule"], row["subject"]) for row in api.rows("verify_invariants")}
+    subjects = {str(taken), str(gang)} if rule == "choice_taken" else {str(taken)}
+    assert found == {(rule, subject) for subject in subjects}
     assert api.rows("verify_invariants") == []
 
 

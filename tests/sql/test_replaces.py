@@ -171,6 +171,21 @@ def test_one_that_was_held_waits_on_when_the_new_one_ends_before_it_runs(
     assert api.rows("verify_invariants") == []
 
 
+@pytest.mark.parametrize("held", ["new", "old"])
+def test_what_verify_invariants_finds(api: Api, held: str) -> None:
+    """A lease that waits for another's place, or is held back for one, and never would be due."""
+    queue = api.queue()
+    old = api.spawn(queue, **GPU)
+    new = replacing(api, queue, old)
+    if held == "old":
+        reap(api)
+    with api.conn.transaction(force_rollback=True):
+        api.conn.execute("delete from hwqueue.replacement where lease_id = %s", [new])
+        found = [(row["rule"], row["subject"]) for row in api.rows("verify_invariants")]
+    assert found == [("held_lease", str(old if held == "old" else new))]
+    assert api.rows("verify_invariants") == []
+
+
 def test_one_of_a_service_the_longest_running_first(api: Api, clock: Clock) -> None:
     queue, service = api.queue(), str(uuid4())
     node = api.node()
