@@ -13,8 +13,6 @@ from hwqueue.client import AsyncClient
 from hwqueue.types import NodeSpec
 from tests.client.conftest import Node
 
-pytestmark = pytest.mark.thorough
-
 FLEET: dict[str, dict[str, Any]] = {
     "plain": {},
     "gpu-west": {"gpu": True, "region": "us-west"},
@@ -108,6 +106,7 @@ async def test_no_matching_workers(
     assert await claimants(client, fleet, queue, workflow.run_id) == [{"late"}] * 3
 
 
+@pytest.mark.thorough
 async def test_a_step_may_leave_the_affinity_of_its_run(
     client: AsyncClient, queue: str, workers: dict[str, Node]
 ) -> None:

@@ -6,12 +6,13 @@ from uuid import uuid4
 
 import psycopg
 import pytest
+from psycopg.types.json import Jsonb
 
 from tests.flows import Flow, each, fail, finish, finish_all, step
 from tests.nests import below, define, nested
 from tests.plans.backlog import BIG
 from tests.plans.explain import Work, explained
-from tests.sql.api import Api, count_all
+from tests.sql.api import Api, count_all, token
 
 RUNS = 3_000
 WIDE = 600
@@ -29,6 +30,8 @@ TABLES = (
     "map_list",
     "added_item",
     "added_run",
+    "checkpoint",
+    "lease_signal",
 )
 ROWS = 30  # of each of them that a call about one small run may read; up to 12 seen
 LIMIT = 10  # of what one sweep looks at
@@ -53,6 +56,26 @@ COPIES = """
     from hwqueue.tally t cross join fresh f where t.run_id = %(run)s)
   insert into hwqueue.arrival (shard_id, run_id, step_no, kind, at)
   select 0, f.id, 3, 'count', now() + interval '1 day' from fresh f
+"""
+
+# What other steps have added, and what other leases have saved and were sent.
+ADDED = """
+  with fresh as materialized (
+    select gen_random_uuid() as id, n from generate_series(1, %(runs)s) n),
+  maps as (
+    insert into hwqueue.map (shard_id, run_id, step_no, items, params)
+    select 0, f.id, 1, 1, '{}' from fresh f),
+  items as (
+    insert into hwqueue.added_item (shard_id, run_id, step_no, item_no, name, task_name, params)
+    select 0, f.id, 1, 0, 'x', 'x', '{}' from fresh f),
+  runs as (
+    insert into hwqueue.added_run (shard_id, run_id, step_no, name, nested_run_id, digest)
+    select 0, f.id, 1, 'x', gen_random_uuid(), '' from fresh f),
+  saved as (
+    insert into hwqueue.checkpoint (shard_id, lease_id, name, claim_token, saved_at, is_open)
+    select 0, f.id, 'x', 1, now(), false from fresh f)
+  insert into hwqueue.lease_signal (shard_id, lease_id, number, name, sent_at)
+  select 0, f.id, 1, 'x', now() from fresh f
 """
 
 # Outcomes of steps that ended long ago, of runs that are kept for longer than their queue's leases.
@@ -91,6 +114,7 @@ def database(database: str) -> str:
         api = Api(conn)
         flow = Flow(api, GRAPH)
         conn.execute(COPIES, {"runs": RUNS, "run": flow.run})
+        conn.execute(ADDED, {"runs": RUNS})
         api.row("define_workflow", spec={"name": "wide", "steps": wide(WIDE)})
         conn.execute("vacuum analyze")
     return database
@@ -369,6 +393,36 @@ def test_a_definition_of_steps_near_many_others(api: Api) -> None:
         api.row("define_workflow", spec=spec)
     looked_at = sum(node["Actual Loops"] * node["Actual Rows"] for node in work.nodes)
     assert looked_at < 40_000  # 99 steps near 20 each; with a look among all steps 200,000 more
+
+
+@pytest.mark.parametrize("what", ["items", "steps"])
+def test_what_a_handler_adds(api: Api, what: str) -> None:
+    """To a step that has added before, and to one that has not."""
+    flow = Flow(api, GRAPH)
+    own = token(flow.claims()["a"])
+    for name in ("x", "y"):
+        with explained(api.conn) as work:
+            if what == "items":
+                api.rows("add_items", **own, items=Jsonb([{"name": name, "task": "x"}]))
+            else:
+                api.rows("add_steps", **own, spec={"name": name, "steps": [step("x")]})
+        by_key(work)
+
+
+def test_what_a_handler_saves(api: Api) -> None:
+    """A checkpoint, a suspension and the signal that ends it."""
+    claim = api.running(api.queue(), api.node())
+    own, lease = token(claim), claim["lease_id"]
+    api.value("save_checkpoint", **own, name="s0")
+    api.rows("signal_lease", lease=lease, name="other")
+    for call, arguments in (
+        ("save_checkpoint", own | {"name": "s1"}),
+        ("suspend_lease", own | {"signal": "go"}),
+        ("signal_lease", {"lease": lease, "name": "go", "key": "once"}),
+    ):
+        with explained(api.conn) as work:
+            api.rows(call, **arguments)
+        by_key(work)
 
 
 def test_metrics_read_open_runs_alone(api: Api) -> None:

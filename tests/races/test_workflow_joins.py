@@ -204,6 +204,26 @@ def test_a_stopping_run_is_left_alone_once_all_are_asked(calls: Calls) -> None:
     assert flow.state == "cancelled"
 
 
+def test_a_step_that_is_released_while_its_run_is_paused(calls: Calls, one: Actor) -> None:
+    """It runs, as one that was released before; what comes after it is held."""
+    flow = Flow(calls, [step("a"), step("b", "a"), step("c", "b")])
+    claims = flow.claims()
+    one.begin()
+    finish(one.direct, claims["a"])
+    assert calls.value("pause_workflow_run", run=flow.run) == "paused"
+    calls.rows("advance_workflows")
+    one.commit()
+    calls.rows("advance_workflows")
+    flow.complete("b")
+    outlive(calls.conn)
+    calls.rows("advance_workflows")
+    assert (flow.claims(), flow.states()["c"], flow.state) == ({}, "waiting", "paused")
+    calls.rows("resume_workflow_run", run=flow.run)
+    calls.rows("advance_workflows")
+    flow.complete("c")
+    assert flow.state == "completed"
+
+
 def test_a_step_that_is_held_while_its_run_is_resumed(calls: Calls, one: Actor) -> None:
     flow = Flow(calls, [step("a"), step("b", "a")])
     claims = flow.claims()

@@ -50,6 +50,7 @@ BY_TENANT: dict[str, set[str]] = {
     "POST /leases/{lease_id:uuid}/cancel": SPAWNING,
     "POST /leases/{lease_id:uuid}/requeue": OPERATING,
     "POST /leases/{lease_id:uuid}/signals/{name:name}": SPAWNING,
+    "GET /leases/{lease_id:uuid}/checkpoints": EVERYBODY,
     "GET /leases/{lease_id:uuid}/history": EVERYBODY,
     "GET /leases/{lease_id:uuid}/logs": EVERYBODY,
     "GET /leases/{lease_id:uuid}/logs/stream": EVERYBODY,
@@ -65,6 +66,7 @@ BY_TENANT: dict[str, set[str]] = {
     "POST /runs/{run_id:uuid}/pause": SPAWNING,
     "POST /runs/{run_id:uuid}/resume": SPAWNING,
     "POST /runs/{run_id:uuid}/retry": SPAWNING,
+    "POST /runs/{run_id:uuid}/retry/preview": SPAWNING,
     "POST /runs/{run_id:uuid}/signals/{name:name}": SPAWNING,
     "POST /runs/{run_id:uuid}/steps/{step}/skip": OPERATING,
 }

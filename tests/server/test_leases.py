@@ -265,7 +265,11 @@ async def test_a_signal_wakes_the_lease_that_waits_for_it(
 ) -> None:
     url = f"{V1}/leases/{(await spawned(http, queue))['lease_id']}/signals/packed"
     claim = claimed(sql, queue)
+    sql.save_checkpoint(claim["lease_id"], claim["claim_token"], "charge", {"id": 7})
     sql.suspend_lease(claim["lease_id"], claim["claim_token"], signal="packed")
+    saved = ok(await http.get(f"{V1}/leases/{claim['lease_id']}/checkpoints"))["items"]
+    shown = {row["name"]: (row["waits_for"], row["is_suspended"]) for row in saved}
+    assert shown == {"packed": ("packed", True), "charge": (None, False)}
     body = {"payload": {"parcel": 7}, "key": "k"}
     assert ok(await http.post(url, json=body)) == {
         "created": True, "state": "pending", "shard_id": 0
@@ -300,6 +304,7 @@ async def test_ones_own_id(http: Http, queue: str) -> None:
     ("method", "path"),
     [
         ("GET", ""),
+        ("GET", "/checkpoints"),
         ("GET", "/logs"),
         ("GET", "/logs/stream"),
         ("PATCH", ""),

@@ -69,6 +69,7 @@ async def test_lists_show_ones_own(
     "tried",
     [
         "viewer GET ",
+        "viewer GET /checkpoints",
         "viewer GET /logs",
         "producer PATCH ",
         "producer POST /cancel",

@@ -121,7 +121,8 @@ async def test_what_is_refused(http: Http, queue: str) -> None:
         problem(await http.post(f"{WORKFLOWS}/{queue}/runs", json=body), 422, "QHA01")
     problem(await http.get(f"{WORKFLOWS}/none"), 404, "QHF01")
     problem(await http.post(f"{WORKFLOWS}/none/runs", json={}), 404, "QHF01")
-    for method, path in (("GET", ""), ("GET", "/steps"), ("GET", "/stream"), ("POST", "/retry")):
+    paths = [("GET", path) for path in ("", "/steps", "/stream")]
+    for method, path in [*paths, ("POST", "/retry"), ("POST", "/retry/preview")]:
         problem(await http.request(method, f"{RUNS}/{uuid4()}{path}"), 404, "QHF03")
 
 
@@ -185,6 +186,13 @@ async def test_changes(http: Http, sql: Client, queue: str) -> None:
     settle(sql, queue, fails=True)
     assert ok(await http.get(run))["reason"] == "step_failed"
     problem(await http.post(f"{run}/cancel"), 409, "QHF04")
+    preview = ok(await http.post(f"{run}/retry/preview", json={"mode": "all"}))["items"]
+    assert [(step["step"], step["state"]) for step in preview] == [
+        ("a", "failed"),
+        ("b", "skipped"),
+    ]
+    problem(await http.post(f"{run}/retry/preview", json={"steps": ["none"]}), 422, "QHF06")
+    assert ok(await http.get(run))["state"] == "failed", "a preview changes nothing"
     step = ok(await http.get(f"{run}/steps"))["items"][0]
     problem(await http.post(f"{V1}/leases/{step['lease_id']}/requeue"), 409, "QHF05")
     assert ok(await http.post(f"{run}/retry", json={"steps": ["a"]}))["state"] == "running"

@@ -30,6 +30,7 @@ from hwqueue.types import (
     LeaseState,
     LeaseSummary,
     LogLine,
+    SavedCheckpoint,
     SpawnResult,
 )
 from hwqueue.types import leases as options
@@ -338,6 +339,11 @@ LogPage = list_of(
     name="LogPage",
     doc="Log lines, oldest first; `next` is the cursor of the page after, null at the end. To "
     "follow, go on with the `cursor` of the last line.",
+)
+Checkpoints = list_of(
+    SavedCheckpoint,
+    name="Checkpoints",
+    doc="What a handler has saved, the last first, without the states.",
 )
 Spawned = answer_of(SpawnResult)
 SpawnedBatch = list_of(

@@ -23,6 +23,7 @@ from hwqueue.server.models.options import request_of
 from hwqueue.types import (
     CheckedStep,
     DefinedWorkflow,
+    RetriedStep,
     RetryMode,
     RunState,
     RunSummary,
@@ -198,6 +199,9 @@ RunOut = answer_of(WorkflowRun)
 RunPage = list_of(RunSummary, pages=True, name="RunPage", doc="Runs, newest first.")
 RunSteps = list_of(
     WorkflowStep, name="RunSteps", doc="The steps of a run, parents before their children."
+)
+RetriedSteps = list_of(
+    RetriedStep, name="RetriedSteps", doc="The steps that a retry runs again, in order."
 )
 CheckedSteps = list_of(
     CheckedStep, name="CheckedSteps", doc="Where each step could run, parents before children."

@@ -11,6 +11,7 @@ from hwqueue.server.dependencies import AuthenticatedRoute, Caller
 from hwqueue.server.models.base import Id, Moment, Name, Task, Tenant
 from hwqueue.server.models.leases import (
     CancelRequest,
+    Checkpoints,
     ErrorType,
     Key,
     LeaseChanges,
@@ -186,6 +187,20 @@ async def get_lease(
             await caller.services.streams.wait_until(has_ended, wait)
     async with caller.call() as client:
         return await client.get_lease(lease_id, shard=caller.shard)
+
+
+@router.get("/{lease_id:uuid}/checkpoints", response_model=Checkpoints, responses=NO_LEASE)
+async def lease_checkpoints(
+    lease_id: Id,
+    caller: LeaseReader,
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 100,
+) -> Any:
+    """What the durable steps of a lease have saved, the last first: names, times and sizes.
+
+    The states themselves are for the claim that goes on behind them.
+    """
+    async with caller.call() as client:
+        return {"items": await client.lease_checkpoints(lease_id, limit=limit, shard=caller.shard)}
 
 
 @router.patch("/{lease_id:uuid}", responses=NO_LEASE | WRONG_STATE)

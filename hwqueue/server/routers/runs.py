@@ -14,6 +14,7 @@ from hwqueue.server.dependencies import AuthenticatedRoute
 from hwqueue.server.models.base import Id, Moment, Tenant
 from hwqueue.server.models.workflows import (
     CancelRunRequest,
+    RetriedSteps,
     RetryRequest,
     RunNow,
     RunOut,
@@ -228,6 +229,23 @@ async def retry_run(run_id: RunId, caller: LeaseWriter, body: RetryRequest | Non
             run_id, mode=given.mode, steps=given.steps, input=given.input, shard=caller.shard
         )
     return RunNow(run_id=run_id, state=state)
+
+
+@router.post(
+    "/{run_id:uuid}/retry/preview",
+    response_model=RetriedSteps,
+    responses=NO_RUN | WRONG_RUN_STATE,
+)
+async def preview_retry(
+    run_id: RunId, caller: LeaseWriter, body: RetryRequest | None = None
+) -> Any:
+    """The steps that a retry with this body would run again; nothing is changed."""
+    given = body or RetryRequest()
+    async with caller.read() as client:
+        steps = await client.preview_retry(
+            run_id, mode=given.mode, steps=given.steps, shard=caller.shard
+        )
+    return {"items": steps}
 
 
 @router.post("/{run_id:uuid}/steps/{step}/skip", responses=NO_RUN | WRONG_RUN_STATE)
