@@ -33,10 +33,8 @@ WITHOUT = {
         for function in (
             "get_run_workflow",
             "list_step_details",
-            "list_run_signals",
             "summarise_runs",
             "preview_retry",
-            "list_workflow_versions",
         )
     },
 }
