@@ -131,7 +131,6 @@ def versions(
     names: Annotated[
         list[str],
         typer.Argument(
-            metavar="NAME...",
             help="Names of workflows, 100 at most.",
             show_default=False,
             autocompletion=workflow_names,
