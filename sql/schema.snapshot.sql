@@ -2467,6 +2467,11 @@ CREATE FUNCTION hwqueue.everywhere_hold() RETURNS interval
 CREATE FUNCTION hwqueue.everywhere_leases(p_everywhere uuid, p_limit integer, p_after uuid, p_shard integer) RETURNS TABLE(node_id uuid, lease jsonb)
     LANGUAGE sql STABLE;
 
+CREATE FUNCTION hwqueue.everywhere_metrics(p_now timestamp with time zone, p_shard integer) RETURNS TABLE(name text, labels jsonb, value double precision)
+    LANGUAGE sql STABLE
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off';
+
 CREATE FUNCTION hwqueue.everywhere_queue(p_everywhere hwqueue.everywhere) RETURNS text
     LANGUAGE sql STABLE;
 
@@ -8825,6 +8830,8 @@ REVOKE ALL ON FUNCTION hwqueue.everywhere_fit(p_everywhere hwqueue.everywhere, p
 REVOKE ALL ON FUNCTION hwqueue.everywhere_hold() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.everywhere_leases(p_everywhere uuid, p_limit integer, p_after uuid, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.everywhere_metrics(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.everywhere_queue(p_everywhere hwqueue.everywhere) FROM PUBLIC;
 

@@ -19,8 +19,9 @@ Counters and histograms count from the installation on, and a queue that is drop
 counts from 0. They trail by a few seconds: [upkeep](../explanation/upkeep.md#figures).
 
 `class` is the id of a placement class, or `other`: of each reason the 50 classes with most leases
-waiting are named, the others are summed up. All other labels but `queue` have a few fixed values,
-so the number of series grows with queues alone: 50 for each, 4 kB.
+waiting are named, the others are summed up. `workflow` and `task` are names, of which 100 at most
+are told apart. All other labels but `queue` have a few fixed values, so the number of series grows
+with queues and webhooks alone: 50 for each queue, 4 kB.
 
 | name | kind | unit | labels | meaning |
 |---|---|---|---|---|

@@ -29,12 +29,14 @@ from hwqueue.errors import ConfigError
 from hwqueue.text import duration, plural
 from hwqueue.types import (
     RetryMode,
+    RunSignal,
     RunState,
     RunSummary,
     SubmittedRun,
     WorkflowDefinition,
     WorkflowStep,
     WorkflowSummary,
+    WorkflowVersion,
 )
 from hwqueue.workflow import Workflow
 
@@ -121,6 +123,27 @@ def show(
     show_one(ctx, _definition_facts(found))
     typer.echo()
     show_rows(ctx, [_definition_row(step) for step in found.spec["steps"]])
+
+
+@app.command(epilog="Example: hwqueue workflow versions training")
+def versions(
+    ctx: typer.Context,
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            help="Names of workflows, 100 at most.",
+            show_default=False,
+            autocompletion=workflow_names,
+        ),
+    ],
+) -> None:
+    """List the newest 20 versions of workflows, and how many runs of each are in each state.
+
+    Of the newest 1,000 runs of each name; a row without a version counts runs of specifications.
+    """
+    with open_client(ctx) as client:
+        found = client.list_workflow_versions(names)
+    show_items(ctx, found, _version_row, empty="no workflow has such a name")
 
 
 @app.command(
@@ -402,6 +425,14 @@ def signal(
     show_item(ctx, answer, lambda one: {"created": one.created, "state": one.state})
 
 
+@app.command(epilog="Example: hwqueue workflow signals 01890a5d-ac96-774b-bcce-b302099a8057")
+def signals(ctx: typer.Context, run_id: RunId) -> None:
+    """List the signals that a run was sent, oldest first, and which step took each."""
+    with open_client(ctx) as client:
+        found = client.list_run_signals(identifier(run_id, "RUN_ID"))
+    show_items(ctx, found, _signal_row, empty="it was sent no signal")
+
+
 def _change(
     ctx: typer.Context,
     run_id: UUID,
@@ -451,6 +482,27 @@ def _workflow_row(workflow: WorkflowSummary) -> dict[str, Any]:
         "version": workflow.version,
         "steps": workflow.step_count,
         "created_at": workflow.created_at,
+    }
+
+
+def _version_row(found: WorkflowVersion) -> dict[str, Any]:
+    runs = ", ".join(f"{count} {state}" for state, count in sorted(found.run_counts.items()))
+    return {
+        "workflow": found.workflow,
+        "version": found.version,
+        "steps": found.step_count,
+        "created_at": found.created_at,
+        "runs": runs or None,
+    }
+
+
+def _signal_row(sent: RunSignal) -> dict[str, Any]:
+    return {
+        "signal": sent.name,
+        "key": sent.key,
+        "sent_at": sent.sent_at,
+        "taken_by": sent.taken_by,
+        "bytes": sent.bytes,
     }
 
 

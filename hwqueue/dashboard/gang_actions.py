@@ -13,18 +13,20 @@ from hwqueue.text import plural
 
 async def _ask_cancel(source: Reads, gang_id: str) -> Question:
     gang = await source.gang(UUID(gang_id))
-    running = sum(each.state == "claimed" and not each.reserved_until for each in gang.members)
-    waiting = sum(
-        each.state == "scheduled" or each.reserved_until is not None for each in gang.members
+    claimed = sum(each.state == "claimed" for each in gang.members)
+    booked = sum(each.earmarked or each.reserved_until is not None for each in gang.members)
+    running = claimed - booked
+    waiting = booked + sum(each.state == "scheduled" for each in gang.members)
+    stops = (
+        f"{plural(running, 'member runs and is', 'members run and are')} asked to stop, by the next"
+        " heartbeat at the latest."
     )
+    words = ("other ends", "others end") if running else ("member ends", "members end")
+    ends = f"{plural(waiting, *words)} within about a second."
+    told = [*([stops] if running else []), *([ends] if waiting else [])]
     return Question(
         f"Cancel this gang of {plural(gang.size, 'lease')}?",
-        (
-            f"{plural(running, 'member runs and is', 'members run and are')} asked to stop, by the"
-            f" next heartbeat at the latest; {plural(waiting, 'other ends', 'others end')} within"
-            " about a second.",
-            "What has completed stays.",
-        ),
+        (*told, "What has completed stays."),
         "Cancel the gang",
         ("reason",),
     )

@@ -284,6 +284,25 @@ METRICS = (
         "to 10,000.",
     ),
     Metric(
+        "hwqueue_everywhere_nodes",
+        "gauge",
+        "nodes",
+        ("queue", "task", "state"),
+        "Nodes that are to have a lease of an everywhere task that was not stopped, as upkeep has "
+        "found it: waiting (for room or a retry), unavailable (the node is silent or cordoned, or "
+        "the queue is paused), reserved, running; or how the last one has ended: completed, "
+        "failed, cancelled. The 50 pairs of queue and task with most nodes are named, the others "
+        "are (other); counted up to 100,000.",
+    ),
+    Metric(
+        "hwqueue_everywhere_failing_nodes",
+        "gauge",
+        "nodes",
+        ("queue", "task"),
+        "Of these nodes those where the last lease has failed for good; or two in a row, and the "
+        "next one has not run for ten minutes.",
+    ),
+    Metric(
         "hwqueue_planner_gpus",
         "gauge",
         "GPUs",

@@ -32,6 +32,7 @@ as $$
     union all select * from hwqueue.webhook_metrics(t.now, p_shard)
     union all select * from hwqueue.workflow_metrics(t.now, p_shard)
     union all select * from hwqueue.gang_metrics(t.now, p_shard)
+    union all select * from hwqueue.everywhere_metrics(t.now, p_shard)
     union all select * from hwqueue.planner_metrics(t.now, p_shard)
     union all select * from hwqueue.run_total_metrics(p_shard)
   ) m

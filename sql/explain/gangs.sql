@@ -415,11 +415,15 @@ as $$
   select case
     when p_gang.finished_at is not null then format('%s %s ago', p_gang.state,
         hwqueue.span_words(p_now - p_gang.finished_at)) || coalesce(': ' || left(p_gang.reason, 200), '')
-    when p_gang.state in ('reserved', 'running') then format('%s members run%s', m.running,
-        coalesce(' in ' || p_gang.place, ''))
-      || case when m.reserved > 0 then format(', %s are reserved and not fetched: the first until %s UTC',
-          m.reserved, to_char(m.until at time zone 'UTC', 'HH24:MI:SS')) else '' end
-      || case when p_gang.missing > 0 then format(', %s wait to join', p_gang.missing) else '' end
+    when p_gang.state in ('reserved', 'running') then concat_ws(', ',
+      case when m.running > 0 or m.reserved = 0 then format('%s %s%s', m.running,
+        case m.running when 1 then 'member runs' else 'members run' end, ' in ' || p_gang.place) end,
+      case when m.reserved > 0 then format('%s%s%s reserved%s and not fetched: the first until %s UTC',
+        m.reserved, case when m.running > 0 then '' when m.reserved = 1 then ' member' else ' members' end,
+        case m.reserved when 1 then ' is' else ' are' end,
+        case when m.running = 0 then ' in ' || p_gang.place end,
+        to_char(m.until at time zone 'UTC', 'HH24:MI:SS')) end,
+      case when p_gang.missing > 0 then format('%s wait to join', p_gang.missing) end)
     else hwqueue.gang_wait_words(p_gang) end
   from (
     select count(*) filter (where c.is_reserved) as reserved,

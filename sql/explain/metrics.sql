@@ -357,6 +357,63 @@ as $$
       and (g.state = 'reserved' or g.state = 'running' and g.min_size is not null) limit 10000) r
 $$;
 
+-- Returns on how many nodes everywhere tasks that were not stopped stand how, as upkeep found it, and where
+-- their leases keep failing. Those of one queue and task count together. The 50 pairs with most nodes are
+-- named, the others together are "(other)", of no queue. Nodes are counted to 100,000.
+-- unavailable: the node is silent or cordoned, or the queue is paused. failing: its last lease has failed, or
+-- two in a row and the next one has not run for ten minutes, as long as look_at_ended takes for a good start.
+create or replace function hwqueue.everywhere_metrics(p_now timestamptz, p_shard int)
+returns table (name text, labels jsonb, value double precision)
+language sql stable set enable_seqscan = off set enable_bitmapscan = off
+as $$
+  with active as materialized (
+    select e.everywhere_id, q.name as queue, e.task_name
+    from hwqueue.everywhere e
+    join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = e.queue_id and q.dropped_at is null
+    where e.shard_id = p_shard and e.finished_at is null and e.stopped_at is null
+  ), seen as materialized (
+    select a.queue, a.task_name, case
+        when r.ended_as = 'gone' then 'cancelled' when r.ended_as is not null then r.ended_as
+        when c.is_earmark then 'waiting' when c.is_reserved then 'reserved'
+        when c.lease_id is not null then 'running' when r.reason = 'node_unavailable' then 'unavailable'
+        else 'waiting' end as state,
+      r.ended_as = 'failed' or r.ended_as is null and r.failures > 1
+        and coalesce(c.claimed_at, p_now) > p_now - interval '10 minutes' as is_failing
+    from active a
+    -- fences (offset 0): by key, whatever the statistics say
+    cross join lateral (
+      select x.lease_id, x.ended_as, x.reason, x.failures from hwqueue.everywhere_node x
+      where x.shard_id = p_shard and x.everywhere_id = a.everywhere_id offset 0) r
+    left join lateral (
+      select y.lease_id, y.is_earmark, y.is_reserved, y.claimed_at from hwqueue.claim y
+      where y.shard_id = p_shard and y.lease_id = r.lease_id offset 0) c on true
+    limit 100000
+  ), counted as materialized (
+    select s.queue, s.task_name, s.state, count(*) as nodes, count(*) filter (where s.is_failing) as failing
+    from seen s group by s.queue, s.task_name, s.state
+  ), named as materialized (
+    select a.queue, a.task_name, row_number() over (order by coalesce((
+        select sum(c.nodes) from counted c where c.queue = a.queue and c.task_name = a.task_name), 0) desc,
+        a.queue, a.task_name) <= 50 as is_shown
+    from (select distinct x.queue, x.task_name from active x) a
+  ), shown as materialized (
+    select case when n.is_shown then n.queue else '' end as queue,
+      case when n.is_shown then n.task_name else '(other)' end as task, c.state, c.nodes, c.failing
+    from named n
+    left join counted c on c.queue = n.queue and c.task_name = n.task_name
+  )
+  select 'hwqueue_everywhere_nodes', jsonb_build_object('queue', o.queue, 'task', o.task, 'state', s.state),
+         coalesce(sum(o.nodes) filter (where o.state = s.state), 0)::double precision
+  from shown o
+  cross join unnest(array['waiting', 'unavailable', 'reserved', 'running', 'completed', 'failed',
+    'cancelled']) s(state)
+  group by o.queue, o.task, s.state
+  union all
+  select 'hwqueue_everywhere_failing_nodes', jsonb_build_object('queue', o.queue, 'task', o.task),
+         coalesce(sum(o.failing), 0)
+  from shown o group by o.queue, o.task
+$$;
+
 -- Returns what a planner found: room on GPUs, and what an idle device is worth to each queue. Nothing where
 -- no planner says anything that still counts.
 create or replace function hwqueue.planner_metrics(p_now timestamptz, p_shard int)

@@ -68,6 +68,7 @@ def pages(client: Client) -> dict[str, str]:
     nested = next(run for run in listed if run.parent_run_id == scoring.run_id)
     scored = next(run for run in listed if run.workflow == "score-shards")
     gang = client.list_gangs(state="waiting", limit=1)[0]
+    reserved = client.list_gangs(state="reserved", limit=1)[0]
     return {
         "overview": "/",
         "pending": "/pending",
@@ -77,6 +78,7 @@ def pages(client: Client) -> dict[str, str]:
         "lease-pending": f"/leases/{waiting.lease_id}",
         "gangs": "/gangs",
         "gang": f"/gangs/{gang.gang_id}",
+        "gang-reserved": f"/gangs/{reserved.gang_id}",
         "fleet": "/fleet",
         "map": "/fleet?view=map",
         "map-fit": f"/fleet?view=map&fit={stuck.class_id}",

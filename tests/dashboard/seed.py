@@ -214,7 +214,7 @@ def seed(client: Client, clock: Clock | None = None) -> list[Machine]:
     if clock is not None:
         clock.advance(timedelta(minutes=-65))
     for name in QUEUES:
-        client.create_queue(name, policy={"patience": 0})
+        client.create_queue(name, policy={"patience": 0, "earmarks": 0})
     machines = cluster(client)
     if clock is not None:
         past(client, clock, machines, chance)
@@ -224,9 +224,9 @@ def seed(client: Client, clock: Clock | None = None) -> list[Machine]:
         blocked(client, BLOCKED)
     runs(client, machines, clock)
     troubles(client, machines)
-    gangs(client)
     if clock is not None:
         clock.advance(datetime.now(UTC) - clock.now())
+    gangs(client)
     return machines
 
 
@@ -394,9 +394,8 @@ def spend(clock: Clock | None, seconds: int) -> None:
 
 
 def gangs(client: Client) -> None:
-    """A gang that is reserved, and one that no rack has room for."""
-    small, large = _asks({"cpu_milli": 100}), _asks({"gpu": 8}, _label("gpu_model", "A100"))
-    for placement, count in ((small, 3), (large, 16)):
+    """A gang that is reserved, and one that no rack has room for now."""
+    for placement, count in ((_asks({"cpu_milli": 100}), 3), (_asks({"gpu": 2}), 8)):
         members = [{"task": "train", "count": count, "options": {"placement": placement}}]
         client.spawn_gang("training", members, together="rack", hold=timedelta(hours=1))
     client.reap()

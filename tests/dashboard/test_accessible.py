@@ -42,12 +42,10 @@ def test_every_page(browser: Browser, seeded: str, size: str, scheme: str) -> No
     with Client(seeded, pool_size=1) as client:
         found = every_page(client)
         lease = client.list_leases(state="pending", limit=1)[0].lease_id
-        reserved = client.list_gangs(state="reserved", limit=1)[0].gang_id
         member = client.get_gang(found["gang"].removeprefix("/gangs/")).members[0].lease_id
     width, height = SIZES[size]
     found |= {
         "question": f"/do/cancel?lease={lease}",
-        "gang reserved": f"/gangs/{reserved}",
         "member": f"/leases/{member}",
         "signal": f"/do/send-signal?step={found['run-kinds'].removeprefix('/runs/')}:approve",
         "mistake": "/try?cores=many",

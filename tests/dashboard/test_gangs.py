@@ -1,23 +1,29 @@
 """Gangs on the pages: the list, one gang as a whole, its members' pages, and its end."""
 
 import re
+from datetime import timedelta
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Browser, expect
 
 from hwqueue.client import Client
-from hwqueue.types import NodeSpec
+from hwqueue.types import Claim, NodeSpec
 from tests.dashboard.conftest import Pages
+from tests.dashboard.screenshots import SIZES
+from tests.dashboard.serving import serving
+from tests.dashboard.test_accessible import violations
+from tests.dashboard.test_run_browser import stay, stayed
 from tests.dashboard.visits import Visit
 
 MEMBER = {"task": "train", "options": {"affinity_tags": {"gpu": True}}}
 
 
-def node(sql: Client, name: str) -> tuple[UUID, int]:
-    """A node in rack 1 that takes one lease at a time."""
+def node(sql: Client, name: str, *, rack: int = 1) -> tuple[UUID, int]:
+    """A node that takes one lease at a time."""
     node_id = uuid4()
-    spec = NodeSpec(name=name, instance_id="1", labels={"gpu": True}, rack=1, slots=1)
+    spec = NodeSpec(name=name, instance_id="1", labels={"gpu": True}, rack=rack, slots=1)
     return node_id, sql.register_node(node_id, spec)
 
 
@@ -25,6 +31,18 @@ def spawn(sql: Client, count: int = 2) -> UUID:
     """A gang whose members are to be in one rack."""
     members = [MEMBER | {"count": count}]
     return sql.spawn_gang("training", members, together="rack")[0].gang_id
+
+
+def busy(sql: Client, on: tuple[UUID, int], **options: Any) -> list[Claim]:
+    """Let a node run something that is of no gang."""
+    sql.spawn_lease("training", "train", **options)
+    return sql.claim_task(["training"], *on)
+
+
+def settle(sql: Client, gang_id: UUID, state: str) -> None:
+    """Let upkeep do what there is to do, until the gang leaves this state."""
+    while sql.get_gang(gang_id).state == state:
+        sql.reap()
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +82,7 @@ async def test_cancel(pages: Pages, sql: Client) -> None:
     gang_id = spawn(sql)
     asked = await pages.page(f"/do/cancel-gang?gang={gang_id}")
     assert "Cancel this gang of 2 leases?" in asked
-    assert "2 others end within about a second" in asked
+    assert "2 members end within about a second" in asked
     done = await pages.do("cancel-gang", str(gang_id), reason="wrong data")
     assert done.headers["location"] == f"/gangs/{gang_id}?done=cancel-gang"
     for _ in range(3):
@@ -88,8 +106,7 @@ def test_a_gang_waits_a_node_comes_it_runs(visit: Visit, sql: Client) -> None:
     members = page.get_by_role("region", name="Members")
     expect(members).to_contain_text("2 members are missing")
     second = node(sql, "gpu-2")
-    while sql.get_gang(gang_id).state == "waiting":  # its next try is a second after the first
-        sql.reap()
+    settle(sql, gang_id, "waiting")  # its next try is a second after the first
     visit.refresh()
     expect(members.get_by_role("row", name=re.compile("gpu-2"))).to_contain_text("not fetched yet")
     for node_id, epoch in (first, second):
@@ -105,3 +122,86 @@ def test_a_gang_waits_a_node_comes_it_runs(visit: Visit, sql: Client) -> None:
     dialog.get_by_role("button", name="Cancel the gang").click()
     expect(page.locator(".notice")).to_contain_text("being cancelled")
     expect(page.locator(".head")).to_contain_text("cancelling")
+
+
+def test_a_waiting_gang_says_what_would_let_it_start(visit: Visit, sql: Client) -> None:
+    """Whom to wait for or stop, or to ask for less; then it starts on the page that is open."""
+    sql.set_queue_policy("training", {"earmarks": 0})
+    nodes = [node(sql, "gpu-1"), node(sql, "gpu-2"), node(sql, "gpu-3", rack=2)]
+    [claim] = busy(sql, nodes[1])
+    gang_id = spawn(sql)
+    sql.reap()
+    page = visit.go("/gangs")
+    [row] = page.get_by_role("region", name="Gangs").locator("tbody tr").all()
+    expect(row).to_contain_text("waiting")
+    row.get_by_role("link", name=f"…{str(gang_id)[-8:]}").click()
+    why, members = page.locator("#why"), page.get_by_role("region", name="Members")
+    expect(members.get_by_role("row", name="waits for room for all")).to_have_count(2)
+    ways = why.locator("section", has_text="What would let it start").get_by_role("listitem")
+    expect(ways).to_have_text(
+        [
+            "Anywhere all have room now spawn it without together",
+            "Rack 1 has room for all once gpu-2 is empty",
+        ]
+    )
+    rack = why.get_by_role("row", name="rack 1")
+    expect(rack.get_by_role("link", name=f"…{str(claim.lease_id)[-8:]}")).to_be_visible()
+    expect(rack.get_by_role("link", name="gpu-2")).to_be_visible()
+    assert violations(page) == []
+    stay(page)
+    sql.complete_lease(claim.lease_id, claim.claim_token)
+    settle(sql, gang_id, "waiting")
+    visit.refresh()
+    expect(page.locator(".head")).to_contain_text("reserved")
+    for name in ("gpu-1", "gpu-2"):
+        expect(members.get_by_role("row", name=name)).to_contain_text("not fetched yet")
+    expect(why).to_contain_text("2 members are reserved in rack 1 and not fetched")
+    expect(ways).to_have_count(0)
+    for node_id, epoch in nodes[:2]:
+        assert sql.claim_task(["training"], node_id, epoch)
+    settle(sql, gang_id, "reserved")
+    visit.refresh()
+    expect(page.locator(".head")).to_contain_text("running")
+    expect(members).to_contain_text("all are there")
+    assert stayed(page)
+
+
+def test_an_earmarked_gang_is_cancelled_on_a_phone(browser: Browser, dsn: str, sql: Client) -> None:
+    """It waits for what runs on its nodes, until a time that is known; in the dark."""
+    nodes = [node(sql, "gpu-1"), node(sql, "gpu-2")]
+    busy(sql, nodes[1], max_run=timedelta(hours=1))
+    gang_id = spawn(sql)
+    while sql.get_gang(gang_id).starts_by is None:
+        sql.reap()
+    width, height = SIZES["narrow"]
+    with (
+        serving(dsn) as url,
+        browser.new_context(
+            viewport={"width": width, "height": height}, color_scheme="dark"
+        ) as context,
+    ):
+        visit = Visit(context, context.new_page(), url)
+        page = visit.go(f"/gangs/{gang_id}")
+        expect(page.locator("#why")).to_contain_text("UTC at the latest")
+        expect(page.locator(".facts")).to_contain_text("Starts by")
+        members = page.get_by_role("region", name="Members")
+        expect(members.get_by_role("row", name="its room there is kept for it")).to_have_count(2)
+        stay(page)
+        page.get_by_role("link", name="Cancel", exact=True).click()
+        dialog = page.get_by_role("dialog")
+        expect(dialog).to_contain_text("2 members end within about a second")
+        assert violations(page) == []
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        page.keyboard.press("Escape")
+        expect(dialog).not_to_be_visible()
+        assert violations(page) == []
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        page.get_by_role("link", name="Cancel", exact=True).click()
+        dialog.get_by_label("Reason").fill("wrong data")
+        dialog.get_by_role("button", name="Cancel the gang").click()
+        expect(page.locator(".notice")).to_contain_text("being cancelled")
+        settle(sql, gang_id, "cancelling")
+        visit.refresh()
+        expect(page.locator("main .say")).to_contain_text("Has been cancelled")
+        expect(page.get_by_role("link", name="Cancel", exact=True)).to_have_count(0)
+        assert visit.complaints == []

@@ -95,6 +95,15 @@ def test_definitions(
     [listed] = shown("workflow", "list")
     assert (listed["version"], listed["step_count"]) == (2, 1)
     assert len(shown("workflow", "show", "training", "--version", "1")["spec"]["steps"]) == 3
+    cli("queue", "create", "default")
+    cli("workflow", "run", "training", "--version", "1", "--input", '{"dataset": "x"}')
+    found = shown("workflow", "versions", "training", "none")
+    assert [(each["version"], each["run_counts"]) for each in found] == [
+        (2, {}),
+        (1, {"running": 1}),
+    ]
+    assert "1 running" in cli("workflow", "versions", "training").stdout
+    assert "no workflow" in cli("workflow", "versions", "none").stderr
     told = cli("workflow", "show", "training", "--version", "1").stdout
     assert "tell     tell          train ended" in told
     refused = cli("workflow", "show", "none", code=3).stderr
@@ -276,10 +285,15 @@ def test_a_signal_ends_a_wait(runner: Runner, cli: Cli, shown: Callable[..., Any
     assert "(waits for signal approved)" in cli("workflow", "show", "release").stdout
     run_id = shown("workflow", "run", "release")["run_id"]
     assert "waits for signal approved" in cli("workflow", "status", run_id).stdout
+    sent = ("workflow", "signals", run_id)
+    assert "no signal" in cli(*sent).stderr
     line = ("workflow", "signal", run_id, "approved", "--payload", '{"by": "ann"}', "--key", "k")
     assert shown(*line) == {"created": True, "state": "completed", "shard_id": 0}
     assert shown(*line) == {"created": False, "state": "completed", "shard_id": 0}
     assert runner.client.list_workflow_steps(run_id)[0].result == {"by": "ann"}
+    [kept] = shown(*sent)
+    assert (kept["name"], kept["key"], kept["taken_by"]) == ("approved", "k", "ok")
+    assert "taken_by" in cli(*sent).stdout
     assert "has ended" in cli("workflow", "signal", run_id, "approved", code=1).stderr
     assert "--payload" in cli(*line[:4], "--payload", "{", code=2).stderr
 

@@ -17,6 +17,7 @@ from psycopg.types.json import Jsonb
 
 from hwqueue.metrics import HwqueueCollector
 from hwqueue.testing import Clock
+from tests.calls import Row
 from tests.flows import Flow, step
 from tests.metrics.promtool import ALERTS, Alert, Values, firing, promtool, rules
 from tests.metrics.test_collector import leave_arrival, scrape
@@ -136,6 +137,30 @@ def _spawn_gang(cluster: Cluster) -> None:
     cluster.api.rows("spawn_gang", queue="q", members=Jsonb([member]))
 
 
+def everywhere_waits(cluster: Cluster) -> None:
+    """A node that an agent is to run on is full."""
+    full = cluster.api.node(capacity={"cpu_milli": 1000})
+    whole: Row = {"placement": {"resources": {"cpu_milli": 1000}}}
+    cluster.api.running("q", full, **whole)
+    _spawn_agent(cluster, **whole)
+
+
+def everywhere_fails(cluster: Cluster) -> None:
+    """An agent ends with an error whenever it has begun."""
+    _spawn_agent(cluster, max_attempts=1)
+    for _ in range(2):
+        [claim] = cluster.api.claim(cluster.node, "q")
+        cluster.api.rows("fail_lease", **token(claim), error={})
+        cluster.live(1)
+    [claim] = cluster.api.claim(cluster.node, "q")
+    cluster.settle_down()
+
+
+def _spawn_agent(cluster: Cluster, **options: Any) -> None:
+    cluster.api.rows("spawn_everywhere", queue="q", task="agent", options=options)
+    cluster.reap()
+
+
 def held_back(cluster: Cluster) -> None:
     """A worker completes a lease and leaves its transaction open."""
     node = cluster.api.node(heartbeat_timeout=86400)
@@ -157,6 +182,8 @@ SITUATIONS: list[tuple[Callable[[Cluster], None], set[str]]] = [
     (nobody_sends, {"HwqueueWebhookUndelivered"}),
     (not_advanced, {"HwqueueWorkflowsHeldUp"}),
     (gang_waits, {"HwqueueGangWaits"}),
+    (everywhere_waits, {"HwqueueEverywhereWaits"}),
+    (everywhere_fails, {"HwqueueEverywhereFails", "HwqueueDeadLeases"}),
     (held_back, {"HwqueueStatisticsHeldBack"}),
 ]
 
@@ -242,6 +269,13 @@ def gang_of_a_paused_queue(cluster: Cluster) -> None:
     cluster.live(31)
 
 
+def agent_of_a_cordoned_node(cluster: Cluster) -> None:
+    """An operator wants nothing to start there."""
+    _spawn_agent(cluster)
+    cluster.api.rows("cordon_node", node=cluster.node.node_id)
+    cluster.live(1)
+
+
 def held_back_shortly(cluster: Cluster) -> None:
     """A worker took four minutes over the transaction that completed a lease."""
     node = cluster.api.node(heartbeat_timeout=86400)
@@ -254,7 +288,7 @@ def held_back_shortly(cluster: Cluster) -> None:
 NOT_YET: list[Callable[[Cluster], None]] = [
     *(no_match_yet, waits_no_longer, late, back, fails_once, given_back),
     *(pauses_a_webhook, reaped_lately, pruned_lately, advanced, still_stopping, held_back_shortly),
-    gang_of_a_paused_queue,
+    *(gang_of_a_paused_queue, agent_of_a_cordoned_node),
 ]
 
 

@@ -25,6 +25,7 @@ pytestmark = pytest.mark.thorough
 
 SECOND = timedelta(seconds=1)
 FILM = {"workflow": "film"}
+AGENT = {"queue": "gangs", "task": "agent"}
 SESSIONS = """
   select count(*) from pg_stat_activity
   where datname = current_database() and application_name = 'hwqueue metrics'
@@ -90,6 +91,7 @@ def busy(conn: psycopg.Connection[Any], clock: Clock) -> Api:
     api.rows("pause_workflow_run", run=runs[1])
     members = [{"task": "t", "count": 2, "options": {"placement": {"resources": {"gpu": 3}}}}]
     api.rows("spawn_gang", queue="gangs", members=Jsonb(members))
+    api.rows("spawn_everywhere", queue="gangs", task="agent", options={"max_attempts": 1})
     planned = {
         "ttl": timedelta(hours=1),
         "round": 1,
@@ -160,6 +162,9 @@ def test_what_the_figures_say(busy: Api, collector: HwqueueCollector) -> None:
         (0.0, "hwqueue_workflow_oldest_arrival_seconds", {}),
         (1.0, "hwqueue_gangs", {"state": "waiting"}),
         (4.0, "hwqueue_gang_oldest_waiting_seconds", {}),
+        (2.0, "hwqueue_everywhere_nodes", {**AGENT, "state": "reserved"}),
+        (0.0, "hwqueue_everywhere_nodes", {**AGENT, "state": "running"}),
+        (0.0, "hwqueue_everywhere_failing_nodes", AGENT),
         (1.5, "hwqueue_planner_gpus", {"state": "bound"}),
         (0.5, "hwqueue_planner_gpu_worth", {"queue": "q"}),
         (1.0, "hwqueue_up", {}),
@@ -220,6 +225,35 @@ def test_only_the_workflows_with_most_runs_are_named(
     assert {"film", "w00", "w48"} <= named
     other = {"workflow": "(other)", "state": "running"}
     assert value(values, "hwqueue_workflow_runs", **other) == 2
+
+
+def test_only_the_everywhere_tasks_on_most_nodes_are_named(
+    busy: Api, collector: HwqueueCollector, clock: Clock
+) -> None:
+    """Those of one queue and task are one series; one that was stopped is none."""
+    options = {"affinity_tags": {"nowhere": True}}
+    others = [
+        busy.row("spawn_everywhere", queue="q", task=f"t{number:02}", options=options)
+        for number in range(51)
+    ]
+    busy.rows("spawn_everywhere", queue="gangs", task="agent", options={"priority": 1})
+    clock.advance(SECOND)
+    for _ in range(3):
+        busy.rows("reap")
+
+    def named() -> dict[str, float]:
+        name = "hwqueue_everywhere_nodes"
+        found = (
+            (dict(each), nodes) for (of, each), nodes in scrape(collector).items() if of == name
+        )
+        return {each["task"]: nodes for each, nodes in found if each["state"] == "reserved"}
+
+    found = named()
+    assert len(found) == 51
+    assert {"agent": 4.0, "t00": 0.0, "t48": 0.0, "(other)": 0.0}.items() <= found.items()
+    for other in others:
+        busy.rows("stop_everywhere", everywhere=other["everywhere_id"])
+    assert named() == {"agent": 4.0}
 
 
 def leave_arrival(api: Api, dsn: str) -> None:

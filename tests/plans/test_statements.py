@@ -171,6 +171,23 @@ def test_a_registration_without_everywhere_tasks(api: Api) -> None:
     assert work.scans("everywhere", "everywhere_node") == []
 
 
+def test_a_scrape_reads_what_everywhere_tasks_have_by_key(api: Api) -> None:
+    """And where there is none, nothing but one look into an index."""
+    with explained(api.conn) as work:
+        api.rows("metrics")
+    assert work.rows_read("everywhere") == work.rows_read("everywhere_node") == 0
+    nodes = [api.node(labels={"of": "scrape"}) for _ in range(3)]
+    tasks = {"task": "agent", "options": {"affinity_tags": {"of": "scrape"}}}
+    ids = [api.row("spawn_everywhere", queue=api.queue(), **tasks) for _ in range(3)]
+    for made in ids[:2]:
+        api.rows("stop_everywhere", everywhere=made["everywhere_id"])
+    api.rows("reap")
+    with explained(api.conn) as work:
+        api.rows("metrics")
+    assert work.rows_read("everywhere_node") == len(nodes)
+    assert work.whole_table_scans("everywhere", "everywhere_node") == []
+
+
 def test_leases_that_are_no_alternatives_and_replace_nothing(api: Api) -> None:
     """Their spawn, their claim and their end read no table of these."""
     with explained(api.conn) as work:

@@ -58,6 +58,9 @@ async def test_from_defined_to_completed(http: Http, sql: Client, queue: str) ->
     body = {"input": {"n": 1}, "options": {"priority": 5, "labels": {"app": "x"}, "version": 1}}
     answer = await http.post(f"{WORKFLOWS}/{queue}/runs", json=body)
     run = ok(answer, 201)
+    newest, first = ok(await http.get(f"{WORKFLOWS}/{queue}/versions"))["items"]
+    assert (newest["version"], newest["run_counts"]) == (2, {})
+    assert (first["version"], first["run_counts"]) == (1, {"running": 1})
     assert answer.headers["location"] == f"{RUNS}/{run['run_id']}"
     settle(sql, queue)
     steps = ok(await http.get(f"{RUNS}/{run['run_id']}/steps"))["items"]
@@ -97,6 +100,8 @@ async def test_a_run_is_pinned_to_a_version(http: Http, queue: str) -> None:
     assert found["field"] == "options.app_version"
     body["options"] = {"app_version": "2.4"}
     run = ok(await http.post(RUNS, json=body), 201)["run_id"]
+    [undefined] = ok(await http.get(f"{WORKFLOWS}/{queue}/versions"))["items"]
+    assert (undefined["version"], undefined["run_counts"]) == (None, {"running": 1})
     first = ok(await http.get(f"{RUNS}/{run}/steps"))["items"][0]
     assert first["placement"]["require"][0]["label"] == "app_version"
     assert first["came_from"]["require"] == [["version"]]
@@ -119,10 +124,11 @@ async def test_what_is_refused(http: Http, queue: str) -> None:
     wrong: list[dict[str, Any]] = [{"option": {}}, {"options": {"affinity": "or"}}]
     for body in wrong:
         problem(await http.post(f"{WORKFLOWS}/{queue}/runs", json=body), 422, "QHA01")
-    problem(await http.get(f"{WORKFLOWS}/none"), 404, "QHF01")
+    for path in ("none", "none/versions"):
+        problem(await http.get(f"{WORKFLOWS}/{path}"), 404, "QHF01")
     problem(await http.post(f"{WORKFLOWS}/none/runs", json={}), 404, "QHF01")
-    paths = [("GET", path) for path in ("", "/steps", "/stream")]
-    for method, path in [*paths, ("POST", "/retry"), ("POST", "/retry/preview")]:
+    read = [("GET", path) for path in ("", "/steps", "/signals", "/stream")]
+    for method, path in (*read, ("POST", "/retry"), ("POST", "/retry/preview")):
         problem(await http.request(method, f"{RUNS}/{uuid4()}{path}"), 404, "QHF03")
 
 
@@ -154,9 +160,12 @@ async def test_signals(http: Http, queue: str) -> None:
     assert (step["kind"], step["headline"]) == ("wait", "waits for signal approved")
     problem(await http.post(f"{run}/signals/other"), 422, "QHF06")
     sent = {"payload": {"by": "ann"}, "key": "k"}
+    assert ok(await http.get(f"{run}/signals")) == {"items": []}
     for created in (True, False):
         answer = ok(await http.post(f"{run}/signals/approved", json=sent))
         assert answer == {"created": created, "state": "completed", "shard_id": 0}
+    [kept] = ok(await http.get(f"{run}/signals"))["items"]
+    assert [kept[key] for key in ("name", "key", "taken_by")] == ["approved", "k", "ok"]
     [step] = ok(await http.get(f"{run}/steps"))["items"]
     assert (step["state"], step["result"]) == ("completed", {"by": "ann"})
     problem(await http.post(f"{run}/signals/approved"), 409, "QHF04")

@@ -150,7 +150,9 @@ def test_what_has_room_is_reserved(api: Api, racks: list[Node]) -> None:
     reap(api)
     reserved = explained(api, gang_id)
     assert (reserved["code"], reserved["waiting"], reserved["places"]) == ("reserved", 0, [])
-    assert reserved["headline"].startswith("0 members run in rack 1, 2 are reserved and not")
+    assert reserved["headline"].startswith("2 members are reserved in rack 1 and not fetched: the")
+    api.claim(racks[0], queue)
+    assert explained(api, gang_id)["headline"].startswith("1 member runs in rack 1, 1 is reserved")
     start(api, racks, queue)
     reap(api)
     assert explained(api, gang_id)["headline"] == "2 members run in rack 1"

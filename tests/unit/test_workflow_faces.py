@@ -48,9 +48,7 @@ WITHOUT = {
         for function in (
             "get_run_workflow",
             "list_step_details",
-            "list_run_signals",
             "summarise_runs",
-            "list_workflow_versions",
         )
     },
 }

@@ -404,9 +404,9 @@ REPLACED = World(
 # Two of three run, and the third joins once the lease that is in its way has ended.
 JOINED = World(
     "joined",
-    nodes={"n": _gpus(2, "n"), "m": _gpus(1, "m")},
-    leases={"s": _needs(gpu=1)},
-    gangs={"g": {"members": "abc", "each": _needs(gpu=1), "min_size": 2}},
+    nodes={"n": gpus(2, "n"), "m": gpus(1, "m")},
+    leases={"s": needs(gpu=1)},
+    gangs={"g": {"members": "abc", "each": needs(gpu=1), "min_size": 2}},
     first=[s.Claim("m"), s.Reap(), s.Claim("n", 2), s.Reap()],
     steps=[
         s.Claim("n", 2),
@@ -414,7 +414,7 @@ JOINED = World(
         *every(s.Complete, "sa"),
         s.Fail("a"),
         s.GiveUp("b"),
-        s.Restart("n"),
+        o.Restart("n"),
         s.Wait(),
         s.Reap(),
     ],

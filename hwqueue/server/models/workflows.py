@@ -25,6 +25,7 @@ from hwqueue.types import (
     DefinedWorkflow,
     RetriedStep,
     RetryMode,
+    RunSignal,
     RunState,
     RunSummary,
     StepResult,
@@ -33,6 +34,7 @@ from hwqueue.types import (
     WorkflowRun,
     WorkflowStep,
     WorkflowSummary,
+    WorkflowVersion,
 )
 from hwqueue.types import workflows as options
 
@@ -194,6 +196,11 @@ Definition = answer_of(WorkflowDefinition)
 Workflows = list_of(
     WorkflowSummary, pages=True, name="Workflows", doc="The workflows by name, a page of them."
 )
+Versions = list_of(
+    WorkflowVersion,
+    name="WorkflowVersions",
+    doc="The newest 20 versions of a workflow, newest first, then the runs of specifications.",
+)
 Submitted = answer_of(SubmittedRun)
 RunOut = answer_of(WorkflowRun)
 RunPage = list_of(RunSummary, pages=True, name="RunPage", doc="Runs, newest first.")
@@ -212,3 +219,4 @@ StepResults = list_of(
     name="StepResults",
     doc="What a step returned, by item; `next` is the cursor of the page after, null at the end.",
 )
+RunSignals = list_of(RunSignal, name="RunSignals", doc="What a run was sent, oldest first.")

@@ -19,6 +19,7 @@ from hwqueue.server.models.workflows import (
     RunNow,
     RunOut,
     RunPage,
+    RunSignals,
     RunSteps,
     SkipRequest,
     StepName,
@@ -191,6 +192,13 @@ async def list_results(
     if last:
         add_next_link(request, response, after=last.item)
     return {"items": page, "next": str(last.item) if last else None}
+
+
+@router.get("/{run_id:uuid}/signals", response_model=RunSignals, responses=NO_RUN)
+async def list_signals(run_id: RunId, caller: LeaseReader) -> Any:
+    """What a run was sent, oldest first, and which step took each; all of it, 1,000 at most."""
+    async with caller.read() as client:
+        return {"items": await client.list_run_signals(run_id, shard=caller.shard)}
 
 
 @router.post("/{run_id:uuid}/cancel", responses=NO_RUN | WRONG_RUN_STATE)

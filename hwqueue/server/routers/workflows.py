@@ -12,6 +12,7 @@ from hwqueue.server.models.workflows import (
     Definition,
     SubmitRequest,
     Submitted,
+    Versions,
     WorkflowName,
     Workflows,
     WorkflowSpec,
@@ -81,6 +82,19 @@ async def get_workflow(
     """A definition: the specification in normal form, its steps in topological order."""
     async with caller.call() as client:
         return await client.get_workflow(workflow, version=version, shard=caller.shard)
+
+
+@router.get("/{workflow}/versions", response_model=Versions, responses=NO_WORKFLOW)
+async def list_versions(workflow: PathName, caller: Reader) -> Any:
+    """The newest 20 versions, newest first, and how the newest 1,000 runs of that name went.
+
+    A last item without a version counts the runs of specifications of that name.
+    """
+    async with caller.read() as client:
+        found = await client.list_workflow_versions([workflow], shard=caller.shard)
+        if not found:
+            await client.get_workflow(workflow, shard=caller.shard)  # refuses a name nobody has
+    return {"items": found}
 
 
 @router.post("/check", response_model=CheckedSteps, responses={**NO_QUEUE, **NO_WORKFLOW})
