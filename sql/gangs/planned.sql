@@ -8,7 +8,7 @@
 -- where it was in line (put_back_in_line). Nothing else tells it from that of a lease that takes the place of
 -- another one, but that its lease was pending before: lease.position says so.
 --
--- Invariant: a lease leaves `ready` only in a transaction that gives it a node. All locks are taken with
+-- Invariant: a lease leaves `ready` only in a transaction that reserves it. All locks are taken with
 -- skip locked, so an assignment waits for nobody.
 --
 -- Read try_assignment, then assign_lease.
