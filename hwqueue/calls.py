@@ -536,6 +536,11 @@ RESERVE_GANG = _call(
     "reserve_gang",
     {"p_gang": "uuid", "p_place": "text", "p_round": "bigint", "p_epoch": "bigint"},
 )
+RESERVE_LEASES = _call(
+    "reserve_leases",
+    {"p_places": "jsonb", "p_hold": "interval", "p_round": "bigint", "p_epoch": "bigint"},
+    row=types.LeasePlace,
+)
 NOTE_ROOM = _call(
     "note_room",
     {

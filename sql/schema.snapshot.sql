@@ -1061,6 +1061,9 @@ COMMENT ON TABLE hwqueue.scheduled IS 'a lease that is not claimable before avai
 CREATE FUNCTION hwqueue.assemble_members(p_gang hwqueue.gang, p_entries hwqueue.scheduled[], p_missing integer, p_first text, p_is_earmark boolean, p_now timestamp with time zone, p_shard integer) RETURNS text
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.assign_lease(p_lease hwqueue.lease, p_node uuid, p_hold interval, p_now timestamp with time zone, p_shard integer) RETURNS text
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.assign_target_class(p_lease uuid, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql;
 
@@ -1917,6 +1920,13 @@ CREATE FUNCTION hwqueue.class_lives_before(p_class_id bigint, p_tier smallint, p
 
 CREATE FUNCTION hwqueue.class_match(p_fit hwqueue.class_nodes, p_snapshot hwqueue.fleet_snapshot) RETURNS SETOF hwqueue.class_match
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.class_matches(p_queue hwqueue.queue, p_limit integer, p_most integer, p_now timestamp with time zone, p_shard integer) RETURNS jsonb[]
+    LANGUAGE plpgsql
+    SET enable_nestloop TO 'off'
+    SET enable_hashjoin TO 'on'
+    SET enable_seqscan TO 'on'
+    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.class_near(p_class bigint, p_near jsonb, p_places jsonb, p_now timestamp with time zone, p_shard integer, OUT class_id bigint, OUT bad jsonb) RETURNS record
     LANGUAGE plpgsql;
@@ -3594,6 +3604,9 @@ COMMENT ON COLUMN hwqueue.low_water.blocked_to_version IS 'of a queue (class_id 
 CREATE FUNCTION hwqueue.low_water_at(p_marks hwqueue.low_water, p_tier smallint, p_rank bigint) RETURNS bigint
     LANGUAGE plpgsql IMMUTABLE;
 
+CREATE FUNCTION hwqueue.lower_low_water(p_queue_id integer, p_class_id bigint, p_tier smallint, p_rank bigint, p_position bigint, p_shard integer) RETURNS boolean
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.map_headline(p_step hwqueue.step, p_items integer, p_done integer, p_failed integer) RETURNS text
     LANGUAGE sql IMMUTABLE;
 
@@ -3634,6 +3647,9 @@ CREATE FUNCTION hwqueue.match_page(p_placement jsonb DEFAULT NULL::jsonb, p_opti
 
 CREATE FUNCTION hwqueue.match_question(p_placement jsonb, p_options jsonb, p_shard integer, OUT for_queue hwqueue.queue, OUT for_class hwqueue.placement_class, OUT reach double precision, OUT node_names text[]) RETURNS record
     LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.may_be_assigned(p_lease hwqueue.lease, p_node uuid, p_queue text, p_now timestamp with time zone, p_shard integer) RETURNS boolean
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.may_be_long(p_value jsonb) RETURNS boolean
     LANGUAGE sql STABLE;
@@ -4396,6 +4412,9 @@ CREATE FUNCTION hwqueue.purge_waiting(p_queue_id integer, p_limit integer, p_sha
 CREATE FUNCTION hwqueue.put_back(p_lease uuid, p_attempt_count integer, p_claim_count integer, p_at timestamp with time zone, p_now timestamp with time zone, p_shard integer, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS text
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.put_back_in_line(p_lease hwqueue.lease, p_claim_count integer, p_now timestamp with time zone, p_shard integer) RETURNS text
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.qty_beside_earmarks(p_node uuid, p_qty integer, p_shard integer) RETURNS integer
     LANGUAGE sql STABLE;
 
@@ -4861,6 +4880,16 @@ CREATE FUNCTION hwqueue.reserve_gang(p_gang uuid, p_place text, p_round bigint, 
 CREATE FUNCTION hwqueue.reserve_keys(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.spawn_request[]
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.reserve_leases(p_places jsonb, p_hold interval, p_round bigint, p_epoch bigint, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, verdict text)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET jit TO 'off';
+
 CREATE FUNCTION hwqueue.reserve_member(p_gang hwqueue.gang, p_entry hwqueue.scheduled, p_node uuid, p_is_earmark boolean, p_waits boolean, p_now timestamp with time zone, p_shard integer) RETURNS text
     LANGUAGE plpgsql;
 
@@ -5190,6 +5219,9 @@ CREATE FUNCTION hwqueue.shared_rooms(p_gangs uuid[], p_now timestamp with time z
     SET enable_hashjoin TO 'on'
     SET enable_seqscan TO 'on'
     SET jit TO 'off';
+
+CREATE FUNCTION hwqueue.short_queue(p_queue_id integer, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT lease_ids uuid[], OUT class_ids bigint[], OUT tiers smallint[], OUT ranks bigint[], OUT waited double precision[], OUT has_more boolean) RETURNS record
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.shortage(p_cpu_milli bigint, p_memory_mib bigint, p_room hwqueue.headroom, p_custom jsonb DEFAULT NULL::jsonb, p_cpu_isolation text DEFAULT NULL::text) RETURNS integer
     LANGUAGE sql STABLE PARALLEL SAFE;
@@ -5713,6 +5745,9 @@ CREATE FUNCTION hwqueue.touched_terms(p_class hwqueue.placement_class, p_lease u
 
 CREATE FUNCTION hwqueue.traced_parents(p_run hwqueue.run, p_step integer) RETURNS jsonb
     LANGUAGE sql;
+
+CREATE FUNCTION hwqueue.try_assignment(p_lease uuid, p_node uuid, p_hold interval, p_now timestamp with time zone, p_shard integer) RETURNS text
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.try_gang(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
@@ -8221,6 +8256,8 @@ REVOKE ALL ON FUNCTION hwqueue.assemble_gang(p_gang hwqueue.gang, p_first text, 
 
 REVOKE ALL ON FUNCTION hwqueue.assemble_members(p_gang hwqueue.gang, p_entries hwqueue.scheduled[], p_missing integer, p_first text, p_is_earmark boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.assign_lease(p_lease hwqueue.lease, p_node uuid, p_hold interval, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.assign_target_class(p_lease uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.assigned_cores(p_node hwqueue.node, p_taken integer[], p_isolation text) FROM PUBLIC;
@@ -8570,6 +8607,8 @@ REVOKE ALL ON FUNCTION hwqueue.class_headline(p_class hwqueue.pending_class, p_f
 REVOKE ALL ON FUNCTION hwqueue.class_lives_before(p_class_id bigint, p_tier smallint, p_rank bigint, p_position bigint, p_to_tier smallint, p_to_rank bigint, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_match(p_fit hwqueue.class_nodes, p_snapshot hwqueue.fleet_snapshot) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.class_matches(p_queue hwqueue.queue, p_limit integer, p_most integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_near(p_class bigint, p_near jsonb, p_places jsonb, p_now timestamp with time zone, p_shard integer, OUT class_id bigint, OUT bad jsonb) FROM PUBLIC;
 
@@ -9529,6 +9568,8 @@ REVOKE ALL ON FUNCTION hwqueue.look_if_free(p_everywhere_id uuid, p_node uuid, p
 
 REVOKE ALL ON FUNCTION hwqueue.low_water_at(p_marks hwqueue.low_water, p_tier smallint, p_rank bigint) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.lower_low_water(p_queue_id integer, p_class_id bigint, p_tier smallint, p_rank bigint, p_position bigint, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.map_headline(p_step hwqueue.step, p_items integer, p_done integer, p_failed integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.map_low(p_map hwqueue.map, p_defined hwqueue.workflow_step, p_need integer) FROM PUBLIC;
@@ -9559,6 +9600,8 @@ GRANT ALL ON FUNCTION hwqueue.match_page(p_placement jsonb, p_options jsonb, p_l
 GRANT ALL ON FUNCTION hwqueue.match_page(p_placement jsonb, p_options jsonb, p_limit integer, p_skip integer, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.match_question(p_placement jsonb, p_options jsonb, p_shard integer, OUT for_queue hwqueue.queue, OUT for_class hwqueue.placement_class, OUT reach double precision, OUT node_names text[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.may_be_assigned(p_lease hwqueue.lease, p_node uuid, p_queue text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.may_be_long(p_value jsonb) FROM PUBLIC;
 
@@ -10023,6 +10066,8 @@ REVOKE ALL ON FUNCTION hwqueue.purge_waiting(p_queue_id integer, p_limit integer
 
 REVOKE ALL ON FUNCTION hwqueue.put_back(p_lease uuid, p_attempt_count integer, p_claim_count integer, p_at timestamp with time zone, p_now timestamp with time zone, p_shard integer, p_since timestamp with time zone) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.put_back_in_line(p_lease hwqueue.lease, p_claim_count integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.qty_beside_earmarks(p_node uuid, p_qty integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.queue_counts(p_queue_id integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -10308,6 +10353,10 @@ GRANT ALL ON FUNCTION hwqueue.reserve_gang(p_gang uuid, p_place text, p_round bi
 
 REVOKE ALL ON FUNCTION hwqueue.reserve_keys(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.reserve_leases(p_places jsonb, p_hold interval, p_round bigint, p_epoch bigint, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.reserve_leases(p_places jsonb, p_hold interval, p_round bigint, p_epoch bigint, p_shard integer) TO hwqueue_planner;
+GRANT ALL ON FUNCTION hwqueue.reserve_leases(p_places jsonb, p_hold interval, p_round bigint, p_epoch bigint, p_shard integer) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.reserve_member(p_gang hwqueue.gang, p_entry hwqueue.scheduled, p_node uuid, p_is_earmark boolean, p_waits boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reserve_members(p_gang hwqueue.gang, p_entries hwqueue.scheduled[], p_node_ids uuid[], p_is_earmark boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -10508,6 +10557,8 @@ REVOKE ALL ON FUNCTION hwqueue.settle_own_claim(p_node uuid, p_lease uuid, p_tok
 REVOKE ALL ON FUNCTION hwqueue.shared_level(p_settings jsonb, p_level jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.shared_rooms(p_gangs uuid[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.short_queue(p_queue_id integer, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT lease_ids uuid[], OUT class_ids bigint[], OUT tiers smallint[], OUT ranks bigint[], OUT waited double precision[], OUT has_more boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.shortage(p_cpu_milli bigint, p_memory_mib bigint, p_room hwqueue.headroom, p_custom jsonb, p_cpu_isolation text) FROM PUBLIC;
 
@@ -10849,6 +10900,8 @@ REVOKE ALL ON FUNCTION hwqueue.total_metrics(p_shard integer) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.touched_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer, OUT touched hwqueue.touched_term[], OUT is_named boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.traced_parents(p_run hwqueue.run, p_step integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.try_assignment(p_lease uuid, p_node uuid, p_hold interval, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.try_gang(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 

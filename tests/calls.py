@@ -18,6 +18,7 @@ _JSON = {
     *("policy", "params", "options", "leases", "changes", "spec", "claims", "settle"),
     *("placement", "result", "error", "filter", "taint", "nodes", "reports"),
     *("defaults", "cursor", "logs", "input", "runs", "payload", "items", "prices", "room"),
+    "places",
 }
 
 

@@ -44,6 +44,13 @@ def planner(
     ttl: Annotated[
         str, typer.Option(help="How long prices hold after the last round, 1s to 1h.")
     ] = "10s",
+    lease_hold: Annotated[
+        str,
+        typer.Option(
+            help="How long a node has to fetch a lease that is reserved there, 0s to 1m; 0s: leases"
+            " of short queues are not assigned to nodes."
+        ),
+    ] = "3s",
     shard: Annotated[int, typer.Option(min=0, help="Whose queues.")] = 0,
     once: Annotated[
         bool, typer.Option("--once", help="Do one round, print what it found, then end.")
@@ -55,8 +62,9 @@ def planner(
     """Compute what room on GPUs is worth, and where gangs go, until SIGTERM or Ctrl-C.
 
     That depends on all that waits. It is set as prices, which claims score with; gangs are reserved
-    where most of those that wait find room. Needs a login with hwqueue_planner. Any number may run:
-    one of them leads. When none does, the prices run out, and upkeep places gangs alone.
+    where most of those that wait find room, leases of short queues on nodes that suit them best.
+    Needs a login with hwqueue_planner. Any number may run: one of them leads. When none does, the
+    prices run out, and upkeep places gangs alone.
     """
     if status:
         _show_status(ctx, shard)
@@ -66,6 +74,7 @@ def planner(
     settings = Settings(
         interval=_between(interval, "--interval", timedelta(milliseconds=100)),
         ttl=_between(ttl, "--ttl", timedelta(seconds=1)),
+        lease_hold=_hold(lease_hold),
         queues=tuple(queues or ()),
         shard=shard,
     )
@@ -111,6 +120,13 @@ def _between(text: str, option: str, least: timedelta) -> timedelta:
     return found
 
 
+def _hold(text: str) -> timedelta:
+    found = span(text, "--lease-hold")
+    if found and not timedelta(milliseconds=100) <= found <= timedelta(minutes=1):
+        raise ConfigError(f"--lease-hold must be 0s, or from 100ms to 1m, got {text}")
+    return found
+
+
 async def _run(dsn: str, settings: Settings) -> None:
     from hwqueue.planner import Planner  # noqa: PLC0415
 
@@ -144,5 +160,6 @@ def _shown(done: Round) -> Mapping[str, Any]:
         "bound": round(done.bound, 3),
         "gap": round(done.gap, 3),
         "gangs": {verdict: count for verdict, count in done.gangs.items() if count},
+        "singles": {verdict: count for verdict, count in done.singles.items() if count},
         "prices": dict(done.written),
     }

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from uuid import UUID
 
 import psycopg
 from psycopg_pool import PoolTimeout
@@ -21,9 +22,10 @@ from psycopg_pool import PoolTimeout
 from hwqueue.client import AsyncClient
 from hwqueue.errors import HwqueueError
 from hwqueue.planner.condense import solve_condensed
+from hwqueue.planner.flow import Wanted, contested, plan_leases
 from hwqueue.planner.gangs import Gang, plan_gangs
 from hwqueue.planner.program import Solution, mean_curve
-from hwqueue.planner.reading import Picture, read, read_gangs, read_places
+from hwqueue.planner.reading import Picture, read, read_gangs, read_matches, read_places
 from hwqueue.text import first_line
 
 _log = logging.getLogger("hwqueue.planner")
@@ -32,6 +34,9 @@ _MOVED = 0.02  # of a device: a curve that differs by less is not written again 
 _EXACT = 1e-3  # of all devices: how close the bound of a round is
 _REST = 4  # a round that takes long is followed by a pause of this many times as long
 _GANG_SECONDS = 5.0  # of a round, for proposing places; then prices are due
+_LEASE_SECONDS = 2.0  # of a round, for assigning leases to nodes
+_MOST_ARCS = 20_000  # classes times nodes of a queue; with more, nodes choose by themselves
+_AT_ONCE = 64  # places, as reserve_leases has it
 _LONGEST = timedelta(hours=1)  # as lead_planner and set_prices have it
 
 
@@ -47,6 +52,8 @@ class Settings:
         solve_timeout: How long a round looks for better patterns.
         gang_timeout: How long a round looks for better places, for gangs that are together in the
             same way.
+        lease_hold: How long a node has to fetch a lease that is reserved there; 0: leases of short
+            queues are not assigned to nodes.
         holder: A name of this process' own.
     """
 
@@ -55,6 +62,7 @@ class Settings:
     queues: Sequence[str] = ()
     solve_timeout: timedelta = timedelta(seconds=10)
     gang_timeout: timedelta = timedelta(seconds=1)
+    lease_hold: timedelta = timedelta(seconds=3)
     shard: int = 0
     holder: str = field(
         default_factory=lambda: f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
@@ -76,6 +84,8 @@ class Round:
         gangs: What `reserve_gang` answered, and how often; those without a place in the plan are
             `unplanned`.
         gang_seconds: How long reading, planning and reserving gangs took.
+        singles: What `reserve_leases` answered, and how often.
+        single_seconds: How long reading, planning and reserving single leases took.
     """
 
     epoch: int
@@ -89,6 +99,8 @@ class Round:
     written: Mapping[str, str]
     gangs: Mapping[str, int]
     gang_seconds: float
+    singles: Mapping[str, int]
+    single_seconds: float
 
     @property
     def gap(self) -> float:
@@ -97,7 +109,7 @@ class Round:
 
 
 class Planner:
-    """Prices room on GPUs, and chooses places for gangs that wait.
+    """Prices room on GPUs, and chooses places for gangs and for leases of short queues.
 
     Any number of processes may run one: one of them leads. Needs a login with `hwqueue_planner`.
     Nothing waits for it: its prices run out, and claims then choose as they do without; `reap`
@@ -117,6 +129,7 @@ class Planner:
         self._number = 0
         self._ttl = self._settings.ttl
         self._written: dict[str, tuple[float, Sequence[float]]] = {}
+        self._assigned: set[UUID] = set()  # once each: a node may not fetch what it gets
 
     def stop(self) -> None:
         """Let `run` return after the round under way."""
@@ -151,6 +164,8 @@ class Planner:
         self._number += 1
         started = time.monotonic()
         gangs = await self._place_gangs(epoch)
+        placed_at = time.monotonic()
+        singles = await self._assign_leases(epoch)
         began = time.monotonic()
         picture = await read(self._client, self._settings.queues, shard=self._settings.shard)
         read_at = time.monotonic()
@@ -169,7 +184,9 @@ class Planner:
             bound=picture.allocated + (solution.bound if solution else 0.0),
             written=await self._write(epoch, picture, solution) if solution else {},
             gangs=gangs,
-            gang_seconds=began - started,
+            gang_seconds=placed_at - started,
+            singles=singles,
+            single_seconds=began - placed_at,
         )
         await self._note(done)
         _report(done)
@@ -243,6 +260,41 @@ class Planner:
             if verdict in ("deposed", "old_round"):
                 return
 
+    async def _assign_leases(self, epoch: int) -> Counter[str]:
+        """Plan leases of short queues, and have those reserved that need it."""
+        verdicts: Counter[str] = Counter()
+        if not self._settings.lease_hold:
+            return verdicts
+        until = time.monotonic() + _LEASE_SECONDS
+        shard = self._settings.shard
+        found = await read_matches(self._client, self._settings.queues, shard=shard)
+        waiting = {lease.lease_id for q in found.values() for c in q for lease in c.leases}
+        self._assigned &= waiting
+        for wanted in found.values():
+            if time.monotonic() >= until:
+                break
+            # in a thread, so that a stop is heard
+            places = await asyncio.to_thread(_planned, wanted)
+            await self._reserve(epoch, places, until, verdicts)
+        return verdicts
+
+    async def _reserve(
+        self, epoch: int, places: Mapping[UUID, UUID], until: float, verdicts: Counter[str]
+    ) -> None:
+        left = [(lease, node) for lease, node in places.items() if lease not in self._assigned]
+        for start in range(0, len(left), _AT_ONCE):
+            if self._stopping.is_set() or time.monotonic() >= until:
+                return
+            rows = await self._client.reserve_leases(
+                dict(left[start : start + _AT_ONCE]),
+                hold=self._settings.lease_hold,
+                round=self._number,
+                epoch=epoch,
+                shard=self._settings.shard,
+            )
+            verdicts.update(row.verdict for row in rows)
+            self._assigned |= {row.lease_id for row in rows if row.verdict == "reserved"}
+
     def _solve(self, picture: Picture) -> Solution:
         demands = [demand for each in picture.demands.values() for demand in each]
         seconds = self._settings.solve_timeout.total_seconds()
@@ -292,16 +344,28 @@ class Planner:
             return
 
 
+def _planned(wanted: Sequence[Wanted]) -> Mapping[UUID, UUID]:
+    """The nodes of leases that would not get them by themselves."""
+    if sum(len(each.options) for each in wanted) > _MOST_ARCS:
+        return {}
+    return contested(wanted, plan_leases(wanted))
+
+
 def _distance(before: Sequence[float], after: Sequence[float]) -> float:
     """By how much two curves differ at most."""
     return max(abs(one - other) for one, other in zip(before, after, strict=True))
+
+
+def _counted(verdicts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items() if count) or "none"
 
 
 def _report(done: Round) -> None:
     percent = 100 / max(1, done.devices)
     _log.info(
         "epoch %d, round %d: %d leases wait for GPUs; read %.3f s, solved %.3f s; of %d GPUs"
-        " %.2f %% are allocated, at most %.2f %%, gap %.2f %%; gangs: %s; prices: %s",
+        " %.2f %% are allocated, at most %.2f %%, gap %.2f %%; gangs: %s; leases: %s;"
+        " prices: %s",
         done.epoch,
         done.number,
         done.leases,
@@ -311,6 +375,7 @@ def _report(done: Round) -> None:
         percent * done.allocated,
         percent * done.bound,
         percent * done.gap,
-        ", ".join(f"{count} {verdict}" for verdict, count in done.gangs.items() if count) or "none",
+        _counted(done.gangs),
+        _counted(done.singles),
         ", ".join(f"{queue} {verdict}" for queue, verdict in done.written.items()) or "none",
     )

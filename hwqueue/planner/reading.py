@@ -9,12 +9,15 @@ from typing import Any, Literal
 from uuid import UUID
 
 from hwqueue.client import AsyncClient
+from hwqueue.planner.flow import Lease, Option, Wanted
 from hwqueue.planner.gangs import Gang, Need, Place
 from hwqueue.planner.model import WHOLE_GPU, Demand, Pool, alike_as_one
 from hwqueue.planner.program import STEP
 
 _MOST = 1_000_000  # leases of a class that are ever counted
 _SHARES = 20  # on a device: more leases of a class than fit so change nothing
+_SHORT = 2000  # leases of a queue that is short
+_CLASSES = 100  # that wait in one
 _GANGS = 200  # that are planned in a round, those that are first in order
 
 
@@ -144,6 +147,31 @@ async def read_places(client: AsyncClient, gangs: Sequence[Gang], *, shard: int 
     for row in rows:
         nodes.setdefault(row.place, []).append((row.nodes, row.rooms))
     return [Place(name, found) for name, found in nodes.items()]
+
+
+async def read_matches(
+    client: AsyncClient, queues: Sequence[str] = (), *, shard: int = 0
+) -> dict[str, list[Wanted]]:
+    """What waits in short queues, of which some nodes suit some leases better than others."""
+    named = queues or [item["queue"] async for item in _pages(client, "queues", shard=shard)]
+    found = {}
+    for queue in named:
+        rows = await client.planner_view("matches", queue, limit=_CLASSES, most=_SHORT, shard=shard)
+        found[queue] = [_wanted(row.item) for row in rows if row.item is not None]
+    return {queue: wanted for queue, wanted in found.items() if wanted}
+
+
+def _wanted(item: Mapping[str, Any]) -> Wanted:
+    return Wanted(
+        class_id=item["class_id"],
+        patience=item["patience"],
+        best=item["best"],
+        worst=item["worst"],
+        leases=[
+            Lease(UUID(lease), tier, rank, waited) for lease, tier, rank, waited in item["leases"]
+        ],
+        options=[Option(UUID(node), affinity, room) for node, affinity, room in item["nodes"]],
+    )
 
 
 def _pool(kind: _Kind, left: _Left) -> Pool:

@@ -91,7 +91,7 @@ from hwqueue.types.nodes import (
     Reason,
     Taint,
 )
-from hwqueue.types.planner import PlaceRoom, PlannerRow, PlannerStatus
+from hwqueue.types.planner import LeasePlace, PlaceRoom, PlannerRow, PlannerStatus
 from hwqueue.types.queues import Queue, QueuePolicy, RetryPolicy, WakePayload
 from hwqueue.types.services import ServicePolicy
 from hwqueue.types.statistics import Minute, Sample
@@ -200,6 +200,7 @@ __all__ = [
     "LeaseExplanation",
     "LeaseFilter",
     "LeaseOutlook",
+    "LeasePlace",
     "LeaseSpec",
     "LeaseState",
     "LeaseSummary",

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,8 +14,8 @@ class PlannerRow:
     """A row of a page of `planner_view`.
 
     Attributes:
-        item: A queue, a placement class, a group of nodes or a gang; None: the row that only says
-            `next`.
+        item: A queue, a placement class, a group of nodes, a gang, or a class with the nodes that
+            suit it; None: the row that only says `next`.
         next: What to pass as `after` for the page after.
     """
 
@@ -35,6 +36,19 @@ class PlaceRoom:
     place: str
     nodes: int
     rooms: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeasePlace:
+    """What became of the node that was proposed for a lease.
+
+    Attributes:
+        verdict: `reserved`; `no_room`, `does_not_suit`, `blocked`, `taken`, `busy`, `deposed` or
+            `old_round` where nothing was changed.
+    """
+
+    lease_id: UUID
+    verdict: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ from collections import Counter
 from dataclasses import dataclass
 from uuid import UUID
 
+from hwqueue.planner.flow import Lease, Option, Wanted
 from hwqueue.planner.gangs import Gang, Need, Place
 from hwqueue.planner.model import WHOLE_GPU, Demand, Pool
 
@@ -99,6 +100,37 @@ def made_gangs(count: int, racks: int, seed: int) -> tuple[list[Gang], list[Plac
         ]
         places.append(Place(f"rack {number}", rooms))
     return gangs, places
+
+
+def made_leases(classes: int, nodes: int, count: int, seed: int) -> list[Wanted]:
+    """Leases that like each node more or less, and nodes with room for one to four of any class."""
+    chance = random.Random(seed)
+    rooms = [chance.randint(1, 4) for _ in range(nodes)]
+    counts = Counter(chance.choices(range(classes), k=count))
+    found = []
+    for number, pending in counts.items():
+        strength = chance.uniform(0.01, 1)
+        suited = chance.sample(range(nodes), max(1, round(chance.choice(_SUITED) * nodes)))
+        options = [
+            Option(UUID(int=node), strength * chance.uniform(-100, 100), rooms[node])
+            for node in suited
+        ]
+        affinities = [option.affinity for option in options]
+        waited = sorted((chance.uniform(0, 4) for _ in range(pending)), reverse=True)
+        found.append(
+            Wanted(
+                class_id=number,
+                patience=2.0,
+                best=max(affinities),
+                worst=min(affinities),
+                leases=[
+                    Lease(UUID(int=count * number + turn), 0, 0, each)
+                    for turn, each in enumerate(waited)
+                ],
+                options=options,
+            )
+        )
+    return found
 
 
 def _need(members: int, gpus: int) -> Need:

@@ -13,9 +13,10 @@ from benchmarks.core.run import Run
 from benchmarks.core.server import host
 from benchmarks.core.spread import Spread
 from hwqueue.planner.condense import solve_condensed
+from hwqueue.planner.flow import choose_alone, contested, plan_leases, total_cost
 from hwqueue.planner.gangs import plan_gangs
 from hwqueue.planner.model import WHOLE_GPU
-from lab.planner.made_up import Fleet, made_gangs
+from lab.planner.made_up import Fleet, made_gangs, made_leases
 
 _EXACT = 1e-3  # of all devices, as a round of the planner has it
 _LIMIT = 600.0  # seconds
@@ -42,6 +43,11 @@ def solvers(
         60,
         30,
     ],
+    leases: Annotated[int, typer.Option(help="Leases of a short queue", min=1)] = 2000,
+    kinds_of_leases: Annotated[int, typer.Option(help="Classes of a short queue", min=1)] = 100,
+    places: Annotated[
+        int, typer.Option(help="Nodes with room for leases of a short queue", min=1)
+    ] = 200,
     seeds: Annotated[list[int], typer.Option(help="A fleet for each; may be repeated")] = [  # noqa: B006
         1,
         2,
@@ -62,6 +68,7 @@ def solvers(
             )
             figures.append(_prices(run, fleet, seeds))
     figures += [_gangs(run, gangs, count, seeds) for count in racks]
+    figures.append(_leases(run, leases, (kinds_of_leases, places), seeds))
     compared = f"{nodes:,} nodes, {classes:,} classes"
     facts = {**host(), "ortools": importlib.metadata.version("ortools")}
     return Answer("solvers", compared, tuple(figures), ctx.params, facts)
@@ -95,6 +102,26 @@ def _gangs(run: Run, count: int, racks: int, seeds: list[int]) -> Figure:
         more["GPUs"].append(plan.devices / WHOLE_GPU)
         more["gain %"].append(100 * (plan.devices / max(1, alone.devices) - 1))
         more["optimal %"].append(100.0 * plan.is_optimal)
+        run.tell(f"{name}, seed {seed}: {took[-1]:.3f} s")
+    spreads = {key: Spread.of(values) for key, values in more.items()}
+    return Figure(name, "s", Spread.of(took), more=spreads)
+
+
+def _leases(run: Run, count: int, size: tuple[int, int], seeds: list[int]) -> Figure:
+    """Nodes for single leases, and what nodes lose that choose by themselves."""
+    classes, nodes = size
+    name = f"leases: {count:,} of {classes:,} classes, {nodes:,} nodes"
+    took = []
+    more: dict[str, list[float]] = {"saved %": [], "reserved %": []}
+    for seed in seeds:
+        wanted = made_leases(classes, nodes, count, seed)
+        began = time.perf_counter()
+        plan = plan_leases(wanted)
+        proposed = contested(wanted, plan)
+        took.append(time.perf_counter() - began)
+        alone = total_cost(wanted, choose_alone(wanted))
+        more["saved %"].append(100 * (1 - total_cost(wanted, plan) / max(1, alone)))
+        more["reserved %"].append(100 * len(proposed) / count)
         run.tell(f"{name}, seed {seed}: {took[-1]:.3f} s")
     spreads = {key: Spread.of(values) for key, values in more.items()}
     return Figure(name, "s", Spread.of(took), more=spreads)

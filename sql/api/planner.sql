@@ -2,14 +2,15 @@
 --
 -- A planner reads what waits and what is free, every second. It computes what room on a device is worth, and
 -- sets that as prices; claims use them until they run out. It also chooses places for gangs that wait, and
--- has them reserved there. Nothing waits for a planner: without one, every score is what it is without
--- prices, and reap reserves gangs where they fit tightest.
+-- nodes for single leases of short queues, and has them reserved there. Nothing waits for a planner: without
+-- one, every score is what it is without prices, and reap reserves gangs where they fit tightest.
 --
 -- Invariant: a planner decides nothing. The worst that a wrong, late or hostile one does is a worse order
--- of leases that fit, and gangs in places that suit them, but leave less room for others.
+-- of leases that fit, leases on nodes that others suit better, and gangs in places that suit them, but leave
+-- less room for others.
 --
--- Read lead_planner, set_prices, then reserve_gang. upkeep/planner has the leader and the reads,
--- queues/prices the curve, gangs/assemble what reserve_gang does.
+-- Read lead_planner, set_prices, reserve_gang, then reserve_leases. upkeep/planner has the leader and the
+-- reads, queues/prices the curve, gangs/assemble and gangs/planned what is reserved.
 
 -- Leads the planning of a shard, or goes on leading. Returns the epoch, with which set_prices is called; null
 -- while another holder leads. Any number of processes may call it: one leads, until p_ttl after its last
@@ -45,7 +46,10 @@ $$;
 -- same group may be on several pages. 'gangs': those that wait and hold nothing, in the order in which reap
 -- tries them, {"gang_id", "queue", "rank", "together", "same", "members"}; members: by class, {"class_id",
 -- "members", "gpus", "gpu_milli", "cpu_milli", "memory_mib", "is_plain"}; is_plain: nothing else is asked
--- for.
+-- for. 'matches': of p_queue, all classes that wait there, if it is short: at most p_most leases of p_limit
+-- classes, and nodes that suit some of them better than others, {"class_id", "patience", "best", "worst",
+-- "leases", "nodes"}; else none. leases: in order, [id, tier, rank, seconds waited]; nodes: those with room,
+-- [id, affinity, for how many leases]; best, worst: the affinity of any live node.
 --
 -- p_limit: queues, classes, nodes or gangs to look at. A last row without item says in `next` what to pass as
 -- p_after for the page after; without such a row there is none.
@@ -97,8 +101,10 @@ begin
       select f.items, case when f.has_more then f.last_id end into v_items, v_next
       from hwqueue.waiting_gangs(coalesce(split_part(p_after, ' ', 1)::bigint, -9223372036854775808),
         coalesce(split_part(p_after, ' ', 2)::bigint, 0), p_limit, p_shard) f;
+    when 'matches' then
+      v_items := hwqueue.class_matches(hwqueue.find_queue(p_queue, p_shard), p_limit, p_most, v_now, p_shard);
     else
-      perform hwqueue.refuse('QHA01', 'p_part must be queues, classes, nodes or gangs',
+      perform hwqueue.refuse('QHA01', 'p_part must be queues, classes, nodes, gangs or matches',
         jsonb_build_object('field', 'p_part'), 'read queues first, then classes of each, nodes and gangs');
   end case;
   return query select i.item, null::text from unnest(v_items) i(item);
@@ -194,6 +200,54 @@ begin
   end if;
   return coalesce(hwqueue.fence_planner(p_round, p_epoch, p_shard),
     hwqueue.try_proposal(p_gang, p_place, hwqueue.clock(), p_shard));
+end
+$$;
+
+-- Reserves pending leases on nodes for p_hold: [{"lease", "node"}], 1 to 64, each lease once. A node fetches
+-- what is reserved on it with its next claim. What it does not fetch goes back to where it was in line, and
+-- uses up no attempt.
+--
+-- p_epoch and p_round: as for set_prices. p_hold: from 100 ms to one minute. Returns a row for each:
+-- `reserved`; or, with nothing changed, `no_room`, `does_not_suit`, `blocked` (a requirement about other
+-- leases does not hold, or its queue is paused), `taken` (it is not pending any more, or is an alternative of
+-- a choice), `busy` (another session holds what it needs), `deposed` or `old_round`. All rules are checked as
+-- for a claim, but the order of leases and how long they wait for a better node.
+--
+-- Locks: the planner's row, nodes, entries, lock stripes and counters, all skip locked. Wakes: waiting
+-- workers. Raises: QHA01, QHA02, QHA03.
+create or replace function hwqueue.reserve_leases(p_places jsonb, p_hold interval, p_round bigint,
+  p_epoch bigint, p_shard int default 0) returns table (lease_id uuid, verdict text)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+  -- generic plans by index, as reap_all
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+  set enable_hashjoin = off set enable_mergejoin = off set jit = off
+as $$
+declare
+  v_now timestamptz := hwqueue.clock();
+  v_refusal text;
+  v_place record;
+begin
+  perform hwqueue.require_all_tenants();
+  perform hwqueue.require_read_committed(), hwqueue.check_planner_write(p_round, p_epoch, p_shard);
+  if (p_hold between interval '100 milliseconds' and interval '1 minute') is not true then
+    perform hwqueue.refuse('QHA01', 'p_hold must be from 100 milliseconds to one minute',
+      jsonb_build_object('field', 'p_hold'), 'give a span such as interval ''3 seconds''');
+  elsif (jsonb_typeof(p_places) = 'array' and jsonb_array_length(p_places) between 1 and 64) is not true then
+    perform hwqueue.refuse('QHA01', 'p_places must be a list of 1 to 64 places',
+      jsonb_build_object('field', 'p_places'), 'pass [{"lease": ID, "node": ID}]');
+  end if;
+  perform hwqueue.check_object(x, array['lease', 'node'], 'places') from jsonb_array_elements(p_places) x;
+  v_refusal := hwqueue.fence_planner(p_round, p_epoch, p_shard);
+  for v_place in
+    select hwqueue.json_uuid(x -> 'lease', 'places.lease') as lease,
+           hwqueue.json_uuid(x -> 'node', 'places.node') as node
+    from jsonb_array_elements(p_places) x order by 2, 1
+  loop
+    lease_id := v_place.lease;
+    verdict := coalesce(v_refusal,
+      hwqueue.try_assignment(v_place.lease, v_place.node, p_hold, v_now, p_shard));
+    return next;
+  end loop;
 end
 $$;
 

@@ -13,7 +13,8 @@
 
 -- Ends a claim that did not complete. It deletes the claim, releases its room, writes the attempt, and
 -- puts the lease back at p_next. With p_next null, or when the lease is cancelled, it writes the outcome
--- instead. A reservation, which no worker knows of, uses up no attempt. Returns the new state.
+-- instead. A reservation, which no worker knows of, uses up no attempt; a lease that was pending before goes
+-- back to where it was in line. Returns the new state.
 -- p_near: the lease prefers the node of this claim next; else a preference that an earlier claim has left
 -- goes.
 -- Locks: the caller holds the claim, and node_state if room is allocated for it; then the lease row, if
@@ -28,7 +29,7 @@ declare
   v_attempts int := p_claim.attempt - case
     when p_claim.is_reserved or v_outcome = 'released' and not v_cancelled then 1 else 0 end;
   v_state text := case when v_cancelled then 'cancelled' else 'failed' end;
-  v_near uuid;
+  v_lease hwqueue.lease;
 begin
   perform hwqueue.remove_claim(p_claim.lease_id, p_shard);
   insert into hwqueue.attempt (shard_id, lease_id, claim_token, attempt, node_id, outcome, claimed_at,
@@ -38,8 +39,13 @@ begin
   if (p_next is not null or p_claim.is_reserved) and not v_cancelled then
     update hwqueue.lease l
     set claim_token = p_claim.claim_token, node_id = p_claim.node_id, claimed_at = p_claim.claimed_at
-    where l.shard_id = p_shard and l.lease_id = p_claim.lease_id returning l.near_node into v_near;
-    if p_near or v_near is not null then
+    where l.shard_id = p_shard and l.lease_id = p_claim.lease_id
+    returning l.* into v_lease;
+    if p_claim.is_reserved and p_claim.gang_id is null and v_lease.position > 0 then
+      return hwqueue.put_back_in_line(v_lease, (p_claim.claim_token & ((1::bigint << 40) - 1))::int, p_now,
+        p_shard);
+    end if;
+    if p_near or v_lease.near_node is not null then
       perform hwqueue.prefer_own_node(p_claim.lease_id, case when p_near then p_claim.node_id end, p_shard);
     end if;
     return hwqueue.put_back(p_claim.lease_id, v_attempts,

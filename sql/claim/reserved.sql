@@ -2,16 +2,18 @@
 --
 -- gangs/assemble writes them: the room of all members of a gang is booked in one transaction, on several
 -- nodes, and the next claim of each node fetches its members. So do everywhere/nodes, for the lease that an
--- everywhere task has on a node, and gangs/replace, for leases that take the place of others. claim_task and
--- settle_and_claim (api/claims) call fetch_reserved before they look for other work. Example: member 3 of a
--- gang is reserved on gpu-1 until 10:00:30. gpu-1 asks for work at 10:00:01 and gets it, with its devices and
--- the token that the reservation has.
+-- everywhere task has on a node, gangs/replace, for leases that take the place of others, and gangs/planned,
+-- for leases that a planner assigns to a node. claim_task and settle_and_claim (api/claims) call
+-- fetch_reserved before they look for other work. Example: member 3 of a gang is reserved on gpu-1 until
+-- 10:00:30. gpu-1 asks for work at 10:00:01 and gets it, with its devices and the token that the reservation
+-- has.
 --
 -- An earmark is a reservation whose room is still in use by others (capacity/earmark). It is not fetched and
 -- does not expire. Once its node has room for it, upkeep backs it (back_earmarks), and its time begins.
 --
 -- Invariant: a reservation is a claim in all other respects. It counts for capacity and affinity terms, it
--- expires, and its end puts the lease back (end_claim), but uses up no attempt.
+-- expires, and its end puts the lease back (end_claim), but uses up no attempt. One of a single lease may be
+-- fetched as long as nobody has ended it.
 --
 -- Read fetch_reserved, then back_earmarks.
 
@@ -37,8 +39,8 @@ begin
     join hwqueue.queue q on q.shard_id = c.shard_id and q.queue_id = c.queue_id
     join hwqueue.lease l on l.shard_id = c.shard_id and l.lease_id = c.lease_id
     where c.shard_id = p_request.shard_id and c.node_id = p_request.node_id and c.is_reserved
-      and c.is_earmark is null and c.expires_at > v_now and q.name = any (p_request.queues)
-      and q.dropped_at is null and q.paused_at is null
+      and c.is_earmark is null and (c.expires_at > v_now or c.gang_id is null)
+      and q.name = any (p_request.queues) and q.dropped_at is null and q.paused_at is null
       and (p_request.tasks is null or l.task_name = any (p_request.tasks))
     order by c.lease_id limit p_request.qty for update of c skip locked);
   foreach v_claim in array v_claims loop

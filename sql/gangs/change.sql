@@ -373,5 +373,8 @@ as $$
   from hwqueue.claim c
   join hwqueue.node_state s on s.shard_id = c.shard_id and s.node_id = c.node_id
   where c.shard_id = p_shard and c.is_reserved and (not s.has_reserved or c.gang_id is null and not exists (
-    select from hwqueue.replacement r where r.shard_id = c.shard_id and r.lease_id = c.lease_id))
+      select from hwqueue.replacement r where r.shard_id = c.shard_id and r.lease_id = c.lease_id)
+    and not exists (  -- a planner's: it was pending before
+      select from hwqueue.lease l
+      where l.shard_id = c.shard_id and l.lease_id = c.lease_id and l.position > 0))
 $$;

@@ -316,6 +316,36 @@ begin
 end
 $$;
 
+-- Makes a lease claimable again that was taken out of line for a reservation, where it was: with its rank,
+-- its position, and since when it has been claimable. If another session holds the marks of its queue, it
+-- comes last among those of its rank (put_back). Returns the new state. Wakes waiting workers.
+-- Locks: as put_back; the marks of the queue, skip locked. The caller has deleted its claim. Not idempotent.
+create or replace function hwqueue.put_back_in_line(p_lease hwqueue.lease, p_claim_count int,
+  p_now timestamptz, p_shard int) returns text
+language plpgsql volatile
+as $$
+declare
+  v_since timestamptz := case when p_lease.deadline <= p_now then p_now  -- for reap_deadlines to find it
+    else greatest(p_lease.available_at, p_lease.created_at) end;
+begin
+  if not hwqueue.lower_low_water(p_lease.queue_id, p_lease.class_id, p_lease.tier, p_lease.rank,
+    p_lease.position, p_shard) then
+    return hwqueue.put_back(p_lease.lease_id, p_lease.attempt_count, p_claim_count, p_now, p_now, p_shard,
+      v_since);
+  end if;
+  insert into hwqueue.ready (shard_id, queue_id, tier, attempt_count, claim_count, rank, position, class_id,
+    lease_id, eligible_at, deadline)
+  overriding system value
+  values (p_shard, p_lease.queue_id, p_lease.tier, p_lease.attempt_count, p_claim_count, p_lease.rank,
+    p_lease.position, p_lease.class_id, p_lease.lease_id, v_since, p_lease.deadline);
+  perform hwqueue.wake_classes_of_entries(array[c.class_id], p_shard) from hwqueue.placement_class c
+  where c.shard_id = p_shard and c.class_id = p_lease.class_id and c.waits;
+  perform hwqueue.wake_workers(q, p_shard) from hwqueue.queue q
+  where q.shard_id = p_shard and q.queue_id = p_lease.queue_id;
+  return 'pending';
+end
+$$;
+
 -- Returns the spawns of a batch that have a key, with the content that an idempotency key stands for. The
 -- key of the option unique stands for any content.
 create or replace function hwqueue.keyed_spawns(p_spawns hwqueue.spawn_request[], p_shard int)

@@ -8,7 +8,8 @@
 -- more. It may be old or incomplete, because whatever it writes is checked again when it is used. Nothing
 -- here locks what claims lock.
 --
--- Reading order: take_lead, fence_planner, ready_classes, free_devices, waiting_gangs, prune_prices.
+-- Reading order: take_lead, fence_planner, ready_classes, free_devices, waiting_gangs, short_queue,
+-- class_matches, prune_prices.
 
 -- Makes a process the leader, or renews its lead. Returns the epoch; null while another one leads.
 -- Locks: the planner's row, skip locked.
@@ -192,6 +193,99 @@ begin
       join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = w.class_id) m
     where g.place is null and m.members is not null
     order by g.rank, g.position);
+end
+$$;
+
+-- Returns the ready entries of a queue in order, if it has no more than p_limit, and how many seconds each
+-- has been claimable. has_more: it has more, and none is returned.
+create or replace function hwqueue.short_queue(p_queue_id int, p_limit int, p_now timestamptz, p_shard int,
+  out lease_ids uuid[], out class_ids bigint[], out tiers smallint[], out ranks bigint[],
+  out waited double precision[], out has_more boolean)
+language plpgsql volatile
+as $$
+declare
+  v_from record := hwqueue.first_live_entry(p_queue_id, p_shard);
+begin
+  select array_agg(r.lease_id order by r.tier, r.rank, r.position),
+         array_agg(r.class_id order by r.tier, r.rank, r.position),
+         array_agg(r.tier order by r.tier, r.rank, r.position),
+         array_agg(r.rank order by r.tier, r.rank, r.position),
+         array_agg(extract(epoch from p_now - r.eligible_at) order by r.tier, r.rank, r.position)
+  into lease_ids, class_ids, tiers, ranks, waited
+  from (
+    select x.* from hwqueue.ready x
+    where x.shard_id = p_shard and x.queue_id = p_queue_id
+      and (x.tier, x.rank, x.position) >= (v_from.tier, v_from.rank, v_from.position)
+    order by x.tier, x.rank, x.position limit p_limit + 1) r;
+  has_more := coalesce(cardinality(lease_ids) > p_limit, false);
+  if has_more then
+    lease_ids := null;
+    class_ids := null;
+  end if;
+end
+$$;
+
+-- Returns how well nodes suit the classes that wait in a queue, if that is short (p_most leases of at most
+-- p_limit classes) and some node suits one of them better than another node does; else nothing. For each
+-- class: its leases in order, [lease, tier, rank, seconds that it has waited], its patience in seconds, the
+-- affinity, strength included, of the live nodes that suit it best and worst, and the nodes that have room
+-- now, [node, affinity, for how many leases, if it gets no others]. Classes that name nodes, resources or
+-- trust domains, and those with preferences about other leases, are left out.
+create or replace function hwqueue.class_matches(p_queue hwqueue.queue, p_limit int, p_most int,
+  p_now timestamptz, p_shard int) returns jsonb[]
+language plpgsql volatile
+  -- all nodes: by hash, whatever the statistics say
+  set enable_nestloop = off set enable_hashjoin = on set enable_seqscan = on set jit = off
+as $$
+declare
+  v_line record := hwqueue.short_queue(p_queue.queue_id, p_most, p_now, p_shard);
+  v_ids bigint[] := array(select distinct c from unnest(v_line.class_ids) c order by 1);
+  v_classes hwqueue.placement_class[];
+begin
+  if cardinality(v_ids) not between 1 and p_limit or not exists (
+      select from hwqueue.profile_eligibility e
+      where e.shard_id = p_shard and e.queue_id = p_queue.queue_id and e.class_id = any (v_ids)
+      group by e.class_id having min(e.affinity) < max(e.affinity)) then
+    return '{}';
+  end if;
+  v_classes := array(
+    select c from hwqueue.placement_class c
+    where c.shard_id = p_shard and c.class_id = any (v_ids) order by c.class_id);
+  return array(
+    with suited as materialized (
+      select e.class_id, s.node_id, e.affinity
+      from hwqueue.node_state s
+      join hwqueue.node n on n.shard_id = p_shard and n.node_id = s.node_id
+      join hwqueue.profile_eligibility e on e.shard_id = p_shard and e.profile_id = s.profile_id
+      where s.shard_id = p_shard and n.deregistered_at is null and n.cordoned_at is null
+        and hwqueue.is_live(n, s, p_now) and e.queue_id = p_queue.queue_id and e.class_id = any (v_ids)
+        and e.affinity is not null
+    ), room as materialized (
+      select (v_classes[r.class_no]).class_id as class_id, r.node_id, r.copies
+      from unnest(hwqueue.gang_rooms(v_classes, array_fill(10000, array[cardinality(v_classes)]), 'now',
+        p_now, p_shard)) r
+    ), range as materialized (
+      select u.class_id, max(u.affinity) as best, min(u.affinity) as worst from suited u group by u.class_id
+    ), wanted as materialized (
+      select l.class_id, jsonb_agg(jsonb_build_array(l.lease_id, l.tier, l.rank, l.waited)
+               order by l.turn) as leases
+      from unnest(v_line.lease_ids, v_line.class_ids, v_line.tiers, v_line.ranks, v_line.waited)
+        with ordinality l(lease_id, class_id, tier, rank, waited, turn)
+      group by l.class_id
+    ), free as materialized (
+      select u.class_id, jsonb_agg(jsonb_build_array(u.node_id, u.affinity, r.copies)
+               order by u.node_id) as nodes
+      from suited u join room r on r.class_id = u.class_id and r.node_id = u.node_id
+      group by u.class_id
+    )
+    select jsonb_build_object('class_id', k.class_id, 'patience', extract(epoch from
+             coalesce(c.patience, p_queue.patience)), 'best', k.best, 'worst', k.worst,
+             'leases', w.leases, 'nodes', f.nodes)
+    from range k
+    join wanted w on w.class_id = k.class_id
+    join free f on f.class_id = k.class_id
+    join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = k.class_id
+    order by k.class_id);
 end
 $$;
 

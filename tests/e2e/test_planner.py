@@ -1,5 +1,6 @@
 """hwqueue planner: processes of which one leads, and what their end does."""
 
+import asyncio
 import json
 import re
 import signal
@@ -16,9 +17,10 @@ import psycopg
 import pytest
 
 from hwqueue import Member
-from hwqueue.client import Client
+from hwqueue.client import AsyncClient, Client
+from hwqueue.planner import Planner, Round, Settings
 from hwqueue.testing import Clock
-from hwqueue.types import Gang, Gpu, LeaseSpec, NodeSpec, SpawnOptions
+from hwqueue.types import Gang, Gpu, LeaseSpec, NodeSpec, QueuePolicy, SpawnOptions
 from tests.e2e.worker_support import wait_until
 from tests.parking import is_parked, parking
 
@@ -242,7 +244,7 @@ def test_gangs_are_reserved_where_most_find_room(dsn: str, planner: Callable[...
                 gpu_node(client, f"{rack}-{number}", rack)
         gangs = [gpu_gang(client, count) for count in (2, 2, 3)]
         process = planner(dsn, "--interval", "100ms")
-        process.wait_for("gangs: 3 reserved; prices: none")
+        process.wait_for("gangs: 3 reserved; leases: none; prices: none")
         places = [client.get_gang(gang).place for gang in gangs]
         assert places == ["rack 1", "rack 1", "rack 2"]
         assert client.verify_invariants() == []
@@ -286,3 +288,72 @@ def test_a_leader_that_is_killed_while_it_reserves_a_gang(
         assert all(each is None or each > clock.now() for each in until), until
         assert [booked(gang) for gang in gangs] == [[False, False], [False, False], [True, True]]
         assert client.verify_invariants() == []
+
+
+class World:
+    """Two nodes with room for a lease each, of which each lease likes the first better.
+
+    A lease that likes both was spawned first. The other one gains from the first node alone, if not
+    as much.
+    """
+
+    def __init__(self, client: Client, name: str) -> None:
+        self._client, self._queue = client, name
+        client.create_queue(name, policy=QueuePolicy(patience=timedelta(0)))
+        self.nodes = []
+        for kind in ("gpu", "disk"):
+            labels = {"kind": kind}
+            node = NodeSpec(
+                name=f"{name}-{kind}", instance_id="1", labels=labels, slots=1, queues=[name]
+            )
+            node_id = uuid4()
+            self.nodes.append((node_id, client.register_node(node_id, node)))
+        self.affinity = {}
+        for strength, weights in ((100, {"gpu": 100, "disk": 90}), (50, {"gpu": 100})):
+            placement = {
+                "strength": strength,
+                "prefer": [_prefers(*one) for one in weights.items()],
+            }
+            lease = client.spawn_lease(name, "train", placement=placement).lease_id
+            total = sum(weights.values())
+            self.affinity[lease] = [
+                strength * weights.get(kind, 0) / total for kind in ("gpu", "disk")
+            ]
+        for node_id, epoch in self.nodes:  # judges what it may run
+            client.claim_task([name], node_id, epoch, tasks=["nothing"])
+
+    def value(self) -> float:
+        """What the leases gain where the nodes take them."""
+        total = 0.0
+        for turn, (node_id, epoch) in enumerate(self.nodes):
+            [claim] = self._client.claim_task([self._queue], node_id, epoch)
+            total += self.affinity[claim.lease_id][turn]
+        return total
+
+
+def _prefers(kind: str, weight: int) -> dict[str, Any]:
+    return {"weight": weight, "when": {"label": "kind", "op": "in", "values": [kind]}}
+
+
+def test_leases_of_a_short_queue_gain_more_together(dsn: str) -> None:
+    """The node takes what scores highest on it; the plan leaves it to the one that loses more."""
+
+    async def planned(queue: str, **settings: Any) -> Round:
+        async with AsyncClient(dsn, pool_size=1) as client:
+            planner = Planner(client, Settings(queues=[queue], **settings))
+            try:
+                done = await planner.run_once()
+                assert done is not None
+                return done
+            finally:
+                await planner.resign()
+
+    with Client(dsn) as client:
+        alone, off, together = (World(client, name) for name in ("alone", "off", "together"))
+        assert asyncio.run(planned("off", lease_hold=timedelta(0))).singles == {}
+        assert asyncio.run(planned("together")).singles == {"reserved": 2}
+        assert client.verify_invariants() == []
+        # nothing is contested any more
+        assert asyncio.run(planned("together")).singles == {}
+        assert alone.value() == off.value() == pytest.approx(100 * 100 / 190)
+        assert together.value() == pytest.approx(100 * 90 / 190 + 50)

@@ -17,13 +17,17 @@ def test_a_fleet_is_as_large_as_it_should_be() -> None:
 
 def test_the_question(run: Run) -> None:
     sizes = ["--nodes", "20", "--kinds", "4", "--classes", "10", "--pending", "60", "--seeds", "1"]
-    sizes += ["--gangs", "8", "--racks", "1"]
+    sizes += ["--gangs", "8", "--racks", "1", "--leases", "12"]
+    sizes += ["--kinds-of-leases", "5", "--places", "4"]
     [answer] = ask(solvers, run, *sizes)
     assert [figure.case for figure in answer.figures] == [
         "prices: 4 kinds, 60 leases",
         "gangs: 8, 1 racks",
+        "leases: 12 of 5 classes, 4 nodes",
     ]
-    prices, gangs = answer.figures
+    prices, gangs, leases = answer.figures
     assert prices.value.median > 0
     assert gangs.more["GPUs"].median > 0
     assert gangs.more["gain %"].median >= 0
+    assert leases.value.median > 0
+    assert leases.more["saved %"].least >= 0

@@ -45,6 +45,12 @@ REFUSING: dict[str, dict[str, Any]] = {
         "epoch": 1,
     },
     "reserve_gang": {"gang": ID, "place": "", "round": 1, "epoch": 1},
+    "reserve_leases": {
+        "places": [{"lease": ID, "node": ID}],
+        "hold": "1 s",
+        "round": 1,
+        "epoch": 1,
+    },
     "set_prices": {"queue": "q", "prices": {}, "ttl": "1 s", "round": 1, "epoch": 1},
     "set_service_policy": {"service": ID, "policy": {}},
     "revoke_attestation": NODE | {"domain": "d"},

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Literal
 from uuid import UUID
@@ -11,11 +11,11 @@ from uuid import UUID
 from hwqueue import calls
 from hwqueue.client._json import plain
 from hwqueue.client._sync.caller import Caller
-from hwqueue.types import PlaceRoom, PlannerRow, PlannerStatus
+from hwqueue.types import LeasePlace, PlaceRoom, PlannerRow, PlannerStatus
 
 
 class Planning(Caller):
-    """Read what waits and what is free, price room, propose places for gangs. For planners."""
+    """Read what waits and what is free, price room, propose places. For planners."""
 
     def lead_planner(
         self, holder: str, *, ttl: timedelta = timedelta(seconds=10), shard: int = 0
@@ -38,7 +38,7 @@ class Planning(Caller):
 
     def planner_view(
         self,
-        part: Literal["queues", "classes", "nodes", "gangs"],
+        part: Literal["queues", "classes", "nodes", "gangs", "matches"],
         queue: str | None = None,
         *,
         after: str | None = None,
@@ -49,10 +49,10 @@ class Planning(Caller):
         """A page of what a planner reads; docs/reference/sql.md has the keys of the items.
 
         Args:
-            part: `classes` wants a queue, the others none.
+            part: `classes` and `matches` want a queue, the others none.
             after: What the last row of the page before says in `next`.
             limit: Queues, classes, nodes or gangs to look at, 1 to 10,000.
-            most: Leases of a class to count.
+            most: Leases of a class to count; of `matches`, leases of a queue that is short.
 
         Raises: QueueUnknown, BadArgument.
         SQL: planner_view. Safe inside your transaction: yes.
@@ -138,6 +138,38 @@ class Planning(Caller):
             p_shard=shard,
         )
         return verdict
+
+    def reserve_leases(
+        self,
+        places: Mapping[UUID, UUID],
+        *,
+        hold: timedelta,
+        round: int,
+        epoch: int,
+        shard: int = 0,
+    ) -> list[LeasePlace]:
+        """Reserve pending leases on nodes, which fetch them with their next claims.
+
+        Args:
+            places: The node of each lease, 1 to 64.
+            hold: How long a node has for it, 100 ms to 1 minute; then the lease is back where it
+                was in line.
+            round: Grows with each round.
+            epoch: As `lead_planner` returned it.
+
+        Raises: BadArgument, IsolationLevel.
+        SQL: reserve_leases. Safe inside your transaction: no, others cannot lead until it ends.
+        """
+        found = [{"lease": str(lease), "node": str(node)} for lease, node in places.items()]
+        return self._rows(
+            calls.RESERVE_LEASES,
+            LeasePlace,
+            p_places=plain(found, "places"),
+            p_hold=hold,
+            p_round=round,
+            p_epoch=epoch,
+            p_shard=shard,
+        )
 
     def note_room(
         self,

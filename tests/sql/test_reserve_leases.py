@@ -1,0 +1,225 @@
+"""Nodes that a planner proposes for single leases: what is reserved, refused, and goes back."""
+
+from datetime import timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from hwqueue.testing import Clock
+from tests.calls import Row
+from tests.sql.api import Api, Node, token
+from tests.sql.explained import clear, explain, put_in_force
+
+HOLD = timedelta(seconds=3)
+LINE = "select rank, position, eligible_at from hwqueue.ready where lease_id = %s"
+IS_PAST = """
+  select max(m.position) > l.position
+  from hwqueue.lease l
+  join hwqueue.low_water w on w.shard_id = l.shard_id and w.queue_id = l.queue_id
+  cross join unnest(w.positions) m(position)
+  where l.lease_id = %s group by l.position
+"""
+
+
+@pytest.fixture
+def epoch(api: Api, clock: Clock) -> int:
+    """Of a leader, once the one of the test before is gone; no node lives."""
+    clock.advance(timedelta(hours=1))
+    clear(api)
+    api.value("lead_planner", holder="the one before", ttl=timedelta(0))
+    return int(api.value("lead_planner", holder="me", ttl=timedelta(hours=1)))
+
+
+def assigned(
+    api: Api, epoch: int, *places: tuple[UUID, Node], hold: timedelta = HOLD, **more: Any
+) -> list[str]:
+    """What reserve_leases answers, in the order given."""
+    given = [{"lease": str(lease), "node": str(node.node_id)} for lease, node in places]
+    rows = api.rows(
+        "reserve_leases", places=given, hold=hold, **({"round": 1, "epoch": epoch} | more)
+    )
+    verdicts = {row["lease_id"]: row["verdict"] for row in rows}
+    return [verdicts[lease] for lease, _ in places]
+
+
+def expire(api: Api, clock: Clock) -> None:
+    """Let a reservation run out, and upkeep end it."""
+    clock.advance(timedelta(minutes=1))
+    api.rows("reap")
+
+
+def test_only_its_node_fetches_it(api: Api, epoch: int) -> None:
+    one, other = api.node(), api.node()
+    queue = api.queue()
+    lease, rest = api.spawn(queue), api.spawn(queue)
+    assert assigned(api, epoch, (lease, other)) == ["reserved"]
+    assert explain(api, lease)["code"] == "reserved"
+    assert api.rows("verify_invariants") == []
+    assert api.claimed(one, queue, qty=5) == [rest]
+    [claim] = api.claim(other, queue)
+    assert (claim["lease_id"], claim["attempt"]) == (lease, 1)
+    assert assigned(api, epoch, (lease, one)) == ["taken"]
+    api.rows("complete_lease", **token(claim))
+    assert api.state(lease) == "completed"
+
+
+@pytest.mark.usefixtures("eager_marks")
+def test_in_vain_it_is_back_where_it_was(api: Api, clock: Clock, epoch: int) -> None:
+    """Although those behind it have gone meanwhile, and the low-water mark is past it."""
+    node, other = api.node(), api.node()
+    queue = api.queue()
+    first, *rest = leases = [api.spawn(queue) for _ in range(12)]
+    [before] = api.conn.execute(LINE, [first]).fetchall()
+    assert assigned(api, epoch, (first, other)) == ["reserved"]
+    for lease in rest[:8]:
+        assert api.claimed(node, queue) == [lease]
+    [(is_past,)] = api.conn.execute(IS_PAST, [first]).fetchall()
+    assert is_past
+    expire(api, clock)
+    assert api.conn.execute(LINE, [first]).fetchall() == [before]
+    assert api.rows("verify_invariants") == []
+    [claim] = api.claim(node, queue)
+    assert (claim["lease_id"], claim["attempt"]) == (first, 1)
+    assert api.claimed(node, queue, qty=3) == leases[9:]
+
+
+def test_its_node_may_come_late(api: Api, clock: Clock, epoch: int) -> None:
+    """As long as upkeep has not ended the reservation."""
+    node = api.node()
+    queue = api.queue()
+    lease = api.spawn(queue)
+    assigned(api, epoch, (lease, node))
+    clock.advance(HOLD * 2)
+    assert api.claimed(node, queue) == [lease]
+
+
+def test_cancelled_while_reserved(api: Api, clock: Clock, epoch: int) -> None:
+    node = api.node()
+    queue = api.queue()
+    fetched, expired = api.spawn(queue), api.spawn(queue)
+    assert assigned(api, epoch, (fetched, node), (expired, api.node())) == ["reserved"] * 2
+    for lease in (fetched, expired):
+        api.rows("cancel_lease", lease=lease)
+    assert api.claimed(node, queue) == []
+    assert api.state(fetched) == "cancelled"
+    expire(api, clock)
+    assert api.state(expired) == "cancelled"
+
+
+def test_past_its_deadline_while_reserved(api: Api, clock: Clock, epoch: int) -> None:
+    queue = api.queue()
+    lease = api.spawn(queue, deadline=(clock.now() + timedelta(seconds=2)).isoformat())
+    assert assigned(api, epoch, (lease, api.node())) == ["reserved"]
+    expire(api, clock)
+    api.rows("reap")
+    assert api.state(lease) == "failed"
+
+
+def test_a_queue_that_keeps_nothing(api: Api, epoch: int) -> None:
+    """As of a plain claim, nothing is left of what completes."""
+    node = api.node()
+    queue = api.queue(retain_completed=0)
+    lease = api.spawn(queue)
+    assigned(api, epoch, (lease, node))
+    [claim] = api.claim(node, queue)
+    api.rows("complete_lease", **token(claim))
+    api.refused("QHL04", "get_lease", lease=lease)
+
+
+def test_what_is_refused_changes_nothing(api: Api, epoch: int) -> None:
+    node = api.node(slots=2, labels={"zone": "a"})
+    queue, paused = api.queue(), api.queue()
+    first, second = api.spawn(queue), api.spawn(queue)
+    there = api.spawn(
+        queue, placement={"require": [{"label": "zone", "op": "in", "values": ["b"]}]}
+    )
+    later = api.spawn(queue, delay=60)
+    still = api.spawn(paused)
+    api.rows("pause_queue", queue=paused)
+    gone = Node(uuid4(), 1, "gone")
+    before = api.contents()
+    places = ((there, node), (still, node), (later, node), (uuid4(), node), (first, gone))
+    verdicts = ["does_not_suit", "blocked", "taken", "taken", "does_not_suit"]
+    assert assigned(api, epoch, *places) == verdicts
+    assert assigned(api, epoch - 1, (first, node)) == ["deposed"]
+    after = api.contents()
+    assert {name for name, found in after.items() if found != before[name]} <= {"planner"}
+    assert assigned(api, epoch, (first, node), round=7) == ["reserved"]
+    assert assigned(api, epoch, (second, node), round=6) == ["old_round"]
+    assert assigned(api, epoch, (second, node), round=7) == ["reserved"]
+    third = api.spawn(queue)
+    assert assigned(api, epoch, (third, node), round=7) == ["no_room"]
+    assert api.state(third) == "pending"
+    assert api.rows("verify_invariants") == []
+
+
+def test_what_keeps_a_claim_off_keeps_a_reservation_off(api: Api, epoch: int) -> None:
+    """It counts for the others as a claim does."""
+    queue = api.queue()
+    alone = {
+        "labels": {"app": "web"},
+        "placement": {
+            "spread": [
+                {"domain": "node", "max_per_domain": 1, "select": {"labels": {"app": "web"}}}
+            ]
+        },
+    }
+    one, two = api.spawn(queue, **alone), api.spawn(queue, **alone)
+    put_in_force(api)
+    node = api.node()
+    assert assigned(api, epoch, (one, node)) == ["reserved"]
+    assert assigned(api, epoch, (two, node)) == ["blocked"]
+    assert api.claimed(node, queue, qty=2) == [one]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"places": []},
+        {"places": [{"lease": str(uuid4())}] * 65},
+        {"places": [{"lease": str(uuid4()), "to": "x"}]},
+        {"places": [{"lease": "x", "node": str(uuid4())}]},
+        {"places": None},
+        {"hold": timedelta(0)},
+        {"hold": timedelta(hours=1)},
+        {"hold": None},
+    ],
+    ids=lambda changes: str(changes)[:20],
+)
+@pytest.mark.thorough
+def test_bad_arguments(api: Api, epoch: int, changes: Row) -> None:
+    place = {"lease": str(uuid4()), "node": str(uuid4())}
+    good = {"places": [place], "hold": HOLD, "round": 1, "epoch": epoch}
+    api.refused("QHA01", "reserve_leases", **good | changes)
+
+
+def liked(*zones: str, strength: int = 100) -> Row:
+    """A placement that prefers the first zone, the next one less."""
+    return {
+        "strength": strength,
+        "prefer": [
+            {"weight": weight, "when": {"label": "zone", "op": "in", "values": [zone]}}
+            for zone, weight in zip(zones, (100, 90), strict=False)
+        ],
+    }
+
+
+def test_what_a_planner_reads(api: Api, epoch: int) -> None:
+    """Of a queue that is short, where it makes a difference which node a lease gets."""
+    best, other = api.node(labels={"zone": "a"}), api.node(labels={"zone": "b"}, slots=3)
+    plain, queue = api.queue(), api.queue(patience=5)
+    api.spawn(plain)
+    lease = api.spawn(queue, placement=liked("a", strength=50))
+    for node in (best, other):
+        # a node judges what it may run when it asks
+        api.claim(node, queue, plain, tasks=["nothing"])
+    assert api.rows("planner_view", part="matches", queue=plain) == []
+    [row] = api.rows("planner_view", part="matches", queue=queue)
+    item = row["item"]
+    assert [each[0] for each in item["leases"]] == [str(lease)]
+    nodes = {UUID(node): (affinity, room) for node, affinity, room in item["nodes"]}
+    assert nodes == {best.node_id: (50, 10000), other.node_id: (0, 3)}
+    assert (item["best"], item["worst"], item["patience"]) == (50, 0, 5)
+    api.spawn(queue)
+    assert api.rows("planner_view", part="matches", queue=queue, most=1) == []
