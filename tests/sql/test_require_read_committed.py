@@ -46,7 +46,7 @@ REFUSING: dict[str, dict[str, Any]] = {
     },
     "reserve_gang": {"gang": ID, "place": "", "round": 1, "epoch": 1},
     "reserve_leases": {
-        "places": [{"lease": ID, "node": ID}],
+        "places": [{"lease": str(ID), "node": str(ID)}],
         "hold": "1 s",
         "round": 1,
         "epoch": 1,
