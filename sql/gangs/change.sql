@@ -173,7 +173,8 @@ begin
   v_is_ending := v_next = 'running' and v_missing > 0
     and p_gang.size > v_missing + v_found.reserved + v_found.running;
   if v_next <> p_gang.state or v_missing <> p_gang.missing
-    or v_is_ending and p_gang.next_try_at < hwqueue.never_due() then
+    or v_is_ending and p_gang.next_try_at < hwqueue.never_due()
+    or v_next = 'waiting' and v_found.running = 0 and p_gang.place is not null then  -- no one is left there
     update hwqueue.gang g
     set state = v_next, starts_by = null, missing = v_missing, losses = g.losses + v_is_loss::int,
         place = case when v_next = 'waiting' and v_found.running = 0 then null else g.place end,

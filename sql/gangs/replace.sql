@@ -130,18 +130,18 @@ end
 $$;
 
 -- The lease of a service that a new one replaces: of those that are older, and that no other one replaces,
--- one that runs, the longest first, else one that is pending. Null: there is none. Reads all claims.
+-- one that runs, the longest first, else one that is pending, or that a planner has reserved on a node. Null:
+-- there is none. Reads all claims.
 create or replace function hwqueue.lease_to_replace(p_row hwqueue.replacement, p_lease hwqueue.lease,
   p_shard int) returns uuid
 language sql stable
 as $$
   select o.lease_id
   from (
-    select c.lease_id, 0 as turn, c.claimed_at as since
+    select c.lease_id, (c.is_reserved is not null)::int as turn, c.claimed_at as since
     from hwqueue.placement_class k
     join hwqueue.claim c on c.shard_id = k.shard_id and c.class_id = k.class_id
-    where k.shard_id = p_shard and k.service_id = p_row.service_id and c.is_reserved is null
-      and c.stop_requested_at is null
+    where k.shard_id = p_shard and k.service_id = p_row.service_id and c.stop_requested_at is null
     union all
     select r.lease_id, 1, r.eligible_at
     from hwqueue.placement_class k

@@ -272,6 +272,28 @@ def test_room_for_the_first_lost_member_is_reserved_at_once(api: Api, racks: lis
     assert (again["lease_id"], api.lease(single)["state"]) == (first["lease_id"], "pending")
 
 
+def test_a_place_that_all_have_left_binds_nobody(
+    api: Api, racks: list[Node], clock: Clock
+) -> None:
+    """They are lost one after the other, while the gang waits for those that went before."""
+    queue = api.queue()
+    gang_id = spawn(api, queue, 3, GPU, on_lost="replace", together="rack")
+    claims = start(api, racks, queue)
+    reap(api)
+    others = [api.node(rack=3, gpus=gpus(1)) for _ in range(3)]
+    for node, claim in zip(racks[2:], claims, strict=True):
+        assert gang(api, gang_id)["place"] == "rack 2"
+        api.rows("cordon_node", node=node.node_id)
+        api.rows("fail_lease", **token(claim), error={"message": "no"})
+        reap(api)
+    clock.advance(timedelta(seconds=20))
+    for node in others:
+        api.rows("heartbeat_node", **node.who, claims=Jsonb([]))
+    reap(api)
+    found = gang(api, gang_id)
+    assert (found["state"], found["place"]) == ("reserved", "rack 3")
+
+
 def test_cancel_a_gang_that_waits(api: Api, racks: list[Node]) -> None:
     queue = api.queue()
     gang_id = spawn(api, queue, 9, GPU)

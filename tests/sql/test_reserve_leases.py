@@ -116,6 +116,22 @@ def test_past_its_deadline_while_reserved(api: Api, clock: Clock, epoch: int) ->
     assert api.state(lease) == "failed"
 
 
+def test_another_of_its_service_takes_its_place(api: Api, clock: Clock, epoch: int) -> None:
+    """Once it runs: what is reserved is neither replaced nor passed over."""
+    node, other = api.node(), api.node()
+    queue, service = api.queue(), str(uuid4())
+    old = api.spawn(queue, service_id=service)
+    clock.advance(timedelta(seconds=1))
+    new = api.spawn(queue, service_id=service, replaces={"service": service})
+    assert assigned(api, epoch, (old, node)) == ["reserved"]
+    api.rows("reap")
+    assert api.claimed(other, queue) == []
+    assert api.claimed(node, queue) == [old]
+    api.rows("reap")
+    assert (api.state(new), api.lease(old)["stop_reason"]) == ("claimed", "cancelled")
+    assert api.rows("verify_invariants") == []
+
+
 def test_a_queue_that_keeps_nothing(api: Api, epoch: int) -> None:
     """As of a plain claim, nothing is left of what completes."""
     node = api.node()
