@@ -6,13 +6,15 @@ a front that stands still, those of a class: test_class_marks has more of them.
 """
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import LiteralString
 from uuid import UUID
 
 import psycopg
 import pytest
+from psycopg.types.json import Jsonb
 
-from tests.races.cluster import QUEUE, SHORT
+from tests.races.cluster import QUEUE, SHORT, register
 from tests.races.interleave import TIMEOUT, Actor, interleave
 from tests.races.marks import Line, position
 
@@ -171,6 +173,31 @@ def test_a_spawn_undone_holds_back_no_mark(conn: psycopg.Connection, dsn: str) -
         line.work(MANY)
         idle.rollback()
     line.work_past(at)
+
+
+def test_what_comes_back_in_line_holds_the_marks(conn: psycopg.Connection, dsn: str) -> None:
+    """A lease that was reserved in vain: no mark passes it before its end is committed."""
+    line = Line(conn)
+    line.settle_in()
+    lease = line.spawn()
+    node, _ = register(conn, 1)
+    epoch = line.direct.value("lead_planner", holder="me", ttl=timedelta(minutes=1))
+    places = Jsonb([{"lease": str(lease), "node": str(node)}])
+    [row] = line.direct.rows(
+        "reserve_leases", places=places, hold=timedelta(minutes=1), round=1, epoch=epoch
+    )
+    assert row["verdict"] == "reserved"
+    with interleave(dsn, SHORT) as actor:
+        ending = actor()
+        ending.begin()
+        ending.direct.deregister(node)
+        for _ in range(5 * MANY):  # until the horizon has passed it
+            line.spawn()
+            [claim] = line.direct.claim(QUEUE, *line.node, qty=32)  # so many move the marks
+            line.direct.complete(claim["lease_id"], claim["claim_token"])
+        younger = line.spawn()
+        ending.commit()
+        assert line.take(2) == [lease, younger]
 
 
 @STANDS

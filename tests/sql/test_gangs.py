@@ -272,9 +272,7 @@ def test_room_for_the_first_lost_member_is_reserved_at_once(api: Api, racks: lis
     assert (again["lease_id"], api.lease(single)["state"]) == (first["lease_id"], "pending")
 
 
-def test_a_place_that_all_have_left_binds_nobody(
-    api: Api, racks: list[Node], clock: Clock
-) -> None:
+def test_a_place_that_all_have_left_binds_nobody(api: Api, racks: list[Node], clock: Clock) -> None:
     """They are lost one after the other, while the gang waits for those that went before."""
     queue = api.queue()
     gang_id = spawn(api, queue, 3, GPU, on_lost="replace", together="rack")
