@@ -5,9 +5,10 @@
 -- nodes for single leases of short queues, and has them reserved there. Nothing waits for a planner: without
 -- one, every score is what it is without prices, and reap reserves gangs where they fit tightest.
 --
--- Invariant: a planner decides nothing. The worst that a wrong, late or hostile one does is a worse order
--- of leases that fit, leases on nodes that others suit better, and gangs in places that suit them, but leave
--- less room for others.
+-- Invariant: a planner decides nothing. What a wrong or late one does is a worse order of leases that fit,
+-- leases on nodes that others suit better, and gangs in places that suit them, but leave less room for
+-- others. A hostile one can delay: nodes that its open transaction has locked, and leases that it reserves
+-- again and again on a node that does not ask.
 --
 -- Read lead_planner, set_prices, reserve_gang, then reserve_leases. upkeep/planner has the leader and the
 -- reads, queues/prices the curve, gangs/assemble and gangs/planned what is reserved.

@@ -90,8 +90,8 @@ declare
   v_alone hwqueue.gang;  -- a gang of one
   v_reason text;
 begin
-  if v_entry.lease_id is null then
-    return 'busy';
+  if v_entry.lease_id is null or v_entry.class_id <> p_lease.class_id then
+    return 'busy';  -- or it was changed after it was read
   elsif v_entry.available_at > p_now or v_entry.deadline <= p_now then
     return 'taken';
   end if;
