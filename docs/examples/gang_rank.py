@@ -9,6 +9,7 @@ import socket
 import time
 from contextlib import ExitStack
 from datetime import timedelta
+from typing import TextIO
 
 
 def over_torch(number: int) -> int:
@@ -31,7 +32,7 @@ def over_sockets(number: int) -> int:
     with ExitStack() as closing:
         server = closing.enter_context(socket.create_server(address))
         server.settimeout(30)
-        streams = []
+        streams: list[TextIO] = []
         for _ in range(int(os.environ["WORLD_SIZE"]) - 1):
             peer = closing.enter_context(server.accept()[0])
             streams.append(closing.enter_context(peer.makefile("rw")))
