@@ -13,7 +13,7 @@ def load_profile() -> None:
     # ci repeats the same examples, so that a red run is about the change it tests
     settings.register_profile(
         "ci",
-        max_examples=20,
+        max_examples=12,
         stateful_step_count=25,
         deadline=None,
         derandomize=True,

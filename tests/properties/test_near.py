@@ -87,7 +87,7 @@ def model(fleet: list[Drawn], ran: list[int], near: Near) -> tuple[str, set[int]
     parents=st.lists(st.integers(0, 4), min_size=1, max_size=3),
     near=nears(),
 )
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=min(60, 2 * settings().max_examples))
 def test_near_means_what_the_model_says(
     conn: psycopg.Connection, fleet: list[Drawn], parents: list[int], near: Near
 ) -> None:

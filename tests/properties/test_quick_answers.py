@@ -24,7 +24,7 @@ from tests.properties.strategies import IDS
 
 QUEUE = "quick"
 SEED = int(os.environ.get("HWQUEUE_STORM_SEED", "0"))
-STEPS = int(os.environ.get("HWQUEUE_QUICK_STEPS", "250"))
+STEPS = int(os.environ.get("HWQUEUE_QUICK_STEPS", "120"))
 SSD = {"label": "disk", "op": "in", "values": ["ssd"]}
 _Y = {"leases": {"labels": {"app": "y"}}}
 # Leases that others ask for by id.
