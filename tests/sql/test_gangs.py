@@ -12,7 +12,7 @@ from psycopg.types.numeric import Int8
 from hwqueue.testing import Clock
 from tests.calls import Row
 from tests.patience import looks
-from tests.sql.api import Api, Node, token
+from tests.sql.api import Api, Node, outlive, token
 
 GPU: Row = {"placement": {"resources": {"gpu": 1}}}
 
@@ -643,6 +643,7 @@ def test_members_count_for_terms_that_were_there_before_them(api: Api, racks: li
     queue, app = api.queue(), f"app-{uuid4()}"
     away = {"leases": {"labels": {"app": app}}, "domain": "rack", "away": True}
     api.spawn(queue, placement={"require": [away]})
+    outlive(api.conn)
     reap(api)
     [holder] = api.claim(racks[0], queue)
     gang_id = spawn(api, queue, 2, GPU | {"labels": {"app": app}}, together="rack")
