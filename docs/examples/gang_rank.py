@@ -32,13 +32,13 @@ def over_sockets(number: int) -> int:
     with ExitStack() as closing:
         server = closing.enter_context(socket.create_server(address))
         server.settimeout(30)
-        streams: list[TextIO] = []
+        peers: list[TextIO] = []
         for _ in range(int(os.environ["WORLD_SIZE"]) - 1):
-            peer = closing.enter_context(server.accept()[0])
-            streams.append(closing.enter_context(peer.makefile("rw")))
-        total = number + sum(int(stream.readline()) for stream in streams)
-        for stream in streams:
-            print(total, file=stream, flush=True)
+            connection = closing.enter_context(server.accept()[0])
+            peers.append(closing.enter_context(connection.makefile("rw")))
+        total = number + sum(int(peer.readline()) for peer in peers)
+        for peer in peers:
+            print(total, file=peer, flush=True)
     return total
 
 
