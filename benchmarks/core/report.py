@@ -118,7 +118,8 @@ def show(answer: Answer, console: Console) -> None:
 
 def write_json(answers: Iterable[Answer], path: Path) -> None:
     """Write all answers as one JSON array."""
-    path.write_text(json.dumps([asdict(answer) for answer in answers], indent=2), encoding="utf-8")
+    written = [asdict(answer) for answer in answers]
+    path.write_text(json.dumps(written, indent=2, default=str), encoding="utf-8")
 
 
 def _cells(figure: Figure) -> list[str]:

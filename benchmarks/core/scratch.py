@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import LiteralString
 from uuid import uuid4
@@ -16,7 +16,13 @@ from hwqueue.schema import upgrade
 
 
 @contextmanager
-def scratch_database(dsn: str, name: str | None = None, *, keep: bool = False) -> Iterator[str]:
+def scratch_database(
+    dsn: str,
+    name: str | None = None,
+    *,
+    keep: bool = False,
+    upgraded_by: Callable[[str], object] = upgrade,
+) -> Iterator[str]:
     """Create an upgraded database on the server of `dsn`; drop it at the end unless `keep`.
 
     `name` None picks one of its own. Raises: ConfigError when it exists, or may not be created.
@@ -36,7 +42,7 @@ def scratch_database(dsn: str, name: str | None = None, *, keep: bool = False) -
         ) from error
     scratch = make_conninfo(dsn, dbname=name)
     try:
-        upgrade(scratch)
+        upgraded_by(scratch)
         yield scratch
     finally:
         if not keep:

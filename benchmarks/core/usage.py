@@ -29,16 +29,16 @@ class Usage:
 
 def usage_of(connection: psycopg.Connection[Any], call: Callable[[], object], times: int) -> Usage:
     """Make a call so many times. `connection` is the one that the calls use."""
-    process = _server_process(connection)
-    cpu_before, wal_before = _cpu_seconds(process), _wal_position(connection)
+    process = server_process(connection)
+    cpu_before, wal_before = cpu_seconds(process), _wal_position(connection)
     for _ in range(times):
         call()
-    cpu_after, wal_after = _cpu_seconds(process), _wal_position(connection)
+    cpu_after, wal_after = cpu_seconds(process), _wal_position(connection)
     cpu_ms = None if process is None else 1000 * (cpu_after - cpu_before) / times
     return Usage(cpu_ms, (wal_after - wal_before) / times)
 
 
-def _server_process(connection: psycopg.Connection[Any]) -> psutil.Process | None:
+def server_process(connection: psycopg.Connection[Any]) -> psutil.Process | None:
     """The connection's server process, if it is one of this machine."""
     try:
         process = psutil.Process(connection.info.backend_pid)
@@ -47,7 +47,7 @@ def _server_process(connection: psycopg.Connection[Any]) -> psutil.Process | Non
         return None
 
 
-def _cpu_seconds(process: psutil.Process | None) -> float:
+def cpu_seconds(process: psutil.Process | None) -> float:
     """User and system time; the kernel counts in hundredths of a second."""
     if process is None:
         return 0
