@@ -13,5 +13,6 @@ def test_the_question(run: Run) -> None:
     [answer] = ask(before, run, "--checkout", str(_ROOT), "--pairs", "20", "--blocks", "3")
     claims, settlements, *_ = answer.figures
     for figure in (claims, settlements):
-        assert figure.ratio is not None and figure.aim is not None
+        assert figure.ratio is not None
+        assert figure.aim is not None
         assert figure.value.median > 0
