@@ -235,6 +235,9 @@ LIST_STEP_DETAILS = _call("list_step_details", _RUN, row=types.StepDetail)
 LIST_RUN_SIGNALS = _call("list_run_signals", _RUN, {"p_limit": "integer"}, row=types.RunSignal)
 SUMMARISE_RUNS = _call("summarise_runs", {"p_run_ids": "uuid[]"}, row=types.RunProgress)
 PREVIEW_RETRY = _call("preview_retry", _RUN, {"p_options": "jsonb"}, types.RetriedStep)
+PREVIEW_UPDATE = _call(
+    "preview_update", {**_RUN, "p_changes": "jsonb"}, {"p_steps": "text[]"}, types.PreviewedStep
+)
 LIST_WORKFLOW_VERSIONS = _call(
     "list_workflow_versions", {"p_workflows": "text[]"}, row=types.WorkflowVersion
 )
@@ -242,6 +245,9 @@ CANCEL_WORKFLOW_RUN = _call("cancel_workflow_run", _RUN, {"p_reason": "text"})
 PAUSE_WORKFLOW_RUN = _call("pause_workflow_run", _RUN)
 RESUME_WORKFLOW_RUN = _call("resume_workflow_run", _RUN)
 RETRY_WORKFLOW_RUN = _call("retry_workflow_run", _RUN, {"p_options": "jsonb"})
+UPDATE_STEPS = _call(
+    "update_steps", {**_RUN, "p_changes": "jsonb"}, {"p_steps": "text[]"}, types.UpdatedStep
+)
 SKIP_STEP = _call(
     "skip_step", {**_RUN, "p_step": "text"}, {"p_result": "jsonb", "p_reason": "text"}
 )

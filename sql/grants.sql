@@ -48,10 +48,12 @@ grant execute on function
   hwqueue.list_run_signals(uuid, int, int),
   hwqueue.summarise_runs(uuid[], int),
   hwqueue.preview_retry(uuid, jsonb, int),
+  hwqueue.preview_update(uuid, jsonb, text[], int),
   hwqueue.cancel_workflow_run(uuid, text, int),
   hwqueue.pause_workflow_run(uuid, int),
   hwqueue.resume_workflow_run(uuid, int),
   hwqueue.retry_workflow_run(uuid, jsonb, int),
+  hwqueue.update_steps(uuid, jsonb, text[], int),
   hwqueue.signal_workflow_run(uuid, text, jsonb, text, int)
   to hwqueue_producer, hwqueue_operator, hwqueue_admin;
 

@@ -1741,6 +1741,9 @@ CREATE FUNCTION hwqueue.check_token(p_secret_sha256 bytea, p_shard integer DEFAU
 CREATE FUNCTION hwqueue.check_trust_domain(p_domain text) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
 
+CREATE FUNCTION hwqueue.check_updatable(p_run hwqueue.run, p_named integer[], p_found integer[], p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.check_version_range(p_range text, p_kind text, p_field text) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
 
@@ -2016,6 +2019,9 @@ CREATE FUNCTION hwqueue.confirm_node(p_node uuid, p_instance_id text DEFAULT NUL
 
 CREATE FUNCTION hwqueue.contended_headline(p_class hwqueue.placement_class, p_fleet jsonb, p_shard integer, OUT headline text, OUT code text) RETURNS record
     LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.content_own(p_own jsonb) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.contradicting_levels(p_workflow hwqueue.workflow, p_run hwqueue.run, p_defined jsonb, p_step jsonb, p_mode text) RETURNS jsonb
     LANGUAGE sql STABLE;
@@ -2949,6 +2955,9 @@ CREATE FUNCTION hwqueue.histogram_quantile(p_counts bigint[], p_part double prec
 CREATE FUNCTION hwqueue.hmac_sha256(p_key bytea, p_message bytea) RETURNS bytea
     LANGUAGE plpgsql IMMUTABLE;
 
+CREATE FUNCTION hwqueue.hold_begun_maps(p_run uuid, p_steps integer[], p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.hold_claim(p_lease uuid, p_token bigint, p_is_written boolean, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
@@ -2965,6 +2974,9 @@ CREATE FUNCTION hwqueue.hold_step(p_lease uuid, p_token bigint, p_shard integer)
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.hold_step(p_run uuid, p_step integer, p_name text, p_shard integer) RETURNS hwqueue.step
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.hold_steps(p_run uuid, p_steps integer[], p_name text, p_shard integer) RETURNS hwqueue.step[]
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.holder_list(p_leases uuid[], p_amounts boolean, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
@@ -3746,6 +3758,9 @@ CREATE FUNCTION hwqueue.needed_words(p_gang hwqueue.gang) RETURNS text
 CREATE FUNCTION hwqueue.needs_of(p_class hwqueue.placement_class, p_bits integer, p_node hwqueue.node) RETURNS jsonb
     LANGUAGE sql STABLE PARALLEL SAFE;
 
+CREATE FUNCTION hwqueue.nested_headline(p_step jsonb, p_workflow hwqueue.workflow, p_refusal jsonb) RETURNS text
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.nested_workflow(p_settings jsonb, p_tenant text, p_shard integer) RETURNS hwqueue.workflow
     LANGUAGE plpgsql STABLE;
 
@@ -4100,6 +4115,9 @@ CREATE FUNCTION hwqueue.other_alternatives(p_choice hwqueue.choice, p_shard inte
 CREATE FUNCTION hwqueue.overbooked_nodes(p_node_ids uuid[], p_shard integer) RETURNS SETOF uuid
     LANGUAGE sql STABLE;
 
+CREATE FUNCTION hwqueue.own_field(p_own jsonb) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
 CREATE FUNCTION hwqueue.own_fit(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_reach double precision, p_room hwqueue.headroom) RETURNS double precision
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
@@ -4215,6 +4233,9 @@ CREATE FUNCTION hwqueue.pick_leases(p_request hwqueue.claim_request, p_state hwq
 CREATE FUNCTION hwqueue.pinned_version(p_name text, p_pin jsonb, p_options jsonb) RETURNS text
     LANGUAGE plpgsql IMMUTABLE;
 
+CREATE FUNCTION hwqueue.place_begun_maps(p_run hwqueue.run, p_steps integer[], p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.place_counts(p_spread jsonb, p_spec jsonb, p_digest bigint, p_recount jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE plpgsql STABLE
     SET enable_seqscan TO 'on'
@@ -4253,11 +4274,20 @@ CREATE FUNCTION hwqueue.places_are_there(p_places jsonb, p_what text, p_now time
 CREATE FUNCTION hwqueue.places_with_room(p_rooms hwqueue.gang_room[], p_kinds integer, p_is_idle boolean, p_together text[], p_same text[], p_shard integer) RETURNS TABLE(level bigint, place text, node_ids uuid[], class_nos integer[], room bigint, room_now bigint)
     LANGUAGE sql STABLE;
 
+CREATE FUNCTION hwqueue.planned_headlines(p_run hwqueue.run, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(step_no integer, headline text, code text, permanent boolean)
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.planned_nested(p_workflow hwqueue.workflow, p_run hwqueue.run, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(step_no integer, step jsonb, workflow hwqueue.workflow, refusal jsonb)
+    LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.planned_step(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_shard integer, OUT class hwqueue.placement_class, OUT came_from jsonb) RETURNS record
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.planned_steps(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb, p_shard integer) RETURNS TABLE(step_no integer, step jsonb, class hwqueue.placement_class, came_from jsonb)
     LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.planned_updates(p_run hwqueue.run, p_update jsonb, p_named integer[], p_shard integer) RETURNS TABLE(step_no integer, changed boolean, class hwqueue.placement_class, came_from jsonb, run hwqueue.run)
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.planner_metrics(p_now timestamp with time zone, p_shard integer) RETURNS TABLE(name text, labels jsonb, value double precision)
     LANGUAGE sql STABLE;
@@ -4292,6 +4322,11 @@ CREATE FUNCTION hwqueue.present(p_key text, p_value jsonb) RETURNS jsonb
 CREATE FUNCTION hwqueue.preview_retry(p_run uuid, p_options jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(step_no integer, step text, state text, shard_id integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
+
+CREATE FUNCTION hwqueue.preview_update(p_run uuid, p_changes jsonb, p_steps text[] DEFAULT NULL::text[], p_shard integer DEFAULT 0) RETURNS TABLE(step_no integer, step text, kind text, state text, changed boolean, placement jsonb, came_from jsonb, headline text, code text, permanent boolean, nodes_matching bigint, nodes_free bigint, reasons jsonb, shard_id integer)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.profile_anchors(p_labels jsonb, p_rack bigint) RETURNS text[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -4571,6 +4606,12 @@ CREATE FUNCTION hwqueue.read_task(p_step jsonb, p_field text, OUT settings jsonb
 CREATE FUNCTION hwqueue.read_total(p_term_id bigint, p_shard integer) RETURNS bigint
     LANGUAGE plpgsql STABLE;
 
+CREATE FUNCTION hwqueue.read_update(p_changes jsonb) RETURNS jsonb
+    LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.read_update_call(p_run hwqueue.run, p_changes jsonb, p_steps text[], p_shard integer, OUT changes jsonb, OUT named integer[]) RETURNS record
+    LANGUAGE plpgsql STABLE;
+
 CREATE FUNCTION hwqueue.read_wait(p_step jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
@@ -4721,6 +4762,9 @@ CREATE FUNCTION hwqueue.refuse_foreign(p_what text, p_field text, p_hint text, p
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.refuse_gang(p_gang uuid, p_message text) RETURNS void
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.refuse_held(p_run uuid, p_name text) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.refuse_nested(p_run hwqueue.run, p_shard integer) RETURNS void
@@ -5243,7 +5287,13 @@ CREATE FUNCTION hwqueue.shown_time(p_time timestamp with time zone) RETURNS text
 
 CREATE FUNCTION hwqueue.signal_lease(p_lease uuid, p_name text, p_payload jsonb DEFAULT 'null'::jsonb, p_key text DEFAULT NULL::text, p_shard integer DEFAULT 0) RETURNS TABLE(created boolean, state text, shard_id integer)
     LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp';
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.signal_workflow_run(p_run uuid, p_name text, p_payload jsonb DEFAULT 'null'::jsonb, p_key text DEFAULT NULL::text, p_shard integer DEFAULT 0) RETURNS TABLE(created boolean, state text, shard_id integer)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -5458,6 +5508,9 @@ CREATE FUNCTION hwqueue.storage_path() RETURNS text
 CREATE FUNCTION hwqueue.store_run_signal(p_run uuid, p_name text, p_payload jsonb, p_key text, p_shard integer) RETURNS bigint
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.store_signal(p_lease uuid, p_name text, p_key text, p_payload jsonb, p_now timestamp with time zone, p_shard integer) RETURNS boolean
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.stripes_of(p_touched hwqueue.touched_term[], p_terms integer, p_joins boolean, p_starts boolean, OUT alone integer[], OUT shared integer[], OUT by_counters_alone boolean) RETURNS record
     LANGUAGE plpgsql IMMUTABLE;
 
@@ -5527,7 +5580,8 @@ CREATE TABLE hwqueue.checkpoint (
     is_open boolean NOT NULL,
     state jsonb,
     signal text,
-    waits_until timestamp with time zone
+    waits_until timestamp with time zone,
+    number integer DEFAULT 0 NOT NULL
 )
 WITH (autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0.05');
 
@@ -5542,6 +5596,8 @@ COMMENT ON COLUMN hwqueue.checkpoint.state IS 'the result of the step, or the pa
 COMMENT ON COLUMN hwqueue.checkpoint.signal IS 'of a wait: the signal that it waits for';
 
 COMMENT ON COLUMN hwqueue.checkpoint.waits_until IS 'of a wait: when it ends at the latest; null: it has no timeout';
+
+COMMENT ON COLUMN hwqueue.checkpoint.number IS 'from 1 in each lease, in the order in which names were saved first; 0: saved before there were numbers';
 
 CREATE FUNCTION hwqueue.suspension_of(p_lease hwqueue.lease, p_shard integer) RETURNS hwqueue.checkpoint
     LANGUAGE sql STABLE;
@@ -5826,6 +5882,12 @@ CREATE FUNCTION hwqueue.untaken_masks(p_class_ids bigint[], p_none bit varying, 
 CREATE FUNCTION hwqueue.untolerated(p_taints jsonb, p_tolerate jsonb, p_effects text[]) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
+CREATE FUNCTION hwqueue.updatable_steps(p_run hwqueue.run, p_of integer[], p_shard integer) RETURNS integer[]
+    LANGUAGE sql;
+
+CREATE FUNCTION hwqueue.update_groups(p_run hwqueue.run, p_steps integer[], p_update jsonb, p_shard integer) RETURNS TABLE(steps integer[], is_nested boolean, class_id bigint, former jsonb, own jsonb)
+    LANGUAGE sql;
+
 CREATE FUNCTION hwqueue.update_lease(p_lease uuid, p_changes jsonb, p_shard integer DEFAULT 0) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
@@ -5833,6 +5895,31 @@ CREATE FUNCTION hwqueue.update_lease(p_lease uuid, p_changes jsonb, p_shard inte
 CREATE FUNCTION hwqueue.update_leases(p_filter jsonb, p_changes jsonb, p_limit integer DEFAULT 1000, p_cursor jsonb DEFAULT NULL::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(changed uuid[], skipped uuid[], next_cursor jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
+
+CREATE FUNCTION hwqueue.update_steps(p_run uuid, p_changes jsonb, p_steps text[] DEFAULT NULL::text[], p_shard integer DEFAULT 0) RETURNS TABLE(step_no integer, step text, kind text, state text, changed boolean, placement jsonb, came_from jsonb, shard_id integer)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET jit TO 'off';
+
+CREATE FUNCTION hwqueue.update_waiting(p_run hwqueue.run, p_update jsonb, p_named integer[], p_shard integer, OUT due integer[], OUT changed integer[]) RETURNS record
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.updated_level(p_level jsonb, p_update jsonb, p_field text) RETURNS jsonb
+    LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.updated_own(p_own jsonb, p_update jsonb) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.updated_placement(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_asked jsonb, p_update jsonb) RETURNS jsonb
+    LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.updated_run(p_run hwqueue.run, p_update jsonb) RETURNS hwqueue.run
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.upkeep_budget() RETURNS interval
     LANGUAGE sql STABLE;
@@ -5870,6 +5957,9 @@ CREATE FUNCTION hwqueue.version_prerelease(p_version text) RETURNS text
 
 CREATE FUNCTION hwqueue.version_segments(p_version text) RETURNS numeric[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.versioned_run(p_run hwqueue.run, p_update jsonb) RETURNS hwqueue.run
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.visible_now(OUT unseen xid8[], OUT next_xid xid8) RETURNS record
     LANGUAGE sql STABLE;
@@ -7517,6 +7607,10 @@ CREATE INDEX arrival_of ON hwqueue.arrival USING btree (run_id, step_no, kind);
 
 CREATE INDEX attempt_ended ON hwqueue.attempt USING btree (ended_at);
 
+CREATE INDEX checkpoint_number ON hwqueue.checkpoint USING btree (shard_id, lease_id, number) WHERE (number > 0);
+
+CREATE INDEX checkpoint_open ON hwqueue.checkpoint USING btree (shard_id, lease_id) WHERE is_open;
+
 CREATE INDEX choice_checked ON hwqueue.choice USING btree (shard_id, checked_at);
 
 CREATE INDEX choice_unsettled ON hwqueue.choice USING btree (shard_id, taken_at) WHERE ((taken IS NOT NULL) AND (settled_at IS NULL));
@@ -7804,6 +7898,10 @@ CREATE INDEX gang_waiting ON hwqueue.gang USING btree (shard_id, rank, "position
 CREATE INDEX lease_class ON hwqueue.lease USING btree (class_id);
 
 CREATE INDEX lease_item ON hwqueue.lease USING btree (run_id, step_no, item_no) WHERE (item_no IS NOT NULL);
+
+CREATE UNIQUE INDEX lease_signal_key ON hwqueue.lease_signal USING btree (shard_id, lease_id, name, key) WHERE (key IS NOT NULL);
+
+CREATE INDEX lease_signal_open ON hwqueue.lease_signal USING btree (shard_id, lease_id, name, number) WHERE (taken_as IS NULL);
 
 CREATE INDEX node_deregistered ON hwqueue.node USING btree (shard_id, deregistered_at) WHERE (deregistered_at IS NOT NULL);
 
@@ -8526,6 +8624,8 @@ GRANT ALL ON FUNCTION hwqueue.check_token(p_secret_sha256 bytea, p_shard integer
 
 REVOKE ALL ON FUNCTION hwqueue.check_trust_domain(p_domain text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.check_updatable(p_run hwqueue.run, p_named integer[], p_found integer[], p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.check_version_range(p_range text, p_kind text, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_workflow(p_spec jsonb, p_options jsonb, p_shard integer) FROM PUBLIC;
@@ -8665,6 +8765,8 @@ GRANT ALL ON FUNCTION hwqueue.confirm_node(p_node uuid, p_instance_id text, p_sh
 GRANT ALL ON FUNCTION hwqueue.confirm_node(p_node uuid, p_instance_id text, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.contended_headline(p_class hwqueue.placement_class, p_fleet jsonb, p_shard integer, OUT headline text, OUT code text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.content_own(p_own jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.contradicting_levels(p_workflow hwqueue.workflow, p_run hwqueue.run, p_defined jsonb, p_step jsonb, p_mode text) FROM PUBLIC;
 
@@ -9184,6 +9286,8 @@ REVOKE ALL ON FUNCTION hwqueue.histogram_quantile(p_counts bigint[], p_part doub
 
 REVOKE ALL ON FUNCTION hwqueue.hmac_sha256(p_key bytea, p_message bytea) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.hold_begun_maps(p_run uuid, p_steps integer[], p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.hold_claim(p_lease uuid, p_token bigint, p_is_written boolean, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.hold_items(p_run uuid, p_step integer, p_waits boolean, p_shard integer) FROM PUBLIC;
@@ -9195,6 +9299,8 @@ REVOKE ALL ON FUNCTION hwqueue.hold_state(p_lease uuid, p_shard integer) FROM PU
 REVOKE ALL ON FUNCTION hwqueue.hold_step(p_lease uuid, p_token bigint, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.hold_step(p_run uuid, p_step integer, p_name text, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.hold_steps(p_run uuid, p_steps integer[], p_name text, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.holder_list(p_leases uuid[], p_amounts boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -9665,6 +9771,8 @@ REVOKE ALL ON FUNCTION hwqueue.needed_words(p_gang hwqueue.gang) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.needs_of(p_class hwqueue.placement_class, p_bits integer, p_node hwqueue.node) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.nested_headline(p_step jsonb, p_workflow hwqueue.workflow, p_refusal jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.nested_workflow(p_settings jsonb, p_tenant text, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.never_due() FROM PUBLIC;
@@ -9861,6 +9969,8 @@ REVOKE ALL ON FUNCTION hwqueue.other_alternatives(p_choice hwqueue.choice, p_sha
 
 REVOKE ALL ON FUNCTION hwqueue.overbooked_nodes(p_node_ids uuid[], p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.own_field(p_own jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.own_fit(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_reach double precision, p_room hwqueue.headroom) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.own_node_wish(p_node uuid) FROM PUBLIC;
@@ -9940,6 +10050,8 @@ REVOKE ALL ON FUNCTION hwqueue.pick_leases(p_request hwqueue.claim_request, p_st
 
 REVOKE ALL ON FUNCTION hwqueue.pinned_version(p_name text, p_pin jsonb, p_options jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.place_begun_maps(p_run hwqueue.run, p_steps integer[], p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.place_counts(p_spread jsonb, p_spec jsonb, p_digest bigint, p_recount jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.place_in_line(p_lease hwqueue.lease, p_shard integer) FROM PUBLIC;
@@ -9960,9 +10072,15 @@ REVOKE ALL ON FUNCTION hwqueue.places_are_there(p_places jsonb, p_what text, p_n
 
 REVOKE ALL ON FUNCTION hwqueue.places_with_room(p_rooms hwqueue.gang_room[], p_kinds integer, p_is_idle boolean, p_together text[], p_same text[], p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.planned_headlines(p_run hwqueue.run, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.planned_nested(p_workflow hwqueue.workflow, p_run hwqueue.run, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.planned_step(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_shard integer, OUT class hwqueue.placement_class, OUT came_from jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.planned_steps(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.planned_updates(p_run hwqueue.run, p_update jsonb, p_named integer[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.planner_metrics(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -9988,6 +10106,11 @@ REVOKE ALL ON FUNCTION hwqueue.preview_retry(p_run uuid, p_options jsonb, p_shar
 GRANT ALL ON FUNCTION hwqueue.preview_retry(p_run uuid, p_options jsonb, p_shard integer) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.preview_retry(p_run uuid, p_options jsonb, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.preview_retry(p_run uuid, p_options jsonb, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.preview_update(p_run uuid, p_changes jsonb, p_steps text[], p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.preview_update(p_run uuid, p_changes jsonb, p_steps text[], p_shard integer) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.preview_update(p_run uuid, p_changes jsonb, p_steps text[], p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.preview_update(p_run uuid, p_changes jsonb, p_steps text[], p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.profile_anchors(p_labels jsonb, p_rack bigint) FROM PUBLIC;
 
@@ -10162,6 +10285,10 @@ REVOKE ALL ON FUNCTION hwqueue.read_task(p_step jsonb, p_field text, OUT setting
 
 REVOKE ALL ON FUNCTION hwqueue.read_total(p_term_id bigint, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.read_update(p_changes jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.read_update_call(p_run hwqueue.run, p_changes jsonb, p_steps text[], p_shard integer, OUT changes jsonb, OUT named integer[]) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.read_wait(p_step jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_workflow(p_spec jsonb) FROM PUBLIC;
@@ -10250,6 +10377,8 @@ REVOKE ALL ON FUNCTION hwqueue.refuse_epoch(p_node uuid, p_node_epoch bigint, p_
 REVOKE ALL ON FUNCTION hwqueue.refuse_foreign(p_what text, p_field text, p_hint text, p_index integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_gang(p_gang uuid, p_message text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.refuse_held(p_run uuid, p_name text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_nested(p_run hwqueue.run, p_shard integer) FROM PUBLIC;
 
@@ -10729,6 +10858,8 @@ REVOKE ALL ON FUNCTION hwqueue.storage_path() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.store_run_signal(p_run uuid, p_name text, p_payload jsonb, p_key text, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.store_signal(p_lease uuid, p_name text, p_key text, p_payload jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.stripes_of(p_touched hwqueue.touched_term[], p_terms integer, p_joins boolean, p_starts boolean, OUT alone integer[], OUT shared integer[], OUT by_counters_alone boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.submit_nested(p_run hwqueue.run, p_step hwqueue.step, p_settings jsonb, p_input jsonb, p_shard integer) FROM PUBLIC;
@@ -10957,6 +11088,10 @@ REVOKE ALL ON FUNCTION hwqueue.untaken_masks(p_class_ids bigint[], p_none bit va
 
 REVOKE ALL ON FUNCTION hwqueue.untolerated(p_taints jsonb, p_tolerate jsonb, p_effects text[]) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.updatable_steps(p_run hwqueue.run, p_of integer[], p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.update_groups(p_run hwqueue.run, p_steps integer[], p_update jsonb, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.update_lease(p_lease uuid, p_changes jsonb, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.update_lease(p_lease uuid, p_changes jsonb, p_shard integer) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.update_lease(p_lease uuid, p_changes jsonb, p_shard integer) TO hwqueue_operator;
@@ -10965,6 +11100,21 @@ GRANT ALL ON FUNCTION hwqueue.update_lease(p_lease uuid, p_changes jsonb, p_shar
 REVOKE ALL ON FUNCTION hwqueue.update_leases(p_filter jsonb, p_changes jsonb, p_limit integer, p_cursor jsonb, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.update_leases(p_filter jsonb, p_changes jsonb, p_limit integer, p_cursor jsonb, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.update_leases(p_filter jsonb, p_changes jsonb, p_limit integer, p_cursor jsonb, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.update_steps(p_run uuid, p_changes jsonb, p_steps text[], p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.update_steps(p_run uuid, p_changes jsonb, p_steps text[], p_shard integer) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.update_steps(p_run uuid, p_changes jsonb, p_steps text[], p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.update_steps(p_run uuid, p_changes jsonb, p_steps text[], p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.update_waiting(p_run hwqueue.run, p_update jsonb, p_named integer[], p_shard integer, OUT due integer[], OUT changed integer[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.updated_level(p_level jsonb, p_update jsonb, p_field text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.updated_own(p_own jsonb, p_update jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.updated_placement(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_asked jsonb, p_update jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.updated_run(p_run hwqueue.run, p_update jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.upkeep_budget() FROM PUBLIC;
 
@@ -10991,6 +11141,8 @@ REVOKE ALL ON FUNCTION hwqueue.version_placement(p_run hwqueue.run) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.version_prerelease(p_version text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.version_segments(p_version text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.versioned_run(p_run hwqueue.run, p_update jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.visible_now(OUT unseen xid8[], OUT next_xid xid8) FROM PUBLIC;
 

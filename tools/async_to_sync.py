@@ -42,6 +42,7 @@ NAMES = {
     "AsyncPoolRunner": "PoolRunner",
     "AsyncQueues": "Queues",
     "AsyncRunner": "Runner",
+    "AsyncRunUpdates": "RunUpdates",
     "AsyncServices": "Services",
     "AsyncSpawned": "Spawned",
     "AsyncSqlAlchemyRunner": "SqlAlchemyRunner",

@@ -9,7 +9,7 @@ from uuid import UUID
 import psycopg
 import typer
 
-from hwqueue.cli import spawning, submitting, workflow_check, workflow_items
+from hwqueue.cli import spawning, submitting, workflow_check, workflow_items, workflow_update
 from hwqueue.cli.completion import workflow_names
 from hwqueue.cli.connect import connection_string, open_client
 from hwqueue.cli.inputs import (
@@ -373,6 +373,9 @@ def retry(
         dry_run=dry_run,
         yes=yes,
     )
+
+
+app.command(epilog=f"Example: {workflow_update.EXAMPLE}")(workflow_update.update)
 
 
 @app.command(

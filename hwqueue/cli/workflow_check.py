@@ -16,7 +16,7 @@ from hwqueue.cli.output import ExitCode, plain_text, show_items
 from hwqueue.cli.worker import load_named
 from hwqueue.errors import ConfigError
 from hwqueue.text import plural
-from hwqueue.types import CheckedStep
+from hwqueue.types import CheckedStep, PreviewedStep
 from hwqueue.workflow import Workflow
 
 EXAMPLE = "hwqueue workflow check training.json --tags region=us-east"
@@ -66,7 +66,7 @@ def check(
     show_items(ctx, found, _row, empty="no step of it needs a node")
     if not options_of(ctx).json:
         for each in found:
-            _tell(each)
+            tell(each)
     if any(each.nodes_matching == 0 or each.code == "nested_refused" for each in found):
         raise typer.Exit(ExitCode.FAILED)
 
@@ -94,7 +94,7 @@ def _row(step: CheckedStep) -> dict[str, object]:
     }
 
 
-def _tell(step: CheckedStep) -> None:
+def tell(step: CheckedStep | PreviewedStep) -> None:
     """What it asks and who asks it, what keeps it, and what alone keeps nodes from it."""
     parts = [
         *(f"{who}: {', '.join(words)}" for who, words in asked(step.placement, step.came_from)),

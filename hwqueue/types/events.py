@@ -62,6 +62,7 @@ EVENT_CODES = (
     "workflow_run_paused",
     "workflow_run_resumed",
     "workflow_run_retried",
+    "workflow_run_updated",
     "workflow_step_skipped",
     "workflow_wait_timed_out",
     "gang_waiting",

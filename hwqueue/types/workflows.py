@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, TypedDict
 from uuid import UUID
 
+from hwqueue.types.base import AsJson
 from hwqueue.types.explain import SoleBlocker
 from hwqueue.types.leases import Attempt, Unique
 
@@ -61,6 +62,26 @@ class RunOptions(TypedDict, total=False):
     run_id: UUID | str | None
     app_version: str | None
     steps: Mapping[str, Mapping[str, Any]] | None
+
+
+class StepChanges(TypedDict, total=False):
+    """What `update_steps` may change; what is left out stays as it is.
+
+    Attributes:
+        affinity_tags, placement, wire: What the steps ask besides all that they asked at
+            submission. They take the place of those of a former update, whichever of them is
+            given.
+        affinity: What these do to what the steps asked: `and` (both must hold, the default),
+            `override` (these tags replace theirs key by key) or `replace` (theirs is not looked
+            at).
+        app_version: The version of the code that the steps are pinned to; None: none.
+    """
+
+    affinity_tags: Mapping[str, Any] | None
+    placement: AsJson | Mapping[str, Any] | None
+    wire: bytes | str | None
+    affinity: Literal["and", "override", "replace"] | None
+    app_version: str | None
 
 
 class RunSpec(TypedDict, total=False):
@@ -281,9 +302,9 @@ class CheckedStep:
         placement: What its lease would ask of a node, the run's part included.
         came_from: For each part of `placement` the levels that ask for it: `workflow`,
             `submission`, `step`, `task` or `version` (the run is pinned to a version of the code);
-            of a step that was released also which step it is near and where that ran,
-            `near train -> rack 7`. The same keys: a list of levels for each entry of a list, or
-            for each key of `resources` and `isolation`.
+            of a run also `update` (`update_steps`), and of a step that was released which step it
+            is near and where that ran, `near train -> rack 7`. The same keys: a list of levels for
+            each entry of a list, or for each key of `resources` and `isolation`.
         headline: One sentence.
         code: A reason code; `ready` if a node could take it now; `nested_refused` for a nested run
             that could not be submitted.
@@ -365,6 +386,45 @@ class RetriedStep:
     step_no: int
     step: str
     state: StepState
+    shard_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdatedStep:
+    """A step of a run that was not released, after an update.
+
+    Attributes:
+        changed: Whether this call changed what it asks.
+        placement, came_from: As in `WorkflowStep`; None of a nested run.
+    """
+
+    step_no: int
+    step: str
+    kind: str
+    state: StepState
+    changed: bool
+    placement: Mapping[str, Any] | None
+    came_from: Mapping[str, Any] | None
+    shard_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreviewedStep:
+    """A step of a run as an update would make it; as `UpdatedStep` and `CheckedStep`."""
+
+    step_no: int
+    step: str
+    kind: str
+    state: StepState
+    changed: bool
+    placement: Mapping[str, Any] | None
+    came_from: Mapping[str, Any] | None
+    headline: str
+    code: str
+    permanent: bool | None
+    nodes_matching: int | None
+    nodes_free: int | None
+    reasons: tuple[SoleBlocker, ...]
     shard_id: int
 
 

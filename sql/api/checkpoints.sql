@@ -36,7 +36,7 @@ begin
   perform hwqueue.hold_claim(p_lease, p_token, p_extend is not null, p_shard);
   v_now := hwqueue.clock();
   perform hwqueue.write_checkpoint(row(p_shard, p_lease, p_name, p_token, v_now, false,
-    coalesce(p_state, 'null'), null, null)::hwqueue.checkpoint);
+    coalesce(p_state, 'null'), null, null, null)::hwqueue.checkpoint);
   if p_extend is not null then
     update hwqueue.claim c set expires_at = greatest(c.expires_at, v_now + case
         when c.stop_reason = 'cancelled' then least(p_extend, c.claim_timeout) else p_extend end)
@@ -124,9 +124,10 @@ create or replace function hwqueue.signal_lease(p_lease uuid, p_name text, p_pay
   p_key text default null, p_shard int default 0)
 returns table (created boolean, state text, shard_id int)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+  set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
-  v_last int;
   v_entry hwqueue.scheduled;
   v_now timestamptz;
 begin
@@ -135,27 +136,20 @@ begin
     hwqueue.check_step_size(p_lease, p_payload, 'p_payload', p_shard);
   state := hwqueue.hold_state(p_lease, p_shard);
   shard_id := p_shard;
-  created := not exists (
-    select from hwqueue.lease_signal s
-    where s.shard_id = p_shard and s.lease_id = p_lease and s.name = p_name and s.key = p_key);
-  if not created then
+  if state not in ('scheduled', 'pending', 'claimed') then
+    if not exists (
+      select from hwqueue.lease_signal s
+      where s.shard_id = p_shard and s.lease_id = p_lease and s.name = p_name and s.key = p_key) then
+      perform hwqueue.refuse('QHL03', format('lease %s is %s already', p_lease, state),
+        jsonb_build_object('lease_id', p_lease, 'state', state), 'a finished lease takes no signals');
+    end if;
+    created := false;
     return next;
     return;
   end if;
-  if state not in ('scheduled', 'pending', 'claimed') then
-    perform hwqueue.refuse('QHL03', format('lease %s is %s already', p_lease, state),
-      jsonb_build_object('lease_id', p_lease, 'state', state), 'a finished lease takes no signals');
-  end if;
-  select coalesce(max(s.number), 0) into v_last from hwqueue.lease_signal s
-  where s.shard_id = p_shard and s.lease_id = p_lease;
-  if v_last >= 10000 then
-    perform hwqueue.refuse('QHA01', format('lease %s was sent 10000 signals, no more are kept', p_lease),
-      jsonb_build_object('field', 'p_name', 'lease_id', p_lease), 'spawn a lease for each of them instead');
-  end if;
   v_now := hwqueue.clock();
-  insert into hwqueue.lease_signal (shard_id, lease_id, number, name, key, sent_at, payload)
-  values (p_shard, p_lease, v_last + 1, p_name, p_key, v_now, coalesce(p_payload, 'null'));
-  if state = 'scheduled'
+  created := hwqueue.store_signal(p_lease, p_name, p_key, coalesce(p_payload, 'null'), v_now, p_shard);
+  if created and state = 'scheduled'
      and (hwqueue.suspension_of(hwqueue.find_lease(p_lease, p_shard), p_shard)).signal = p_name then
     v_entry := hwqueue.take_entry(p_lease, p_shard);
     state := hwqueue.put_back(p_lease, v_entry.attempt_count, v_entry.claim_count, v_now, v_now, p_shard);

@@ -6,7 +6,7 @@
 -- Invariant: a change of a run locks its row, and settlements never wait for that. What a settlement did at
 -- the same time is caught up with by advance_workflows.
 --
--- Read cancel_workflow_run, then retry_workflow_run and skip_step.
+-- Read cancel_workflow_run, then retry_workflow_run, update_steps and skip_step.
 
 -- One run. step_counts: {state: number of steps}. reason and detail: why it does not run, or did not
 -- complete. attempt: from 1; each retry adds one. parent_run_id: the run whose step this is, null for one
@@ -262,6 +262,49 @@ begin
     hwqueue.reset_run(v_run, v_steps, case p_options ->> 'mode' when 'all' then 'all' else 'failed' end,
       hwqueue.check_payload(p_options -> 'input', 'options.input', 1048576), hwqueue.clock(), p_shard);
   return (hwqueue.find_run(p_run, p_shard)).state;
+end
+$$;
+
+-- Changes where steps of a run may run that were not released, and returns them as list_workflow_steps shows
+-- them. A step that was released keeps its placement, and so does an item that was spawned: of a map that has
+-- begun the items that are not spawned yet get another one. Nested runs that are submitted are updated by
+-- themselves; one that is not submitted yet begins with the update. changed: this call changed what it asks.
+--
+-- p_changes: {"affinity_tags", "placement", "wire", "affinity": and|override|replace, "app_version"}. The
+-- first four are one more level of the step's placement, which affinity compares with all that the step asked
+-- at submission, as it does for a submission. They take the place of those of a former update, whichever of
+-- them is given; {"affinity": "and"} alone takes these away. app_version: the version of the code that the
+-- steps are pinned to; null: none. p_steps: names; null: all that were not released.
+--
+-- Locks: the run; tallies of items; the steps; new classes. It waits up to five seconds (or lock_timeout) for
+-- a settlement that has released one of the steps and is still open. Raises: QHF03, QHF04 for a run that has
+-- ended, or a step that is named and was released, QHF06, QHL09, QHC03, QHC04 naming both sides, QHW01,
+-- QHF02, QHQ01, QHA01, QHA02, QHA03. Idempotent.
+create or replace function hwqueue.update_steps(p_run uuid, p_changes jsonb, p_steps text[] default null,
+  p_shard int default 0)
+returns table (step_no int, step text, kind text, state text, changed boolean, placement jsonb,
+  came_from jsonb, shard_id int)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+  set enable_hashjoin = off set enable_mergejoin = off set jit = off
+as $$
+declare
+  v_run hwqueue.run := hwqueue.lock_run(p_run, p_shard);
+  v_call record := hwqueue.read_update_call(v_run, p_changes, p_steps, p_shard);
+  v_done record;
+begin
+  v_done := hwqueue.update_waiting(v_run, v_call.changes, v_call.named, p_shard);
+  if v_done.changed <> '{}' then
+    perform hwqueue.note_event('workflow_run_updated',
+      format('run of workflow %s is updated: %s steps', v_run.name, cardinality(v_done.changed)), p_shard,
+      jsonb_build_object('run_id', p_run, 'workflow', v_run.name, 'steps', cardinality(v_done.changed),
+        'changes', (select jsonb_agg(k order by k) from jsonb_object_keys(p_changes) k)));
+  end if;
+  return query
+    select l.step_no, l.step, l.kind, l.state, l.step_no = any (v_done.changed), l.placement, l.came_from,
+      p_shard
+    from hwqueue.list_workflow_steps(p_run, p_shard) l
+    where l.step_no = any (v_done.due) order by l.step_no;
 end
 $$;
 

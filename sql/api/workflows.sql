@@ -284,8 +284,7 @@ begin
   end loop;
   return query
     select n.step_no, n.step ->> 'name', null::text, null::text, null::jsonb, null::jsonb,
-      format('its run of workflow %s would %s', n.step ->> 'workflow', coalesce('be refused: '
-        || (n.refusal ->> 'message'), format('be of version %s', (n.workflow).version))),
+      hwqueue.nested_headline(n.step, n.workflow, n.refusal),
       case when n.refusal is null then 'ready' else 'nested_refused' end, n.refusal is not null,
       null::bigint, null::bigint, '[]'::jsonb, p_shard, 'workflow', n.step ->> 'workflow',
       (n.workflow).version

@@ -13,8 +13,8 @@
 -- the row that says where the lease is (hold_state) before it is written, so the state cannot change until
 -- it commits. Whichever of the two comes second sees what the other one wrote.
 --
--- The callers have held the claim (claim/heartbeat). Read write_checkpoint first, then take_next_signal,
--- open_wait, suspension_of. prefer_own_node is for waits that say near: self.
+-- The callers have held the claim (claim/heartbeat). Read write_checkpoint first, then store_signal,
+-- take_next_signal, open_wait, suspension_of. prefer_own_node is for waits that say near: self.
 
 -- Refuses what cannot be the name of a checkpoint or a signal.
 -- Raises: QHA01.
@@ -43,12 +43,14 @@ begin
 end
 $$;
 
--- Writes a checkpoint over the one of its name. A lease has at most 10,000, about: sessions that save at
--- once do not count each other's.
+-- Writes a checkpoint over the one of its name; a new one gets the next number. A lease has at most 10,000,
+-- about: sessions that save at once do not count each other's.
 -- Locks: the caller holds the claim; the checkpoint. Raises: QHA01.
 create or replace function hwqueue.write_checkpoint(p_row hwqueue.checkpoint) returns void
 language plpgsql volatile
 as $$
+declare
+  v_row hwqueue.checkpoint := p_row;
 begin
   update hwqueue.checkpoint c
   set claim_token = p_row.claim_token, saved_at = p_row.saved_at, is_open = p_row.is_open,
@@ -57,18 +59,45 @@ begin
   if found then
     return;
   end if;
-  if (select count(*) from (
-      select 1 from hwqueue.checkpoint c
-      where c.shard_id = p_row.shard_id and c.lease_id = p_row.lease_id limit 10000) x) = 10000 then
+  v_row.number := 1 + coalesce((
+    select c.number from hwqueue.checkpoint c
+    where c.shard_id = p_row.shard_id and c.lease_id = p_row.lease_id and c.number > 0
+    order by c.number desc limit 1), 0);
+  if v_row.number > 10000 then
     perform hwqueue.refuse('QHA01',
       format('lease %s has 10000 checkpoints, no more are kept', p_row.lease_id),
       jsonb_build_object('field', 'p_name', 'lease_id', p_row.lease_id, 'name', p_row.name),
       'save larger steps, or one checkpoint that is written over; or spawn a lease for each part');
   end if;
-  insert into hwqueue.checkpoint values (p_row.*)
+  insert into hwqueue.checkpoint values (v_row.*)
   on conflict (shard_id, lease_id, name) do update
   set claim_token = excluded.claim_token, saved_at = excluded.saved_at, is_open = excluded.is_open,
       state = excluded.state, signal = excluded.signal, waits_until = excluded.waits_until;
+end
+$$;
+
+-- Writes a signal, unless the lease was sent one of its name and key before: false. A unique index finds that
+-- one: the planner, which expects few signals of a lease, may read all of them.
+-- Locks: the caller holds the lease (hold_state). Raises: QHA01.
+create or replace function hwqueue.store_signal(p_lease uuid, p_name text, p_key text, p_payload jsonb,
+  p_now timestamptz, p_shard int) returns boolean
+language plpgsql volatile
+as $$
+declare
+  v_number int := 1 + coalesce((
+    select s.number from hwqueue.lease_signal s
+    where s.shard_id = p_shard and s.lease_id = p_lease order by s.number desc limit 1), 0);
+begin
+  insert into hwqueue.lease_signal (shard_id, lease_id, number, name, key, sent_at, payload)
+  values (p_shard, p_lease, v_number, p_name, p_key, p_now, p_payload)
+  on conflict (shard_id, lease_id, name, key) where key is not null do nothing;
+  if not found then
+    return false;
+  elsif v_number > 10000 then
+    perform hwqueue.refuse('QHA01', format('lease %s was sent 10000 signals, no more are kept', p_lease),
+      jsonb_build_object('field', 'p_name', 'lease_id', p_lease), 'spawn a lease for each of them instead');
+  end if;
+  return true;
 end
 $$;
 
@@ -102,7 +131,7 @@ begin
   update hwqueue.lease_signal s set taken_as = p_name, payload = null
   where s.shard_id = p_shard and s.lease_id = p_lease and s.number = v_number;
   perform hwqueue.write_checkpoint(row(p_shard, p_lease, p_name, p_token, v_now, false, payload, p_signal,
-    v_wait.waits_until)::hwqueue.checkpoint);
+    v_wait.waits_until, null)::hwqueue.checkpoint);
 end
 $$;
 
@@ -127,7 +156,7 @@ begin
     v_until := coalesce(v_before.waits_until, v_until);
   end if;
   perform hwqueue.write_checkpoint(row(p_shard, p_claim.lease_id, v_name, p_claim.claim_token, p_now, true,
-    null, v_signal, v_until)::hwqueue.checkpoint);
+    null, v_signal, v_until, null)::hwqueue.checkpoint);
   if exists (select from hwqueue.lease_signal s
              where s.shard_id = p_shard and s.lease_id = p_claim.lease_id and s.name = v_signal
                and s.taken_as is null) then

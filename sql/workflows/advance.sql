@@ -196,9 +196,11 @@ begin
     returning a.reason
   )
   select count(*)::int as arrivals, min(g.reason) as reason into v_gone from gone g;
-  if v_gone.arrivals = 0 or p_kind = 'fail' then
+  if v_gone.arrivals = 0 then  -- another session holds them, or has worked them off
+    return 0;
+  elsif p_kind = 'fail' then
     select r.* into v_run from hwqueue.run r where r.shard_id = p_shard and r.run_id = p_run;
-    if v_gone.arrivals > 0 and v_run.state in ('running', 'paused') then
+    if v_run.state in ('running', 'paused') then
       perform hwqueue.begin_failing(v_run, p_step, v_gone.reason, p_now, p_shard);
     end if;
     return 0;

@@ -56,33 +56,47 @@ language plpgsql stable
 as $$
 declare
   v_item record;
-  v_target hwqueue.spawn_target;
-  v_content hwqueue.class_content;
+  v_planned record;
 begin
   perform hwqueue.check_own_steps(p_workflow, p_own);
   for v_item in
     select s.value as step, s.ordinality::int as step_no, coalesce(p_own -> (s.value ->> 'name'), '{}') as own
     from jsonb_array_elements(p_workflow.steps) with ordinality s where s.value ? 'task' order by s.ordinality
   loop
-    v_target := null;
-    v_target.queue := hwqueue.find_queue(hwqueue.step_queue(p_workflow, v_item.step), p_shard);
-    v_target.defaults := (
-      select t.defaults from hwqueue.task t where t.shard_id = p_shard and t.name = v_item.step ->> 'task');
-    v_content := hwqueue.step_content(p_workflow, p_run, v_item.step, v_item.own, v_target);
+    v_planned := hwqueue.planned_step(p_workflow, p_run, v_item.step, v_item.own, p_shard);
     step_no := v_item.step_no;
     step := v_item.step;
-    select c.* into class from hwqueue.placement_class c
-    where c.shard_id = p_shard and c.digest = hwqueue.class_digest(v_content) and c.retired_at is null
-    order by c.class_id limit 1;
-    if not found then
-      class := hwqueue.draft_class(v_content, hwqueue.service_away_from(v_content.service_id, p_shard),
-        p_shard);
-    end if;
-    perform hwqueue.check_own_class(class, 'options', null, p_shard);
-    came_from := hwqueue.step_origins(p_workflow, p_run, step, v_item.own, v_target.defaults,
-      v_content.placement);
+    class := v_planned.class;
+    came_from := v_planned.came_from;
     return next;
   end loop;
+end
+$$;
+
+-- The same of one step. p_own: as step_content takes it.
+-- Raises: QHQ01, QHC03, QHC04, QHA01, QHA03.
+create or replace function hwqueue.planned_step(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb,
+  p_own jsonb, p_shard int, out class hwqueue.placement_class, out came_from jsonb)
+language plpgsql stable
+as $$
+declare
+  v_target hwqueue.spawn_target;
+  v_content hwqueue.class_content;
+begin
+  v_target.queue := hwqueue.find_queue(hwqueue.step_queue(p_workflow, p_step), p_shard);
+  v_target.defaults := (
+    select t.defaults from hwqueue.task t where t.shard_id = p_shard and t.name = p_step ->> 'task');
+  v_content := hwqueue.step_content(p_workflow, p_run, p_step, p_own, v_target);
+  select c.* into class from hwqueue.placement_class c
+  where c.shard_id = p_shard and c.digest = hwqueue.class_digest(v_content) and c.retired_at is null
+  order by c.class_id limit 1;
+  if not found then
+    class := hwqueue.draft_class(v_content, hwqueue.service_away_from(v_content.service_id, p_shard),
+      p_shard);
+  end if;
+  perform hwqueue.check_own_class(class, hwqueue.own_field(p_own), null, p_shard);
+  came_from := hwqueue.step_origins(p_workflow, p_run, p_step, p_own, v_target.defaults,
+    v_content.placement);
 end
 $$;
 
@@ -113,8 +127,30 @@ begin
 end
 $$;
 
+-- The same in words, with a reason code.
+create or replace function hwqueue.planned_headlines(p_run hwqueue.run, p_now timestamptz, p_shard int)
+returns table (step_no int, headline text, code text, permanent boolean)
+language sql stable
+as $$
+  select n.step_no, hwqueue.nested_headline(n.step, n.workflow, n.refusal),
+         case when n.refusal is null then 'ready' else 'nested_refused' end, n.refusal is not null
+  from hwqueue.workflow w
+  cross join lateral hwqueue.planned_nested(w, p_run, p_now, p_shard) n
+  where w.shard_id = p_shard and w.workflow_id = p_run.workflow_id
+$$;
+
+-- What would become of a step that is a nested run, in words.
+create or replace function hwqueue.nested_headline(p_step jsonb, p_workflow hwqueue.workflow,
+  p_refusal jsonb) returns text
+language sql stable
+as $$
+  select format('its run of workflow %s would %s', p_step ->> 'workflow', coalesce('be refused: '
+    || (p_refusal ->> 'message'), format('be of version %s', p_workflow.version)))
+$$;
+
 -- Returns the levels that ask for each part of a step's placement: workflow, submission, step, task, version
--- (of the code, to which the run is pinned), or near which step and where that ran.
+-- (of the code, to which the run is pinned), update, or near which step and where that ran.
+-- p_own: as step_content takes it.
 -- The result has the keys of the placement: a list of levels for each entry of a list, or for each key of
 -- resources and isolation. What several levels ask names each of them.
 create or replace function hwqueue.step_origins(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb,
@@ -128,11 +164,18 @@ declare
   v_task jsonb := hwqueue.read_level(
     coalesce(p_defaults, '{}') - array(select jsonb_object_keys(p_step)), 'task', true);
   v_workflow jsonb := hwqueue.level_placement(p_workflow.settings, 'workflow');
-  v_run jsonb := hwqueue.level_placement(hwqueue.kept_level(hwqueue.kept_level(hwqueue.kept_level(
-    p_run.level, v_task, v_mode), v_step, v_mode), v_own, v_mode), 'run');
-  v_levels jsonb := jsonb_build_array(v_workflow, v_run, hwqueue.level_placement(v_own, 'step'),
-    hwqueue.level_placement(v_step, 'step'), hwqueue.level_placement(v_task, 'task'),
-    hwqueue.version_placement(p_run));
+  v_run jsonb := hwqueue.kept_level(hwqueue.kept_level(hwqueue.kept_level(
+    p_run.level, v_task, v_mode), v_step, v_mode), v_own, v_mode);
+  v_update jsonb := p_own -> 'update';
+  v_last jsonb := coalesce(v_update -> 'level', '{}');
+  v_version jsonb := hwqueue.version_placement(hwqueue.versioned_run(p_run, v_update));
+  v_levels jsonb := jsonb_build_array(v_workflow) || (
+    select jsonb_agg(hwqueue.level_placement(hwqueue.kept_level(l.value, v_last,
+      coalesce(v_update ->> 'affinity', 'and')), 'step') order by l.ordinality)
+    from jsonb_array_elements(jsonb_build_array(v_run, v_own, v_step, v_task)) with ordinality l)
+    || case when v_update ? 'app_version' then jsonb_build_array('{}'::jsonb,
+        hwqueue.level_placement(v_last, 'update'), v_version)
+      else jsonb_build_array(v_version, hwqueue.level_placement(v_last, 'update')) end;
 begin
   return (
     select coalesce(jsonb_object_agg(p.key, case jsonb_typeof(p.value)
@@ -151,8 +194,8 @@ $$;
 
 -- Returns the names of the levels that have a part at a path: the value itself, or in a list there.
 -- p_levels: placements of the workflow, the run, the submission's own for the step, the step, the task, the
--- version of the code. What the run asks came from the workflow if that asks it, too. p_rest: of a part that
--- none of them has; null: it came from the task.
+-- version of the code, the update, and the version that this names. What the run asks came from the workflow
+-- if that asks it, too. p_rest: of a part that none of them has; null: it came from the task.
 create or replace function hwqueue.part_origins(p_levels jsonb, p_path text[], p_part jsonb, p_rest text)
 returns jsonb
 language sql immutable
@@ -165,33 +208,36 @@ as $$
       select from jsonb_array_elements(f.found) e where e.value = p_part)
   ), named as (
     select distinct case when l.n = 2 and 1 in (select n from level) then 1 when l.n = 3 then 2
-      else l.n end as n
+      when l.n = 8 then 7 else l.n end as n
     from level l where l.n <> 1
   )
-  select coalesce(jsonb_agg((array['workflow', 'submission', null, 'step', 'task', 'version'])[n.n]
+  select coalesce(jsonb_agg((array['workflow', 'submission', null, 'step', 'task', 'version', 'update'])[n.n]
     order by n.n), jsonb_build_array(coalesce(p_rest, 'task')))
   from named n
 $$;
 
 -- Returns the origins of the placements of a run's steps, by "number of step".
--- Steps with one class and one placement of their own have the same ones, so each is computed once.
+-- Steps with one class, one placement of their own and one update have the same ones, so each is computed
+-- once.
 create or replace function hwqueue.listed_origins(p_run hwqueue.run, p_shard int) returns jsonb
 language sql stable
 as $$
   select coalesce(jsonb_object_agg(n.step_no, o.came_from), '{}')
   from (
-    select array_agg(s.step_no) as steps, min(s.step_no) as first_no, s.class_id, s.own -> 'level' as own
+    select array_agg(s.step_no) as steps, min(s.step_no) as first_no, s.class_id, s.own -> 'level' as level,
+           s.own -> 'update' as update
     from hwqueue.workflow_step d
     cross join lateral (  -- a fence (offset 0): by key, also before the tables are analyzed
       select x.* from hwqueue.step x
       where x.shard_id = p_shard and x.run_id = p_run.run_id and x.step_no = d.step_no offset 0) s
     where d.shard_id = p_shard and d.workflow_id = p_run.workflow_id
-    group by d.class_no, s.class_id, s.own -> 'level', d.near) g
+    group by d.class_no, s.class_id, s.own -> 'level', s.own -> 'update', d.near) g
   join hwqueue.workflow w on w.shard_id = p_shard and w.workflow_id = p_run.workflow_id
   join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = g.class_id
   left join hwqueue.task t on t.shard_id = p_shard and t.name = c.task_name
   cross join lateral (
-    select hwqueue.step_origins(w, p_run, w.steps -> (g.first_no - 1), coalesce(g.own, '{}'), t.defaults,
-      c.placement) as came_from offset 0) o
+    select hwqueue.step_origins(w, p_run, w.steps -> (g.first_no - 1),
+      coalesce(g.level, '{}') || hwqueue.present('update', g.update), t.defaults, c.placement) as came_from
+    offset 0) o
   cross join lateral unnest(g.steps) n(step_no)
 $$;

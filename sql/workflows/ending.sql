@@ -79,8 +79,9 @@ begin
 end
 $$;
 
--- Counts an item of a map that has ended, in one statement while the window is not to be filled. What others
--- have left is folded then, and by each of the last items.
+-- Counts an item of a map that has ended, in one statement while the window is not to be filled, in two while
+-- another session counts one. What others have left is folded when the window is, and by each of the last
+-- items.
 -- Locks: the tally of the map, skip locked; as advance_map. Not idempotent. Wakes: waiting workers.
 create or replace function hwqueue.item_ended(p_lease uuid, p_state text, p_is_short boolean, p_shard int)
 returns void
@@ -102,6 +103,17 @@ begin
         order by y.part desc limit 1 for no key update of y skip locked) x
       where l.shard_id = p_shard and l.lease_id = p_lease) k
     where t.ctid = k.place;  -- not one that was written after this statement began
+    if found then
+      return;
+    end if;
+    -- mostly another session holds the tally: then this leaves the count, else it holds the tally
+    insert into hwqueue.arrival (shard_id, run_id, step_no, kind, arrived, at)
+    select p_shard, l.run_id, l.step_no, 'item', 1, hwqueue.clock()
+    from hwqueue.lease l
+    where l.shard_id = p_shard and l.lease_id = p_lease and not exists (
+      select from hwqueue.tally y
+      where y.shard_id = p_shard and y.run_id = l.run_id and y.step_no = l.step_no and y.part > 0
+      order by y.part desc limit 1 for no key update skip locked);
     if found then
       return;
     end if;

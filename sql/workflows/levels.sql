@@ -10,6 +10,8 @@
 -- A run may be pinned to a version of the code: then each of its steps asks for nodes with that app_version,
 -- whatever its affinity says of the levels.
 --
+-- An update of a run (workflows/update) is the innermost level of the steps that it is about.
+--
 -- Read merge_levels first.
 
 -- Returns a level of a definition or a submission, in normal form, without what asks for nothing. A tag
@@ -152,4 +154,43 @@ language sql immutable
 as $$
   select case when p_run.policy ? 'app_version' then hwqueue.tags_placement(
     jsonb_build_object('app_version', p_run.policy -> 'app_version'), 'app_version') else '{}' end
+$$;
+
+-- Returns a level with an update of it, {"level", "affinity", "app_version"}; null: none.
+-- Raises: QHC04 where both cannot hold.
+create or replace function hwqueue.updated_level(p_level jsonb, p_update jsonb, p_field text) returns jsonb
+language sql stable
+as $$
+  select hwqueue.merge_levels(p_level, coalesce(p_update -> 'level', '{}'),
+    coalesce(p_update ->> 'affinity', 'and'), p_field)
+$$;
+
+-- Returns a run pinned to the version of the code that an update names, or to none.
+create or replace function hwqueue.versioned_run(p_run hwqueue.run, p_update jsonb) returns hwqueue.run
+language plpgsql immutable
+as $$
+declare
+  v_run hwqueue.run := p_run;
+begin
+  if p_update ? 'app_version' then
+    v_run.policy := v_run.policy - 'app_version'
+      || hwqueue.present('app_version', nullif(p_update -> 'app_version', 'null'));
+  end if;
+  return v_run;
+end
+$$;
+
+-- Returns a run as the nested run of a step has it above itself, with the update of that step.
+-- Raises: QHC04.
+create or replace function hwqueue.updated_run(p_run hwqueue.run, p_update jsonb) returns hwqueue.run
+language plpgsql stable
+as $$
+declare
+  v_run hwqueue.run := hwqueue.versioned_run(p_run, p_update);
+begin
+  if p_update ? 'level' then
+    v_run.level := hwqueue.updated_level(p_run.level, p_update, 'update');
+  end if;
+  return v_run;
+end
 $$;

@@ -139,7 +139,8 @@ as $$
 declare
   v_now timestamptz := hwqueue.clock();
   v_workflow hwqueue.workflow := hwqueue.nested_workflow(p_settings, p_run.tenant, p_shard);
-  v_nested hwqueue.run := hwqueue.read_nested_run(p_run, v_workflow, p_input, v_now, p_shard);
+  v_nested hwqueue.run := hwqueue.read_nested_run(hwqueue.updated_run(p_run, p_step.own -> 'update'),
+    v_workflow, p_input, v_now, p_shard);
 begin
   v_nested.parent_step_no := p_step.step_no;
   if p_run.state = 'paused' and not p_run.is_finishing then
@@ -361,7 +362,9 @@ as $$
 declare
   -- after the claim is held: a change of its state waits for this transaction (apply_state)
   v_run hwqueue.run := (
-    select r from hwqueue.run r where r.shard_id = p_shard and r.run_id = p_lease.run_id);
+    select hwqueue.updated_run(r, s.own -> 'update') from hwqueue.run r
+    join hwqueue.step s on s.shard_id = p_shard and s.run_id = r.run_id and s.step_no = p_lease.step_no
+    where r.shard_id = p_shard and r.run_id = p_lease.run_id);
   v_spec jsonb := hwqueue.read_workflow(case jsonb_typeof(p_spec) when 'object' then jsonb_build_object(
     'queue', (select q.name from hwqueue.queue q
               where q.shard_id = p_shard and q.queue_id = p_lease.queue_id)) || p_spec else p_spec end);

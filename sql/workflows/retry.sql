@@ -40,31 +40,64 @@ begin
 end
 $$;
 
--- Locks a step before an operator ends it, and returns it. Waits up to five seconds (or lock_timeout) for a
--- settlement that has released it and is still open.
--- Locks: the tally of its items, so that nobody else spawns any; the step. Raises: QHL09.
+-- Locks a step before an operator ends it, and returns it.
+-- Locks: as hold_steps. Raises: QHL09.
 create or replace function hwqueue.hold_step(p_run uuid, p_step int, p_name text, p_shard int)
 returns hwqueue.step
 language plpgsql volatile
 as $$
 declare
+  v_steps hwqueue.step[] := hwqueue.hold_steps(p_run, array[p_step], p_name, p_shard);
+begin
+  return v_steps[1];
+end
+$$;
+
+-- Locks steps before an operator changes them, and returns them as they are then. Waits up to five seconds
+-- (or lock_timeout) for a settlement that has released one and is still open. p_name: of the only one, else
+-- null.
+-- Locks: the tallies of their items, so that nobody else spawns any; the steps. Raises: QHL09.
+create or replace function hwqueue.hold_steps(p_run uuid, p_steps int[], p_name text, p_shard int)
+returns hwqueue.step[]
+language plpgsql volatile
+as $$
+declare
   v_wait text := current_setting('lock_timeout');
-  v_step hwqueue.step;
+  v_map int;
+  v_steps hwqueue.step[];
 begin
   if v_wait = '0' then
     perform set_config('lock_timeout', '5s', true);
   end if;
-  perform hwqueue.hold_items(p_run, p_step, true, p_shard);
-  select s.* into v_step from hwqueue.step s
-  where s.shard_id = p_shard and s.run_id = p_run and s.step_no = p_step for no key update;
+  for v_map in
+    select distinct t.step_no from hwqueue.tally t
+    where t.shard_id = p_shard and t.run_id = p_run and t.step_no = any (p_steps) and t.part > 0 order by 1
+  loop
+    perform hwqueue.hold_items(p_run, v_map, true, p_shard);
+  end loop;
+  v_steps := array(
+    select s from hwqueue.step s
+    where s.shard_id = p_shard and s.run_id = p_run and s.step_no = any (p_steps)
+    order by s.step_no for no key update);
   perform set_config('lock_timeout', v_wait, true);
-  return v_step;
+  return v_steps;
 exception
   when lock_not_available then
-    perform hwqueue.refuse('QHL09', format('step %s is busy: another session holds it', to_json(p_name)),
-      jsonb_build_object('run_id', p_run, 'step', p_name),
-      'nothing was done; call again. A transaction that was left open holds it, one that has completed a '
-      'step before it, say');
+    perform hwqueue.refuse_held(p_run, p_name);
+end
+$$;
+
+-- Refuses to change a step that another session holds. p_name null: one of several.
+-- Raises: QHL09, always.
+create or replace function hwqueue.refuse_held(p_run uuid, p_name text) returns void
+language plpgsql volatile
+as $$
+begin
+  perform hwqueue.refuse('QHL09', format('%s is busy: another session holds it',
+      coalesce('step ' || to_json(p_name), 'a step of run ' || p_run)),
+    jsonb_build_object('run_id', p_run, 'step', p_name),
+    'nothing was done; call again. A transaction that was left open holds it, one that has completed a '
+    'step before it, say');
 end
 $$;
 

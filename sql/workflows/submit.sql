@@ -363,11 +363,16 @@ begin
   queue_id := (v_target.queue).queue_id;
   class_id := hwqueue.find_class(hwqueue.step_content(p_workflow, p_run, p_step, p_own, v_target), p_shard);
   if hwqueue.my_tenants() is not null then
-    perform hwqueue.check_own_class(c, 'options', null, p_shard)
+    perform hwqueue.check_own_class(c, hwqueue.own_field(p_own), null, p_shard)
     from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = step_class.class_id;
   end if;
 end
 $$;
+
+-- Returns the argument that decides what a step asks besides its definition: of a submission, or an update.
+create or replace function hwqueue.own_field(p_own jsonb) returns text
+language sql immutable parallel safe
+as $$ select case when p_own ? 'update' then 'changes' else 'options' end $$;
 
 -- Returns the name of a step's queue.
 create or replace function hwqueue.step_queue(p_workflow hwqueue.workflow, p_step jsonb) returns text
@@ -376,7 +381,7 @@ as $$ select coalesce(p_step ->> 'queue', p_workflow.settings ->> 'queue', 'defa
 
 -- Returns the content of the class that a step's lease has. The placements of the run and the step are
 -- merged as the step's affinity says; defaults of its task are the step's own. The version that a run is
--- pinned to holds for each of its steps.
+-- pinned to holds for each of its steps. p_own: what the submission says about the step, and its update.
 -- Raises: QHC04 naming both sides, QHC03, QHQ01, QHA03.
 create or replace function hwqueue.step_content(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb,
   p_own jsonb, p_target hwqueue.spawn_target) returns hwqueue.class_content
@@ -387,6 +392,7 @@ declare
   v_mode text := coalesce(p_step ->> 'affinity', 'and');
   v_defined jsonb;
   v_step jsonb;
+  v_asked jsonb;
   v_options jsonb := coalesce(p_target.defaults, '{}') || coalesce(p_step -> 'options', '{}')
     || hwqueue.without_nulls(coalesce(nullif(p_own -> 'options', 'null'), '{}'));
   v_placement jsonb;
@@ -396,9 +402,9 @@ begin
       v_mode <> 'and');
     v_step := hwqueue.merge_levels(v_defined,
       hwqueue.read_level(p_own, v_field, v_mode <> 'and'), 'and', v_field);
-    v_placement := hwqueue.level_placement(
-      hwqueue.merge_levels(p_run.level, v_step, v_mode, v_field), v_field);
-    if p_run.policy ? 'app_version' then
+    v_asked := hwqueue.merge_levels(p_run.level, v_step, v_mode, v_field);
+    v_placement := case when not p_own ? 'update' then hwqueue.level_placement(v_asked, v_field) end;
+    if p_run.policy ? 'app_version' and not p_own ? 'update' then
       v_placement := hwqueue.check_cost(
         hwqueue.merge_placements(v_placement, hwqueue.version_placement(p_run), v_field), v_field);
     end if;
@@ -410,11 +416,46 @@ begin
         'left', p_run.level, 'right', coalesce(v_step, p_step)),
       'use affinity "override" or "replace" on the step, or drop one of them');
   end;
+  if p_own ? 'update' then
+    v_placement := hwqueue.updated_placement(p_workflow, p_run, p_step, v_asked, p_own -> 'update');
+  end if;
   return row((p_target.queue).queue_id, p_step ->> 'task', p_run.tenant,
     hwqueue.json_uuid(v_options -> 'service_id', v_field || '.options.service_id'),
     p_run.labels || hwqueue.check_labels(v_options -> 'labels', v_field || '.options.labels'),
     v_placement, hwqueue.json_interval(v_options -> 'patience', v_field || '.options.patience'),
     null, hwqueue.read_max_run(v_options, v_field || '.options'), false)::hwqueue.class_content;
+end
+$$;
+
+-- Returns the placement of a step with an update. p_asked: what it asks without: the version of the code that
+-- its run is pinned to is not in it.
+-- Raises: QHC03, QHC04 naming both sides.
+create or replace function hwqueue.updated_placement(p_workflow hwqueue.workflow, p_run hwqueue.run,
+  p_step jsonb, p_asked jsonb, p_update jsonb) returns jsonb
+language plpgsql stable
+as $$
+declare
+  v_version jsonb := hwqueue.version_placement(hwqueue.versioned_run(p_run, p_update));
+  v_mode text := coalesce(p_update ->> 'affinity', 'and');
+  v_level jsonb;
+  v_side text;
+begin
+  v_level := hwqueue.updated_level(p_asked, p_update, 'changes');
+  return hwqueue.check_cost(hwqueue.merge_placements(hwqueue.level_placement(v_level, 'changes'), v_version,
+    'changes'), 'changes');
+exception when sqlstate 'QHC04' then
+  v_side := case
+    when v_level is not null then case when p_update ? 'app_version' then 'step' else 'version' end
+    when hwqueue.contradicts(hwqueue.shared_level(p_workflow.settings, p_run.level), p_update -> 'level',
+      v_mode) then 'workflow'
+    when not hwqueue.contradicts(p_run.level, p_update -> 'level', v_mode) then 'step'
+    when p_run.parent_run_id is not null then 'parent' else 'submission' end;
+  perform hwqueue.refuse('QHC04', format('step %s asks %s, the update asks %s: %s', p_step -> 'name',
+      p_asked || v_version, p_update, sqlerrm),
+    jsonb_build_object('step', p_step -> 'name', 'field', 'changes',
+      'level', jsonb_build_array(v_side, 'update'), 'left', p_asked || v_version, 'right', p_update),
+    case when v_side = 'version' then 'name another version of the code as app_version, or none: null'
+      else 'use affinity "override" or "replace", or drop one of them' end);
 end
 $$;
 

@@ -18,6 +18,7 @@ from hwqueue.errors import (
     WorkflowUnknown,
     WrongRunState,
 )
+from hwqueue.placement import Placement
 from hwqueue.types import Unique
 from tests.client.conftest import Node
 
@@ -86,6 +87,20 @@ async def test_changes(client: AsyncClient, queue: str, node: Node) -> None:
     assert await client.cancel_workflow_run(run, reason="no") == "cancelled"
     advanced = await client.advance_workflows()
     assert (advanced.released, advanced.more) == (0, False)
+
+
+async def test_steps_that_wait_are_updated(client: AsyncClient, queue: str, node: Node) -> None:
+    run = (await client.submit_spec({"name": "film", "queue": queue, "steps": STEPS})).run_id
+    place = Placement().resources(cpu_milli=2000)
+    [seen] = await client.preview_update(run, placement=place, app_version="2.0")
+    assert (seen.step, seen.changed, seen.nodes_matching) == ("b", True, 0)
+    [found] = await client.update_steps(run, steps=["b"], placement=place)
+    assert (found.kind, found.came_from) == ("task", {"resources": {"cpu_milli": ["update"]}})
+    [found] = await client.update_steps(run, affinity_tags={"gpu": True}, affinity="replace")
+    assert found.placement is not None
+    assert found.placement.keys() == {"require"}
+    with pytest.raises(WrongRunState):
+        await client.update_steps(run, steps=["a"], app_version=None)
 
 
 async def test_results_of_steps(client: AsyncClient, queue: str, node: Node) -> None:

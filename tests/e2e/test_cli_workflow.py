@@ -279,6 +279,25 @@ def test_changes_are_shown_then_asked_then_made(
     assert f"run {gone} does not exist" in cli("workflow", "cancel", gone, code=3).stderr
 
 
+def test_an_update_is_shown_then_asked_then_made(
+    runner: Runner, cli: Cli, shown: Callable[..., Any], submitted: str
+) -> None:
+    line = ("workflow", "update", submitted)
+    west = (*line, "--tags", "zone=west", "--app-version", "2.5")
+    told = cli(*west, "--dry-run").stdout
+    assert "update: app_version in 2.5, zone in west" in told
+    assert [each["nodes_matching"] for each in shown(*west, "--dry-run")] == [0, 0]
+    refused = cli(*west, code=1, stdin="n\n")
+    assert "2 steps change; no node matches 2 of them" in refused.output
+    assert [each["changed"] for each in shown(*west, "--yes")] == [True, True]
+    mend = (*line, "--step", "train", "--any-version", "--tags", '{"zone": null}')
+    [found] = shown(*mend, "--affinity", "override", "--yes")
+    assert found["placement"] == {}
+    assert "--affinity" in cli(*line, code=2).stderr
+    assert "exclude" in cli(*west, "--any-version", code=2).stderr
+    assert "is running" in cli(*line, "--step", "prepare", "--any-version", "-y", code=1).stderr
+
+
 def test_a_signal_ends_a_wait(runner: Runner, cli: Cli, shown: Callable[..., Any]) -> None:
     steps = [{"name": "ok", "kind": "wait", "signal": "approved"}]
     runner.client.define_workflow({"name": "release", "steps": steps})

@@ -9,7 +9,7 @@ import pytest
 
 from tests.calls import Row
 from tests.fix_db import fresh_database
-from tests.flows import Flow, finish, step
+from tests.flows import Flow, each, finish, step
 from tests.plans.backlog import batch
 from tests.plans.conftest import MARKS_STAY, NO_DUE_LOOKS
 from tests.plans.explain import explained
@@ -122,6 +122,21 @@ def test_statements_of_steps(api: Api, place: str, expected: list[int]) -> None:
             count, _ = statements(api, settle)
         found.append(count)
     assert found == expected
+
+
+def test_statements_of_an_item_of_a_map(api: Api, database: str) -> None:
+    """Alone, beside a session that counts another one, and of one that lets the next ones in."""
+    flow = Flow(api, [each("m", list(range(400)), max_parallel=320)])
+    claims = flow.items()
+    for number in range(3):
+        flow.settle(claims[number])
+    alone, _ = statements(api, partial(flow.settle, claims[3]))
+    with psycopg.connect(database) as other:
+        other.execute(
+            "select from hwqueue.tally where run_id = %s and part > 0 for no key update", [flow.run]
+        )
+        beside, _ = statements(api, partial(flow.settle, claims[4]))
+    assert beside == alone + 1
 
 
 BLOCKED: dict[str, dict[str, Any]] = {

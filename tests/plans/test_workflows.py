@@ -34,6 +34,7 @@ TABLES = (
     "lease_signal",
 )
 ROWS = 30  # of each of them that a call about one small run may read; up to 12 seen
+SAVED = 6  # that a call of a handler may read of what its lease has
 LIMIT = 10  # of what one sweep looks at
 GRAPH = [step("a"), step("b"), step("c", "a", "b"), step("d", "c")]
 
@@ -301,6 +302,23 @@ def test_a_cancellation_ends_some_leases_and_sweeps_end_the_others(api: Api) -> 
     assert flow.state == "cancelled"
 
 
+def test_updating(api: Api) -> None:
+    """Each step is looked at before, after and while it is held; no other run is."""
+    flow = Flow(api, GRAPH)
+    with explained(api.conn) as work:
+        rows = api.rows("update_steps", run=flow.run, changes={"affinity_tags": {"zone": "west"}})
+    assert len(rows) == 2
+    by_key(work, 2 * ROWS)
+
+
+def test_a_sweep_that_finds_nothing_left_reads_no_run(api: Api) -> None:
+    flow = Flow(api, GRAPH)
+    for kind in ("release", "skip", "fail"):
+        with explained(api.conn) as work:
+            api.conn.execute("select hwqueue.sweep_one(%s, 3, %s, now(), 0)", [flow.run, kind])
+        assert work.scans("run") == []
+
+
 def test_retrying(api: Api) -> None:
     flow = Flow(api, GRAPH)
     claims = flow.claims()
@@ -409,20 +427,27 @@ def test_what_a_handler_adds(api: Api, what: str) -> None:
         by_key(work)
 
 
-def test_what_a_handler_saves(api: Api) -> None:
-    """A checkpoint, a suspension and the signal that ends it."""
+@pytest.mark.parametrize("before", [2, 60])
+def test_what_a_handler_saves(api: Api, before: int) -> None:
+    """A checkpoint, signals, a suspension and what ends it: however much the lease has already."""
     claim = api.running(api.queue(), api.node())
     own, lease = token(claim), claim["lease_id"]
-    api.value("save_checkpoint", **own, name="s0")
+    for number in range(before):
+        api.value("save_checkpoint", **own, name=f"s{number}")
+        api.rows("signal_lease", lease=lease, name="done", key=f"k{number}")
+        api.rows("take_signal", **own, signal="done", name=f"w{number}")
     api.rows("signal_lease", lease=lease, name="other")
     for call, arguments in (
-        ("save_checkpoint", own | {"name": "s1"}),
+        ("save_checkpoint", own | {"name": "one more"}),
+        ("signal_lease", {"lease": lease, "name": "done", "key": "one more"}),
+        ("take_signal", own | {"signal": "done", "name": "last"}),
         ("suspend_lease", own | {"signal": "go"}),
         ("signal_lease", {"lease": lease, "name": "go", "key": "once"}),
     ):
         with explained(api.conn) as work:
             api.rows(call, **arguments)
         by_key(work)
+        assert max(work.rows_read(table) for table in ("checkpoint", "lease_signal")) <= SAVED
 
 
 def test_metrics_read_open_runs_alone(api: Api) -> None:

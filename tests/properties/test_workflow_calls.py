@@ -157,6 +157,14 @@ def skip(world: World, session: Session, flow: Flow) -> None:
     session.calls.rows("skip_step", run=flow.run, step=f"s{world.chance.randrange(8)}")
 
 
+def update(world: World, session: Session, flow: Flow) -> None:
+    """It asks for what no node has, but does not require it."""
+    when = {"rack": [world.chance.randrange(2)]}
+    steps = {"steps": [f"s{world.chance.randrange(8)}"]} if world.chance.random() < 0.5 else {}
+    changes = {"placement": {"prefer": [{"weight": 10, "when": when}]}}
+    session.calls.rows("update_steps", run=flow.run, changes=changes, **steps)
+
+
 def advance(world: World, session: Session, flow: Flow) -> None:
     session.calls.rows("advance_workflows", limit=world.chance.choice([1, 2, 200]))
 
@@ -173,6 +181,7 @@ CALLS: list[Call] = [
     *[of_run(f"{name}_workflow_run") for name in ("pause", "resume", "cancel")],
     retry,
     skip,
+    update,
     advance,
     lambda _w, session, _f: session.calls.rows("reap"),
 ]

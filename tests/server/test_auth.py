@@ -68,6 +68,8 @@ BY_TENANT: dict[str, set[str]] = {
     "POST /runs/{run_id:uuid}/resume": SPAWNING,
     "POST /runs/{run_id:uuid}/retry": SPAWNING,
     "POST /runs/{run_id:uuid}/retry/preview": SPAWNING,
+    "POST /runs/{run_id:uuid}/update": SPAWNING,
+    "POST /runs/{run_id:uuid}/update/preview": SPAWNING,
     "POST /runs/{run_id:uuid}/signals/{name:name}": SPAWNING,
     "POST /runs/{run_id:uuid}/steps/{step}/skip": OPERATING,
 }

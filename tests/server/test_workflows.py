@@ -187,6 +187,24 @@ async def test_a_signal_whose_name_no_path_can_carry_is_refused(http: Http, queu
     assert found["field"] == "spec.steps[0].signal"
 
 
+async def test_an_update_of_steps_that_wait(http: Http, queue: str) -> None:
+    run = await submitted(http, queue)
+    body: dict[str, Any] = {"changes": {"app_version": "2.0", "affinity_tags": {"zone": "west"}}}
+    [seen] = ok(await http.post(f"{run}/update/preview", json=body))["items"]
+    assert (seen["step"], seen["changed"], seen["nodes_matching"]) == ("b", True, 0)
+    [found] = ok(await http.post(f"{run}/update", json=body))["items"]
+    assert {key: seen[key] for key in found} == found
+    body = {"changes": {"app_version": None}, "steps": ["b"]}
+    [found] = ok(await http.post(f"{run}/update", json=body))["items"]
+    assert [rule["label"] for rule in found["placement"]["require"]] == ["zone"]
+    assert found["came_from"]["require"] == [["update"]]
+    problem(await http.post(f"{run}/update", json=body | {"steps": ["a"]}), 409, "QHF04")
+    problem(await http.post(f"{run}/update", json=body | {"steps": []}), 422, "QHA01")
+    problem(await http.post(f"{RUNS}/{uuid4()}/update", json=body), 404, "QHF03")
+    wrong = {"changes": {"affinity_tags": {"zone": "east"}, "placement": {"require": 7}}}
+    problem(await http.post(f"{run}/update/preview", json=wrong), 422)
+
+
 async def test_changes(http: Http, sql: Client, queue: str) -> None:
     run = await submitted(http, queue)
     assert ok(await http.post(f"{run}/pause"))["state"] == "paused"

@@ -539,6 +539,14 @@ def _(stage: Stage) -> Row:
     return {"detail": its | {"from": "failed", "steps": 1}}
 
 
+@tells("workflow_run_updated")
+def _(stage: Stage) -> Row:
+    flow, its = _flow(stage, step("a"), step("b", "a"))
+    for _ in range(2):
+        stage.api.rows("update_steps", run=flow.run, changes={"app_version": "2.0"})
+    return {"detail": its | {"steps": 1, "changes": ["app_version"]}}
+
+
 @tells("workflow_wait_timed_out")
 def _(stage: Stage) -> Row:
     waits = {"name": "w", "kind": "wait", "signal": "go", "timeout": 0, "on_timeout": "skip"}

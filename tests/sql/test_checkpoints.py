@@ -304,8 +304,9 @@ def test_a_lease_has_so_many_checkpoints_and_signals(
     api: Api, conn: psycopg.Connection, claim: Row
 ) -> None:
     conn.execute(
-        "insert into hwqueue.checkpoint (shard_id, lease_id, name, claim_token, saved_at, is_open)"
-        " select 0, %s, n::text, 1, now(), false from generate_series(1, 10000) n",
+        "insert into hwqueue.checkpoint"
+        " (shard_id, lease_id, name, claim_token, saved_at, is_open, number)"
+        " select 0, %s, n::text, 1, now(), false, n from generate_series(1, 9999) n",
         [claim["lease_id"]],
     )
     conn.execute(
@@ -314,6 +315,7 @@ def test_a_lease_has_so_many_checkpoints_and_signals(
         [claim["lease_id"]],
     )
     state = Jsonb(1)
+    save(api, claim, "the last")
     api.refused("QHA01", "save_checkpoint", **token(claim), name="one more", state=state)
     save(api, claim, "7", 1)
     api.refused("QHA01", "suspend_lease", **token(claim), signal="one more")

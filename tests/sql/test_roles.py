@@ -137,6 +137,8 @@ MAY_CALL: dict[str, set[str]] = {
     "pause_workflow_run": {PRODUCER, OPERATOR, ADMIN},
     "resume_workflow_run": {PRODUCER, OPERATOR, ADMIN},
     "retry_workflow_run": {PRODUCER, OPERATOR, ADMIN},
+    "update_steps": {PRODUCER, OPERATOR, ADMIN},
+    "preview_update": {PRODUCER, OPERATOR, ADMIN},
     "signal_workflow_run": {PRODUCER, OPERATOR, ADMIN},
     "check_token": {OPERATOR, ADMIN},
     "verify_invariants": {OPERATOR, ADMIN},

@@ -271,6 +271,8 @@ ALIKE: dict[str, Calls] = {
     "pause_workflow_run": _by_run(),
     "resume_workflow_run": _by_run(),
     "retry_workflow_run": _by_run(),
+    "update_steps": _by_run(changes={"affinity_tags": {"zone": "west"}}),
+    "preview_update": _by_run(changes={"app_version": "2.0"}),
     "signal_workflow_run": _by_run(name="go"),
     "skip_step": _by_run(step="a"),
     "spawn_lease": _spawn,

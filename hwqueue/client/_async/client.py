@@ -20,6 +20,7 @@ from hwqueue.client._async.leases import AsyncLeases
 from hwqueue.client._async.nodes import AsyncNodes
 from hwqueue.client._async.planner import AsyncPlanning
 from hwqueue.client._async.queues import AsyncQueues
+from hwqueue.client._async.run_updates import AsyncRunUpdates
 from hwqueue.client._async.runner import AsyncPoolRunner, runner_on
 from hwqueue.client._async.services import AsyncServices
 from hwqueue.client._async.statistics import AsyncStatistics
@@ -35,6 +36,7 @@ class AsyncClient(
     AsyncQueues,
     AsyncTasks,
     AsyncWorkflows,
+    AsyncRunUpdates,
     AsyncLeases,
     AsyncGangs,
     AsyncEverywhere,

@@ -21,6 +21,7 @@ from hwqueue.client._sync.leases import Leases
 from hwqueue.client._sync.nodes import Nodes
 from hwqueue.client._sync.planner import Planning
 from hwqueue.client._sync.queues import Queues
+from hwqueue.client._sync.run_updates import RunUpdates
 from hwqueue.client._sync.runner import PoolRunner, runner_on
 from hwqueue.client._sync.services import Services
 from hwqueue.client._sync.statistics import Statistics
@@ -36,6 +37,7 @@ class Client(
     Queues,
     Tasks,
     Workflows,
+    RunUpdates,
     Leases,
     Gangs,
     Everywhere,

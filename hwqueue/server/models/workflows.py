@@ -23,6 +23,7 @@ from hwqueue.server.models.options import request_of
 from hwqueue.types import (
     CheckedStep,
     DefinedWorkflow,
+    PreviewedStep,
     RetriedStep,
     RetryMode,
     RunSignal,
@@ -30,6 +31,7 @@ from hwqueue.types import (
     RunSummary,
     StepResult,
     SubmittedRun,
+    UpdatedStep,
     WorkflowDefinition,
     WorkflowRun,
     WorkflowStep,
@@ -119,10 +121,42 @@ _run_options = request_of(
     },
 )
 
+_step_changes = request_of(
+    options.StepChanges,
+    doc="""What may change of steps that were not released; what is left out stays as it is.
+
+    The first four take the place of those of a former update, whichever of them is given.
+    """,
+    kinds={
+        "placement": Placement,
+        "wire": Wire,
+        "affinity": Literal["and", "override", "replace"],
+    },
+    fields={
+        "affinity_tags": Field(
+            default=None,
+            description="Labels that the nodes must have; null of one takes it away, with"
+            " `override`.",
+            examples=[{"region": "us-west"}],
+        ),
+        "placement": Field(default=None, description="What else the steps ask of their nodes."),
+        "affinity": Field(
+            default=None,
+            description="What these do to what the steps asked at submission: both must hold"
+            " (`and`), they replace it key by key, or altogether.",
+        ),
+        "app_version": Field(
+            default=None,
+            description="Version of the code that the steps are pinned to; null: none.",
+        ),
+    },
+)
+
 if TYPE_CHECKING:  # a type checker knows only the base of models that are made on import
     RunOptions = Request
+    StepChanges = Request
 else:
-    RunOptions = _run_options
+    RunOptions, StepChanges = _run_options, _step_changes
 
 
 class SubmitRequest(Request):
@@ -175,6 +209,17 @@ class RetryRequest(Request):
     )
 
 
+class UpdateStepsRequest(Request):
+    """Where steps of a run may run that were not released."""
+
+    model_config = example(changes={"app_version": "2.5.0"}, steps=["train", "publish"])
+
+    changes: StepChanges
+    steps: Annotated[list[StepName], Field(min_length=1, max_length=5000)] | None = Field(
+        default=None, description="null: all that were not released."
+    )
+
+
 class SkipRequest(Request):
     """What a step is said to have returned."""
 
@@ -209,6 +254,12 @@ RunSteps = list_of(
 )
 RetriedSteps = list_of(
     RetriedStep, name="RetriedSteps", doc="The steps that a retry runs again, in order."
+)
+UpdatedSteps = list_of(
+    UpdatedStep, name="UpdatedSteps", doc="The steps that were not released, in order."
+)
+PreviewedSteps = list_of(
+    PreviewedStep, name="PreviewedSteps", doc="Where the steps could run after an update, in order."
 )
 CheckedSteps = list_of(
     CheckedStep, name="CheckedSteps", doc="Where each step could run, parents before children."

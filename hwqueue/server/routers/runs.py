@@ -14,6 +14,7 @@ from hwqueue.server.dependencies import AuthenticatedRoute
 from hwqueue.server.models.base import Id, Moment, Tenant
 from hwqueue.server.models.workflows import (
     CancelRunRequest,
+    PreviewedSteps,
     RetriedSteps,
     RetryRequest,
     RunNow,
@@ -26,6 +27,8 @@ from hwqueue.server.models.workflows import (
     StepResults,
     SubmitSpecRequest,
     Submitted,
+    UpdatedSteps,
+    UpdateStepsRequest,
     WorkflowName,
 )
 from hwqueue.server.pagination import add_next_link, split_page
@@ -253,6 +256,33 @@ async def preview_retry(
         steps = await client.preview_retry(
             run_id, mode=given.mode, steps=given.steps, shard=caller.shard
         )
+    return {"items": steps}
+
+
+@router.post(
+    "/{run_id:uuid}/update", response_model=UpdatedSteps, responses=NO_RUN | WRONG_RUN_STATE
+)
+async def update_steps(run_id: RunId, body: UpdateStepsRequest, caller: LeaseWriter) -> Any:
+    """Change where steps of a run may run that were not released: all, or those that are named.
+
+    A step that was released keeps its placement, and so does an item that was spawned.
+    """
+    changes = await caller.run(lambda: body.changes.model_dump(exclude_unset=True))
+    async with caller.call() as client:
+        steps = await client.update_steps(run_id, steps=body.steps, shard=caller.shard, **changes)
+    return {"items": steps}
+
+
+@router.post(
+    "/{run_id:uuid}/update/preview",
+    response_model=PreviewedSteps,
+    responses=NO_RUN | WRONG_RUN_STATE,
+)
+async def preview_update(run_id: RunId, body: UpdateStepsRequest, caller: LeaseWriter) -> Any:
+    """Where the steps could run after an update with this body; nothing is changed."""
+    changes = await caller.run(lambda: body.changes.model_dump(exclude_unset=True))
+    async with caller.read() as client:
+        steps = await client.preview_update(run_id, steps=body.steps, shard=caller.shard, **changes)
     return {"items": steps}
 
 

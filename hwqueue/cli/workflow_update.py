@@ -1,0 +1,143 @@
+"""hwqueue workflow update: another placement for the steps of a run that were not released."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from uuid import UUID
+
+import typer
+
+from hwqueue.cli.connect import open_client
+from hwqueue.cli.inputs import identifier, json_object, labels
+from hwqueue.cli.options import options_of
+from hwqueue.cli.output import show_items
+from hwqueue.cli.submitting import Mode
+from hwqueue.cli.workflow_check import tell
+from hwqueue.client import Client
+from hwqueue.errors import ConfigError
+from hwqueue.text import plural
+from hwqueue.types import PreviewedStep, StepChanges, UpdatedStep
+
+EXAMPLE = (
+    "hwqueue workflow update 01890a5d-ac96-774b-bcce-b302099a8057 --app-version 2.5.0 --dry-run"
+)
+
+_NONE = "every step of it was released, or has ended"
+
+
+def update(
+    ctx: typer.Context,
+    run_id: Annotated[str, typer.Argument(help="Id of the run.", show_default=False)],
+    *,
+    step: Annotated[
+        list[str] | None,
+        typer.Option(help="Only this step; repeatable.", show_default="all that were not released"),
+    ] = None,
+    tags: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--tags",
+            "--node-label",
+            help="Label that the nodes must have, key=value, or several as JSON; key=null takes it"
+            " away, with --affinity override.",
+        ),
+    ] = None,
+    placement: Annotated[
+        str | None, typer.Option(help="What else the steps ask of their nodes: JSON or a file.")
+    ] = None,
+    affinity: Annotated[
+        Mode | None,
+        typer.Option(
+            help="What --tags and --placement do to what the steps asked at submission: both must"
+            " hold (and), these replace it key by key, or altogether. Alone it takes those of a"
+            " former update away.",
+            show_default="and",
+        ),
+    ] = None,
+    app_version: Annotated[
+        str | None, typer.Option(help="Version of the code that the steps are pinned to.")
+    ] = None,
+    any_version: Annotated[
+        bool, typer.Option("--any-version", help="Pin the steps to no version of the code.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show where each step could run then.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Change where steps of a run may run that were not released.
+
+    A step that was released keeps its placement, and so does an item that was spawned: of a map
+    that has begun the items that are left change. What --tags, --placement and --affinity say takes
+    the place of what they said in a former update.
+    """
+    wanted = identifier(run_id, "RUN_ID")
+    changes = _changes(tags, placement, affinity, app_version, any_version=any_version)
+    with open_client(ctx) as client:
+        if dry_run:
+            _show_preview(ctx, client.preview_update(wanted, steps=step, **changes))
+            return
+        if not yes:
+            _ask(client, wanted, step, changes)
+        show_items(ctx, client.update_steps(wanted, steps=step, **changes), _row, empty=_NONE)
+
+
+def _changes(
+    tags: list[str] | None,
+    placement: str | None,
+    affinity: Mode | None,
+    app_version: str | None,
+    *,
+    any_version: bool,
+) -> StepChanges:
+    """What is given, as a client takes it. Raises: ConfigError."""
+    changes: StepChanges = {}
+    if tags:
+        changes["affinity_tags"] = labels(tags, "--tags")
+    if placement is not None:
+        changes["placement"] = json_object(placement, "--placement")
+    if affinity is not None:
+        changes["affinity"] = affinity
+    if any_version and app_version is not None:
+        raise ConfigError("--app-version and --any-version exclude each other")
+    if any_version or app_version is not None:
+        changes["app_version"] = app_version
+    if not changes:
+        raise ConfigError(
+            "nothing to change",
+            hint="give --tags, --placement, --affinity, --app-version or --any-version",
+        )
+    return changes
+
+
+def _ask(client: Client, run_id: UUID, steps: list[str] | None, changes: StepChanges) -> None:
+    """Say how many steps change, and how many of them no node could run then."""
+    found = [each for each in client.preview_update(run_id, steps=steps, **changes) if each.changed]
+    nowhere = sum(each.nodes_matching == 0 for each in found)
+    told = f"; no node matches {nowhere:,} of them" if nowhere else ""
+    typer.confirm(
+        f"update run {run_id}? {plural(len(found), 'step')} change{told}", abort=True, err=True
+    )
+
+
+def _show_preview(ctx: typer.Context, found: list[PreviewedStep]) -> None:
+    """Each step with how many nodes match, then what it asks, who asks it, and what it lacks."""
+    show_items(
+        ctx,
+        found,
+        lambda each: {
+            "step": each.step,
+            "changes": each.changed,
+            "matching": each.nodes_matching,
+            "free": each.nodes_free,
+            "code": each.code,
+        },
+        empty=_NONE,
+    )
+    if not options_of(ctx).json:
+        for each in found:
+            tell(each)
+
+
+def _row(step: UpdatedStep) -> dict[str, object]:
+    return {"step": step.step, "kind": step.kind, "state": step.state, "changed": step.changed}

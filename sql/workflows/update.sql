@@ -1,0 +1,304 @@
+-- Updates of runs: another placement for steps that were not released.
+--
+-- update_steps calls update_waiting with the run's row locked, preview_update calls planned_updates. Example:
+-- a run is pinned to version 1.9 of the code, and the last node that ran it is gone. An update with
+-- {"app_version": "2.0"} lets the steps that wait ask for that version instead.
+--
+-- An update is the innermost level of a step's placement (workflows/levels): {"level", "affinity",
+-- "app_version"}, kept as `update` in step.own. The next update of the step takes the place of its level, or
+-- of its version, or of both, as its keys say. Classes are found as at submission, by step_class; a dry run
+-- computes them by planned_step.
+--
+-- Invariant: a step is released with its former class or with its new one. Who changes it holds its row, and
+-- of a map that has begun the tally of its items, so that no session spawns any meanwhile. A release that
+-- meets them leaves an arrival; an update that meets a release waits for it, and finds the step released.
+--
+-- Read updatable_steps first, then update_waiting and update_groups.
+
+-- Reads what an update changes, as step.own keeps it, without what it says nothing about.
+-- Raises: QHA01, QHF02, QHC03, QHC04, QHW01, naming the field.
+create or replace function hwqueue.read_update(p_changes jsonb) returns jsonb
+language plpgsql stable
+as $$
+declare
+  v_mode text;
+  v_update jsonb := '{}';
+begin
+  perform hwqueue.check_object(p_changes, array['affinity_tags', 'placement', 'wire', 'affinity',
+    'app_version'], 'changes');
+  if p_changes ?| array['affinity_tags', 'placement', 'wire', 'affinity'] then
+    v_mode := coalesce(hwqueue.json_choice(p_changes -> 'affinity', 'changes.affinity',
+      array['and', 'override', 'replace']), 'and');
+    v_update := jsonb_build_object('affinity', v_mode,
+      'level', hwqueue.read_level(p_changes, 'changes', v_mode <> 'and'));
+  end if;
+  if p_changes ? 'app_version' then
+    v_update := v_update || jsonb_build_object('app_version',
+      hwqueue.json_text(p_changes -> 'app_version', 'changes.app_version', 100));
+  end if;
+  if v_update = '{}' then
+    perform hwqueue.refuse('QHA01', 'changes says nothing', '{"field": "changes"}',
+      'for example {"affinity_tags": {"zone": "west"}, "affinity": "override"}, or {"app_version": null}');
+  end if;
+  return v_update;
+end
+$$;
+
+-- Returns what a step's row says of its own (step.own) after an update. A level that asks nothing besides
+-- takes a former one away. The class that a step had before it was near others goes: it is found again.
+create or replace function hwqueue.updated_own(p_own jsonb, p_update jsonb) returns jsonb
+language sql immutable parallel safe
+as $$
+  select nullif((coalesce(p_own, '{}') - array['update', 'base_class']) || hwqueue.present('update', nullif(
+    case when u.update -> 'level' = '{}' and u.update ->> 'affinity' <> 'replace'
+      then u.update - array['level', 'affinity'] else u.update end, '{}')), '{}')
+  from (select coalesce(p_own -> 'update', '{}') || p_update as update) u
+$$;
+
+-- Returns a step's own part from its row as step_content takes it.
+create or replace function hwqueue.content_own(p_own jsonb) returns jsonb
+language sql immutable parallel safe
+as $$
+  select coalesce(p_own -> 'level', '{}')
+    || jsonb_build_object('options', coalesce(p_own, '{}') - array['level', 'base_class', 'update'])
+    || hwqueue.present('update', p_own -> 'update')
+$$;
+
+-- Returns those of some steps (null: of all) that an update may change: those that have a class and were not
+-- released, maps that have items left to spawn, and nested runs that are not submitted.
+create or replace function hwqueue.updatable_steps(p_run hwqueue.run, p_of int[], p_shard int) returns int[]
+language sql volatile
+as $$
+  select array(
+    select d.step_no
+    from hwqueue.workflow_step d
+    cross join lateral (  -- a fence (offset 0): by key, also before the tables are analyzed
+      select x.state, x.class_id, x.nested_run_id from hwqueue.step x
+      where x.shard_id = p_shard and x.run_id = p_run.run_id and x.step_no = d.step_no offset 0) s
+    where d.shard_id = p_shard and d.workflow_id = p_run.workflow_id
+      and (p_of is null or d.step_no = any (p_of))
+      and case when d.kind = 'workflow'
+          then s.state in ('waiting', 'held', 'running') and s.nested_run_id is null
+        when d.kind = 'map' and s.state = 'running' then exists (
+          select from hwqueue.map m
+          join hwqueue.tally t on t.shard_id = p_shard and t.run_id = m.run_id and t.step_no = m.step_no
+            and t.part > 0 and t.need < m.items
+          where m.shard_id = p_shard and m.run_id = p_run.run_id and m.step_no = d.step_no)
+        else s.state in ('waiting', 'held') and s.class_id is not null end
+    order by d.step_no)
+$$;
+
+-- Refuses steps that a call names and that are not among those that may be changed (p_found).
+-- Raises: QHF04, QHA01.
+create or replace function hwqueue.check_updatable(p_run hwqueue.run, p_named int[], p_found int[],
+  p_shard int) returns void
+language plpgsql volatile
+as $$
+declare
+  v_step record;
+begin
+  select d.name, d.kind, s.state, s.class_id, s.nested_run_id into v_step
+  from hwqueue.workflow_step d
+  join hwqueue.step s on s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = d.step_no
+  where d.shard_id = p_shard and d.workflow_id = p_run.workflow_id
+    and d.step_no = (select min(n) from unnest(p_named) n where n <> all (p_found));
+  if not found then
+    return;
+  elsif v_step.class_id is null and v_step.kind <> 'workflow' then
+    perform hwqueue.refuse('QHA01', format('step %s: a step of kind %s has no lease', to_json(v_step.name),
+        v_step.kind),
+      jsonb_build_object('field', 'p_steps', 'step', v_step.name), 'leave it out: it runs on no node');
+  end if;
+  perform hwqueue.refuse('QHF04', format('step %s is %s', to_json(v_step.name),
+      case when v_step.nested_run_id is not null and v_step.state in ('waiting', 'held', 'running')
+        then 'run ' || v_step.nested_run_id
+        else hwqueue.shown_state(v_step.state, p_run) end),
+    jsonb_build_object('run_id', p_run.run_id, 'step', v_step.name, 'state', v_step.state)
+      || hwqueue.present('nested_run_id', to_jsonb(v_step.nested_run_id)),
+    case when v_step.nested_run_id is not null
+      then format('update that run: select hwqueue.update_steps(p_run => ''%s'', ...)', v_step.nested_run_id)
+      else 'a step that was released keeps its placement, and so does an item that was spawned: leave it '
+        'out' end);
+end
+$$;
+
+-- Reads the arguments of an update of a run that has not ended. named: the steps that it names; null: all.
+-- Raises: QHF04, QHF06, QHA01, and as read_update.
+create or replace function hwqueue.read_update_call(p_run hwqueue.run, p_changes jsonb, p_steps text[],
+  p_shard int, out changes jsonb, out named int[])
+language plpgsql stable
+as $$
+begin
+  if array_ndims(p_steps) > 1 or array_position(p_steps, null) is not null then
+    perform hwqueue.refuse('QHA01', 'p_steps must be a list of names', '{"field": "p_steps"}',
+      'for example {train,publish}; null: all that were not released');
+  end if;
+  changes := hwqueue.read_update(p_changes);
+  if p_run.finished_at is not null then
+    perform hwqueue.refuse_run_state(p_run, 'a run that has ended releases no step: submit another one');
+  end if;
+  named := case when p_steps is not null
+    then hwqueue.named_steps(p_run, to_jsonb(p_steps), 'p_steps', p_shard) end;
+end
+$$;
+
+-- Returns steps in groups that have one class before an update and one after it. own: as their rows have it
+-- then; class_id, former: before. is_nested: they have none, and are runs later.
+create or replace function hwqueue.update_groups(p_run hwqueue.run, p_steps int[], p_update jsonb,
+  p_shard int)
+returns table (steps int[], is_nested boolean, class_id bigint, former jsonb, own jsonb)
+language sql volatile
+as $$
+  select array_agg(s.step_no order by s.step_no), d.kind = 'workflow', s.class_id, s.own,
+         hwqueue.updated_own(s.own, p_update)
+  from unnest(p_steps) i(step_no)
+  -- fences (offset 0): by key, also before the tables are analyzed
+  cross join lateral (
+    select x.kind, x.class_no from hwqueue.workflow_step x
+    where x.shard_id = p_shard and x.workflow_id = p_run.workflow_id and x.step_no = i.step_no offset 0) d
+  cross join lateral (
+    select x.step_no, coalesce((x.own ->> 'base_class')::bigint, x.class_id) as class_id,
+           nullif(x.own - 'base_class', '{}') as own
+    from hwqueue.step x
+    where x.shard_id = p_shard and x.run_id = p_run.run_id and x.step_no = i.step_no offset 0) s
+  group by d.kind = 'workflow', d.class_no, s.class_id, s.own
+  order by min(s.step_no)
+$$;
+
+-- Changes what the steps ask that were not released, or those of p_named. due: these; changed: those of them
+-- that ask something else than before.
+-- Locks: the caller holds the run; as hold_steps; new classes. Raises: QHL09, and as check_updatable and
+-- step_class. Idempotent.
+create or replace function hwqueue.update_waiting(p_run hwqueue.run, p_update jsonb, p_named int[],
+  p_shard int, out due int[], out changed int[])
+language plpgsql volatile
+as $$
+declare
+  v_workflow hwqueue.workflow := (
+    select w from hwqueue.workflow w where w.shard_id = p_shard and w.workflow_id = p_run.workflow_id);
+  v_group record;
+  v_step jsonb;
+  v_class bigint;
+begin
+  due := hwqueue.updatable_steps(p_run, p_named, p_shard);
+  perform hwqueue.check_updatable(p_run, p_named, due, p_shard);
+  perform hwqueue.hold_steps(p_run.run_id, due, null, p_shard);
+  -- a statement after the locks: what was released meanwhile is not among them any more
+  due := hwqueue.updatable_steps(p_run, due, p_shard);
+  perform hwqueue.check_updatable(p_run, p_named, due, p_shard);
+  perform hwqueue.hold_begun_maps(p_run.run_id, due, p_shard);
+  changed := '{}';
+  for v_group in select g.* from hwqueue.update_groups(p_run, due, p_update, p_shard) g loop
+    v_step := v_workflow.steps -> (v_group.steps[1] - 1);
+    v_class := null;
+    if not v_group.is_nested then
+      v_class := (hwqueue.step_class(v_workflow, p_run, v_step, hwqueue.content_own(v_group.own),
+        p_shard)).class_id;
+    elsif v_group.own ? 'update' then  -- as far as its run can be judged before it is submitted
+      perform hwqueue.updated_placement(v_workflow, p_run, v_step, p_run.level, v_group.own -> 'update');
+    end if;
+    continue when (v_class, v_group.own) is not distinct from (v_group.class_id, v_group.former);
+    changed := changed || v_group.steps;
+    update hwqueue.step s set class_id = v_class, own = v_group.own
+    where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = any (v_group.steps);
+    perform hwqueue.place_begun_maps(p_run, v_group.steps, p_shard);
+    insert into hwqueue.run_class (shard_id, class_id, run_id)
+    select distinct p_shard, s.class_id, p_run.run_id from hwqueue.step s
+    where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = any (v_group.steps)
+      and s.class_id is not null
+    on conflict do nothing;
+  end loop;
+end
+$$;
+
+-- Refuses maps among these steps whose items this session does not hold: they began while it waited for them.
+-- Locks: the tallies of their items, skip locked. Raises: QHL09.
+create or replace function hwqueue.hold_begun_maps(p_run uuid, p_steps int[], p_shard int) returns void
+language plpgsql volatile
+as $$
+declare
+  v_map int;
+begin
+  for v_map in
+    select m.step_no from hwqueue.map m
+    where m.shard_id = p_shard and m.run_id = p_run and m.step_no = any (p_steps) order by m.step_no
+  loop
+    if hwqueue.hold_items(p_run, v_map, false, p_shard) is null and exists (
+      select from hwqueue.tally t
+      where t.shard_id = p_shard and t.run_id = p_run and t.step_no = v_map and t.part > 0) then
+      perform hwqueue.refuse_held(p_run, null);
+    end if;
+  end loop;
+end
+$$;
+
+-- Lets the items that maps have left be near the steps again that they were near, after their class was
+-- changed. A step that waits is near others when it is released.
+-- Locks: the caller holds the steps; new classes. Raises: QHC04 where both cannot hold.
+create or replace function hwqueue.place_begun_maps(p_run hwqueue.run, p_steps int[], p_shard int)
+returns void
+language plpgsql volatile
+as $$
+declare
+  v_map record;
+  v_bad jsonb;
+begin
+  for v_map in
+    select d.step_no, d.name, d.near
+    from hwqueue.step s
+    join hwqueue.workflow_step d on d.shard_id = p_shard and d.workflow_id = p_run.workflow_id
+      and d.step_no = s.step_no
+    where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = any (p_steps)
+      and s.state = 'running' and d.near is not null and not d.near ? 'match'
+    order by s.step_no
+  loop
+    v_bad := (hwqueue.near_class(p_run, v_map.step_no, v_map.near, hwqueue.clock(), p_shard)).bad;
+    if v_bad is not null then
+      perform hwqueue.refuse('QHC04', format('the items of step %s are near other steps, which the update '
+          'does not allow: %s', to_json(v_map.name), coalesce(v_bad ->> 'message', v_bad ->> 'reason')),
+        jsonb_build_object('step', v_map.name, 'field', 'changes', 'level', '["near", "update"]'::jsonb,
+          'left', v_bad -> 'places'),
+        'ask for something that the place has, or leave the step out');
+    end if;
+  end loop;
+end
+$$;
+
+-- Returns what an update would make of steps. Those of equal content have equal classes; class: null of nested
+-- runs; run: as these would have it above themselves. changed: as in update_waiting.
+-- Raises: as update_waiting, but QHL09.
+create or replace function hwqueue.planned_updates(p_run hwqueue.run, p_update jsonb, p_named int[],
+  p_shard int)
+returns table (step_no int, changed boolean, class hwqueue.placement_class, came_from jsonb,
+  run hwqueue.run)
+language plpgsql volatile
+as $$
+declare
+  v_workflow hwqueue.workflow := (
+    select w from hwqueue.workflow w where w.shard_id = p_shard and w.workflow_id = p_run.workflow_id);
+  v_due int[] := hwqueue.updatable_steps(p_run, p_named, p_shard);
+  v_group record;
+  v_step jsonb;
+  v_planned record;
+begin
+  perform hwqueue.check_updatable(p_run, p_named, v_due, p_shard);
+  for v_group in select g.* from hwqueue.update_groups(p_run, v_due, p_update, p_shard) g loop
+    v_step := v_workflow.steps -> (v_group.steps[1] - 1);
+    if v_group.is_nested then
+      perform hwqueue.updated_placement(v_workflow, p_run, v_step, p_run.level, v_group.own -> 'update');
+      class := null;
+      came_from := null;
+      run := hwqueue.updated_run(p_run, v_group.own -> 'update');
+    else
+      v_planned := hwqueue.planned_step(v_workflow, p_run, v_step, hwqueue.content_own(v_group.own), p_shard);
+      class := v_planned.class;
+      came_from := v_planned.came_from;
+      run := null;
+    end if;
+    changed := (class.class_id, v_group.own) is distinct from (v_group.class_id, v_group.former);
+    foreach step_no in array v_group.steps loop
+      return next;
+    end loop;
+  end loop;
+end
+$$;
