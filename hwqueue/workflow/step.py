@@ -55,8 +55,8 @@ class Step:
             result is `{"items", "failed"}`; `results(step)` is what the items returned.
         max_parallel: How many items of a map wait or run at once; None: 1,000.
         tolerate: How many items may fail until the map does: a number, or `"10 %"`; None: 0.
-        size: Makes it a gang: so many leases run the task, 2 to 1,000, and none starts before there
-            is room for all. `index()` in `params` is the rank. Its result is `{"items", "failed"}`;
+        size: Makes it a gang: how many leases run the task, 2 to 1,000. None starts before there is
+            room for all. `index()` in `params` is the rank. Its result is `{"items", "failed"}`;
             `results(step)` is what the members returned, by rank.
         min_size, together, same, on_lost, hold: Of a gang, as in `hwqueue.types.GangOptions`.
         final: It runs once when all else has ended: `completed`, `failed`, `cancelled` or `ended`
