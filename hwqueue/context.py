@@ -185,7 +185,7 @@ class _LeaseFacts:
     def item_no(self) -> int | None:
         """The number of the item of a step that this is, from 0; None: it is no item.
 
-        Of a map its place in the list; items that were added come behind that.
+        Of a map its place in the list; items that were added come behind that. Of a gang its rank.
         """
         headers = self.claim.headers or {}
         number = headers.get("item") if "workflow_run_id" in headers else None
@@ -294,7 +294,8 @@ class LeaseContext(_LeaseFacts):
     def results(self, step: str | Named) -> Iterator[StepResult]:
         """What the items of a step returned, by item; a page is read at a time.
 
-        They are those of a map, or those that a handler has added with `add_items`.
+        They are those of a map, the members of a gang, or those that a handler has added with
+        `add_items`.
 
         Raises: As `result`.
         SQL: step_results.

@@ -529,7 +529,7 @@ COMMENT ON COLUMN hwqueue.lease.claim_token IS 'of the last claim that ended wit
 
 COMMENT ON COLUMN hwqueue.lease.run_id IS 'the run whose step this is; null: a lease of its own';
 
-COMMENT ON COLUMN hwqueue.lease.item_no IS 'its place in the list of a map, from 0, or among the items that its step has added; -1: the own lease of a step that has added items; null: of no such step';
+COMMENT ON COLUMN hwqueue.lease.item_no IS 'its place in the list of a map, from 0, its rank in the gang that its step is, or its place among the items that its step has added; -1: the own lease of a step that has added items; null: of no such step';
 
 COMMENT ON COLUMN hwqueue.lease.near_node IS 'the node that its class prefers because its handler was suspended there; null: none for that reason';
 
@@ -569,9 +569,9 @@ CREATE TABLE hwqueue.map (
     runs integer DEFAULT 0 NOT NULL
 );
 
-COMMENT ON TABLE hwqueue.map IS 'a map that was released, or a task that has added items: then the step has a lease of its own, too';
+COMMENT ON TABLE hwqueue.map IS 'a map or a gang that was released, or a task that has added items: then the step has a lease of its own, too';
 
-COMMENT ON COLUMN hwqueue.map.items IS 'the length of its list, with what was added';
+COMMENT ON COLUMN hwqueue.map.items IS 'the length of its list, with what was added; of a gang its size';
 
 COMMENT ON COLUMN hwqueue.map.over_step IS 'the map whose results are its list; null: the list is in map_list';
 
@@ -1005,7 +1005,9 @@ CREATE TABLE hwqueue.gang (
     starts_by timestamp with time zone,
     choice_id uuid,
     min_size integer,
-    missing integer DEFAULT 0 NOT NULL
+    missing integer DEFAULT 0 NOT NULL,
+    run_id uuid,
+    step_no integer
 )
 WITH (fillfactor='50', autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0.05');
 
@@ -1038,6 +1040,10 @@ COMMENT ON COLUMN hwqueue.gang.choice_id IS 'as in lease';
 COMMENT ON COLUMN hwqueue.gang.min_size IS 'how many members must be there for it to start, and to go on; null: all';
 
 COMMENT ON COLUMN hwqueue.gang.missing IS 'how many members wait to join the others, while it is earmarked, reserved or running';
+
+COMMENT ON COLUMN hwqueue.gang.run_id IS 'the run whose step it is; null: it was spawned by itself';
+
+COMMENT ON COLUMN hwqueue.gang.step_no IS 'which step of that run: its members are the items of the step';
 
 CREATE FUNCTION hwqueue.assemble_gang(p_gang hwqueue.gang, p_first text, p_is_earmark boolean, p_now timestamp with time zone, p_shard integer) RETURNS text
     LANGUAGE plpgsql;
@@ -1239,6 +1245,9 @@ COMMENT ON COLUMN hwqueue.workflow_step.near IS 'the steps in whose places it ru
 
 COMMENT ON COLUMN hwqueue.workflow_step.settings IS 'what its kind needs, if it is no task';
 
+CREATE FUNCTION hwqueue.begin_gang(p_run hwqueue.run, p_step hwqueue.step, p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.step_verdict
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.begin_map(p_run hwqueue.run, p_step hwqueue.step, p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.step_verdict
     LANGUAGE plpgsql;
 
@@ -1353,6 +1362,9 @@ CREATE FUNCTION hwqueue.broken_entries(p_shard integer) RETURNS TABLE(lease_id u
 
 CREATE FUNCTION hwqueue.broken_everywhere(p_shard integer) RETURNS TABLE(rule text, subject uuid, detail jsonb)
     LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.broken_gang_steps(p_shard integer) RETURNS TABLE(rule text, run_id uuid, detail jsonb)
+    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.broken_gangs(p_shard integer) RETURNS TABLE(rule text, subject uuid, detail jsonb)
     LANGUAGE sql STABLE;
@@ -1612,6 +1624,9 @@ CREATE FUNCTION hwqueue.check_expiry(p_expires_at timestamp with time zone, p_no
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.check_extend(p_extend interval) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE;
+
+CREATE FUNCTION hwqueue.check_gang_options(p_options jsonb, p_field text) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.check_heartbeat(p_claims jsonb, p_extend interval) RETURNS void
@@ -2616,6 +2631,9 @@ CREATE FUNCTION hwqueue.fetch_reserved(p_request hwqueue.claim_request) RETURNS 
 CREATE FUNCTION hwqueue.few_ended(p_state text, p_since timestamp with time zone, p_shard integer) RETURNS uuid[]
     LANGUAGE plpgsql STABLE;
 
+CREATE FUNCTION hwqueue.fill_gang(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally, p_most integer, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.tally
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.fill_map(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally, p_most integer, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.tally
     LANGUAGE plpgsql;
 
@@ -2753,6 +2771,9 @@ CREATE FUNCTION hwqueue.full_words(p_concurrency integer) RETURNS text
 CREATE FUNCTION hwqueue.funnel_stages() RETURNS text[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
+CREATE FUNCTION hwqueue.gang_asked(p_options jsonb, p_field text) RETURNS hwqueue.gang
+    LANGUAGE plpgsql IMMUTABLE;
+
 CREATE FUNCTION hwqueue.gang_domains(p_together jsonb, p_field text) RETURNS text[]
     LANGUAGE sql IMMUTABLE;
 
@@ -2769,6 +2790,9 @@ CREATE FUNCTION hwqueue.gang_metrics(p_now timestamp with time zone, p_shard int
     LANGUAGE sql STABLE
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off';
+
+CREATE FUNCTION hwqueue.gang_of_step(p_run uuid, p_step integer, p_shard integer) RETURNS uuid
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.gang_places(p_class_ids bigint[], p_together text[], p_same text[], p_place text, p_first text, p_is_idle boolean, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(place text, node_ids uuid[], class_ids bigint[])
     LANGUAGE plpgsql STABLE
@@ -2797,8 +2821,14 @@ CREATE FUNCTION hwqueue.gang_status(p_lease uuid, p_token bigint, p_shard intege
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
+CREATE FUNCTION hwqueue.gang_step_headline(p_step hwqueue.step, p_defined hwqueue.workflow_step, p_gang uuid) RETURNS text
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.gang_story(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) RETURNS text
     LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.gang_verdict(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally, p_shard integer) RETURNS hwqueue.step_verdict
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.gang_wait_words(p_gang hwqueue.gang) RETURNS text
     LANGUAGE sql STABLE;
@@ -2816,7 +2846,7 @@ CREATE FUNCTION hwqueue.get_everywhere(p_everywhere uuid, p_limit integer DEFAUL
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.get_gang(p_gang uuid, p_shard integer DEFAULT 0) RETURNS TABLE(gang_id uuid, shard_id integer, queue text, tenant text, state text, reason text, size integer, together text[], same text[], on_lost text, hold interval, place text, tries integer, losses integer, next_try_at timestamp with time zone, created_at timestamp with time zone, started_at timestamp with time zone, finished_at timestamp with time zone, members jsonb, starts_by timestamp with time zone, min_size integer, missing integer)
+CREATE FUNCTION hwqueue.get_gang(p_gang uuid, p_shard integer DEFAULT 0) RETURNS TABLE(gang_id uuid, shard_id integer, queue text, tenant text, state text, reason text, size integer, together text[], same text[], on_lost text, hold interval, place text, tries integer, losses integer, next_try_at timestamp with time zone, created_at timestamp with time zone, started_at timestamp with time zone, finished_at timestamp with time zone, members jsonb, starts_by timestamp with time zone, min_size integer, missing integer, run_id uuid, step text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
@@ -2872,6 +2902,9 @@ CREATE FUNCTION hwqueue.has_bound_enough() RETURNS boolean
 
 CREATE FUNCTION hwqueue.has_ended(p_xid xid8) RETURNS boolean
     LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.has_failed_items(p_defined hwqueue.workflow_step, p_items integer, p_failed integer, p_cancelled integer) RETURNS boolean
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.has_fleet_changed(p_unseen xid8[], p_next_xid xid8, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql STABLE;
@@ -2961,6 +2994,9 @@ CREATE FUNCTION hwqueue.hold_begun_maps(p_run uuid, p_steps integer[], p_shard i
 CREATE FUNCTION hwqueue.hold_claim(p_lease uuid, p_token bigint, p_is_written boolean, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.hold_gang(p_run uuid, p_step integer, p_shard integer) RETURNS hwqueue.gang
+    LANGUAGE sql;
+
 CREATE FUNCTION hwqueue.hold_items(p_run uuid, p_step integer, p_waits boolean, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
@@ -3036,6 +3072,12 @@ COMMENT ON COLUMN hwqueue.profile.left_out IS 'labels that nodes judged as this 
 
 CREATE FUNCTION hwqueue.imagined_nodes(p_nodes jsonb, p_shard integer) RETURNS TABLE(node hwqueue.node, profile hwqueue.profile, how_many bigint)
     LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.insert_gang(p_gang hwqueue.gang, p_queue hwqueue.queue, p_priority integer, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.gang
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.insert_members(p_gang uuid, p_leases uuid[], p_shard integer) RETURNS void
+    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.insert_own_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
@@ -3468,7 +3510,7 @@ CREATE FUNCTION hwqueue.list_workflow_runs(p_filter jsonb DEFAULT '{}'::jsonb, p
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_custom_plan';
 
-CREATE FUNCTION hwqueue.list_workflow_steps(p_run uuid, p_shard integer DEFAULT 0) RETURNS TABLE(step_no integer, step text, state text, reason text, task_name text, queue text, placement jsonb, lease_id uuid, lease_state text, node_id uuid, attempt smallint, result jsonb, error jsonb, ended_at timestamp with time zone, waits_for text[], shard_id integer, came_from jsonb, kind text, due_at timestamp with time zone, headline text, items integer, items_done integer, items_failed integer, nested_run_id uuid)
+CREATE FUNCTION hwqueue.list_workflow_steps(p_run uuid, p_shard integer DEFAULT 0) RETURNS TABLE(step_no integer, step text, state text, reason text, task_name text, queue text, placement jsonb, lease_id uuid, lease_state text, node_id uuid, attempt smallint, result jsonb, error jsonb, ended_at timestamp with time zone, waits_for text[], shard_id integer, came_from jsonb, kind text, due_at timestamp with time zone, headline text, items integer, items_done integer, items_failed integer, nested_run_id uuid, gang_id uuid)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off';
@@ -3619,7 +3661,7 @@ CREATE FUNCTION hwqueue.low_water_at(p_marks hwqueue.low_water, p_tier smallint,
 CREATE FUNCTION hwqueue.lower_low_water(p_queue_id integer, p_class_id bigint, p_tier smallint, p_rank bigint, p_position bigint, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.map_headline(p_step hwqueue.step, p_items integer, p_done integer, p_failed integer) RETURNS text
+CREATE FUNCTION hwqueue.map_headline(p_step hwqueue.step, p_kind text, p_items integer, p_done integer, p_failed integer) RETURNS text
     LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.map_low(p_map hwqueue.map, p_defined hwqueue.workflow_step, p_need integer) RETURNS integer
@@ -3669,6 +3711,9 @@ CREATE FUNCTION hwqueue.may_be_long(p_value jsonb) RETURNS boolean
 CREATE FUNCTION hwqueue.may_be_missing(p_gang hwqueue.gang) RETURNS integer
     LANGUAGE sql IMMUTABLE;
 
+CREATE FUNCTION hwqueue.may_be_tried(p_gang hwqueue.gang, p_now timestamp with time zone) RETURNS boolean
+    LANGUAGE sql IMMUTABLE;
+
 CREATE FUNCTION hwqueue.may_earmark(p_class_id bigint, p_node uuid, p_shard integer) RETURNS boolean
     LANGUAGE sql STABLE;
 
@@ -3677,6 +3722,12 @@ CREATE FUNCTION hwqueue.may_not_go_on(p_everywhere hwqueue.everywhere) RETURNS b
 
 CREATE FUNCTION hwqueue.may_start(p_requests hwqueue.spawn_request[], p_now timestamp with time zone) RETURNS boolean
     LANGUAGE plpgsql IMMUTABLE;
+
+CREATE FUNCTION hwqueue.member_params(p_map hwqueue.map, p_queue_id integer, p_shard integer, OUT bytes bigint, OUT bad jsonb) RETURNS record
+    LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.member_requests(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_known jsonb, p_gang_id uuid, p_now timestamp with time zone, p_shard integer, OUT requests hwqueue.spawn_request[], OUT starts_at timestamp with time zone) RETURNS record
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.members_needed(p_gang hwqueue.gang, p_waiting integer) RETURNS integer
     LANGUAGE sql IMMUTABLE;
@@ -4063,6 +4114,9 @@ CREATE FUNCTION hwqueue.oldest_undelivered(p_webhook hwqueue.webhook, p_shard in
     LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.open_claim(p_request hwqueue.claim_request, p_state hwqueue.node_state, INOUT queue_head hwqueue.queue_head, OUT queue_ids integer[], OUT promoted integer, OUT at_low_water boolean, OUT node hwqueue.node, OUT load hwqueue.node_load, OUT room hwqueue.headroom, OUT picked hwqueue.picked_entries) RETURNS record
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.open_map(p_run hwqueue.run, p_step hwqueue.step, p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamp with time zone, p_shard integer, OUT map hwqueue.map, OUT tally hwqueue.tally, OUT bad jsonb) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.open_nested(p_run hwqueue.run, p_step hwqueue.step, p_nested hwqueue.run, p_shard integer) RETURNS integer
@@ -4509,6 +4563,9 @@ CREATE FUNCTION hwqueue.read_everywhere(p_target hwqueue.spawn_target, p_task te
 
 CREATE FUNCTION hwqueue.read_gang(p_options jsonb, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.gang
     LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.read_gang_step(p_step jsonb, p_name text, p_field text) RETURNS jsonb
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.read_kind(p_step jsonb, p_kind text, p_name text, p_field text, OUT settings jsonb, OUT steps text[], OUT binds boolean) RETURNS record
     LANGUAGE plpgsql STABLE;
@@ -5347,6 +5404,9 @@ CREATE FUNCTION hwqueue.spawn_gang(p_queue text, p_members jsonb, p_options json
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
+CREATE FUNCTION hwqueue.spawn_gang_step(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_known jsonb, p_old hwqueue.gang, p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.spawn_items(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_numbers integer[], p_now timestamp with time zone, p_shard integer, OUT spawned integer, OUT failed integer, OUT held integer) RETURNS record
     LANGUAGE plpgsql;
 
@@ -5461,6 +5521,9 @@ CREATE FUNCTION hwqueue.steps_begun(p_run hwqueue.run, p_shard integer) RETURNS 
 
 CREATE FUNCTION hwqueue.steps_ended(p_leases uuid[], p_state text, p_shard integer, p_is_short boolean DEFAULT false) RETURNS void
     LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.steps_with_items(p_steps jsonb[]) RETURNS text[]
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.still_attested(p_domains text[], p_until timestamp with time zone[], p_now timestamp with time zone) RETURNS text[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -8391,6 +8454,8 @@ REVOKE ALL ON FUNCTION hwqueue.begin_adding(p_lease hwqueue.lease, p_shard integ
 
 REVOKE ALL ON FUNCTION hwqueue.begin_failing(p_run hwqueue.run, p_step integer, p_name text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.begin_gang(p_run hwqueue.run, p_step hwqueue.step, p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.begin_map(p_run hwqueue.run, p_step hwqueue.step, p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.begin_other(p_run hwqueue.run, p_step integer, p hwqueue.run_progress, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -8442,6 +8507,8 @@ REVOKE ALL ON FUNCTION hwqueue.broken_earmarks(p_shard integer) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.broken_entries(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_everywhere(p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.broken_gang_steps(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_gangs(p_shard integer) FROM PUBLIC;
 
@@ -8537,6 +8604,8 @@ REVOKE ALL ON FUNCTION hwqueue.check_epoch(p_node uuid, p_epoch bigint, p_shard 
 REVOKE ALL ON FUNCTION hwqueue.check_expiry(p_expires_at timestamp with time zone, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_extend(p_extend interval) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.check_gang_options(p_options jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_heartbeat(p_claims jsonb, p_extend interval) FROM PUBLIC;
 
@@ -9057,6 +9126,8 @@ REVOKE ALL ON FUNCTION hwqueue.fetch_reserved(p_request hwqueue.claim_request) F
 
 REVOKE ALL ON FUNCTION hwqueue.few_ended(p_state text, p_since timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.fill_gang(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally, p_most integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.fill_map(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally, p_most integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.final_below(p_shard integer) FROM PUBLIC;
@@ -9147,6 +9218,8 @@ REVOKE ALL ON FUNCTION hwqueue.full_words(p_concurrency integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.funnel_stages() FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.gang_asked(p_options jsonb, p_field text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.gang_domains(p_together jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.gang_elements(p_members jsonb, p_options jsonb, p_gang_id uuid) FROM PUBLIC;
@@ -9156,6 +9229,8 @@ REVOKE ALL ON FUNCTION hwqueue.gang_headline(p_gang hwqueue.gang, p_queue hwqueu
 REVOKE ALL ON FUNCTION hwqueue.gang_kinds(p_classes hwqueue.placement_class[], p_members integer[], p_rooms hwqueue.gang_room[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.gang_metrics(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.gang_of_step(p_run uuid, p_step integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.gang_places(p_class_ids bigint[], p_together text[], p_same text[], p_place text, p_first text, p_is_idle boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -9171,7 +9246,11 @@ REVOKE ALL ON FUNCTION hwqueue.gang_status(p_lease uuid, p_token bigint, p_shard
 GRANT ALL ON FUNCTION hwqueue.gang_status(p_lease uuid, p_token bigint, p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.gang_status(p_lease uuid, p_token bigint, p_shard integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.gang_step_headline(p_step hwqueue.step, p_defined hwqueue.workflow_step, p_gang uuid) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.gang_story(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.gang_verdict(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.gang_wait_words(p_gang hwqueue.gang) FROM PUBLIC;
 
@@ -9234,6 +9313,8 @@ REVOKE ALL ON FUNCTION hwqueue.has_bound_enough() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.has_ended(p_xid xid8) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.has_failed_items(p_defined hwqueue.workflow_step, p_items integer, p_failed integer, p_cancelled integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.has_fleet_changed(p_unseen xid8[], p_next_xid xid8, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.has_isolation_conflict(p_class hwqueue.placement_class, p_cpu text[], p_gpu text[], p_share_mode text, p_gpu_ids uuid[], p_gpu_parents uuid[]) FROM PUBLIC;
@@ -9290,6 +9371,8 @@ REVOKE ALL ON FUNCTION hwqueue.hold_begun_maps(p_run uuid, p_steps integer[], p_
 
 REVOKE ALL ON FUNCTION hwqueue.hold_claim(p_lease uuid, p_token bigint, p_is_written boolean, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.hold_gang(p_run uuid, p_step integer, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.hold_items(p_run uuid, p_step integer, p_waits boolean, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.hold_outcomes(p_leases uuid[], p_shard integer) FROM PUBLIC;
@@ -9315,6 +9398,10 @@ REVOKE ALL ON FUNCTION hwqueue.idle_steps(p_run hwqueue.run, p_shard integer) FR
 REVOKE ALL ON FUNCTION hwqueue.ignored_labels_of(p_labels jsonb, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.imagined_nodes(p_nodes jsonb, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.insert_gang(p_gang hwqueue.gang, p_queue hwqueue.queue, p_priority integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.insert_members(p_gang uuid, p_leases uuid[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.insert_own_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -9676,7 +9763,7 @@ REVOKE ALL ON FUNCTION hwqueue.low_water_at(p_marks hwqueue.low_water, p_tier sm
 
 REVOKE ALL ON FUNCTION hwqueue.lower_low_water(p_queue_id integer, p_class_id bigint, p_tier smallint, p_rank bigint, p_position bigint, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.map_headline(p_step hwqueue.step, p_items integer, p_done integer, p_failed integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.map_headline(p_step hwqueue.step, p_kind text, p_items integer, p_done integer, p_failed integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.map_low(p_map hwqueue.map, p_defined hwqueue.workflow_step, p_need integer) FROM PUBLIC;
 
@@ -9713,11 +9800,17 @@ REVOKE ALL ON FUNCTION hwqueue.may_be_long(p_value jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.may_be_missing(p_gang hwqueue.gang) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.may_be_tried(p_gang hwqueue.gang, p_now timestamp with time zone) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.may_earmark(p_class_id bigint, p_node uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.may_not_go_on(p_everywhere hwqueue.everywhere) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.may_start(p_requests hwqueue.spawn_request[], p_now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.member_params(p_map hwqueue.map, p_queue_id integer, p_shard integer, OUT bytes bigint, OUT bad jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.member_requests(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_known jsonb, p_gang_id uuid, p_now timestamp with time zone, p_shard integer, OUT requests hwqueue.spawn_request[], OUT starts_at timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.members_needed(p_gang hwqueue.gang, p_waiting integer) FROM PUBLIC;
 
@@ -9948,6 +10041,8 @@ REVOKE ALL ON FUNCTION hwqueue.oldest_snapshot_holder(p_relation regclass) FROM 
 REVOKE ALL ON FUNCTION hwqueue.oldest_undelivered(p_webhook hwqueue.webhook, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.open_claim(p_request hwqueue.claim_request, p_state hwqueue.node_state, INOUT queue_head hwqueue.queue_head, OUT queue_ids integer[], OUT promoted integer, OUT at_low_water boolean, OUT node hwqueue.node, OUT load hwqueue.node_load, OUT room hwqueue.headroom, OUT picked hwqueue.picked_entries) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.open_map(p_run hwqueue.run, p_step hwqueue.step, p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamp with time zone, p_shard integer, OUT map hwqueue.map, OUT tally hwqueue.tally, OUT bad jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.open_nested(p_run hwqueue.run, p_step hwqueue.step, p_nested hwqueue.run, p_shard integer) FROM PUBLIC;
 
@@ -10220,6 +10315,8 @@ REVOKE ALL ON FUNCTION hwqueue.read_count(p_term_id bigint, p_place text, p_shar
 REVOKE ALL ON FUNCTION hwqueue.read_everywhere(p_target hwqueue.spawn_target, p_task text, p_params jsonb, p_options jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_gang(p_options jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.read_gang_step(p_step jsonb, p_name text, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_kind(p_step jsonb, p_kind text, p_name text, p_field text, OUT settings jsonb, OUT steps text[], OUT binds boolean) FROM PUBLIC;
 
@@ -10741,6 +10838,8 @@ GRANT ALL ON FUNCTION hwqueue.spawn_gang(p_queue text, p_members jsonb, p_option
 GRANT ALL ON FUNCTION hwqueue.spawn_gang(p_queue text, p_members jsonb, p_options jsonb, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.spawn_gang(p_queue text, p_members jsonb, p_options jsonb, p_shard integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.spawn_gang_step(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_known jsonb, p_old hwqueue.gang, p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.spawn_items(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_numbers integer[], p_now timestamp with time zone, p_shard integer, OUT spawned integer, OUT failed integer, OUT held integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.spawn_kind(p_element jsonb) FROM PUBLIC;
@@ -10824,6 +10923,8 @@ GRANT ALL ON FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after inte
 REVOKE ALL ON FUNCTION hwqueue.steps_begun(p_run hwqueue.run, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.steps_ended(p_leases uuid[], p_state text, p_shard integer, p_is_short boolean) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.steps_with_items(p_steps jsonb[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.still_attested(p_domains text[], p_until timestamp with time zone[], p_now timestamp with time zone) FROM PUBLIC;
 

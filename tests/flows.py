@@ -20,6 +20,11 @@ def each(name: str, over: Any, /, **more: Any) -> Row:
     return step(name, kind="map", over=over, **more)
 
 
+def gang(name: str, size: int, *after: Any, **more: Any) -> Row:
+    """A gang of a specification; its task has its name."""
+    return step(name, *after, kind="gang", size=size, **more)
+
+
 class Flow:
     """A run on a queue and a node of its own."""
 

@@ -311,6 +311,8 @@ def _facts(gang: Gang) -> dict[str, Any]:
         "gang_id": gang.gang_id,
         "queue": gang.queue,
         "tenant": gang.tenant or None,
+        "run_id": gang.run_id,
+        "step": gang.step,
         "state": gang.state,
         "reason": gang.reason,
         "size": gang.size,

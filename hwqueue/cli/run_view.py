@@ -91,7 +91,10 @@ def shown_steps(ctx: typer.Context, look: Look, names: Mapping[UUID, str]) -> No
     for step in [step for step in look.steps if step.items][:_MOST_HINTS]:
         failed = " --state failed" if step.items_failed else ""
         command = f"hwqueue workflow results {look.run.run_id} {step.step}{failed}"
-        say(ctx, f"items of {step.step}: {command}")
+        say(ctx, f"{'members' if step.kind == 'gang' else 'items'} of {step.step}: {command}")
+    for step in [step for step in look.steps if step.gang_id][:_MOST_HINTS]:
+        verb = "explain" if (step.headline or "").startswith("waits") else "show"
+        say(ctx, f"gang of {step.step}: hwqueue gang {verb} {step.gang_id}")
 
 
 def names_of(client: Client, look: Look) -> Mapping[UUID, str]:
@@ -164,7 +167,8 @@ def _state(step: WorkflowStep) -> str:
 def _why(step: WorkflowStep, explained: Mapping[UUID, str]) -> str | None:
     """How far its items are, the run that it is, what it waits for or why it did not complete."""
     nested = f"run {step.nested_run_id}" if step.nested_run_id else None
-    return "; ".join(filter(None, (items_text(step), nested, _waits(step, explained)))) or None
+    counts = items_text(step) if step.kind != "gang" or not step.headline else None
+    return "; ".join(filter(None, (counts, nested, _waits(step, explained)))) or None
 
 
 def items_text(step: WorkflowStep) -> str | None:
@@ -172,7 +176,8 @@ def items_text(step: WorkflowStep) -> str | None:
     if step.items is None:
         return None
     failed = f", {step.items_failed:,} failed" if step.items_failed else ""
-    return f"{step.items_done or 0:,}/{step.items:,} items{failed}"
+    each = "members" if step.kind == "gang" else "items"
+    return f"{step.items_done or 0:,}/{step.items:,} {each}{failed}"
 
 
 def _waits(step: WorkflowStep, explained: Mapping[UUID, str]) -> str | None:
@@ -184,7 +189,8 @@ def _waits(step: WorkflowStep, explained: Mapping[UUID, str]) -> str | None:
     if step.error is not None and step.state == "failed":
         return ": ".join(filter(None, (step.reason, error_line(step.error))))
     told = explained.get(step.lease_id) if step.lease_id else None
-    headline = step.headline if step.items is None else None  # of items it is their counts again
+    # of items it is their counts again; of a gang also what that waits for
+    headline = step.headline if step.items is None or step.kind == "gang" else None
     return told or headline or step.reason
 
 

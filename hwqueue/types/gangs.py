@@ -153,6 +153,7 @@ class Gang:
         started_at: When all members, or min_size of them, were there for the first time.
         members: By rank.
         starts_by: While it is earmarked: when it has its room at the latest; None: not known.
+        run_id, step: The step of a run that it is; None: it was spawned by itself.
     """
 
     gang_id: UUID
@@ -177,6 +178,8 @@ class Gang:
     finished_at: datetime | None
     members: tuple[GangMember, ...]
     starts_by: datetime | None = None
+    run_id: UUID | None = None
+    step: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

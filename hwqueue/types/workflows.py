@@ -213,13 +213,15 @@ class WorkflowStep:
         result: Of its lease, or what `skip_step` gave.
         waits_for: Its parents that have not ended.
         came_from: As in `CheckedStep`.
-        kind: What it is: `task`, `map`, `sleep`, `wait` or `workflow`. Only a task has a
+        kind: What it is: `task`, `map`, `gang`, `sleep`, `wait` or `workflow`. Only a task has a
             lease of its own.
         due_at: While it is open: when a sleep ends, or a wait times out.
         headline: What it waits for, in words, where it is no task.
-        items: The length of a map's list; None: no map, or not released.
+        items: The length of a map's list, or the size of a gang; None: neither, or not released.
         items_done, items_failed: How many of them have ended, and how many of these failed.
         nested_run_id: The run that a step of kind `workflow` is; None before it is submitted.
+        gang_id: The gang that a step of kind `gang` is, None before it is spawned; `explain_gang`
+            says why it waits.
     """
 
     step_no: int
@@ -246,15 +248,17 @@ class WorkflowStep:
     items_done: int | None
     items_failed: int | None
     nested_run_id: UUID | None
+    gang_id: UUID | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
-    """What a step returned, or an item of a map.
+    """What a step returned, an item of a map, or a member of a gang.
 
     Attributes:
         item: The place of the item in the list of a map, or among those that a step has added,
-            from 0; 0 for a step with one lease; -1 for a step with items itself.
+            from 0; the rank in a gang; 0 for a step with one lease; -1 for a step with items
+            itself.
         result, error: Of its lease, or what `skip_step` gave; None while it has not ended.
         name: Of an item that was added.
         lease_id, lease_state: Its lease, and where that is; None while there is none.
@@ -311,8 +315,8 @@ class CheckedStep:
         permanent: Whether that lasts until nodes or the step change.
         nodes_matching, nodes_free: Nodes that could ever run it, and that could now.
         reasons: What alone keeps nodes from it, as `sole_blockers` of `explain_lease`.
-        kind: `task`, also of a map, or `workflow`: a nested run, which has no lease, so that
-            `queue`, `task_name`, `placement`, `came_from` and the nodes are None.
+        kind: `task`, also of a map or gang, or `workflow`: a nested run, which has no lease, so
+            that `queue`, `task_name`, `placement`, `came_from` and the nodes are None.
         workflow, version: What a nested run would run now; version also None if it would be
             refused.
     """

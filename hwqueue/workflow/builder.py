@@ -171,6 +171,58 @@ class WorkflowBuilder:
         one = cast(Step, added.steps[-1])
         return self.step(replace(one, over=over, max_parallel=max_parallel, tolerate=tolerate))
 
+    def gang(
+        self,
+        name: str,
+        task: Task[..., Any] | str,
+        *,
+        size: int,
+        min_size: int | None = None,
+        together: str | Sequence[str] | None = None,
+        same: Sequence[str] = (),
+        on_lost: str | None = None,
+        hold: timedelta | None = None,
+        params: Mapping[str, Any] | Value | None = None,
+        after: AfterLike = (),
+        queue: str | None = None,
+        override_affinity: Mapping[str, Any] | None = None,
+        replace_affinity: bool = False,
+        join: str | None = None,
+        run_if: RunIf = (),
+        on_failure: str | None = None,
+        final: str | None = None,
+        near: Near | None = None,
+        **options: Unpack[SpawnOptions],
+    ) -> WorkflowBuilder:
+        """Add a step whose leases start together or not at all; see `task` for the rest.
+
+        Args:
+            size: How many members it has, 2 to 1,000. Each runs the task; `context.gang` says its
+                rank and where the others are.
+            min_size, together, same, on_lost, hold: As in `hwqueue.types.GangOptions`.
+            params: Of each member; `index()` is its rank.
+            **options: Of each member; `patience` is none of them.
+
+        Raises: ConfigError, when a value is of the wrong type.
+        """
+        added = self.task(
+            name,
+            task,
+            after=after,
+            params=params,
+            queue=queue,
+            override_affinity=override_affinity,
+            replace_affinity=replace_affinity,
+            join=join,
+            run_if=run_if,
+            on_failure=on_failure,
+            final=final,
+            near=near,
+            **options,
+        )
+        one = replace(cast(Step, added.steps[-1]), size=size, min_size=min_size, together=together)
+        return self.step(replace(one, same=same, on_lost=on_lost, hold=hold))
+
     def sleep(
         self,
         name: str,

@@ -76,6 +76,12 @@ class Flow:
         over: Value | Sequence[Any] | None = None,
         max_parallel: int | None = None,
         tolerate: int | str | None = None,
+        size: int | None = None,
+        min_size: int | None = None,
+        together: str | Sequence[str] | None = None,
+        same: Sequence[str] = (),
+        on_lost: str | None = None,
+        hold: timedelta | None = None,
         process: bool = False,
         timeout: timedelta | None = None,
         **options: Unpack[SpawnOptions],
@@ -86,6 +92,8 @@ class Flow:
             name: Of the step; None: the function's.
             task: What its leases call the handler; None: `workflow.step`.
             over, max_parallel, tolerate: Make it a map, see `WorkflowBuilder.map`.
+            size, min_size, together, same, on_lost, hold: Make it a gang, see
+                `WorkflowBuilder.gang`.
             process, timeout: Of the task, see `App.task`.
             **options: Of the step, and all else: see `WorkflowBuilder.task`.
 
@@ -117,7 +125,18 @@ class Flow:
                 **options,
             )
             one = cast(Step, added.steps[-1])
-            step = replace(one, over=over, max_parallel=max_parallel, tolerate=tolerate)
+            step = replace(
+                one,
+                over=over,
+                max_parallel=max_parallel,
+                tolerate=tolerate,
+                size=size,
+                min_size=min_size,
+                together=together,
+                same=same,
+                on_lost=on_lost,
+                hold=hold,
+            )
             self._builder = self._builder.step(step)
             return step
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
+from hwqueue.client._arguments import check_span
 from hwqueue.client._json import given, plain
 from hwqueue.errors import ConfigError
 from hwqueue.options import check_options
@@ -53,6 +55,10 @@ class Step:
             result is `{"items", "failed"}`; `results(step)` is what the items returned.
         max_parallel: How many items of a map wait or run at once; None: 1,000.
         tolerate: How many items may fail until the map does: a number, or `"10 %"`; None: 0.
+        size: Makes it a gang: how many leases run the task, 2 to 1,000. None starts before there is
+            room for all. `index()` in `params` is the rank. Its result is `{"items", "failed"}`;
+            `results(step)` is what the members returned, by rank.
+        min_size, together, same, on_lost, hold: Of a gang, as in `hwqueue.types.GangOptions`.
         final: It runs once when all else has ended: `completed`, `failed`, `cancelled` or `ended`
             says when. It has no `after`.
         near: The place where steps before it have run, such as `near("train", "rack")`.
@@ -79,6 +85,12 @@ class Step:
     over: Value | Sequence[Any] | None = None
     max_parallel: int | None = None
     tolerate: int | str | None = None
+    size: int | None = None
+    min_size: int | None = None
+    together: str | Sequence[str] | None = None
+    same: Sequence[str] = ()
+    on_lost: str | None = None
+    hold: timedelta | None = None
     options: SpawnOptions = field(default_factory=SpawnOptions)
     _after: tuple[After, ...] = field(init=False, repr=False, compare=False, default=())
     _run_if: tuple[Condition, ...] = field(init=False, repr=False, compare=False, default=())
@@ -97,10 +109,38 @@ class Step:
             )
         if self.over is None and (self.max_parallel, self.tolerate) != (None, None):
             raise ConfigError(f"{where}max_parallel and tolerate are of a map: give over, too")
+        self._check_gang(where)
         object.__setattr__(self, "_after", edges_of(self.after, (), ()))
         object.__setattr__(self, "_run_if", conditions_of(self.run_if, where))
         object.__setattr__(self, "run_if", self._run_if)
         object.__setattr__(self, "options", MappingProxyType(dict(self.options)))
+
+    def _check_gang(self, where: str) -> None:
+        check_span(self.hold, "hold", ConfigError, where)
+        if self.size is None and self._gang():
+            raise ConfigError(f"{where}{', '.join(self._gang())} is of a gang: give size, too")
+        if self.size is not None and self.over is not None:
+            raise ConfigError(f"{where}over makes it a map, size a gang: give one of them")
+        if self.size is not None and self.options.get("patience") is not None:
+            raise ConfigError(f"{where}patience is no option of a gang")
+
+    def _gang(self) -> dict[str, Any]:
+        """What it says of its gang beside the size."""
+        said = {
+            "min_size": self.min_size,
+            "together": self.together,
+            "same": list(self.same),
+            "on_lost": self.on_lost,
+            "hold": self.hold,
+        }
+        return {key: value for key, value in said.items() if value not in (None, [])}
+
+    @property
+    def kind(self) -> str:
+        """What it is: `task`, `map` or `gang`."""
+        if self.size is not None:
+            return "gang"
+        return "task" if self.over is None else "map"
 
     @property
     def edges(self) -> tuple[After, ...]:
@@ -123,10 +163,10 @@ class Step:
             key: defaults[key] for key in ("placement", "affinity_tags") if key in defaults
         }
         options = {**defaults, **given(self.options)}
-        for key in ("placement", "affinity_tags"):
+        for key in ("placement", "affinity_tags", *(["patience"] if self.size else [])):
             options.pop(key, None)
         members = {
-            "kind": None if self.over is None else "map",
+            "kind": None if self.kind == "task" else self.kind,
             "task": self.task_name,
             "queue": queue,
             "params": None if self.params is None else plain_value(self.params),
@@ -140,6 +180,8 @@ class Step:
             "finally": self.final,
             "max_parallel": self.max_parallel,
             "tolerate": self.tolerate,
+            "size": self.size,
+            **plain(self._gang(), f"step {self.name!r}"),
             "options": plain(options, f"step {self.name!r}: options"),
         }
         said = {key: value for key, value in members.items() if value not in (None, [], {})}

@@ -178,7 +178,7 @@ def result(step: StepLike, *path: str | int, default: Any = _ABSENT) -> Value:
 
 
 def results(step: StepLike, *path: str | int, default: Any = _ABSENT) -> Value:
-    """What the items of a map returned: a list in the order of the items.
+    """What the items of a map, or the members of a gang, returned: a list in their order.
 
     With a path, the part of each result there. In `params` the list has to fit into them, else the
     step fails (`params_too_large`); as `over` of another map it has no limit.
@@ -204,7 +204,7 @@ def item(*path: str | int, default: Any = _ABSENT) -> Value:
 
 
 def index() -> Value:
-    """In `params` of a map: the place of the item in the list, from 0."""
+    """In `params` of a map: the place of the item in the list, from 0; of a gang: the rank."""
     return Value({"$index": True})
 
 

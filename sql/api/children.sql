@@ -16,7 +16,8 @@
 -- In the caller's transaction it commits with what the caller has done there. It waits up to five seconds
 -- (or lock_timeout) for another session that holds the claim, and for one that adds to the same step.
 -- Locks: the claim; the step's row in map. Raises: QHL01, QHL02, QHL03, QHL04, QHL05, QHL08, QHL09, QHF06 for
--- a lease of no run, QHT01 for a name that has another content, QHF07, QHA01, QHA02. Idempotent.
+-- a lease of no run, QHF02 for a member of a gang, QHT01 for a name that has another content, QHF07, QHA01,
+-- QHA02. Idempotent.
 create or replace function hwqueue.add_items(p_lease uuid, p_token bigint, p_items jsonb,
   p_shard int default 0)
 returns table (name text, item int, created boolean, shard_id int)

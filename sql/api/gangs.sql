@@ -61,13 +61,13 @@ $$;
 -- waiting, earmarked, reserved, running, stopping, cancelling, completed, failed and cancelled. An earmarked
 -- gang has room of its own, parts of which others still use; it is reserved once they have ended, which is by
 -- starts_by at the latest; null: not known. missing: how many members wait to join the others; reason is then
--- why they could not at the last try.
+-- why they could not at the last try. run_id and step: the step of a run that it is, null for others.
 -- Raises: QHG01.
 create or replace function hwqueue.get_gang(p_gang uuid, p_shard int default 0)
 returns table (gang_id uuid, shard_id int, queue text, tenant text, state text, reason text, size int,
   together text[], same text[], on_lost text, hold interval, place text, tries int, losses int,
   next_try_at timestamptz, created_at timestamptz, started_at timestamptz, finished_at timestamptz,
-  members jsonb, starts_by timestamptz, min_size int, missing int)
+  members jsonb, starts_by timestamptz, min_size int, missing int, run_id uuid, step text)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -78,7 +78,10 @@ begin
            v_gang.together, v_gang.same, v_gang.on_lost, v_gang.hold, v_gang.place, v_gang.tries,
            v_gang.losses, case when v_gang.state = 'waiting' then v_gang.next_try_at end, v_gang.created_at,
            v_gang.started_at, v_gang.finished_at, hwqueue.gang_roster(p_gang, p_shard), v_gang.starts_by,
-           coalesce(v_gang.min_size, v_gang.size), v_gang.missing
+           coalesce(v_gang.min_size, v_gang.size), v_gang.missing, v_gang.run_id, (
+             select d.name from hwqueue.run r
+             join hwqueue.workflow_step d on d.shard_id = p_shard and d.workflow_id = r.workflow_id
+             where r.shard_id = p_shard and r.run_id = v_gang.run_id and d.step_no = v_gang.step_no)
     from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_gang.queue_id;
 end
 $$;

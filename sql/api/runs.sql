@@ -99,16 +99,18 @@ $$;
 -- error: of its lease; an operator's skip_step may have set the result. waits_for: parents that have not
 -- ended. placement: what its lease asks. came_from: the same keys, with the levels that ask for each part, as
 -- in check_workflow, or "near train -> rack 7"; a part that none of them asks any more came from its
--- task. kind: task, map, sleep, wait or workflow; due_at: when a sleep ends or a wait times out; headline:
--- what it waits for, in words, where it is no task. items: the length of a map's list, or how many items a
--- step has added to itself (add_items); items_done, items_failed: how many have ended, and how many of these
--- failed. nested_run_id: the run that a step of kind workflow is, null until it begins.
+-- task. kind: task, map, gang, sleep, wait or workflow; due_at: when a sleep ends or a wait times out;
+-- headline: what it waits for, in words, where it is no task. items: the length of a map's list, the size of
+-- a gang, or how many items a step has added to itself (add_items); items_done, items_failed: how many have
+-- ended, and how many of these failed. nested_run_id: the run that a step of kind workflow is, null until it
+-- begins. gang_id: the gang that a step of kind gang is, likewise; explain_gang says why it waits.
 -- Raises: QHF03.
 create or replace function hwqueue.list_workflow_steps(p_run uuid, p_shard int default 0)
 returns table (step_no int, step text, state text, reason text, task_name text, queue text, placement jsonb,
   lease_id uuid, lease_state text, node_id uuid, attempt smallint, result jsonb, error jsonb,
   ended_at timestamptz, waits_for text[], shard_id int, came_from jsonb, kind text, due_at timestamptz,
-  headline text, items int, items_done int, items_failed int, nested_run_id uuid)
+  headline text, items int, items_done int, items_failed int, nested_run_id uuid,
+  gang_id uuid)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set enable_seqscan = off
 as $$
@@ -125,8 +127,9 @@ begin
       case when s.state = 'waiting'
         then array(select jsonb_array_elements_text(v_parents -> d.step_no::text)) else '{}' end,
       p_shard, v_origins -> d.step_no::text, d.kind, s.due_at,
-      coalesce(hwqueue.step_headline(s, d), hwqueue.map_headline(s, i.items, i.items_done, i.items_failed)),
-      i.items, i.items_done, i.items_failed, s.nested_run_id
+      coalesce(hwqueue.step_headline(s, d), hwqueue.gang_step_headline(s, d, g.gang_id),
+        hwqueue.map_headline(s, d.kind, i.items, i.items_done, i.items_failed)),
+      i.items, i.items_done, i.items_failed, s.nested_run_id, g.gang_id
     from hwqueue.workflow_step d
     cross join lateral (  -- a fence (offset 0): by key, also before the tables are analyzed
       select x.* from hwqueue.step x
@@ -137,7 +140,9 @@ begin
     left join hwqueue.claim k on k.shard_id = p_shard and k.lease_id = l.lease_id
     left join hwqueue.outcome o on o.shard_id = p_shard and o.lease_id = l.lease_id
     left join lateral hwqueue.count_items(p_run, d.step_no, d.kind, o.state, p_shard) i
-      on d.kind = 'map' or l.item_no is not null
+      on d.kind in ('map', 'gang') or l.item_no is not null
+    left join lateral (select hwqueue.gang_of_step(p_run, d.step_no, p_shard) as gang_id) g
+      on d.kind = 'gang'
     where d.shard_id = p_shard and d.workflow_id = v_run.workflow_id
     order by d.step_no;
 end
@@ -435,12 +440,12 @@ end
 $$;
 
 -- The results of a step, a page at a time: pass the last item of a page as p_after of the next. A map has the
--- items that are spawned, in the order of its list, and so has a task that has added items; a step with one
--- lease has the item 0. p_after -2: the step itself, of one with items as item -1. name: of an item that was
--- added. state, result and error: as in list_workflow_steps. lease_id to finished_at: of its lease, where
--- that is or how it ended; node_name: null when the node is gone. p_state: only those in this state; running:
--- also those that wait for a node. p_lease: of a worker, the lease whose handler asks; others need none.
--- p_limit: from 1 to 10,000.
+-- items that are spawned, in the order of its list, and so has a task that has added items; a gang has its
+-- members by their ranks; a step with one lease has the item 0. p_after -2: the step itself, of one with
+-- items as item -1. name: of an item that was added. state, result and error: as in list_workflow_steps.
+-- lease_id to finished_at: of its lease, where that is or how it ended; node_name: null when the node is
+-- gone. p_state: only those in this state; running: also those that wait for a node. p_lease: of a worker,
+-- the lease whose handler asks; others need none. p_limit: from 1 to 10,000.
 -- Raises: QHF03, QHF06, QHA01; of a worker QHL01, QHN04.
 create or replace function hwqueue.step_results(p_run uuid, p_step text, p_after int default -1,
   p_limit int default 1000, p_lease uuid default null, p_state text default null, p_shard int default 0)
@@ -461,7 +466,7 @@ begin
   v_run := hwqueue.readable_run(p_run, p_lease, p_shard);
   v_no := (hwqueue.named_steps(v_run, jsonb_build_array(p_step), 'p_step', p_shard))[1];
   v_has_items := (
-    select d.kind = 'map' or exists (
+    select d.kind in ('map', 'gang') or exists (
       select from hwqueue.map m where m.shard_id = p_shard and m.run_id = p_run and m.step_no = v_no)
     from hwqueue.workflow_step d
     where d.shard_id = p_shard and d.workflow_id = v_run.workflow_id and d.step_no = v_no);

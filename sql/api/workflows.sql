@@ -12,12 +12,13 @@
 --
 -- p_spec: {"name", "queue", "steps", "affinity_tags", "placement", "labels", "tenant", "priority",
 -- "deadline", "on_failure": finish_running|fail_fast|continue, "retain": {"completed", "failed"}, "result",
--- "pin_version": true or a version of the code}. A step: {"name", "kind": task|map|sleep|wait|workflow,
+-- "pin_version": true or a version of the code}. A step: {"name", "kind": task|map|gang|sleep|wait|workflow,
 -- "after", "join": all|any, "run_if", "on_failure": fail|continue|ignore, "finally":
 -- completed|failed|cancelled|ended}; a task has {"task", "queue", "params", "options", "affinity":
 -- and|override|replace, "affinity_tags", "placement", "near": {"step", "what", "mode": prefer|require,
 -- "away", "gone": wait|anywhere|fail, "weight", "match": item}}, a map these and {"over", "max_parallel",
--- "tolerate"}, a sleep {"for" or "until"}, a nested run of another workflow {"workflow", "version", "input"}.
+-- "tolerate"}, a gang these and {"size", "min_size", "together", "same", "on_lost", "hold"}, a sleep {"for"
+-- or "until"}, a nested run of another workflow {"workflow", "version", "input"}.
 -- docs/explanation/workflows.md explains them.
 --
 -- Raises: QHF02, QHF07, QHC03, QHC04, QHW01, QHA01, QHA03. Idempotent.

@@ -158,7 +158,8 @@ end
 $$;
 
 -- Holds the claim of a lease that is to add to its step, and returns the lease.
--- Locks: the claim, for no key update. Raises: as hold_claim; QHA02, QHF06 for a lease of no run.
+-- Locks: the claim, for no key update. Raises: as hold_claim; QHA02, QHF06 for a lease of no run, QHF02 for a
+-- member of a gang.
 create or replace function hwqueue.hold_step(p_lease uuid, p_token bigint, p_shard int) returns hwqueue.lease
 language plpgsql volatile
 as $$
@@ -171,6 +172,10 @@ begin
   if v_lease.run_id is null then
     perform hwqueue.refuse('QHF06', format('lease %s is no step of a run', p_lease),
       jsonb_build_object('lease_id', p_lease), 'spawn leases of their own with spawn_leases');
+  elsif v_lease.gang_id is not null then
+    perform hwqueue.refuse('QHF02', format('lease %s is a member of a gang step, to which nothing is added',
+        p_lease), jsonb_build_object('lease_id', p_lease, 'gang_id', v_lease.gang_id),
+      'return what is to be done, and let a map behind the gang step do it');
   end if;
   return v_lease;
 end

@@ -115,7 +115,7 @@ begin
   if not found then
     return case when exists (select from hwqueue.gang g where g.shard_id = p_shard and g.gang_id = p_gang_id)
       then 'busy' else 'not_waiting' end;
-  elsif v_gang.state <> 'waiting' or not exists (
+  elsif v_gang.state <> 'waiting' or not hwqueue.may_be_tried(v_gang, p_now) or not exists (
       select from hwqueue.queue q
       where q.shard_id = p_shard and q.queue_id = v_gang.queue_id and q.paused_at is null
         and q.dropped_at is null) then
@@ -258,11 +258,12 @@ begin
     and s.lease_id = p_entry.lease_id;
   insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token,
     attempt, claim_timeout, claimed_at, expires_at, check_at, assignment, term_deltas, login, gang_id,
-    is_reserved, is_earmark)
+    is_reserved, is_earmark, is_step)
   select p_shard, p_entry.lease_id, p_entry.queue_id, p_entry.class_id, p_node, v_state.node_epoch,
          (hwqueue.current_generation(p_shard) << 40) + p_entry.claim_count + 1, p_entry.attempt_count + 1,
          q.claim_timeout, p_now, v_until, v_until, v_taken.assignment, v_deltas, v_state.login,
-         p_gang.gang_id, true, nullif(p_is_earmark, false)
+         p_gang.gang_id, true, nullif(p_is_earmark, false),
+         case when p_gang.run_id is not null then false end  -- an item of its step
   from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = p_entry.queue_id;
   update hwqueue.node_state s set has_reserved = true, backfill_until = null
   where s.shard_id = p_shard and s.node_id = p_node

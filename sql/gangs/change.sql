@@ -265,8 +265,9 @@ begin
 end
 $$;
 
--- Cancels the members of a gang that wait. Their ends are changes of the gang.
--- Locks: the caller holds the gang; the entries, skip locked.
+-- Cancels the members of a gang that wait. Their ends are changes of the gang; of one that is a step its
+-- items have ended.
+-- Locks: the caller holds the gang; the entries, skip locked; as steps_ended.
 create or replace function hwqueue.end_members(p_gang hwqueue.gang, p_shard int)
 returns void
 language plpgsql volatile
@@ -279,6 +280,7 @@ declare
     where m.shard_id = p_shard and m.gang_id = p_gang.gang_id
     order by s.lease_id for update of s skip locked);
   v_leases uuid[] := array(select e.lease_id from unnest(v_entries) e);
+  v_steps uuid[];
 begin
   if v_leases = '{}' then  -- others hold them all: a later tick looks again
     insert into hwqueue.gang_change (shard_id, gang_id) values (p_shard, p_gang.gang_id);
@@ -288,10 +290,13 @@ begin
   delete from hwqueue.scheduled s
   where s.shard_id = p_shard and s.queue_id = p_gang.queue_id and s.available_at = hwqueue.never_due()
     and s.lease_id = any (v_leases);
-  perform hwqueue.end_waiting(v_leases, 'cancelled', jsonb_build_object('reason', 'gang_incomplete',
+  v_steps := hwqueue.end_waiting(v_leases, 'cancelled', jsonb_build_object('reason', 'gang_incomplete',
     'gang_id', p_gang.gang_id, 'detail', p_gang.reason), hwqueue.clock(), p_shard);
   perform hwqueue.note_leases('lease_cancelled', v_leases, 'cancelled: its gang has ended', p_shard,
     jsonb_build_object('gang_id', p_gang.gang_id));
+  if v_steps <> '{}' then
+    perform hwqueue.steps_ended(v_steps, 'cancelled', p_shard, true);
+  end if;
 end
 $$;
 

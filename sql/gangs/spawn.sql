@@ -8,7 +8,7 @@
 -- another spawn waits for.
 --
 -- Read read_gang, gang_elements, then write_gang; find_gang, note_gang and gang_roster serve the other
--- modules.
+-- modules. What a gang asks for, and its row, are spawn/gang.
 
 -- Returns the row of a gang that options ask for, but for its queue, its rank and its size, with which
 -- min_size is compared later (check_min_size).
@@ -23,38 +23,14 @@ begin
   perform hwqueue.check_object(p_options, array['gang_id', 'min_size', 'together', 'same', 'on_lost', 'hold',
     'one_of', 'priority', 'tenant', 'labels', 'headers', 'max_attempts', 'retry', 'claim_timeout', 'max_run',
     'deadline'], 'options');
+  v_gang := hwqueue.gang_asked(p_options, 'options');
   v_gang.shard_id := p_shard;
   v_gang.gang_id := coalesce(hwqueue.json_uuid(p_options -> 'gang_id', 'options.gang_id'), hwqueue.new_id());
-  v_gang.min_size := hwqueue.json_integer(p_options -> 'min_size', 'options.min_size', 2, 1000);
-  v_gang.together := hwqueue.gang_domains(p_options -> 'together', 'options.together');
-  v_gang.same := array(
-    select hwqueue.json_text(s.value, format('options.same[%s]', s.ordinality - 1), 253)
-    from jsonb_array_elements(hwqueue.json_list(nullif(p_options -> 'same', 'null'), 'options.same', 5,
-      'a list of at most 5 node labels', 'for example ["gpu_model"]')) with ordinality s);
-  v_gang.on_lost := coalesce(hwqueue.json_choice(p_options -> 'on_lost', 'options.on_lost',
-    array['stop', 'replace']), 'stop');
-  v_gang.hold := coalesce(hwqueue.json_short_interval(p_options -> 'hold', 'options.hold', '1 second',
-    '1 hour'), '30 seconds');
   v_gang.choice_id := hwqueue.json_uuid(p_options -> 'one_of', 'options.one_of');
-  v_gang.state := 'waiting';
   v_gang.next_try_at := p_now;
   v_gang.created_at := p_now;
   return v_gang;
 end
-$$;
-
--- Returns the domains of the option together: one, or a list of levels.
--- Raises: QHA01.
-create or replace function hwqueue.gang_domains(p_together jsonb, p_field text) returns text[]
-language sql immutable
-as $$
-  select array(
-    select coalesce(hwqueue.json_domain(d.value, p_field), hwqueue.refuse_value(d.value, p_field,
-      '"node", "rack" or "label:KEY"', 'name a domain, or leave together out', 'QHA01'))
-    from jsonb_array_elements(case when jsonb_typeof(p_together) = 'string'
-      then jsonb_build_array(p_together) else hwqueue.json_list(nullif(p_together, 'null'), p_field, 5,
-        'a domain, or a list of at most 5', 'for example ["rack", "label:zone"]') end) with ordinality d
-    order by d.ordinality)
 $$;
 
 -- Returns the members of a gang as spawn_leases takes them, one element for each: those with a count are
@@ -143,14 +119,10 @@ begin
     select distinct c.tenant from hwqueue.placement_class c
     where c.shard_id = p_shard and c.class_id = any (array(select s.class_id from unnest(v_spawns) s)));
   perform hwqueue.check_one_tenant(v_tenants);
+  v_gang.tenant := v_tenants[1];
+  v_gang.size := cardinality(v_spawns);
   begin
-    insert into hwqueue.gang (shard_id, gang_id, queue_id, tenant, rank, size, together, same, on_lost, hold,
-      state, next_try_at, created_at, choice_id, min_size)
-    values (p_shard, v_gang.gang_id, p_queue.queue_id, v_tenants[1],
-      hwqueue.lease_rank(p_queue.ageing_step, p_now, v_spawns[1].priority), cardinality(v_spawns),
-      v_gang.together, v_gang.same, v_gang.on_lost, v_gang.hold, v_gang.state, p_now, p_now,
-      v_gang.choice_id, nullif(v_gang.min_size, cardinality(v_spawns)))
-    returning * into v_gang;
+    v_gang := hwqueue.insert_gang(v_gang, p_queue, v_spawns[1].priority, p_now, p_shard);
   exception when unique_violation then
     perform hwqueue.refuse('QHG02', format('gang %s exists already', p_gang.gang_id),
       jsonb_build_object('field', 'options.gang_id', 'gang_id', p_gang.gang_id),
@@ -160,8 +132,8 @@ begin
     perform hwqueue.join_choice(v_gang.choice_id, v_gang.tenant, v_gang.gang_id, true, p_now, p_shard);
   end if;
   v_spawns := hwqueue.write_spawns(v_spawns, p_queue, p_now, p_shard);
-  insert into hwqueue.gang_member (shard_id, gang_id, ordinal, lease_id)
-  select p_shard, v_gang.gang_id, s.ordinal - 1, s.lease_id from unnest(v_spawns) s;
+  perform hwqueue.insert_members(v_gang.gang_id, array(
+    select s.lease_id from unnest(v_spawns) s order by s.ordinal), p_shard);
   return v_gang;
 end
 $$;
@@ -261,6 +233,21 @@ as $$
   from hwqueue.gang g where g.shard_id = p_shard and g.gang_id = p_gang
 $$;
 
+-- Says what the gang of a step waits for that is open; null while it runs, and for a step of another kind.
+create or replace function hwqueue.gang_step_headline(p_step hwqueue.step, p_defined hwqueue.workflow_step,
+  p_gang uuid) returns text
+language sql stable
+as $$
+  select case when p_step.state <> 'running' or p_defined.kind <> 'gang' then null
+    when p_gang is null then 'is about to spawn its gang'
+    else (
+      select case when g.state = 'reserved' then format('its nodes have yet to fetch the members of gang %s',
+          p_gang)
+        when g.state <> 'running' then hwqueue.gang_words(p_gang, g.shard_id) end
+      from hwqueue.gang g
+      where g.shard_id = p_step.shard_id and g.gang_id = p_gang and g.finished_at is null) end
+$$;
+
 -- Says what a gang waits for, by its last try: "no rack has room for all of them".
 create or replace function hwqueue.gang_wait_words(p_gang hwqueue.gang) returns text
 language sql stable
@@ -281,6 +268,8 @@ as $$
           where m.shard_id = p_gang.shard_id and m.gang_id = p_gang.gang_id) as node_ids) e)
     when p_gang.state = 'running' and p_gang.next_try_at = hwqueue.never_due() then
       'others have completed, so it joins no more'
+    when p_gang.state = 'waiting' and not hwqueue.may_be_tried(p_gang, hwqueue.clock()) then
+      'it may start at ' || to_char(p_gang.next_try_at at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS "UTC"')
     when p_gang.state not in ('waiting', 'running') or p_gang.reason is null then
       'upkeep looks for room about once a second'
     when p_gang.reason = 'behind_earmark' then 'nodes that it could use are kept for another gang first'
@@ -297,6 +286,13 @@ as $$
     when p_gang.reason = 'gang_incomplete' then 'another session holds one of its members'
     when p_gang.reason = 'unpublished' then 'an affinity term of its members is not published yet'
     else format('its members may not run beside what runs now (%s)', p_gang.reason) end
+$$;
+
+-- Whether a gang that waits may start by now: the run whose step it is may have been submitted for later.
+create or replace function hwqueue.may_be_tried(p_gang hwqueue.gang, p_now timestamptz) returns boolean
+language sql immutable
+as $$
+  select p_gang.tries + p_gang.losses > 0 or p_gang.next_try_at <= p_now
 $$;
 
 -- How many of the members of a gang that wait must get room, at least, when any of them does: as many as it

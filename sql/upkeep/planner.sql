@@ -170,6 +170,7 @@ declare
   v_gangs hwqueue.gang[] := array(
     select g from hwqueue.gang g
     where g.shard_id = p_shard and g.state = 'waiting' and (g.rank, g.position) > (p_rank, p_position)
+      and hwqueue.may_be_tried(g, hwqueue.clock())
     order by g.rank, g.position limit p_limit);
 begin
   has_more := cardinality(v_gangs) >= p_limit;

@@ -132,7 +132,8 @@ end
 $$;
 
 -- Returns runs that contradict themselves: run_work (open steps differ from what is counted), run_join (so
--- do the parents of a step that have ended), run_items (so do the items of a map), run_stuck (a step is due
+-- do the parents of a step that have ended), run_items (so do the items of a map), step_gang (a gang step and
+-- its gang do not agree), run_stuck (a step is due
 -- and nobody will release it), run_over (a run has ended, a step has not), step_lease (a step runs without an
 -- open lease, or a lease without its step), step_due (a sleep that nothing will end, or a step that has ended
 -- is due), wait_signal (a step waits for a signal that is there), step_nested and run_nested (broken_nested).
@@ -158,6 +159,8 @@ as $$
   select j.rule, j.run_id, j.detail from hwqueue.broken_joins(p_shard) j
   union all
   select j.rule, j.run_id, j.detail from hwqueue.broken_maps(p_shard) j
+  union all
+  select g.rule, g.run_id, g.detail from hwqueue.broken_gang_steps(p_shard) g
   union all
   select 'run_over', r.run_id, jsonb_build_object('state', r.state, 'step', s.step_no, 'step_state', s.state)
   from hwqueue.run r join hwqueue.step s on s.shard_id = p_shard and s.run_id = r.run_id
@@ -327,4 +330,35 @@ as $$
     (c.r).state in ('running', 'failing') and (c.t).arrived = (c.t).need and c.open_runs = 0
     or (c.r).state = 'running' and (c.t).need - (c.t).arrived <= (c.t).low
       and hwqueue.map_room(c.m, c.d, c.t) > 0)
+$$;
+
+-- The rule step_gang for gang steps that are open and spawned: the gang is of that step, its members are the
+-- items of the step by their ranks, and what they claim goes on with the run when it ends.
+create or replace function hwqueue.broken_gang_steps(p_shard int)
+returns table (rule text, run_id uuid, detail jsonb)
+language sql volatile
+as $$
+  select 'step_gang', s.run_id, jsonb_build_object('step', s.step_no, 'gang_id', f.gang_id, 'size', m.items,
+         'members', f.members, 'lost_claims', f.lost_claims)
+  from hwqueue.step s
+  join hwqueue.run r on r.shard_id = p_shard and r.run_id = s.run_id
+  cross join lateral (  -- a fence (offset 0): by key, also before the tables are analyzed
+    select x.kind from hwqueue.workflow_step x
+    where x.shard_id = p_shard and x.workflow_id = r.workflow_id and x.step_no = s.step_no offset 0) d
+  join hwqueue.map m on m.shard_id = p_shard and m.run_id = s.run_id and m.step_no = s.step_no
+  join hwqueue.tally t on t.shard_id = p_shard and t.run_id = s.run_id and t.step_no = s.step_no
+    and t.part > 0
+  left join lateral (
+    select g.gang_id, g.size, count(l.lease_id) as members,
+           count(c.lease_id) filter (where c.is_step is distinct from false) as lost_claims
+    from hwqueue.gang g
+    join hwqueue.gang_member k on k.shard_id = p_shard and k.gang_id = g.gang_id
+    left join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = k.lease_id and l.gang_id = g.gang_id
+      and l.run_id = s.run_id and l.step_no = s.step_no and l.item_no = k.ordinal
+    left join hwqueue.claim c on c.shard_id = p_shard and c.lease_id = k.lease_id
+    where g.shard_id = p_shard and g.gang_id = hwqueue.gang_of_step(s.run_id, s.step_no, p_shard)
+      and g.run_id = s.run_id and g.step_no = s.step_no
+    group by g.gang_id, g.size) f on true
+  where s.shard_id = p_shard and s.state = 'running' and d.kind = 'gang' and t.arrived < t.need
+    and (m.items, m.items, 0) is distinct from (f.size, f.members::int, f.lost_claims::int)
 $$;

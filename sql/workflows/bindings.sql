@@ -17,7 +17,7 @@ as $$
 $$;
 
 -- Returns the steps whose results a value names, and checks all of its bindings. p_of_item: it may name the
--- item of a map. binds: there is at least one binding.
+-- item of a map, or the rank in a gang. binds: there is at least one binding.
 -- Raises: QHF02, naming the field.
 create or replace function hwqueue.binding_steps(p_value jsonb, p_field text,
   p_of_item boolean default false, out steps text[], out binds boolean)
@@ -56,8 +56,8 @@ begin
     else
       perform hwqueue.refuse('QHF02', format('%s has no known binding: %s', p_field,
           left(p_value::text, 100)), jsonb_build_object('field', p_field),
-        'bindings are $input, $result, $results, $run and $literal, in params of a map also $item and '
-        '{"$index": true}; '
+        'bindings are $input, $result, $results, $run and $literal, in params of a map or gang also $item '
+        'and {"$index": true}; '
         '{"$literal": {...}} escapes an object that is none');
     end if;
     return;
@@ -99,7 +99,7 @@ begin
 end
 $$;
 
--- Refuses lists of results of steps that are no maps. p_name: the step whose value it is.
+-- Refuses lists of results of steps that are no maps and no gangs. p_name: the step whose value it is.
 -- Raises: QHF02.
 create or replace function hwqueue.check_lists(p_value jsonb, p_maps text[], p_name text, p_field text)
 returns void
@@ -114,8 +114,8 @@ begin
     from jsonb_path_query(p_value, 'strict $[*]', '{}', true) e(value)
     where jsonb_typeof(p_value) = 'array';
   elsif p_value ? '$results' and p_value ->> '$results' <> all (p_maps) then
-    perform hwqueue.refuse('QHF02', format('%s lists the results of step %s, which is no map', p_field,
-        to_json(p_value ->> '$results')), jsonb_build_object('field', p_field, 'step', p_name),
+    perform hwqueue.refuse('QHF02', format('%s lists the results of step %s, which is no map or gang',
+        p_field, to_json(p_value ->> '$results')), jsonb_build_object('field', p_field, 'step', p_name),
       '$result is what a task returned');
   end if;
 end

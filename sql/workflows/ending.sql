@@ -228,12 +228,15 @@ begin
     select c.open, c.failed, c.cancelled into v_open_runs, v_failed_runs, v_cancelled_runs
     from hwqueue.count_added_runs(v_run.run_id, v_map.step_no, p_shard) c;
   end if;
-  if v_tally.failed + v_tally.skipped + v_failed_runs + v_cancelled_runs
-      > hwqueue.tolerated(v_defined.settings -> 'tolerate', v_map.items) then
+  if hwqueue.has_failed_items(v_defined, v_map.items, v_tally.failed + v_failed_runs,
+    v_tally.skipped + v_cancelled_runs) then
     -- known now: nothing else of the run is released while its last items run
     if v_defined.on_failure = 'fail_run' and v_goes_on and not v_run.is_finishing then
       perform hwqueue.begin_failing(v_run, v_tally.step_no, v_defined.name, p_now, p_shard);
     end if;
+  elsif v_fills and v_defined.kind = 'gang' then
+    v_tally := hwqueue.fill_gang(v_run, v_map, v_defined, v_tally, 1000, p_now, p_shard);
+    v_let_in := v_tally.need - p_tally.need;
   elsif v_fills then
     v_tally := hwqueue.fill_map(v_run, v_map, v_defined, v_tally, 1000, p_now, p_shard);
     v_let_in := v_tally.need - p_tally.need;
@@ -245,8 +248,9 @@ begin
       perform hwqueue.leave_arrivals(v_run.run_id, array[v_tally.step_no], 'item', '{}', p_now, p_shard);
     end if;
   elsif v_tally.arrived = v_tally.need and v_open_runs = 0 then
-    perform hwqueue.step_over(v_run.run_id, v_tally.step_no, hwqueue.map_verdict(v_run, v_map, v_defined,
-      v_tally, p_shard), p_is_short, p_now, p_shard);
+    perform hwqueue.step_over(v_run.run_id, v_tally.step_no, case v_defined.kind
+        when 'gang' then hwqueue.gang_verdict(v_run, v_map, v_defined, v_tally, p_shard)
+        else hwqueue.map_verdict(v_run, v_map, v_defined, v_tally, p_shard) end, p_is_short, p_now, p_shard);
     return v_let_in + 1;
   end if;
   return v_let_in;

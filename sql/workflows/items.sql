@@ -3,14 +3,15 @@
 -- workflows/kinds calls begin_map when a map is released, workflows/ending calls fill_map when items have
 -- ended. Example: "score" maps over 10,000 shards with max_parallel 1000. Its release spawns the leases of
 -- the first 500, the next sweep 500 more. After that an end that finds 62 places free spawns the next 62.
--- A task that has added items (workflows/added) has what a map has, and is called one in here.
+-- A task that has added items (workflows/added) has what a map has, and is called one in here. So has a gang
+-- step (workflows/gang_steps), whose members are its items.
 --
 -- Invariant: items are spawned in the order of their numbers, by the session that holds the tally of the map
 -- (hold_items). Its need is the number of the next item, need - arrived is what is open: the window. Items
 -- that are not spawned are no rows, but in their list. What one call reads and spawns is bounded in items and
 -- in bytes: it may be part of a stranger's settlement.
 --
--- Read begin_map first, then fill_map and spawn_items.
+-- Read begin_map and open_map first, then fill_map and spawn_items.
 
 -- The keys of a map beside those of its task: over, max_parallel, tolerate. A list without bindings becomes
 -- {"$literal": list}. steps, binds: as read_kind.
@@ -47,6 +48,17 @@ begin
 end
 $$;
 
+-- Whether more items of a step have failed or were cancelled than may. Of a gang none may fail, and as many
+-- be cancelled as it may lack.
+create or replace function hwqueue.has_failed_items(p_defined hwqueue.workflow_step, p_items int,
+  p_failed int, p_cancelled int) returns boolean
+language sql immutable
+as $$
+  select case when p_defined.kind = 'gang' then p_failed > 0
+      or p_cancelled > p_items - coalesce((p_defined.settings ->> 'min_size')::int, p_items)
+    else p_failed + p_cancelled > hwqueue.tolerated(p_defined.settings -> 'tolerate', p_items) end
+$$;
+
 -- How many of p_items items of a map may fail: a number, or "10 %" of them, rounded down.
 create or replace function hwqueue.tolerated(p_tolerate jsonb, p_items int) returns int
 language sql immutable parallel safe
@@ -65,17 +77,46 @@ returns hwqueue.step_verdict
 language plpgsql volatile
 as $$
 declare
+  v_opened record := hwqueue.open_map(p_run, p_step, p_defined, p_results, p_now, p_shard);
+  v_map hwqueue.map := v_opened.map;
+  v_tally hwqueue.tally := v_opened.tally;
+  v_verdict hwqueue.step_verdict;
+begin
+  if v_opened.bad is not null then
+    return hwqueue.bad_verdict(v_opened.bad);
+  elsif v_map.items = v_tally.need then
+    return hwqueue.map_verdict(p_run, v_map, p_defined, v_tally, p_shard);
+  end if;
+  if v_map.runs > 0 and hwqueue.retry_added_runs(p_run.run_id, v_map.step_no, p_shard) > 0 then
+    perform hwqueue.leave_arrivals(p_run.run_id, array[v_map.step_no], 'nested', '{}', p_now, p_shard);
+  end if;
+  v_tally := hwqueue.fill_map(p_run, v_map, p_defined, v_tally, 500, p_now, p_shard);
+  if v_tally.arrived = v_tally.need or hwqueue.map_room(v_map, p_defined, v_tally) > 0 then
+    perform hwqueue.leave_arrivals(p_run.run_id, array[p_defined.step_no], 'item', '{}', p_now, p_shard);
+  end if;
+  v_verdict.state := 'running';
+  return v_verdict;
+end
+$$;
+
+-- Writes the map of a step that begins, or finds that of an earlier attempt of its run, and a tally that
+-- counts none of its items yet. bad: why the step fails instead; else null.
+-- Locks: the caller holds the step; new rows.
+create or replace function hwqueue.open_map(p_run hwqueue.run, p_step hwqueue.step,
+  p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamptz, p_shard int, out map hwqueue.map,
+  out tally hwqueue.tally, out bad jsonb)
+language plpgsql volatile
+as $$
+declare
   v_map hwqueue.map;
   v_tally hwqueue.tally;
   v_found record;
-  v_bad jsonb;
   v_first int := case p_defined.kind when 'task' then -1 else 0 end;
-  v_verdict hwqueue.step_verdict;
 begin
   if p_defined.near is not null and not p_defined.near ? 'match' then
-    v_bad := (hwqueue.near_class(p_run, p_defined.step_no, p_defined.near, p_now, p_shard)).bad;
-    if v_bad is not null then
-      return hwqueue.bad_verdict(v_bad);
+    bad := (hwqueue.near_class(p_run, p_defined.step_no, p_defined.near, p_now, p_shard)).bad;
+    if bad is not null then
+      return;
     end if;
   end if;
   update hwqueue.map m set keeps_completed = true, stopped_below = 0
@@ -83,8 +124,9 @@ begin
   returning m.* into v_map;
   if not found then
     v_found := hwqueue.read_list(p_run, p_step, p_defined, p_results, p_shard);
-    if v_found.bad is not null then
-      return hwqueue.bad_verdict(v_found.bad);
+    bad := v_found.bad;
+    if bad is not null then
+      return;
     end if;
     insert into hwqueue.map as m (shard_id, run_id, step_no, items, over_step, params)
     values (p_shard, p_run.run_id, p_defined.step_no, v_found.items, v_found.over_step, v_found.params)
@@ -100,18 +142,8 @@ begin
   insert into hwqueue.tally as t (shard_id, run_id, step_no, part, need, arrived)
   values (p_shard, p_run.run_id, p_defined.step_no, 1, v_first, v_first)
   returning t.* into v_tally;
-  if v_map.items = v_first then
-    return hwqueue.map_verdict(p_run, v_map, p_defined, v_tally, p_shard);
-  end if;
-  if v_map.runs > 0 and hwqueue.retry_added_runs(p_run.run_id, v_map.step_no, p_shard) > 0 then
-    perform hwqueue.leave_arrivals(p_run.run_id, array[v_map.step_no], 'nested', '{}', p_now, p_shard);
-  end if;
-  v_tally := hwqueue.fill_map(p_run, v_map, p_defined, v_tally, 500, p_now, p_shard);
-  if v_tally.arrived = v_tally.need or hwqueue.map_room(v_map, p_defined, v_tally) > 0 then
-    perform hwqueue.leave_arrivals(p_run.run_id, array[p_defined.step_no], 'item', '{}', p_now, p_shard);
-  end if;
-  v_verdict.state := 'running';
-  return v_verdict;
+  map := v_map;
+  tally := v_tally;
 end
 $$;
 
@@ -122,7 +154,8 @@ as $$
   select row('failed', p_bad ->> 'reason', nullif(p_bad - 'reason', '{}'), null, null)::hwqueue.step_verdict
 $$;
 
--- Reads the list of a map and the params of its items. list: null when it is what another map returned.
+-- Reads the list of a map and the params of its items. list: null when it is what another map returned; a
+-- gang has none, but its size.
 -- bad: why the step fails instead; else null.
 create or replace function hwqueue.read_list(p_run hwqueue.run, p_step hwqueue.step,
   p_defined hwqueue.workflow_step, p_results jsonb, p_shard int, out items int, out list jsonb,
@@ -135,7 +168,9 @@ declare
   v_params record := hwqueue.bind_value(p_defined.params, p_run, coalesce(p_results, '{}'), true);
 begin
   params := v_params.value;
-  if v_over ? '$results' then
+  if p_defined.kind = 'gang' then
+    items := (p_defined.settings ->> 'size')::int;
+  elsif v_over ? '$results' then
     select d.step_no, m.items into over_step, items
     from hwqueue.workflow_step d
     join hwqueue.step s on s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = d.step_no
@@ -174,8 +209,7 @@ create or replace function hwqueue.map_room(p_map hwqueue.map, p_defined hwqueue
   p_tally hwqueue.tally) returns int
 language sql immutable
 as $$
-  select case when p_tally.failed + p_tally.skipped
-      > hwqueue.tolerated(p_defined.settings -> 'tolerate', p_map.items) then 0
+  select case when hwqueue.has_failed_items(p_defined, p_map.items, p_tally.failed, p_tally.skipped) then 0
     else least(p_map.items - p_tally.need, coalesce((p_defined.settings ->> 'max_parallel')::int, 1000)
       - (p_tally.need - p_tally.arrived)) end
 $$;

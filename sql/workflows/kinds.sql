@@ -18,7 +18,7 @@ as $$
       'affinity', 'affinity_tags', 'placement', 'wire', 'near'] else '{}' end
     || case p_kind when 'task' then '{}'::text[]
       when 'map' then array['over', 'max_parallel', 'tolerate']
-      when 'gang' then array['size', 'min', 'domain']
+      when 'gang' then array['size', 'min_size', 'together', 'same', 'on_lost', 'hold']
       when 'wait' then array['signal', 'timeout', 'on_timeout']
       when 'sleep' then array['for', 'until']
       when 'workflow' then array['workflow', 'version', 'input'] end
@@ -29,7 +29,7 @@ create or replace function hwqueue.is_idle(p_kind text) returns boolean
 language sql immutable parallel safe
 as $$ select p_kind in ('sleep', 'wait') $$;
 
--- Refuses keys that steps of this kind do not have, and kinds that are reserved.
+-- Refuses keys that steps of this kind do not have.
 -- Raises: QHF02, naming the kind that has the key.
 create or replace function hwqueue.check_kind(p_step jsonb, p_kind text, p_name text, p_field text)
 returns void
@@ -39,12 +39,6 @@ declare
   v_kinds text[] := array['task', 'map', 'gang', 'wait', 'sleep', 'workflow'];
   v_key text;
 begin
-  if p_kind = 'gang' then
-    perform hwqueue.refuse('QHF02', format('%s.kind is reserved: step %s is of kind %s', p_field,
-        to_json(p_name), p_kind),
-      jsonb_build_object('field', p_field || '.kind', 'step', p_name, 'reserved', true),
-      'this release runs steps of the kinds task, map, sleep, wait and workflow');
-  end if;
   select k into v_key from jsonb_object_keys(p_step) k
   where k <> all (array['name', 'kind', 'after', 'join', 'run_if', 'on_failure', 'finally'])
     and k <> all (hwqueue.kind_keys(p_kind))
@@ -81,6 +75,10 @@ begin
            t.binds or m.binds
     into settings, steps, binds
     from hwqueue.read_task(p_step, p_field) t, hwqueue.read_map(p_step, p_name, p_field) m;
+  elsif p_kind = 'gang' then
+    select t.settings || hwqueue.read_gang_step(p_step, p_name, p_field), t.steps, t.binds
+    into settings, steps, binds
+    from hwqueue.read_task(p_step, p_field) t;
   elsif p_kind = 'workflow' then
     select r.settings, r.steps, r.binds into settings, steps, binds
     from hwqueue.read_nested(p_step, p_field) r;
@@ -104,7 +102,7 @@ begin
   perform hwqueue.check_name(p_step ->> 'task', p_field || '.task', 200);
   select b.steps, b.binds into steps, binds
   from hwqueue.binding_steps(nullif(p_step -> 'params', 'null'), p_field || '.params',
-    coalesce(p_step ->> 'kind' = 'map', false)) b;
+    coalesce(p_step ->> 'kind' in ('map', 'gang'), false)) b;
   settings := jsonb_strip_nulls(jsonb_build_object('task', p_step ->> 'task',
       'queue', hwqueue.json_text(p_step -> 'queue', p_field || '.queue', 100, 'QHF02'),
       'affinity', nullif(v_affinity, 'and')))
@@ -226,6 +224,8 @@ begin
     when 'wait' then
       return hwqueue.begin_wait(p_run.run_id, p_step.step_no, p_defined.settings,
         hwqueue.start_time(p_run, p_now), p_shard);
+    when 'gang' then
+      return hwqueue.begin_gang(p_run, p_step, p_defined, p_results, p_now, p_shard);
     when 'map', 'task' then  -- a task that has added items before a retry
       return hwqueue.begin_map(p_run, p_step, p_defined, p_results, p_now, p_shard);
     when 'workflow' then

@@ -122,19 +122,20 @@ declare
   v_kind text := coalesce(p_other ->> 'kind', 'task');
   v_near jsonb := p_step -> 'near';
   v_why text := case
-    when v_kind not in ('task', 'map') then 'has no lease of its own'
+    when v_kind not in ('task', 'map', 'gang') then 'has no lease of its own'
     when v_near ? 'match' and v_kind <> 'map' then 'is no map'
     when v_near ? 'match' and p_step ->> 'kind' is distinct from 'map' then 'has other items than it'
-    when not v_near ? 'match' and v_kind = 'map' and v_near ? 'away' and v_near ? 'mode'
+    when not v_near ? 'match' and v_kind <> 'task' and v_near ? 'away' and v_near ? 'mode'
       then 'may have run anywhere' end;
 begin
   if v_why is not null then
     perform hwqueue.refuse('QHF02', format('step %s is near %s, which %s', p_step -> 'name',
         p_other -> 'name', v_why),
       jsonb_build_object('field', p_field, 'step', p_step -> 'name'),
-      case when v_kind not in ('task', 'map') then 'name a step of kind task or map: others run on no node'
+      case when v_kind not in ('task', 'map', 'gang')
+          then 'name a step of kind task, map or gang: others run on no node'
         when v_near ? 'match' then 'match "item" is for a map near another map: leave it out'
-        else 'prefer to be away: of a map only the first 100 places are read' end);
+        else format('prefer to be away: of a %s only the first 100 places are read', v_kind) end);
   end if;
 end
 $$;

@@ -183,13 +183,13 @@ as $$
   where m.shard_id = p_shard and m.run_id = p_run and m.step_no = p_step
 $$;
 
--- How far a map has come that is open, in words; null for a step that is none.
-create or replace function hwqueue.map_headline(p_step hwqueue.step, p_items int, p_done int, p_failed int)
-returns text
+-- How far a map or a gang has come that is open, in words; null for a step that is none.
+create or replace function hwqueue.map_headline(p_step hwqueue.step, p_kind text, p_items int, p_done int,
+  p_failed int) returns text
 language sql immutable
 as $$
   select case when p_step.state = 'running' and p_items > 0 then
-    concat(p_done, ' of ', p_items, ' items have ended',
+    concat(p_done, ' of ', p_items, case p_kind when 'gang' then ' members' else ' items' end, ' have ended',
       case when p_failed > 0 then concat(', ', p_failed, ' of them failed') end) end
 $$;
 

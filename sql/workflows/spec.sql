@@ -53,7 +53,7 @@ begin
     perform hwqueue.check_known_steps((hwqueue.binding_steps(p_spec -> 'result', 'spec.result')).steps,
       v_steps, null, 'spec.result');
     perform hwqueue.check_lists(p_spec -> 'result',
-      array(select s ->> 'name' from unnest(v_steps) s where s ->> 'kind' = 'map'), null, 'spec.result');
+      hwqueue.steps_with_items(v_steps), null, 'spec.result');
     v_spec := v_spec || jsonb_build_object('result', p_spec -> 'result');
   end if;
   return v_spec;
@@ -106,7 +106,7 @@ begin
   perform hwqueue.check_lists(jsonb_build_array(s -> 'params', s -> 'over'), m.names, s ->> 'name',
     format('step %s', s -> 'name'))
   from unnest(v_steps) s
-  cross join (select array(select x ->> 'name' from unnest(v_steps) x where x ->> 'kind' = 'map') as names) m
+  cross join (select hwqueue.steps_with_items(v_steps) as names) m
   where s ? 'reads';
   select sum((select count(*) from jsonb_object_keys(s -> 'after'))) into v_edges
   from unnest(v_steps) s where s ? 'after';
@@ -116,6 +116,13 @@ begin
   end if;
   return v_steps;
 end
+$$;
+
+-- The names of steps that have items: their results are lists.
+create or replace function hwqueue.steps_with_items(p_steps jsonb[]) returns text[]
+language sql immutable
+as $$
+  select array(select s ->> 'name' from unnest(p_steps) s where s ->> 'kind' in ('map', 'gang'))
 $$;
 
 -- Returns one step in normal form, without what is absent or the default: {"name", "kind", "after": {step:
@@ -136,8 +143,8 @@ declare
 begin
   perform hwqueue.check_object(p_step, array['name', 'kind', 'task', 'queue', 'params', 'after', 'join',
     'run_if', 'options', 'affinity', 'affinity_tags', 'placement', 'wire', 'on_failure', 'finally', 'near',
-    'over', 'max_parallel', 'tolerate', 'size', 'min', 'domain', 'signal', 'timeout', 'on_timeout', 'for',
-    'until', 'workflow', 'version', 'input'], p_field, 'QHF02');
+    'over', 'max_parallel', 'tolerate', 'size', 'min_size', 'together', 'same', 'on_lost', 'hold', 'signal',
+    'timeout', 'on_timeout', 'for', 'until', 'workflow', 'version', 'input'], p_field, 'QHF02');
   v_name := hwqueue.json_text(p_step -> 'name', p_field || '.name', 100, 'QHF02');
   if v_name is null or v_name !~ '^[a-z0-9_-]{1,100}$' then
     perform hwqueue.refuse('QHF02', format('%s.name is no valid name: %s', p_field,

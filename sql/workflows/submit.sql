@@ -315,6 +315,9 @@ declare
   v_kinds jsonb := case when p_own <> '{}' then (  -- of those without a lease; null: of the others
     select jsonb_object_agg(e.value ->> 'name', case when not e.value ? 'task' then e.value -> 'kind' end)
     from jsonb_array_elements(p_workflow.steps) e) end;
+  v_gangs text[] := case when p_own <> '{}' then array(
+    select e.value ->> 'name' from jsonb_array_elements(p_workflow.steps) e
+    where e.value ->> 'kind' = 'gang') end;
   v_item record;
 begin
   for v_item in
@@ -331,6 +334,10 @@ begin
     perform hwqueue.check_object(v_item.value, array['affinity_tags', 'placement', 'wire', 'options'],
         'options.steps.' || v_item.key),
       hwqueue.read_step_options(v_item.value -> 'options', format('options.steps.%s.options', v_item.key));
+    if v_item.key = any (v_gangs) then
+      perform hwqueue.check_gang_options(v_item.value -> 'options',
+        format('options.steps.%s.options', v_item.key));
+    end if;
   end loop;
 end
 $$;

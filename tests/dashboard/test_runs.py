@@ -525,6 +525,22 @@ async def test_items_of_a_map_are_looked_at_one_by_one(pages: Pages, sql: Client
     assert "does not exist" in await pages.page(f"/runs/{uuid4()}/steps/score", 404)
 
 
+async def test_a_gang_step_and_its_gang_link_both_ways(pages: Pages, sql: Client) -> None:
+    train = {"name": "train", "task": "train", "kind": "gang", "size": 3, "together": "rack"}
+    running = Running(sql, [train])
+    [step] = sql.list_workflow_steps(running.run)
+    page = await pages.page(running.page)
+    assert "0/3 members" in page
+    assert f'href="/gangs/{step.gang_id}"' in page
+    assert f"waits for gang {step.gang_id} of 3" in page
+    members = await pages.page(f"{running.page}/steps/train")
+    assert "Members of <bdi>train</bdi>" in members
+    assert members.count('<tr id="item-') == 3
+    assert f'href="/gangs/{step.gang_id}"' in members
+    gang = await pages.page(f"/gangs/{step.gang_id}")
+    assert f'href="{running.page}"' in gang
+
+
 async def test_items_of_a_step_that_is_not_released(pages: Pages, sql: Client) -> None:
     score = {"name": "score", "task": "score", "kind": "map", "over": [1], "after": ["fetch"]}
     running = Running(sql, [STEPS[0], score])

@@ -58,6 +58,17 @@ def test_items_of_a_map(runner: Runner, cli: Cli, shown: Callable[..., Any]) -> 
     assert f"items of score: hwqueue workflow results {run} score --state failed" in told
 
 
+def test_members_of_a_gang(runner: Runner, cli: Cli) -> None:
+    train = {"name": "train", "kind": "gang", "task": "train", "size": 2, "together": "rack"}
+    run = runner.client.submit_spec({"name": "ranks", "steps": [train]}).run_id
+    [step] = runner.client.list_workflow_steps(run)
+    told = cli("workflow", "status", str(run))
+    assert f"waits for gang {step.gang_id} of 2" in told.stdout
+    assert f"members of train: hwqueue workflow results {run} train" in told.stderr
+    assert f"gang of train: hwqueue gang explain {step.gang_id}" in told.stderr
+    assert str(run) in cli("gang", "show", str(step.gang_id)).stdout
+
+
 def test_a_dry_run_tells_what_each_step_asks_and_where_it_could_run(
     runner: Runner,
     cli: Cli,

@@ -127,6 +127,16 @@ def test_gpu_training_publishes_no_bad_model(floor: Floor) -> None:
     assert floor.ended(run) == ("completed", "not good enough")
 
 
+def test_distributed_training_starts_its_ranks_together_in_a_rack(floor: Floor) -> None:
+    run = floor.module.submit(floor.client)
+    floor.drain()
+    assert floor.ran == ["split", *["train"] * 4, "report"]
+    assert floor.rack("train") == 2
+    train = floor.steps(run)["train"]
+    assert (train.kind, train.items, train.items_done, train.items_failed) == ("gang", 4, 4, 0)
+    assert floor.ended(run) == ("completed", "4 ranks: y = 3.00 x + 0.50")
+
+
 def test_nightly_etl_runs_once_a_night(floor: Floor) -> None:
     run = floor.module.submit(floor.client)
     assert floor.module.submit(floor.client) == run

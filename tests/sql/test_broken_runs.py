@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from tests.calls import Row
-from tests.flows import Flow, broken, each, finish, step
+from tests.flows import Flow, broken, each, finish, gang, step
 from tests.nests import define, nested, sweep
 from tests.sql.api import Api
 from tests.sql.test_added_steps import added
@@ -38,6 +38,11 @@ BREAKS: dict[str, tuple[set[str], list[Row], LiteralString]] = {
         {"run_items", "run_stuck"},
         [each("a", [1])],
         TALLY + "arrived = need" + OF_MAP,
+    ),
+    "a gang step has lost its gang": (
+        {"step_gang"},
+        [gang("a", 2)],
+        "update hwqueue.gang set run_id = gen_random_uuid() where run_id = %s",
     ),
     "a run ends before its steps": (
         {"run_over"},

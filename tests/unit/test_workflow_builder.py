@@ -187,6 +187,55 @@ def test_maps() -> None:
         Step("a", "task", tolerate=1)
 
 
+def test_gangs() -> None:
+    """The three ways write the same, and a default of the task that no member has is left out."""
+
+    @app.task("fit", patience=timedelta(minutes=5))
+    def fit(rank: int) -> None: ...
+
+    options: dict[str, Any] = {
+        "size": 4,
+        "min_size": 2,
+        "together": ["rack", "label:zone"],
+        "same": ["gpu_model"],
+        "hold": timedelta(minutes=1),
+        "params": {"rank": index()},
+    }
+    builder = WorkflowBuilder("w").gang("train", fit, on_lost="replace", max_attempts=3, **options)
+    [written] = specification(builder)["steps"]
+    assert written == {
+        "name": "train",
+        "kind": "gang",
+        "task": "fit",
+        "queue": "default",
+        "size": 4,
+        "min_size": 2,
+        "together": ["rack", "label:zone"],
+        "same": ["gpu_model"],
+        "on_lost": "replace",
+        "hold": written["hold"],
+        "params": {"rank": {"$index": True}},
+        "options": {"max_attempts": 3},
+    }
+    assert only_step(size=2, together="node") == {
+        "name": "a", "kind": "gang", "task": "task", "size": 2, "together": "node"
+    }  # fmt: skip
+    flow = App().workflow("w")
+
+    @flow.step("train", task="fit", on_lost="replace", max_attempts=3, **options)
+    def _train(rank: int) -> None: ...
+
+    assert flow.workflow.as_json()["steps"] == [written | {"queue": "default"}]
+    for said, why in (
+        ({"min_size": 2}, "min_size is of a gang: give size, too"),
+        ({"size": 2, "over": [1]}, "over makes it a map, size a gang"),
+        ({"size": 2, "hold": 5}, "hold"),
+        ({"size": 2, "options": {"patience": timedelta(1)}}, "patience is no option of a gang"),
+    ):
+        with pytest.raises(ConfigError, match=why):
+            only_step(**said)
+
+
 def test_items_near_items() -> None:
     builder = (
         WorkflowBuilder("w")

@@ -1,0 +1,77 @@
+-- The rows of gangs: what a gang asks beside its members, and how it is written.
+--
+-- gangs/spawn calls this module for spawn_gang, workflows/gang_steps for steps of kind gang. Example:
+-- {"min_size": 2, "together": "rack"} becomes a gang that waits, in one place of the domain rack.
+--
+-- Invariant: a gang and all its members are written in one transaction. No lock is taken that a claim or
+-- another spawn waits for.
+--
+-- Read gang_asked, then insert_gang and insert_members.
+
+-- Returns what a gang asks for: min_size, together, same, on_lost and hold. The rest of the row is the
+-- caller's.
+-- Raises: QHA01, naming the field.
+create or replace function hwqueue.gang_asked(p_options jsonb, p_field text) returns hwqueue.gang
+language plpgsql immutable
+as $$
+declare
+  v_gang hwqueue.gang;
+begin
+  v_gang.min_size := hwqueue.json_integer(p_options -> 'min_size', p_field || '.min_size', 2, 1000);
+  v_gang.together := hwqueue.gang_domains(p_options -> 'together', p_field || '.together');
+  v_gang.same := array(
+    select hwqueue.json_text(s.value, format('%s.same[%s]', p_field, s.ordinality - 1), 253)
+    from jsonb_array_elements(hwqueue.json_list(nullif(p_options -> 'same', 'null'), p_field || '.same', 5,
+      'a list of at most 5 node labels', 'for example ["gpu_model"]')) with ordinality s);
+  v_gang.on_lost := coalesce(hwqueue.json_choice(p_options -> 'on_lost', p_field || '.on_lost',
+    array['stop', 'replace']), 'stop');
+  v_gang.hold := coalesce(hwqueue.json_short_interval(p_options -> 'hold', p_field || '.hold', '1 second',
+    '1 hour'), '30 seconds');
+  v_gang.state := 'waiting';
+  return v_gang;
+end
+$$;
+
+-- Returns the domains of the option together: one, or a list of levels.
+-- Raises: QHA01.
+create or replace function hwqueue.gang_domains(p_together jsonb, p_field text) returns text[]
+language sql immutable
+as $$
+  select array(
+    select coalesce(hwqueue.json_domain(d.value, p_field), hwqueue.refuse_value(d.value, p_field,
+      '"node", "rack" or "label:KEY"', 'name a domain, or leave together out', 'QHA01'))
+    from jsonb_array_elements(case when jsonb_typeof(p_together) = 'string'
+      then jsonb_build_array(p_together) else hwqueue.json_list(nullif(p_together, 'null'), p_field, 5,
+        'a domain, or a list of at most 5', 'for example ["rack", "label:zone"]') end) with ordinality d
+    order by d.ordinality)
+$$;
+
+-- Writes a gang that waits, and returns it. p_priority: that of its first member. A min_size of all is none.
+-- Locks: a new row. Raises: 23505 for the id of a gang that is there. Not idempotent.
+create or replace function hwqueue.insert_gang(p_gang hwqueue.gang, p_queue hwqueue.queue, p_priority int,
+  p_now timestamptz, p_shard int) returns hwqueue.gang
+language plpgsql volatile
+as $$
+declare
+  v_gang hwqueue.gang;
+begin
+  insert into hwqueue.gang (shard_id, gang_id, queue_id, tenant, rank, size, together, same, on_lost, hold,
+    state, next_try_at, created_at, choice_id, min_size, run_id, step_no)
+  values (p_shard, p_gang.gang_id, p_queue.queue_id, p_gang.tenant,
+    hwqueue.lease_rank(p_queue.ageing_step, p_now, p_priority), p_gang.size, p_gang.together, p_gang.same,
+    p_gang.on_lost, p_gang.hold, 'waiting', p_gang.next_try_at, p_now, p_gang.choice_id,
+    nullif(p_gang.min_size, p_gang.size), p_gang.run_id, p_gang.step_no)
+  returning * into v_gang;
+  return v_gang;
+end
+$$;
+
+-- Writes the roster of a gang: leases by their ranks, from 0.
+-- Locks: new rows. Not idempotent.
+create or replace function hwqueue.insert_members(p_gang uuid, p_leases uuid[], p_shard int) returns void
+language sql volatile
+as $$
+  insert into hwqueue.gang_member (shard_id, gang_id, ordinal, lease_id)
+  select p_shard, p_gang, m.ordinality - 1, m.lease_id
+  from unnest(p_leases) with ordinality m(lease_id, ordinality)
+$$;
