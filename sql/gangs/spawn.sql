@@ -32,7 +32,7 @@ begin
     from jsonb_array_elements(hwqueue.json_list(nullif(p_options -> 'same', 'null'), 'options.same', 5,
       'a list of at most 5 node labels', 'for example ["gpu_model"]')) with ordinality s);
   v_gang.on_lost := coalesce(hwqueue.json_choice(p_options -> 'on_lost', 'options.on_lost',
-    array['stop', 'replace']), 'stop');
+    array['stop', 'replace', 'continue']), 'stop');
   v_gang.hold := coalesce(hwqueue.json_short_interval(p_options -> 'hold', 'options.hold', '1 second',
     '1 hour'), '30 seconds');
   v_gang.choice_id := hwqueue.json_uuid(p_options -> 'one_of', 'options.one_of');
@@ -307,11 +307,13 @@ as $$
   select greatest(1, p_waiting - hwqueue.may_be_missing(p_gang))
 $$;
 
--- How many members of a gang may wait while the others run.
+-- How many members of a gang may wait while the others run. One that goes on without those that are lost
+-- waits for none that was requeued.
 create or replace function hwqueue.may_be_missing(p_gang hwqueue.gang) returns int
 language sql immutable
 as $$
-  select p_gang.size - coalesce(p_gang.min_size, p_gang.size)
+  select p_gang.size - coalesce(p_gang.min_size,
+    case when p_gang.on_lost = 'continue' and p_gang.state = 'running' then 1 else p_gang.size end)
 $$;
 
 -- Says how many members of a gang must start together: "all of them", "2 of them".

@@ -200,8 +200,31 @@ def test_a_deadline_that_has_passed(api: Api, racks: list[Node], clock: Clock) -
     gang_id = spawn(api, queue, 9, GPU, deadline=until)
     clock.advance(timedelta(seconds=6))
     reap(api)
-    assert gang(api, gang_id)["state"] == "failed"
+    found = gang(api, gang_id)
+    assert (found["state"], found["reason"]) == ("failed", "deadline_exceeded")
     assert {api.state(lease) for lease in leases(api, gang_id)} == {"failed"}
+
+
+def test_a_deadline_is_that_of_a_second_start_too(
+    api: Api, racks: list[Node], clock: Clock
+) -> None:
+    """A gang that runs is not bothered by it, until a member is lost."""
+    queue = api.queue()
+    until = (clock.now() + timedelta(seconds=5)).isoformat()
+    gang_id = spawn(api, queue, 2, GPU, deadline=until)
+    first, second = start(api, racks, queue)
+    reap(api)
+    clock.advance(timedelta(seconds=6))
+    reap(api)
+    assert gang(api, gang_id)["state"] == "running"
+    api.rows("fail_lease", **token(first), error={"message": "no"})
+    reap(api)
+    found = gang(api, gang_id)
+    assert (found["state"], found["reason"]) == ("cancelling", "deadline_exceeded")
+    api.rows("release_lease", **token(second))
+    reap(api)
+    found = gang(api, gang_id)
+    assert (found["state"], found["reason"]) == ("failed", "deadline_exceeded")
 
 
 def test_a_dropped_queue_takes_its_gangs_along(api: Api, racks: list[Node]) -> None:
