@@ -448,6 +448,9 @@ CREATE FUNCTION hwqueue.add_amounts(p_amounts jsonb, p_others jsonb, p_sign inte
 CREATE FUNCTION hwqueue.add_counts(p_deltas jsonb, p_sign integer, p_shard integer) RETURNS jsonb
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.add_counts_of(p_counts integer[], p_others integer[], p_sign integer) RETURNS integer[]
+    LANGUAGE sql IMMUTABLE;
+
 CREATE FUNCTION hwqueue.add_histograms(p_a bigint[], p_b bigint[], p_sign integer DEFAULT 1) RETURNS bigint[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
@@ -1019,7 +1022,7 @@ COMMENT ON COLUMN hwqueue.gang.together IS 'domains, the first that will do: all
 
 COMMENT ON COLUMN hwqueue.gang.same IS 'node labels whose values are equal for all members';
 
-COMMENT ON COLUMN hwqueue.gang.on_lost IS 'what happens when a member that was running waits again: stop (the others start again with it) or replace (the others go on)';
+COMMENT ON COLUMN hwqueue.gang.on_lost IS 'what happens when a member that was running does not complete: stop (the others start again with it), replace (the others go on, and it is placed again) or continue (it has failed, and the others go on)';
 
 COMMENT ON COLUMN hwqueue.gang.hold IS 'how long its nodes have for fetching their members';
 
@@ -1893,6 +1896,9 @@ CREATE FUNCTION hwqueue.claimed_story(p_claim hwqueue.claim, p_lease hwqueue.lea
 CREATE FUNCTION hwqueue.claims_in_the_way(p_node_ids uuid[], p_now timestamp with time zone, p_shard integer, OUT claims jsonb, OUT others integer) RETURNS record
     LANGUAGE plpgsql STABLE;
 
+CREATE FUNCTION hwqueue.claims_of_node(p_node uuid, p_leases uuid[], p_shard integer) RETURNS uuid[]
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.claims_scan_start(p_shard integer) RETURNS timestamp with time zone
     LANGUAGE sql STABLE;
 
@@ -2054,6 +2060,9 @@ CREATE FUNCTION hwqueue.core_use_of(p_node hwqueue.node, p_assignments jsonb[]) 
 CREATE FUNCTION hwqueue.cores_of(p_assignment jsonb) RETURNS TABLE(core integer, milli integer)
     LANGUAGE sql IMMUTABLE;
 
+CREATE FUNCTION hwqueue.cost_of_stops(p_plan uuid[], p_stops uuid[], p_order uuid[]) RETURNS integer
+    LANGUAGE sql IMMUTABLE;
+
 CREATE FUNCTION hwqueue.count_added_runs(p_run uuid, p_step integer, p_shard integer, OUT open integer, OUT failed integer, OUT cancelled integer) RETURNS record
     LANGUAGE sql STABLE;
 
@@ -2190,6 +2199,9 @@ CREATE FUNCTION hwqueue.create_queue(p_queue text, p_policy jsonb DEFAULT '{}'::
 CREATE FUNCTION hwqueue.create_token(p_name text, p_secret_sha256 bytea, p_role text, p_tenant text DEFAULT NULL::text, p_expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_shard integer DEFAULT 0) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
+
+CREATE FUNCTION hwqueue.crowded_nodes(p_rooms hwqueue.gang_room[], p_node_ids uuid[], p_shard integer) RETURNS uuid[]
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.current_actor() RETURNS text
     LANGUAGE sql STABLE;
@@ -2400,6 +2412,12 @@ CREATE FUNCTION hwqueue.ended_between(p_from timestamp with time zone, p_to time
 
 CREATE FUNCTION hwqueue.ended_items(p_run hwqueue.run, p_step integer, p_numbers integer[], p_shard integer, OUT leases jsonb, OUT held integer) RETURNS record
     LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.ending_reason(p_gang hwqueue.gang, p_shard integer) RETURNS text
+    LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.endless_words(p_node_ids uuid[], p_shard integer) RETURNS text
+    LANGUAGE plpgsql STABLE;
 
 CREATE TABLE hwqueue.profile_queue (
     shard_id integer NOT NULL,
@@ -2755,6 +2773,9 @@ CREATE FUNCTION hwqueue.forget_maps(p_run hwqueue.run, p_steps integer[], p_whol
 
 CREATE FUNCTION hwqueue.forget_node(p_node uuid, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.free_by(p_rooms hwqueue.gang_room[], p_classes hwqueue.placement_class[], p_members integer[], p_node_ids uuid[], p_now timestamp with time zone, p_shard integer) RETURNS timestamp with time zone
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.free_devices(p_after uuid, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT items jsonb[], OUT last_id uuid, OUT has_more boolean) RETURNS record
     LANGUAGE plpgsql;
@@ -3124,6 +3145,9 @@ CREATE FUNCTION hwqueue.is_label_text(p_value jsonb) RETURNS boolean
 CREATE FUNCTION hwqueue.is_lasting(p_class hwqueue.placement_class) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
+CREATE FUNCTION hwqueue.is_left_behind(p_claim hwqueue.claim, p_shard integer) RETURNS boolean
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.is_live(p_node hwqueue.node, p_state hwqueue.node_state, p_now timestamp with time zone) RETURNS boolean
     LANGUAGE sql STABLE PARALLEL SAFE;
 
@@ -3286,6 +3310,9 @@ CREATE FUNCTION hwqueue.kind_class(p_queue_id integer, p_kind jsonb, p_defaults 
 CREATE FUNCTION hwqueue.kind_keys(p_kind text) RETURNS text[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
+CREATE FUNCTION hwqueue.known_ends(p_node_ids uuid[], p_shard integer) RETURNS TABLE(lease_id uuid, node_id uuid, ends_at timestamp with time zone)
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.label_contradiction(p_required jsonb) RETURNS text
     LANGUAGE plpgsql IMMUTABLE;
 
@@ -3442,6 +3469,12 @@ CREATE FUNCTION hwqueue.leave_fleet(p_node hwqueue.node, p_why text, p_detail js
 CREATE FUNCTION hwqueue.leave_releases(p_run uuid, p_steps integer[], p_done integer[], p_unbound integer[], p_now timestamp with time zone, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.left_in_place(p_rooms hwqueue.gang_room[], p_classes hwqueue.placement_class[], p_left integer[], p_node_ids uuid[], p_without uuid[], p_shard integer) RETURNS integer[]
+    LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.left_on_node(p_node uuid, p_class_nos integer[], p_classes hwqueue.placement_class[], p_left integer[], p_without uuid[], p_shard integer) RETURNS integer[]
+    LANGUAGE plpgsql STABLE;
+
 CREATE FUNCTION hwqueue.level_placement(p_level jsonb, p_field text) RETURNS jsonb
     LANGUAGE sql STABLE;
 
@@ -3531,6 +3564,9 @@ CREATE FUNCTION hwqueue.load_fits(p_node hwqueue.node, p_load hwqueue.node_load)
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.load_that_stays(p_node hwqueue.node, p_old uuid, p_shard integer) RETURNS hwqueue.node_load
+    LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.load_without(p_node hwqueue.node, p_without uuid[], OUT load hwqueue.node_load, OUT places integer) RETURNS record
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.lock_alternative(p_request hwqueue.claim_request, p_class_id bigint, p_seen hwqueue.seen_entries, p_from bigint, p_to bigint, p_since timestamp with time zone, p_lease uuid) RETURNS tid
@@ -3947,6 +3983,9 @@ CREATE FUNCTION hwqueue.node_usage_of_claims(p_node hwqueue.node, p_with_earmark
 CREATE FUNCTION hwqueue.node_wake_payload(p_node uuid, p_shard integer DEFAULT 0) RETURNS text
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
+
+CREATE FUNCTION hwqueue.nodes_that_take(p_rooms hwqueue.gang_room[], p_node_ids uuid[]) RETURNS TABLE(node_id uuid, class_nos integer[], copies bigint, gain bigint)
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.normal_defaults(p_defaults jsonb, p_field text) RETURNS jsonb
     LANGUAGE sql STABLE;
@@ -5559,10 +5598,19 @@ CREATE FUNCTION hwqueue.stop_verdict(p_reason text) RETURNS text
 CREATE FUNCTION hwqueue.stop_webhook(p_webhook hwqueue.webhook, p_reason text) RETURNS void
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.stoppable_claims(p_node_ids uuid[], p_shard integer) RETURNS uuid[]
+    LANGUAGE plpgsql STABLE;
+
 CREATE FUNCTION hwqueue.stopping_by_place(p_term_id bigint, p_dead uuid[], p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.stopping_count(p_term_id bigint, p_place text, p_expired boolean, p_now timestamp with time zone, p_shard integer) RETURNS bigint
+    LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.stops_in_place(p_rooms hwqueue.gang_room[], p_classes hwqueue.placement_class[], p_members integer[], p_node_ids uuid[], p_shard integer) RETURNS uuid[]
+    LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.stops_on_node(p_node uuid, p_class_nos integer[], p_classes hwqueue.placement_class[], p_want integer[], p_stops uuid[], p_candidates uuid[], p_shard integer) RETURNS uuid[]
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.storage_path() RETURNS text
@@ -6077,6 +6125,21 @@ CREATE FUNCTION hwqueue.watch_classes(p_after bigint, p_limit integer, p_snapsho
 
 CREATE FUNCTION hwqueue.watch_nodes(p_after uuid, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS uuid
     LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.way_in_time(p_gang hwqueue.gang, p_place jsonb, p_members integer, p_way text, p_words text, p_more jsonb) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE;
+
+CREATE FUNCTION hwqueue.way_to_stop(p_gang hwqueue.gang, p_place jsonb, p_members integer, p_stops uuid[], p_now timestamp with time zone, p_shard integer) RETURNS jsonb
+    LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.way_to_wait(p_gang hwqueue.gang, p_place jsonb, p_members integer, p_until timestamp with time zone, p_node_ids uuid[], p_shard integer) RETURNS jsonb
+    LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.ways_in_time(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[], p_classes hwqueue.placement_class[], p_members integer[], p_places jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
+    LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.ways_of_earmark(p_gang hwqueue.gang, p_place jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.webhook_body(p_code text, p_at timestamp with time zone, p_data jsonb) RETURNS text
     LANGUAGE sql STABLE;
@@ -8314,6 +8377,8 @@ REVOKE ALL ON FUNCTION hwqueue.add_amounts(p_amounts jsonb, p_others jsonb, p_si
 
 REVOKE ALL ON FUNCTION hwqueue.add_counts(p_deltas jsonb, p_sign integer, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.add_counts_of(p_counts integer[], p_others integer[], p_sign integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.add_histograms(p_a bigint[], p_b bigint[], p_sign integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.add_items(p_lease uuid, p_token bigint, p_items jsonb, p_shard integer) FROM PUBLIC;
@@ -8757,6 +8822,8 @@ REVOKE ALL ON FUNCTION hwqueue.claimed_story(p_claim hwqueue.claim, p_lease hwqu
 
 REVOKE ALL ON FUNCTION hwqueue.claims_in_the_way(p_node_ids uuid[], p_now timestamp with time zone, p_shard integer, OUT claims jsonb, OUT others integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.claims_of_node(p_node uuid, p_leases uuid[], p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.claims_scan_start(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_affinity(p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_taints jsonb) FROM PUBLIC;
@@ -8849,6 +8916,8 @@ REVOKE ALL ON FUNCTION hwqueue.core_use_of(p_node hwqueue.node, p_assignments js
 
 REVOKE ALL ON FUNCTION hwqueue.cores_of(p_assignment jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.cost_of_stops(p_plan uuid[], p_stops uuid[], p_order uuid[]) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.count_added_runs(p_run uuid, p_step integer, p_shard integer, OUT open integer, OUT failed integer, OUT cancelled integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.count_attempt(p_webhook hwqueue.webhook, p_state text, p_now timestamp with time zone) FROM PUBLIC;
@@ -8892,6 +8961,8 @@ GRANT ALL ON FUNCTION hwqueue.create_queue(p_queue text, p_policy jsonb, p_shard
 
 REVOKE ALL ON FUNCTION hwqueue.create_token(p_name text, p_secret_sha256 bytea, p_role text, p_tenant text, p_expires_at timestamp with time zone, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.create_token(p_name text, p_secret_sha256 bytea, p_role text, p_tenant text, p_expires_at timestamp with time zone, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.crowded_nodes(p_rooms hwqueue.gang_room[], p_node_ids uuid[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.current_actor() FROM PUBLIC;
 
@@ -9016,6 +9087,10 @@ REVOKE ALL ON FUNCTION hwqueue.end_waiting(p_leases uuid[], p_state text, p_erro
 REVOKE ALL ON FUNCTION hwqueue.ended_between(p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.ended_items(p_run hwqueue.run, p_step integer, p_numbers integer[], p_shard integer, OUT leases jsonb, OUT held integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.ending_reason(p_gang hwqueue.gang, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.endless_words(p_node_ids uuid[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.entries_at_head(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_queue_head hwqueue.queue_head, p_window integer, p_is_behind boolean, p_room hwqueue.headroom, p_limit integer, OUT ctids tid[], OUT seen hwqueue.seen_entries) FROM PUBLIC;
 
@@ -9207,6 +9282,8 @@ REVOKE ALL ON FUNCTION hwqueue.forget_bound() FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.forget_maps(p_run hwqueue.run, p_steps integer[], p_whole integer[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.forget_node(p_node uuid, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.free_by(p_rooms hwqueue.gang_room[], p_classes hwqueue.placement_class[], p_members integer[], p_node_ids uuid[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.free_devices(p_after uuid, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT items jsonb[], OUT last_id uuid, OUT has_more boolean) FROM PUBLIC;
 
@@ -9433,6 +9510,8 @@ REVOKE ALL ON FUNCTION hwqueue.is_label_text(p_value jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_lasting(p_class hwqueue.placement_class) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.is_left_behind(p_claim hwqueue.claim, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.is_live(p_node hwqueue.node, p_state hwqueue.node_state, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_old_floor(p_next_xid xid8) FROM PUBLIC;
@@ -9539,6 +9618,8 @@ REVOKE ALL ON FUNCTION hwqueue.kind_class(p_queue_id integer, p_kind jsonb, p_de
 
 REVOKE ALL ON FUNCTION hwqueue.kind_keys(p_kind text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.known_ends(p_node_ids uuid[], p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.label_contradiction(p_required jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.label_failures(p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
@@ -9616,6 +9697,10 @@ REVOKE ALL ON FUNCTION hwqueue.leave_arrivals(p_run uuid, p_steps integer[], p_k
 REVOKE ALL ON FUNCTION hwqueue.leave_fleet(p_node hwqueue.node, p_why text, p_detail jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.leave_releases(p_run uuid, p_steps integer[], p_done integer[], p_unbound integer[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.left_in_place(p_rooms hwqueue.gang_room[], p_classes hwqueue.placement_class[], p_left integer[], p_node_ids uuid[], p_without uuid[], p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.left_on_node(p_node uuid, p_class_nos integer[], p_classes hwqueue.placement_class[], p_left integer[], p_without uuid[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.level_placement(p_level jsonb, p_field text) FROM PUBLIC;
 
@@ -9700,6 +9785,8 @@ REVOKE ALL ON FUNCTION hwqueue.listed_origins(p_run hwqueue.run, p_shard integer
 REVOKE ALL ON FUNCTION hwqueue.load_fits(p_node hwqueue.node, p_load hwqueue.node_load) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.load_that_stays(p_node hwqueue.node, p_old uuid, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.load_without(p_node hwqueue.node, p_without uuid[], OUT load hwqueue.node_load, OUT places integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lock_alternative(p_request hwqueue.claim_request, p_class_id bigint, p_seen hwqueue.seen_entries, p_from bigint, p_to bigint, p_since timestamp with time zone, p_lease uuid) FROM PUBLIC;
 
@@ -9933,6 +10020,8 @@ REVOKE ALL ON FUNCTION hwqueue.node_usage_of_claims(p_node hwqueue.node, p_with_
 REVOKE ALL ON FUNCTION hwqueue.node_wake_payload(p_node uuid, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.node_wake_payload(p_node uuid, p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.node_wake_payload(p_node uuid, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.nodes_that_take(p_rooms hwqueue.gang_room[], p_node_ids uuid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.normal_defaults(p_defaults jsonb, p_field text) FROM PUBLIC;
 
@@ -10951,9 +11040,15 @@ REVOKE ALL ON FUNCTION hwqueue.stop_verdict(p_reason text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.stop_webhook(p_webhook hwqueue.webhook, p_reason text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.stoppable_claims(p_node_ids uuid[], p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.stopping_by_place(p_term_id bigint, p_dead uuid[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.stopping_count(p_term_id bigint, p_place text, p_expired boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.stops_in_place(p_rooms hwqueue.gang_room[], p_classes hwqueue.placement_class[], p_members integer[], p_node_ids uuid[], p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.stops_on_node(p_node uuid, p_class_nos integer[], p_classes hwqueue.placement_class[], p_want integer[], p_stops uuid[], p_candidates uuid[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.storage_path() FROM PUBLIC;
 
@@ -11280,6 +11375,16 @@ REVOKE ALL ON FUNCTION hwqueue.watch_class(p_class_id bigint, p_told_at timestam
 REVOKE ALL ON FUNCTION hwqueue.watch_classes(p_after bigint, p_limit integer, p_snapshot hwqueue.fleet_snapshot, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.watch_nodes(p_after uuid, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.way_in_time(p_gang hwqueue.gang, p_place jsonb, p_members integer, p_way text, p_words text, p_more jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.way_to_stop(p_gang hwqueue.gang, p_place jsonb, p_members integer, p_stops uuid[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.way_to_wait(p_gang hwqueue.gang, p_place jsonb, p_members integer, p_until timestamp with time zone, p_node_ids uuid[], p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.ways_in_time(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[], p_classes hwqueue.placement_class[], p_members integer[], p_places jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.ways_of_earmark(p_gang hwqueue.gang, p_place jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.webhook_body(p_code text, p_at timestamp with time zone, p_data jsonb) FROM PUBLIC;
 

@@ -90,10 +90,10 @@ def spawn(
     together: Together = None,
     same: Same = None,
     on_lost: Annotated[
-        Literal["stop", "replace"] | None,
+        Literal["stop", "replace", "continue"] | None,
         typer.Option(
-            help="When one waits again, and too few are left: the others start again with it, or "
-            "go on.",
+            help="When one is lost, and too few are left: the others start again with it, or go on "
+            "while it is placed again; continue: they go on without it.",
             show_default="stop",
         ),
     ] = None,

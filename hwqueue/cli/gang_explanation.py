@@ -1,7 +1,7 @@
 """An explanation of a gang as text: where it has room, what is in the way, and the ways out."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import typer
 from rich.console import Console
@@ -11,7 +11,7 @@ from hwqueue.cli.explanation import fact, part
 from hwqueue.cli.options import options_of
 from hwqueue.cli.output import cell, to_json
 from hwqueue.text import duration, plural
-from hwqueue.types import GangExplanation, GangForecast, GangKind, GangPlace
+from hwqueue.types import GangExplanation, GangForecast, GangKind, GangPlace, GangWay, Holder
 
 
 def show_gang_explanation(
@@ -36,17 +36,19 @@ def _lines(found: GangExplanation | GangForecast, places: int) -> Iterator[Text]
             cell(found.queue),
         )
     yield cell(found.headline)
-    if not found.kinds:
-        return
-    yield Text()
-    kind = "" if found.code == "ready" else ", for now"
-    yield fact("code", found.code + (", until nodes change" if found.permanent else kind))
-    yield fact("members", str(found.size) if isinstance(found, GangForecast) else _waiting(found))
-    yield from part("Kinds of members", (_kind(each) for each in found.kinds))
-    yield from part("What would let it start", (f"  {way.words}" for way in found.ways))
+    if found.kinds:
+        yield Text()
+        kind = "" if found.code == "ready" else ", for now"
+        yield fact("code", found.code + (", until nodes change" if found.permanent else kind))
+        size = str(found.size) if isinstance(found, GangForecast) else _waiting(found)
+        yield fact("members", size)
+        yield from part("Kinds of members", (_kind(each) for each in found.kinds))
+    yield from part(
+        "What would let it start", (line for way in found.ways for line in _way(way, found))
+    )
     shown = found.places[:places]
     yield from part(
-        f"Places with most room, of {found.place_count}",
+        f"Places with most room, of {found.place_count}" if found.kinds else "Where room is kept",
         (line for place in shown for line in _place(place, found)),
     )
 
@@ -60,16 +62,25 @@ def _kind(kind: GangKind) -> str:
     return f"  {kind.members} of {kind.task}: {kind.words}; {where}"
 
 
+def _way(way: GangWay, found: GangExplanation | GangForecast) -> Iterator[str]:
+    yield f"  {way.words}"
+    yield from _claims(way.claims, found)
+
+
 def _place(place: GangPlace, found: GangExplanation | GangForecast) -> Iterator[str]:
     yield (
         f"  {place.words}: room for {place.room}, empty for {place.emptied}, "
         f"on {plural(place.nodes, 'node')}"
     )
-    for claim in place.claims:
+    yield from _claims(place.claims, found)
+    if place.others:
+        yield f"    {plural(place.others, 'lease')} of other tenants"
+
+
+def _claims(claims: Iterable[Holder], found: GangExplanation | GangForecast) -> Iterator[str]:
+    for claim in claims:
         holds = f", has {claim.holds}" if claim.holds else ""
         yield (
             f"    lease {claim.lease_id} of task {claim.task} on {claim.node} "
             f"for {duration(found.as_of - claim.since)}{holds}"
         )
-    if place.others:
-        yield f"    {plural(place.others, 'lease')} of other tenants"

@@ -320,6 +320,8 @@ def _gang_ways(value: Iterable[Mapping[str, Any]]) -> tuple[types.GangWay, ...]:
                 **_known(types.GangWay, way),
                 "together": tuple(way["together"]),
                 "same": tuple(way["same"]),
+                "claims": _holders(way.get("claims", ())),
+                "until": _moment(way.get("until")),
             }
         )
         for way in value

@@ -35,17 +35,19 @@ class GangOptions(TypedDict, total=False):
     run in one place of the first that has room. same: at most 5 node labels whose values all
     members' nodes have in common. on_lost: when a running member waits again, and fewer than
     min_size are left, the others `stop` and start again with it (default), or go on while it is
-    placed again (`replace`). hold: how long nodes have for fetching their members, from 1 s
-    to 1 hour; None: 30 s. one_of: the id that its alternatives share, gangs or leases: the first
-    with room runs, the others are cancelled. What follows are options of each member that says
-    nothing itself, as in `SpawnOptions`.
+    placed again (`replace`); or a member that does not complete has failed, and the others
+    `continue` while min_size, or one, are left. hold: how long nodes have for fetching their
+    members, from 1 s to 1 hour; None: 30 s. one_of: the id that its alternatives share, gangs or
+    leases: the first with room runs, the others are cancelled. What follows are options of each
+    member that says nothing itself, as in `SpawnOptions`. With a deadline the gang fails if it has
+    not started by then, or has to start again after it.
     """
 
     gang_id: UUID | str | None
     min_size: int | None
     together: str | list[str] | None
     same: list[str] | None
-    on_lost: Literal["stop", "replace"] | None
+    on_lost: Literal["stop", "replace", "continue"] | None
     hold: timedelta | None
     one_of: UUID | str | None
     priority: int | None
@@ -104,6 +106,11 @@ class GangMember:
     def rank(self) -> int:
         """Another word for its ordinal."""
         return self.ordinal
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it has ended without completing: with `on_lost` `continue` others go on."""
+        return self.state in (LeaseState.FAILED, LeaseState.CANCELLED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,9 +268,13 @@ class GangWay:
     Attributes:
         way: `wider` (a rack instead of a node), `anywhere`, `without_same` or `without_both`: with
             these options there is room now; `smaller`: for `members` of them; `empty`: for all,
-            once nothing runs on the nodes that are in the way.
+            once nothing runs on the nodes that are in the way; `stop`: for all, once `claims` have
+            stopped; `wait`: for all, by `until` at the latest.
         place: Where, as in `Gang`.
         together, same, members: Of the gang that would start.
+        claims: Of `stop`: those of the caller's tenants that would have to stop, few of them.
+        until: Of `wait`: when enough of what runs there is over, as its `max_run` says; others may
+            take the room unless the gang is earmarked. None: not known, and `words` say why.
     """
 
     way: str
@@ -272,6 +283,8 @@ class GangWay:
     together: tuple[str, ...]
     same: tuple[str, ...]
     members: int
+    claims: tuple[Holder, ...] = ()
+    until: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,7 +313,8 @@ class GangExplanation:
         code: `ready` when a place has room for all, a reason code, or the state.
         permanent: No place has room for all even if nothing ran there, or the gang has ended.
         waiting: How many members wait. What follows is about these, and empty unless the gang
-            waits for room.
+            waits for room. Of one that is earmarked `places` and `ways` are about the room that
+            is kept for it.
         kinds: The ten with most members.
         places: The 20 with most room, of `place_count`.
         ways: What would let it start.

@@ -18,10 +18,12 @@
 -- "label:KEY") or a list of them, of which the first that has room is taken: all members run in one place of
 -- it; same, node labels whose values all have in common; on_lost, what happens when a running member waits
 -- again and fewer than min_size are left: "stop" (default), the others stop and start again with it, or
--- "replace", it is placed again beside them; hold, how long nodes have for fetching their members (30
--- seconds); one_of, the choice that it is an alternative of, as for a lease: reserving room for it takes the
--- choice; and options of spawn_lease that all members have by default. Their headers have gang_id, gang_rank
--- (from 0) and gang_size.
+-- "replace", it is placed again beside them; or "continue": a member that runs and does not complete has
+-- failed, and the others go on, until fewer than min_size, or none, are left; hold, how long nodes have for
+-- fetching their members (30 seconds); one_of, the choice that it is an alternative of, as for a lease:
+-- reserving room for it takes the choice; and options of spawn_lease that all members have by default. With a
+-- deadline the gang fails if it has not started by then, or has to start again after it. The headers of
+-- members have gang_id, gang_rank (from 0) and gang_size.
 -- Locks: new rows, ids that the producer chose, its choice. Raises: QHQ01, QHA01, QHC03, QHC04, QHW01, QHG02,
 -- QHL06, QHA03. Not idempotent: with an own gang_id a second call raises QHG02.
 create or replace function hwqueue.spawn_gang(p_queue text, p_members jsonb, p_options jsonb default '{}',
@@ -124,10 +126,14 @@ $$;
 -- "emptied", "kinds", "in_the_way", "claims", "others"}]: the 20 with most room, of place_count: how many
 -- members have room now and would have if its nodes were empty, the nodes that would have to be, and, of the
 -- first 5, what runs there: claims as the holders of explain_lease, others: how many are of other tenants;
--- ways [{"way", "words", "place", "together", "same", "members"}]: wider, anywhere, without_same,
--- without_both (so it would have room now), smaller (n members have), empty (all have, once the nodes
--- in the way are empty). What fits is estimated as reap does before it tries: kinds of members that share
--- nodes are counted each as if it were alone, and what members ask about other leases does not count.
+-- ways [{"way", "words", "place", "together", "same", "members", "claims", "until"}]: wider, anywhere,
+-- without_same, without_both (so it would have room now), smaller (n members have), empty (all have, once the
+-- nodes in the way are empty), stop (all have, once these claims have stopped: few, the later tier, the lower
+-- priority and the younger claim first, of the caller's tenants), wait (all have by until at the latest, as
+-- max_run of what runs there says, unless others take it; null: not known, and words say why). Of one that is
+-- earmarked stop and wait are told. What fits is estimated as reap does before it tries: kinds of members
+-- that share nodes are counted each as if it were alone, but in stop and wait. What members ask about other
+-- leases does not count.
 -- Raises: QHG01.
 create or replace function hwqueue.explain_gang(p_gang uuid, p_shard int default 0)
 returns table (gang_id uuid, shard_id int, queue text, state text, headline text, code text,
@@ -159,7 +165,8 @@ begin
     places := case when v_gang.state = 'earmarked' then hwqueue.told_earmarks(v_gang, as_of, p_shard)
       else '[]' end;
     place_count := jsonb_array_length(places);
-    ways := '[]';
+    ways := case when v_gang.state = 'earmarked'
+      then hwqueue.ways_of_earmark(v_gang, places -> 0, as_of, p_shard) else '[]' end;
   else
     select e.* into v_found
     from hwqueue.explain_rooms(v_gang, v_members.classes, v_members.members, as_of, p_shard) e;

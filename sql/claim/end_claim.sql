@@ -14,7 +14,7 @@
 -- Ends a claim that did not complete. It deletes the claim, releases its room, writes the attempt, and
 -- puts the lease back at p_next. With p_next null, or when the lease is cancelled, it writes the outcome
 -- instead. A reservation, which no worker knows of, uses up no attempt; a lease that was pending before goes
--- back to where it was in line. Returns the new state.
+-- back to where it was in line. A member that its gang goes on without has failed. Returns the new state.
 -- p_near: the lease prefers the node of this claim next; else a preference that an earlier claim has left
 -- goes.
 -- Locks: the caller holds the claim, and node_state if room is allocated for it; then the lease row, if
@@ -31,6 +31,11 @@ declare
   v_state text := case when v_cancelled then 'cancelled' else 'failed' end;
   v_lease hwqueue.lease;
 begin
+  if p_claim.gang_id <> p_claim.lease_id and p_next is not null
+    and hwqueue.is_left_behind(p_claim, p_shard) then
+    p_next := null;
+    p_error := coalesce(p_error, jsonb_build_object('reason', 'gang_goes_on', 'gang_id', p_claim.gang_id));
+  end if;
   perform hwqueue.remove_claim(p_claim.lease_id, p_shard);
   insert into hwqueue.attempt (shard_id, lease_id, claim_token, attempt, node_id, outcome, claimed_at,
     ended_at, error)
@@ -81,6 +86,25 @@ begin
   end if;
   return v_state;
 end
+$$;
+
+-- Whether a member whose claim ends is not replaced, because its gang goes on without it (on_lost continue).
+-- So it is from the moment in which the gang may begin: no more wait than may, none is reserved, and none was
+-- cancelled, which ends a gang that has not begun.
+create or replace function hwqueue.is_left_behind(p_claim hwqueue.claim, p_shard int) returns boolean
+language sql stable
+as $$
+  select p_claim.is_reserved is not true and exists (
+    select from hwqueue.gang g
+    where g.shard_id = p_shard and g.gang_id = p_claim.gang_id and g.on_lost = 'continue'
+      and (g.state = 'running' or g.state = 'reserved' and g.size - coalesce(g.min_size, g.size) >= (
+        select count(*) filter (where s.state = 'scheduled')
+                 + g.size * count(*) filter (where s.is_reserved or s.state = 'cancelled')
+        from (
+          select hwqueue.lease_state(m.lease_id, p_shard) as state, c.is_reserved
+          from hwqueue.gang_member m
+          left join hwqueue.claim c on c.shard_id = m.shard_id and c.lease_id = m.lease_id
+          where m.shard_id = p_shard and m.gang_id = g.gang_id) s)))
 $$;
 
 -- When the next attempt may start, after attempt number p_attempt; null when no attempt is left.

@@ -9,8 +9,8 @@
 -- nodes. So does each variant: only the places differ. Like there, these are estimates, and what members ask
 -- about other leases is not in them.
 --
--- Read explain_rooms, place_sums, then gang_ways; waiting_members and draft_members say of
--- which classes.
+-- Read explain_rooms, place_sums, then gang_ways; waiting_members and draft_members say of which classes.
+-- Which leases would have to stop, and by when there is room without that, is in explain/ways.
 
 -- Returns the 20 places with most room, those with room for all in the order of gang_places: how many nodes
 -- may run members there, how many members have room now and would have if these nodes were empty, and of how
@@ -303,8 +303,8 @@ begin
       || format('%s has room for %s', places #>> '{0,words}', places #>> '{0,room}')
       || case when p_gang.together = '{}' or p_gang.place is not null then ' of ' || v_size else '' end
       || case when permanent then format('; even empty it would be %s at most', v_most) else '' end;
-    ways := hwqueue.gang_ways(p_gang, v_rooms, cardinality(v_classes), v_size, places,
-      p_shard);
+    ways := hwqueue.gang_ways(p_gang, v_rooms, cardinality(v_classes), v_size, places, p_shard)
+      || hwqueue.ways_in_time(p_gang, v_rooms, v_classes, v_members, places, p_now, p_shard);
   end if;
   if cardinality(p_classes) > 10 then
     headline := headline || format('; judged by 10 of its %s kinds of members', cardinality(p_classes));
@@ -423,7 +423,12 @@ as $$
         case m.reserved when 1 then ' is' else ' are' end,
         case when m.running = 0 then ' in ' || p_gang.place end,
         to_char(m.until at time zone 'UTC', 'HH24:MI:SS')) end,
-      case when p_gang.missing > 0 then format('%s wait to join', p_gang.missing) end)
+      case when p_gang.missing > 0 then format('%s wait to join', p_gang.missing) end,
+      case when p_gang.on_lost = 'continue' then (
+        select case count(*) when 0 then null when 1 then '1 is lost' else count(*) || ' are lost' end
+        from hwqueue.gang_member l
+        join hwqueue.outcome o on o.shard_id = l.shard_id and o.lease_id = l.lease_id
+        where l.shard_id = p_shard and l.gang_id = p_gang.gang_id and o.state <> 'completed') end)
     else hwqueue.gang_wait_words(p_gang) end
   from (
     select count(*) filter (where c.is_reserved) as reserved,

@@ -4,7 +4,7 @@
 -- for nobody. Example: member 2 of a running gang expires. Its end puts the lease back to wait for the gang,
 -- and leaves a change. The next tick finds one member waiting and three running, asks these to stop, and
 -- once all four wait it reserves room for them again. With a min_size of 3 the three go on, and the tick
--- looks for room for the fourth.
+-- looks for room for the fourth. With on_lost continue its end is that of the lease, and the three go on.
 --
 -- Invariant: a change stays until a tick has looked at its gang, in the transaction that deletes it. States:
 -- waiting -> reserved -> running -> completed, failed or cancelled; from waiting also to earmarked, and from
@@ -170,13 +170,15 @@ begin
   end if;
   v_missing := case when v_next in ('earmarked', 'reserved', 'running') then v_found.waiting else 0 end;
   v_is_loss := v_missing > p_gang.missing or v_next = 'waiting';
-  v_is_ending := v_next = 'running' and v_missing > 0
-    and p_gang.size > v_missing + v_found.reserved + v_found.running;
+  v_is_ending := v_next = 'running' and v_missing > 0 and p_gang.size - v_found.failed - v_found.cancelled
+    > v_missing + v_found.reserved + v_found.running;
   if v_next <> p_gang.state or v_missing <> p_gang.missing
     or v_is_ending and p_gang.next_try_at < hwqueue.never_due()
     or v_next = 'waiting' and v_found.running = 0 and p_gang.place is not null then  -- no one is left there
     update hwqueue.gang g
     set state = v_next, starts_by = null, missing = v_missing, losses = g.losses + v_is_loss::int,
+        reason = case when v_next in ('cancelling', 'failed') then hwqueue.ending_reason(g, p_shard)
+          else g.reason end,
         place = case when v_next = 'waiting' and v_found.running = 0 then null else g.place end,
         next_try_at = case
           when v_is_ending then hwqueue.never_due()
@@ -200,19 +202,21 @@ $$;
 
 -- Returns the state that a gang goes to, from how many of its members wait, are earmarked, are reserved
 -- (those that are earmarked among them), run, have failed and were cancelled; the others have completed. One
--- that has failed or was cancelled for good ends the gang. While no more wait than may, it goes on; once it
--- runs, those that are reserved join it. When as many as its min_size have completed and none runs, it has:
--- the others are not needed.
+-- that has failed or was cancelled for good ends the gang, unless it goes on without those that are lost, and
+-- enough are left: min_size, else one. While no more wait than may, it goes on; once it runs, those that are
+-- reserved join it. When as many as its min_size have completed and none runs, it has: the others are not
+-- needed.
 create or replace function hwqueue.next_gang_state(p_gang hwqueue.gang, p_waiting int, p_earmarked int,
   p_reserved int, p_running int, p_failed int, p_cancelled int) returns text
 language sql immutable
 as $$
   select case
-    when p_gang.state <> 'cancelling' and p_reserved + p_running + p_failed = 0
-      and p_gang.size - p_waiting - p_cancelled >= p_gang.min_size then 'completed'
+    when p_gang.state <> 'cancelling' and p_reserved + p_running = 0 and (p_failed = 0 or f.goes_on)
+      and f.completed >= f.enough then 'completed'
     when p_waiting + p_reserved + p_running = 0 then case
       when p_failed > 0 then 'failed' when p_cancelled > 0 then 'cancelled' else 'completed' end
-    when p_gang.state = 'cancelling' or p_failed + p_cancelled > 0 then 'cancelling'
+    when p_gang.state = 'cancelling' or p_failed + p_cancelled > 0
+      and not (f.goes_on and f.completed + p_reserved + p_running >= f.enough) then 'cancelling'
     when p_waiting <= hwqueue.may_be_missing(p_gang) and p_reserved + p_running > 0 then case
       when p_earmarked > 0 then 'earmarked'
       when p_reserved > 0 and (p_gang.state <> 'running'
@@ -221,6 +225,28 @@ as $$
     when p_gang.on_lost = 'replace' and p_running > 0 and p_gang.started_at is not null then 'waiting'
     when p_reserved + p_running > 0 then 'stopping'
     else 'waiting' end
+  from (
+    select b.goes_on, coalesce(p_gang.min_size, case when b.goes_on then 1 end) as enough,
+           p_gang.size - p_waiting - p_reserved - p_running - p_failed - p_cancelled as completed
+    from (
+      select p_gang.on_lost = 'continue' and (p_gang.state = 'running' or p_gang.state = 'reserved'
+               and p_reserved + p_cancelled = 0
+               and p_waiting <= hwqueue.may_be_missing(p_gang)) as goes_on) b) f
+$$;
+
+-- Why a gang that is in this state is to end: deadline_exceeded, by which a member had not been fetched;
+-- too_few_left, of one that goes on without members that are lost; else the reason that it has.
+create or replace function hwqueue.ending_reason(p_gang hwqueue.gang, p_shard int) returns text
+language sql stable
+as $$
+  select case
+    when p_gang.state <> 'cancelling' and exists (
+      select from hwqueue.gang_member m
+      join hwqueue.outcome o on o.shard_id = m.shard_id and o.lease_id = m.lease_id
+      where m.shard_id = p_shard and m.gang_id = p_gang.gang_id and o.state = 'failed'
+        and o.error ->> 'reason' = 'deadline_exceeded') then 'deadline_exceeded'
+    when p_gang.on_lost = 'continue' and p_gang.state = 'running' then 'too_few_left'
+    else p_gang.reason end
 $$;
 
 -- Stops the members of a gang that have claims: reservations end at once, workers of running ones are told
@@ -358,20 +384,23 @@ as $$
     and (r.lease_id is not null or s.available_at <> hwqueue.never_due())
   union all
   -- a gang that waits holds nothing; one that is reserved or runs holds room for all members that it needs,
-  -- and knows how many others it lacks
+  -- and knows how many others it lacks; it lacks one for good only if it goes on without it
   select 'gang_members', g.gang_id, jsonb_build_object('state', g.state, 'waiting', m.waiting,
          'claimed', m.claimed, 'missing', g.missing)
   from hwqueue.gang g
   cross join lateral (
     select count(*) filter (where x.state = 'scheduled') as waiting,
-           count(*) filter (where x.state = 'claimed') as claimed
+           count(*) filter (where x.state = 'claimed') as claimed,
+           count(*) filter (where x.state in ('failed', 'cancelled')) as lost
     from (select hwqueue.lease_state(k.lease_id, p_shard) as state from hwqueue.gang_member k
           where k.shard_id = p_shard and k.gang_id = g.gang_id) x) m
   where g.shard_id = p_shard
     and not exists (select from hwqueue.gang_change c where c.shard_id = p_shard and c.gang_id = g.gang_id)
-    and case when g.state = 'waiting' then m.claimed > 0 and (g.on_lost = 'stop' or g.started_at is null)
+    and case when g.state = 'waiting' then m.claimed > 0 and (g.on_lost <> 'replace' or g.started_at is null)
              when g.state in ('earmarked', 'reserved', 'running')
                then m.waiting > hwqueue.may_be_missing(g) or m.waiting <> g.missing or m.claimed = 0
+                 or m.lost > 0 and (g.on_lost <> 'continue' or g.state <> 'running'
+                   or g.size - m.waiting - m.lost < coalesce(g.min_size, 1))
              when g.finished_at is not null then m.waiting + m.claimed > 0
              else false end
   union all

@@ -303,11 +303,13 @@ as $$
   select greatest(1, p_waiting - hwqueue.may_be_missing(p_gang))
 $$;
 
--- How many members of a gang may wait while the others run.
+-- How many members of a gang may wait while the others run. One that goes on without those that are lost
+-- waits for none that was requeued.
 create or replace function hwqueue.may_be_missing(p_gang hwqueue.gang) returns int
 language sql immutable
 as $$
-  select p_gang.size - coalesce(p_gang.min_size, p_gang.size)
+  select p_gang.size - coalesce(p_gang.min_size,
+    case when p_gang.on_lost = 'continue' and p_gang.state = 'running' then 1 else p_gang.size end)
 $$;
 
 -- Says how many members of a gang must start together: "all of them", "2 of them".

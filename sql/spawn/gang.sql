@@ -24,7 +24,7 @@ begin
     from jsonb_array_elements(hwqueue.json_list(nullif(p_options -> 'same', 'null'), p_field || '.same', 5,
       'a list of at most 5 node labels', 'for example ["gpu_model"]')) with ordinality s);
   v_gang.on_lost := coalesce(hwqueue.json_choice(p_options -> 'on_lost', p_field || '.on_lost',
-    array['stop', 'replace']), 'stop');
+    array['stop', 'replace', 'continue']), 'stop');
   v_gang.hold := coalesce(hwqueue.json_short_interval(p_options -> 'hold', p_field || '.hold', '1 second',
     '1 hour'), '30 seconds');
   v_gang.state := 'waiting';

@@ -142,8 +142,11 @@ def test_a_waiting_gang_says_what_would_let_it_start(visit: Visit, sql: Client) 
         [
             "Anywhere all have room now spawn it without together",
             "Rack 1 has room for all once gpu-2 is empty",
+            re.compile(f"^Rack 1 has room for all once lease {claim.lease_id} is stopped"),
+            re.compile("^When rack 1 has room for all is not known: lease"),
         ]
     )
+    expect(ways.get_by_role("link", name=f"…{str(claim.lease_id)[-8:]}")).to_be_visible()
     rack = why.get_by_role("row", name="rack 1")
     expect(rack.get_by_role("link", name=f"…{str(claim.lease_id)[-8:]}")).to_be_visible()
     expect(rack.get_by_role("link", name="gpu-2")).to_be_visible()

@@ -98,6 +98,7 @@ def test_why_it_waits(client: Client, cli: Cli, shown: Callable[..., Any]) -> No
     assert "  rack 1: room for 2, empty for 3, on 1 node" in printed
     assert f"    lease {held} of task evaluate on n1 for " in printed
     assert "  2 of 3 have room now: rack 1" in printed
+    assert f"  rack 1 has room for all once lease {held} is stopped" in printed
     ahead = cli("gang", "what-if", QUEUE, *asked, "--places", "0").stdout
     assert ahead.startswith("no rack has room for all 3; ")
     assert "on n1" not in ahead

@@ -261,7 +261,8 @@ def test_a_deadline_that_passes(api: Api, pairs: list[Node], clock: Clock) -> No
     gang_id = earmarked(api, queue, pairs, deadline=until)
     clock.advance(timedelta(seconds=6))
     reap(api)
-    assert gang(api, gang_id)["state"] == "failed"
+    found = gang(api, gang_id)
+    assert (found["state"], found["reason"]) == ("failed", "deadline_exceeded")
 
 
 def test_one_gang_of_a_set_of_nodes_at_a_time(api: Api, pairs: list[Node]) -> None:

@@ -64,6 +64,9 @@ def test_what_is_in_the_way_and_the_ways_out(api: Api, racks: list[Node], clock:
         "anywhere": "anywhere all have room now",
         "smaller": "2 of 3 have room now: rack 2",
         "empty": f"rack 2 has room for all once {racks[2].name} is empty",
+        "stop": f"rack 2 has room for all once lease {held['lease_id']} is stopped",
+        "wait": "when rack 2 has room for all is not known: "
+        f"lease {held['lease_id']} on {racks[2].name} has no max_run",
     }
     assert forecast(api, queue, 3, GPU, **_asked(ways(found)["anywhere"]))["code"] == "ready"
     assert forecast(api, queue, 2, GPU, **_asked(ways(found)["smaller"]))["code"] == "ready"

@@ -68,12 +68,15 @@ def _looked_at(gang: GangSeen, leases: Expected, seen: Seen) -> GangSeen:
 
 def _next_state(gang: GangSeen, counts: Counter[str]) -> str:
     holds, enough = counts["reserved"] + counts["claimed"], len(gang.members) - gang.spare
-    is_done = counts["completed"] >= enough and not holds + counts["failed"]
+    goes_on = gang.goes_on(counts)
+    least = enough if gang.spare or not goes_on else 1
+    is_done = counts["completed"] >= least and not (holds or (counts["failed"] and not goes_on))
     if is_done and gang.state != "cancelling":
         return "completed"
     if not counts["scheduled"] + counts["reserved"] + counts["claimed"]:
         return next(state for state in ("failed", "cancelled", "completed") if counts[state])
-    if gang.state == "cancelling" or counts["failed"] + counts["cancelled"]:
+    is_enough = goes_on and counts["completed"] + holds >= least
+    if gang.state == "cancelling" or (counts["failed"] + counts["cancelled"] and not is_enough):
         return "cancelling"
     if holds and counts["scheduled"] <= gang.spare:
         here = len(gang.members) - counts["scheduled"] - counts["reserved"]

@@ -3,6 +3,7 @@
 Read from the rows themselves, not by the queue's own functions.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -84,6 +85,12 @@ class GangSeen:
         """Whether a tick looks for room for it, or for what it lacks."""
         return self.state == "waiting" or (self.state == "running" and self.missing > 0)
 
+    def goes_on(self, counts: Mapping[str, int]) -> bool:
+        """Whether it goes on without members that are lost, which it does once it may begin."""
+        begins = counts["scheduled"] <= self.spare and not counts["reserved"] + counts["cancelled"]
+        goes = self.state == "running" or (self.state == "reserved" and begins)
+        return self.on_lost == "continue" and goes
+
     @property
     def standing(self) -> tuple[Any, ...]:
         """What a call may change; when it is tried next counts while it is."""
@@ -149,6 +156,14 @@ class Seen:
             )
             for row in self.rows["gang"]
         }
+
+    def lost(self, lease: LeaseSeen, back: LeaseSeen) -> LeaseSeen:
+        """What a claim that is lost comes to: `back`, or failed if its gang goes on without it."""
+        gang = self.gangs.get(lease.gang) if lease.gang and lease.state == "claimed" else None
+        if gang is None or back.state != "scheduled":
+            return back
+        counts = Counter(self.leases[member].state for member in gang.members)
+        return back.ended("failed", back.attempts) if gang.goes_on(counts) else back
 
     @cached_property
     def taken_instead(self) -> frozenset[UUID]:

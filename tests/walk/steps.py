@@ -150,7 +150,7 @@ class Fail(Settle):
         if not self.retry or lease.attempts >= lease.most:
             return lease.ended("failed", lease.attempts)
         delay = timedelta(seconds=before.queue["retry"].get("base", 0))
-        return _put_back(lease, lease.attempts, before.now, delay)
+        return before.lost(lease, _put_back(lease, lease.attempts, before.now, delay))
 
 
 class GiveUp(Fail):
@@ -177,7 +177,7 @@ class Release(Settle):
         """Put back, unless it was cancelled."""
         if lease.stop_reason == "cancelled":
             return lease.ended("cancelled", lease.attempts)
-        return _put_back(lease, lease.attempts - 1, before.now, self.delay)
+        return before.lost(lease, _put_back(lease, lease.attempts - 1, before.now, self.delay))
 
 
 class Extend(Settle):

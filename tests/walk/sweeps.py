@@ -126,7 +126,7 @@ def _expired(lease: LeaseSeen, seen: Seen) -> LeaseSeen:
     assert lease.expires_at is not None
     if lease.expires_at + span(seen.queue["reap_grace"]) > seen.now:
         return lease
-    return lost(lease)
+    return seen.lost(lease, lost(lease))
 
 
 def lost(lease: LeaseSeen) -> LeaseSeen:

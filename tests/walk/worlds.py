@@ -401,6 +401,26 @@ REPLACED = World(
     near=3,
 )
 
+# All three run, and those that are lost do not come back; one that is left alone does not go on.
+LEFT_BEHIND = World(
+    "left_behind",
+    nodes={"n": gpus(2, "n"), "m": gpus(1, "m")},
+    leases={"s": needs(gpu=1)},
+    gangs={"g": {"members": "abc", "each": needs(gpu=1), "on_lost": "continue", "min_size": 2}},
+    first=[s.Reap(), s.Claim("n", 2), s.Claim("m")],
+    steps=[
+        s.Claim("n", 2),
+        s.Claim("m"),
+        s.Fail("a"),
+        s.Release("b"),
+        s.Complete("c"),
+        o.Restart("m"),
+        s.Wait(),
+        s.Reap(),
+    ],
+    near=3,
+)
+
 # Two of three run, and the third joins once the lease that is in its way has ended.
 JOINED = World(
     "joined",
@@ -441,6 +461,7 @@ WORLDS = {
         SNOOZE,
         GANGS,
         REPLACED,
+        LEFT_BEHIND,
         JOINED,
         *CHOICES,
         *EVERYWHERE,

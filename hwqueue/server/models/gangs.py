@@ -45,7 +45,7 @@ _gang_options = request_of(
         "min_size": Annotated[Whole, Field(ge=2, le=MOST_MEMBERS)],
         "together": Domain | _Domains,
         "same": _Keys,
-        "on_lost": Literal["stop", "replace"],
+        "on_lost": Literal["stop", "replace", "continue"],
         "hold": Annotated[Seconds, Field(ge=1, le=3600)],
         **{name: kind for name, kind in SPAWN_KINDS.items() if name in _of_gangs},
     },
@@ -69,7 +69,8 @@ _gang_options = request_of(
         "on_lost": Field(
             default=None,
             description="When a running member waits again, and fewer than `min_size` are left: "
-            "the others `stop`, and start again with it, or it is placed again beside them.",
+            "the others `stop`, and start again with it, or it is placed again beside them "
+            "(`replace`). Or it has failed, and the others `continue` while enough are left.",
         ),
         "hold": Field(default=None, description="How long nodes have to fetch their members."),
         "one_of": Field(

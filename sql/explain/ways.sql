@@ -1,0 +1,476 @@
+-- Which leases would have to stop so that a gang has room, and by when it has without that.
+--
+-- explain/gangs calls ways_in_time for a gang that waits, explain_gang (api/gangs) ways_of_earmark for one
+-- that is earmarked. Example: a gang of 4 is to be together in a rack. Rack 1 has room for 3. On gpu-4 run
+-- two leases, and either of them leaves enough room for the last member. The answer names the one of lower
+-- priority, and says by when the first of the two is over, as its max_run has it.
+--
+-- Invariant: what fits beside the claims that go on is found node by node by the function that allocates for
+-- an earmark (earmark_room), not from sums. So it holds for several kinds of members, and for devices.
+-- Nothing is locked or written. The work is bounded: the 3 places with most room that are large enough, and
+-- of each up to 100 nodes and about 500 claims.
+--
+-- Read ways_in_time, stops_in_place, stops_on_node, left_on_node, then free_by; ways_of_earmark.
+
+-- Returns what a node runs without these claims, as a load, and for how many more leases its worker has a
+-- place; null: no limit.
+create or replace function hwqueue.load_without(p_node hwqueue.node, p_without uuid[],
+  out load hwqueue.node_load, out places int)
+language plpgsql stable
+as $$
+declare
+  v_assignments jsonb[];
+  v_claims int;
+begin
+  select array_agg(c.assignment) filter (where c.assignment is not null), count(*)
+  into v_assignments, v_claims
+  from hwqueue.claim c
+  where c.shard_id = p_node.shard_id and c.node_id = p_node.node_id and c.lease_id <> all (p_without);
+  load := hwqueue.idle_load(p_node);
+  select u.claim_count, u.cpu_used, u.memory_used, u.gpu_used, u.custom_used, u.core_used
+  into load.claim_count, load.cpu_used, load.memory_used, load.gpu_used, load.custom_used, load.core_used
+  from hwqueue.node_usage_of(p_node, coalesce(v_assignments, '{}')) u;
+  places := (
+    select v.concurrency from hwqueue.served v
+    where v.shard_id = p_node.shard_id and v.node_id = p_node.node_id) - v_claims;
+end
+$$;
+
+-- Returns how many of p_left[i] members of class p_classes[i] are left when a node has taken as many as fit
+-- beside its claims but p_without, one class after the other as in p_class_nos. With p_class_nos '{}', for a
+-- node that is earmarked: '{0}' when all that is booked there fits without them, else '{1}'.
+create or replace function hwqueue.left_on_node(p_node uuid, p_class_nos int[],
+  p_classes hwqueue.placement_class[], p_left int[], p_without uuid[], p_shard int) returns int[]
+language plpgsql stable
+as $$
+declare
+  v_node hwqueue.node;
+  v_load hwqueue.node_load;
+  v_places int;
+  v_left int[] := p_left;
+  v_no int;
+  v_taken record;
+begin
+  select n.* into v_node from hwqueue.node n where n.shard_id = p_shard and n.node_id = p_node;
+  v_taken := hwqueue.load_without(v_node, p_without);
+  v_load := v_taken.load;
+  v_places := v_taken.places;
+  if p_class_nos = '{}' then
+    return case when hwqueue.load_fits(v_node, v_load) and (v_places < 0) is not true
+      then '{0}'::int[] else '{1}'::int[] end;
+  end if;
+  foreach v_no in array p_class_nos loop
+    while v_left[v_no] > 0 and (v_places <= 0) is not true loop
+      v_taken := hwqueue.earmark_room(p_classes[v_no], v_node, v_load, v_load);
+      exit when not v_taken.fits;
+      v_load := v_taken.p_load;
+      v_left[v_no] := v_left[v_no] - 1;
+      v_places := v_places - 1;
+    end loop;
+  end loop;
+  return v_left;
+end
+$$;
+
+-- Returns of these nodes those that may take members, in the order in which assemble tries them: of which
+-- classes, those with least room to spare first, how many now, and how many more when they are empty.
+create or replace function hwqueue.nodes_that_take(p_rooms hwqueue.gang_room[], p_node_ids uuid[])
+returns table (node_id uuid, class_nos int[], copies bigint, gain bigint)
+language sql immutable
+as $$
+  select r.node_id, array_agg(r.class_no order by r.spare, r.class_no), sum(r.copies),
+         sum(r.emptied - r.copies)
+  from (
+    select u.class_no, u.node_id, u.copies, u.emptied,
+           sum(u.emptied) over (partition by u.class_no) - u.members as spare
+    from unnest(p_rooms) u
+    join unnest(p_node_ids) i(node_id) on i.node_id = u.node_id) r
+  group by r.node_id order by sum(r.copies) desc, r.node_id
+$$;
+
+-- Returns of these nodes those that would take more members if they were empty, up to 100 of them and about
+-- 500 claims: those with fewest claims for each of these members.
+create or replace function hwqueue.crowded_nodes(p_rooms hwqueue.gang_room[], p_node_ids uuid[], p_shard int)
+returns uuid[]
+language sql stable
+as $$
+  select array(
+    select s.node_id
+    from (
+      select n.node_id, row_number() over w as nth, sum(n.claims) over w - n.claims as claims_before
+      from (
+        select t.node_id, t.gain, k.claims
+        from hwqueue.nodes_that_take(p_rooms, p_node_ids) t
+        cross join lateral (
+          select count(*) as claims from hwqueue.claim c
+          where c.shard_id = p_shard and c.node_id = t.node_id) k
+        where t.gain > 0) n
+      window w as (order by n.claims::numeric / n.gain, n.node_id rows unbounded preceding)) s
+    where s.nth <= 100 and s.claims_before < 500 order by s.nth)
+$$;
+
+-- Returns how many members of each class are left when these nodes have taken what fits beside their claims
+-- but p_without. A node where all that runs is in nobody's way is not looked at: its room is known.
+create or replace function hwqueue.left_in_place(p_rooms hwqueue.gang_room[],
+  p_classes hwqueue.placement_class[], p_left int[], p_node_ids uuid[], p_without uuid[], p_shard int)
+returns int[]
+language plpgsql stable
+as $$
+declare
+  v_node record;
+  v_no int;
+  v_left int[] := p_left;
+begin
+  for v_node in
+    select t.* from hwqueue.nodes_that_take(p_rooms, p_node_ids) t
+  loop
+    exit when 0 = all (v_left);
+    v_no := v_node.class_nos[1];
+    if v_node.gain = 0 and cardinality(v_node.class_nos) = 1 then
+      v_left[v_no] := greatest(0, v_left[v_no] - v_node.copies);
+    else
+      v_left := hwqueue.left_on_node(v_node.node_id, v_node.class_nos, p_classes, v_left, p_without, p_shard);
+    end if;
+  end loop;
+  return v_left;
+end
+$$;
+
+-- Returns the claims of nodes that somebody may stop, up to 50 of each, in the order in which that costs
+-- least: single leases before members of other gangs, the later tier, the lower priority, then the younger
+-- claim, as recheck_claims has it. A caller of one tenant is told of its own alone. What is reserved does not
+-- run yet, and the lease of an everywhere task would only start again.
+create or replace function hwqueue.stoppable_claims(p_node_ids uuid[], p_shard int) returns uuid[]
+language plpgsql stable
+as $$
+declare
+  v_tenants text[] := hwqueue.my_tenants();
+begin
+  return array(
+    select x.lease_id
+    from (
+      select t.lease_id, t.turn, row_number() over (partition by t.node_id order by t.turn) as nth
+      from (
+        select c.lease_id, c.node_id, row_number() over (order by c.gang_id is not null, l.tier desc,
+                 l.priority, c.claimed_at desc, c.lease_id desc) as turn
+        from hwqueue.claim c
+        join hwqueue.lease l on l.shard_id = c.shard_id and l.lease_id = c.lease_id
+        where c.shard_id = p_shard and c.node_id = any (p_node_ids) and c.is_reserved is not true
+          and c.gang_id is distinct from c.lease_id
+          and (v_tenants is null or hwqueue.is_own_lease(c.lease_id, v_tenants, p_shard))) t) x
+    where x.nth <= 50 order by x.turn);
+end
+$$;
+
+-- Returns those of p_leases that run on a node, in their order.
+create or replace function hwqueue.claims_of_node(p_node uuid, p_leases uuid[], p_shard int) returns uuid[]
+language sql stable
+as $$
+  select array(
+    select c.lease_id from hwqueue.claim c
+    where c.shard_id = p_shard and c.node_id = p_node and c.lease_id = any (p_leases)
+    order by array_position(p_leases, c.lease_id))
+$$;
+
+-- Returns p_stops and those of p_candidates that would have to stop as well, so that a node takes p_want[i]
+-- members of class p_classes[i]; null: all of them would not do. The first in order stop, but none in vain.
+-- p_class_nos as in left_on_node.
+create or replace function hwqueue.stops_on_node(p_node uuid, p_class_nos int[],
+  p_classes hwqueue.placement_class[], p_want int[], p_stops uuid[], p_candidates uuid[], p_shard int)
+returns uuid[]
+language plpgsql stable
+as $$
+declare
+  v_more uuid[] := '{}';
+  v_fewer uuid[];
+begin
+  while not 0 = all (
+    hwqueue.left_on_node(p_node, p_class_nos, p_classes, p_want, p_stops || v_more, p_shard))
+  loop
+    if cardinality(v_more) = cardinality(p_candidates) then
+      return null;
+    end if;
+    v_more := p_candidates[: cardinality(v_more) + 1];
+  end loop;
+  for v_nth in reverse cardinality(v_more) - 1 .. 1 loop  -- the last one is needed
+    v_fewer := v_more[: v_nth - 1] || v_more[v_nth + 1 :];
+    if 0 = all (
+      hwqueue.left_on_node(p_node, p_class_nos, p_classes, p_want, p_stops || v_fewer, p_shard)) then
+      v_more := v_fewer;
+    end if;
+  end loop;
+  return p_stops || v_more;
+end
+$$;
+
+-- Adds counts to counts (p_sign 1), or takes them off (-1).
+create or replace function hwqueue.add_counts_of(p_counts int[], p_others int[], p_sign int) returns int[]
+language sql immutable
+as $$
+  select array(
+    select u.own + p_sign * u.other from unnest(p_counts, p_others) with ordinality u(own, other, nth)
+    order by u.nth)
+$$;
+
+-- Returns the claims that would have to stop so that all members have room on these nodes; null: it finds
+-- none. Greedy: member by member, on the node where fewest more have to stop for it, and of such nodes where
+-- the last of them costs least. So there may be a set with fewer.
+create or replace function hwqueue.stops_in_place(p_rooms hwqueue.gang_room[],
+  p_classes hwqueue.placement_class[], p_members int[], p_node_ids uuid[], p_shard int) returns uuid[]
+language plpgsql stable
+as $$
+declare
+  v_nodes uuid[] := hwqueue.crowded_nodes(p_rooms, p_node_ids, p_shard);
+  v_order uuid[] := hwqueue.stoppable_claims(v_nodes, p_shard);
+  v_class_nos text[];  -- of each node, as in nodes_that_take
+  v_claims text[];
+  v_left int[];
+  v_rest int[];
+  v_one int[];
+  v_no int;
+  v_held text[] := '{}';  -- how many members of each class each node takes
+  v_stops text[] := array_fill('{}'::text, array[cardinality(v_nodes)]);  -- which claims stop there
+  v_plans text[];  -- and which for one more
+  v_costs int[];
+  v_best int;
+begin
+  v_left := hwqueue.left_in_place(p_rooms, p_classes, p_members, array(
+    select i from unnest(p_node_ids) i where i <> all (v_nodes)), '{}', p_shard);
+  select array_agg(t.node_id), array_agg(t.class_nos::text), array_agg(
+           hwqueue.claims_of_node(t.node_id, v_order, p_shard)::text)
+  into v_nodes, v_class_nos, v_claims
+  from hwqueue.nodes_that_take(p_rooms, v_nodes) t;
+  for v_n in 1 .. coalesce(cardinality(v_nodes), 0) loop
+    v_rest := hwqueue.left_on_node(v_nodes[v_n], v_class_nos[v_n]::int[], p_classes, v_left, '{}', p_shard);
+    v_held[v_n] := hwqueue.add_counts_of(v_left, v_rest, -1)::text;
+    v_left := v_rest;
+  end loop;
+  while not 0 = all (v_left) loop
+    if v_no is null or v_left[v_no] = 0 then  -- the next class
+      select c.nth into v_no from unnest(v_left) with ordinality c(members, nth)
+      where c.members > 0 order by c.nth limit 1;
+      v_one := array_fill(0, array[cardinality(v_left)]);
+      v_one[v_no] := 1;
+      v_plans := array_fill(null::text, array[cardinality(v_stops)]);
+      v_costs := array_fill(null::int, array[cardinality(v_stops)]);
+    end if;
+    for v_n in 1 .. coalesce(cardinality(v_nodes), 0) loop
+      continue when v_plans[v_n] is not null or v_no <> all (v_class_nos[v_n]::int[]);
+      v_plans[v_n] := coalesce(hwqueue.stops_on_node(v_nodes[v_n], v_class_nos[v_n]::int[], p_classes,
+        hwqueue.add_counts_of(v_held[v_n]::int[], v_one, 1), v_stops[v_n]::uuid[], v_claims[v_n]::uuid[],
+        p_shard)::text, 'none');
+      v_costs[v_n] := hwqueue.cost_of_stops(nullif(v_plans[v_n], 'none')::uuid[], v_stops[v_n]::uuid[],
+        v_order);
+    end loop;
+    select c.nth into v_best from unnest(v_costs) with ordinality c(cost, nth)
+    where c.cost is not null order by c.cost, c.nth limit 1;
+    if not found then
+      return null;
+    end if;
+    v_held[v_best] := hwqueue.add_counts_of(v_held[v_best]::int[], v_one, 1)::text;
+    v_stops[v_best] := v_plans[v_best];
+    v_plans[v_best] := null;
+    v_left[v_no] := v_left[v_no] - 1;
+  end loop;
+  return array(select i from unnest(v_stops) s, unnest(s::uuid[]) i);
+end
+$$;
+
+-- What it costs to stop p_plan where p_stops stop already: the number of claims, then how late the last of
+-- them is in order. Null without a plan.
+create or replace function hwqueue.cost_of_stops(p_plan uuid[], p_stops uuid[], p_order uuid[]) returns int
+language sql immutable
+as $$
+  select 10000 * (cardinality(p_plan) - cardinality(p_stops))
+    + case when cardinality(p_plan) = cardinality(p_stops) then 0
+      else array_position(p_order, p_plan[cardinality(p_plan)]) end
+$$;
+
+-- When all members have room on these nodes at the latest, if nothing else starts there: once enough of what
+-- runs there has ended, as its max_run says. Null: that is not enough.
+create or replace function hwqueue.free_by(p_rooms hwqueue.gang_room[], p_classes hwqueue.placement_class[],
+  p_members int[], p_node_ids uuid[], p_now timestamptz, p_shard int) returns timestamptz
+language plpgsql stable
+as $$
+declare
+  v_crowded uuid[] := hwqueue.crowded_nodes(p_rooms, p_node_ids, p_shard);
+  v_left int[];
+  v_leases uuid[];
+  v_ends timestamptz[];
+  v_low int := 1;
+  v_high int;
+  v_mid int;
+begin
+  v_left := hwqueue.left_in_place(p_rooms, p_classes, p_members, array(
+    select i from unnest(p_node_ids) i where i <> all (v_crowded)), '{}', p_shard);
+  select array_agg(e.lease_id order by e.ends_at, e.lease_id),
+         array_agg(e.ends_at order by e.ends_at, e.lease_id)
+  into v_leases, v_ends
+  from hwqueue.known_ends(v_crowded, p_shard) e where e.ends_at is not null;
+  v_high := cardinality(v_leases);
+  if v_high is null
+    or not 0 = all (hwqueue.left_in_place(p_rooms, p_classes, v_left, v_crowded, v_leases, p_shard)) then
+    return null;
+  end if;
+  while v_low < v_high loop  -- the first of them with whose end there is room
+    v_mid := (v_low + v_high) / 2;
+    if 0 = all (hwqueue.left_in_place(p_rooms, p_classes, v_left, v_crowded, v_leases[: v_mid], p_shard)) then
+      v_high := v_mid;
+    else
+      v_low := v_mid + 1;
+    end if;
+  end loop;
+  return greatest(v_ends[v_high], p_now);
+end
+$$;
+
+-- Returns the claims of nodes, but earmarks, and when each is over at the latest, as its max_run says; null:
+-- not known. One that is reserved begins at the latest when its hold is over.
+create or replace function hwqueue.known_ends(p_node_ids uuid[], p_shard int)
+returns table (lease_id uuid, node_id uuid, ends_at timestamptz)
+language sql stable
+as $$
+  select c.lease_id, c.node_id, case when c.is_reserved then c.expires_at else c.claimed_at end + k.max_run
+  from hwqueue.claim c
+  join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = c.class_id
+  where c.shard_id = p_shard and c.node_id = any (p_node_ids) and c.is_earmark is null
+$$;
+
+-- Says why it is not known when nodes are free: "lease ... on gpu-3 has no max_run, nor have 2 others". A
+-- caller of one tenant is not told which lease of others it is.
+create or replace function hwqueue.endless_words(p_node_ids uuid[], p_shard int) returns text
+language plpgsql stable
+as $$
+declare
+  v_tenants text[] := hwqueue.my_tenants();
+  v_leases uuid[] := array(
+    select e.lease_id from hwqueue.known_ends(p_node_ids, p_shard) e where e.ends_at is null);
+  v_first text := (
+    select format('lease %s on %s', c.lease_id, n.name)
+    from hwqueue.claim c
+    join hwqueue.node n on n.shard_id = p_shard and n.node_id = c.node_id
+    where c.shard_id = p_shard and c.lease_id = any (v_leases)
+      and (v_tenants is null or hwqueue.is_own_lease(c.lease_id, v_tenants, p_shard))
+    order by c.claimed_at, c.lease_id limit 1);
+  v_others int := cardinality(v_leases) - (v_first is not null)::int;
+begin
+  return case when v_leases = '{}' then 'kinds of its members share nodes there'
+    else concat_ws(', nor ', v_first || ' has no max_run', case
+      when v_first is null and v_others = 1 then 'a lease of another tenant has no max_run'
+      when v_first is null then format('%s leases of other tenants have no max_run', v_others)
+      when v_others = 1 then 'has another one'
+      when v_others > 1 then format('have %s others', v_others) end) end;
+end
+$$;
+
+-- Returns a way out that is in time: stop, with the claims that would have to stop, or wait.
+create or replace function hwqueue.way_in_time(p_gang hwqueue.gang, p_place jsonb, p_members int, p_way text,
+  p_words text, p_more jsonb) returns jsonb
+language sql immutable
+as $$
+  select jsonb_build_object('way', p_way, 'words', p_words, 'place', p_place -> 'place', 'together',
+    p_gang.together, 'same', p_gang.same, 'members', p_members) || p_more
+$$;
+
+-- Returns the way out to stop these claims; null: there is none.
+create or replace function hwqueue.way_to_stop(p_gang hwqueue.gang, p_place jsonb, p_members int,
+  p_stops uuid[], p_now timestamptz, p_shard int) returns jsonb
+language sql stable
+as $$
+  select hwqueue.way_in_time(p_gang, p_place, p_members, 'stop', format(
+      case cardinality(p_stops) when 1 then '%s has room for all once lease %s is stopped'
+        else '%s has room for all once leases %s are stopped' end,
+      p_place ->> 'words', hwqueue.list_words(to_jsonb(p_stops), 'and')),
+    jsonb_build_object('claims', hwqueue.holder_list(p_stops, true, p_now, p_shard)))
+  where cardinality(p_stops) > 0
+$$;
+
+-- Returns the way out to wait, with until when, or why that is not known.
+create or replace function hwqueue.way_to_wait(p_gang hwqueue.gang, p_place jsonb, p_members int,
+  p_until timestamptz, p_node_ids uuid[], p_shard int) returns jsonb
+language sql stable
+as $$
+  select hwqueue.way_in_time(p_gang, p_place, p_members, 'wait',
+    case when p_until is not null then format('%s has room for all by %s UTC%s', p_place ->> 'words',
+        to_char(p_until at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS'),
+        case p_gang.state when 'earmarked' then '' else ', unless other leases take it' end)
+      else format('when %s has room for all is not known: %s', p_place ->> 'words',
+        hwqueue.endless_words(p_node_ids, p_shard)) end,
+    jsonb_build_object('until', p_until))
+$$;
+
+-- Returns the ways out that are in time of a gang that has no room: stop, in the place where fewest leases
+-- have to stop, if there is one; wait, for the place that is free first. Of the first 3 places of told_places
+-- that would be large enough; [] where there are none.
+create or replace function hwqueue.ways_in_time(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[],
+  p_classes hwqueue.placement_class[], p_members int[], p_places jsonb, p_now timestamptz, p_shard int)
+returns jsonb
+language plpgsql stable
+as $$
+declare
+  v_size int := (select sum(m) from unnest(p_members) m);
+  v_place record;
+  v_found uuid[];
+  v_until timestamptz;
+  v_stops uuid[];
+  v_stop jsonb;
+  v_first timestamptz;
+  v_wait jsonb;
+begin
+  for v_place in
+    select p.value as told, n.node_ids
+    from jsonb_array_elements(p_places) with ordinality p
+    join hwqueue.node_places(p_gang.together, p_gang.same, p_shard) n
+      on n.place = coalesce(p.value ->> 'place', '')
+    where (p.value ->> 'emptied')::int = v_size and p.value -> 'in_the_way' <> '[]'
+    order by p.ordinality limit 3
+  loop
+    v_found := hwqueue.stops_in_place(p_rooms, p_classes, p_members, v_place.node_ids, p_shard);
+    if cardinality(v_found) < cardinality(v_stops) or v_stops is null then
+      v_stops := v_found;
+      v_stop := hwqueue.way_to_stop(p_gang, v_place.told, v_size, v_found, p_now, p_shard);
+    end if;
+    v_until := hwqueue.free_by(p_rooms, p_classes, p_members, v_place.node_ids, p_now, p_shard);
+    if v_wait is null or v_until < v_first or v_first is null and v_until is not null then
+      v_first := v_until;
+      v_wait := hwqueue.way_to_wait(p_gang, v_place.told, v_size, v_until,
+        hwqueue.crowded_nodes(p_rooms, v_place.node_ids, p_shard), p_shard);
+    end if;
+  end loop;
+  return to_jsonb(array_remove(array[v_stop, v_wait], null));
+end
+$$;
+
+-- Returns the same of a gang that is earmarked, for the nodes that have no room yet for what is booked there:
+-- all of them have to get it. p_place: see told_earmarks.
+create or replace function hwqueue.ways_of_earmark(p_gang hwqueue.gang, p_place jsonb, p_now timestamptz,
+  p_shard int) returns jsonb
+language plpgsql stable
+as $$
+declare
+  v_nodes uuid[] := array(
+    select o.node_id from hwqueue.overbooked_nodes(array(
+      select c.node_id from hwqueue.gang_member m
+      join hwqueue.claim c on c.shard_id = m.shard_id and c.lease_id = m.lease_id
+      where m.shard_id = p_shard and m.gang_id = p_gang.gang_id), p_shard) o(node_id) order by 1);
+  v_order uuid[] := hwqueue.stoppable_claims(v_nodes[: 100], p_shard);
+  v_members int := (p_place ->> 'emptied')::int;
+  v_node uuid;
+  v_found uuid[];
+  v_stops uuid[] := case when cardinality(v_nodes) <= 100 then '{}'::uuid[] end;
+begin
+  if v_nodes = '{}' then
+    return '[]';  -- the next tick reserves it
+  end if;
+  foreach v_node in array v_nodes[: 100] loop
+    v_found := hwqueue.stops_on_node(v_node, '{}', '{}', '{}', '{}',
+      hwqueue.claims_of_node(v_node, v_order, p_shard), p_shard);
+    v_stops := case when v_found is not null then v_stops || v_found end;
+    exit when v_stops is null;
+  end loop;
+  return to_jsonb(array_remove(array[
+    hwqueue.way_to_stop(p_gang, p_place, v_members, v_stops, p_now, p_shard),
+    hwqueue.way_to_wait(p_gang, p_place, v_members, hwqueue.earmark_start(p_gang.gang_id, p_now, p_shard),
+      v_nodes, p_shard)], null));
+end
+$$;
