@@ -185,8 +185,9 @@ end
 $$;
 
 -- Resets the low-water marks, which claims then advance again, and sets the sequence of positions above
--- all that were drawn. Writes an event. In this order: transactions that drew low positions may still be
--- open, so the position horizon waits for them before low-water marks pass anything. A low-water mark,
+-- all that were drawn, those of single leases that are reserved among them: they go back to where they were
+-- in line (put_back_in_line). Writes an event. In this order: transactions that drew low positions may still
+-- be open, so the position horizon waits for them before low-water marks pass anything. A low-water mark,
 -- or the horizon, that another session holds is skipped: the next reap tries again. False: another
 -- session holds the horizon. Locks: the horizon and the low-water marks, skip locked.
 create or replace function hwqueue.repair_positions(p_shard int) returns boolean
@@ -196,6 +197,9 @@ declare
   v_last bigint := (select s.last_value from hwqueue.ready_position_seq s);
   v_most bigint := greatest(
     v_last, (select max(r.position) from hwqueue.ready r),
+    (select max(l.position) from hwqueue.claim c
+     join hwqueue.lease l on l.shard_id = c.shard_id and l.lease_id = c.lease_id
+     where c.is_reserved and c.gang_id is null),
     (select max(m.position) from hwqueue.low_water w cross join lateral unnest(w.positions) m(position)),
     (select max(greatest(h.safe_position, h.drawn_position)) from hwqueue.position_horizon h));
   v_version bigint;

@@ -26,12 +26,14 @@ returns table (lease_id uuid, claim_token bigint, attempt smallint, queue text, 
 language plpgsql volatile
 as $$
 declare
-  v_now timestamptz := hwqueue.clock();
+  v_now timestamptz;
   v_node hwqueue.node := hwqueue.read_node(p_request.node_id, p_request.shard_id);
   v_claims hwqueue.claim[];
   v_claim hwqueue.claim;
   v_lease hwqueue.lease;
 begin
+  lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
+  v_now := hwqueue.clock();
   shard_id := p_request.shard_id;
   score := 0;
   v_claims := array(

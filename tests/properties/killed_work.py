@@ -215,7 +215,7 @@ def _everywhere(direct: Direct, choose: Random) -> None:
 
 
 def _plan(process: Process) -> None:
-    """A planner leads, proposes any places for gangs, and sets prices."""
+    """A planner leads, proposes any places for gangs and single leases, and sets prices."""
     direct, choose = process.direct, process.choose
     epoch = direct.value("lead_planner", holder=process.name, ttl=timedelta(seconds=10))
     if epoch is None:
@@ -226,6 +226,10 @@ def _plan(process: Process) -> None:
         if row["item"] is not None:
             place = choose.choice(["rack 0", "rack 1", "rack 9"])
             direct.value("reserve_gang", gang=UUID(row["item"]["gang_id"]), place=place, **fence)
+    leases = direct.rows("list_leases", filter={"queue": QUEUE, "state": "pending"}, limit=3)
+    places = [{"lease": str(r["lease_id"]), "node": str(choose.choice(NODES))} for r in leases]
+    if places:
+        direct.rows("reserve_leases", places=places, hold=timedelta(seconds=3), **fence)
     prices = Jsonb({"device_worth": [choose.random()] * 101})
     direct.value("set_prices", queue=QUEUE, prices=prices, ttl=timedelta(seconds=10), **fence)
 

@@ -19,7 +19,7 @@ import psycopg
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
-from tests.calls import Row
+from tests.calls import TASK, Row
 from tests.direct import Direct
 from tests.oracle.cluster import Cluster
 from tests.oracle.isolation import IsolatingNode, misgiven
@@ -41,11 +41,14 @@ KINDS = 30
 MOST_OPEN = 60  # leases; more only make every look slower
 MOST_GANGS = 4
 # The claim is lost, cancelled, finished; the lease is claimed; the node is gone, superseded; nobody
-# could ever run that.
-DOCUMENTED = {"QHL01", "QHL02", "QHL03", "QHL07", "QHN01", "QHN03", "QHC04", "QHG01"}
+# could ever run that; the gang, the everywhere task is gone.
+DOCUMENTED = {"QHL01", "QHL02", "QHL03", "QHL07", "QHN01", "QHN03", "QHC04", "QHG01", "QHE01"}
+# The same of what takes another lease's place: that one is gone, or may not be replaced.
+NOT_REPLACED = {"QHL04", "QHA01"}
 _STATIC = {Rule.NODE, Rule.TAINT}
 _ASSIGNED = """
-  select c.lease_id, c.assignment, c.gang_id, p.placement from hwqueue.claim c
+  select c.lease_id, c.assignment, s.was_reserved, p.placement from hwqueue.claim c
+  join storm.claim s on s.lease_id = c.lease_id
   join hwqueue.placement_class p on p.shard_id = c.shard_id and p.class_id = c.class_id
   where c.node_id = %s
 """
@@ -59,7 +62,7 @@ class Storm:
     seed: int
     steps: int
     naming: float = 0.0  # how many leases name one of the latest, which gets a class of its own
-    gangs: float = 0.0  # how many calls are about gangs
+    gangs: float = 0.0  # how many calls are about gangs, and all else that is reserved
     epochs: dict[UUID, int] = field(default_factory=dict)
     specs: dict[UUID, Options] = field(default_factory=dict)
     instances: Counter[UUID] = field(default_factory=Counter)
@@ -226,8 +229,8 @@ class Session:
             broken = may_run(running[row["lease_id"]], facts, alone) & _STATIC
             self.storm.report([f"{row} on {facts}: {rule}" for rule in broken])
         mine = claims.pop(rows[0]["lease_id"])
-        # A member of a gang was given it when it was reserved, beside others.
-        if len(rows) == 1 and not mine["gang_id"]:
+        # What was reserved was given it then, beside others.
+        if len(rows) == 1 and not mine["was_reserved"]:
             given = mine["assignment"] or {}
             others = [row["assignment"] or {} for row in claims.values()]
             facts_here = IsolatingNode.from_spec(self.storm.specs[node])
@@ -441,14 +444,66 @@ def spawn_gang(session: Session) -> Note:
     return lambda: session.storm.spawned.extend(leases)
 
 
+def _lead(session: Session) -> int | None:
+    """A planner that leads for a moment, unless another one does."""
+    holder, ttl = f"{id(session)}", timedelta(seconds=1)
+    epoch: int | None = session.direct.value("lead_planner", holder=holder, ttl=ttl)
+    return epoch
+
+
 def reserve_gang(session: Session) -> Note:
-    """A planner that leads for a moment proposes any place for a gang."""
-    epoch = session.direct.value("lead_planner", holder=f"{id(session)}", ttl=timedelta(seconds=1))
+    """A planner proposes any place for a gang."""
+    epoch = _lead(session)
     gangs = session.direct.rows("list_gangs", state="waiting")
     if epoch is not None and gangs:
         gang, rack = session.choose.choice(gangs)["gang_id"], session.choose.randrange(3)
         session.direct.value("reserve_gang", gang=gang, place=f"rack {rack}", round=1, epoch=epoch)
     return None
+
+
+def reserve_leases(session: Session) -> Note:
+    """A planner assigns any leases to any nodes."""
+    epoch = _lead(session)
+    leases = {str(lease) for _ in range(3) if (lease := session.some_lease())}
+    if epoch is not None and leases:
+        places = [{"lease": lease, "node": str(session.node())} for lease in sorted(leases)]
+        hold = timedelta(seconds=session.choose.randint(1, 20))
+        session.direct.rows("reserve_leases", places=places, hold=hold, round=1, epoch=epoch)
+    return None
+
+
+def spawn_replacing(session: Session) -> Note:
+    """A lease that takes the place of another one, in whatever state that is."""
+    if (old := session.some_lease()) is None:
+        return None
+    how: Options = session.choose.choice([{}, {"then": "requeue"}, {"overlap": True}])
+    each: Options = session.choose.choice([{}, {"placement": {"resources": {"gpu": 1}}}])
+    options = each | {"tenant": "t", "replaces": {"lease": str(old)} | how}
+    try:
+        with session.conn.transaction():
+            new = session.direct.spawn(QUEUE, options)
+    except psycopg.DatabaseError as error:
+        if error.sqlstate not in NOT_REPLACED:
+            raise
+        return None
+    return lambda: session.storm.spawned.append(new["lease_id"])
+
+
+def spawn_everywhere(session: Session) -> Note:
+    """A lease on each node that suits; those of the task before are stopped."""
+    stop_everywhere(session.direct)
+    zone = {"require": [{"label": "zone", "op": "exists"}]}
+    asked = session.choose.choice([{}, zone, {"resources": {"gpu": 1}}])
+    options = {"placement": asked, "mode": session.choose.choice(["once", "always"])}
+    session.direct.rows("spawn_everywhere", queue=QUEUE, task=TASK, options=options)
+    return None
+
+
+def stop_everywhere(direct: Direct) -> None:
+    """Stop all everywhere tasks, and what runs of them."""
+    for row in direct.rows("list_everywhere", limit=1000):
+        if row["state"] != "stopped":
+            direct.rows("stop_everywhere", everywhere=row["everywhere_id"], running="stop")
 
 
 def cancel_gang(session: Session) -> Note:
@@ -510,7 +565,10 @@ CALLS: dict[str, tuple[Callable[[Session], Note], int]] = {
 GANG_CALLS: dict[str, tuple[Callable[[Session], Note], int]] = {
     "spawn_gang": (spawn_gang, 4),
     "reserve_gang": (reserve_gang, 2),
+    "reserve_leases": (reserve_leases, 3),
     "cancel_gang": (cancel_gang, 1),
+    "spawn_replacing": (spawn_replacing, 2),
+    "spawn_everywhere": (spawn_everywhere, 1),
     "gang_tick": (reap, 6),
     "gang_claim": (claim, 6),
 }

@@ -27,13 +27,16 @@ Row = dict[str, Any]
 
 _NOTES = """
 create schema storm;
-create table storm.claim (lease_id uuid primary key, seen pg_snapshot not null);
+create table storm.claim (
+  lease_id uuid primary key, seen pg_snapshot not null, was_reserved boolean not null
+);
 create table storm.move (node_id uuid primary key, xid xid8 not null);
 
 create function storm.note_claim() returns trigger language plpgsql security definer as $$
 begin
-  insert into storm.claim values (new.lease_id, current_setting('storm.seen')::pg_snapshot)
-  on conflict (lease_id) do update set seen = excluded.seen;
+  insert into storm.claim
+  values (new.lease_id, current_setting('storm.seen')::pg_snapshot, new.is_reserved is true)
+  on conflict (lease_id) do update set seen = excluded.seen, was_reserved = excluded.was_reserved;
   return null;
 end $$;
 create trigger storm after insert on hwqueue.claim

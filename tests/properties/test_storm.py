@@ -24,7 +24,7 @@ from tests.oracle.isolation import IsolatingNode
 from tests.oracle.isolation import may_run as has_room
 from tests.oracle.occupancy import may_run
 from tests.oracle.tables import cluster_of
-from tests.properties.storm_sessions import Session, Storm
+from tests.properties.storm_sessions import Session, Storm, stop_everywhere
 from tests.properties.storm_watch import faults, install_notes, look, stamp
 from tests.properties.storm_work import KNOWN_SERVICES, NODES, POLICY, QUEUE, SERVICE_POLICIES
 from tests.races.terms import publish
@@ -161,6 +161,7 @@ def calm(conn: psycopg.Connection[Any], storm: Storm) -> None:
     """All nodes come back empty; each lease that may run somewhere, alone, is claimed."""
     stamp(conn)
     direct, choose = Direct(conn), Random(storm.seed)
+    stop_everywhere(direct)
     for number, node in enumerate(NODES):
         storm.epochs[node] = storm.register(direct, number, choose, anew=True)
         conn.execute("select hwqueue.uncordon_node(%s)", [node])

@@ -1,5 +1,6 @@
 """Gangs that are assembled, fetched and stopped while other sessions hold what they need."""
 
+from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -7,6 +8,7 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
+from hwqueue.testing import Clock
 from tests.calls import Row
 from tests.direct import Direct
 from tests.parking import parking
@@ -189,6 +191,31 @@ def test_an_operator_deregisters_a_node_that_has_a_reservation(
     reap(direct)
     left = [node for node in nodes if str(node[0]) != taken[0]]
     assert len([claim for node in left for claim in direct.claim(QUEUE, *node)]) == 2
+    assert broken(direct) == []
+
+
+def test_a_claim_that_waits_until_its_reservation_is_over(
+    conn: psycopg.Connection, dsn: str, clock: Clock
+) -> None:
+    """It gets what is reserved when it has its node, not when it began to wait."""
+    direct = Direct(conn)
+    direct.create_queue(QUEUE)
+    direct.create_queue("other")
+    nodes = gpu_nodes(conn, 2)
+    gang_id = spawn_gang(direct, 2)
+    reap(direct)
+    assert gang(direct, gang_id)["state"] == "reserved"
+    with interleave(dsn) as actor:
+        holder, worker = actor(), actor()
+        holder.begin()
+        assert holder.direct.claim("other", *nodes[0]) == []
+        claimed = worker.start(lambda d: d.claim(QUEUE, *nodes[0]))
+        worker.wait_until_blocked_by(holder)
+        clock.advance(timedelta(minutes=5))
+        holder.commit()
+        assert claimed.result(TIMEOUT) == []
+    reap(direct)
+    assert gang(direct, gang_id)["state"] == "waiting"
     assert broken(direct) == []
 
 

@@ -9,6 +9,7 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
+from hwqueue.testing import Clock
 from tests.direct import Direct
 from tests.races.cluster import QUEUE, SHORT, register
 from tests.races.interleave import TIMEOUT, Actor, interleave
@@ -155,4 +156,36 @@ def test_a_proposal_beside_a_tick(conn: psycopg.Connection, planners: Pair) -> N
     assert propose(one, third, epoch) == "busy"
     two.commit()
     assert propose(one, third, epoch) in ("no_room", "not_waiting")
+    assert broken(direct) == []
+
+
+def assign(actor: Actor, lease: UUID, node: UUID) -> list[str]:
+    rows = actor.direct.rows(
+        "reserve_leases",
+        places=[{"lease": str(lease), "node": str(node)}],
+        hold=timedelta(seconds=3),
+        round=1,
+        epoch=lead(actor, "one"),
+    )
+    return [row["verdict"] for row in rows]
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_reservation_that_upkeep_is_ending(
+    conn: psycopg.Connection, planners: Pair, clock: Clock, commits: bool
+) -> None:
+    """Its node waits for nobody, and gets the lease once: as reserved, or from the line anew."""
+    one, two = planners
+    direct = Direct(conn)
+    node = register(conn)
+    lease = direct.spawn(QUEUE)["lease_id"]
+    assert assign(one, lease, node[0]) == ["reserved"]
+    clock.advance(timedelta(minutes=1))
+    one.begin()
+    one.direct.reap()
+    assert two.direct.claim(QUEUE, *node) == []
+    one.commit() if commits else one.rollback()
+    [claim] = two.direct.claim(QUEUE, *node)
+    assert (claim["lease_id"], claim["attempt"]) == (lease, 1)
+    assert claim["claim_token"] & 0xFF == (2 if commits else 1)
     assert broken(direct) == []

@@ -219,6 +219,38 @@ def test_a_batch_that_falls_asleep_with_the_time_in_hand(
     assert counted(conn)["completed"] == 2
 
 
+def test_a_claim_that_falls_asleep_with_the_time_in_hand(
+    conn: psycopg.Connection, dsn: str
+) -> None:
+    """The count does not pass it: what was cancelled while it was reserved ended then."""
+    direct = Direct(conn)
+    direct.create_queue(QUEUE)
+    node = register(conn)
+    lease = direct.spawn(QUEUE)["lease_id"]
+    direct.rows(
+        "reserve_leases",
+        places=[{"lease": str(lease), "node": str(node[0])}],
+        hold=timedelta(minutes=1),
+        round=1,
+        epoch=direct.value("lead_planner", holder="one"),
+    )
+    assert direct.cancel(lease) == "claimed"
+    conn.execute(SLEEPY_CLOCK)
+    with interleave(dsn) as actor:
+        keeper, sleeper = actor(), actor()
+        sleeper.conn.execute("set application_name = 'sleeper'")
+        keeper.begin()
+        keeper.conn.execute("select pg_advisory_xact_lock(1)")
+        asleep = sleeper.start(lambda d: d.claim(QUEUE, *node))
+        sleeper.wait_until_parked()
+        for _ in range(3):
+            direct.reap()
+        keeper.commit()
+        assert asleep.result(TIMEOUT) == []
+    count_all(conn)
+    assert counted(conn)["cancelled"] == 1
+
+
 def test_many_sessions_end_leases_while_others_count(conn: psycopg.Connection, dsn: str) -> None:
     """Commits come late, in any order; what is counted in the end is what was done."""
     direct = Direct(conn)

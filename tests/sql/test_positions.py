@@ -46,6 +46,28 @@ def test_new_leases_are_claimed_when_the_sequence_was_set_back(
     assert event["detail"]["to"] > event["detail"]["from"]
 
 
+def test_a_reserved_lease_keeps_its_position_to_itself(
+    api: Api, conn: psycopg.Connection, clock: Clock
+) -> None:
+    """It is in no line meanwhile, and comes back to where it was: before those that came later."""
+    queue, node = api.queue(), api.node()
+    move_marks(api, conn, queue)
+    first = api.spawn(queue)
+    epoch = api.value("lead_planner", holder="me", ttl=timedelta(hours=1))
+    place = {"lease": str(first), "node": str(node.node_id)}
+    [row] = api.rows(
+        "reserve_leases", places=[place], hold=timedelta(minutes=1), round=1, epoch=epoch
+    )
+    assert row["verdict"] == "reserved"
+    conn.execute("select setval('hwqueue.ready_position_seq', 1)")
+    api.rows("reap")
+    rest = [api.spawn(queue) for _ in range(3)]
+    clock.advance(timedelta(minutes=2))
+    api.rows("reap")
+    assert api.state(first) == "pending"
+    assert api.claimed(node, queue, qty=4) == [first, *rest]
+
+
 def test_leases_below_a_mark_are_found_by_the_sweep(
     api: Api, conn: psycopg.Connection, clock: Clock
 ) -> None:

@@ -122,6 +122,11 @@ def _told(table: str, row: Row, seen: Seen, memory: float) -> Row:
     claims = {claim["lease_id"]: claim["claim_token"] for claim in seen.rows["claim"]}
     if table == "everywhere":
         return {"is_finished": row["finished_at"] is not None}
+    if table == "gang":
+        return {"is_behind": row["reason"] == "behind_earmark"}
+    if table == "claim":
+        overrun_at = seen.overrun_at.get(UUID(row["lease_id"]))
+        return {"overrun_at": overrun_at and overrun_at.isoformat()}
     if table == "replacement":
         return {"is_held": claims.get(row["old_lease"]) == row["old_token"]}
     if table == "placement_check":

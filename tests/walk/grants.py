@@ -23,7 +23,10 @@ def granted_wrong(
 ) -> list[str]:
     """What is wrong with what a node was granted, or not granted; `settled` was before that."""
     if fetched := _reserved_for(before, node)[:qty]:
-        return _fetched_wrong(before, after, fetched, rows)
+        put_back = {key: lost(before.leases[key]) for key in fetched if not _may_fetch(before, key)}
+        if len(put_back) < len(fetched):
+            return _fetched_wrong(before, after, fetched, put_back, rows)
+        settled = (settled or {}) | put_back
     granted: list[UUID] = [row["lease_id"] for row in rows]
     wrong = [line for row in rows for line in _misgranted(before, after, node, row)]
     for lease, (should, now) in changes(before, after, settled).items():
@@ -60,16 +63,19 @@ def _reserved_for(seen: Seen, node: UUID) -> list[UUID]:
 
 
 def _ends_later(lease: LeaseSeen, seen: Seen) -> bool:
-    return lease.expires_at is not None and lease.expires_at > seen.now
+    """Whether it is not over; one of a single lease goes on until somebody ends it."""
+    return lease.gang is None or (lease.expires_at is not None and lease.expires_at > seen.now)
 
 
-def _fetched_wrong(before: Seen, after: Seen, fetched: list[UUID], rows: list[Row]) -> list[str]:
+def _fetched_wrong(
+    before: Seen, after: Seen, fetched: list[UUID], put_back: Expected, rows: list[Row]
+) -> list[str]:
     """What is reserved comes first, and alone; its claim begins now, with the token that it had.
 
     What the node may not run any more is put back instead.
     """
     told = {row["lease_id"]: row["claim_token"] for row in rows}
-    fetchable = [key for key in fetched if _may_fetch(before, key)]
+    fetchable = [key for key in fetched if key not in put_back]
     should = {key: before.leases[key].token for key in fetchable}
     wrong = [] if told == should else [f"fetched {told}, not {should}"]
     began = {
@@ -81,16 +87,15 @@ def _fetched_wrong(before: Seen, after: Seen, fetched: list[UUID], rows: list[Ro
         )
         for key in fetchable
     }
-    put_back = {key: lost(before.leases[key]) for key in fetched if key not in fetchable}
-    return wrong + unlike(before, after, put_back | began)
+    return wrong + unlike(before, after, {**put_back, **began})
 
 
 def _may_fetch(seen: Seen, key: UUID) -> bool:
-    """Whether its node is not cordoned, and nobody has asked it to stop."""
+    """Whether its node is not cordoned, it is in time, and nobody has asked it to stop."""
     lease = seen.leases[key]
     assert lease.node is not None
-    is_asked = lease.stop_at is not None and lease.stop_at <= seen.now
-    return seen.nodes[lease.node]["cordoned_at"] is None and not is_asked
+    is_over = any(at is not None and at <= seen.now for at in (lease.stop_at, lease.deadline))
+    return seen.nodes[lease.node]["cordoned_at"] is None and not is_over
 
 
 def _misgranted(before: Seen, after: Seen, node: UUID, row: Row) -> list[str]:
@@ -130,7 +135,9 @@ def _forbidden(before: Seen, beside: Seen, lease: UUID, node: UUID) -> str:
     if lease in beside.taken_instead:
         return "another alternative"
     facts, others = beside.facts[lease], [c for c in beside.claims if c.lease_id != lease]
-    if not fits(facts.placement, beside.places[node], others):
+    if not fits(facts.placement, beside.places[node], others) and not _is_over_in_time(
+        beside, lease, node
+    ):
         return "no room"
     place = beside.places[node]
     rules = may_run(facts, place, _without(lease, beside.cluster)) - {Rule.MAX_PER_DOMAIN}
@@ -139,6 +146,15 @@ def _forbidden(before: Seen, beside: Seen, lease: UUID, node: UUID) -> str:
     if rules:
         return ", ".join(rules)
     return "patience" if _waits(before, beside, lease, node) else ""
+
+
+def _is_over_in_time(seen: Seen, lease: UUID, node: UUID) -> bool:
+    """Whether it may use room that is kept there: it will be over when that is needed."""
+    until, longest = seen.nodes[node]["backfill_until"], seen.longest.get(lease)
+    if until is None or until <= seen.now or longest is None or seen.now + longest > until:
+        return False
+    others = [claim for claim in seen.backed if claim.lease_id != lease]
+    return fits(seen.facts[lease].placement, seen.places[node], others)
 
 
 def _without(lease: UUID, cluster: Cluster) -> Cluster:
@@ -154,7 +170,7 @@ def _waits(before: Seen, beside: Seen, lease: UUID, node: UUID) -> bool:
     scores = {
         other: preference(facts, place, beside.cluster)
         for other, place in beside.places.items()
-        if (other == node or _is_open(beside, other))
+        if (other == node or beside.is_open(other))
         and fits(facts.placement, place, [])
         and not may_run(facts, place, beside.cluster) & {Rule.NODE, Rule.TAINT}
     }
@@ -164,10 +180,6 @@ def _waits(before: Seen, beside: Seen, lease: UUID, node: UUID) -> bool:
     wait = span(before.queue["patience"]) * ((best - here) / (best - worst))
     due = before.leases[lease].due
     return due is not None and due + wait > before.now
-
-
-def _is_open(seen: Seen, node: UUID) -> bool:
-    return seen.is_live(node) and seen.nodes[node]["cordoned_at"] is None
 
 
 def claim_timeout(seen: Seen, lease: UUID) -> timedelta:

@@ -1,4 +1,4 @@
-"""What every call holds to where room is kept for a lease."""
+"""What every call holds to where room is reserved or kept for a lease."""
 
 from collections import Counter
 from uuid import UUID
@@ -19,6 +19,18 @@ def keeps_its_room(before: Seen, after: Seen) -> list[str]:
         f"{key} got a device of node {node} that is kept for another lease"
         for node, keys in ((node, _devices(after, node).keys()) for node in kept if node)
         for key in keys - _devices(before, node).keys()
+    ]
+
+
+def books_open_nodes(before: Seen, after: Seen) -> list[str]:
+    """What is booked is so on a node that lives and gets new work."""
+    return [
+        f"booked on a node that gets nothing: {one}"
+        for key, one in after.leases.items()
+        if one.state in ("reserved", "earmarked")
+        and one.node is not None
+        and one.grants > before.leases[key].grants
+        and not after.is_open(one.node)
     ]
 
 

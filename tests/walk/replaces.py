@@ -1,14 +1,12 @@
 """Leases that take the place of others: after them, or beside them until they have stopped."""
 
-from dataclasses import replace
-
 from tests.oracle.capacity import fits
 from tests.walk import operators as o
 from tests.walk import steps as s
 from tests.walk.gangs import ticked
 from tests.walk.names import lease_id
 from tests.walk.promises import keeps_its_room
-from tests.walk.seen import LeaseSeen, Seen
+from tests.walk.seen import Seen
 from tests.walk.sweeps import unlike
 from tests.walk.world import Options, World, every, gpus, needs
 
@@ -30,19 +28,6 @@ class ReapPlaces(s.Reap):
         if new.state == "earmarked" and not _is_held(after):
             wrong.append(f"the place is free, but {new}")
         return wrong + _asked_wrong(before, after)
-
-
-class CancelNew(s.Cancel):
-    """A producer does not want the new lease any more."""
-
-    verb = "cancel new"
-
-    def expected(self, before: Seen, lease: LeaseSeen) -> LeaseSeen | None:
-        """What is reserved or earmarked is asked to stop: the next sweep ends it."""
-        if lease.state not in ("reserved", "earmarked"):
-            return super().expected(before, lease)
-        asked = super().expected(before, replace(lease, state="claimed"))
-        return None if asked is None else replace(asked, state=lease.state)
 
 
 def one_at_a_time(before: Seen, after: Seen) -> list[str]:
@@ -111,7 +96,7 @@ def _world(name: str, devices: int, replaces: Options, *, is_slow: bool = True) 
             *every(s.Complete, "abs"),
             s.Fail("a"),
             s.Release("a"),
-            CancelNew("b"),
+            s.Cancel("b"),
             o.RestartAlike("n"),
             s.Wait(),
             ReapPlaces(),

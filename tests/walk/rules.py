@@ -71,12 +71,13 @@ def _gangs(seen: Seen) -> list[str]:
     wrong = []
     for key, gang in seen.gangs.items():
         states = [seen.leases[lease].state for lease in gang.members]
-        waits, holds = states.count("scheduled"), {"reserved", "claimed"} & set(states)
+        waits, holds = states.count("scheduled"), {"reserved", "claimed", "earmarked"} & set(states)
         lacks = waits > gang.spare or waits != gang.missing
         goes_on = gang.on_lost == "replace" and gang.has_started
         forbidden = {
             "waiting": bool(holds) and not goes_on,
-            "reserved": lacks,
+            "earmarked": lacks or holds != {"earmarked"},
+            "reserved": lacks or "earmarked" in holds,
             "running": lacks or waits + states.count("reserved") > gang.spare,
             **dict.fromkeys(FINISHED, bool(waits or holds)),
         }

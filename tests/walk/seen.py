@@ -63,7 +63,8 @@ class GangSeen:
     """A gang as it is now.
 
     `order`: the lowest is tried first. `is_changed`: a tick is still to look at it. `spare`: how
-    many members may wait while the others run; `missing`: how many do.
+    many members may wait while the others run; `missing`: how many do. `is_behind`: it waits for
+    room that is kept for another one.
     """
 
     state: str
@@ -79,6 +80,7 @@ class GangSeen:
     spare: int
     missing: int
     together: tuple[str, ...] = ()
+    is_behind: bool = False
 
     @property
     def is_tried(self) -> bool:
@@ -153,6 +155,7 @@ class Seen:
                 spare=row["size"] - (row["min_size"] or row["size"]),
                 missing=row["missing"],
                 together=tuple(row["together"]),
+                is_behind=row["reason"] == "behind_earmark",
             )
             for row in self.rows["gang"]
         }
@@ -181,12 +184,13 @@ class Seen:
 
     @cached_property
     def nodes(self) -> dict[UUID, Row]:
-        """What is written of each registered node, `live_until` and `epoch` with it."""
+        """What is written of each registered node: `live_until`, `epoch`, `backfill_until`, too."""
         states = {row["node_id"]: row for row in self.rows["node_state"]}
         return {
             UUID(row["node_id"]): row
             | {
                 "epoch": states[row["node_id"]]["node_epoch"],
+                "backfill_until": _time(states[row["node_id"]]["backfill_until"]),
                 "live_until": time(states[row["node_id"]]["seen_at"])
                 + span(row["heartbeat_timeout"]),
             }
@@ -197,6 +201,10 @@ class Seen:
     def is_live(self, node: UUID) -> bool:
         """Whether the node gave a sign of life in time."""
         return bool(self.nodes[node]["live_until"] > self.now)
+
+    def is_open(self, node: UUID) -> bool:
+        """Whether the node lives and may get something new."""
+        return self.is_live(node) and self.nodes[node]["cordoned_at"] is None
 
     @cached_property
     def queue(self) -> Row:
@@ -233,6 +241,26 @@ class Seen:
                 queue_domain=self.queue["failure_domain"],
             )
             for row in self.rows["lease"]
+        }
+
+    @cached_property
+    def longest(self) -> dict[UUID, timedelta]:
+        """How long leases may run, of those that say so."""
+        most = {row["class_id"]: row["max_run"] for row in self.rows["placement_class"]}
+        return {
+            UUID(row["lease_id"]): span(most[row["class_id"]])
+            for row in self.rows["lease"]
+            if most[row["class_id"]] is not None
+        }
+
+    @cached_property
+    def overrun_at(self) -> dict[UUID, datetime]:
+        """When claims have lasted as long as they may, of leases that say so."""
+        return {
+            lease: time(row["claimed_at"]) + self.longest[lease]
+            for row in self.rows["claim"]
+            for lease in [UUID(row["lease_id"])]
+            if lease in self.longest
         }
 
     @cached_property

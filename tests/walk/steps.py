@@ -262,10 +262,13 @@ class Cancel(OfLease):
         return direct.cancel(self.lease)
 
     def expected(self, before: Seen, lease: LeaseSeen) -> LeaseSeen | None:
-        """Cancelled at once if it waits; a claim is asked to stop, and ends in its timeout."""
+        """Cancelled at once if it waits; a claim is asked to stop, and ends in its timeout.
+
+        So is one that is reserved or kept: whoever fetches or sweeps it ends it.
+        """
         if lease.state in ("completed", "failed"):
             return None
-        if lease.state != "claimed":
+        if lease.node is None:
             return lease.ended("cancelled", lease.attempts)
         assert lease.expires_at is not None
         return replace(

@@ -8,11 +8,13 @@ from uuid import UUID
 from tests.walk.seen import NEVER, GangSeen, LeaseSeen, Seen, span, time
 
 Expected = dict[UUID, LeaseSeen]
-# when upkeep looks again at what it starts or ends, and when a planner does not lead any more
+# when upkeep looks again at what it starts or ends, until when room that is kept may be used, and
+# when a planner does not lead any more
 _AWAITED = (
     ("everywhere_node", "due_at"),
     ("gang_change", "retry_at"),
     ("replacement", "next_try_at"),
+    ("node_state", "backfill_until"),
     ("planner", "expires_at"),
 )
 
@@ -35,9 +37,9 @@ def late(lease: LeaseSeen, seen: Seen) -> LeaseSeen:
 
 
 def reaped(lease: LeaseSeen, seen: Seen) -> LeaseSeen:
-    """The lease after reap: what was claimed does not meet its deadline before the next one."""
+    """The lease after reap: what had a claim does not meet its deadline before the next one."""
     after = swept(lease, seen)
-    return after if lease.state == "claimed" else late(after, seen)
+    return after if lease.state in ("claimed", "reserved") else late(after, seen)
 
 
 def may_become(lease: LeaseSeen, seen: Seen) -> list[LeaseSeen]:

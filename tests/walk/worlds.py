@@ -1,7 +1,8 @@
 """The worlds, one for each feature. A new feature adds its own: nodes, leases, calls.
 
 Small on purpose: each lease and each node more multiplies the states. Those of what upkeep starts
-or ends are beside their calls: choices, everywhere, replaces, lasting, proposals.
+or ends are beside their calls: choices, everywhere, replaces, lasting, earmarks, silent, proposals,
+planned.
 """
 
 from datetime import timedelta
@@ -10,11 +11,14 @@ from tests.walk import more_steps as m
 from tests.walk import operators as o
 from tests.walk import steps as s
 from tests.walk.choices import CHOICES
+from tests.walk.earmarks import EARMARKS
 from tests.walk.everywhere import EVERYWHERE
 from tests.walk.lasting import LASTING
 from tests.walk.names import lease_id, node_id
+from tests.walk.planned import PLANS
 from tests.walk.proposals import PROPOSALS
 from tests.walk.replaces import REPLACES
+from tests.walk.silent import SILENCES
 from tests.walk.world import IN_ZONE, World, every, gpus, leases_of, needs, require
 
 # Whoever asks gets the best that is there; tokens fence; a lease that is put back goes to the end.
@@ -467,6 +471,9 @@ WORLDS = {
         *EVERYWHERE,
         *REPLACES,
         *LASTING,
+        *EARMARKS,
+        *SILENCES,
         *PROPOSALS,
+        *PLANS,
     )
 }
