@@ -246,9 +246,10 @@ as $$
   for no key update skip locked
 $$;
 
--- How a gang step ends whose members have ended: as its gang does. A failed member fails it. Members that
--- were cancelled cancel it, unless the gang may lack as many and was not cancelled itself: then they never
--- joined the others, or were lost when these had completed.
+-- How a gang step ends whose members have ended: as its gang does. A failed member fails it, unless the gang
+-- goes on without members that are lost and enough others have completed. Members that were cancelled cancel
+-- it, unless the gang may lack as many and was not cancelled itself: then they never joined the others, or
+-- were lost when these had completed.
 -- The gang is read and not locked. A cancellation at the same time may come too late: then the members that
 -- it needs have completed.
 create or replace function hwqueue.gang_verdict(p_run hwqueue.run, p_map hwqueue.map,
@@ -259,14 +260,14 @@ declare
   v_verdict hwqueue.step_verdict;
   v_gang hwqueue.gang;
   v_found jsonb;
+  v_too_few boolean := hwqueue.has_failed_items(p_defined, p_map.items, p_tally.failed, p_tally.skipped);
 begin
   select g.* into v_gang from hwqueue.gang g
   where g.shard_id = p_shard and g.gang_id = (
     select hwqueue.gang_of_step(p_run.run_id, p_map.step_no, p_shard));
-  v_verdict.state := case when p_tally.failed > 0 then 'failed'
+  v_verdict.state := case when p_tally.failed > 0 and v_too_few then 'failed'
     when p_tally.need < p_map.items then 'cancelled'  -- its run has stopped before it was spawned
-    when hwqueue.has_failed_items(p_defined, p_map.items, p_tally.failed, p_tally.skipped)
-      or p_tally.skipped > 0 and v_gang.state = 'cancelling' then 'cancelled'
+    when v_too_few or p_tally.skipped > 0 and v_gang.state = 'cancelling' then 'cancelled'
     else 'completed' end;
   v_verdict.reason := case when v_verdict.state = 'failed' then 'gang_failed'
     when v_verdict.state = 'completed' then null

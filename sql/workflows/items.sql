@@ -49,12 +49,15 @@ end
 $$;
 
 -- Whether more items of a step have failed or were cancelled than may. Of a gang none may fail, and as many
--- be cancelled as it may lack.
+-- be cancelled as it may lack. One that goes on without members that are lost needs min_size of them, or one.
 create or replace function hwqueue.has_failed_items(p_defined hwqueue.workflow_step, p_items int,
   p_failed int, p_cancelled int) returns boolean
 language sql immutable
 as $$
-  select case when p_defined.kind = 'gang' then p_failed > 0
+  select case
+    when p_defined.kind = 'gang' and p_defined.settings ->> 'on_lost' = 'continue'
+      then p_items - p_failed - p_cancelled < coalesce((p_defined.settings ->> 'min_size')::int, 1)
+    when p_defined.kind = 'gang' then p_failed > 0
       or p_cancelled > p_items - coalesce((p_defined.settings ->> 'min_size')::int, p_items)
     else p_failed + p_cancelled > hwqueue.tolerated(p_defined.settings -> 'tolerate', p_items) end
 $$;

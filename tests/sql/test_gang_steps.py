@@ -152,6 +152,22 @@ def test_a_member_that_fails_for_good_fails_the_step(
     assert api.row("get_gang", gang=gang_of(flow))["state"] == "failed"
 
 
+@pytest.mark.parametrize(("needed", "ends"), [(None, "completed"), (2, "failed")])
+def test_a_gang_goes_on_without_what_is_lost(
+    api: Api, racks: list[Node], needed: int | None, ends: str
+) -> None:
+    how = {"on_lost": "continue"} | ({"min_size": needed, "together": "rack"} if needed else {})
+    flow = Flow(api, [gang("train", 3, **how, **GPU)])
+    claims = start(flow, racks)
+    reap(api)
+    for rank, outcome in ((2, "fail"), (1, "release"), (0, "complete")):
+        settle(flow, racks, claims[rank], outcome=outcome)
+        reap(api)
+    found = flow.steps()["train"]
+    assert (found["state"], found["items_failed"]) == (ends, 2)
+    assert api.row("get_gang", gang=gang_of(flow))["state"] == ends
+
+
 def test_members_that_never_joined_are_not_missed(api: Api, racks: list[Node]) -> None:
     flow = Flow(api, [gang("train", 4, min_size=2, together="rack", **GPU), step("b", "train")])
     claims = start(flow, racks)
