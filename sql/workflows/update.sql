@@ -264,8 +264,8 @@ begin
 end
 $$;
 
--- Returns what an update would make of steps. Those of equal content have equal classes; class: null of nested
--- runs; run: as these would have it above themselves. changed: as in update_waiting.
+-- Returns what an update would make of steps. Those of equal content have equal classes; class: null of
+-- nested runs; run: as these would have it above themselves. changed: as in update_waiting.
 -- Raises: as update_waiting, but QHL09.
 create or replace function hwqueue.planned_updates(p_run hwqueue.run, p_update jsonb, p_named int[],
   p_shard int)

@@ -90,7 +90,8 @@ async def test_changes(client: AsyncClient, queue: str, node: Node) -> None:
 
 
 async def test_steps_that_wait_are_updated(client: AsyncClient, queue: str, node: Node) -> None:
-    run = (await client.submit_spec({"name": "film", "queue": queue, "steps": STEPS})).run_id
+    spec = {"name": "film", "queue": queue, "steps": STEPS}
+    run = (await client.submit_spec(spec, {"n": 1})).run_id
     place = Placement().resources(cpu_milli=2000)
     [seen] = await client.preview_update(run, placement=place, app_version="2.0")
     assert (seen.step, seen.changed, seen.nodes_matching) == ("b", True, 0)

@@ -202,7 +202,7 @@ async def test_an_update_of_steps_that_wait(http: Http, queue: str) -> None:
     problem(await http.post(f"{run}/update", json=body | {"steps": []}), 422, "QHA01")
     problem(await http.post(f"{RUNS}/{uuid4()}/update", json=body), 404, "QHF03")
     wrong = {"changes": {"affinity_tags": {"zone": "east"}, "placement": {"require": 7}}}
-    problem(await http.post(f"{run}/update/preview", json=wrong), 422)
+    problem(await http.post(f"{run}/update/preview", json=wrong), 422, "QHC03")
 
 
 async def test_changes(http: Http, sql: Client, queue: str) -> None:
