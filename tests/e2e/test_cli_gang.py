@@ -47,6 +47,7 @@ def test_from_spawned_to_cancelled(client: Client, cli: Cli, shown: Callable[...
             "2m",
         ),
         *("--priority", "4", "--label", "app=x", "--node-label", "zone=a"),
+        *("--on-lost", "continue"),
     )
     assert spawned["gang_id"] == own
     assert [each["ordinal"] for each in spawned["members"]] == [0, 1, 2]
@@ -67,7 +68,7 @@ def test_from_spawned_to_cancelled(client: Client, cli: Cli, shown: Callable[...
     found = shown("gang", "show", own)
     assert (found["hold"], found["together"], found["same"]) == (120.0, ["node"], ["zone"])
     assert (found["state"], found["reason"]) == ("waiting", "insufficient_capacity")
-    assert found["min_size"] == 2
+    assert (found["min_size"], found["on_lost"]) == (2, "continue")
     text = cli("gang", "show", own).stdout
     assert "next_try_at" in text
     assert text.count("scheduled") == 3
@@ -101,7 +102,8 @@ def test_why_it_waits(client: Client, cli: Cli, shown: Callable[..., Any]) -> No
     assert f"  rack 1 has room for all once lease {held} is stopped" in printed
     ahead = cli("gang", "what-if", QUEUE, *asked, "--places", "0").stdout
     assert ahead.startswith("no rack has room for all 3; ")
-    assert "on n1" not in ahead
+    assert "Places with most room" not in ahead
+    assert "  rack 1: room for 2" not in ahead
     found = shown("gang", "what-if", QUEUE, "--member", "work:2")
     assert (found["code"], found["size"]) == ("ready", 2)
     assert len(client.list_gangs()) == 1

@@ -1,5 +1,6 @@
 """Gangs over HTTP: spawn, look, cancel, and what another tenant is told."""
 
+from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
@@ -39,6 +40,8 @@ async def test_from_spawned_to_reserved(http: Http, sql: Client, queue: str) -> 
             "priority": 4,
             "labels": {"app": "x"},
             "claim_timeout": 30,
+            "max_run": 3600,
+            "on_lost": "continue",
         },
     }
     answer = await http.post(GANGS, json=body)
@@ -52,7 +55,7 @@ async def test_from_spawned_to_reserved(http: Http, sql: Client, queue: str) -> 
     found = ok(await http.get(url))
     assert (found["state"], found["hold"], found["together"]) == ("waiting", 60.0, ["rack", "node"])
     assert [member["state"] for member in found["members"]] == ["scheduled"] * 3
-    assert (found["min_size"], found["missing"]) == (2, 0)
+    assert (found["min_size"], found["missing"], found["on_lost"]) == (2, 0, "continue")
 
     spec = NodeSpec(name=f"n-{queue}", instance_id="1", labels={"of": queue})
     node_id = uuid4()
@@ -90,12 +93,17 @@ async def test_why_it_waits(http: Http, sql: Client, queue: str) -> None:
     ahead = ok(await http.post(f"{GANGS}/what-if", json=body))
     assert (ahead["size"], ahead["kinds"][0]["nodes"], ahead["places"]) == (2, 0, [])
     gang_id = ok(await http.post(GANGS, json=body), 201)["gang_id"]
-    spec = NodeSpec(name=f"n-{queue}", instance_id="1", labels={"of": queue}, slots=1, rack=1)
+    spec = NodeSpec(name=f"n-{queue}", instance_id="1", labels={"of": queue}, slots=2, rack=1)
     node_id = uuid4()
-    sql.register_node(node_id, spec)
+    epoch = sql.register_node(node_id, spec)
+    held = sql.spawn_lease(queue, "evaluate", max_run=timedelta(hours=1)).lease_id
+    sql.claim_task([queue], node_id, epoch)
     found = ok(await http.get(f"{GANGS}/{gang_id}/explanation"))
     assert (found["gang_id"], found["code"]) == (gang_id, "insufficient_capacity")
     assert (found["places"][0]["place"], found["places"][0]["room"]) == ("rack 1", 1)
+    told = {way["way"]: way for way in found["ways"]}
+    assert [claim["lease_id"] for claim in told["stop"]["claims"]] == [str(held)]
+    assert told["wait"]["until"] > told["stop"]["claims"][0]["since"]
     problem(await http.get(f"{GANGS}/{uuid4()}/explanation"), 404, "QHG01")
     problem(await http.post(f"{GANGS}/what-if", json=body | {"queue": "none"}), 404, "QHQ01")
     sql.deregister_node(node_id)

@@ -145,7 +145,7 @@ def _asked(body: SpawnGangRequest, caller: Caller) -> tuple[list[dict[str, Any]]
     Raises: HTTPProblem (403).
     """
     options = own_options(caller, body.options, "options")
-    spans = ("hold", "claim_timeout")
+    spans = ("hold", "claim_timeout", "max_run")
     options |= {name: timedelta(seconds=options[name]) for name in spans if name in options}
     members = [
         {
