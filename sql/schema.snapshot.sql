@@ -5652,6 +5652,9 @@ CREATE FUNCTION hwqueue.take_unique_run(p_run hwqueue.run, p_on_conflict text, p
 CREATE FUNCTION hwqueue.taken_instead(p_lease hwqueue.lease, p_shard integer) RETURNS uuid
     LANGUAGE plpgsql STABLE;
 
+CREATE FUNCTION hwqueue.take_room_back(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) RETURNS text
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.taken_places(p_class_ids bigint[], p_shard integer) RETURNS TABLE(class_id bigint, code text, is_only boolean, term_id bigint, domain text, value text)
     LANGUAGE sql STABLE;
 
@@ -10870,6 +10873,8 @@ REVOKE ALL ON FUNCTION hwqueue.term_selects(p_spec jsonb, p_class hwqueue.placem
 REVOKE ALL ON FUNCTION hwqueue.term_wait(p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.terms_reason(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_facts jsonb, p_skew boolean, p_exact boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.take_room_back(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.test_webhook(p_name text, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.test_webhook(p_name text, p_shard integer) TO hwqueue_operator;
