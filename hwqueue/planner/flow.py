@@ -28,18 +28,24 @@ better node.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
+from typing import Any
 from uuid import UUID
 
+import numpy as np
+from numpy.typing import NDArray
 from ortools.graph.python import min_cost_flow
 
 _BANDS = 8  # of how long leases of a class have waited, and of ranks
 _WAITING = 1100  # more than the fit of any node
 
 Assignment = Mapping[UUID, UUID]  # of leases to nodes
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,24 +102,47 @@ class Wanted:
         part = min(1.0, waited / self.patience) if self.patience > 0 else 1.0
         return round(1000 * (self.best - self.worst) / 2 * part) + _WAITING
 
-    def waits_for_better(self, lease: Lease, option: Option) -> bool:
-        """Whether a node that asks now gets none of it, as `waits_for` in SQL has it."""
+    def patience_for(self, option: Option) -> float:
+        """How long one must have waited for a node that asks to get it, as `waits_for` in SQL."""
         if option.affinity >= self.best:
-            return False
+            return -math.inf
         worst = min(self.worst, option.affinity)
-        part = (self.best - option.affinity) / (self.best - worst)
-        return lease.waited < self.patience * part
+        return self.patience * (self.best - option.affinity) / (self.best - worst)
+
+
+@dataclass(slots=True)
+class _Line:
+    """Leases of a class that no node has taken yet, in order, and how long one has waited."""
+
+    leases: list[Lease]
+    longest: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._measure()
+
+    def take(self, lease: Lease) -> None:
+        """Take one out."""
+        self.leases.remove(lease)
+        self._measure()
+
+    def _measure(self) -> None:
+        self.longest = max((lease.waited for lease in self.leases), default=-math.inf)
+
+
+_Offer = tuple[int, float, float]  # class by number, affinity of a node, how long one waits for it
+_Asking = tuple[UUID, int, Sequence[_Offer]]  # a node, how many leases it takes, and which it may
+_Stage = Mapping[int, Sequence[Lease]]  # leases of one tier and rank, by the number of their class
 
 
 def plan_leases(wanted: Sequence[Wanted]) -> dict[UUID, UUID]:
-    """The assignment of least cost, tier by tier and rank by rank; some leases may have none."""
-    room = _rooms(wanted)
+    """The assignment of least cost, tier by tier and rank by rank; some leases may have none.
+
+    Raises: RuntimeError, where the solver finds no flow.
+    """
+    arcs = _Arcs(wanted)
     planned: dict[UUID, UUID] = {}
     for stage in _stages(wanted):
-        found = _Flow(stage, room).solved()
-        for node_id in found.values():
-            room[node_id] -= 1
-        planned |= found
+        planned |= arcs.assigned(stage)
     return planned
 
 
@@ -123,64 +152,87 @@ def contested(wanted: Sequence[Wanted], planned: Assignment) -> dict[UUID, UUID]
     That depends on which node asks first, so two orders are tried. Nothing is contested where
     nodes do as well by themselves in both.
     """
-    total = total_cost(wanted, planned)
+    options = _by_node(wanted)
+    total = _total(wanted, options, planned)
+    offers = _offers(wanted)
     found: dict[UUID, UUID] = {}
-    for is_reversed in (False, True):
-        alone = choose_alone(wanted, is_reversed=is_reversed)
-        if total_cost(wanted, alone) > total:
+    for asking in (offers, offers[::-1]):
+        alone = _chosen(wanted, asking)
+        if _total(wanted, options, alone) > total:
             found |= {lease: node for lease, node in planned.items() if alone.get(lease) != node}
     return found
 
 
 def choose_alone(wanted: Sequence[Wanted], *, is_reversed: bool = False) -> dict[UUID, UUID]:
     """What nodes that ask one after the other get without a plan."""
-    room = _rooms(wanted)
-    offers: dict[UUID, list[tuple[Wanted, Option]]] = defaultdict(list)
-    for each in wanted:
-        for option in each.options:
-            offers[option.node_id].append((each, option))
-    waiting = {each.class_id: list(each.leases) for each in wanted}
-    chosen: dict[UUID, UUID] = {}
-    for node_id in sorted(offers, reverse=is_reversed):
-        for _ in range(room[node_id]):
-            taken = _first(offers[node_id], waiting)
-            if taken is None:
-                break
-            class_id, lease = taken
-            waiting[class_id].remove(lease)
-            chosen[lease.lease_id] = node_id
-    return chosen
+    offers = _offers(wanted)
+    return _chosen(wanted, offers[::-1] if is_reversed else offers)
 
 
 def total_cost(wanted: Sequence[Wanted], assignment: Assignment) -> int:
     """Of an assignment, and of the leases that have none."""
+    return _total(wanted, _by_node(wanted), assignment)
+
+
+def _offers(wanted: Sequence[Wanted]) -> list[_Asking]:
+    """Of each node what it may take."""
+    offers: dict[UUID, list[_Offer]] = defaultdict(list)
+    for turn, each in enumerate(wanted):
+        for option in each.options:
+            offers[option.node_id].append((turn, option.affinity, each.patience_for(option)))
+    room = _rooms(wanted)
+    return [(node_id, room[node_id], offers[node_id]) for node_id in sorted(offers)]
+
+
+def _chosen(wanted: Sequence[Wanted], asking: Sequence[_Asking]) -> dict[UUID, UUID]:
+    """What the nodes get, which ask in this order."""
+    lines = [_Line(list(each.leases)) for each in wanted]
+    left = sum(len(each.leases) for each in wanted)
+    chosen: dict[UUID, UUID] = {}
+    for node_id, room, offers in asking:
+        for _ in range(min(room, left - len(chosen))):
+            taken = _first(offers, lines)
+            if taken is None:
+                break
+            turn, lease = taken
+            lines[turn].take(lease)
+            chosen[lease.lease_id] = node_id
+    return chosen
+
+
+def _first(offers: Iterable[_Offer], lines: Sequence[_Line]) -> tuple[int, Lease] | None:
+    """What a node takes: the first tier and rank, the highest affinity, the oldest."""
+    best: tuple[tuple[float, ...], int, Lease] | None = None
+    for turn, affinity, patience in offers:
+        line = lines[turn]
+        if not line.leases or line.longest < patience:
+            continue
+        # those behind it come later
+        lease = next(lease for lease in line.leases if lease.waited >= patience)
+        key = (lease.tier, lease.rank, -affinity, -lease.waited)
+        if best is None or key < best[0]:
+            best = key, turn, lease
+    return None if best is None else (best[1], best[2])
+
+
+def _by_node(wanted: Sequence[Wanted]) -> list[dict[UUID, Option]]:
+    """Of each class its options, by node."""
+    return [{option.node_id: option for option in each.options} for each in wanted]
+
+
+def _total(
+    wanted: Sequence[Wanted], options: Sequence[Mapping[UUID, Option]], assignment: Assignment
+) -> int:
     total = 0
-    for each in wanted:
-        options = {option.node_id: option for option in each.options}
+    for each, of_node in zip(wanted, options, strict=True):
         for lease in each.leases:
             node_id = assignment.get(lease.lease_id)
             total += (
                 each.cost_of_waiting(lease.waited)
                 if node_id is None
-                else each.cost(options[node_id])
+                else each.cost(of_node[node_id])
             )
     return total
-
-
-def _first(
-    offers: Iterable[tuple[Wanted, Option]], waiting: Mapping[int, Sequence[Lease]]
-) -> tuple[int, Lease] | None:
-    """What a node takes: the first tier and rank, the highest affinity, the oldest."""
-    best: tuple[tuple[float, ...], int, Lease] | None = None
-    for each, option in offers:
-        for lease in waiting[each.class_id]:
-            if each.waits_for_better(lease, option):
-                continue
-            key = (lease.tier, lease.rank, -option.affinity, -lease.waited)
-            if best is None or key < best[0]:
-                best = key, each.class_id, lease
-            break  # those behind it come later
-    return None if best is None else (best[1], best[2])
 
 
 def _rooms(wanted: Sequence[Wanted]) -> dict[UUID, int]:
@@ -192,80 +244,109 @@ def _rooms(wanted: Sequence[Wanted]) -> dict[UUID, int]:
     return room
 
 
-def _stages(wanted: Sequence[Wanted]) -> list[list[Wanted]]:
+def _stages(wanted: Sequence[Wanted]) -> list[_Stage]:
     """Leases of one tier and rank; from the eighth on, the rest of a tier together."""
     places = sorted({(lease.tier, lease.rank) for each in wanted for lease in each.leases})
     stage_of = {}
     for tier, ranks in groupby(places, key=lambda place: place[0]):
         for turn, place in enumerate(ranks):
             stage_of[place] = tier, min(turn, _BANDS - 1)
-    stages: dict[tuple[int, int], list[Wanted]] = defaultdict(list)
-    for each in wanted:
-        found: dict[tuple[int, int], list[Lease]] = defaultdict(list)
+    stages: dict[tuple[int, int], dict[int, list[Lease]]] = defaultdict(lambda: defaultdict(list))
+    for turn, each in enumerate(wanted):
         for lease in each.leases:
-            found[stage_of[lease.tier, lease.rank]].append(lease)
-        for stage, leases in found.items():
-            stages[stage].append(
-                Wanted(
-                    class_id=each.class_id,
-                    patience=each.patience,
-                    best=each.best,
-                    worst=each.worst,
-                    leases=leases,
-                    options=each.options,
-                )
-            )
+            stages[stage_of[lease.tier, lease.rank]][turn].append(lease)
     return [stages[stage] for stage in sorted(stages)]
 
 
-class _Flow:
-    """Leases of one tier and rank, and the nodes that have room left."""
+class _Arcs:
+    """Which class may go to which node, at what cost; and the room that nodes have left.
 
-    def __init__(self, wanted: Sequence[Wanted], room: Mapping[UUID, int]) -> None:
+    The columns are made once, and each stage takes of them what it needs: the solver reads an array
+    a hundred times as fast as it takes one arc after the other.
+    """
+
+    def __init__(self, wanted: Sequence[Wanted]) -> None:
         self._wanted = wanted
-        self._solver = min_cost_flow.SimpleMinCostFlow()
-        self._nodes = sorted(node_id for node_id, left in room.items() if left > 0)
-        number = {node_id: turn + 1 for turn, node_id in enumerate(self._nodes)}  # 0: the sink
-        self._arcs: dict[tuple[int, UUID], int] = {}
-        for turn, each in enumerate(wanted):
-            source = len(number) + 1 + turn
-            self._solver.set_node_supply(source, len(each.leases))
-            for option in each.options:
-                if option.node_id in number:
-                    self._arcs[turn, option.node_id] = self._arc(
-                        source, number[option.node_id], option.room, each.cost(option)
-                    )
-            for count, cost in self._bands(each):
-                self._arc(source, 0, count, cost)
-        for node_id, node in number.items():
-            self._arc(node, 0, room[node_id], 0)
-        self._solver.set_node_supply(0, -sum(len(each.leases) for each in wanted))
+        room = _rooms(wanted)
+        self._nodes = sorted(room)
+        number = {node_id: turn for turn, node_id in enumerate(self._nodes)}
+        self._left = np.array([room[node_id] for node_id in self._nodes], np.int64)
+        options = [option for each in wanted for option in each.options]
+        counts = np.array([len(each.options) for each in wanted], np.int64)
+        self._source = np.repeat(np.arange(len(wanted)), counts)
+        self._node = np.array([number[option.node_id] for option in options], np.int64)
+        self._room = np.array([option.room for option in options], np.int64)
+        self._affinity = np.array([option.affinity for option in options], np.float64)
+        self._cost = self._costs(np.repeat([each.best for each in wanted], counts))
 
-    def solved(self) -> dict[UUID, UUID]:
-        """Of each class those that have waited longest, to the best of its nodes first.
+    def _costs(self, best: FloatArray) -> IntArray:
+        """As `Wanted.cost`."""
+        regret = 1000 * np.maximum(0.0, best - self._affinity) / 2
+        fit = 100 / np.maximum(1, self._room)
+        return np.rint(regret + 10 * (100 - fit)).astype(np.int64)
 
-        Raises: RuntimeError, where the solver finds no flow.
+    def assigned(self, stage: _Stage) -> dict[UUID, UUID]:
+        """The assignment of least cost of the leases of a stage; they take room.
+
+        Of each class those come first that have waited longest, to the best of its nodes.
         """
-        status = self._solver.solve()
-        if status != self._solver.OPTIMAL:
-            raise RuntimeError(f"the flow was not solved: SimpleMinCostFlow ended with {status}")
+        chosen = np.isin(self._source, list(stage)) & (self._left[self._node] > 0)
+        taken = np.flatnonzero(chosen)
+        flows = self._solved(stage, taken)
+        used = taken[flows > 0]
+        counts = dict(zip(used.tolist(), flows[flows > 0].tolist(), strict=True))
+        order = used[np.lexsort((-self._affinity[used], self._source[used]))]
+        waiting = {
+            turn: iter(sorted(leases, key=lambda lease: -lease.waited))
+            for turn, leases in stage.items()
+        }
         found: dict[UUID, UUID] = {}
-        for turn, each in enumerate(self._wanted):
-            leases = iter(sorted(each.leases, key=lambda lease: -lease.waited))
-            for option in sorted(each.options, key=lambda option: -option.affinity):
-                arc = self._arcs.get((turn, option.node_id))
-                for _ in range(0 if arc is None else self._solver.flow(arc)):
-                    found[next(leases).lease_id] = option.node_id
+        for arc in order.tolist():
+            node = int(self._node[arc])
+            self._left[node] -= counts[arc]
+            for _ in range(counts[arc]):
+                found[next(waiting[int(self._source[arc])]).lease_id] = self._nodes[node]
         return found
 
-    def _arc(self, tail: int, head: int, capacity: int, cost: int) -> int:
-        arc: int = self._solver.add_arc_with_capacity_and_unit_cost(tail, head, capacity, cost)
-        return arc
+    def _solved(self, stage: _Stage, taken: IntArray) -> IntArray:
+        """How many leases go along each of these arcs.
 
-    @staticmethod
-    def _bands(each: Wanted) -> list[tuple[int, int]]:
-        """How many leases may wait at which cost, each band at that of its middle lease."""
-        costs = sorted(each.cost_of_waiting(lease.waited) for lease in each.leases)
-        size = -(-len(costs) // _BANDS)
-        bands = [costs[start : start + size] for start in range(0, len(costs), size)]
-        return [(len(band), band[len(band) // 2]) for band in bands]
+        The sink is vertex 0, then come the nodes, then the classes.
+        """
+        first = 1 + len(self._nodes)
+        bands = [
+            (first + turn, count, cost)
+            for turn, leases in stage.items()
+            for count, cost in _bands(self._wanted[turn], leases)
+        ]
+        band = np.array(bands, np.int64).reshape(-1, 3)
+        nodes = np.arange(len(self._nodes))
+        solver = min_cost_flow.SimpleMinCostFlow()
+        arcs = solver.add_arcs_with_capacity_and_unit_cost(
+            _vertices(first + self._source[taken], band[:, 0], 1 + nodes),
+            _vertices(1 + self._node[taken], np.zeros(len(band) + len(nodes))),
+            np.concatenate([self._room[taken], band[:, 1], self._left]),
+            np.concatenate([self._cost[taken], band[:, 2], np.zeros(len(nodes), np.int64)]),
+        )
+        counts = np.array([len(leases) for leases in stage.values()], np.int64)
+        solver.set_nodes_supplies(
+            _vertices(np.zeros(1), first + np.array(list(stage))),
+            np.append(-counts.sum(), counts),
+        )
+        status = solver.solve()
+        if status != solver.OPTIMAL:
+            raise RuntimeError(f"the flow was not solved: SimpleMinCostFlow ended with {status}")
+        found: IntArray = solver.flows(arcs[: len(taken)])
+        return found
+
+
+def _vertices(*parts: NDArray[Any]) -> NDArray[np.int32]:
+    return np.concatenate(parts).astype(np.int32)
+
+
+def _bands(each: Wanted, leases: Sequence[Lease]) -> list[tuple[int, int]]:
+    """How many leases may wait at which cost, each band at that of its middle lease."""
+    costs = sorted(each.cost_of_waiting(lease.waited) for lease in leases)
+    size = -(-len(costs) // _BANDS)
+    bands = [costs[start : start + size] for start in range(0, len(costs), size)]
+    return [(len(band), band[len(band) // 2]) for band in bands]

@@ -157,11 +157,15 @@ async def read_matches(
     found = {}
     for queue in named:
         rows = await client.planner_view("matches", queue, limit=_CLASSES, most=_SHORT, shard=shard)
-        found[queue] = [_wanted(row.item) for row in rows if row.item is not None]
+        nodes: dict[str, UUID] = {}  # one object each: they are compared a lot
+        found[queue] = [_wanted(row.item, nodes) for row in rows if row.item is not None]
     return {queue: wanted for queue, wanted in found.items() if wanted}
 
 
-def _wanted(item: Mapping[str, Any]) -> Wanted:
+def _wanted(item: Mapping[str, Any], nodes: dict[str, UUID]) -> Wanted:
+    for node, _, _ in item["nodes"]:
+        if node not in nodes:
+            nodes[node] = UUID(node)
     return Wanted(
         class_id=item["class_id"],
         patience=item["patience"],
@@ -170,7 +174,7 @@ def _wanted(item: Mapping[str, Any]) -> Wanted:
         leases=[
             Lease(UUID(lease), tier, rank, waited) for lease, tier, rank, waited in item["leases"]
         ],
-        options=[Option(UUID(node), affinity, room) for node, affinity, room in item["nodes"]],
+        options=[Option(nodes[node], affinity, room) for node, affinity, room in item["nodes"]],
     )
 
 

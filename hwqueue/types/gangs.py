@@ -120,7 +120,8 @@ class GangSummary:
     Attributes:
         reason: Why it was not reserved at the last try; None: it was, or there was no try.
         place: The domain that its members run in, such as `rack 2`.
-        started_at: When all members, or min_size of them, were there for the first time.
+        started_at: When all members, or min_size of them, were there; of one that has waited as a
+            whole again since, when they were there after that.
         starts_by: While it is earmarked: when it has its room at the latest; None: not known.
         min_size: How many of its members must start together.
         missing: How many members wait to join the others.
@@ -157,7 +158,8 @@ class Gang:
         tries: How often in a row there was no room for it.
         losses: How often it went back to wait for room after it had some.
         next_try_at: While it waits.
-        started_at: When all members, or min_size of them, were there for the first time.
+        started_at: When all members, or min_size of them, were there; of one that has waited as a
+            whole again since, when they were there after that.
         members: By rank.
         starts_by: While it is earmarked: when it has its room at the latest; None: not known.
         run_id, step: The step of a run that it is; None: it was spawned by itself.

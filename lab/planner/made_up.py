@@ -106,14 +106,14 @@ def made_leases(classes: int, nodes: int, count: int, seed: int) -> list[Wanted]
     """Leases that like each node more or less, and nodes with room for one to four of any class."""
     chance = random.Random(seed)
     rooms = [chance.randint(1, 4) for _ in range(nodes)]
+    ids = [UUID(int=node) for node in range(nodes)]
     counts = Counter(chance.choices(range(classes), k=count))
     found = []
     for number, pending in counts.items():
         strength = chance.uniform(0.01, 1)
         suited = chance.sample(range(nodes), max(1, round(chance.choice(_SUITED) * nodes)))
         options = [
-            Option(UUID(int=node), strength * chance.uniform(-100, 100), rooms[node])
-            for node in suited
+            Option(ids[node], strength * chance.uniform(-100, 100), rooms[node]) for node in suited
         ]
         affinities = [option.affinity for option in options]
         waited = sorted((chance.uniform(0, 4) for _ in range(pending)), reverse=True)

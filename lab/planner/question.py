@@ -112,11 +112,13 @@ def _leases(run: Run, count: int, size: tuple[int, int], seeds: list[int]) -> Fi
     classes, nodes = size
     name = f"leases: {count:,} of {classes:,} classes, {nodes:,} nodes"
     took = []
-    more: dict[str, list[float]] = {"saved %": [], "reserved %": []}
+    more: dict[str, list[float]] = {"flow s": [], "pairs": [], "saved %": [], "reserved %": []}
     for seed in seeds:
         wanted = made_leases(classes, nodes, count, seed)
         began = time.perf_counter()
         plan = plan_leases(wanted)
+        more["flow s"].append(time.perf_counter() - began)
+        more["pairs"].append(sum(len(each.options) for each in wanted))
         proposed = contested(wanted, plan)
         took.append(time.perf_counter() - began)
         alone = total_cost(wanted, choose_alone(wanted))

@@ -11,7 +11,7 @@
 -- there to reserved; from earmarked, reserved and running to stopping, and back to waiting; from each of them
 -- to cancelling.
 --
--- Read reap_gangs, look_at_earmark, next_gang_state, then stop_members.
+-- Read reap_gangs, look_at_earmark, next_gang_state, stop_members, then take_room_back.
 
 -- Looks at up to p_limit gangs that have changed and at those that are earmarked, then tries to assemble up
 -- to p_limit that wait, or that run and lack members, in order of rank and age. Each part stops after
@@ -81,9 +81,9 @@ begin
 end
 $$;
 
--- Tries to assemble a gang, or what may join it; where there is no room, to earmark it. When that fails, the
--- next try is after 1, 2, 4, 8, then 15 seconds; at the next tick, when others held what it needs or an
--- affinity term is not published yet.
+-- Tries to assemble a gang, or what may join it; where there is no room, to earmark it, or to take room back
+-- that is kept for others. When that fails, the next try is after 1, 2, 4, 8, then 15 seconds; at the next
+-- tick, when others held what it needs or an affinity term is not published yet.
 -- Locks: the caller holds the gang; as assemble_gang.
 create or replace function hwqueue.try_gang(p_gang hwqueue.gang, p_now timestamptz, p_shard int) returns void
 language plpgsql volatile
@@ -92,7 +92,9 @@ declare
   v_reason text := hwqueue.assemble_gang(p_gang, null, false, p_now, p_shard);
   v_is_soon boolean;
 begin
-  if v_reason = 'insufficient_capacity' then
+  if v_reason = 'insufficient_capacity' and p_gang.state = 'waiting' and p_gang.started_at is not null then
+    v_reason := hwqueue.take_room_back(p_gang, p_now, p_shard);
+  elsif v_reason = 'insufficient_capacity' then
     v_reason := hwqueue.earmark_gang(p_gang, p_now, p_shard);
   end if;
   v_is_soon := v_reason in ('busy', 'unpublished', 'cache_miss', 'gang_incomplete');
@@ -103,6 +105,45 @@ begin
           else least(interval '1 second' * 2 ^ least(g.tries, 4), interval '15 seconds') end
     where g.shard_id = p_shard and g.gang_id = p_gang.gang_id;
   end if;
+end
+$$;
+
+-- Assembles what a gang has lost, whose other members go on, in room that is kept for another gang: the
+-- earmarks of that one end, and it waits again. It is one that comes later in order, or one that waits for a
+-- node where this gang runs. Else the two could wait for each other for ever: one for the other's members to
+-- end, which may not without those that are lost. Returns as assemble_gang.
+-- Locks: the caller holds the gang; earmarked gangs, skip locked; as stop_members and assemble_gang.
+create or replace function hwqueue.take_room_back(p_gang hwqueue.gang, p_now timestamptz, p_shard int)
+returns text
+language plpgsql volatile
+as $$
+declare
+  v_other hwqueue.gang;
+  v_reason text := 'insufficient_capacity';
+begin
+  for v_other in
+    select g.* from hwqueue.gang g
+    where g.shard_id = p_shard and g.state = 'earmarked'
+      and ((g.rank, g.position) > (p_gang.rank, p_gang.position) or exists (
+        select from hwqueue.gang_member m
+        join hwqueue.claim c on c.shard_id = m.shard_id and c.lease_id = m.lease_id
+        join hwqueue.claim own on own.shard_id = c.shard_id and own.node_id = c.node_id
+          and own.gang_id = p_gang.gang_id
+        where m.shard_id = p_shard and m.gang_id = g.gang_id))
+    order by g.rank desc, g.position desc for no key update skip locked
+  loop
+    begin
+      perform hwqueue.stop_members(v_other, p_now, p_shard);
+      v_reason := hwqueue.assemble_gang(p_gang, null, false, p_now, p_shard);
+      if v_reason is not null then
+        perform hwqueue.abort_subtransaction();
+      end if;
+      perform hwqueue.look_at_gang(v_other, p_now, p_shard);
+      exit;
+    exception when sqlstate 'HWX01' then  -- its earmarks are there again
+    end;
+  end loop;
+  return v_reason;
 end
 $$;
 
@@ -174,7 +215,8 @@ begin
     > v_missing + v_found.reserved + v_found.running;
   if v_next <> p_gang.state or v_missing <> p_gang.missing
     or v_is_ending and p_gang.next_try_at < hwqueue.never_due()
-    or v_next = 'waiting' and v_found.running = 0 and p_gang.place is not null then  -- no one is left there
+    or v_next = 'waiting' and v_found.running = 0  -- no one is left there
+      and (p_gang.place is not null or p_gang.started_at is not null) then
     update hwqueue.gang g
     set state = v_next, starts_by = null, missing = v_missing, losses = g.losses + v_is_loss::int,
         reason = case when v_next in ('cancelling', 'failed') then hwqueue.ending_reason(g, p_shard)
@@ -187,7 +229,9 @@ begin
             then p_now + least(interval '1 second' * 2 ^ least(g.losses, 7), interval '2 minutes')
           else g.next_try_at end,
         started_at = case when v_next in ('running', 'completed')
-          then coalesce(g.started_at, hwqueue.last_fetched_at(g.gang_id, p_shard)) else g.started_at end,
+          then coalesce(g.started_at, hwqueue.last_fetched_at(g.gang_id, p_shard))
+          when v_next = 'waiting' and v_found.running = 0 then null  -- it starts as a whole again
+          else g.started_at end,
         finished_at = case when v_next in ('completed', 'failed', 'cancelled') then p_now end
     where g.shard_id = p_shard and g.gang_id = p_gang.gang_id;
   end if;

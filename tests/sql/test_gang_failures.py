@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 from psycopg.types.json import Jsonb
@@ -192,3 +193,77 @@ def test_a_reservation_leaves_the_rest_of_its_node(api: Api) -> None:
         single = api.spawn(other, **GPU)
         assert api.claimed(node, other) == [single]
         assert len(api.claimed(node, queue)) == 1
+
+
+def test_a_gang_that_starts_again_holds_no_part(
+    api: Api, machines: list[Node], clock: Clock
+) -> None:
+    """It ran before, with `replace`, but its members wait for each other as at the first start."""
+    queue = api.queue()
+    gang_id = spawn(api, queue, 3, GPU, on_lost="replace", hold="10 s")
+    claims = start(api, machines, queue)
+    reap(api)
+    assert gang(api, gang_id)["state"] == "running"
+    for claim in claims:
+        api.rows("fail_lease", **token(claim), error={"message": "no"})
+    reap(api)
+    assert gang(api, gang_id)["started_at"] is None
+    advance(api, clock, machines)
+    reap(api)
+    claim = next(claim for node in machines for claim in api.claim(node, queue))
+    clock.advance(timedelta(seconds=11))
+    reap(api)
+    assert gang(api, gang_id)["state"] == "stopping"
+    assert api.lease(claim["lease_id"])["stop_reason"] == "preempted"
+    assert api.rows("verify_invariants") == []
+
+
+def lose(api: Api, gang_id: UUID, kept: set[str | None]) -> None:
+    """A member on another node than these fails, and its node takes no work any more."""
+    [lost] = [member for member in gang(api, gang_id)["members"] if member["node"] not in kept][:1]
+    lease = api.lease(UUID(lost["lease_id"]))
+    api.rows("cordon_node", node=lease["node_id"])
+    api.rows("fail_lease", **token(lease), error={"message": "no"})
+    reap(api)
+
+
+@pytest.mark.parametrize("priority", [0, 9], ids=["later", "first"])
+def test_a_gang_that_runs_on_and_one_that_is_earmarked(
+    api: Api, machines: list[Node], clock: Clock, priority: int
+) -> None:
+    """Each waits for the other: one for a free node, the other for a node where members run."""
+    clock.freeze()
+    queue = api.queue()
+    runs = spawn(api, queue, 2, GPU, on_lost="replace")
+    start(api, machines, queue)
+    reap(api)
+    waits = spawn(api, queue, 4, GPU | {"priority": priority})
+    reap(api)
+    assert gang(api, waits)["state"] == "earmarked"
+    lose(api, runs, nodes(api, waits))
+    assert [gang(api, one)["state"] for one in (runs, waits)] == ["reserved", "waiting"]
+    assert api.rows("verify_invariants") == []
+
+
+@pytest.mark.parametrize(
+    ("priority", "states"), [(0, ["reserved", "waiting"]), (9, ["waiting", "earmarked"])]
+)
+def test_what_is_kept_for_a_gang_that_comes_later(
+    api: Api, machines: list[Node], clock: Clock, priority: int, states: list[str]
+) -> None:
+    """It waits for a node where neither runs: then their order decides."""
+    clock.freeze()
+    queue, zone = api.queue(), {"label": "zone", "op": "in", "values": ["b"]}
+    for node in machines[2:]:
+        api.rows("deregister_node", node=node.node_id)
+    runs = spawn(api, queue, 2, GPU, on_lost="replace")
+    start(api, machines[:2], queue)
+    busy, _free = (api.node(gpus=gpus(1), labels={"zone": "b"}) for _ in range(2))
+    api.running(queue, busy, **GPU)
+    there = {"priority": priority, "placement": GPU["placement"] | {"require": [zone]}}
+    waits = spawn(api, queue, 2, there)
+    reap(api)
+    assert gang(api, waits)["state"] == "earmarked"
+    lose(api, runs, set())
+    assert [gang(api, one)["state"] for one in (runs, waits)] == states
+    assert api.rows("verify_invariants") == []

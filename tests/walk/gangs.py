@@ -78,11 +78,15 @@ def _looked_at(gang: GangSeen, leases: Expected, seen: Seen) -> GangSeen:
             leases[key] = replace(one, stop_at=seen.now, stop_reason="preempted")
     missing = counts["scheduled"] if state in (*_BOOKED, "running") else 0
     is_ending = state == "running" and missing > 0 and counts["completed"] > 0
-    if (state, missing) == (gang.state, gang.missing) and not is_ending:
+    is_left = state == "waiting" and not counts["claimed"]  # it starts as a whole again
+    is_same = (state, missing) == (gang.state, gang.missing)
+    if is_same and not is_ending and not (is_left and gang.has_started):
         return gang
     changed = replace(gang, state=state, missing=missing)
     if state in ("running", "completed"):
         changed = replace(changed, has_started=True)
+    elif is_left:
+        changed = replace(changed, has_started=False)
     if state == "waiting" or missing > gang.missing:
         is_first = gang.losses == 0 and counts["claimed"] > 0  # others must not take its room
         pause = timedelta(seconds=0 if is_first else min(2 ** min(gang.losses, 7), 120))
