@@ -19,10 +19,10 @@ CLASSES = 3_000
 FILLER = "filler"  # the queue whose leases are all claimed
 
 
-def fill(api: Api) -> None:
+def fill(api: Api, classes: int = CLASSES) -> None:
     """Leases that run, are scheduled or have ended, and classes, beside what a test looks at."""
     idle = api.queue()
-    for first in range(0, CLASSES, 500):
+    for first in range(0, classes, 500):
         batch(api, idle, [{"affinity_tags": {"class": first + n}} for n in range(500)])
     batch(api, idle, [{"delay": 86400}] * SCHEDULED)
     busy = api.node()

@@ -5,8 +5,10 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
+from tests.fix_db import fresh_database
 from tests.patience import looks
-from tests.plans.backlog import batch, warm
+from tests.plans.backlog import batch, fill, warm
+from tests.plans.conftest import leave_alone
 from tests.plans.explain import explained
 from tests.sql.api import Api, Node, count_all, outlive
 from tests.sql.test_terms import settle_terms
@@ -26,6 +28,16 @@ LATE = """
   update hwqueue.ready set deadline = clock_timestamp(), eligible_at = clock_timestamp()
   where queue_id = (select queue_id from hwqueue.queue where name = %(queue)s)
 """
+
+
+@pytest.fixture(scope="module")
+def database(server_dsn: str, template: str) -> Iterator[str]:
+    """A database with fewer classes than that of other files: each reap looks at all of them."""
+    with fresh_database(server_dsn, template) as made:
+        with psycopg.connect(made, autocommit=True) as conn:
+            fill(Api(conn), classes=500)
+            leave_alone(conn)
+        yield made
 
 
 @pytest.fixture

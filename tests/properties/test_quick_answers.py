@@ -60,19 +60,23 @@ PLACEMENTS: list[dict[str, Any]] = [
 ]
 NODES = 8
 _COMPARED = """
-  select c.class_id, n.name, s.value,
-         hwqueue.spread_reason(s.value, c, f.facts, null, t.now, 0) as known,
-         hwqueue.spread_reason(s.value, c, f.facts,
-           hwqueue.spread_counts(s.value, c, null, t.now, 0), t.now, 0) as found
-  from (select hwqueue.clock() as now) t
-  cross join hwqueue.placement_class c
-  cross join lateral jsonb_array_elements(c.spread) s
+  with counted as materialized (
+    select c.class_id, c, s.value, t.now,
+           hwqueue.spread_counts(s.value, c, null, t.now, 0) as counts
+    from (select hwqueue.clock() as now) t
+    cross join hwqueue.placement_class c
+    cross join lateral jsonb_array_elements(c.spread) s
+    where s.value ? 'max_skew'
+  )
+  select k.class_id, n.name, k.value,
+         hwqueue.spread_reason(k.value, k.c, f.facts, null, k.now, 0) as known,
+         hwqueue.spread_reason(k.value, k.c, f.facts, k.counts, k.now, 0) as found
+  from counted k
   cross join hwqueue.node n
   join hwqueue.node_state l on l.shard_id = n.shard_id and l.node_id = n.node_id
-  cross join lateral (select hwqueue.term_facts(c, n, null, t.now, 0) as facts offset 0) f
-  where s.value ? 'max_skew' and n.deregistered_at is null and hwqueue.is_live(n, l, t.now)
-    and not f.facts @> '[null]'
-    and hwqueue.exprs_hold(c.required, n.labels, n.rack, n.node_id, '{}', null)
+  cross join lateral (select hwqueue.term_facts(k.c, n, null, k.now, 0) as facts offset 0) f
+  where n.deregistered_at is null and hwqueue.is_live(n, l, k.now) and not f.facts @> '[null]'
+    and hwqueue.exprs_hold((k.c).required, n.labels, n.rack, n.node_id, '{}', null)
 """
 _BLOCKED = """
   select b.class_id, n.name

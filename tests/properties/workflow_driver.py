@@ -15,6 +15,7 @@ from tests.calls import Calls, Row
 from tests.flows import Flow, fail, finish
 from tests.nests import define
 from tests.oracle.workflows import ENDED, End, Step, Told, Workflow, ends, run_state, runs_again
+from tests.patience import looks
 from tests.properties.workflow_graphs import steps_of
 
 Key = tuple[UUID, str, int | None]
@@ -22,6 +23,7 @@ Key = tuple[UUID, str, int | None]
 Effect = Callable[[], None]
 
 LOCK_TIMEOUT = "50ms"
+_LIVES = "select from pg_stat_activity where pid = %s"
 SWEEPS = 10
 LONGEST = 400  # rounds in which a run must end
 MODES = ("failed", "failed", "all", "steps", "failed_and_downstream")
@@ -60,9 +62,11 @@ class Session:
         """Commit, roll back, or kill the connection."""
         effects = self.commits if how == "commit" else self.rolls_back
         if how == "kill":
-            others.conn.execute(
-                "select pg_terminate_backend(%s, 10000)", [self.conn.info.backend_pid]
-            )
+            pid = self.conn.info.backend_pid
+            others.conn.execute("select pg_terminate_backend(%s)", [pid])
+            for _ in looks():  # the function itself looks ten times a second
+                if others.conn.execute(_LIVES, [pid]).fetchone() is None:
+                    break
             self.conn.close()
             self._connect()
         elif self.is_open:
@@ -183,7 +187,7 @@ class Driver:
 
     def _look_for_deaths(self) -> None:
         """Drop claims that were taken away; what had no attempt left has ended with them."""
-        if not self.is_shaken:
+        if not self.is_shaken or not self.claims:
             return
         held = {
             (row["lease_id"], row["claim_token"])
