@@ -9,8 +9,8 @@ from alembic import op
 
 from hwqueue.schema.files import run_revision_sql
 
-revision = "0042_planned_leases"
-down_revision = "0035_min_size"
+revision = "0039_planned_leases"
+down_revision = "0038_gang_continue"
 branch_labels = None
 depends_on = None
 
