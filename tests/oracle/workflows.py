@@ -27,7 +27,7 @@ class Step:
         on_failure: continue or ignore; None: as the workflow says.
         holds: Whether its condition holds.
         at_end: Of a finally step: after which end of its run.
-        items: How many a map has.
+        items: How many a map has, or the members of a gang.
         at_once: How many of them are open at a time.
         tolerate: How many of them may fail.
         times_out: How a wait ends that gets no signal.
@@ -133,7 +133,7 @@ def _after_parents(step: Step, told: Told, parents: Mapping[str, str]) -> set[En
         return {("skipped", _skip_reason(step, parents))}
     if not step.holds:
         return {("skipped", "condition")}
-    return _own_ends(step, told)
+    return _gang_ends(step, told) if step.kind == "gang" else _own_ends(step, told)
 
 
 def _is_due(step: Step, parents: Mapping[str, str]) -> bool:
@@ -174,6 +174,16 @@ def _own_ends(step: Step, told: Told) -> set[End]:
     return {COMPLETED} if None not in items else set()
 
 
+def _gang_ends(step: Step, told: Told) -> set[End]:
+    """How a gang may end; members that never ran again ended with it."""
+    members = [told.leases.get((step.name, rank)) for rank in range(step.items)]
+    if "failed" in members:
+        return {("failed", "gang_failed")}
+    if "cancelled" in members:
+        return {("cancelled", "gang_cancelled")}
+    return {COMPLETED} if None not in members else set()
+
+
 def _when_stopped(
     step: Step, workflow: Workflow, told: Told, parents: Mapping[str, str]
 ) -> set[End]:
@@ -187,7 +197,7 @@ def _when_stopped(
         return found
     if step.kind != "task" or step.name in told.added or step.name in told.runs:
         found |= {("cancelled", "run_stopped"), ("cancelled", "nested_cancelled")}
-        found |= {("cancelled", None), ("failed", "items_failed")}
+        found |= {("cancelled", None), ("failed", "items_failed"), ("failed", "gang_failed")}
     elif told.is_cancelled or workflow.on_failure == "fail_fast":
         found |= {("cancelled", "run_stopped"), ("cancelled", None)}
     return found

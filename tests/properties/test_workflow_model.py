@@ -12,7 +12,7 @@ from hwqueue.testing import install_clock
 from tests.fix_db import fresh_database
 from tests.oracle.workflows import Workflow
 from tests.properties.workflow_driver import Driver, Session
-from tests.properties.workflow_graphs import maps, workflows
+from tests.properties.workflow_graphs import gangs, maps, workflows
 
 pytestmark = pytest.mark.thorough
 
@@ -67,6 +67,15 @@ def test_maps_end_as_the_model_says(
 ) -> None:
     """Never more items than the window has, each once; a retry runs what has not completed."""
     run_to_the_end(Driver(sessions, workflow, Random(seed)), calls)
+
+
+@effort(3)
+@given(workflow=gangs(), calls=CALLS, seed=SEEDS)
+def test_gangs_end_as_the_model_says(
+    sessions: list[Session], workflow: Workflow, calls: list[int], seed: int
+) -> None:
+    """A step ends once its gang does, lost members run again, a retry runs all of them."""
+    run_to_the_end(Driver(sessions, workflow, Random(seed), cancels=True), calls)
 
 
 @effort(10)

@@ -126,11 +126,15 @@ class Driver:
                 self._define(f"{self.flow.queue}-{step.name}", step.runs)
         spec = {"steps": steps_of(workflow, self.flow.queue), "on_failure": workflow.on_failure}
         self.flow.complete("x")
-        self.flow.run = self.looks.row("submit_spec", spec=self.flow.spec | spec,
-                                       input={"ok": True}, options={})["run_id"]  # fmt: skip
         self.nodes = [Node(uuid4()), Node(uuid4())]
         for node in self.nodes:
             self._register(node)
+        self.has_gangs = any(step.kind == "gang" for step in workflow)
+        own = {"require": [{"node": [str(node.node_id) for node in self.nodes]}]}
+        self.flow.run = self.looks.row("submit_spec", spec=self.flow.spec | spec,
+                                       input={"ok": True},  # no node of another run for its gang
+                                       options={"placement": own} if self.has_gangs else {},
+                                       )["run_id"]  # fmt: skip
         self.history = History()
         self.claims: dict[Key, Row] = {}
         self.settling: dict[Key, Row] = {}
@@ -165,6 +169,11 @@ class Driver:
     def claim(self) -> None:
         """Claim on either node some of what is released. Nothing runs twice."""
         node = self.chance.choice(self.nodes)
+        if self.has_gangs and self.chance.random() < 0.5:
+            for live in self.nodes:  # time may have passed
+                self.looks.rows("heartbeat_node", node=live.node_id, epoch=live.epoch, claims=[])
+            self.looks.conn.execute("update hwqueue.gang set next_try_at = '-infinity'")
+            self.looks.rows("reap")
         rows = self.looks.rows(
             "claim_task", queues=[self.flow.queue], node=node.node_id, epoch=node.epoch,
             qty=self.chance.choice([1, 3, 100]),
@@ -485,6 +494,7 @@ class Driver:
             has_items = step.kind == "map" or where in self.history.added or (
                 where in self.history.added_runs)  # fmt: skip
             whole = mode == "all" or step.name in named or bool(again & set(step.after))
+            whole = whole or step.kind == "gang"
             self.history.declared.discard(where)
             for key in [key for key in self.history.leases if key[:2] == where]:
                 if whole or not has_items or self.history.leases[key] != "completed":

@@ -52,6 +52,20 @@ def maps(draw: st.DrawFn) -> Workflow:
     return Workflow([made, Step("s1", after={"s0": "completed"})], draw(st.sampled_from(POLICIES)))
 
 
+@st.composite
+def gangs(draw: st.DrawFn) -> Workflow:
+    """A gang between other steps."""
+    steps = [
+        Step("s0"),
+        Step(f"s{draw(st.integers(1, 2))}", "gang", {"s0": "completed"},
+             items=draw(st.integers(2, 4)),
+             on_failure=draw(st.sampled_from([None, None, "continue", "ignore"]))),
+        Step("s3", after={"s0": "ended"}),
+    ]  # fmt: skip
+    steps.append(Step("s4", after={steps[1].name: draw(_WANTS), "s3": "ended"}))
+    return Workflow(steps, draw(st.sampled_from(POLICIES)))
+
+
 def _of_kind(draw: st.DrawFn, kind: str) -> Mapping[str, Any]:
     """What steps of this kind have beside others."""
     if kind == "map":
@@ -74,12 +88,13 @@ def _of_step(step: Step, below: str) -> Row:
         "task": {},
         "map": {"over": list(range(step.items)), "max_parallel": step.at_once,
                 "tolerate": step.tolerate},
+        "gang": {"size": step.items},
         "sleep": {"for": 3600},
         "wait": {"signal": step.name},
         "workflow": {"workflow": below},
     }  # fmt: skip
     made = task(step.name, *after, kind=step.kind, **kinds[step.kind])
-    if step.kind in ("task", "map"):
+    if step.kind in ("task", "map", "gang"):
         made["options"] = {"max_attempts": STURDY if is_sturdy(step) else 1}
     else:
         del made["task"]
