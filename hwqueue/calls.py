@@ -541,6 +541,7 @@ RESERVE_LEASES = _call(
     {"p_places": "jsonb", "p_hold": "interval", "p_round": "bigint", "p_epoch": "bigint"},
     row=types.LeasePlace,
 )
+ASSIGNED_LEASES = _call("assigned_leases", {"p_places": "jsonb"}, row=types.LeasePlace)
 NOTE_ROOM = _call(
     "note_room",
     {

@@ -99,7 +99,8 @@ grant execute on function
   hwqueue.note_room(jsonb, interval, bigint, bigint, int),
   hwqueue.planner_rooms(uuid[], int),
   hwqueue.reserve_gang(uuid, text, bigint, bigint, int),
-  hwqueue.reserve_leases(jsonb, interval, bigint, bigint, int)
+  hwqueue.reserve_leases(jsonb, interval, bigint, bigint, int),
+  hwqueue.assigned_leases(jsonb, int)
   to hwqueue_planner, hwqueue_admin;
 
 -- Operators: everything that people on call need. They cannot claim.

@@ -448,6 +448,9 @@ CREATE FUNCTION hwqueue.add_amounts(p_amounts jsonb, p_others jsonb, p_sign inte
 CREATE FUNCTION hwqueue.add_counts(p_deltas jsonb, p_sign integer, p_shard integer) RETURNS jsonb
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.add_figures(p_to jsonb, p_more jsonb) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE;
+
 CREATE FUNCTION hwqueue.add_histograms(p_a bigint[], p_b bigint[], p_sign integer DEFAULT 1) RETURNS bigint[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
@@ -1070,6 +1073,22 @@ CREATE FUNCTION hwqueue.assign_target_class(p_lease uuid, p_shard integer) RETUR
 CREATE FUNCTION hwqueue.assigned_cores(p_node hwqueue.node, p_taken integer[], p_isolation text) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
 
+CREATE FUNCTION hwqueue.assigned_leases(p_places jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, verdict text)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET jit TO 'off';
+
+CREATE FUNCTION hwqueue.assignment_counts() RETURNS text[]
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.assignment_state(p_lease uuid, p_node uuid, p_shard integer) RETURNS text
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_any_instance boolean DEFAULT false, p_shard integer DEFAULT 0) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
@@ -1688,6 +1707,9 @@ CREATE FUNCTION hwqueue.check_patterns(p_placement jsonb, p_field text) RETURNS 
 
 CREATE FUNCTION hwqueue.check_payload(p_value jsonb, p_field text, p_max_bytes integer) RETURNS jsonb
     LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.check_places(p_places jsonb, p_most integer) RETURNS void
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.check_planner_ttl(p_ttl interval) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
@@ -4266,7 +4288,7 @@ CREATE FUNCTION hwqueue.planner_rooms(p_gangs uuid[], p_shard integer DEFAULT 0)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.planner_status(p_shard integer DEFAULT 0) RETURNS TABLE(holder text, epoch bigint, leads_until timestamp with time zone, gpus double precision, allocated double precision, bound double precision, prices jsonb, shard_id integer)
+CREATE FUNCTION hwqueue.planner_status(p_shard integer DEFAULT 0) RETURNS TABLE(holder text, epoch bigint, leads_until timestamp with time zone, gpus double precision, allocated double precision, bound double precision, prices jsonb, shard_id integer, leases jsonb, seconds jsonb, resting integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
@@ -4471,6 +4493,9 @@ CREATE FUNCTION hwqueue.read_count(p_term_id bigint, p_place text, p_shard integ
 
 CREATE FUNCTION hwqueue.read_everywhere(p_target hwqueue.spawn_target, p_task text, p_params jsonb, p_options jsonb, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.everywhere
     LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.read_figures(p_value jsonb, p_keys text[], p_field text) RETURNS jsonb
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.read_gang(p_options jsonb, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.gang
     LANGUAGE plpgsql;
@@ -5627,6 +5652,9 @@ CREATE FUNCTION hwqueue.take_outcomes(p_leases uuid[], p_shard integer) RETURNS 
 CREATE FUNCTION hwqueue.take_publish_step(p_node uuid, p_now timestamp with time zone, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.take_room_back(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) RETURNS text
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.take_run_key(p_workflow hwqueue.workflow, p_run hwqueue.run, p_options jsonb, p_shard integer) RETURNS uuid
     LANGUAGE plpgsql;
 
@@ -5651,9 +5679,6 @@ CREATE FUNCTION hwqueue.take_unique_run(p_run hwqueue.run, p_on_conflict text, p
 
 CREATE FUNCTION hwqueue.taken_instead(p_lease hwqueue.lease, p_shard integer) RETURNS uuid
     LANGUAGE plpgsql STABLE;
-
-CREATE FUNCTION hwqueue.take_room_back(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) RETURNS text
-    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.taken_places(p_class_ids bigint[], p_shard integer) RETURNS TABLE(class_id bigint, code text, is_only boolean, term_id bigint, domain text, value text)
     LANGUAGE sql STABLE;
@@ -6860,7 +6885,10 @@ CREATE TABLE hwqueue.planner (
     gpus double precision,
     allocated double precision,
     bound double precision,
-    room_until timestamp with time zone
+    room_until timestamp with time zone,
+    leases jsonb DEFAULT '{}'::jsonb NOT NULL,
+    seconds jsonb,
+    resting integer
 )
 WITH (fillfactor='10', autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0');
 
@@ -6881,6 +6909,12 @@ COMMENT ON COLUMN hwqueue.planner.allocated IS 'how many of them were in use; sh
 COMMENT ON COLUMN hwqueue.planner.bound IS 'how many could have been in use at most, if what waited was placed at best beside what ran';
 
 COMMENT ON COLUMN hwqueue.planner.room_until IS 'the figures count until then';
+
+COMMENT ON COLUMN hwqueue.planner.leases IS 'how many single leases planners have proposed, reserved and so on, in all, by what became of them';
+
+COMMENT ON COLUMN hwqueue.planner.seconds IS 'how long each part of the last round took that said so';
+
+COMMENT ON COLUMN hwqueue.planner.resting IS 'how many nodes got no leases in that round, because they had not fetched some';
 
 CREATE TABLE hwqueue.position_horizon (
     shard_id integer NOT NULL,
@@ -8156,6 +8190,8 @@ REVOKE ALL ON FUNCTION hwqueue.add_amounts(p_amounts jsonb, p_others jsonb, p_si
 
 REVOKE ALL ON FUNCTION hwqueue.add_counts(p_deltas jsonb, p_sign integer, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.add_figures(p_to jsonb, p_more jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.add_histograms(p_a bigint[], p_b bigint[], p_sign integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.add_items(p_lease uuid, p_token bigint, p_items jsonb, p_shard integer) FROM PUBLIC;
@@ -8264,6 +8300,14 @@ REVOKE ALL ON FUNCTION hwqueue.assign_lease(p_lease hwqueue.lease, p_node uuid, 
 REVOKE ALL ON FUNCTION hwqueue.assign_target_class(p_lease uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.assigned_cores(p_node hwqueue.node, p_taken integer[], p_isolation text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.assigned_leases(p_places jsonb, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.assigned_leases(p_places jsonb, p_shard integer) TO hwqueue_planner;
+GRANT ALL ON FUNCTION hwqueue.assigned_leases(p_places jsonb, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.assignment_counts() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.assignment_state(p_lease uuid, p_node uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at timestamp with time zone, p_any_instance boolean, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at timestamp with time zone, p_any_instance boolean, p_shard integer) TO hwqueue_operator;
@@ -8492,6 +8536,8 @@ REVOKE ALL ON FUNCTION hwqueue.check_page_key(p_after jsonb, p_state text) FROM 
 REVOKE ALL ON FUNCTION hwqueue.check_patterns(p_placement jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_payload(p_value jsonb, p_field text, p_max_bytes integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.check_places(p_places jsonb, p_most integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_planner_ttl(p_ttl interval) FROM PUBLIC;
 
@@ -10099,6 +10145,8 @@ REVOKE ALL ON FUNCTION hwqueue.read_count(p_term_id bigint, p_place text, p_shar
 
 REVOKE ALL ON FUNCTION hwqueue.read_everywhere(p_target hwqueue.spawn_target, p_task text, p_params jsonb, p_options jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.read_figures(p_value jsonb, p_keys text[], p_field text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.read_gang(p_options jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_kind(p_step jsonb, p_kind text, p_name text, p_field text, OUT settings jsonb, OUT steps text[], OUT binds boolean) FROM PUBLIC;
@@ -10826,6 +10874,8 @@ REVOKE ALL ON FUNCTION hwqueue.take_outcomes(p_leases uuid[], p_shard integer) F
 
 REVOKE ALL ON FUNCTION hwqueue.take_publish_step(p_node uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.take_room_back(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.take_run_key(p_workflow hwqueue.workflow, p_run hwqueue.run, p_options jsonb, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_run_signal(p_run uuid, p_name text, p_step integer, p_shard integer, OUT payload jsonb, OUT is_held boolean) FROM PUBLIC;
@@ -10873,8 +10923,6 @@ REVOKE ALL ON FUNCTION hwqueue.term_selects(p_spec jsonb, p_class hwqueue.placem
 REVOKE ALL ON FUNCTION hwqueue.term_wait(p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.terms_reason(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_facts jsonb, p_skew boolean, p_exact boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.take_room_back(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.test_webhook(p_name text, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.test_webhook(p_name text, p_shard integer) TO hwqueue_operator;

@@ -110,7 +110,14 @@ def _status_facts(status: PlannerStatus) -> Row:
         "prices": ", ".join(
             f"{each['queue']} until {each['worth_until']}" for each in status.prices
         ),
+        "leases": _listed(status.leases),
+        "seconds": _listed(status.seconds or {}),
+        "resting": status.resting,
     }
+
+
+def _listed(figures: Mapping[str, float]) -> str:
+    return ", ".join(f"{count:g} {name}" for name, count in figures.items())
 
 
 def _between(text: str, option: str, least: timedelta) -> timedelta:
@@ -161,5 +168,6 @@ def _shown(done: Round) -> Mapping[str, Any]:
         "gap": round(done.gap, 3),
         "gangs": {verdict: count for verdict, count in done.gangs.items() if count},
         "singles": {verdict: count for verdict, count in done.singles.items() if count},
+        "resting": done.resting,
         "prices": dict(done.written),
     }

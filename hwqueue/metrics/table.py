@@ -319,6 +319,32 @@ METRICS = (
         "queue hold.",
     ),
     Metric(
+        "hwqueue_planner_round_seconds",
+        "gauge",
+        "seconds",
+        ("part",),
+        "How long the planner's last round took: gangs and leases (to read, plan and reserve "
+        "them), read and solve (of the prices). Only while one leads.",
+    ),
+    Metric(
+        "hwqueue_planner_leases_total",
+        "counter",
+        "leases",
+        ("verdict",),
+        "Single leases that planners have assigned to nodes: proposed; of these too_many (left out "
+        "by the bound of a round), reserved, or refused (no_room, does_not_suit, blocked, taken, "
+        "busy, deposed, old_round); of those reserved fetched, expired (back in line) or gone "
+        "(cancelled, changed, or taken elsewhere).",
+    ),
+    Metric(
+        "hwqueue_planner_resting_nodes",
+        "gauge",
+        "nodes",
+        (),
+        "Nodes that the planner reserves no leases on for a while, because they have not fetched "
+        "one in time. Only while one leads.",
+    ),
+    Metric(
         "hwqueue_schema_info",
         "gauge",
         "1",

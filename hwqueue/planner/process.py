@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from uuid import UUID
 
 import psycopg
 from psycopg_pool import PoolTimeout
@@ -22,10 +21,10 @@ from psycopg_pool import PoolTimeout
 from hwqueue.client import AsyncClient
 from hwqueue.errors import HwqueueError
 from hwqueue.planner.condense import solve_condensed
-from hwqueue.planner.flow import Wanted, contested, plan_leases
 from hwqueue.planner.gangs import Gang, plan_gangs
 from hwqueue.planner.program import Solution, mean_curve
-from hwqueue.planner.reading import Picture, read, read_gangs, read_matches, read_places
+from hwqueue.planner.reading import Picture, read, read_gangs, read_places
+from hwqueue.planner.singles import Singles
 from hwqueue.text import first_line
 
 _log = logging.getLogger("hwqueue.planner")
@@ -34,9 +33,6 @@ _MOVED = 0.02  # of a device: a curve that differs by less is not written again 
 _EXACT = 1e-3  # of all devices: how close the bound of a round is
 _REST = 4  # a round that takes long is followed by a pause of this many times as long
 _GANG_SECONDS = 5.0  # of a round, for proposing places; then prices are due
-_LEASE_SECONDS = 2.0  # of a round, for assigning leases to nodes
-_MOST_ARCS = 20_000  # classes times nodes of a queue; with more, nodes choose by themselves
-_AT_ONCE = 64  # places, as reserve_leases has it
 _LONGEST = timedelta(hours=1)  # as lead_planner and set_prices have it
 
 
@@ -84,8 +80,11 @@ class Round:
         gangs: What `reserve_gang` answered, and how often; those without a place in the plan are
             `unplanned`.
         gang_seconds: How long reading, planning and reserving gangs took.
-        singles: What `reserve_leases` answered, and how often.
+        singles: How many single leases were `proposed`; left out by a bound, `too_many`; what
+            `reserve_leases` answered of the others; and what became of those that were reserved
+            before: `fetched`, `expired`, `gone`.
         single_seconds: How long reading, planning and reserving single leases took.
+        resting: How many nodes get no leases for a while, because they have not fetched some.
     """
 
     epoch: int
@@ -101,6 +100,17 @@ class Round:
     gang_seconds: float
     singles: Mapping[str, int]
     single_seconds: float
+    resting: int
+
+    @property
+    def seconds(self) -> Mapping[str, float]:
+        """How long each part took, as `note_room` has it."""
+        return {
+            "gangs": self.gang_seconds,
+            "leases": self.single_seconds,
+            "read": self.read_seconds,
+            "solve": self.solve_seconds,
+        }
 
     @property
     def gap(self) -> float:
@@ -129,7 +139,8 @@ class Planner:
         self._number = 0
         self._ttl = self._settings.ttl
         self._written: dict[str, tuple[float, Sequence[float]]] = {}
-        self._assigned: set[UUID] = set()  # once each: a node may not fetch what it gets
+        self._singles = Singles(client, self._settings, self._stopping.is_set)
+        self._unsaid: Counter[str] = Counter()  # of leases, that no note has told yet
 
     def stop(self) -> None:
         """Let `run` return after the round under way."""
@@ -165,7 +176,8 @@ class Planner:
         started = time.monotonic()
         gangs = await self._place_gangs(epoch)
         placed_at = time.monotonic()
-        singles = await self._assign_leases(epoch)
+        singles = await self._singles.assign(self._number, epoch)
+        self._unsaid.update(singles)
         began = time.monotonic()
         picture = await read(self._client, self._settings.queues, shard=self._settings.shard)
         read_at = time.monotonic()
@@ -187,6 +199,7 @@ class Planner:
             gang_seconds=placed_at - started,
             singles=singles,
             single_seconds=began - placed_at,
+            resting=self._singles.resting,
         )
         await self._note(done)
         _report(done)
@@ -196,15 +209,20 @@ class Planner:
         """Say what was found, for dashboards and metrics."""
         # a bound is known to a thousandth, and reading is not one moment
         allocated = min(max(0.0, done.allocated), done.devices)
-        await self._client.note_room(
+        verdict = await self._client.note_room(
             gpus=done.devices,
             allocated=allocated,
             bound=min(max(allocated, done.bound), done.devices),
             ttl=self._ttl,
             round=done.number,
             epoch=done.epoch,
+            leases=dict(self._unsaid),
+            seconds=done.seconds,
+            resting=done.resting,
             shard=self._settings.shard,
         )
+        if verdict == "noted":
+            self._unsaid.clear()
 
     async def resign(self) -> None:
         """Give the lead up, if it is ours, so that another process goes on at once."""
@@ -260,41 +278,6 @@ class Planner:
             if verdict in ("deposed", "old_round"):
                 return
 
-    async def _assign_leases(self, epoch: int) -> Counter[str]:
-        """Plan leases of short queues, and have those reserved that need it."""
-        verdicts: Counter[str] = Counter()
-        if not self._settings.lease_hold:
-            return verdicts
-        until = time.monotonic() + _LEASE_SECONDS
-        shard = self._settings.shard
-        found = await read_matches(self._client, self._settings.queues, shard=shard)
-        waiting = {lease.lease_id for q in found.values() for c in q for lease in c.leases}
-        self._assigned &= waiting
-        for wanted in found.values():
-            if time.monotonic() >= until:
-                break
-            # in a thread, so that a stop is heard
-            places = await asyncio.to_thread(_planned, wanted)
-            await self._reserve(epoch, places, until, verdicts)
-        return verdicts
-
-    async def _reserve(
-        self, epoch: int, places: Mapping[UUID, UUID], until: float, verdicts: Counter[str]
-    ) -> None:
-        left = [(lease, node) for lease, node in places.items() if lease not in self._assigned]
-        for start in range(0, len(left), _AT_ONCE):
-            if self._stopping.is_set() or time.monotonic() >= until:
-                return
-            rows = await self._client.reserve_leases(
-                dict(left[start : start + _AT_ONCE]),
-                hold=self._settings.lease_hold,
-                round=self._number,
-                epoch=epoch,
-                shard=self._settings.shard,
-            )
-            verdicts.update(row.verdict for row in rows)
-            self._assigned |= {row.lease_id for row in rows if row.verdict == "reserved"}
-
     def _solve(self, picture: Picture) -> Solution:
         demands = [demand for each in picture.demands.values() for demand in each]
         seconds = self._settings.solve_timeout.total_seconds()
@@ -342,13 +325,6 @@ class Planner:
             await asyncio.wait_for(self._stopping.wait(), seconds * random.uniform(0.9, 1.1))
         except TimeoutError:
             return
-
-
-def _planned(wanted: Sequence[Wanted]) -> Mapping[UUID, UUID]:
-    """The nodes of leases that would not get them by themselves."""
-    if sum(len(each.options) for each in wanted) > _MOST_ARCS:
-        return {}
-    return contested(wanted, plan_leases(wanted))
 
 
 def _distance(before: Sequence[float], after: Sequence[float]) -> float:

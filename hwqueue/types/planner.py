@@ -43,8 +43,9 @@ class LeasePlace:
     """What became of the node that was proposed for a lease.
 
     Attributes:
-        verdict: `reserved`; `no_room`, `does_not_suit`, `blocked`, `taken`, `busy`, `deposed` or
-            `old_round` where nothing was changed.
+        verdict: Of `reserve_leases`: `reserved`; `no_room`, `does_not_suit`, `blocked`, `taken`,
+            `busy`, `deposed` or `old_round` where nothing was changed. Of `assigned_leases`:
+            `reserved`, `fetched`, `expired` or `gone`.
     """
 
     lease_id: UUID
@@ -61,6 +62,10 @@ class PlannerStatus:
         allocated: How many of them are in use; shares count as parts.
         bound: How many could be in use at most, if what waits was placed at best.
         prices: Of each queue, {"queue", "device_worth", "worth_until"}.
+        leases: What became of single leases that planners have assigned to nodes, in all: how many
+            were `proposed`, `reserved`, `fetched`, `expired` and so on.
+        seconds: How long the parts of the last round took: `gangs`, `leases`, `read`, `solve`.
+        resting: How many nodes it proposes no leases for, because they have not fetched some.
     """
 
     holder: str | None
@@ -71,6 +76,9 @@ class PlannerStatus:
     bound: float | None
     prices: Sequence[Mapping[str, Any]]
     shard_id: int
+    leases: Mapping[str, int]
+    seconds: Mapping[str, float] | None
+    resting: int | None
 
     @classmethod
     def nobody(cls, shard_id: int) -> PlannerStatus:
@@ -84,4 +92,7 @@ class PlannerStatus:
             bound=None,
             prices=[],
             shard_id=shard_id,
+            leases={},
+            seconds=None,
+            resting=None,
         )

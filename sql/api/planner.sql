@@ -233,11 +233,8 @@ begin
   if (p_hold between interval '100 milliseconds' and interval '1 minute') is not true then
     perform hwqueue.refuse('QHA01', 'p_hold must be from 100 milliseconds to one minute',
       jsonb_build_object('field', 'p_hold'), 'give a span such as interval ''3 seconds''');
-  elsif (jsonb_typeof(p_places) = 'array' and jsonb_array_length(p_places) between 1 and 64) is not true then
-    perform hwqueue.refuse('QHA01', 'p_places must be a list of 1 to 64 places',
-      jsonb_build_object('field', 'p_places'), 'pass [{"lease": ID, "node": ID}]');
   end if;
-  perform hwqueue.check_object(x, array['lease', 'node'], 'places') from jsonb_array_elements(p_places) x;
+  perform hwqueue.check_places(p_places, 64);
   v_refusal := hwqueue.fence_planner(p_round, p_epoch, p_shard);
   for v_place in
     select hwqueue.json_uuid(x -> 'lease', 'places.lease') as lease,
@@ -252,9 +249,35 @@ begin
 end
 $$;
 
+-- Returns what has become of leases that were reserved on nodes, [{"lease", "node"}], 1 to 1000: `reserved`,
+-- the node has yet to fetch it; `fetched`, it runs there, or has run; `expired`, it is pending again; or
+-- `gone`, it was cancelled, changed, or taken elsewhere since.
+--
+-- Raises: QHA01, QHA03. Takes no locks, at any isolation level.
+create or replace function hwqueue.assigned_leases(p_places jsonb, p_shard int default 0)
+returns table (lease_id uuid, verdict text)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+  -- generic plans by index, as reap_all
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+  set enable_hashjoin = off set enable_mergejoin = off set jit = off
+as $$
+begin
+  perform hwqueue.require_all_tenants();
+  perform hwqueue.check_shard(p_shard), hwqueue.check_places(p_places, 1000);
+  return query
+    select i.lease, hwqueue.assignment_state(i.lease, i.node, p_shard)
+    from (select hwqueue.json_uuid(x -> 'lease', 'places.lease') as lease,
+                 hwqueue.json_uuid(x -> 'node', 'places.node') as node
+          from jsonb_array_elements(p_places) x) i;
+end
+$$;
+
 -- Notes what a round of the planner has found, for p_ttl: {"gpus", "allocated", "bound"}, how many GPUs live
 -- nodes have, how many of them are in use, and how many could be at most if what waits was placed at best
--- beside what runs. planner_status and metrics show it.
+-- beside what runs. planner_status and metrics show it, and what else it may say: "seconds", how long each
+-- part of the round took, {"gangs", "leases", "read", "solve"}; "resting", how many nodes it proposes no
+-- leases for; and "leases", how many more single leases were proposed, reserved and so on since the planner
+-- last said so, by what became of them (assignment_counts). Those are added up for good.
 --
 -- p_epoch and p_round: as for set_prices. Returns `noted`; or, with nothing changed, `deposed`, `old_round`
 -- or `busy`. p_ttl: from 0 to one hour.
@@ -268,22 +291,31 @@ declare
   v_most double precision;
   v_bound double precision;
   v_allocated double precision;
+  v_seconds jsonb;
+  v_leases jsonb;
+  v_resting int;
   v_refusal text;
 begin
   perform hwqueue.require_all_tenants();
   perform hwqueue.require_read_committed(), hwqueue.check_planner_write(p_round, p_epoch, p_shard),
     hwqueue.check_planner_ttl(p_ttl);
-  perform hwqueue.check_object(p_room, array['gpus', 'allocated', 'bound'], 'room');
+  perform hwqueue.check_object(p_room, array['gpus', 'allocated', 'bound', 'seconds', 'leases', 'resting'],
+    'room');
   v_most := hwqueue.json_number(coalesce(nullif(p_room -> 'gpus', 'null'), '""'), 'room.gpus', 0,
     1000000000);
   v_bound := hwqueue.json_number(coalesce(nullif(p_room -> 'bound', 'null'), '""'), 'room.bound', 0,
     (p_room ->> 'gpus')::numeric);  -- before they are rounded
   v_allocated := hwqueue.json_number(coalesce(nullif(p_room -> 'allocated', 'null'), '""'), 'room.allocated',
     0, (p_room ->> 'bound')::numeric);
+  v_seconds := hwqueue.read_figures(p_room -> 'seconds', array['gangs', 'leases', 'read', 'solve'],
+    'room.seconds');
+  v_leases := hwqueue.read_figures(p_room -> 'leases', hwqueue.assignment_counts(), 'room.leases');
+  v_resting := hwqueue.json_integer(p_room -> 'resting', 'room.resting', 0, 1000000000);
   v_refusal := hwqueue.fence_planner(p_round, p_epoch, p_shard);
   if v_refusal is null then
     update hwqueue.planner p
-    set gpus = v_most, allocated = v_allocated, bound = v_bound, room_until = hwqueue.clock() + p_ttl
+    set gpus = v_most, allocated = v_allocated, bound = v_bound, room_until = hwqueue.clock() + p_ttl,
+        seconds = v_seconds, resting = v_resting, leases = hwqueue.add_figures(p.leases, v_leases)
     where p.shard_id = p_shard;
   end if;
   return coalesce(v_refusal, 'noted');
@@ -291,13 +323,15 @@ end
 $$;
 
 -- Returns what a planner that leads says: its name and epoch, and until when it leads. gpus, allocated,
--- bound: as it noted them; null where that has run out. prices: of each queue whose prices are valid now,
--- {"queue", "device_worth", "worth_until"}. No row: no planner leads, and no prices are valid.
+-- bound, seconds, resting: as it noted them; null where that has run out. prices: of each queue whose prices
+-- are valid now, {"queue", "device_worth", "worth_until"}. leases: what became of single leases that planners
+-- have assigned to nodes, in all. No row: no planner leads, and no prices are valid.
 --
 -- Raises: QHA03. Takes no locks, at any isolation level.
 create or replace function hwqueue.planner_status(p_shard int default 0)
 returns table (holder text, epoch bigint, leads_until timestamptz, gpus double precision,
-  allocated double precision, bound double precision, prices jsonb, shard_id int)
+  allocated double precision, bound double precision, prices jsonb, shard_id int, leases jsonb,
+  seconds jsonb, resting int)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -311,9 +345,10 @@ begin
   return query
     select case when p.expires_at > v_now then p.holder end, case when p.expires_at > v_now then p.epoch end,
            case when p.expires_at > v_now then p.expires_at end, r.gpus, r.allocated, r.bound, v_prices,
-           p.shard_id
+           p.shard_id, p.leases, r.seconds, r.resting
     from hwqueue.planner p
-    left join lateral (select p.gpus, p.allocated, p.bound where p.room_until > v_now) r on true
+    left join lateral (
+      select p.gpus, p.allocated, p.bound, p.seconds, p.resting where p.room_until > v_now) r on true
     where p.shard_id = p_shard and (p.expires_at > v_now or v_prices <> '[]' or r.gpus is not null);
 end
 $$;

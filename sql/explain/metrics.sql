@@ -414,16 +414,29 @@ as $$
   from shown o group by o.queue, o.task
 $$;
 
--- Returns what a planner found: room on GPUs, and what an idle device is worth to each queue. Nothing where
--- no planner says anything that still counts.
+-- Returns what a planner found: room on GPUs, how long its round took, and what an idle device is worth to
+-- each queue; none of it where no planner says anything that still counts. And what became of single leases
+-- that planners have assigned to nodes, in all, once one has.
 create or replace function hwqueue.planner_metrics(p_now timestamptz, p_shard int)
 returns table (name text, labels jsonb, value double precision)
 language sql stable
 as $$
+  with said as (
+    select p.* from hwqueue.planner p where p.shard_id = p_shard and p.room_until > p_now
+  )
   select 'hwqueue_planner_gpus', jsonb_build_object('state', s.state), s.value
-  from hwqueue.planner p
+  from said p
   cross join lateral (values ('all', p.gpus), ('allocated', p.allocated), ('bound', p.bound)) s(state, value)
-  where p.shard_id = p_shard and p.room_until > p_now
+  union all
+  select 'hwqueue_planner_round_seconds', jsonb_build_object('part', s.key), s.value::double precision
+  from said p cross join lateral jsonb_each_text(p.seconds) s
+  union all
+  select 'hwqueue_planner_resting_nodes', '{}', p.resting from said p where p.resting is not null
+  union all
+  select 'hwqueue_planner_leases_total', jsonb_build_object('verdict', v.verdict),
+         coalesce((p.leases ->> v.verdict)::double precision, 0)
+  from hwqueue.planner p cross join unnest(hwqueue.assignment_counts()) v(verdict)
+  where p.shard_id = p_shard and p.leases <> '{}'
   union all
   select 'hwqueue_planner_gpu_worth', jsonb_build_object('queue', v.queue), v.device_worth[101]
   from hwqueue.valid_prices(p_now, p_shard) v

@@ -11,7 +11,7 @@
 -- Invariant: a lease leaves `ready` only in a transaction that reserves it. All locks are taken with
 -- skip locked, so an assignment waits for nobody.
 --
--- Read try_assignment, then assign_lease.
+-- Read try_assignment, then assign_lease and assignment_state.
 
 -- Reserves a pending lease on a node. Returns `reserved`; or, with nothing changed:
 -- taken: it is not pending any more, past its deadline, or an alternative of a choice.
@@ -109,4 +109,29 @@ begin
   end if;
   return v_reason;
 end
+$$;
+
+-- Returns what has become of a lease that was reserved on a node:
+-- reserved: the node has yet to fetch it.
+-- fetched: it runs there, or has run there.
+-- expired: it is pending again, because the node did not fetch it in time, or may not run it any more.
+-- gone: it was cancelled, changed, or taken elsewhere since.
+create or replace function hwqueue.assignment_state(p_lease uuid, p_node uuid, p_shard int) returns text
+language sql stable
+as $$
+  select case
+    when c.node_id = p_node then case when c.is_reserved then 'reserved' else 'fetched' end
+    when c.lease_id is not null then 'gone'
+    when o.lease_id is not null
+      then case when o.node_id = p_node and o.state <> 'cancelled' then 'fetched' else 'gone' end
+    when l.node_id = p_node and a.outcome <> 'released' then 'fetched'
+    when hwqueue.lease_state(p_lease, p_shard) = 'pending' then 'expired'
+    else 'gone' end
+  from (select p_lease as lease_id) i
+  left join hwqueue.claim c on c.shard_id = p_shard and c.lease_id = i.lease_id
+  left join hwqueue.outcome o on o.shard_id = p_shard and o.lease_id = i.lease_id
+  left join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = i.lease_id
+  -- the claim that it had last
+  left join hwqueue.attempt a
+    on a.shard_id = p_shard and a.lease_id = i.lease_id and a.claim_token = l.claim_token
 $$;

@@ -9,7 +9,7 @@
 -- here locks what claims lock.
 --
 -- Reading order: take_lead, fence_planner, ready_classes, free_devices, waiting_gangs, short_queue,
--- class_matches, prune_prices.
+-- class_matches, prune_prices, read_figures.
 
 -- Makes a process the leader, or renews its lead. Returns the epoch; null while another one leads.
 -- Locks: the planner's row, skip locked.
@@ -338,4 +338,52 @@ begin
     hwqueue.check_range(p_round, 'p_round', 0, 9223372036854775807, 'count the rounds from 1'),
     hwqueue.check_range(p_epoch, 'p_epoch', 0, 9223372036854775807, 'pass what lead_planner returned');
 end
+$$;
+
+-- Refuses what is no list of 1 to p_most leases with their nodes.
+-- Raises: QHA01.
+create or replace function hwqueue.check_places(p_places jsonb, p_most int) returns void
+language plpgsql stable
+as $$
+begin
+  if (jsonb_typeof(p_places) = 'array' and jsonb_array_length(p_places) between 1 and p_most) is not true then
+    perform hwqueue.refuse('QHA01', format('p_places must be a list of 1 to %s places', p_most),
+      jsonb_build_object('field', 'p_places'), 'pass [{"lease": ID, "node": ID}]');
+  end if;
+  perform hwqueue.check_object(x, array['lease', 'node'], 'places') from jsonb_array_elements(p_places) x;
+end
+$$;
+
+-- What a planner counts of single leases: those that it would have on a node; of these the ones that a bound
+-- of the round left out; what reserve_leases answered of the others; what became of those that were reserved.
+create or replace function hwqueue.assignment_counts() returns text[]
+language sql immutable parallel safe
+as $$
+  select array['proposed', 'too_many', 'reserved', 'no_room', 'does_not_suit', 'blocked', 'taken', 'busy',
+    'deposed', 'old_round', 'fetched', 'expired', 'gone']
+$$;
+
+-- Reads an object of figures from 0 to a billion, with no other keys than these. Null: there is none.
+-- Raises: QHA01.
+create or replace function hwqueue.read_figures(p_value jsonb, p_keys text[], p_field text) returns jsonb
+language plpgsql immutable
+as $$
+begin
+  if coalesce(jsonb_typeof(p_value), 'null') = 'null' then
+    return null;
+  end if;
+  return (
+    select coalesce(jsonb_object_agg(f.key, trim_scale(hwqueue.json_number(
+      coalesce(nullif(f.value, 'null'), '""'), p_field || '.' || f.key, 0, 1000000000))), '{}')
+    from jsonb_each(hwqueue.check_object(p_value, p_keys, p_field)) f);
+end
+$$;
+
+-- Adds figures to those of the same names.
+create or replace function hwqueue.add_figures(p_to jsonb, p_more jsonb) returns jsonb
+language sql immutable
+as $$
+  select p_to || coalesce(jsonb_object_agg(f.key, coalesce((p_to ->> f.key)::numeric, 0) + f.value::numeric),
+    '{}')
+  from jsonb_each(p_more) f
 $$;

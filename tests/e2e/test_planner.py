@@ -308,19 +308,26 @@ class World:
             )
             node_id = uuid4()
             self.nodes.append((node_id, client.register_node(node_id, node)))
-        self.affinity = {}
+        self.affinity: dict[UUID, list[float]] = {}
+        self.spawn()
+        for node_id, epoch in self.nodes:  # judges what it may run
+            client.claim_task([name], node_id, epoch, tasks=["nothing"])
+
+    def spawn(self) -> list[UUID]:
+        """The two leases."""
+        spawned = []
         for strength, weights in ((100, {"gpu": 100, "disk": 90}), (50, {"gpu": 100})):
             placement = {
                 "strength": strength,
                 "prefer": [_prefers(*one) for one in weights.items()],
             }
-            lease = client.spawn_lease(name, "train", placement=placement).lease_id
+            lease = self._client.spawn_lease(self._queue, "train", placement=placement).lease_id
             total = sum(weights.values())
             self.affinity[lease] = [
                 strength * weights.get(kind, 0) / total for kind in ("gpu", "disk")
             ]
-        for node_id, epoch in self.nodes:  # judges what it may run
-            client.claim_task([name], node_id, epoch, tasks=["nothing"])
+            spawned.append(lease)
+        return spawned
 
     def value(self) -> float:
         """What the leases gain where the nodes take them."""
@@ -351,8 +358,14 @@ def test_leases_of_a_short_queue_gain_more_together(dsn: str) -> None:
     with Client(dsn) as client:
         alone, off, together = (World(client, name) for name in ("alone", "off", "together"))
         assert asyncio.run(planned("off", lease_hold=timedelta(0))).singles == {}
-        assert asyncio.run(planned("together")).singles == {"reserved": 2}
+        done = asyncio.run(planned("together"))
+        assert done.singles == {"proposed": 2, "reserved": 2}
         assert client.verify_invariants() == []
+        status = client.planner_status()
+        assert status is not None
+        assert (status.leases, status.resting) == ({"proposed": 2, "reserved": 2}, 0)
+        assert status.seconds is not None
+        assert status.seconds.keys() == done.seconds.keys()
         # nothing is contested any more
         assert asyncio.run(planned("together")).singles == {}
         assert alone.value() == off.value() == pytest.approx(100 * 100 / 190)

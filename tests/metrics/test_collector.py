@@ -98,7 +98,9 @@ def busy(conn: psycopg.Connection[Any], clock: Clock) -> Api:
         "epoch": api.value("lead_planner", holder="p"),
     }
     api.rows("set_prices", queue="q", prices={"device_worth": [0.5] * 101}, **planned)
-    api.rows("note_room", room={"gpus": 2, "allocated": 0.5, "bound": 1.5}, **planned)
+    figures = {"leases": {"fetched": 3}, "seconds": {"read": 0.25}, "resting": 1}
+    room = {"gpus": 2, "allocated": 0.5, "bound": 1.5, **figures}
+    api.rows("note_room", room=room, **planned)
     clock.advance(2 * SECOND)
     api.rows("cancel_workflow_run", run=runs[2])
     clock.advance(SECOND)
@@ -167,6 +169,9 @@ def test_what_the_figures_say(busy: Api, collector: HwqueueCollector) -> None:
         (0.0, "hwqueue_everywhere_failing_nodes", AGENT),
         (1.5, "hwqueue_planner_gpus", {"state": "bound"}),
         (0.5, "hwqueue_planner_gpu_worth", {"queue": "q"}),
+        (0.25, "hwqueue_planner_round_seconds", {"part": "read"}),
+        (3.0, "hwqueue_planner_leases_total", {"verdict": "fetched"}),
+        (1.0, "hwqueue_planner_resting_nodes", {}),
         (1.0, "hwqueue_up", {}),
         (0.0, "hwqueue_scrape_errors_total", {}),
     ]

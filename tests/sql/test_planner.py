@@ -413,6 +413,11 @@ class TestStatus:
             if row["name"].startswith("hwqueue_planner_")
         }
 
+    def of_room(self, api: Api) -> dict[str, float]:
+        """Without what became of leases in tests before."""
+        found = self.samples(api)
+        return {name: value for name, value in found.items() if "_leases_total" not in name}
+
     def test_what_it_found(self, api: Api, epoch: int, clock: Clock) -> None:
         queue = api.queue()
         priced(api, queue, epoch, FEW_SMALL)
@@ -422,7 +427,7 @@ class TestStatus:
         assert (status["gpus"], status["allocated"], status["bound"]) == (8, 5.5, 7.25)
         [price] = [each for each in status["prices"] if each["queue"] == queue]
         assert price["device_worth"] == FEW_SMALL
-        assert self.samples(api) == {
+        assert self.of_room(api) == {
             "hwqueue_planner_gpus all": 8,
             "hwqueue_planner_gpus allocated": 5.5,
             "hwqueue_planner_gpus bound": 7.25,
@@ -430,7 +435,7 @@ class TestStatus:
         }
         clock.advance(TTL)
         assert api.rows("planner_status") == []
-        assert self.samples(api) == {}
+        assert self.of_room(api) == {}
 
     def test_figures_that_have_run_out_are_not_shown(self, api: Api, epoch: int) -> None:
         self.noted(api, epoch, ttl=timedelta(0))
@@ -444,9 +449,32 @@ class TestStatus:
         assert self.noted(api, epoch, round=4) == "old_round"
         assert api.contents() == before
 
+    def test_what_became_of_leases_is_added_up(self, api: Api, epoch: int, clock: Clock) -> None:
+        """For good; how long a round took is that of the last one."""
+        before = self.samples(api)
+        for leases, seconds in (({"proposed": 3, "reserved": 2}, 0.5), ({"fetched": 2}, 0.25)):
+            room = ROOM | {"leases": leases, "seconds": {"read": seconds}, "resting": 4}
+            assert self.noted(api, epoch, room=room) == "noted"
+        status = api.row("planner_status")
+        assert (status["seconds"], status["resting"]) == ({"read": 0.25}, 4)
+        samples = self.samples(api)
+        for verdict, more in {"proposed": 3, "reserved": 2, "fetched": 2, "expired": 0}.items():
+            name = f"hwqueue_planner_leases_total {verdict}"
+            assert samples[name] - before.get(name, 0) == more
+            assert status["leases"].get(verdict, 0) == samples[name]
+        assert samples["hwqueue_planner_round_seconds read"] == 0.25
+        assert samples["hwqueue_planner_resting_nodes "] == 4
+        clock.advance(TTL)
+        assert {name.split()[0] for name in self.samples(api)} == {"hwqueue_planner_leases_total"}
+
     @pytest.mark.parametrize(
         "changes",
         [
+            {"room": ROOM | {"leases": {"won": 1}}},
+            {"room": ROOM | {"leases": {"reserved": -1}}},
+            {"room": ROOM | {"leases": {"reserved": None}}},
+            {"room": ROOM | {"seconds": [1]}},
+            {"room": ROOM | {"resting": 1.5}},
             {"room": None},
             {"room": {}},
             {"room": ROOM | {"gpus": 7}},

@@ -239,3 +239,36 @@ def test_what_a_planner_reads(api: Api, epoch: int) -> None:
     assert (item["best"], item["worst"], item["patience"]) == (50, 0, 5)
     api.spawn(queue)
     assert api.rows("planner_view", part="matches", queue=queue, most=1) == []
+
+
+def became(api: Api, *places: tuple[UUID, Node]) -> list[str]:
+    """What assigned_leases says of them, in the order given."""
+    given = [{"lease": str(lease), "node": str(node.node_id)} for lease, node in places]
+    rows = {row["lease_id"]: row["verdict"] for row in api.rows("assigned_leases", places=given)}
+    return [rows[lease] for lease, _ in places]
+
+
+def test_what_has_become_of_them(api: Api, clock: Clock, epoch: int) -> None:
+    node, other = api.node(), api.node()
+    queue, brief = api.queue(), api.queue(retain_completed=0)
+    again, done, gone = api.spawn(queue), api.spawn(brief), api.spawn(queue)
+    places = [(lease, node) for lease in (again, done, gone)]
+    assert assigned(api, epoch, *places) == became(api, *places) == ["reserved"] * 3
+    api.rows("cancel_lease", lease=gone)
+    claims = {claim["lease_id"]: claim for claim in api.claim(node, queue, brief, qty=3)}
+    assert became(api, *places) == ["fetched", "fetched", "gone"]
+    api.rows("fail_lease", **token(claims[again]), error={"message": "no"})
+    api.rows("complete_lease", **token(claims[done]))
+    places += [(api.spawn(queue), node), (api.spawn(queue), node)]
+    assert assigned(api, epoch, *places[3:]) == ["reserved"] * 2
+    expire(api, clock)
+    # the one that failed waits, too, but was fetched before
+    assert became(api, *places) == ["fetched", "fetched", "gone", "expired", "expired"]
+    assert len(api.claimed(other, queue, qty=3)) == 3
+    assert became(api, *places) == ["gone", "fetched", "gone", "gone", "gone"]
+
+
+@pytest.mark.parametrize("places", [[], None, [{"lease": "x"}], [{"to": 1}]], ids=str)
+@pytest.mark.thorough
+def test_what_assigned_leases_refuses(api: Api, places: Any) -> None:
+    api.refused("QHA01", "assigned_leases", places=places)

@@ -28,6 +28,7 @@ MAY_CALL: dict[str, set[str]] = {
     "planner_rooms": {PLANNER, ADMIN},
     "reserve_gang": {PLANNER, ADMIN},
     "reserve_leases": {PLANNER, ADMIN},
+    "assigned_leases": {PLANNER, ADMIN},
     "note_room": {PLANNER, ADMIN},
     "planner_status": {OPERATOR, ADMIN},
     "spawn_lease": {PRODUCER, OPERATOR, ADMIN},

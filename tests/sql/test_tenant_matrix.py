@@ -314,7 +314,7 @@ REFUSED = {
     *("rotate_webhook", "test_webhook", "list_deliveries", "redeliver"),
     *("claim_deliveries", "settle_delivery"),
     *("lead_planner", "planner_view", "set_prices", "planner_rooms", "reserve_gang"),
-    *("reserve_leases", "note_room", "planner_status"),
+    *("reserve_leases", "assigned_leases", "note_room", "planner_status"),
 }
 
 # Lists what is one's own; nothing of it can be asked for by name.

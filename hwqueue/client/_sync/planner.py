@@ -9,7 +9,7 @@ from typing import Literal
 from uuid import UUID
 
 from hwqueue import calls
-from hwqueue.client._json import plain
+from hwqueue.client._json import given, plain
 from hwqueue.client._sync.caller import Caller
 from hwqueue.types import LeasePlace, PlaceRoom, PlannerRow, PlannerStatus
 
@@ -160,14 +160,29 @@ class Planning(Caller):
         Raises: BadArgument, IsolationLevel.
         SQL: reserve_leases. Safe inside your transaction: no, others cannot lead until it ends.
         """
-        found = [{"lease": str(lease), "node": str(node)} for lease, node in places.items()]
         return self._rows(
             calls.RESERVE_LEASES,
             LeasePlace,
-            p_places=plain(found, "places"),
+            p_places=plain(_places(places), "places"),
             p_hold=hold,
             p_round=round,
             p_epoch=epoch,
+            p_shard=shard,
+        )
+
+    def assigned_leases(self, places: Mapping[UUID, UUID], *, shard: int = 0) -> list[LeasePlace]:
+        """What has become of leases that were reserved on nodes.
+
+        Args:
+            places: The node of each lease, 1 to 1,000.
+
+        Raises: BadArgument.
+        SQL: assigned_leases. Safe inside your transaction: yes.
+        """
+        return self._rows(
+            calls.ASSIGNED_LEASES,
+            LeasePlace,
+            p_places=plain(_places(places), "places"),
             p_shard=shard,
         )
 
@@ -180,6 +195,9 @@ class Planning(Caller):
         ttl: timedelta,
         round: int,
         epoch: int,
+        leases: Mapping[str, int] | None = None,
+        seconds: Mapping[str, float] | None = None,
+        resting: int | None = None,
         shard: int = 0,
     ) -> str:
         """Note how many GPUs there are, how many are in use, and how many could be.
@@ -188,14 +206,25 @@ class Planning(Caller):
             ttl: How long `planner_status` and metrics show it, 0 to 1 hour.
             round: Grows with each round.
             epoch: As `lead_planner` returned it.
+            leases: What became of how many single leases since this was said last; it is added up.
+            seconds: How long the parts of the round took.
+            resting: How many nodes get no leases, because they have not fetched some.
 
         Returns: `noted`; `deposed`, `old_round` or `busy` where nothing was changed.
         Raises: BadArgument, IsolationLevel.
         SQL: note_room. Safe inside your transaction: no, others cannot lead until it ends.
         """
+        found = {
+            "gpus": gpus,
+            "allocated": allocated,
+            "bound": bound,
+            "leases": leases,
+            "seconds": seconds,
+            "resting": resting,
+        }
         verdict: str = self._value(
             calls.NOTE_ROOM,
-            p_room=plain({"gpus": gpus, "allocated": allocated, "bound": bound}, "room"),
+            p_room=plain(given(found), "room"),
             p_ttl=ttl,
             p_round=round,
             p_epoch=epoch,
@@ -210,3 +239,7 @@ class Planning(Caller):
         """
         rows = self._rows(calls.PLANNER_STATUS, PlannerStatus, p_shard=shard)
         return rows[0] if rows else None
+
+
+def _places(places: Mapping[UUID, UUID]) -> list[dict[str, str]]:
+    return [{"lease": str(lease), "node": str(node)} for lease, node in places.items()]
