@@ -70,7 +70,7 @@ SERVING: dict[str, dict[str, Any]] = {
     "match_nodes": {"placement": {}},
     "match_page": {"placement": {}},
     "match_groups": {"placement": {}},
-    "assigned_leases": {"places": [{"lease": ID, "node": ID}]},
+    "assigned_leases": {"places": [{"lease": str(ID), "node": str(ID)}]},
     "planner_rooms": {"gangs": [ID]},
     "planner_view": {"part": "nodes"},
     "service_policy": {"service": ID},
