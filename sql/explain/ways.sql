@@ -8,7 +8,7 @@
 -- Invariant: what fits beside the claims that go on is found node by node by the function that allocates for
 -- an earmark (earmark_room), not from sums. So it holds for several kinds of members, and for devices.
 -- Nothing is locked or written. The work is bounded: the 3 places with most room that are large enough, and
--- of each up to 100 nodes and about 500 claims.
+-- of each the nodes of crowded_nodes.
 --
 -- Read ways_in_time, stops_in_place, stops_on_node, left_on_node, then free_by; ways_of_earmark.
 
@@ -88,16 +88,18 @@ as $$
   group by r.node_id order by sum(r.copies) desc, r.node_id
 $$;
 
--- Returns of these nodes those that would take more members if they were empty, up to 100 of them and about
--- 500 claims: those with fewest claims for each of these members.
-create or replace function hwqueue.crowded_nodes(p_rooms hwqueue.gang_room[], p_node_ids uuid[], p_shard int)
-returns uuid[]
+-- Returns of these nodes those that would take more members if they were empty, those with fewest claims for
+-- each of these members first: 20, and more until they take half as many again as p_members, at most 100 with
+-- about 500 claims.
+create or replace function hwqueue.crowded_nodes(p_rooms hwqueue.gang_room[], p_node_ids uuid[],
+  p_members bigint, p_shard int) returns uuid[]
 language sql stable
 as $$
   select array(
     select s.node_id
     from (
-      select n.node_id, row_number() over w as nth, sum(n.claims) over w - n.claims as claims_before
+      select n.node_id, row_number() over w as nth, sum(n.claims) over w - n.claims as claims_before,
+             sum(n.gain) over w - n.gain as gain_before
       from (
         select t.node_id, t.gain, k.claims
         from hwqueue.nodes_that_take(p_rooms, p_node_ids) t
@@ -106,7 +108,8 @@ as $$
           where c.shard_id = p_shard and c.node_id = t.node_id) k
         where t.gain > 0) n
       window w as (order by n.claims::numeric / n.gain, n.node_id rows unbounded preceding)) s
-    where s.nth <= 100 and s.claims_before < 500 order by s.nth)
+    where (s.nth <= 20 or s.nth <= 100 and s.gain_before < 3 * p_members / 2) and s.claims_before < 500
+    order by s.nth)
 $$;
 
 -- Returns how many members of each class are left when these nodes have taken what fits beside their claims
@@ -181,16 +184,19 @@ returns uuid[]
 language plpgsql stable
 as $$
 declare
+  v_order uuid[] := array(
+    select c.lease_id from unnest(p_candidates) with ordinality c(lease_id, nth)
+    where c.lease_id <> all (p_stops) order by c.nth);
   v_more uuid[] := '{}';
   v_fewer uuid[];
 begin
   while not 0 = all (
     hwqueue.left_on_node(p_node, p_class_nos, p_classes, p_want, p_stops || v_more, p_shard))
   loop
-    if cardinality(v_more) = cardinality(p_candidates) then
+    if cardinality(v_more) = cardinality(v_order) then
       return null;
     end if;
-    v_more := p_candidates[: cardinality(v_more) + 1];
+    v_more := v_order[: cardinality(v_more) + 1];
   end loop;
   for v_nth in reverse cardinality(v_more) - 1 .. 1 loop  -- the last one is needed
     v_fewer := v_more[: v_nth - 1] || v_more[v_nth + 1 :];
@@ -220,7 +226,8 @@ create or replace function hwqueue.stops_in_place(p_rooms hwqueue.gang_room[],
 language plpgsql stable
 as $$
 declare
-  v_nodes uuid[] := hwqueue.crowded_nodes(p_rooms, p_node_ids, p_shard);
+  v_nodes uuid[] := hwqueue.crowded_nodes(p_rooms, p_node_ids, (select sum(m) from unnest(p_members) m),
+    p_shard);
   v_order uuid[] := hwqueue.stoppable_claims(v_nodes, p_shard);
   v_class_nos text[];  -- of each node, as in nodes_that_take
   v_claims text[];
@@ -293,7 +300,8 @@ create or replace function hwqueue.free_by(p_rooms hwqueue.gang_room[], p_classe
 language plpgsql stable
 as $$
 declare
-  v_crowded uuid[] := hwqueue.crowded_nodes(p_rooms, p_node_ids, p_shard);
+  v_crowded uuid[] := hwqueue.crowded_nodes(p_rooms, p_node_ids, (select sum(m) from unnest(p_members) m),
+    p_shard);
   v_left int[];
   v_leases uuid[];
   v_ends timestamptz[];
@@ -434,7 +442,7 @@ begin
     if v_wait is null or v_until < v_first or v_first is null and v_until is not null then
       v_first := v_until;
       v_wait := hwqueue.way_to_wait(p_gang, v_place.told, v_size, v_until,
-        hwqueue.crowded_nodes(p_rooms, v_place.node_ids, p_shard), p_shard);
+        hwqueue.crowded_nodes(p_rooms, v_place.node_ids, v_size, p_shard), p_shard);
     end if;
   end loop;
   return to_jsonb(array_remove(array[v_stop, v_wait], null));
