@@ -67,14 +67,8 @@ the outcome of the call is unknown: see docs/reference/errors.md.
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any, ClassVar
-
-import psycopg
 
 __all__ = [
     "BY_SQLSTATE",
@@ -135,7 +129,6 @@ __all__ = [
     "WorkflowTooLarge",
     "WorkflowUnknown",
     "WrongRunState",
-    "translate",
 ]
 
 
@@ -552,137 +545,3 @@ BY_SQLSTATE: Mapping[str, type[HwqueueError]] = {
     if kind.default_sqlstate is not None
 }
 """The class of every SQLSTATE that the SQL functions raise."""
-
-# What text and JSON give that Postgres cannot read. Other data errors come from within a function,
-# and so are not the caller's.
-_UNREADABLE = ("22021", "22P02", "22P05")
-
-# Who may call what is granted to roles (sql/grants.sql); the server does not say to which.
-_ROLE_NEEDED = (
-    "log in as one who has the role for it: hwqueue_producer spawns and cancels, hwqueue_worker "
-    "runs workers, hwqueue_planner sets prices, hwqueue_operator looks at everything and acts on "
-    "it, hwqueue_admin may do all; see docs/explanation/security.md"
-)
-
-_OWNER_NEEDED = (
-    "who installs the schema makes it in the database: log in as the database's owner, "
-    "or let the owner: grant create on database NAME to LOGIN"
-)
-
-# The schema or one of its functions is missing: what a call on a database without hwqueue raises.
-_MISSING_IN_DATABASE = ("3F000", "42883")
-
-
-@dataclass(frozen=True, slots=True)
-class _Reported:
-    """What psycopg, asyncpg or psycopg2 says of an error.
-
-    Attributes:
-        sqlstate: None: the driver itself refused.
-    """
-
-    sqlstate: str | None
-    message: str
-    detail: str | None
-    hint: str | None
-
-    @classmethod
-    def by(cls, error: object) -> _Reported | None:
-        """Of an error of one of the drivers; None: it is none."""
-        psycopg2, asyncpg = sys.modules.get("psycopg2"), sys.modules.get("asyncpg")
-        if isinstance(error, psycopg.Error):
-            sqlstate, diag = error.sqlstate, error.diag
-        elif psycopg2 is not None and isinstance(error, psycopg2.Error):
-            sqlstate, diag = error.pgcode, error.diag
-        elif asyncpg is not None and isinstance(error, asyncpg.PostgresError):
-            return cls(error.sqlstate, error.message or str(error), error.detail, error.hint)
-        else:
-            return None
-        message = diag.message_primary or str(error)
-        return cls(sqlstate, message, diag.message_detail, diag.message_hint)
-
-
-@contextmanager
-def translate() -> Iterator[None]:
-    """Turn driver errors about the queue into this package's own; leave all others alone.
-
-    Works on errors of psycopg, asyncpg and psycopg2, and on SQLAlchemy's wrapping of them. The
-    driver's error becomes the `__cause__`. An error about a permission is left alone but for a note
-    on what to do.
-    """
-    try:
-        yield
-    except Exception as error:
-        cause = _drivers_error(error)
-        reported = _Reported.by(cause)
-        if reported is None:
-            raise
-        ours = _own_error(reported, refused=isinstance(cause, psycopg.DataError))
-        if ours is None:
-            _note_denied(error, reported)
-            raise
-        raise ours from cause
-
-
-def _drivers_error(error: BaseException) -> BaseException:
-    """The driver's error in SQLAlchemy's, which has it in `orig`; asyncpg's in the one below."""
-    orig = getattr(error, "orig", None)
-    if not isinstance(orig, BaseException):
-        return error
-    return orig if orig.__cause__ is None or _Reported.by(orig) else orig.__cause__
-
-
-def hint_of_denied(error: psycopg.Error) -> str | None:
-    """What to do about a missing permission; None: the error is another one, or says it itself."""
-    reported = _Reported.by(error)
-    return _hint_of_denied(reported) if reported else None
-
-
-def _hint_of_denied(reported: _Reported) -> str | None:
-    if reported.sqlstate != "42501" or reported.hint:
-        return None
-    return _OWNER_NEEDED if "for database" in reported.message else _ROLE_NEEDED
-
-
-def _note_denied(error: Exception, reported: _Reported) -> None:
-    """Add what to do about a missing permission to the error, once."""
-    hint = _hint_of_denied(reported)
-    note = f"hint: {hint}"
-    if hint and note not in getattr(error, "__notes__", ()):
-        error.add_note(note)
-
-
-def _own_error(reported: _Reported, *, refused: bool) -> HwqueueError | None:
-    """The error to raise instead of the driver's, or None if it is not about the queue.
-
-    Args:
-        refused: Whether the driver may have refused data itself.
-    """
-    sqlstate, message = reported.sqlstate, reported.message
-    if sqlstate is not None and sqlstate.startswith("QH"):
-        # a code that a newer schema has added still is one of ours
-        kind = BY_SQLSTATE.get(sqlstate, HwqueueError)
-        facts = _facts(reported.detail)
-        return kind(message, sqlstate=sqlstate, detail=facts, hint=reported.hint)
-    if sqlstate in _UNREADABLE or (sqlstate is None and refused):
-        return BadArgument(
-            message,
-            sqlstate=sqlstate,
-            hint=reported.hint or reported.detail or "see the cause for the driver's words",
-        )
-    if sqlstate in _MISSING_IN_DATABASE and "hwqueue" in message:
-        return SchemaTooOld(
-            f"the database lacks what this package calls: {message}",
-            sqlstate=sqlstate,
-            hint="install or upgrade the schema: hwqueue db upgrade",
-        )
-    return None
-
-
-def _facts(detail: str | None) -> dict[str, Any]:
-    """The DETAIL of one of our errors: always a JSON object, unless something rewrote it."""
-    try:
-        facts = json.loads(detail or "{}")
-    except ValueError:
-        facts = None
-    return facts if isinstance(facts, dict) else {"text": detail}

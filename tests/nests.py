@@ -33,3 +33,11 @@ def sweep(calls: Calls) -> None:
         quiet = 0 if calls.row("advance_workflows")["folded"] else quiet + 1
         if quiet == 2:  # changes of states that are kept have left nothing new either
             return
+
+
+def opened(calls: Calls, *steps: Row, name: str = "child", **spec: Any) -> tuple[Flow, Flow]:
+    """A run whose one step is a run of these steps, and that run."""
+    flow = Flow(calls, [nested("n", name)])
+    define(flow, name, *steps, **spec)
+    sweep(calls)
+    return flow, below(flow, "n")

@@ -11,11 +11,12 @@ import psycopg
 import typer
 from psycopg.conninfo import make_conninfo
 
+from hwqueue import schema  # what upgrades is imported when it is first asked for
 from hwqueue.cli.options import options_of
 from hwqueue.client import Client
 from hwqueue.connections import check_conninfo
 from hwqueue.errors import ConfigError
-from hwqueue.schema import require_compatible, upgrade
+from hwqueue.schema import require_compatible
 
 if TYPE_CHECKING:
     from hwqueue.embedded import EmbeddedServer
@@ -89,7 +90,7 @@ def connection_string(ctx: typer.Context) -> str:
     named = named_database(ctx)
     if named is None:
         dsn = embedded_server().ensure_running()
-        upgrade(dsn)
+        schema.upgrade(dsn)
         return dsn
     with psycopg.connect(named.dsn) as connection:
         require_compatible(connection)

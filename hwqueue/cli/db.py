@@ -7,15 +7,15 @@ from typing import Annotated
 import psycopg
 import typer
 
+from hwqueue import schema  # what upgrades is imported when it is first asked for
 from hwqueue.cli.connect import embedded_server, locate, named_database
 from hwqueue.cli.inputs import span
 from hwqueue.cli.options import options_of
 from hwqueue.cli.output import ExitCode, say, show_one, show_rows, to_json
 from hwqueue.client import Client
 from hwqueue.errors import ConfigError, SchemaTooOld
-from hwqueue.schema import CheckReport, install_script, read_version
+from hwqueue.schema import CheckReport, read_version
 from hwqueue.schema import check as check_schema
-from hwqueue.schema import upgrade as upgrade_schema
 from hwqueue.schema.drop import drop as drop_schema
 from hwqueue.schema.state import unknown_revision
 
@@ -97,7 +97,7 @@ def upgrade(
     from_owner: FromOwner = None,
 ) -> None:
     """Install the schema, or bring it up to date; all or nothing, and safe to repeat."""
-    result = upgrade_schema(
+    result = schema.upgrade(
         locate(ctx),
         roles=not no_roles,
         patience=span(lock_timeout, "--lock-timeout") or timedelta(0),
@@ -180,7 +180,7 @@ def sql(ctx: typer.Context, no_roles: NoRoles = False) -> None:
 
     It is for a database that has none yet, and stops in any other.
     """
-    _print_text(ctx, "sql", install_script(roles=not no_roles))
+    _print_text(ctx, "sql", schema.install_script(roles=not no_roles))
 
 
 def _check_facts(report: CheckReport, drifts: list[dict[str, object]]) -> dict[str, object]:

@@ -40,7 +40,8 @@ from hwqueue.cli import (
 from hwqueue.cli.options import Host, Options, asks_for_json, in_front, options_of
 from hwqueue.cli.output import report_error, report_usage_error
 from hwqueue.cli.top import command as top
-from hwqueue.errors import HwqueueError, translate
+from hwqueue.driver_errors import translate
+from hwqueue.errors import HwqueueError
 
 # Adding a group of commands is adding a line here.
 GROUPS: Sequence[tuple[str, typer.Typer]] = (

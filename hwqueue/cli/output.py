@@ -22,6 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hwqueue.cli.options import Options, options_of
+from hwqueue.driver_errors import hint_of_denied
 from hwqueue.errors import (
     BadArgument,
     ClassUnknown,
@@ -44,7 +45,6 @@ from hwqueue.errors import (
     WorkflowInvalid,
     WorkflowTooLarge,
     WorkflowUnknown,
-    hint_of_denied,
 )
 
 

@@ -23,9 +23,9 @@ from typing import Any, NamedTuple, NoReturn
 
 from hwqueue import logs
 from hwqueue.app import Task
-from hwqueue.context import Report
 from hwqueue.errors import ConfigError, HwqueueError
 from hwqueue.gang import GangContext
+from hwqueue.lease_facts import Report
 from hwqueue.logs import TellLine
 from hwqueue.types import Claim
 from hwqueue.worker import outcome

@@ -15,9 +15,10 @@ from uuid import UUID
 from hwqueue import steps, tracing
 from hwqueue.app import App, Cancelled, Task
 from hwqueue.attempt_log import Line, numbered
-from hwqueue.context import AsyncLeaseContext, LeaseContext, Report
+from hwqueue.context import AsyncLeaseContext, LeaseContext
 from hwqueue.errors import LeaseError
 from hwqueue.gang import GangContext
+from hwqueue.lease_facts import Report
 from hwqueue.logs import about, lease_fields
 from hwqueue.text import exact_duration
 from hwqueue.types import Claim, Json, StepResult

@@ -10,7 +10,8 @@ import pytest
 from sqlalchemy.exc import DBAPIError
 
 from hwqueue import errors
-from hwqueue.errors import BY_SQLSTATE, BadArgument, HwqueueError, LeaseLost, translate
+from hwqueue.driver_errors import translate
+from hwqueue.errors import BY_SQLSTATE, BadArgument, HwqueueError, LeaseLost
 from hwqueue.schema.files import SQL_DIR
 
 CODE = re.compile(r"\bQH[A-Z][0-9]{2}\b")

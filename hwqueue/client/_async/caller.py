@@ -12,7 +12,7 @@ from hwqueue.client._async.runner import AsyncRunner
 from hwqueue.client._drivers import Rows
 from hwqueue.client._finish import afinish
 from hwqueue.client._rows import decode
-from hwqueue.errors import translate
+from hwqueue.driver_errors import translate
 
 T = TypeVar("T")
 

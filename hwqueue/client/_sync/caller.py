@@ -13,7 +13,7 @@ from hwqueue.client._drivers import Rows
 from hwqueue.client._finish import finish
 from hwqueue.client._rows import decode
 from hwqueue.client._sync.runner import Runner
-from hwqueue.errors import translate
+from hwqueue.driver_errors import translate
 
 T = TypeVar("T")
 
