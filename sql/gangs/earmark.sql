@@ -9,14 +9,15 @@
 -- Invariant: all reservations of a gang are earmarks, or none is. A node has earmarks of one gang. Of gangs
 -- that could use a node in common as many are earmarked as the policy of their queue says, one by default.
 --
--- Read earmark_gang, earmark_fault, back_gang, then broken_earmarks.
+-- Read earmark_gang, try_those_before, earmark_fault, back_gang, then broken_earmarks.
 
 -- Earmarks a gang for which there is no room now, in the place that would have room if it ran nothing, and
 -- where it waits for least. Returns null when it has, else why not:
 -- behind_earmark: nodes that it could use are kept for other gangs.
 -- insufficient_capacity: no place is large enough, or the queue's policy says no.
+-- busy: gangs before it in order, which wait for their next try, are tried first, at the next tick.
 -- A gang some of whose members run is not earmarked. Of one with min_size as many members are as it needs.
--- Locks: the caller holds the gang; as assemble_gang. Not idempotent.
+-- Locks: the caller holds the gang; as assemble_gang and try_those_before. Not idempotent.
 create or replace function hwqueue.earmark_gang(p_gang hwqueue.gang, p_now timestamptz, p_shard int)
 returns text
 language plpgsql volatile
@@ -36,12 +37,37 @@ begin
       join hwqueue.claim c on c.shard_id = m.shard_id and c.lease_id = m.lease_id
       where m.shard_id = p_shard and m.gang_id = p_gang.gang_id) then
     return 'insufficient_capacity';
-  elsif hwqueue.count_rivals(v_class_ids, p_now, p_shard) < v_most then
-    return hwqueue.assemble_gang(p_gang, null, true, p_now, p_shard);
-  end if;
-  return case when exists (
+  elsif not exists (
       select from hwqueue.gang_places(v_class_ids, p_gang.together, p_gang.same, p_gang.place, null, true,
-        p_now, p_shard)) then 'behind_earmark' else 'insufficient_capacity' end;
+        p_now, p_shard)) then
+    return 'insufficient_capacity';
+  elsif hwqueue.count_rivals(v_class_ids, p_now, p_shard) >= v_most then
+    return 'behind_earmark';
+  elsif p_gang.reason is distinct from 'busy' and hwqueue.try_those_before(p_gang, p_now, p_shard) then
+    return 'busy';  -- the reason says so until the next try: it is put off once
+  end if;
+  return hwqueue.assemble_gang(p_gang, null, true, p_now, p_shard);
+end
+$$;
+
+-- Lets the gangs that wait and come before one in order be tried at the next tick, although they have failed
+-- and were to wait longer: the first of them that can be is earmarked, and not a later one. Returns whether
+-- there are any.
+-- Locks: those gangs, skip locked.
+create or replace function hwqueue.try_those_before(p_gang hwqueue.gang, p_now timestamptz, p_shard int)
+returns boolean
+language plpgsql volatile
+as $$
+declare
+  v_gangs uuid[] := array(
+    select g.gang_id from hwqueue.gang g
+    where g.shard_id = p_shard and g.state = 'waiting' and g.next_try_at > p_now
+      and (g.rank, g.position) < (p_gang.rank, p_gang.position)
+    order by g.rank, g.position limit 20 for no key update skip locked);
+begin
+  update hwqueue.gang g set next_try_at = p_now
+  where g.shard_id = p_shard and g.gang_id = any (v_gangs);
+  return v_gangs <> '{}';
 end
 $$;
 

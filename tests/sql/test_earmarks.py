@@ -287,6 +287,26 @@ def test_one_gang_of_a_set_of_nodes_at_a_time(api: Api, pairs: list[Node]) -> No
     assert api.rows("verify_invariants") == []
 
 
+def test_a_later_gang_does_not_come_first(api: Api, pairs: list[Node], clock: Clock) -> None:
+    """Although the first one has failed, and is to be tried again in some seconds."""
+    queue = api.queue(claim_timeout=3600)
+    filled(api, queue, pairs)
+    for node in pairs[:2]:
+        api.rows("cordon_node", node=node.node_id)
+    first = spawn(api, queue, 2, PAIR)
+    reap(api)
+    for _ in range(2):
+        clock.advance(timedelta(seconds=10))
+        reap(api)
+    for node in pairs[:2]:
+        api.rows("uncordon_node", node=node.node_id)
+    second = spawn(api, queue, 2, PAIR)
+    reap(api)
+    assert gang(api, first)["state"] == "earmarked"
+    found = gang(api, second)
+    assert (found["state"], found["reason"]) == ("waiting", "behind_earmark")
+
+
 def test_a_gang_that_fits_no_idle_node(api: Api, pairs: list[Node]) -> None:
     """Nothing is kept for it, neither before nor while another one is earmarked."""
     queue = api.queue()

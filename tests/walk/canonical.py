@@ -123,7 +123,8 @@ def _told(table: str, row: Row, seen: Seen, memory: float) -> Row:
     if table == "everywhere":
         return {"is_finished": row["finished_at"] is not None}
     if table == "gang":
-        return {"is_behind": row["reason"] == "behind_earmark"}
+        reason = row["reason"]
+        return {"behind": reason if reason in ("behind_earmark", "busy") else None}
     if table == "claim":
         overrun_at = seen.overrun_at.get(UUID(row["lease_id"]))
         return {"overrun_at": overrun_at and overrun_at.isoformat()}

@@ -110,6 +110,17 @@ def _next_state(gang: GangSeen, counts: Counter[str]) -> str:
     return "stopping" if holds else "waiting"
 
 
+def _let_those_before(gang: GangSeen, gangs: Gangs, seen: Seen) -> bool:
+    """Before room is kept for a gang, those before it in order are tried once more, next time."""
+    earlier = {
+        key: replace(one, next_try_at=seen.now)
+        for key, one in gangs.items()
+        if one.state == "waiting" and one.order < gang.order and one.next_try_at > seen.now
+    }
+    gangs |= earlier
+    return bool(earlier)
+
+
 def _kept(gang: GangSeen, leases: Expected, seen: Seen) -> GangSeen:
     """What is kept for a gang is reserved once nobody uses it, or is given up."""
     kept = [key for key in gang.members if leases[key].state == "earmarked"]
@@ -151,6 +162,8 @@ def _tried(gang: GangSeen, gangs: Gangs, leases: Expected, before: Seen, after: 
     else:
         placed = waiting[:needed]
         if _may_be_kept(gang, placed, gangs, leases, before):
+            if not gang.is_put_off and _let_those_before(gang, gangs, before):
+                return replace(gang, next_try_at=before.now)
             for key in placed:
                 kept = reserved(leases[key], after.leases[key], NEVER)
                 leases[key] = replace(kept, state="earmarked")

@@ -63,7 +63,7 @@ class GangSeen:
 
     `order`: the lowest is tried first. `is_changed`: a tick is still to look at it. `spare`: how
     many members may wait while the others run; `missing`: how many do. `is_behind`: it waits for
-    room that is kept for another one.
+    room that is kept for another one. `is_put_off`: those before it are tried first, this once.
     """
 
     state: str
@@ -80,6 +80,7 @@ class GangSeen:
     missing: int
     together: tuple[str, ...] = ()
     is_behind: bool = False
+    is_put_off: bool = False
 
     @property
     def is_tried(self) -> bool:
@@ -149,6 +150,7 @@ class Seen:
                 missing=row["missing"],
                 together=tuple(row["together"]),
                 is_behind=row["reason"] == "behind_earmark",
+                is_put_off=row["reason"] == "busy",
             )
             for row in self.rows["gang"]
         }
