@@ -92,6 +92,22 @@ async def test_one_that_starts_with_some(client: AsyncClient, queue: str, node: 
     assert (gang.min_size, gang.missing, gang.reason) == (2, 1, "insufficient_capacity")
 
 
+async def test_the_others_go_on_without_a_lost_one(
+    client: AsyncClient, queue: str, node: Node
+) -> None:
+    members = [Member("t", count=2)]
+    [row, _] = await client.spawn_gang(queue, members, on_lost="continue")
+    await reap(client)
+    first, second = await client.claim_task([queue], node.node_id, node.epoch, qty=2)
+    await client.release_lease(first.lease_id, first.claim_token)
+    status = await client.gang_status(second.lease_id, second.claim_token)
+    assert {member.lease_id for member in status.members if member.is_lost} == {first.lease_id}
+    await client.complete_lease(second.lease_id, second.claim_token)
+    await reap(client)
+    gang = await client.get_gang(row.gang_id)
+    assert (gang.state, gang.on_lost) == ("completed", "continue")
+
+
 async def test_why_it_waits_and_what_would_not(client: AsyncClient, queue: str, node: Node) -> None:
     """What is said of a gang, and of one that is not spawned."""
     members = [Member("t", count=2, placement={"resources": {"gpu": 1}})]
