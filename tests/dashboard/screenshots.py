@@ -2,8 +2,8 @@
 
     python -m tests.dashboard.screenshots [FOLDER]
 
-Without a folder the pictures in docs/images are taken again; into a folder of your own go all,
-light and dark, wide and narrow.
+Without a folder those that the docs show are taken again; into a folder of your own go all, light
+and dark, wide and narrow.
 
 Needs Chromium (see `chromium` below) and a server to make a database on: HWQUEUE_TEST_DSN, else the
 embedded one.
@@ -12,6 +12,7 @@ embedded one.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -32,7 +33,8 @@ from tests.dashboard.seed import seed
 from tests.dashboard.serving import serving
 from tests.fix_db import THROWAWAY, fresh_database
 
-FOLDER = Path(__file__).parents[2] / "docs" / "images"
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "docs" / "images"
 SIZES = {"wide": (1440, 900), "narrow": (390, 844)}
 SCHEMES = ("light", "dark")
 TALLEST = 1100
@@ -117,11 +119,18 @@ def picture(page: Page, url: str, path: Path) -> None:
     image.quantize(256, Image.Quantize.MAXCOVERAGE, kmeans=4).save(path, optimize=True)
 
 
+def shown() -> set[str]:
+    """The files that the README and the docs show."""
+    texts = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    found = (re.findall(r"images/([\w-]+\.png)", text.read_text("utf-8")) for text in texts)
+    return {name for names in found for name in names}
+
+
 def main() -> None:
     """Take them."""
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER
     folder.mkdir(parents=True, exist_ok=True)
-    wanted = {path.name for path in FOLDER.glob("*.png")} if folder == FOLDER else None
+    wanted = shown() if folder == FOLDER else None
     with ExitStack() as stack:
         server = os.environ.get("HWQUEUE_TEST_DSN")
         if not server:
