@@ -3058,6 +3058,9 @@ CREATE FUNCTION hwqueue.hold_step(p_run uuid, p_step integer, p_name text, p_sha
 CREATE FUNCTION hwqueue.hold_steps(p_run uuid, p_steps integer[], p_name text, p_shard integer) RETURNS hwqueue.step[]
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.hold_updatable(p_run hwqueue.run, p_named integer[], p_shard integer) RETURNS integer[]
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.holder_list(p_leases uuid[], p_amounts boolean, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE sql STABLE;
 
@@ -9513,6 +9516,8 @@ REVOKE ALL ON FUNCTION hwqueue.hold_step(p_lease uuid, p_token bigint, p_shard i
 REVOKE ALL ON FUNCTION hwqueue.hold_step(p_run uuid, p_step integer, p_name text, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.hold_steps(p_run uuid, p_steps integer[], p_name text, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.hold_updatable(p_run hwqueue.run, p_named integer[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.holder_list(p_leases uuid[], p_amounts boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 

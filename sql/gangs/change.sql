@@ -92,7 +92,11 @@ declare
   v_reason text := hwqueue.assemble_gang(p_gang, null, false, p_now, p_shard);
   v_is_soon boolean;
 begin
-  if v_reason = 'insufficient_capacity' and p_gang.state = 'waiting' and p_gang.started_at is not null then
+  -- some of its members go on: started_at, which an older version has left, does not say so
+  if v_reason = 'insufficient_capacity' and p_gang.state = 'waiting' and exists (
+      select from hwqueue.gang_member m
+      join hwqueue.claim c on c.shard_id = m.shard_id and c.lease_id = m.lease_id
+      where m.shard_id = p_shard and m.gang_id = p_gang.gang_id) then
     v_reason := hwqueue.take_room_back(p_gang, p_now, p_shard);
   elsif v_reason = 'insufficient_capacity' then
     v_reason := hwqueue.earmark_gang(p_gang, p_now, p_shard);

@@ -51,8 +51,8 @@ end
 $$;
 
 -- Lets the gangs that wait and come before one in order be tried at the next tick, although they have failed
--- and were to wait longer: the first of them that can be is earmarked, and not a later one. Returns whether
--- there are any.
+-- and were to wait longer: the first of them that can be is earmarked, and not a later one. Those that may
+-- not start yet wait on. Returns whether there are any others.
 -- Locks: those gangs, skip locked.
 create or replace function hwqueue.try_those_before(p_gang hwqueue.gang, p_now timestamptz, p_shard int)
 returns boolean
@@ -62,7 +62,7 @@ declare
   v_gangs uuid[] := array(
     select g.gang_id from hwqueue.gang g
     where g.shard_id = p_shard and g.state = 'waiting' and g.next_try_at > p_now
-      and (g.rank, g.position) < (p_gang.rank, p_gang.position)
+      and (g.rank, g.position) < (p_gang.rank, p_gang.position) and hwqueue.may_be_tried(g, p_now)
     order by g.rank, g.position limit 20 for no key update skip locked);
 begin
   update hwqueue.gang g set next_try_at = p_now

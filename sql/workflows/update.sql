@@ -165,9 +165,36 @@ as $$
   order by min(s.step_no)
 $$;
 
+-- Locks those of some steps (null: of all) that an update may change, and returns them. What was released
+-- while this session waited for others is let go again: who runs it must not wait for a caller that stays
+-- open.
+-- Locks: as hold_steps. Raises: QHL09, and as check_updatable.
+create or replace function hwqueue.hold_updatable(p_run hwqueue.run, p_named int[], p_shard int)
+returns int[]
+language plpgsql volatile
+as $$
+declare
+  v_due int[] := p_named;
+begin
+  loop  -- each round has fewer steps than the one before
+    v_due := hwqueue.updatable_steps(p_run, v_due, p_shard);
+    perform hwqueue.check_updatable(p_run, p_named, v_due, p_shard);
+    begin
+      perform hwqueue.hold_steps(p_run.run_id, v_due, null, p_shard);
+      -- a statement after the locks: what was released meanwhile is not among them any more
+      if hwqueue.updatable_steps(p_run, v_due, p_shard) <> v_due then
+        perform hwqueue.abort_subtransaction();
+      end if;
+      return v_due;
+    exception when sqlstate 'HWX01' then  -- its locks are gone
+    end;
+  end loop;
+end
+$$;
+
 -- Changes what the steps ask that were not released, or those of p_named. due: these; changed: those of them
 -- that ask something else than before.
--- Locks: the caller holds the run; as hold_steps; new classes. Raises: QHL09, and as check_updatable and
+-- Locks: the caller holds the run; as hold_updatable; new classes. Raises: QHL09, and as check_updatable and
 -- step_class. Idempotent.
 create or replace function hwqueue.update_waiting(p_run hwqueue.run, p_update jsonb, p_named int[],
   p_shard int, out due int[], out changed int[])
@@ -180,12 +207,7 @@ declare
   v_step jsonb;
   v_class bigint;
 begin
-  due := hwqueue.updatable_steps(p_run, p_named, p_shard);
-  perform hwqueue.check_updatable(p_run, p_named, due, p_shard);
-  perform hwqueue.hold_steps(p_run.run_id, due, null, p_shard);
-  -- a statement after the locks: what was released meanwhile is not among them any more
-  due := hwqueue.updatable_steps(p_run, due, p_shard);
-  perform hwqueue.check_updatable(p_run, p_named, due, p_shard);
+  due := hwqueue.hold_updatable(p_run, p_named, p_shard);
   perform hwqueue.hold_begun_maps(p_run.run_id, due, p_shard);
   changed := '{}';
   for v_group in select g.* from hwqueue.update_groups(p_run, due, p_update, p_shard) g loop

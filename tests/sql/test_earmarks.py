@@ -11,9 +11,11 @@ from psycopg.types.json import Jsonb
 
 from hwqueue.testing import Clock
 from tests.calls import Row
+from tests.flows import Flow
+from tests.flows import gang as gang_step
 from tests.patience import looks
 from tests.sql.api import Api, Node, token
-from tests.sql.test_gangs import GPU, gang, gpus, leases, nodes, reap, spawn
+from tests.sql.test_gangs import GPU, gang, gpus, leases, nodes, reap, spawn, start
 
 PAIR: Row = {"placement": {"resources": {"gpu": 2}}}
 _BOOKED = """
@@ -306,6 +308,34 @@ def test_a_later_gang_does_not_come_first(api: Api, pairs: list[Node], clock: Cl
     assert gang(api, first)["state"] == "earmarked"
     found = gang(api, second)
     assert (found["state"], found["reason"]) == ("waiting", "behind_earmark")
+
+
+def test_a_gang_that_is_to_start_later_is_not_tried_before(api: Api, pairs: list[Node]) -> None:
+    """It comes first in order, and a later one is earmarked meanwhile."""
+    flow = Flow(api, [gang_step("train", 2, **PAIR)], options={"delay": "1 hour"})
+    queue = api.queue()
+    filled(api, queue, pairs)
+    earmarked(api, queue, pairs)
+    reap(api)
+    assert gang(api, flow.steps()["train"]["gang_id"])["state"] == "waiting"
+
+
+def test_a_gang_that_starts_again_is_earmarked(api: Api, pairs: list[Node], clock: Clock) -> None:
+    """Also if an older version has left when it started before."""
+    queue = api.queue()
+    gang_id = spawn(api, queue, 2, PAIR)
+    claims = start(api, pairs, queue)
+    reap(api)
+    for claim in claims:
+        api.rows("release_lease", **token(claim))
+    for node in pairs:
+        api.spawn(queue, **GPU)
+        api.claim(node, queue)
+    reap(api)
+    api.conn.execute("update hwqueue.gang set started_at = now()")
+    clock.advance(timedelta(seconds=3))
+    reap(api)
+    assert gang(api, gang_id)["state"] == "earmarked"
 
 
 def test_a_gang_that_fits_no_idle_node(api: Api, pairs: list[Node]) -> None:
