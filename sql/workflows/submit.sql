@@ -77,7 +77,8 @@ begin
       'submit with affinity "override" or "replace", or drop one of them');
   end;
   if jsonb_path_exists(p_workflow.steps,
-    'strict $[*] ? (@.kind == "workflow" || @.affinity == "replace")', '{}', true) then  -- steps that have no class with it: step_class does not look
+    'strict $[*] ? (@.kind == "workflow" || @.affinity == "replace")', '{}', true) then
+    -- these have no class with it, so step_class does not look
     perform hwqueue.check_own_level(v_run.tenant,  -- of a specification also its own placement
       case when p_workflow.version is null then v_run.level else v_level end, 'options', p_shard);
   end if;
