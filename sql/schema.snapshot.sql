@@ -1711,6 +1711,9 @@ CREATE FUNCTION hwqueue.check_own_class(p_class hwqueue.placement_class, p_field
 CREATE FUNCTION hwqueue.check_own_ids(p_spawns hwqueue.spawn_request[], p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.check_own_level(p_tenant text, p_level jsonb, p_field text, p_shard integer) RETURNS void
+    LANGUAGE plpgsql STABLE;
+
 CREATE FUNCTION hwqueue.check_own_spawns(p_spawns hwqueue.spawn_request[], p_is_batch boolean, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
@@ -8764,6 +8767,8 @@ REVOKE ALL ON FUNCTION hwqueue.check_one_tenant(p_tenants text[]) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.check_own_class(p_class hwqueue.placement_class, p_field text, p_index integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_own_ids(p_spawns hwqueue.spawn_request[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.check_own_level(p_tenant text, p_level jsonb, p_field text, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_own_spawns(p_spawns hwqueue.spawn_request[], p_is_batch boolean, p_shard integer) FROM PUBLIC;
 

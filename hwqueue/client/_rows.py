@@ -352,6 +352,7 @@ _GANG: _Converters = {"kinds": _gang_kinds, "places": _gang_places, "ways": _gan
 _CONVERTERS: Mapping[type, _Converters] = {
     types.WorkflowStep: {"waits_for": tuple},
     types.CheckedStep: {"reasons": _blockers},
+    types.PreviewedStep: {"reasons": _blockers},
     types.StepDetail: {"attempts": _attempts},
     types.RunProgress: {"failed_steps": tuple},
     types.SpawnResult: {"state": types.LeaseState},

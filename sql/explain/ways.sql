@@ -362,7 +362,8 @@ declare
     order by c.claimed_at, c.lease_id limit 1);
   v_others int := cardinality(v_leases) - (v_first is not null)::int;
 begin
-  return case when v_leases = '{}' then 'kinds of its members share nodes there'
+  return case when v_leases = '{}' then
+      'kinds of its members share nodes there, or more is in the way than is looked at'
     else concat_ws(', nor ', v_first || ' has no max_run', case
       when v_first is null and v_others = 1 then 'a lease of another tenant has no max_run'
       when v_first is null then format('%s leases of other tenants have no max_run', v_others)

@@ -19,6 +19,7 @@ declare
   v_run hwqueue.run;
   v_settings jsonb := p_workflow.settings;
   v_mode text;
+  v_level jsonb;
 begin
   perform hwqueue.check_object(p_options, array['version', 'affinity_tags', 'placement', 'wire', 'affinity',
     'tenant', 'priority', 'labels', 'headers', 'deadline', 'available_at', 'delay', 'idempotency_key',
@@ -61,10 +62,10 @@ begin
   v_run.deadline := coalesce(hwqueue.json_time(p_options -> 'deadline', 'options.deadline'),
     p_now + make_interval(secs => (v_settings ->> 'deadline')::float8));
   begin
+    v_level := hwqueue.read_level(p_options, 'options', v_mode <> 'and');
     v_run.level := hwqueue.merge_levels(
       v_settings - array['name', 'queue', 'labels', 'tenant', 'priority', 'deadline', 'on_failure', 'retain',
-        'result', 'pin_version'],
-      hwqueue.read_level(p_options, 'options', v_mode <> 'and'), v_mode, 'options');
+        'result', 'pin_version'], v_level, v_mode, 'options');
   exception when sqlstate 'QHC04' then
     perform hwqueue.refuse('QHC04', format('the submission contradicts workflow %s: %s',
         to_json(p_workflow.name), sqlerrm),
@@ -75,6 +76,12 @@ begin
           where k not in ('affinity_tags', 'placement', 'wire'))),
       'submit with affinity "override" or "replace", or drop one of them');
   end;
+  if jsonb_path_exists(p_workflow.steps,
+    'strict $[*] ? (@.kind == "workflow" || @.affinity == "replace")', '{}', true) then
+    -- these have no class with it, so step_class does not look
+    perform hwqueue.check_own_level(v_run.tenant,  -- of a specification also its own placement
+      case when p_workflow.version is null then v_run.level else v_level end, 'options', p_shard);
+  end if;
   v_run.state := 'running';
   v_run.submitted_at := p_now;
   v_run.attempt := 1;
@@ -82,6 +89,25 @@ begin
   v_run.is_finishing := false;
   v_run.depth := 0;
   return v_run;
+end
+$$;
+
+-- Refuses a level of a caller that is limited to a tenant, if it asks about what is another tenant's. Nested
+-- runs ask it, too, and whoever submits these is limited to none.
+-- Raises: QHA03.
+create or replace function hwqueue.check_own_level(p_tenant text, p_level jsonb, p_field text, p_shard int)
+returns void
+language plpgsql stable
+as $$
+declare
+  v_content hwqueue.class_content;
+begin
+  if hwqueue.my_tenants() is not null and p_level ? 'placement' then
+    v_content.tenant := p_tenant;
+    v_content.labels := '{}';
+    v_content.placement := p_level -> 'placement';
+    perform hwqueue.check_own_class(hwqueue.draft_class(v_content, '{}', p_shard), p_field, null, p_shard);
+  end if;
 end
 $$;
 

@@ -217,7 +217,8 @@ begin
       v_class := (hwqueue.step_class(v_workflow, p_run, v_step, hwqueue.content_own(v_group.own),
         p_shard)).class_id;
     elsif v_group.own ? 'update' then  -- as far as its run can be judged before it is submitted
-      perform hwqueue.updated_placement(v_workflow, p_run, v_step, p_run.level, v_group.own -> 'update');
+      perform hwqueue.check_own_level(p_run.tenant, p_update -> 'level', 'changes', p_shard),
+        hwqueue.updated_placement(v_workflow, p_run, v_step, p_run.level, v_group.own -> 'update');
     end if;
     continue when (v_class, v_group.own) is not distinct from (v_group.class_id, v_group.former);
     changed := changed || v_group.steps;
@@ -307,7 +308,8 @@ begin
   for v_group in select g.* from hwqueue.update_groups(p_run, v_due, p_update, p_shard) g loop
     v_step := v_workflow.steps -> (v_group.steps[1] - 1);
     if v_group.is_nested then
-      perform hwqueue.updated_placement(v_workflow, p_run, v_step, p_run.level, v_group.own -> 'update');
+      perform hwqueue.check_own_level(p_run.tenant, p_update -> 'level', 'changes', p_shard),
+        hwqueue.updated_placement(v_workflow, p_run, v_step, p_run.level, v_group.own -> 'update');
       class := null;
       came_from := null;
       run := hwqueue.updated_run(p_run, v_group.own -> 'update');

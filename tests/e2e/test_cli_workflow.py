@@ -287,6 +287,8 @@ def test_an_update_is_shown_then_asked_then_made(
     told = cli(*west, "--dry-run").stdout
     assert "update: app_version in 2.5, zone in west" in told
     assert [each["nodes_matching"] for each in shown(*west, "--dry-run")] == [0, 0]
+    told = cli(*line, "--tags", "zone=west", "--dry-run").stdout
+    assert "but for zone in west: 1 node" in told
     refused = cli(*west, code=1, stdin="n\n")
     assert "2 steps change; no node matches 2 of them" in refused.output
     assert [each["changed"] for each in shown(*west, "--yes")] == [True, True]

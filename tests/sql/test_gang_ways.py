@@ -77,6 +77,17 @@ def test_kinds_that_share_a_node_do_not_share_its_room(api: Api, racks: list[Nod
     [stop] = [way for way in found["ways"] if way["way"] == "stop"]
     assert named(stop) == held
     assert stop["words"].endswith(" are stopped")
+    small = api.node(rack=8, gpus=gpus(1))
+    api.running(queue, small, max_run="1 hour", **GPU)
+    elsewhere = {"placement": GPU["placement"] | {"require": [{"rack": 8}]}}
+    members = [member | {"options": elsewhere} for member in members]
+    found = api.row("what_if_gang", queue=queue, members=Jsonb(members), options=options)
+    assert "stop" not in {way["way"] for way in found["ways"]}
+    [wait] = [way for way in found["ways"] if way["way"] == "wait"]
+    # one kind of them could be too many, too, for the nodes and claims that are looked at
+    assert wait["words"].endswith(
+        "kinds of its members share nodes there, or more is in the way than is looked at"
+    )
 
 
 def test_when_enough_of_what_runs_is_over(api: Api, racks: list[Node], clock: Clock) -> None:

@@ -115,6 +115,10 @@ def _made(api: Api, queue: str, tenant: str) -> Things:
     return Things(tenant, lease, done, service, node.node_id, class_id, *ids)
 
 
+NESTED: Row = {"name": "n", "kind": "workflow", "workflow": "shared"}
+"""A step that asks nothing itself: its run is submitted by whoever sweeps, limited to no tenant."""
+
+
 def nobodys(like: Things) -> Things:
     """Ids and names that do not exist; the lease's comes right after the one that is like it."""
     lease = UUID(int=like.lease.int ^ 1)
@@ -209,7 +213,13 @@ def _submit(caller: str, _queue: str, its: Things) -> list[Row]:
 
 def _submit_spec(caller: str, queue: str, its: Things) -> list[Row]:
     spec = {"name": "its", "queue": queue, "steps": [{"name": "a", "task": "t"}]}
-    return [{"spec": spec, "options": each["options"]} for each in _submit(caller, queue, its)]
+    below = spec | {"steps": [NESTED]}
+    placed = [{"spec": below | {"placement": placement}} for placement in _placements(its)]
+    return [
+        *({"spec": spec, "options": each["options"]} for each in _submit(caller, queue, its)),
+        *({"spec": below, "options": each["options"]} for each in _submit(caller, queue, its)),
+        *({**each, "options": {"tenant": caller}} for each in placed),
+    ]
 
 
 def _submit_many(caller: str, queue: str, its: Things) -> list[Row]:
@@ -404,6 +414,25 @@ def test_anothers_is_answered_as_what_does_not_exist(
         # else the call proves nothing: it is wrong in itself
         assert told != of_own
     assert api.contents() == before
+
+
+@pytest.mark.parametrize("function", ["update_steps", "preview_update"])
+def test_an_update_of_a_nested_run_asks_nothing_about_another(
+    api: Api, queue: str, standing: dict[str, Things], function: str
+) -> None:
+    steps = [{"name": "a", "task": "t"}, NESTED | {"after": ["a"]}]
+    spec = {"name": "its", "queue": queue, "steps": steps}
+    run = api.row("submit_spec", spec=spec, options={"tenant": FILM})["run_id"]
+    theirs, own = standing[GAMES], standing[FILM]
+    none = nobodys(theirs)
+    tries = [_placements(its) for its in (theirs, none, own)]
+    for placements in zip(*tries, strict=True):
+        told, of_none, of_own = (
+            theirs.hidden(none.hidden(own.hidden(answer(api, FILM, function, named))))
+            for named in ({"run": run, "changes": {"placement": each}} for each in placements)
+        )
+        assert told == of_none != of_own
+        assert "QHA03" in told
 
 
 @pytest.mark.parametrize("caller", TENANTS)
