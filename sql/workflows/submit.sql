@@ -93,7 +93,7 @@ end
 $$;
 
 -- Refuses a level of a caller that is limited to a tenant, if it asks about what is another tenant's. Nested
--- runs ask it, too: the session that submits them is limited to no tenant.
+-- runs ask it, too, and the sweep that submits these is limited to none.
 -- Raises: QHA03.
 create or replace function hwqueue.check_own_level(p_tenant text, p_level jsonb, p_field text, p_shard int)
 returns void
