@@ -7,6 +7,11 @@ import time
 from collections.abc import Iterator
 
 SECONDS = 60.0  # only a broken test waits that long
+NO_BUDGET = (
+    "create or replace function hwqueue.upkeep_budget() returns interval"
+    " language sql stable as $$ select interval '1 hour' $$"
+)
+"""For a database of which upkeep is to do all it may in a call, however slow the machine is."""
 _AT_ONCE = 5  # looks without a pause: mostly nothing is open
 _PAUSE = 0.01  # seconds
 

@@ -47,6 +47,8 @@ BODIES: dict[str, Any] = {
     "/api/v1/workflows": {"name": "flow", "steps": [{"name": "a", "task": "t"}]},
     "/api/v1/workflows/{workflow}/runs": {"input": {}},
     "/api/v1/workflows/check": {"spec": {"name": "flow", "steps": [{"name": "a", "task": "t"}]}},
+    "/api/v1/runs/{run_id}/update": {"changes": {"affinity": "and"}},
+    "/api/v1/runs/{run_id}/update/preview": {"changes": {"affinity": "and"}},
     "/api/v1/runs": {"spec": {"name": "flow", "steps": [{"name": "a", "task": "t"}]}},
 }
 BY_ID = ("{lease_id}", "{class_id}", "{run_id}", "{gang_id}", "{everywhere_id}")

@@ -9,7 +9,7 @@ import pytest
 
 from hwqueue.testing import Clock
 from tests.calls import Row
-from tests.patience import looks
+from tests.patience import NO_BUDGET, looks
 from tests.sql.api import Api, Node, beat, outlive
 
 pytestmark = pytest.mark.thorough
@@ -19,8 +19,9 @@ HOUR = timedelta(hours=1)
 
 
 @pytest.fixture(autouse=True)
-def _nothing_left(api: Api, clock: Clock) -> None:
+def _nothing_left(api: Api, clock: Clock, conn: psycopg.Connection) -> None:
     """reap looks at the whole shard: leave nothing to it from the test before."""
+    conn.execute(NO_BUDGET)
     clock.advance(timedelta(days=1))
     while sum(api.row("reap").values()):
         pass

@@ -8,13 +8,10 @@ import pytest
 
 from hwqueue.testing import Clock
 from tests.direct import Direct
+from tests.patience import NO_BUDGET
 from tests.walk.world import World
 
 Build = Callable[[World], None]
-_NO_BUDGET = (
-    "create or replace function hwqueue.upkeep_budget() returns interval"
-    " language sql stable as $$ select interval '1 hour' $$"
-)
 
 
 @pytest.fixture
@@ -25,7 +22,7 @@ def build(conn: psycopg.Connection, clock: Clock, eager_marks: None) -> Build:
         clock.freeze()
         conn.execute(Path(__file__).with_name("closing.sql").read_bytes())
         # what a tick leaves for the next one when the machine is busy, no walk could tell
-        conn.execute(_NO_BUDGET)
+        conn.execute(NO_BUDGET)
         world.build(Direct(conn))
 
     return made
