@@ -220,8 +220,16 @@ class WorkflowBuilder:
             near=near,
             **options,
         )
-        one = replace(cast(Step, added.steps[-1]), size=size, min_size=min_size, together=together)
-        return self.step(replace(one, same=same, on_lost=on_lost, hold=hold))
+        one = replace(
+            cast(Step, added.steps[-1]),
+            size=size,
+            min_size=min_size,
+            together=together,
+            same=same,
+            on_lost=on_lost,
+            hold=hold,
+        )
+        return self.step(one)
 
     def sleep(
         self,
