@@ -1793,6 +1793,7 @@ CREATE FUNCTION hwqueue.check_version_range(p_range text, p_kind text, p_field t
 CREATE FUNCTION hwqueue.check_workflow(p_spec jsonb, p_options jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(step_no integer, step text, queue text, task_name text, placement jsonb, came_from jsonb, headline text, code text, permanent boolean, nodes_matching bigint, nodes_free bigint, reasons jsonb, shard_id integer, kind text, workflow text, version integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
     SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.checked_limit(p_limit integer) RETURNS integer
@@ -2003,6 +2004,12 @@ CREATE FUNCTION hwqueue.class_shortage(p_class hwqueue.placement_class, p_node h
 
 CREATE FUNCTION hwqueue.class_strength(p_class hwqueue.placement_class) RETURNS double precision
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.class_verdict(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_fleet jsonb, p_now timestamp with time zone, p_shard integer, OUT headline text, OUT code text, OUT permanent boolean, OUT nodes_matching bigint, OUT nodes_free bigint, OUT sole_blockers jsonb, OUT unmatched boolean) RETURNS record
+    LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.class_verdicts(p_classes hwqueue.placement_class[], p_now timestamp with time zone, p_shard integer) RETURNS TABLE(digest bytea, headline text, code text, permanent boolean, nodes_matching bigint, nodes_free bigint, sole_blockers jsonb)
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.class_words(p_class hwqueue.placement_class) RETURNS text
     LANGUAGE sql STABLE
@@ -3586,7 +3593,7 @@ CREATE FUNCTION hwqueue.list_workflows(p_after text DEFAULT NULL::text, p_limit 
     SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.listed_origins(p_run hwqueue.run, p_shard integer) RETURNS jsonb
-    LANGUAGE sql STABLE;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.load_fits(p_node hwqueue.node, p_load hwqueue.node_load) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -4395,10 +4402,10 @@ CREATE FUNCTION hwqueue.places_are_there(p_places jsonb, p_what text, p_now time
 CREATE FUNCTION hwqueue.places_with_room(p_rooms hwqueue.gang_room[], p_kinds integer, p_is_idle boolean, p_together text[], p_same text[], p_shard integer) RETURNS TABLE(level bigint, place text, node_ids uuid[], class_nos integer[], room bigint, room_now bigint)
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.planned_headlines(p_run hwqueue.run, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(step_no integer, headline text, code text, permanent boolean)
+CREATE FUNCTION hwqueue.planned_headline(p_run hwqueue.run, p_step integer, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(headline text, code text, permanent boolean)
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.planned_nested(p_workflow hwqueue.workflow, p_run hwqueue.run, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(step_no integer, step jsonb, workflow hwqueue.workflow, refusal jsonb)
+CREATE FUNCTION hwqueue.planned_nested(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step integer, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(step_no integer, step jsonb, workflow hwqueue.workflow, refusal jsonb)
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.planned_step(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_shard integer, OUT class hwqueue.placement_class, OUT came_from jsonb) RETURNS record
@@ -4447,6 +4454,7 @@ CREATE FUNCTION hwqueue.preview_retry(p_run uuid, p_options jsonb DEFAULT '{}'::
 CREATE FUNCTION hwqueue.preview_update(p_run uuid, p_changes jsonb, p_steps text[] DEFAULT NULL::text[], p_shard integer DEFAULT 0) RETURNS TABLE(step_no integer, step text, kind text, state text, changed boolean, placement jsonb, came_from jsonb, headline text, code text, permanent boolean, nodes_matching bigint, nodes_free bigint, reasons jsonb, shard_id integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
     SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.profile_anchors(p_labels jsonb, p_rack bigint) RETURNS text[]
@@ -6234,6 +6242,9 @@ CREATE FUNCTION hwqueue.with_taint(p_node hwqueue.node, p_taint jsonb, p_key tex
 
 CREATE FUNCTION hwqueue.without_nulls(p_object jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.without_steps(p_workflow hwqueue.workflow) RETURNS hwqueue.workflow
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.without_terms(p_expr jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
@@ -8924,6 +8935,10 @@ REVOKE ALL ON FUNCTION hwqueue.class_shortage(p_class hwqueue.placement_class, p
 
 REVOKE ALL ON FUNCTION hwqueue.class_strength(p_class hwqueue.placement_class) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.class_verdict(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_fleet jsonb, p_now timestamp with time zone, p_shard integer, OUT headline text, OUT code text, OUT permanent boolean, OUT nodes_matching bigint, OUT nodes_free bigint, OUT sole_blockers jsonb, OUT unmatched boolean) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.class_verdicts(p_classes hwqueue.placement_class[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.class_words(p_class hwqueue.placement_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.clear_checked(p_class_ids bigint[], p_shard integer) FROM PUBLIC;
@@ -10318,9 +10333,9 @@ REVOKE ALL ON FUNCTION hwqueue.places_are_there(p_places jsonb, p_what text, p_n
 
 REVOKE ALL ON FUNCTION hwqueue.places_with_room(p_rooms hwqueue.gang_room[], p_kinds integer, p_is_idle boolean, p_together text[], p_same text[], p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.planned_headlines(p_run hwqueue.run, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.planned_headline(p_run hwqueue.run, p_step integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.planned_nested(p_workflow hwqueue.workflow, p_run hwqueue.run, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.planned_nested(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.planned_step(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_shard integer, OUT class hwqueue.placement_class, OUT came_from jsonb) FROM PUBLIC;
 
@@ -11492,6 +11507,8 @@ REVOKE ALL ON FUNCTION hwqueue.with_defaults(p_options jsonb, p_defaults jsonb) 
 REVOKE ALL ON FUNCTION hwqueue.with_taint(p_node hwqueue.node, p_taint jsonb, p_key text, p_effect text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.without_nulls(p_object jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.without_steps(p_workflow hwqueue.workflow) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.without_terms(p_expr jsonb) FROM PUBLIC;
 

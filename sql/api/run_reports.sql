@@ -154,49 +154,33 @@ create or replace function hwqueue.preview_update(p_run uuid, p_changes jsonb, p
 returns table (step_no int, step text, kind text, state text, changed boolean, placement jsonb,
   came_from jsonb, headline text, code text, permanent boolean, nodes_matching bigint, nodes_free bigint,
   reasons jsonb, shard_id int)
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set jit = off
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+  set enable_seqscan = off set jit = off
 as $$
 declare
   v_now timestamptz := hwqueue.clock();
   v_run hwqueue.run := hwqueue.find_run(p_run, p_shard);
   v_call record := hwqueue.read_update_call(v_run, p_changes, p_steps, p_shard);
-  v_plan record;
-  v_key text;
-  v_known jsonb := '{}';
 begin
-  shard_id := p_shard;
-  for v_plan in
-    select u.*, d.name, d.kind, hwqueue.shown_state(s.state, v_run) as state
-    from hwqueue.planned_updates(v_run, v_call.changes, v_call.named, p_shard) u
-    join hwqueue.workflow_step d on d.shard_id = p_shard and d.workflow_id = v_run.workflow_id
-      and d.step_no = u.step_no
-    join hwqueue.step s on s.shard_id = p_shard and s.run_id = p_run and s.step_no = u.step_no
-    order by u.step_no
-  loop
-    step_no := v_plan.step_no;
-    step := v_plan.name;
-    kind := v_plan.kind;
-    state := v_plan.state;
-    changed := v_plan.changed;
-    placement := (v_plan.class).placement;
-    came_from := v_plan.came_from;
-    v_key := coalesce(encode((v_plan.class).digest, 'hex'), 'step ' || v_plan.step_no);
-    if v_plan.kind = 'workflow' then
-      v_known := v_known || jsonb_build_object(v_key, (
-        select to_jsonb(h) || '{"sole_blockers": []}'
-        from hwqueue.planned_headlines(v_plan.run, v_now, p_shard) h where h.step_no = v_plan.step_no));
-    elsif not v_known ? v_key then  -- each class once
-      v_known := v_known || jsonb_build_object(v_key, (
-        select to_jsonb(f) from hwqueue.explain_waiting(v_plan.class, null, null, null, v_now, p_shard) f));
-    end if;
-    select f.headline, coalesce(f.code, 'ready'), f.permanent, f.nodes_matching, f.nodes_free,
-           f.sole_blockers
-    into headline, code, permanent, nodes_matching, nodes_free, reasons
-    from jsonb_to_record(v_known -> v_key)
-      f(headline text, code text, permanent boolean, nodes_matching bigint, nodes_free bigint,
-        sole_blockers jsonb);
-    return next;
-  end loop;
+  return query
+    with planned as materialized (
+      select u.* from hwqueue.planned_updates(v_run, v_call.changes, v_call.named, p_shard) u)
+    select p.step_no, d.name, d.kind, hwqueue.shown_state(s.state, v_run), p.changed, (p.class).placement,
+      p.came_from, coalesce(v.headline, n.headline), coalesce(v.code, n.code),
+      coalesce(v.permanent, n.permanent), v.nodes_matching, v.nodes_free, coalesce(v.sole_blockers, '[]'),
+      p_shard
+    from planned p
+    -- fences (offset 0): by key, also before the tables are analyzed
+    cross join lateral (
+      select x.name, x.kind from hwqueue.workflow_step x
+      where x.shard_id = p_shard and x.workflow_id = v_run.workflow_id and x.step_no = p.step_no offset 0) d
+    cross join lateral (
+      select x.state from hwqueue.step x
+      where x.shard_id = p_shard and x.run_id = p_run and x.step_no = p.step_no offset 0) s
+    left join hwqueue.class_verdicts(array(select i.class from planned i where i.run is null), v_now,
+      p_shard) v on v.digest = (p.class).digest
+    left join lateral hwqueue.planned_headline(p.run, p.step_no, v_now, p_shard) n on d.kind = 'workflow'
+    order by p.step_no;
 end
 $$;
 

@@ -246,49 +246,34 @@ create or replace function hwqueue.check_workflow(p_spec jsonb, p_options jsonb 
 returns table (step_no int, step text, queue text, task_name text, placement jsonb, came_from jsonb,
   headline text, code text, permanent boolean, nodes_matching bigint, nodes_free bigint, reasons jsonb,
   shard_id int, kind text, workflow text, version int)
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set jit = off
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+  set enable_seqscan = off set jit = off
 as $$
 declare
   v_now timestamptz := hwqueue.clock();
   v_workflow hwqueue.workflow;
   v_run hwqueue.run;
-  v_step record;
-  v_found record;
-  v_known jsonb := '{}';
 begin
   perform hwqueue.check_shard(p_shard), hwqueue.json_object(p_options, 'options');
-  kind := 'task';
   v_workflow := hwqueue.checked_workflow(p_spec, p_options, p_shard);
   v_run := hwqueue.read_run(v_workflow, '{}', coalesce(p_options, '{}'), v_now, p_shard);
-  shard_id := p_shard;
-  for v_step in
-    select * from hwqueue.planned_steps(v_workflow, v_run,
-      coalesce(nullif(p_options -> 'steps', 'null'), '{}'), p_shard)
-  loop
-    if not v_known ? encode((v_step.class).digest, 'hex') then  -- each class once
-      select * into v_found from hwqueue.explain_waiting(v_step.class, null, null, null, v_now, p_shard);
-      v_known := v_known || jsonb_build_object(encode((v_step.class).digest, 'hex'), to_jsonb(v_found));
-    end if;
-    step_no := v_step.step_no;
-    step := v_step.step ->> 'name';
-    queue := hwqueue.queue_name((v_step.class).queue_id, p_shard);
-    task_name := (v_step.class).task_name;
-    placement := (v_step.class).placement;
-    came_from := v_step.came_from;
-    select f.headline, coalesce(f.code, 'ready'), f.permanent, f.nodes_matching, f.nodes_free,
-           f.sole_blockers
-    into headline, code, permanent, nodes_matching, nodes_free, reasons
-    from jsonb_to_record(v_known -> encode((v_step.class).digest, 'hex'))
-      f(headline text, code text, permanent boolean, nodes_matching bigint, nodes_free bigint,
-        sole_blockers jsonb);
-    return next;
-  end loop;
+  return query
+    with planned as materialized (
+      select p.* from hwqueue.planned_steps(v_workflow, v_run,
+        coalesce(nullif(p_options -> 'steps', 'null'), '{}'), p_shard) p)
+    select p.step_no, p.step ->> 'name', hwqueue.queue_name((p.class).queue_id, p_shard),
+      (p.class).task_name, (p.class).placement, p.came_from, v.headline, v.code, v.permanent,
+      v.nodes_matching, v.nodes_free, v.sole_blockers, p_shard, 'task', null::text, null::int
+    from planned p
+    join hwqueue.class_verdicts(array(select i.class from planned i), v_now, p_shard) v
+      on v.digest = (p.class).digest
+    order by p.step_no;
   return query
     select n.step_no, n.step ->> 'name', null::text, null::text, null::jsonb, null::jsonb,
       hwqueue.nested_headline(n.step, n.workflow, n.refusal),
       case when n.refusal is null then 'ready' else 'nested_refused' end, n.refusal is not null,
       null::bigint, null::bigint, '[]'::jsonb, p_shard, 'workflow', n.step ->> 'workflow',
       (n.workflow).version
-    from hwqueue.planned_nested(v_workflow, v_run, v_now, p_shard) n;
+    from hwqueue.planned_nested(v_workflow, v_run, null, v_now, p_shard) n;
 end
 $$;

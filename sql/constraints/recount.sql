@@ -167,10 +167,12 @@ as $$
     select a.domain, hwqueue.domain_value(a.domain, n.node_id, n.rack, n.labels) as place
     from (
       select k.class_id, hwqueue.term_domain(t.value -> 'spec', p_shard) as domain
-      from hwqueue.placement_class k, jsonb_array_elements(k.terms) t
-      where k.shard_id = p_shard
-        and k.class_id in (select u.class_id from hwqueue.claim u where u.shard_id = p_shard)
-        and t.value #>> '{spec,use}' = 'away'
+      from (select distinct c.class_id from hwqueue.claim c where c.shard_id = p_shard) u
+      cross join lateral (  -- a fence (offset 0): by key, also before the tables are analyzed
+        select x.class_id, x.terms from hwqueue.placement_class x
+        where x.shard_id = p_shard and x.class_id = u.class_id offset 0) k
+      cross join lateral jsonb_array_elements(k.terms) t
+      where t.value #>> '{spec,use}' = 'away'
         and (hwqueue.term_selects(t.value -> 'spec', p_class)
             or (t.value #>> '{spec,all,0,lease}')::uuid = p_lease)
     ) a

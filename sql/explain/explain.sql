@@ -6,7 +6,7 @@
 -- The invariant: every fact comes from a function that claims decide with, through judge_fleet and
 -- class_fits. Only the choice of what to say first is made here.
 --
--- Read explain_waiting first, then pending_headline and what_helps.
+-- Read explain_waiting first, then class_verdict, pending_headline and what_helps.
 
 -- Returns how many ready leases of its queue come before a lease, by tier, rank and position, at most
 -- 10,001. Between leases of one tier and rank a node's affinity score decides first, so this is the
@@ -42,6 +42,53 @@ begin
 end
 $$;
 
+-- Returns what keeps a class from nodes, and how many could run it, now and ever. p_fleet: see judge_fleet.
+-- headline, code, permanent: as pending_headline, with names that are nearly those that it asks for.
+-- unmatched: no node has what it asks.
+create or replace function hwqueue.class_verdict(
+  p_class hwqueue.placement_class, p_queue hwqueue.queue, p_fleet jsonb, p_now timestamptz, p_shard int,
+  out headline text, out code text, out permanent boolean, out nodes_matching bigint, out nodes_free bigint,
+  out sole_blockers jsonb, out unmatched boolean)
+language plpgsql stable
+as $$
+begin
+  nodes_matching := (p_fleet ->> 'matching')::bigint;
+  nodes_free := (p_fleet ->> 'free')::bigint;
+  sole_blockers := (
+    select coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object(
+      'stage', s.value -> 'stage', 'code', s.value -> 'code', 'permanent', s.value -> 'permanent',
+      'predicate', case when s.value ? 'lacks'
+        then jsonb_build_object('resources', hwqueue.needs_of(p_class, (s.value ->> 'lacks')::int, null))
+        else hwqueue.without_terms(s.value -> 'predicate') end,
+      'words', hwqueue.failure_words(s.value, p_class), 'nodes', s.value -> 'nodes',
+      'samples', s.value -> 'samples')) order by s.ordinality), '[]')
+    from jsonb_array_elements(p_fleet -> 'sole') with ordinality s);
+  select h.headline, h.code, h.permanent into headline, code, permanent
+  from hwqueue.pending_headline(p_class, p_queue, p_fleet, p_now, p_shard) h;
+  unmatched := nodes_matching = 0 and code not in ('queue_paused', 'no_nodes', 'node_not_live',
+    'node_draining', 'no_handler');
+  if unmatched then
+    headline := headline || hwqueue.similar_words(p_class.required, p_class.custom, p_now, p_shard);
+  end if;
+end
+$$;
+
+-- Returns the same of several classes, as their leases would be judged now if they had any: each class once.
+-- code: "ready" where a node could take one now.
+create or replace function hwqueue.class_verdicts(p_classes hwqueue.placement_class[], p_now timestamptz,
+  p_shard int)
+returns table (digest bytea, headline text, code text, permanent boolean, nodes_matching bigint,
+  nodes_free bigint, sole_blockers jsonb)
+language sql stable
+as $$
+  select c.digest, v.headline, coalesce(v.code, 'ready'), v.permanent, v.nodes_matching, v.nodes_free,
+         v.sole_blockers
+  from (select distinct on (u.digest) u as class, u.digest, u.queue_id from unnest(p_classes) u) c
+  left join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = c.queue_id
+  cross join lateral hwqueue.class_verdict(c.class, q, hwqueue.judge_fleet(c.class,
+    hwqueue.facts_of_others(c.class, null, p_now, p_shard), false, p_now, p_shard), p_now, p_shard) v
+$$;
+
 -- Returns why leases of a class are pending: what explain_class and explain_lease have in common.
 -- p_lease, p_eligible_at, p_deadline: of the lease that is explained, or of the first in line; p_lease
 -- null: there is none.
@@ -58,6 +105,7 @@ declare
   v_known jsonb := hwqueue.facts_of_others(p_class, p_lease, p_now, p_shard);
   v_prefers boolean;
   v_fleet jsonb;
+  v_verdict record;
   v_free hwqueue.node;
 begin
   select q.* into v_queue from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = p_class.queue_id;
@@ -69,27 +117,20 @@ begin
   select count(*) into pending
   from (select 1 from hwqueue.ready r where r.shard_id = p_shard and r.class_id = p_class.class_id
       limit 10001) r;
-  select f.registered, f.live, f.matching, f.free, f.funnel
-  into nodes_registered, nodes_live, nodes_matching, nodes_free, funnel
-  from jsonb_to_record(v_fleet) f(registered bigint, live bigint, matching bigint, free bigint, funnel jsonb);
-  sole_blockers := (
-    select coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object(
-      'stage', s.value -> 'stage', 'code', s.value -> 'code', 'permanent', s.value -> 'permanent',
-      'predicate', case when s.value ? 'lacks'
-        then jsonb_build_object('resources', hwqueue.needs_of(p_class, (s.value ->> 'lacks')::int, null))
-        else hwqueue.without_terms(s.value -> 'predicate') end,
-      'words', hwqueue.failure_words(s.value, p_class), 'nodes', s.value -> 'nodes',
-      'samples', s.value -> 'samples')) order by s.ordinality), '[]')
-    from jsonb_array_elements(v_fleet -> 'sole') with ordinality s);
+  select f.registered, f.live, f.funnel into nodes_registered, nodes_live, funnel
+  from jsonb_to_record(v_fleet) f(registered bigint, live bigint, funnel jsonb);
+  v_verdict := hwqueue.class_verdict(p_class, v_queue, v_fleet, p_now, p_shard);
+  headline := v_verdict.headline;
+  code := v_verdict.code;
+  permanent := v_verdict.permanent;
+  nodes_matching := v_verdict.nodes_matching;
+  nodes_free := v_verdict.nodes_free;
+  sole_blockers := v_verdict.sole_blockers;
   nearest := hwqueue.near_nodes(
     array(select n.value::uuid from jsonb_array_elements_text(v_fleet -> 'near') with ordinality n
           order by n.ordinality), p_class, p_lease, v_known, p_now, p_shard);
   help := hwqueue.what_helps(p_class, v_queue, v_fleet, nearest, pending);
-  select h.headline, h.code, h.permanent into headline, code, permanent
-  from hwqueue.pending_headline(p_class, v_queue, v_fleet, p_now, p_shard) h;
-  if nodes_matching = 0 and code not in ('queue_paused', 'no_nodes', 'node_not_live', 'node_draining',
-      'no_handler') then
-    headline := headline || hwqueue.similar_words(p_class.required, p_class.custom, p_now, p_shard);
+  if v_verdict.unmatched then
     help := hwqueue.help_of_names(p_class, help, pending, p_now, p_shard);
   end if;
   if p_deadline <= p_now then

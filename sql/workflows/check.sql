@@ -55,6 +55,7 @@ returns table (step_no int, step jsonb, class hwqueue.placement_class, came_from
 language plpgsql stable
 as $$
 declare
+  v_alone hwqueue.workflow := hwqueue.without_steps(p_workflow);
   v_item record;
   v_planned record;
 begin
@@ -63,7 +64,7 @@ begin
     select s.value as step, s.ordinality::int as step_no, coalesce(p_own -> (s.value ->> 'name'), '{}') as own
     from jsonb_array_elements(p_workflow.steps) with ordinality s where s.value ? 'task' order by s.ordinality
   loop
-    v_planned := hwqueue.planned_step(p_workflow, p_run, v_item.step, v_item.own, p_shard);
+    v_planned := hwqueue.planned_step(v_alone, p_run, v_item.step, v_item.own, p_shard);
     step_no := v_item.step_no;
     step := v_item.step;
     class := v_planned.class;
@@ -82,14 +83,15 @@ as $$
 declare
   v_target hwqueue.spawn_target;
   v_content hwqueue.class_content;
+  v_digest bytea;
 begin
   v_target.queue := hwqueue.find_queue(hwqueue.step_queue(p_workflow, p_step), p_shard);
   v_target.defaults := (
     select t.defaults from hwqueue.task t where t.shard_id = p_shard and t.name = p_step ->> 'task');
   v_content := hwqueue.step_content(p_workflow, p_run, p_step, p_own, v_target);
+  v_digest := hwqueue.class_digest(v_content);
   select c.* into class from hwqueue.placement_class c
-  where c.shard_id = p_shard and c.digest = hwqueue.class_digest(v_content) and c.retired_at is null
-  order by c.class_id limit 1;
+  where c.shard_id = p_shard and c.digest = v_digest and c.retired_at is null order by c.class_id limit 1;
   if not found then
     class := hwqueue.draft_class(v_content, hwqueue.service_away_from(v_content.service_id, p_shard),
       p_shard);
@@ -100,10 +102,10 @@ begin
 end
 $$;
 
--- Returns what would become of each step that is a nested run: the definition that it would run now, and why
--- it would be refused, {"code", "message"}. Where the input is bound, and runs further down, are not looked
--- at.
-create or replace function hwqueue.planned_nested(p_workflow hwqueue.workflow, p_run hwqueue.run,
+-- Returns what would become of each step that is a nested run, or of one (p_step): the definition that it
+-- would run now, and why it would be refused, {"code", "message"}. Where the input is bound, and runs further
+-- down, are not looked at.
+create or replace function hwqueue.planned_nested(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step int,
   p_now timestamptz, p_shard int)
 returns table (step_no int, step jsonb, workflow hwqueue.workflow, refusal jsonb)
 language plpgsql stable
@@ -111,7 +113,7 @@ as $$
 begin
   for step_no, step in
     select s.ordinality, s.value from jsonb_array_elements(p_workflow.steps) with ordinality s
-    where s.value ->> 'kind' = 'workflow' order by s.ordinality
+    where s.value ->> 'kind' = 'workflow' and (p_step is null or s.ordinality = p_step) order by s.ordinality
   loop
     workflow := null;
     refusal := null;
@@ -127,15 +129,16 @@ begin
 end
 $$;
 
--- The same in words, with a reason code.
-create or replace function hwqueue.planned_headlines(p_run hwqueue.run, p_now timestamptz, p_shard int)
-returns table (step_no int, headline text, code text, permanent boolean)
+-- The same of one step of a run, in words, with a reason code.
+create or replace function hwqueue.planned_headline(p_run hwqueue.run, p_step int, p_now timestamptz,
+  p_shard int)
+returns table (headline text, code text, permanent boolean)
 language sql stable
 as $$
-  select n.step_no, hwqueue.nested_headline(n.step, n.workflow, n.refusal),
+  select hwqueue.nested_headline(n.step, n.workflow, n.refusal),
          case when n.refusal is null then 'ready' else 'nested_refused' end, n.refusal is not null
   from hwqueue.workflow w
-  cross join lateral hwqueue.planned_nested(w, p_run, p_now, p_shard) n
+  cross join lateral hwqueue.planned_nested(w, p_run, p_step, p_now, p_shard) n
   where w.shard_id = p_shard and w.workflow_id = p_run.workflow_id
 $$;
 
@@ -220,24 +223,31 @@ $$;
 -- Steps with one class, one placement of their own and one update have the same ones, so each is computed
 -- once.
 create or replace function hwqueue.listed_origins(p_run hwqueue.run, p_shard int) returns jsonb
-language sql stable
+language plpgsql stable
 as $$
-  select coalesce(jsonb_object_agg(n.step_no, o.came_from), '{}')
-  from (
-    select array_agg(s.step_no) as steps, min(s.step_no) as first_no, s.class_id, s.own -> 'level' as level,
-           s.own -> 'update' as update
-    from hwqueue.workflow_step d
-    cross join lateral (  -- a fence (offset 0): by key, also before the tables are analyzed
-      select x.* from hwqueue.step x
-      where x.shard_id = p_shard and x.run_id = p_run.run_id and x.step_no = d.step_no offset 0) s
-    where d.shard_id = p_shard and d.workflow_id = p_run.workflow_id
-    group by d.class_no, s.class_id, s.own -> 'level', s.own -> 'update', d.near) g
-  join hwqueue.workflow w on w.shard_id = p_shard and w.workflow_id = p_run.workflow_id
-  join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = g.class_id
-  left join hwqueue.task t on t.shard_id = p_shard and t.name = c.task_name
-  cross join lateral (
-    select hwqueue.step_origins(w, p_run, w.steps -> (g.first_no - 1),
-      coalesce(g.level, '{}') || hwqueue.present('update', g.update), t.defaults, c.placement) as came_from
-    offset 0) o
-  cross join lateral unnest(g.steps) n(step_no)
+declare
+  v_workflow hwqueue.workflow := (
+    select w from hwqueue.workflow w where w.shard_id = p_shard and w.workflow_id = p_run.workflow_id);
+  v_alone hwqueue.workflow := hwqueue.without_steps(v_workflow);
+  v_steps jsonb[] := array(select jsonb_array_elements(v_workflow.steps));
+begin
+  return (
+    select coalesce(jsonb_object_agg(n.step_no, o.came_from), '{}')
+    from (
+      select array_agg(s.step_no) as steps, min(s.step_no) as first_no, s.class_id, s.own -> 'level' as level,
+             s.own -> 'update' as update
+      from hwqueue.workflow_step d
+      cross join lateral (  -- a fence (offset 0): by key, also before the tables are analyzed
+        select x.* from hwqueue.step x
+        where x.shard_id = p_shard and x.run_id = p_run.run_id and x.step_no = d.step_no offset 0) s
+      where d.shard_id = p_shard and d.workflow_id = p_run.workflow_id
+      group by d.class_no, s.class_id, s.own -> 'level', s.own -> 'update', d.near) g
+    join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = g.class_id
+    left join hwqueue.task t on t.shard_id = p_shard and t.name = c.task_name
+    cross join lateral (
+      select hwqueue.step_origins(v_alone, p_run, v_steps[g.first_no],
+        coalesce(g.level, '{}') || hwqueue.present('update', g.update), t.defaults, c.placement) as came_from
+      offset 0) o
+    cross join lateral unnest(g.steps) n(step_no));
+end
 $$;

@@ -292,6 +292,8 @@ language plpgsql volatile
 as $$
 declare
   v_ids uuid[] := hwqueue.new_ids(jsonb_array_length(p_workflow.steps));
+  v_alone hwqueue.workflow := hwqueue.without_steps(p_workflow);
+  v_steps jsonb[] := array(select jsonb_array_elements(p_workflow.steps));
   v_classes bigint[] := '{}';
   v_queues int[] := '{}';
   v_numbers jsonb := case when p_own <> '{}' then (  -- a map: a join of thousands of names is a nested loop
@@ -305,7 +307,7 @@ begin
     where d.shard_id = p_shard and d.workflow_id = p_workflow.workflow_id and d.class_no is not null
     group by d.class_no order by d.class_no
   loop
-    v_class := hwqueue.step_class(p_workflow, p_run, p_workflow.steps -> (v_item.step_no - 1), '{}', p_shard);
+    v_class := hwqueue.step_class(v_alone, p_run, v_steps[v_item.step_no], '{}', p_shard);
     v_classes[v_item.class_no] := v_class.class_id;
     v_queues[v_item.class_no] := v_class.queue_id;
   end loop;
@@ -318,8 +320,7 @@ begin
   for v_item in
     select o.value, (v_numbers ->> o.key)::int as step_no from jsonb_each(p_own) o order by 2
   loop
-    v_class := hwqueue.step_class(p_workflow, p_run, p_workflow.steps -> (v_item.step_no - 1), v_item.value,
-      p_shard);
+    v_class := hwqueue.step_class(v_alone, p_run, v_steps[v_item.step_no], v_item.value, p_shard);
     update hwqueue.step s
     set class_id = v_class.class_id, own = nullif(coalesce(nullif(v_item.value -> 'options', 'null'), '{}')
       || hwqueue.present('level', nullif(hwqueue.read_level(v_item.value, 'options', true), '{}')), '{}')
@@ -328,6 +329,17 @@ begin
   insert into hwqueue.run_class (shard_id, class_id, run_id)
   select distinct p_shard, s.class_id, p_run.run_id from hwqueue.step s
   where s.shard_id = p_shard and s.run_id = p_run.run_id and s.class_id is not null;
+end
+$$;
+
+-- A workflow as functions about one of its steps take it: each call copies its argument, and thousands of
+-- steps are a megabyte.
+create or replace function hwqueue.without_steps(p_workflow hwqueue.workflow) returns hwqueue.workflow
+language plpgsql immutable
+as $$
+begin
+  p_workflow.steps := null;
+  return p_workflow;
 end
 $$;
 

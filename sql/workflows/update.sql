@@ -203,6 +203,8 @@ as $$
 declare
   v_workflow hwqueue.workflow := (
     select w from hwqueue.workflow w where w.shard_id = p_shard and w.workflow_id = p_run.workflow_id);
+  v_alone hwqueue.workflow := hwqueue.without_steps(v_workflow);
+  v_steps jsonb[] := array(select jsonb_array_elements(v_workflow.steps));
   v_group record;
   v_step jsonb;
   v_class bigint;
@@ -211,14 +213,14 @@ begin
   perform hwqueue.hold_begun_maps(p_run.run_id, due, p_shard);
   changed := '{}';
   for v_group in select g.* from hwqueue.update_groups(p_run, due, p_update, p_shard) g loop
-    v_step := v_workflow.steps -> (v_group.steps[1] - 1);
+    v_step := v_steps[v_group.steps[1]];
     v_class := null;
     if not v_group.is_nested then
-      v_class := (hwqueue.step_class(v_workflow, p_run, v_step, hwqueue.content_own(v_group.own),
+      v_class := (hwqueue.step_class(v_alone, p_run, v_step, hwqueue.content_own(v_group.own),
         p_shard)).class_id;
     elsif v_group.own ? 'update' then  -- as far as its run can be judged before it is submitted
       perform hwqueue.check_own_level(p_run.tenant, p_update -> 'level', 'changes', p_shard),
-        hwqueue.updated_placement(v_workflow, p_run, v_step, p_run.level, v_group.own -> 'update');
+        hwqueue.updated_placement(v_alone, p_run, v_step, p_run.level, v_group.own -> 'update');
     end if;
     continue when (v_class, v_group.own) is not distinct from (v_group.class_id, v_group.former);
     changed := changed || v_group.steps;
@@ -299,6 +301,8 @@ as $$
 declare
   v_workflow hwqueue.workflow := (
     select w from hwqueue.workflow w where w.shard_id = p_shard and w.workflow_id = p_run.workflow_id);
+  v_alone hwqueue.workflow := hwqueue.without_steps(v_workflow);
+  v_steps jsonb[] := array(select jsonb_array_elements(v_workflow.steps));
   v_due int[] := hwqueue.updatable_steps(p_run, p_named, p_shard);
   v_group record;
   v_step jsonb;
@@ -306,15 +310,15 @@ declare
 begin
   perform hwqueue.check_updatable(p_run, p_named, v_due, p_shard);
   for v_group in select g.* from hwqueue.update_groups(p_run, v_due, p_update, p_shard) g loop
-    v_step := v_workflow.steps -> (v_group.steps[1] - 1);
+    v_step := v_steps[v_group.steps[1]];
     if v_group.is_nested then
       perform hwqueue.check_own_level(p_run.tenant, p_update -> 'level', 'changes', p_shard),
-        hwqueue.updated_placement(v_workflow, p_run, v_step, p_run.level, v_group.own -> 'update');
+        hwqueue.updated_placement(v_alone, p_run, v_step, p_run.level, v_group.own -> 'update');
       class := null;
       came_from := null;
       run := hwqueue.updated_run(p_run, v_group.own -> 'update');
     else
-      v_planned := hwqueue.planned_step(v_workflow, p_run, v_step, hwqueue.content_own(v_group.own), p_shard);
+      v_planned := hwqueue.planned_step(v_alone, p_run, v_step, hwqueue.content_own(v_group.own), p_shard);
       class := v_planned.class;
       came_from := v_planned.came_from;
       run := null;

@@ -1,5 +1,6 @@
 """Runs of workflows find their rows by key, and no call compares all steps with all others."""
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
@@ -37,6 +38,10 @@ ROWS = 30  # of each of them that a call about one small run may read; up to 12 
 SAVED = 6  # that a call of a handler may read of what its lease has
 LIMIT = 10  # of what one sweep looks at
 GRAPH = [step("a"), step("b"), step("c", "a", "b"), step("d", "c")]
+
+CALLED = """
+  select funcname, calls from pg_stat_xact_user_functions where schemaname = 'hwqueue'
+"""
 
 # Copies of a run that waits, each with a count that some session has left.
 COPIES = """
@@ -309,6 +314,39 @@ def test_updating(api: Api) -> None:
         rows = api.rows("update_steps", run=flow.run, changes={"affinity_tags": {"zone": "west"}})
     assert len(rows) == 2
     by_key(work, 2 * ROWS)
+
+
+@pytest.mark.parametrize("call", ["check_workflow", "preview_update"])
+def test_a_dry_run_judges_each_class_once(api: Api, call: str) -> None:
+    """All that it asks of the fleet grows with classes, and not with steps."""
+    api.node(labels={"disk": "d0"})
+    counted = [
+        judged(api, call, [{"disk": f"d{number % classes}"} for number in range(steps)])
+        for steps, classes in ((8, 4), (40, 4), (40, 8))
+    ]
+    assert counted == [4, 4, 8]
+
+
+def judged(api: Api, call: str, asked: list[dict[str, str]]) -> int:
+    """How often a dry run of steps that ask this reads the fleet."""
+    steps = [
+        step(f"s{number}", *["first"] * (call == "preview_update"), affinity_tags=tags)
+        | {"task": "same"}
+        for number, tags in enumerate(asked)
+    ]
+    flow = Flow(api, [step("first"), *steps])
+    arguments: dict[str, Any] = (
+        {"spec": flow.spec | {"steps": steps}}
+        if call == "check_workflow"
+        else {"run": flow.run, "changes": {"affinity_tags": {"zone": "west"}}}
+    )
+    with api.conn.transaction():
+        api.conn.execute("set local track_functions = 'all'")
+        before = Counter(dict(api.conn.execute(CALLED).fetchall()))
+        assert len(api.rows(call, **arguments)) == len(steps)
+        counted = Counter(dict(api.conn.execute(CALLED).fetchall())) - before
+    assert counted["near_nodes"] == 0
+    return counted["judge_fleet"]
 
 
 def test_a_sweep_that_finds_nothing_left_reads_no_run(api: Api) -> None:
