@@ -15,8 +15,8 @@ from tests.plans.backlog import BIG
 from tests.plans.explain import Work, explained
 from tests.sql.api import Api, count_all, token
 
-RUNS = 3_000
-WIDE = 600
+RUNS = 1_000
+WIDE = 240
 TABLES = (
     "run",
     "step",
@@ -425,7 +425,7 @@ def test_what_a_large_definition_costs(api: Api) -> None:
     with explained(api.conn) as work:
         api.row("define_workflow", spec=spec)
     assert work.most_rows <= 5 * WIDE
-    some = {f"p{n}": {"options": {"priority": 1}} for n in range(0, WIDE, 60)}
+    some = {f"p{n}": {"options": {"priority": 1}} for n in range(0, WIDE, 24)}
     with explained(api.conn) as work:
         run = api.row("submit_workflow", workflow=spec["name"], options={"steps": some})["run_id"]
     assert work.most_rows <= 5 * WIDE
