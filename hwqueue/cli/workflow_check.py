@@ -16,7 +16,7 @@ from hwqueue.cli.output import ExitCode, plain_text, show_items
 from hwqueue.cli.worker import load_named
 from hwqueue.errors import ConfigError
 from hwqueue.text import plural
-from hwqueue.types import CheckedStep, PreviewedStep
+from hwqueue.types import CheckedStep, PreviewedStep, UpdatedStep
 from hwqueue.workflow import Workflow
 
 EXAMPLE = "hwqueue workflow check training.json --tags region=us-east"
@@ -96,12 +96,29 @@ def _row(step: CheckedStep) -> dict[str, object]:
 
 def tell(step: CheckedStep | PreviewedStep) -> None:
     """What it asks and who asks it, what keeps it, and what alone keeps nodes from it."""
-    parts = [
-        *(f"{who}: {', '.join(words)}" for who, words in asked(step.placement, step.came_from)),
+    _tell_parts(
+        step.step,
+        *_asked(step),
         step.headline,
         *(f"but for {each.words}: {plural(each.nodes, 'node')}" for each in step.reasons),
-    ]
+    )
+
+
+def tell_asked(step: UpdatedStep) -> None:
+    """What it asks and who asks it; of a nested run, that its steps say so."""
+    if step.placement is None:
+        _tell_parts(step.step, "what the steps of its run ask")
+    else:
+        _tell_parts(step.step, *(_asked(step) or ("any node",)))
+
+
+def _asked(step: CheckedStep | PreviewedStep | UpdatedStep) -> list[str]:
+    """A line for each level that asks something."""
+    return [f"{who}: {', '.join(words)}" for who, words in asked(step.placement, step.came_from)]
+
+
+def _tell_parts(step: str, *parts: str) -> None:
     typer.echo()
-    typer.echo(plain_text(step.step))
+    typer.echo(plain_text(step))
     for part in parts:
         typer.echo(f"  {plain_text(part)}")

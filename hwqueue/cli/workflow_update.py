@@ -10,9 +10,9 @@ import typer
 from hwqueue.cli.connect import open_client
 from hwqueue.cli.inputs import identifier, json_object, labels
 from hwqueue.cli.options import options_of
-from hwqueue.cli.output import show_items
+from hwqueue.cli.output import say, show_items
 from hwqueue.cli.submitting import Mode
-from hwqueue.cli.workflow_check import tell
+from hwqueue.cli.workflow_check import tell, tell_asked
 from hwqueue.client import Client
 from hwqueue.errors import ConfigError
 from hwqueue.text import plural
@@ -69,7 +69,8 @@ def update(
 
     A step that was released keeps its placement, and so does an item that was spawned: of a map
     that has begun the items that are left change. What --tags, --placement and --affinity say takes
-    the place of what they said in a former update.
+    the place of what they said in a former update. Prints what each step that has changed asks of
+    its node now, and which level asks for it.
     """
     wanted = identifier(run_id, "RUN_ID")
     changes = _changes(tags, placement, affinity, app_version, any_version=any_version)
@@ -79,7 +80,14 @@ def update(
             return
         if not yes:
             _ask(client, wanted, step, changes)
-        show_items(ctx, client.update_steps(wanted, steps=step, **changes), _row, empty=_NONE)
+        updated = client.update_steps(wanted, steps=step, **changes)
+    show_items(ctx, updated, _row, empty=_NONE)
+    if not options_of(ctx).json:
+        for each in updated:
+            if each.changed:
+                tell_asked(each)
+    if updated:
+        say(ctx, f"follow it: hwqueue workflow status {wanted} --watch")
 
 
 def _changes(

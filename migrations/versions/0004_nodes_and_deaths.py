@@ -3,7 +3,8 @@
 Why: `node_state` kept the epoch of every node for ever; a floor for epochs replaces the rows of
 nodes that are gone. Hooks for dead leases are to hear of those that died without a handler.
 Explanations are to say that workers are full.
-Locks: `shard` and `served` access exclusive, for a moment.
+Locks: `shard` and `served`, access exclusive, for columns with constant defaults: no row is
+written.
 Expected duration: under a second.
 """
 

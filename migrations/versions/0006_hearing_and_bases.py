@@ -3,7 +3,8 @@
 Why: whether one of them serves a lease is asked at each death, so a fleet of thousands of nodes
 without hooks must not be read for it. An event of a transaction that was open when the base rose
 must not be passed by webhooks and followers.
-Locks: `served` share and `shard` access exclusive, for a moment.
+Locks: `served`, share, for an index; `shard`, access exclusive, for columns with constant defaults:
+no row is written.
 Expected duration: under a second.
 """
 

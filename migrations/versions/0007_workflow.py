@@ -1,7 +1,8 @@
 """Workflows: definitions, runs and steps, and what counts towards the release of a step.
 
 Why: steps that come after other steps, released by the settlement of their parents.
-Locks: `lease`, `claim` and `reap_cursor`, access exclusive, for an instant each.
+Locks: `lease`, `claim`, `outcome` and `reap_cursor`, access exclusive, for columns: no row is
+written.
 Expected duration: under a second: the tables are new, the new columns are null.
 """
 

@@ -1,7 +1,8 @@
 """Steps near other steps, runs that are unique while they run, origins of placements.
 
 Why: a step may ask for the place where another one ran; a submission may find a run of its key.
-Locks: `workflow_step` and `run_key`, access exclusive, for an instant each.
+Locks: `workflow_step` and `run_key`, access exclusive, for columns without values: no row is
+written.
 Expected duration: under a second: the new columns are null.
 """
 

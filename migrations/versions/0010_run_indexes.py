@@ -1,7 +1,7 @@
 """Indexes of runs that go on, and of runs by their end.
 
 Why: metrics count both at each scrape, however many runs that have ended are kept.
-Locks: `run`, share, while the indexes are built: submissions and ends of runs wait.
+Locks: `run`, share, for two indexes: submissions and ends of runs wait.
 Expected duration: a second for each million runs.
 """
 

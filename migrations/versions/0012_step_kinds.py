@@ -1,8 +1,8 @@
 """Kinds of steps: what a step needs that is no task, and when it is due.
 
 Why: steps that sleep or wait have no lease, and end at a time.
-Locks: `workflow_step` and `reap_cursor`, access exclusive, for an instant each; `step` while
-its new index is built, which has no rows in it yet.
+Locks: `workflow_step`, `step` and `reap_cursor`, access exclusive, for columns: no row is written.
+An index of `step` has no rows in it yet.
 Expected duration: a scan of `step`.
 """
 

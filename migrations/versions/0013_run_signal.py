@@ -1,7 +1,7 @@
 """Signals that runs are sent, for their steps to wait for.
 
 Why: a step may wait for what happens outside of the queue.
-Locks: `arrival`, share update exclusive, for an instant.
+Locks: `arrival`, share update exclusive, for a comment: reads and writes go on.
 Expected duration: under a second: the table is new.
 """
 

@@ -1,7 +1,8 @@
 """Maps: steps that run their task once for each item of a list.
 
 Why: a fan-out whose width is known when its run is under way, and its fan-in.
-Locks: `lease`, access exclusive, while an index without rows is made: it reads the table once.
+Locks: `lease`, access exclusive, for a column, and an index without rows that reads the table once;
+`tally`, access exclusive, for a column: no row is written.
 Expected duration: a second for each few million leases.
 """
 

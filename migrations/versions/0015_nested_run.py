@@ -1,8 +1,8 @@
 """Nested runs: a step may be a run of another workflow.
 
 Why: workflows are put together of others, and end as one.
-Locks: `run` and `step`, access exclusive, for an instant each; `run` while its new indexes are
-built, which have no rows in them yet.
+Locks: `run` and `step`, access exclusive, for columns, and indexes of `run` that have no rows in
+them yet.
 Expected duration: two scans of `run`.
 """
 

@@ -2,7 +2,7 @@
 
 Why: pages of `list_gangs` began by time alone, so gangs of one transaction could fall between two.
 Counting gangs by state read all that had ever ended.
-Locks: `gang`, share, while two indexes are built.
+Locks: `gang`, share, for two indexes: gangs do not change state meanwhile.
 Expected duration: instant; seconds with a million gangs.
 """
 

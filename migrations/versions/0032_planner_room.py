@@ -1,7 +1,7 @@
 """What a planner found of the room on GPUs is kept, for dashboards and monitoring.
 
 Why: how many GPUs could be in use at most was in the planner's log alone.
-Locks: `planner`, exclusively, for a moment; a planner that writes meanwhile waits.
+Locks: `planner`, access exclusive, for columns without values: planners and metrics wait.
 Expected duration: instant.
 """
 

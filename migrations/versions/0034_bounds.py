@@ -2,7 +2,7 @@
 
 Why: the headers of a step of a traced run name the spans of its parents. To find these its release
 read all edges of the workflow, up to 20,000 for each step.
-Locks: `workflow_edge`, share, while an index is built.
+Locks: `workflow_edge`, share, for an index: definitions wait.
 Expected duration: instant; seconds with a million edges.
 """
 

@@ -1,7 +1,7 @@
 """Gangs may start with fewer members than they have; the others join later.
 
 Why: a job that can grow waited until there was room for its largest size.
-Locks: `gang`, exclusive, while two columns are added and a small index is built again.
+Locks: `gang`, access exclusive, for two columns and a small index that is built again.
 Expected duration: instant; seconds with a million gangs that wait.
 """
 

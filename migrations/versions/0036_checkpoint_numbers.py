@@ -1,9 +1,10 @@
 """Checkpoints are numbered, and open waits and signals are found by index.
 
 Why: saving one read all that the lease had saved, and a signal all that it was sent.
-Locks: `checkpoint`, exclusive, while a column is added; it and `lease_signal` take no writes while
-indexes are built.
-Expected duration: instant; a second for a million checkpoints.
+Locks: `checkpoint`, access exclusive, for a column with a constant default and two indexes: no row
+is written; `lease_signal`, share, for two indexes: signals of leases wait.
+Expected duration: instant; 1 s for a million checkpoints and 2 to 3 s for a million signals, of
+which the indexes read all.
 """
 
 from alembic import op

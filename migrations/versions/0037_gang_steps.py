@@ -1,7 +1,8 @@
 """A step of a workflow may be a gang.
 
 Why: the ranks of a training run could not be a step, with work before and after them.
-Locks: `gang`, exclusive, while two columns are added; comments lock nothing that work waits for.
+Locks: `gang`, access exclusive, for columns without values: no row is written; `lease` and `map`,
+share update exclusive, for comments: reads and writes go on.
 Expected duration: instant.
 """
 

@@ -1,7 +1,7 @@
 """Gangs may go on without members that are lost: `on_lost` has the value `continue`.
 
 Why: the comment of a column names it; no table changes.
-Locks: `gang`, share update exclusive, for an instant.
+Locks: `gang`, share update exclusive, for a comment: reads and writes go on.
 Expected duration: instant.
 """
 

@@ -1,7 +1,8 @@
 """What a planner does with single leases is counted, for monitoring.
 
 Why: how many of them nodes fetched, and how many were held in vain, was in no log or metric.
-Locks: `planner`, exclusively, for a moment; a planner that writes meanwhile waits.
+Locks: `planner`, access exclusive, for columns with a constant default or without values: no row is
+written; planners and metrics wait.
 Expected duration: instant.
 """
 

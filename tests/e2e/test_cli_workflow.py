@@ -292,9 +292,14 @@ def test_an_update_is_shown_then_asked_then_made(
     refused = cli(*west, code=1, stdin="n\n")
     assert "2 steps change; no node matches 2 of them" in refused.output
     assert [each["changed"] for each in shown(*west, "--yes")] == [True, True]
+    again = cli(*line, "--step", "train", "--app-version", "2.6", "--yes")
+    assert again.stdout.endswith("\n\ntrain\n  update: app_version in 2.6, zone in west\n")
+    assert f"follow it: hwqueue workflow status {submitted} --watch" in again.stderr
     mend = (*line, "--step", "train", "--any-version", "--tags", '{"zone": null}')
     [found] = shown(*mend, "--affinity", "override", "--yes")
     assert found["placement"] == {}
+    told = cli(*line, *mend[5:], "--affinity", "override", "--yes").stdout
+    assert told.endswith("no\ntell   task  waiting  yes\n\ntell\n  any node\n")
     assert "--affinity" in cli(*line, code=2).stderr
     assert "exclude" in cli(*west, "--any-version", code=2).stderr
     assert "is running" in cli(*line, "--step", "prepare", "--any-version", "-y", code=1).stderr

@@ -68,6 +68,8 @@ def test_revisions_say_why_and_how_long(path: Path) -> None:
     text = path.read_text()
     for word in ("Why:", "Locks:", "Expected duration:"):
         assert word in text, f"the docstring of {path.name} lacks '{word}'"
+    locks = text.partition("Locks:")[2].partition("Expected duration:")[0]
+    assert not re.search(r"\bwhile\b|for an? (moment|instant)", locks), "they last to the commit"
     assert not re.search(r"create\s+(or\s+replace\s+)?(function|view)", text, re.I)
 
 
