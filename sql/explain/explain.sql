@@ -277,7 +277,8 @@ $$;
 
 -- Returns the one sentence about a pending class, with its code: what has to change first. Null code: a
 -- node could take it now. permanent: it lasts until nodes or the lease change. p_fleet: see judge_fleet.
--- The caller adds patience, deadlines and the lease's place in line.
+-- The caller adds patience, deadlines and the lease's place in line. A caller of one tenant is told no similar
+-- names of queues and tasks: they may be another's.
 create or replace function hwqueue.pending_headline(
   p_class hwqueue.placement_class, p_queue hwqueue.queue, p_fleet jsonb, p_now timestamptz, p_shard int,
   out headline text, out code text, out permanent boolean)
@@ -310,7 +311,7 @@ begin
     code := 'no_handler';
     permanent := true;
     headline := (select hwqueue.unserved_words(p_queue.name, p_class.task_name, s.queues, s.tasks,
-        s.any_queue, true)
+        s.any_queue, hwqueue.my_tenants() is null)
                  from hwqueue.served_names(p_now, p_shard) s);
   elsif v_matching = 0 then
     select h.headline, h.code, h.permanent into headline, code, permanent
@@ -427,7 +428,8 @@ as $$
 $$;
 
 -- Says what terms wait for before they come into force: the oldest transaction that writes and may not
--- see them, as far as the server shows it. Null when only the next claim or reap is missing.
+-- see them, as far as the server shows it. Null when only the next claim or reap is missing, and for a caller
+-- of one tenant: whose session that is, it is not told.
 create or replace function hwqueue.term_wait(p_now timestamptz) returns text
 language sql stable
 as $$
@@ -436,7 +438,7 @@ as $$
                 -- null without the rights of pg_read_all_stats
                 ', open for ' || hwqueue.span_words(p_now - a.xact_start))
   from pg_catalog.pg_stat_activity a
-  where a.pid <> pg_backend_pid() and a.backend_xid is not null
+  where a.pid <> pg_backend_pid() and a.backend_xid is not null and hwqueue.my_tenants() is null
     and exists (select 1 from pg_snapshot_xip(pg_current_snapshot()) x
         where x::text::bigint % 4294967296 = a.backend_xid::text::bigint)
   order by a.xact_start limit 1

@@ -435,6 +435,37 @@ def test_an_update_of_a_nested_run_asks_nothing_about_another(
         assert "QHA03" in told
 
 
+def dry_run(api: Api, queue: str, **step: Any) -> tuple[str, str]:
+    """What a dry run of a step tells a caller of one tenant, and one that may see all of them."""
+    spec = {"name": "dry", "queue": queue, "steps": [{"name": "a", "task": "t"} | step]}
+    call = {"spec": spec, "options": {"tenant": FILM}}
+    return answer(api, FILM, "check_workflow", call), api.row("check_workflow", **call)["headline"]
+
+
+def test_a_dry_run_tells_no_names_that_are_nearly_those(api: Api) -> None:
+    queue = f"{api.queue()}-of-matrices"
+    for each in (queue, f"{queue}s"):
+        api.rows("create_queue", queue=each)
+    api.node(queues=[queue], tasks=["render-matrices"])
+    for asked in ({"queue": f"{queue}s"}, {"queue": queue, "task": "render-matrics"}):
+        told, of_all = dry_run(api, **asked)
+        assert "no_handler" in told
+        assert ("did you mean" in told, "did you mean" in of_all) == (False, True)
+
+
+def test_a_dry_run_tells_nothing_of_a_session(api: Api, dsn: str) -> None:
+    """That of another application, which keeps what it asks about other leases from coming true."""
+    queue = api.queue()
+    api.node(queues=[queue], tasks=["t"])
+    with psycopg.connect(dsn, application_name="of-games") as other:
+        other.execute("select hwqueue.spawn_lease(%s, 't')", [queue])
+        placement = {"require": [{"leases": {"labels": {"app": queue}}, "domain": "node"}]}
+        api.spawn(queue, "t", tenant=FILM, placement=placement)
+        told, of_all = dry_run(api, queue, placement=placement)
+    assert "'what it asks about other leases is not published yet'" in told
+    assert ("of-games" in told, "of-games" in of_all) == (False, True)
+
+
 @pytest.mark.parametrize("caller", TENANTS)
 @pytest.mark.parametrize("wanted", [{}, {"state": "pending"}, {"state": "failed"}], ids=str)
 def test_lists_name_nothing_of_another(
