@@ -165,30 +165,74 @@ as $$
   order by min(s.step_no)
 $$;
 
--- Locks those of some steps (null: of all) that an update may change, and returns them. What was released
--- while this session waited for others is let go again: who runs it must not wait for a caller that stays
--- open.
--- Locks: as hold_steps. Raises: QHL09, and as check_updatable.
+-- Locks those of some steps (null: of all) that an update may change, and returns them.
+-- Who ends a step waits for its row, and may have released others that are missing here. So this waits for
+-- one step at a time, and meanwhile holds none that was released: they would wait for each other. Nor does
+-- it hold one afterwards: who runs it must not wait for a caller that stays open.
+-- Locks: as try_steps and hold_steps. Raises: QHL09, and as check_updatable.
 create or replace function hwqueue.hold_updatable(p_run hwqueue.run, p_named int[], p_shard int)
 returns int[]
 language plpgsql volatile
 as $$
 declare
   v_due int[] := p_named;
+  v_missed int[];
+  v_left int[];
 begin
   loop  -- each round has fewer steps than the one before
     v_due := hwqueue.updatable_steps(p_run, v_due, p_shard);
     perform hwqueue.check_updatable(p_run, p_named, v_due, p_shard);
     begin
-      perform hwqueue.hold_steps(p_run.run_id, v_due, null, p_shard);
-      -- a statement after the locks: what was released meanwhile is not among them any more
-      if hwqueue.updatable_steps(p_run, v_due, p_shard) <> v_due then
-        perform hwqueue.abort_subtransaction();
-      end if;
-      return v_due;
-    exception when sqlstate 'HWX01' then  -- its locks are gone
+      loop
+        v_missed := hwqueue.try_steps(p_run.run_id, v_due, p_shard);
+        -- a statement after the locks: what was released meanwhile is not among them any more
+        v_left := hwqueue.updatable_steps(p_run, v_due, p_shard);
+        if exists (
+          select from unnest(v_due) d(step_no)
+          where d.step_no <> all (v_left) and d.step_no <> all (v_missed)) then
+          perform hwqueue.abort_subtransaction();
+        elsif v_missed = '{}' then
+          return v_due;
+        end if;
+        begin
+          perform hwqueue.hold_steps(p_run.run_id, v_missed[1:1], null, p_shard);
+          perform hwqueue.abort_subtransaction();
+        exception when sqlstate 'HWX01' then  -- its lock is gone, the others stay
+        end;
+        v_due := hwqueue.updatable_steps(p_run, v_due, p_shard);
+        perform hwqueue.check_updatable(p_run, p_named, v_due, p_shard);
+      end loop;
+    exception when sqlstate 'HWX01' then  -- all locks are gone
     end;
   end loop;
+end
+$$;
+
+-- Locks those of some steps that no other session holds, and returns the others. Of a map that has begun a
+-- step is missed with its items: who holds these ends it.
+-- Locks: the tallies of items, then the steps, all skip locked.
+create or replace function hwqueue.try_steps(p_run uuid, p_steps int[], p_shard int) returns int[]
+language plpgsql volatile
+as $$
+declare
+  v_missed int[] := '{}';
+  v_map int;
+  v_held int[];
+begin
+  for v_map in
+    select distinct t.step_no from hwqueue.tally t
+    where t.shard_id = p_shard and t.run_id = p_run and t.step_no = any (p_steps) and t.part > 0 order by 1
+  loop
+    if hwqueue.hold_items(p_run, v_map, false, p_shard) is null then
+      v_missed := v_missed || v_map;
+    end if;
+  end loop;
+  v_held := array(
+    select s.step_no from hwqueue.step s
+    where s.shard_id = p_shard and s.run_id = p_run and s.step_no = any (p_steps)
+      and s.step_no <> all (v_missed)
+    for no key update skip locked);
+  return array(select d.step_no from unnest(p_steps) d(step_no) where d.step_no <> all (v_held) order by 1);
 end
 $$;
 

@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from tests.calls import Calls, Row
-from tests.flows import Flow, broken, each, step
+from tests.flows import Flow, broken, each, finish, step
 from tests.races.interleave import TIMEOUT, Actor, interleave
 from tests.sql.api import refusing
 
@@ -167,3 +167,26 @@ def test_an_update_that_stays_open_holds_no_step_that_was_released(
     other.commit()
     calls.rows("advance_workflows")
     assert placement(calls, flow.claims()["c"])
+
+
+def test_an_update_that_waits_holds_no_step(calls: Calls, dsn: str) -> None:
+    """It waits for two releases in turn: what the first one released, the second session settles."""
+    flow = Flow(calls, [step("a"), step("b"), step("c", "a"), step("d", "b"), step("e", "c", "d")])
+    claims = flow.claims()
+    with interleave(dsn) as actor:
+        one, two, other = actor(), actor(), actor()
+        other.begin()
+        for session, name in ((one, "a"), (two, "b")):
+            session.begin()
+            finish(session.direct, claims[name])
+        started = other.start(lambda direct: update(flow, direct))
+        other.wait_until_blocked_by(one)
+        one.commit()
+        other.wait_until_blocked_by(two)
+        finish(two.direct, flow.claims()["c"])  # waits for nobody: else both wait for each other
+        two.commit()
+        assert set(started.result(TIMEOUT)) == {"e"}
+        other.commit()
+    flow.complete("d")
+    calls.rows("advance_workflows")
+    assert placement(calls, flow.claims()["e"])

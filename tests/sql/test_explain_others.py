@@ -65,15 +65,16 @@ def test_away_from_what_runs_there(api: Api, racks: list[Node]) -> None:
 def test_kept_out_by_one_that_keeps_away(api: Api, racks: list[Node]) -> None:
     """Required away holds both ways."""
     queue = api.queue()
-    held = api.running(queue, racks[0], placement={"require": [leases("rack", away=True)]})
-    put_in_force(api)
+    kept = api.spawn(queue, placement={"require": [leases("rack", away=True)]})
+    put_in_force(api)  # until then it is no candidate
+    assert api.claimed(racks[0], queue) == [kept]
     lease = api.spawn(queue, labels=WEB["labels"])
     found = explain(api, lease)
     assert found["nodes_free"] == 1
     for node in racks[:2]:
         [reason] = near(found, node)["reasons"]
         assert (reason["code"], reason["place"]) == ("anti_affinity_conflict", "rack 1")
-        assert [h["lease_id"] for h in reason["holders"]] == [str(held["lease_id"])]
+        assert [h["lease_id"] for h in reason["holders"]] == [str(kept)]
         assert reason["wanted"] == "no lease that keeps away from it"
     assert api.claimed(racks[1], queue) == []
     assert api.claimed(racks[2], queue) == [lease]
