@@ -68,7 +68,7 @@ class Step:
         """What a step without a lease waits for, and until when: pages write times themselves."""
         words = self.row.headline if self.row and self.row.headline else ""
         until = self.row.due_at if self.row and self.kind in ("sleep", "wait") else None
-        return (words.partition(" until ")[0] if until else words), until
+        return (words.rpartition(" until ")[0] if until else words), until
 
     @property
     def has_sign(self) -> bool:
