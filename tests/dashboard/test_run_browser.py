@@ -142,6 +142,13 @@ def _waits(visit: Visit, running: Running) -> None:
     assert violations(page) == []
 
 
+def test_four_steps_side_by_side_fit(visit: Visit, sql: Client) -> None:
+    others = [{"name": f"s{no}", "task": "t", "after": ["fetch"]} for no in range(4)]
+    page = visit.go(Running(sql, [STEPS[0], *others]).page)
+    page.set_viewport_size({"width": 1440, "height": 900})
+    assert page.locator(".graph").evaluate("it => it.scrollWidth - it.clientWidth") == 0
+
+
 def test_keys_move_from_step_to_step(visit: Visit, sql: Client) -> None:
     running = Running(sql, STEPS)
     page = visit.go(running.page)

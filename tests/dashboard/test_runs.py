@@ -173,10 +173,10 @@ async def test_a_run_that_waits_for_a_signal_says_so(pages: Pages, sql: Client) 
     assert "Step approve waits for signal approved." in text
     assert "1 other step waits for a signal or a time, too." in text
     text = await pages.page(f"{running.page}/steps")
-    assert "<bdi>sleeps until " in text
+    assert "<bdi>sleeps</bdi> until <time " in text
     assert f"step={running.run}:nap" in text.replace("%3A", ":")
     sql.signal_workflow_run(running.run, "approved")
-    assert "Step nap sleeps until " in await pages.page(running.page)
+    assert "Step nap sleeps</bdi> until <time " in await pages.page(running.page)
 
 
 async def test_pause_resume_cancel(pages: Pages, sql: Client, running: Running) -> None:

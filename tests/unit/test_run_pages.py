@@ -328,3 +328,12 @@ def test_a_step_with_items_counts_them() -> None:
     assert first.counts == {"completed": 409, "failed": 3, "waiting": 588}
     assert "items: 409 completed, 3 failed, 588 waiting" in first.words
     assert second.counts is None
+
+
+def test_until_when_a_run_waits_is_a_time() -> None:
+    """The words of the step end with it, in UTC; the page has it in the viewer's zone."""
+    spec = {"steps": [SPEC["steps"][0] | {"kind": "wait"}]}
+    words = "waits for signal not until noon"  # the signal is any text
+    waits = row(1, "running", headline=f"{words} until 2030-01-31T12:00:05Z", due_at=at(5))
+    told = says_of(run(), graph_of(spec, [waits]).steps, {})
+    assert (told.text, told.until) == (f"Step fetch {words}", at(5))

@@ -64,6 +64,13 @@ class Step:
         return self.detail.claimed_at if self.kind == "task" else self.detail.released_at
 
     @property
+    def waits(self) -> tuple[str, datetime | None]:
+        """What a step without a lease waits for, and until when: pages write times themselves."""
+        words = self.row.headline if self.row and self.row.headline else ""
+        until = self.row.due_at if self.row and self.kind in ("sleep", "wait") else None
+        return (words.rpartition(" until ")[0] if until else words), until
+
+    @property
     def has_sign(self) -> bool:
         """Whether there is a sign for its kind; another kind is said by its name."""
         return self.kind != "task" and self.kind in KINDS

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from uuid import UUID
 
 from hwqueue.dashboard.formatting import error_line
@@ -20,7 +21,8 @@ class Says:
     """A headline about a run.
 
     step: the one that it is about. waits_for: the one whose lease waits for a node: a page says
-    why, once it has looked at the fleet. more: a second line, may be empty.
+    why, once it has looked at the fleet. until: when the wait of the text ends, None: not at a
+    time. more: a second line, may be empty.
     """
 
     state: str
@@ -29,6 +31,7 @@ class Says:
     more: str = ""
     step: Step | None = None
     waits_for: Step | None = None
+    until: datetime | None = None
 
 
 def says_of(run: WorkflowRun, steps: Sequence[Step], names: Mapping[UUID, str]) -> Says:
@@ -70,7 +73,7 @@ def _going(by_state: Mapping[str | None, Sequence[Step]], names: Mapping[UUID, s
         more = f"{plural(rest, 'other step waits', 'other steps wait')} for a node, too."
         return Says("pending", "warn", "Waits for step", more if rest else "", waits_for, waits_for)
     if idle:
-        says = idle[0].row.headline if idle[0].row else ""
+        says, until = idle[0].waits
         count = len(idle) - 1
         if all(step.kind in ("sleep", "wait") for step in idle[1:]):
             others = (
@@ -80,7 +83,8 @@ def _going(by_state: Mapping[str | None, Sequence[Step]], names: Mapping[UUID, s
             others = plural(count, "other step goes on", "other steps go on")
         more = f"{others}, too." if count else ""
         colon = ":" if idle[0].counts else ""
-        return Says("waiting", "", f"Step {idle[0].name}{colon} {says}.", more)
+        text = f"Step {idle[0].name}{colon} {says}"
+        return Says("waiting", "", text if until else f"{text}.", more, until=until)
     if scheduled:
         return Says("scheduled", "", f"Waits for its time: {_named(scheduled)}.")
     return Says("waiting", "", "Waits for upkeep, which releases the steps that are due.")
