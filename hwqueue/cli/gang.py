@@ -58,7 +58,7 @@ Together = Annotated[
     list[str] | None,
     typer.Option(
         "--together",
-        help="node, rack or label:KEY: all in one place of it; repeatable: the first with room.",
+        help="All in one node, rack or label:KEY; repeatable: the first with room.",
     ),
 ]
 Same = Annotated[
