@@ -165,6 +165,9 @@ def list_(
             state=state, limit=limit, before=moment(before, "--before"), before_gang=last
         )
     show_items(ctx, found, _row, empty="no gangs")
+    if len(found) == limit:
+        last_of = f"--before {found[-1].created_at.isoformat()} --before-gang {found[-1].gang_id}"
+        say(ctx, f"there may be more: {last_of}")
 
 
 @app.command(epilog=f"Example: hwqueue gang show {_EXAMPLE_ID}")
