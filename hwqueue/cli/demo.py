@@ -54,6 +54,10 @@ class QuietView:
 def demo(
     ctx: typer.Context,
     seed: Annotated[int, typer.Option(help="Of the made-up cluster and its work.")] = 1,
+    *,
+    remove: Annotated[
+        bool, typer.Option("--remove", help="Remove what the last demo left, and end.")
+    ] = False,
 ) -> None:
     """Watch a made-up GPU cluster pull the work it may run; takes less than a minute.
 
@@ -66,6 +70,9 @@ def demo(
     trace = demo_trace(seed=seed)
     with Client(dsn, pool_size=1) as client:
         _clear_last_run(client, trace)
+    if remove:
+        say(ctx, f"its nodes and queue {QUEUE!r} are gone")
+        return
     plan = Plan(
         seed=seed,
         speedup=SPEEDUP,
@@ -177,4 +184,4 @@ def _next_commands(pending: UUID | None, run_id: UUID) -> list[str]:
     ]
     if pending is not None:
         commands.insert(2, f"hwqueue lease show {pending}")
-    return commands
+    return [*commands, "hwqueue demo --remove"]

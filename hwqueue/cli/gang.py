@@ -58,7 +58,7 @@ Together = Annotated[
     list[str] | None,
     typer.Option(
         "--together",
-        help="node, rack or label:KEY: all in one place of it; repeatable: the first with room.",
+        help="All in one node, rack or label:KEY; repeatable: the first with room.",
     ),
 ]
 Same = Annotated[
@@ -165,6 +165,9 @@ def list_(
             state=state, limit=limit, before=moment(before, "--before"), before_gang=last
         )
     show_items(ctx, found, _row, empty="no gangs")
+    if len(found) == limit:
+        last_of = f"--before {found[-1].created_at.isoformat()} --before-gang {found[-1].gang_id}"
+        say(ctx, f"there may be more: {last_of}")
 
 
 @app.command(epilog=f"Example: hwqueue gang show {_EXAMPLE_ID}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -57,6 +58,10 @@ Name = Annotated[
 RunId = Annotated[str, typer.Argument(help="Id of the run.", show_default=False)]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show which steps would change.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Watch = Annotated[bool, typer.Option("--watch", "-w", help="Follow it until it has ended.")]
+AtMost = Annotated[
+    str | None, typer.Option("--timeout", help="With --watch: how long at most, such as 10m.")
+]
 
 
 @app.command(epilog="Example: hwqueue workflow define training.json")
@@ -172,9 +177,14 @@ def run(
     run_id: submitting.OwnId = None,
     tenant: spawning.Tenant = None,
     app_version: submitting.AppVersion = None,
+    watch: Watch = False,
+    timeout: AtMost = None,
 ) -> None:
-    """Submit a run of a workflow, and print its id and state."""
-    given = json_value(input_, "--input")
+    """Submit a run of a workflow, and print its id and state.
+
+    With --watch it follows the run, and exits, as `hwqueue workflow status --watch` does.
+    """
+    given, at_most = json_value(input_, "--input"), _at_most(timeout, watch=watch)
     options = submitting.placing_options(
         version=version,
         tags=tags,
@@ -196,6 +206,10 @@ def run(
     )
     with open_client(ctx) as client:
         submitted = client.submit_workflow(name, given, **options)
+        if watch:
+            say(ctx, f"run {submitted.run_id}")
+            _watch(ctx, client, submitted.run_id, at_most)
+            return
     show_item(ctx, submitted, _submitted_facts)
     status = f"hwqueue workflow status {submitted.run_id}"
     if submitted.state in ("completed", "failed", "cancelled"):
@@ -267,32 +281,24 @@ def status(
     ctx: typer.Context,
     run_id: RunId,
     *,
-    watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Follow it until it has ended.")
-    ] = False,
-    timeout: Annotated[
-        str | None, typer.Option(help="With --watch: how long at most, such as 10m.")
-    ] = None,
+    watch: Watch = False,
+    timeout: AtMost = None,
 ) -> None:
     """Show a run and its steps, a line for each: where it ran, or what it waits for.
 
     With --watch it exits with 0 if the run has completed, with 1 if it has failed, with 6 if it
     was cancelled, with 7 if it has not ended in time. Ctrl-C ends this command alone.
     """
-    wanted, at_most = identifier(run_id, "RUN_ID"), span(timeout, "--timeout")
-    if at_most is not None and not watch:
-        raise ConfigError("--timeout goes with --watch")
+    wanted, at_most = identifier(run_id, "RUN_ID"), _at_most(timeout, watch=watch)
     with open_client(ctx) as client:
         if watch:
-            look = follow(ctx, client, wanted, at_most)
-        else:
-            look = look_at(client, wanted, explains=True)
+            _watch(ctx, client, wanted, at_most)
+            return
+        look = look_at(client, wanted, explains=True)
         if options_of(ctx).json:
             show_one(ctx, {**fields_of(look.run), "steps": look.steps})
-        elif not watch:
+        else:
             shown_steps(ctx, look, names_of(client, look))
-    if watch and (code := _EXIT_CODES[look.run.state]):
-        raise typer.Exit(code)
 
 
 app.command(epilog=f"Example: {workflow_items.EXAMPLE}")(workflow_items.results)
@@ -436,6 +442,22 @@ def signals(ctx: typer.Context, run_id: RunId) -> None:
     show_items(ctx, found, _signal_row, empty="it was sent no signal")
 
 
+def _at_most(timeout: str | None, *, watch: bool) -> timedelta | None:
+    """How long a run is followed. Raises: ConfigError."""
+    if timeout is not None and not watch:
+        raise ConfigError("--timeout goes with --watch")
+    return span(timeout, "--timeout")
+
+
+def _watch(ctx: typer.Context, client: Client, run_id: UUID, at_most: timedelta | None) -> None:
+    """Follow a run until it has ended. Raises: WaitTimeout, and Exit unless it has completed."""
+    look = follow(ctx, client, run_id, at_most)
+    if options_of(ctx).json:
+        show_one(ctx, {**fields_of(look.run), "steps": look.steps})
+    if code := _EXIT_CODES[look.run.state]:
+        raise typer.Exit(code)
+
+
 def _change(
     ctx: typer.Context,
     run_id: UUID,
@@ -525,21 +547,28 @@ def _definition_row(step: dict[str, Any]) -> dict[str, Any]:
     where = {key: step[key] for key in ("affinity", "affinity_tags", "placement") if key in step}
     return {
         "step": step["name"],
-        "task": step.get("task") or _waits_for(step),
+        "task": _does(step),
         "after": ", ".join(each if on == "completed" else f"{each} {on}" for each, on in after)
         or None,
         "asks": where or None,
     }
 
 
-def _waits_for(step: dict[str, Any]) -> str:
-    """What a step does that is no task, in parentheses."""
-    if step["kind"] == "wait":
-        return f"(waits for signal {step['signal']})"
-    if step["kind"] == "workflow":
-        version = f" version {step['version']}" if "version" in step else ""
-        return f"(a run of workflow {step['workflow']}{version})"
-    return "(sleeps)"
+def _does(step: dict[str, Any]) -> str:
+    """Its task, and how often that runs; of a step that has none what it does, in parentheses."""
+    match step.get("kind", "task"):
+        case "gang":
+            return f"{step['task']} (a gang of {step['size']})"
+        case "map":
+            return f"{step['task']} (for each item)"
+        case "wait":
+            return f"(waits for signal {step['signal']})"
+        case "workflow":
+            version = f" version {step['version']}" if "version" in step else ""
+            return f"(a run of workflow {step['workflow']}{version})"
+        case "sleep":
+            return "(sleeps)"
+    return str(step["task"])
 
 
 def _submitted_facts(submitted: SubmittedRun) -> dict[str, Any]:

@@ -61,7 +61,8 @@ class Fleet:
 
         async def one(client: AsyncClient, machine: Machine) -> None:
             node_id = mapping.node_id(machine, self._scope)
-            spec = mapping.node_spec(machine, self._scope, self._prefix)
+            # nobody works for these nodes: no gang of another queue is to be given room on them
+            spec = mapping.node_spec(machine, self._scope, self._prefix, self.queue)
             self.nodes.append(Node(machine, node_id, await client.register_node(node_id, spec)))
 
         machines = list(machines)

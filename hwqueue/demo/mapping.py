@@ -27,8 +27,8 @@ def gpu_id(machine: Machine, scope: str, index: int) -> UUID:
     return uuid5(NAMESPACE, f"{scope}/{machine.name}/gpu/{index}")
 
 
-def node_spec(machine: Machine, scope: str, prefix: str = "") -> NodeSpec:
-    """Build the registration of a machine, named `prefix` + its name."""
+def node_spec(machine: Machine, scope: str, prefix: str, queue: str) -> NodeSpec:
+    """Build the registration of a machine, named `prefix` + its name, which polls that queue."""
     return NodeSpec(
         name=prefix + machine.name,
         instance_id=scope,
@@ -40,6 +40,7 @@ def node_spec(machine: Machine, scope: str, prefix: str = "") -> NodeSpec:
             Gpu(resource_id=gpu_id(machine, scope, index), model=machine.gpu_model)
             for index in range(machine.gpus)
         ],
+        queues=[queue],
     )
 
 

@@ -289,8 +289,9 @@ begin
     headline := case when p_gang.place is not null then
         format('no node of %s, where the others run, may run its members any more', p_gang.place)
       else format('no node that may run its members has %s', array_to_string(
-        array(select regexp_replace(d, '^label:', '') from unnest(p_gang.together) d where d <> 'node')
-          || p_gang.same, ' and ')) end;
+        array(select case d when 'rack' then 'a rack' else format('label "%s"', substr(d, 7)) end
+              from unnest(p_gang.together) d where d <> 'node')
+          || array(select format('label "%s"', k) from unnest(p_gang.same) k), ' and ')) end;
   elsif (places #>> '{0,room}')::int = v_size then  -- those with room for all come first
     code := 'ready';
     headline := format('%s has room for all %s', places #>> '{0,words}', v_size);

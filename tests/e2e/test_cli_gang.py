@@ -82,6 +82,10 @@ def test_from_spawned_to_cancelled(client: Client, cli: Cli, shown: Callable[...
     behind = ("gang", "list", "--before", listed["created_at"])
     assert shown(*behind) == []
     assert shown(*behind, "--before-gang", own) == []
+    newer = client.spawn_gang(QUEUE, [{"task": "work", "count": 2}])[0].gang_id
+    hint = cli("gang", "list", "--limit", "1").stderr
+    assert hint.endswith(f"--before-gang {newer}\n")
+    assert [each["gang_id"] for each in shown("gang", "list", *hint.split()[-4:])] == [own]
 
 
 def test_why_it_waits(client: Client, cli: Cli, shown: Callable[..., Any]) -> None:

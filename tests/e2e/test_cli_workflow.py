@@ -110,6 +110,17 @@ def test_definitions(
     assert "hwqueue workflow define FILE" in refused
 
 
+def test_a_definition_says_how_often_a_task_runs(runner: Runner, cli: Cli) -> None:
+    each = {"name": "score", "kind": "map", "task": "score", "over": [1, 2]}
+    ranks = {"name": "train", "kind": "gang", "task": "train", "size": 4, "after": ["score"]}
+    rest = {"name": "rest", "kind": "sleep", "for": 60}
+    runner.client.define_workflow({"name": "ranks", "steps": [each, ranks, rest]})
+    told = cli("workflow", "show", "ranks").stdout
+    assert "score (for each item)" in told
+    assert "train (a gang of 4)" in told
+    assert "(sleeps)" in told
+
+
 def test_options_of_a_submission(runner: Runner, cli: Cli, shown: Callable[..., Any]) -> None:
     runner.client.define_workflow(SPEC | {"affinity_tags": {"gpu": True, "zone": "a"}})
     line = ("workflow", "run", "training", "--key", "k", "--input", '{"dataset": 1}')
@@ -233,6 +244,21 @@ def test_watching_ends_as_the_run_ends(
     assert told[-2] == "tell  completed  gpu-1"
     assert "train  failed  gpu-1  OSError: no memory" in told
     assert shown(*line, "--watch", code=1)["state"] == "failed"
+
+
+def test_a_submission_may_be_watched(runner: Runner, cli: Cli, shown: Callable[..., Any]) -> None:
+    runner.client.define_workflow({"name": "short", "steps": [SPEC["steps"][2] | {"after": []}]})
+    line = ("workflow", "run", "short", "--key", "k", "--watch")
+    late = cli(*line, "--timeout", "0s", code=7).stderr
+    run_id = late.split()[1]
+    assert f"run {run_id} of workflow short is running" in late
+    runner.fail("tell")
+    told = cli(*line, code=1).stdout
+    assert f"run {run_id} of short version 1: failed" in told.splitlines()[-1]
+    assert shown(*line, code=1)["run_id"] == run_id
+    refused = cli("workflow", "run", "short", "--timeout", "1s", code=2).stderr
+    assert "--timeout goes with --watch" in refused
+    assert [each.run_id for each in runner.client.list_workflow_runs()] == [UUID(run_id)]
 
 
 def test_watching_on_a_terminal_redraws(

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
+from hwqueue import Member
 from hwqueue.cli.main import app
 from hwqueue.client import Client
 from hwqueue.demo.generate import add_labels, generate_trace, impossible_jobs
@@ -21,10 +22,17 @@ def test_demo_ends_with_what_to_type_next(dsn: str, monkeypatch: pytest.MonkeyPa
     for words in ("What you just saw", "every constraint kept", "H100", "What to type next"):
         assert words in result.stdout
     _waits_for_an_h100(dsn, result.stdout)
+    with Client(dsn, pool_size=1) as client:  # nobody asks for work in the name of its nodes
+        client.create_queue("training")
+        gang = client.what_if_gang("training", [Member("train", count=2)])
+        assert gang.code == "no_handler"
     commands = result.stdout.split("What to type next")[1].split("\n")
     for line in filter(None, map(str.strip, commands)):
         followed = CliRunner().invoke(app, ["--dsn", dsn, *_words(line)])
         assert followed.exit_code == (1 if "H100" in line else 0), (line, followed.output)
+    with Client(dsn, pool_size=1) as client:  # the last one has removed them
+        assert client.list_nodes() == []
+        assert [each.queue for each in client.list_queues()] == ["training"]
 
 
 def test_demo_leaves_the_queue_of_somebody_else_alone(dsn: str) -> None:

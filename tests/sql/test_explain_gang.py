@@ -132,7 +132,10 @@ def test_members_that_no_node_may_run(api: Api, racks: list[Node]) -> None:
     assert (kinds["lead"]["nodes"], kinds["train"]["blocker"]) == (0, None)
     nowhere = forecast(api, queue, 2, GPU, together="label:zone", same=["model"])
     assert (nowhere["code"], nowhere["permanent"]) == ("no_place", True)
-    assert nowhere["headline"] == "no node that may run its members has zone and model"
+    has = 'no node that may run its members has label "zone" and label "model"'
+    assert nowhere["headline"] == has
+    nowhere = forecast(api, queue, 2, GPU, together="rack", same=["model"])
+    assert nowhere["headline"] == 'no node that may run its members has a rack and label "model"'
 
 
 def test_what_has_room_is_reserved(api: Api, racks: list[Node]) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.emoji import Emoji
 from typer.main import get_command
 
 from hwqueue.cli.main import app
@@ -32,6 +33,15 @@ def test_help_has_an_example(path: str) -> None:
     assert command.epilog
     assert command.epilog.startswith("Example: ")
     assert path in command.epilog
+
+
+@pytest.mark.parametrize("path", COMMANDS)
+def test_no_text_is_drawn_as_an_emoji(path: str) -> None:
+    """Typer replaces `:NAME:` where NAME is that of an emoji, such as key."""
+    command = COMMANDS[path]
+    helps = [getattr(parameter, "help", None) for parameter in command.params]
+    for text in filter(None, [command.help, command.epilog, *helps]):
+        assert Emoji.replace(text) == text
 
 
 @pytest.mark.parametrize("path", COMMANDS)
