@@ -165,19 +165,22 @@ as $$
                             'kept_at', coalesce(jsonb_object_agg(h.domain || '@' || h.place, true), '{}'))
   from (
     select a.domain, hwqueue.domain_value(a.domain, n.node_id, n.rack, n.labels) as place
-    from (
-      select k.class_id, hwqueue.term_domain(t.value -> 'spec', p_shard) as domain
-      from (select distinct c.class_id from hwqueue.claim c where c.shard_id = p_shard) u
-      cross join lateral (  -- a fence (offset 0): by key, also before the tables are analyzed
-        select x.class_id, x.terms from hwqueue.placement_class x
-        where x.shard_id = p_shard and x.class_id = u.class_id offset 0) k
-      cross join lateral jsonb_array_elements(k.terms) t
-      where t.value #>> '{spec,use}' = 'away'
-        and (hwqueue.term_selects(t.value -> 'spec', p_class)
-            or (t.value #>> '{spec,all,0,lease}')::uuid = p_lease)
+    from (  -- each class once, and each node: many leases of a class run
+      select distinct d.domain, c.node_id
+      from (
+        select k.class_id, hwqueue.term_domain(t.value -> 'spec', p_shard) as domain
+        from (select distinct c.class_id from hwqueue.claim c where c.shard_id = p_shard) u
+        cross join lateral (  -- a fence (offset 0): by key, also before the tables are analyzed
+          select x.class_id, x.terms from hwqueue.placement_class x
+          where x.shard_id = p_shard and x.class_id = u.class_id offset 0) k
+        cross join lateral jsonb_array_elements(k.terms) t
+        where t.value #>> '{spec,use}' = 'away'
+          and (hwqueue.term_selects(t.value -> 'spec', p_class)
+              or (t.value #>> '{spec,all,0,lease}')::uuid = p_lease) offset 0
+      ) d
+      join hwqueue.claim c on c.shard_id = p_shard and c.class_id = d.class_id
     ) a
-    join hwqueue.claim c on c.shard_id = p_shard and c.class_id = a.class_id
-    join hwqueue.node n on n.shard_id = p_shard and n.node_id = c.node_id
+    join hwqueue.node n on n.shard_id = p_shard and n.node_id = a.node_id
   ) h
   where h.place is not null
 $$;

@@ -170,7 +170,7 @@ def test_an_update_that_stays_open_holds_no_step_that_was_released(
 
 
 def test_an_update_that_waits_holds_no_step(calls: Calls, dsn: str) -> None:
-    """It waits for two releases in turn: what the first one released, the second session settles."""
+    """It waits for two releases in turn; what the first released, the second session settles."""
     flow = Flow(calls, [step("a"), step("b"), step("c", "a"), step("d", "b"), step("e", "c", "d")])
     claims = flow.claims()
     with interleave(dsn) as actor:
