@@ -58,7 +58,8 @@ Together = Annotated[
     list[str] | None,
     typer.Option(
         "--together",
-        help="node, rack or label:KEY: all in one place of it; repeatable: the first with room.",
+        help="node, rack or label:KEY: all in one place of it; repeatable: the first with room."
+        " fleet as the last one: else anywhere.",
     ),
 ]
 Same = Annotated[
