@@ -2847,6 +2847,9 @@ CREATE FUNCTION hwqueue.gang_metrics(p_now timestamp with time zone, p_shard int
 CREATE FUNCTION hwqueue.gang_of_step(p_run uuid, p_step integer, p_shard integer) RETURNS uuid
     LANGUAGE sql STABLE;
 
+CREATE FUNCTION hwqueue.gang_place_words(p_place text) RETURNS text
+    LANGUAGE sql IMMUTABLE;
+
 CREATE FUNCTION hwqueue.gang_places(p_class_ids bigint[], p_together text[], p_same text[], p_place text, p_first text, p_is_idle boolean, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(place text, node_ids uuid[], class_ids bigint[])
     LANGUAGE plpgsql STABLE
     SET enable_nestloop TO 'off'
@@ -3961,6 +3964,9 @@ CREATE FUNCTION hwqueue.next_score_group(p_request hwqueue.claim_request, p_fit 
 
 CREATE FUNCTION hwqueue.next_waiting_rank(p_class_id bigint, p_tier smallint, p_rank bigint, p_since timestamp with time zone, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT lease_id uuid) RETURNS record
     LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.no_level_words(p_together text[]) RETURNS text
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.no_open_xid_below(p_xid xid8) RETURNS boolean
     LANGUAGE sql;
@@ -9387,6 +9393,8 @@ REVOKE ALL ON FUNCTION hwqueue.gang_metrics(p_now timestamp with time zone, p_sh
 
 REVOKE ALL ON FUNCTION hwqueue.gang_of_step(p_run uuid, p_step integer, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.gang_place_words(p_place text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.gang_places(p_class_ids bigint[], p_together text[], p_same text[], p_place text, p_first text, p_is_idle boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.gang_rooms(p_classes hwqueue.placement_class[], p_members integer[], p_which text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -10060,6 +10068,8 @@ REVOKE ALL ON FUNCTION hwqueue.next_generation(p_shard hwqueue.shard, p_timeline
 REVOKE ALL ON FUNCTION hwqueue.next_score_group(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_starts, p_window integer, p_probe integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT classes bigint[], OUT positions bigint[], OUT seen_classes bigint[], OUT is_head boolean, OUT takes integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.next_waiting_rank(p_class_id bigint, p_tier smallint, p_rank bigint, p_since timestamp with time zone, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT lease_id uuid) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.no_level_words(p_together text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.no_open_xid_below(p_xid xid8) FROM PUBLIC;
 

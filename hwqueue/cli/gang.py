@@ -58,7 +58,8 @@ Together = Annotated[
     list[str] | None,
     typer.Option(
         "--together",
-        help="All in one node, rack or label:KEY; repeatable: the first with room.",
+        help="All in one node, rack or label:KEY; repeatable: the first with room."
+        " fleet as the last one: else anywhere.",
     ),
 ]
 Same = Annotated[

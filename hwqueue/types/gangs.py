@@ -32,7 +32,8 @@ class GangOptions(TypedDict, total=False):
     gang_id: your own id; one that exists raises `GangExists`. min_size: how many members must start
     together, at least 2; None: all. The others join when there is room, so it goes with no
     deadline. together: a domain (`node`, `rack` or `label:KEY`), or at most 5 of them: all members
-    run in one place of the first that has room. same: at most 5 node labels whose values all
+    run in one place of the first that has room; `fleet` as the last of several lets them be
+    anywhere where none has. same: at most 5 node labels whose values all
     members' nodes have in common. on_lost: when a running member waits again, and fewer than
     min_size are left, the others `stop` and start again with it (default), or go on while it is
     placed again (`replace`); or a member that does not complete has failed, and the others
@@ -154,7 +155,8 @@ class Gang:
         min_size: How many of them must start together.
         missing: How many wait to join the others.
         together, same, on_lost, hold: As it was spawned.
-        place: The domain that its members run in, such as `rack 2`.
+        place: The domain that its members run in, such as `rack 2`; `fleet` where no other had room
+            for them, and None where it names no domain.
         tries: How often in a row there was no room for it.
         losses: How often it went back to wait for room after it had some.
         next_try_at: While it waits.

@@ -16,14 +16,14 @@
 -- many must start together (default: all): where there is no room for all, the first min_size start, and the
 -- others join them when there is room (it goes with no deadline); together, a domain ("node", "rack" or
 -- "label:KEY") or a list of them, of which the first that has room is taken: all members run in one place of
--- it; same, node labels whose values all have in common; on_lost, what happens when a running member waits
--- again and fewer than min_size are left: "stop" (default), the others stop and start again with it, or
--- "replace", it is placed again beside them; or "continue": a member that runs and does not complete has
--- failed, and the others go on, until fewer than min_size, or none, are left; hold, how long nodes have for
--- fetching their members (30 seconds); one_of, the choice that it is an alternative of, as for a lease:
--- reserving room for it takes the choice; and options of spawn_lease that all members have by default. With a
--- deadline the gang fails if it has not started by then, or has to start again after it. The headers of
--- members have gang_id, gang_rank (from 0) and gang_size.
+-- it, and with "fleet" as the last of several anywhere, if none has room; same, node labels whose values all
+-- have in common; on_lost, what happens when a running member waits again and fewer than min_size are left:
+-- "stop" (default), the others stop and start again with it, or "replace", it is placed again beside them; or
+-- "continue": a member that runs and does not complete has failed, and the others go on, until fewer than
+-- min_size, or none, are left; hold, how long nodes have for fetching their members (30 seconds); one_of, the
+-- choice that it is an alternative of, as for a lease: reserving room for it takes the choice; and options of
+-- spawn_lease that all members have by default. With a deadline the gang fails if it has not started by then,
+-- or has to start again after it. The headers of members have gang_id, gang_rank (from 0) and gang_size.
 -- Locks: new rows, ids that the producer chose, its choice. Raises: QHQ01, QHA01, QHC03, QHC04, QHW01, QHG02,
 -- QHL06, QHA03. Not idempotent: with an own gang_id a second call raises QHG02.
 create or replace function hwqueue.spawn_gang(p_queue text, p_members jsonb, p_options jsonb default '{}',

@@ -345,12 +345,13 @@ begin
 end
 $$;
 
--- The classes that are in both lists; null: in any.
+-- The classes that are in both lists; null: in any. Each may hold all classes of a queue, hence by hash: "is
+-- true" keeps it from becoming a join, which callers may have told to go by index.
 create or replace function hwqueue.both(p_classes bigint[], p_others bigint[]) returns bigint[]
 language sql immutable parallel safe
 as $$
   select case when p_others is null then p_classes
-    else array(select c from unnest(p_classes) c where c = any (p_others)) end
+    else array(select c from unnest(p_classes) c where (c in (select unnest(p_others))) is true) end
 $$;
 
 -- The widest window and probe of these queues, and is_short: on a plain node with limits some class of a

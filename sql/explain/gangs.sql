@@ -121,9 +121,9 @@ as $$
     where g.shard_id = p_shard and g.gang_id = p_gang.gang_id group by e.node_id
   )
   select jsonb_build_array(jsonb_build_object('place', p_gang.place,
-           'words', coalesce(p_gang.place, 'the fleet'), 'nodes', o.nodes, 'room', o.room,
-           'emptied', o.members, 'kinds', o.kinds, 'in_the_way', o.names, 'claims', c.claims,
-           'others', c.others))
+           'words', coalesce(hwqueue.gang_place_words(p_gang.place), 'the fleet'),
+           'nodes', o.nodes, 'room', o.room, 'emptied', o.members, 'kinds', o.kinds,
+           'in_the_way', o.names, 'claims', c.claims, 'others', c.others))
   from (
     select count(*) as nodes, sum(m.members) as members,
            coalesce(sum(m.members) filter (where m.has_room), 0) as room,
@@ -287,10 +287,11 @@ begin
     code := 'no_place';
     permanent := true;
     headline := case when p_gang.place is not null then
-        format('no node of %s, where the others run, may run its members any more', p_gang.place)
+        format('no node of %s, where the others run, may run its members any more',
+          hwqueue.gang_place_words(p_gang.place))
       else format('no node that may run its members has %s', array_to_string(
         array(select case d when 'rack' then 'a rack' else format('label "%s"', substr(d, 7)) end
-              from unnest(p_gang.together) d where d <> 'node')
+              from unnest(p_gang.together) d where d <> 'node' and 'fleet' <> all (p_gang.together))
           || array(select format('label "%s"', k) from unnest(p_gang.same) k), ' and ')) end;
   elsif (places #>> '{0,room}')::int = v_size then  -- those with room for all come first
     code := 'ready';
@@ -299,8 +300,8 @@ begin
     code := 'insufficient_capacity';
     permanent := v_most < v_size;
     headline := case when p_gang.place is null and p_gang.together <> '{}'
-        then format('no %s has room for all %s; ', regexp_replace(
-          array_to_string(p_gang.together, ' and no '), 'label:', '', 'g'), v_size) else '' end
+        then format('%s room for all %s; ', replace(hwqueue.no_level_words(p_gang.together), 'label:', ''),
+          v_size) else '' end
       || format('%s has room for %s', places #>> '{0,words}', places #>> '{0,room}')
       || case when p_gang.together = '{}' or p_gang.place is not null then ' of ' || v_size else '' end
       || case when permanent then format('; even empty it would be %s at most', v_most) else '' end;
@@ -418,11 +419,12 @@ as $$
         hwqueue.span_words(p_now - p_gang.finished_at)) || coalesce(': ' || left(p_gang.reason, 200), '')
     when p_gang.state in ('reserved', 'running') then concat_ws(', ',
       case when m.running > 0 or m.reserved = 0 then format('%s %s%s', m.running,
-        case m.running when 1 then 'member runs' else 'members run' end, ' in ' || p_gang.place) end,
+        case m.running when 1 then 'member runs' else 'members run' end,
+          ' in ' || hwqueue.gang_place_words(p_gang.place)) end,
       case when m.reserved > 0 then format('%s%s%s reserved%s and not fetched: the first until %s UTC',
         m.reserved, case when m.running > 0 then '' when m.reserved = 1 then ' member' else ' members' end,
         case m.reserved when 1 then ' is' else ' are' end,
-        case when m.running = 0 then ' in ' || p_gang.place end,
+        case when m.running = 0 then ' in ' || hwqueue.gang_place_words(p_gang.place) end,
         to_char(m.until at time zone 'UTC', 'HH24:MI:SS')) end,
       case when p_gang.missing > 0 then format('%s wait to join', p_gang.missing) end,
       case when p_gang.on_lost = 'continue' then (

@@ -183,16 +183,17 @@ as $$
     where p_which <> 'now' or m.copies > 0)
 $$;
 
--- Returns the places of nodes: each level of p_together has its own. place: '' without p_together and p_same.
--- value: see domain_value. alike: the labels in p_same. Nodes with different values of these are in different
--- places; those that lack one are in none.
+-- Returns the places of nodes: each level of p_together has its own, the level fleet one. place: '' without
+-- p_together and p_same. value: see domain_value. alike: the labels in p_same. Nodes with different values of
+-- these are in different places; those that lack one are in none.
 create or replace function hwqueue.node_places(p_together text[], p_same text[], p_shard int)
 returns table (place_no bigint, level bigint, domain text, value text, alike text, place text,
   node_ids uuid[])
 language sql stable
 as $$
   select row_number() over (), d.ordinality, d.domain, v.value, n.alike,
-         concat_ws('; ', case when d.domain <> 'fleet' then d.domain || ' ' || v.value end, n.alike),
+         concat_ws('; ', case when d.domain <> 'fleet' then d.domain || ' ' || v.value
+           when p_together <> '{}' then d.domain end, n.alike),
          array_agg(n.node_id)
   from (
     select x.node_id, x.rack, x.labels, case when p_same <> '{}' then (
@@ -239,7 +240,7 @@ $$;
 -- first, and the classes, those with least room to spare first: their members are placed before others take
 -- it. p_place: only this place; null: any. p_first: comes first in its level, if it has room. p_class_ids:
 -- of the members, with repetition. p_is_idle: places that had room if they ran nothing, those with most room
--- now first.
+-- now first; where the last level is the fleet, only that: members that may be anywhere wait for least there.
 create or replace function hwqueue.gang_places(p_class_ids bigint[], p_together text[], p_same text[],
   p_place text, p_first text, p_is_idle boolean, p_now timestamptz, p_shard int)
 returns table (place text, node_ids uuid[], class_ids bigint[])
@@ -250,6 +251,7 @@ declare
   v_classes hwqueue.placement_class[];
   v_members int[];
   v_rooms hwqueue.gang_room[];
+  v_levels text[] := case when p_is_idle and 'fleet' = any (p_together) then '{fleet}' else p_together end;
 begin
   select array_agg(c order by c.class_id), array_agg(m.members order by c.class_id) into v_classes, v_members
   from (select u.class_id, count(*)::int as members from unnest(p_class_ids) u(class_id) group by 1) m
@@ -263,7 +265,7 @@ begin
         select p.*, row_number() over (partition by p.level
                  order by p.place is distinct from p_first,
                           case when p_is_idle then -p.room_now else p.room end, p.place) as turn
-        from hwqueue.places_with_room(v_rooms, cardinality(v_classes), p_is_idle, p_together, p_same,
+        from hwqueue.places_with_room(v_rooms, cardinality(v_classes), p_is_idle, v_levels, p_same,
           p_shard) p
         where p_place is null or p.place = p_place) f
       where f.turn <= 4

@@ -277,15 +277,31 @@ as $$
     when p_gang.reason = 'not_kept' then
       'room was kept for it, until its queue was paused or its policy changed'
     when p_gang.reason = 'insufficient_capacity' and p_gang.state = 'running' then
-      coalesce(p_gang.place || ', where the others run, has no', 'no node has') || ' room for one more'
+      coalesce(hwqueue.gang_place_words(nullif(p_gang.place, 'fleet')) || ', where the others run, has no',
+        'no node has') || ' room for one more'
     when p_gang.reason = 'insufficient_capacity' then
-      'no ' || case when p_gang.together = '{}' then 'nodes have'
-        else array_to_string(p_gang.together, ' and no ') || ' has' end
-        || ' room for ' || hwqueue.needed_words(p_gang)
+      hwqueue.no_level_words(p_gang.together) || ' room for ' || hwqueue.needed_words(p_gang)
     when p_gang.reason in ('busy', 'cache_miss') then 'other calls held what it needs'
     when p_gang.reason = 'gang_incomplete' then 'another session holds one of its members'
     when p_gang.reason = 'unpublished' then 'an affinity term of its members is not published yet'
     else format('its members may not run beside what runs now (%s)', p_gang.reason) end
+$$;
+
+-- Says that no level of together has: "no rack has", "no rack and no node has", "no rack, nor the fleet,
+-- has".
+create or replace function hwqueue.no_level_words(p_together text[]) returns text
+language sql immutable
+as $$
+  select case when p_together = '{}' then 'no nodes have'
+    else 'no ' || array_to_string(array_remove(p_together, 'fleet'), ' and no ')
+      || case when 'fleet' = any (p_together) then ', nor the fleet, has' else ' has' end end
+$$;
+
+-- Says the place of a gang: "rack 2", "the fleet".
+create or replace function hwqueue.gang_place_words(p_place text) returns text
+language sql immutable
+as $$
+  select case when p_place = 'fleet' or p_place like 'fleet; %' then 'the ' || p_place else p_place end
 $$;
 
 -- Whether a gang that waits may start by now: the run whose step it is may have been submitted for later.

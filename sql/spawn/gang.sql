@@ -32,17 +32,27 @@ begin
 end
 $$;
 
--- Returns the domains of the option together: one, or a list of levels.
+-- Returns the domains of the option together: one, or a list of levels. The last of several may be the whole
+-- fleet: where no place of those before it has room, members may be anywhere.
 -- Raises: QHA01.
 create or replace function hwqueue.gang_domains(p_together jsonb, p_field text) returns text[]
 language sql immutable
 as $$
   select array(
-    select coalesce(hwqueue.json_domain(d.value, p_field), hwqueue.refuse_value(d.value, p_field,
-      '"node", "rack" or "label:KEY"', 'name a domain, or leave together out', 'QHA01'))
-    from jsonb_array_elements(case when jsonb_typeof(p_together) = 'string'
-      then jsonb_build_array(p_together) else hwqueue.json_list(nullif(p_together, 'null'), p_field, 5,
-        'a domain, or a list of at most 5', 'for example ["rack", "label:zone"]') end) with ordinality d
+    select case
+      when d.value is distinct from '"fleet"' then coalesce(hwqueue.json_domain(d.value, p_field),
+        hwqueue.refuse_value(d.value, p_field, '"node", "rack" or "label:KEY"',
+          'name a domain, or leave together out', 'QHA01'))
+      when d.ordinality = 1 or d.ordinality < jsonb_array_length(l.levels)
+        then hwqueue.refuse_value(d.value, p_field, '"node", "rack" or "label:KEY", with "fleet" only as the '
+          'last of several', 'for example ["rack", "fleet"]; for members that may be anywhere leave it out',
+          'QHA01')
+      else 'fleet' end
+    from (
+      select case when jsonb_typeof(p_together) = 'string' then jsonb_build_array(p_together)
+        else hwqueue.json_list(nullif(p_together, 'null'), p_field, 5, 'a domain, or a list of at most 5',
+          'for example ["rack", "label:zone"]') end as levels) l
+    cross join lateral jsonb_array_elements(l.levels) with ordinality d
     order by d.ordinality)
 $$;
 

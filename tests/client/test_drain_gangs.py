@@ -67,7 +67,7 @@ def test_on_a_fleet(client: Client, app: App) -> None:
         run_one(client, app, lease_id=client.get_gang(large).members[0].lease_id, node=fleet)
 
 
-@pytest.mark.parametrize("together", [None, "node", "rack", ["label:zone"]])
+@pytest.mark.parametrize("together", [None, "node", "rack", ["label:zone", "fleet"]])
 def test_on_nodes_that_are_made_up(client: Client, app: App, together: object) -> None:
     """In one place, whatever the gang says that this is."""
     gang_id = spawn(

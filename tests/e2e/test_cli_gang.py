@@ -41,6 +41,8 @@ def test_from_spawned_to_cancelled(client: Client, cli: Cli, shown: Callable[...
             "2",
             "--together",
             "node",
+            "--together",
+            "fleet",
             "--same",
             "zone",
             "--hold",
@@ -66,7 +68,7 @@ def test_from_spawned_to_cancelled(client: Client, cli: Cli, shown: Callable[...
 
     client.register_node(uuid4(), NodeSpec(name="n1", instance_id="1", labels={"zone": "a"}))
     found = shown("gang", "show", own)
-    assert (found["hold"], found["together"], found["same"]) == (120.0, ["node"], ["zone"])
+    assert (found["hold"], found["together"], found["same"]) == (120.0, ["node", "fleet"], ["zone"])
     assert (found["state"], found["reason"]) == ("waiting", "insufficient_capacity")
     assert (found["min_size"], found["on_lost"]) == (2, "continue")
     text = cli("gang", "show", own).stdout

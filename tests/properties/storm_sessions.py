@@ -438,7 +438,8 @@ def spawn_gang(session: Session) -> Note:
     each = session.choose.choice(
         [{}, *({"placement": {"resources": one}} for one in ({"cpu_milli": 700}, {"gpu": 1}))]
     )
-    options = session.choose.choice([{}, {"on_lost": "replace"}, {"together": "rack"}])
+    among: list[dict[str, Any]] = [{"together": "rack"}, {"together": ["rack", "fleet"]}]
+    options = session.choose.choice([{}, {"on_lost": "replace"}, *among])
     rows = session.direct.spawn_gang(QUEUE, [each] * session.choose.randint(2, 3), **options)
     leases = [row["lease_id"] for row in rows]
     return lambda: session.storm.spawned.extend(leases)

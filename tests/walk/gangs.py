@@ -222,11 +222,11 @@ def has_room(gang: GangSeen, leases: Expected, seen: Seen) -> bool:
 
 
 def _ways(gang: GangSeen, waiting: list[UUID], seen: Seen) -> Iterator[dict[UUID, UUID]]:
-    """Every node for every member, of one rack or node where they are to be together."""
+    """Every node for every member, of one rack where they must be together."""
     alive = [key for key in seen.nodes if seen.is_open(key)]
     for nodes in product(alive, repeat=len(waiting)):
         racks = {seen.nodes[node]["rack"] for node in nodes}
-        if "rack" in gang.together and (len(racks) > 1 or None in racks):
+        if gang.together[-1:] == ("rack",) and (len(racks) > 1 or None in racks):
             continue
         yield dict(zip(waiting, nodes, strict=True))
 

@@ -59,7 +59,8 @@ _gang_options = request_of(
         "together": Field(
             default=None,
             description="All members run in one place of this domain (`node`, `rack` or "
-            "`label:KEY`); of several, of the first that has room.",
+            "`label:KEY`); of several, of the first that has room. `fleet` as the last of several: "
+            "anywhere, where none has.",
         ),
         "same": Field(
             default=None,
