@@ -119,7 +119,7 @@ def _named(row: Row, drawn: dict[Any, str]) -> Row:
     }
 
 
-def _told(table: str, row: Row, seen: Seen, memory: float) -> Row:
+def _told(table: str, row: Row, seen: Seen, memory: float) -> Row:  # noqa: PLR0911
     """What is so by a row's figures, which count up themselves: is it over, is it of that claim."""
     claims = {claim["lease_id"]: claim["claim_token"] for claim in seen.rows["claim"]}
     if table == "node_state" and UUID(row["node_id"]) not in seen.nodes:
