@@ -64,6 +64,8 @@ _SINCE = _names("""
     cordoned_at paused_at dropped_at deregistered_at published_at retired_at settled_at stopped_at
 """)
 _AGES = _names("eligible_at check_at expires_at")
+# What nobody asks of a node that has left: when it lived, and whether it had anything to fetch.
+_GONE: Row = {"seen_at": "2000-01-01T00:00:00+00:00", "has_reserved": False}
 _DRAWN = 7  # the version of ids that the queue draws; the world's own are of another one
 _FAR_SECONDS = 600.0  # no world looks further ahead
 
@@ -117,9 +119,11 @@ def _named(row: Row, drawn: dict[Any, str]) -> Row:
     }
 
 
-def _told(table: str, row: Row, seen: Seen, memory: float) -> Row:
+def _told(table: str, row: Row, seen: Seen, memory: float) -> Row:  # noqa: PLR0911
     """What is so by a row's figures, which count up themselves: is it over, is it of that claim."""
     claims = {claim["lease_id"]: claim["claim_token"] for claim in seen.rows["claim"]}
+    if table == "node_state" and UUID(row["node_id"]) not in seen.nodes:
+        return _GONE
     if table == "everywhere":
         return {"is_finished": row["finished_at"] is not None}
     if table == "gang":
@@ -203,4 +207,5 @@ def _values(seen: Seen, columns: Iterable[str]) -> Iterable[Any]:
 def _seconds(seen: Seen, text: str, memory: float) -> float | str:
     if text.endswith("infinity"):
         return text
-    return min(max((time(text) - seen.now).total_seconds(), -memory), _FAR_SECONDS)
+    left = min(max((time(text) - seen.now).total_seconds(), -memory), _FAR_SECONDS)
+    return left + 0.0  # now and long past are the same: neither -0.0 nor an integer

@@ -81,12 +81,13 @@ class _Tables:
         ]
         # a function takes no more than 100 arguments
         halves = [parts[: len(parts) // 2], parts[len(parts) // 2 :]]
-        self._query = sql.SQL("select {}").format(
+        query = sql.SQL("select {}").format(
             sql.SQL(" || ").join(
                 sql.SQL("jsonb_build_object({})").format(sql.SQL(", ").join(half))
                 for half in halves
             )
         )
+        self._query = query.as_bytes(conn)  # once: each look would compose it again
 
     def look(self) -> Seen:
         """Every row there is."""

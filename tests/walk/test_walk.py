@@ -6,13 +6,17 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 
 import psycopg
 import pytest
 
+from hwqueue.testing import Clock
+from tests.walk.canonical import key_of
 from tests.walk.conftest import Build
 from tests.walk.explore import Report, Walk
 from tests.walk.ground import Commits, Ground, Savepoints
+from tests.walk.operators import Leave
 from tests.walk.world import World
 from tests.walk.worlds import WORLDS
 
@@ -69,6 +73,18 @@ def test_the_way_back(dsn: str, build: Build, ground: type[Ground]) -> None:
         report = Walk(here, world.steps, most=MOST, depth=3, memory=world.memory).run()
         assert report.calls > report.states > 1
         assert here.look().rows == before
+
+
+def test_due_now_and_long_past_are_one_state(dsn: str, build: Build, clock: Clock) -> None:
+    """What is over may be so since any time; so may a node that has left."""
+    nodes = {"n": {}, "m": {"heartbeat_timeout": 60}}
+    build(World("late", nodes, {"a": {"deadline_in": 5}}, steps=[], first=[Leave("m")]))
+    with standing(dsn, Commits) as here:
+        keys = [key_of(here.look(), 0)]
+        for seconds in (5, 1):
+            clock.advance(timedelta(seconds=seconds))
+            keys.append(key_of(here.look(), 0))
+    assert keys[0] != keys[1] == keys[2]
 
 
 def walk(
