@@ -175,12 +175,16 @@ as $$
            + case when p_kind = 'task' and p_own is null then 1 else 0 end,
          (t.failed + t.skipped + coalesce(a.failed, 0))::int
            - case when p_kind = 'task' and p_own <> 'completed' then 1 else 0 end
-  from hwqueue.map m
-  join hwqueue.tally t on t.shard_id = p_shard and t.run_id = p_run and t.step_no = p_step and t.part > 0
+  -- fences (offset 0): by key, also before the tables are analyzed
+  from (
+    select x.items from hwqueue.map x
+    where x.shard_id = p_shard and x.run_id = p_run and x.step_no = p_step offset 0) m
+  cross join lateral (
+    select x.arrived, x.failed, x.skipped from hwqueue.tally x
+    where x.shard_id = p_shard and x.run_id = p_run and x.step_no = p_step and x.part > 0 offset 0) t
   cross join lateral (
     select sum(x.arrived) as arrived, sum(x.failed + x.skipped) as failed from hwqueue.arrival x
     where x.run_id = p_run and x.step_no = p_step and x.kind = 'item' and x.shard_id = p_shard) a
-  where m.shard_id = p_shard and m.run_id = p_run and m.step_no = p_step
 $$;
 
 -- How far a map or a gang has come that is open, in words; null for a step that is none.

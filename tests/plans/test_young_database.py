@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from tests.fix_db import fresh_database
-from tests.flows import Flow, each, fail, finish, finish_all, step
+from tests.flows import Flow, each, fail, finish, finish_all, gang, step
 from tests.patience import looks
 from tests.plans.explain import explained
 from tests.sql.api import Api, settlement
@@ -111,6 +111,15 @@ def test_what_concerns_a_whole_run_reads_each_step_a_few_times(api: Api) -> None
     tables = ("step", "workflow_step", "workflow_edge", "tally")
     read = {table: work.rows_read(table) for table in tables}
     assert max(read.values()) <= 80 * SOME, read  # up to 53 seen; with all others 400 * SOME
+
+
+def test_steps_with_items_are_listed_by_key(api: Api) -> None:
+    """Maps and gangs count their items, each its own: not all those of the run for each."""
+    steps = [gang(f"g{n}", 2) for n in range(60)] + [each(f"m{n}", [1]) for n in range(60)]
+    flow = Flow(api, steps)
+    with explained(api.conn) as work:
+        assert {row["items"] for row in flow.steps().values()} == {1, 2}
+    assert max(work.rows_read("map"), work.rows_read("tally")) <= 20 * len(steps)
 
 
 def test_a_sweep_of_a_cancelled_run_finds_claims_by_key(api: Api, database: str) -> None:
