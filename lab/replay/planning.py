@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import statistics
 import subprocess
 import sys
@@ -57,7 +58,29 @@ class LivePlanner:
 
 @contextmanager
 def live_planner(dsn: str, queue: str) -> Iterator[LivePlanner]:
-    """Let `hwqueue planner` run while the block does."""
+    """Let `hwqueue planner` run while the block does, which SIGTERM ends as an exit does."""
+    with _exit_on_sigterm(), _planner(dsn, queue) as planner:
+        yield planner
+
+
+@contextmanager
+def _exit_on_sigterm() -> Iterator[None]:
+    """Let SIGTERM raise SystemExit in the block, so that what it has begun is undone.
+
+    In the main thread alone: others get no signals.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _planner(dsn: str, queue: str) -> Iterator[LivePlanner]:
     process = subprocess.Popen(
         [sys.executable, "-m", "hwqueue", "planner"],
         env={**os.environ, "HWQUEUE_DSN": dsn},

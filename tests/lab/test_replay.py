@@ -4,6 +4,10 @@ import asyncio
 import csv
 import importlib.util
 import json
+import os
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -134,6 +138,26 @@ def test_backlog_beside_a_live_planner(dsn: str, tmp_path: Path) -> None:
     assert result.exit_code == 0, (result.output, result.exception)
     for words in ("rounds; read p50", "at most", "gap", "every constraint"):
         assert words in result.stdout
+
+
+def test_the_planner_ends_with_the_replay_that_is_told_to(dsn: str) -> None:
+    code = (
+        "import sys, time\n"
+        "from lab.replay.planning import live_planner\n"
+        "with live_planner(sys.argv[1], 'q') as planner:\n"
+        "    print(planner.process.pid, flush=True)\n"
+        "    time.sleep(60)\n"
+    )
+    replaying = subprocess.Popen(
+        [sys.executable, "-c", code, dsn], stdout=subprocess.PIPE, text=True
+    )
+    with replaying:
+        assert replaying.stdout is not None
+        planner = int(replaying.stdout.readline())
+        replaying.terminate()
+        assert replaying.wait(30) == 128 + signal.SIGTERM
+    with pytest.raises(ProcessLookupError):
+        os.kill(planner, signal.SIGTERM)  # it is not there any more
 
 
 def test_backlog_with_several_connections_and_claims_of_several(dsn: str) -> None:
