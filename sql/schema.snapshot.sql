@@ -6258,6 +6258,9 @@ CREATE FUNCTION hwqueue.without_steps(p_workflow hwqueue.workflow) RETURNS hwque
 CREATE FUNCTION hwqueue.without_terms(p_expr jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
 
+CREATE FUNCTION hwqueue.words_of_steps(p_run uuid, p_limit integer, p_shard integer) RETURNS jsonb
+    LANGUAGE sql;
+
 CREATE FUNCTION hwqueue.workflow_metrics(p_now timestamp with time zone, p_shard integer) RETURNS TABLE(name text, labels jsonb, value double precision)
     LANGUAGE sql STABLE
     SET enable_seqscan TO 'off'
@@ -11526,6 +11529,8 @@ REVOKE ALL ON FUNCTION hwqueue.without_nulls(p_object jsonb) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.without_steps(p_workflow hwqueue.workflow) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.without_terms(p_expr jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.words_of_steps(p_run uuid, p_limit integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.workflow_metrics(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 

@@ -39,15 +39,14 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_run hwqueue.run := hwqueue.find_run(p_run, p_shard);
+  v_words jsonb := hwqueue.words_of_steps(p_run, 500, p_shard);
+  v_begun jsonb := (
+    select coalesce(jsonb_object_agg(b.step_no, b.begun_at), '{}')
+    from hwqueue.steps_begun(v_run, p_shard) b);
 begin
   return query
-    with classes as (
-      select c.class_id, case when row_number() over (order by c.class_id) <= 500
-          then hwqueue.class_words(c) end as words
-      from hwqueue.placement_class c
-      where c.shard_id = p_shard and c.class_id = any (array(
-        select distinct s.class_id from hwqueue.step s where s.shard_id = p_shard and s.run_id = p_run)))
-    select d.step_no, d.name, s.class_id, c.words, coalesce(l.created_at, b.begun_at), l.available_at,
+    select d.step_no, d.name, s.class_id, v_words ->> s.class_id::text,
+      coalesce(l.created_at, (v_begun ->> d.step_no::text)::timestamptz), l.available_at,
       coalesce(k.claimed_at, o.claimed_at), coalesce(o.finished_at, s.ended_at),
       coalesce((
         select jsonb_agg(jsonb_build_object('attempt', a.attempt, 'claim_token', a.claim_token, 'node_id',
@@ -56,9 +55,9 @@ begin
         from (select x.* from hwqueue.attempt x where x.shard_id = p_shard and x.lease_id = l.lease_id
               order by x.claim_token desc limit 20) a), '[]'), p_shard
     from hwqueue.workflow_step d
-    join hwqueue.step s on s.shard_id = p_shard and s.run_id = p_run and s.step_no = d.step_no
-    left join classes c on c.class_id = s.class_id
-    left join hwqueue.steps_begun(v_run, p_shard) b on b.step_no = d.step_no
+    cross join lateral (  -- a fence (offset 0): by key, also before the tables are analyzed
+      select x.class_id, x.lease_id, x.ended_at from hwqueue.step x
+      where x.shard_id = p_shard and x.run_id = p_run and x.step_no = d.step_no offset 0) s
     left join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = s.lease_id
     left join hwqueue.claim k on k.shard_id = p_shard and k.lease_id = l.lease_id
     left join hwqueue.outcome o on o.shard_id = p_shard and o.lease_id = l.lease_id
