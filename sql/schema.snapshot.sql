@@ -6258,8 +6258,8 @@ CREATE FUNCTION hwqueue.without_steps(p_workflow hwqueue.workflow) RETURNS hwque
 CREATE FUNCTION hwqueue.without_terms(p_expr jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.words_of_steps(p_run uuid, p_limit integer, p_shard integer) RETURNS jsonb
-    LANGUAGE sql;
+CREATE FUNCTION hwqueue.words_of_classes(p_classes bigint[], p_shard integer) RETURNS jsonb
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.workflow_metrics(p_now timestamp with time zone, p_shard integer) RETURNS TABLE(name text, labels jsonb, value double precision)
     LANGUAGE sql STABLE
@@ -11530,7 +11530,7 @@ REVOKE ALL ON FUNCTION hwqueue.without_steps(p_workflow hwqueue.workflow) FROM P
 
 REVOKE ALL ON FUNCTION hwqueue.without_terms(p_expr jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.words_of_steps(p_run uuid, p_limit integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.words_of_classes(p_classes bigint[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.workflow_metrics(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 

@@ -39,7 +39,10 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_run hwqueue.run := hwqueue.find_run(p_run, p_shard);
-  v_words jsonb := hwqueue.words_of_steps(p_run, 500, p_shard);
+  v_words jsonb := hwqueue.words_of_classes(array(
+    select distinct s.class_id from hwqueue.step s
+    where s.shard_id = p_shard and s.run_id = p_run and s.class_id is not null
+    order by s.class_id limit 500), p_shard);
   v_begun jsonb := (
     select coalesce(jsonb_object_agg(b.step_no, b.begun_at), '{}')
     from hwqueue.steps_begun(v_run, p_shard) b);

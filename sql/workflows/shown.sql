@@ -107,20 +107,6 @@ as $$
     or o.state = 'skipped' and o.reason = 'timeout'
 $$;
 
--- What the classes of a run's steps ask, in words: {id of the class: words}, of the first p_limit of them.
-create or replace function hwqueue.words_of_steps(p_run uuid, p_limit int, p_shard int) returns jsonb
-language sql volatile
-as $$
-  select coalesce(jsonb_object_agg(u.class_id, w.words), '{}')
-  from (
-    select distinct s.class_id from hwqueue.step s
-    where s.shard_id = p_shard and s.run_id = p_run and s.class_id is not null
-    order by s.class_id limit p_limit) u
-  cross join lateral (  -- a fence (offset 0): by key, also before the tables are analyzed
-    select hwqueue.class_words(c) as words from hwqueue.placement_class c
-    where c.shard_id = p_shard and c.class_id = u.class_id offset 0) w
-$$;
-
 -- What a step without a lease waits for, in words; null for one that does not.
 create or replace function hwqueue.step_headline(p_step hwqueue.step, p_defined hwqueue.workflow_step)
 returns text

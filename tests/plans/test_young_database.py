@@ -122,6 +122,18 @@ def test_steps_with_items_are_listed_by_key(api: Api) -> None:
     assert max(work.rows_read("map"), work.rows_read("tally")) <= 20 * len(steps)
 
 
+def test_details_of_steps_are_found_by_key(api: Api) -> None:
+    """When they began, and what they ask: no step is held against all the others."""
+    tasks = [step(f"t{n}", f"t{n - 1}", affinity_tags={"disk": n}) for n in range(1, SOME)]
+    naps = [{"name": f"n{n}", "kind": "sleep", "for": 3600} for n in range(SOME)]
+    flow = Flow(api, [step("t0"), *tasks, *naps])
+    with explained(api.conn) as work:
+        details = api.rows("list_step_details", run=flow.run)
+    assert sum(row["words"] is not None for row in details) == SOME
+    assert sum(row["released_at"] is not None for row in details) == SOME + 1
+    assert work.most_rows <= 10 * SOME
+
+
 def test_a_sweep_of_a_cancelled_run_finds_claims_by_key(api: Api, database: str) -> None:
     """An old transaction keeps the change: each sweep looks for steps that were released since."""
     flow = Flow(api, [step(f"s{n}") for n in range(MANY)])
