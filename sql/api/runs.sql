@@ -131,11 +131,14 @@ begin
         hwqueue.map_headline(s, d.kind, i.items, i.items_done, i.items_failed)),
       i.items, i.items_done, i.items_failed, s.nested_run_id, g.gang_id
     from hwqueue.workflow_step d
-    cross join lateral (  -- a fence (offset 0): by key, also before the tables are analyzed
+    -- fences (offset 0): by key, also before the tables are analyzed
+    cross join lateral (
       select x.* from hwqueue.step x
       where x.shard_id = p_shard and x.run_id = p_run and x.step_no = d.step_no offset 0) s
     left join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = s.queue_id
-    left join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = s.class_id
+    left join lateral (
+      select x.placement from hwqueue.placement_class x
+      where x.shard_id = p_shard and x.class_id = s.class_id offset 0) c on true
     left join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = s.lease_id
     left join hwqueue.claim k on k.shard_id = p_shard and k.lease_id = l.lease_id
     left join hwqueue.outcome o on o.shard_id = p_shard and o.lease_id = l.lease_id

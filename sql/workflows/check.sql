@@ -237,12 +237,15 @@ begin
       select array_agg(s.step_no) as steps, min(s.step_no) as first_no, s.class_id, s.own -> 'level' as level,
              s.own -> 'update' as update
       from hwqueue.workflow_step d
-      cross join lateral (  -- a fence (offset 0): by key, also before the tables are analyzed
+      -- fences (offset 0): by key, also before the tables are analyzed
+      cross join lateral (
         select x.* from hwqueue.step x
         where x.shard_id = p_shard and x.run_id = p_run.run_id and x.step_no = d.step_no offset 0) s
       where d.shard_id = p_shard and d.workflow_id = p_run.workflow_id
       group by d.class_no, s.class_id, s.own -> 'level', s.own -> 'update', d.near) g
-    join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = g.class_id
+    cross join lateral (
+      select x.task_name, x.placement from hwqueue.placement_class x
+      where x.shard_id = p_shard and x.class_id = g.class_id offset 0) c
     left join hwqueue.task t on t.shard_id = p_shard and t.name = c.task_name
     cross join lateral (
       select hwqueue.step_origins(v_alone, p_run, v_steps[g.first_no],

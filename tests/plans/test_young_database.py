@@ -122,16 +122,18 @@ def test_steps_with_items_are_listed_by_key(api: Api) -> None:
     assert max(work.rows_read("map"), work.rows_read("tally")) <= 20 * len(steps)
 
 
-def test_details_of_steps_are_found_by_key(api: Api) -> None:
-    """When they began, and what they ask: no step is held against all the others."""
+def test_what_steps_ask_and_when_they_began_is_found_by_key(api: Api) -> None:
+    """No step is held against all the others, nor against all classes."""
     tasks = [step(f"t{n}", f"t{n - 1}", affinity_tags={"disk": n}) for n in range(1, SOME)]
     naps = [{"name": f"n{n}", "kind": "sleep", "for": 3600} for n in range(SOME)]
     flow = Flow(api, [step("t0"), *tasks, *naps])
     with explained(api.conn) as work:
         details = api.rows("list_step_details", run=flow.run)
+        assert len(flow.steps()) == len(details)
     assert sum(row["words"] is not None for row in details) == SOME
     assert sum(row["released_at"] is not None for row in details) == SOME + 1
     assert work.most_rows <= 10 * SOME
+    assert work.rows_read("placement_class") <= 10 * SOME
 
 
 def test_a_sweep_of_a_cancelled_run_finds_claims_by_key(api: Api, database: str) -> None:
