@@ -15,7 +15,7 @@ from tests.plans.backlog import BIG
 from tests.plans.explain import Work, explained
 from tests.sql.api import Api, count_all, token
 
-RUNS = 1_000
+RUNS = 3_000
 WIDE = 240
 TABLES = (
     "run",
