@@ -79,30 +79,27 @@ as $$
     cross join lateral (
       select x.state, x.reason, x.ended_at from hwqueue.step x
       where x.shard_id = p_shard and x.run_id = p_run.run_id and x.step_no = d.step_no offset 0) s
-    where d.shard_id = p_shard and d.workflow_id = p_run.workflow_id and d.kind <> 'task'),
-  parents as (
-    select e.to_no, max(f.ended_at) as last_at, bool_or(f.ended_at is null) as are_open,
-      min(f.ended_at) filter (where e.wants = 'ended' or e.wants = case f.state
-        when 'cancelled' then 'failed' else f.state end) as first_at
-    from hwqueue.workflow_edge e
-    cross join lateral (
-      select x.state, x.ended_at from hwqueue.step x
-      where x.shard_id = p_shard and x.run_id = p_run.run_id and x.step_no = e.from_no offset 0) f
-    where e.shard_id = p_shard and e.workflow_id = p_run.workflow_id
-      and e.to_no = any (array(select o.step_no from others o))
-    group by e.to_no)
+    where d.shard_id = p_shard and d.workflow_id = p_run.workflow_id and d.kind <> 'task')
   select o.step_no, case
     when o.runs_at_end is not null then (
       select max(x.ended_at) from hwqueue.step x
       join hwqueue.workflow_step y on y.shard_id = p_shard and y.workflow_id = p_run.workflow_id
         and y.step_no = x.step_no and y.runs_at_end is null
       where x.shard_id = p_shard and x.run_id = p_run.run_id)
-    when p.to_no is null then p_run.submitted_at
+    when p.parents = 0 then p_run.submitted_at
     when o.is_any then p.first_at
     -- else an operator has ended it before its turn
     when not p.are_open and p.last_at <= coalesce(o.ended_at, p.last_at) then p.last_at end
   from others o
-  left join parents p on p.to_no = o.step_no
+  cross join lateral (
+    select count(*) as parents, max(f.ended_at) as last_at, bool_or(f.ended_at is null) as are_open,
+      min(f.ended_at) filter (where e.wants = 'ended' or e.wants = case f.state
+        when 'cancelled' then 'failed' else f.state end) as first_at
+    from hwqueue.workflow_edge e
+    cross join lateral (
+      select x.state, x.ended_at from hwqueue.step x
+      where x.shard_id = p_shard and x.run_id = p_run.run_id and x.step_no = e.from_no offset 0) f
+    where e.shard_id = p_shard and e.workflow_id = p_run.workflow_id and e.to_no = o.step_no) p
   where o.state in ('running', 'completed', 'failed', 'cancelled')
     or o.state = 'skipped' and o.reason = 'timeout'
 $$;
