@@ -9,15 +9,13 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from tests.calls import Row
+from tests.counted import counting
 from tests.plans.explain import Work, explained
 from tests.sql.api import Api
 
 KINDS = 10
 SEARCH = """
   select count(*) from hwqueue.gang_places(%s, '{rack}', '{}', null, null, %s, hwqueue.clock(), 0)
-"""
-CALLED = """
-  select funcname, calls from pg_stat_xact_user_functions where schemaname = 'hwqueue'
 """
 
 
@@ -67,13 +65,10 @@ def classes(api: Api) -> list[int]:
 
 def calls(conn: psycopg.Connection[Any], ids: list[int], is_idle: bool) -> Counter[str]:
     """How often a search calls each function that Postgres does not inline."""
-    with conn.transaction():
-        conn.execute("set local track_functions = 'all'")
-        before = Counter(dict(conn.execute(CALLED).fetchall()))
+    with counting(conn) as called:
         [(found,)] = conn.execute(SEARCH, [ids, is_idle]).fetchall()
-        after = Counter(dict(conn.execute(CALLED).fetchall()))
     assert found == 3
-    return after - before
+    return called
 
 
 def searched(conn: psycopg.Connection[Any], ids: list[int], is_idle: bool) -> Work:

@@ -1,6 +1,5 @@
 """Runs of workflows find their rows by key, and no call compares all steps with all others."""
 
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
@@ -9,6 +8,7 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
+from tests.counted import counting
 from tests.flows import Flow, each, fail, finish, finish_all, step
 from tests.nests import below, define, nested
 from tests.plans.backlog import BIG
@@ -38,10 +38,6 @@ ROWS = 30  # of each of them that a call about one small run may read; up to 12 
 SAVED = 6  # that a call of a handler may read of what its lease has
 LIMIT = 10  # of what one sweep looks at
 GRAPH = [step("a"), step("b"), step("c", "a", "b"), step("d", "c")]
-
-CALLED = """
-  select funcname, calls from pg_stat_xact_user_functions where schemaname = 'hwqueue'
-"""
 
 # Copies of a run that waits, each with a count that some session has left.
 COPIES = """
@@ -340,13 +336,10 @@ def judged(api: Api, call: str, asked: list[dict[str, str]]) -> int:
         if call == "check_workflow"
         else {"run": flow.run, "changes": {"affinity_tags": {"zone": "west"}}}
     )
-    with api.conn.transaction():
-        api.conn.execute("set local track_functions = 'all'")
-        before = Counter(dict(api.conn.execute(CALLED).fetchall()))
+    with counting(api.conn) as calls:
         assert len(api.rows(call, **arguments)) == len(steps)
-        counted = Counter(dict(api.conn.execute(CALLED).fetchall())) - before
-    assert counted["near_nodes"] == 0
-    return counted["judge_fleet"]
+    assert calls["near_nodes"] == 0
+    return calls["judge_fleet"]
 
 
 def test_a_sweep_that_finds_nothing_left_reads_no_run(api: Api) -> None:

@@ -8,16 +8,13 @@ import pytest
 
 from hwqueue.testing import Clock
 from tests.calls import Row
+from tests.counted import counting
 from tests.patience import looks
 from tests.sql.api import Api, Node, token
 from tests.sql.explained import actions, clear, codes, explain, funnel, label, near, put_in_force
 
 pytestmark = pytest.mark.thorough
 
-CALLED = """
-  select coalesce(sum(calls), 0)::int
-  from pg_stat_xact_user_functions where funcname = 'term_domain'
-"""
 KEPT_OUT = """
   select hwqueue.kept_out_places(k, null, 0) -> 'kept_out'
   from hwqueue.lease l join hwqueue.placement_class k using (shard_id, class_id)
@@ -89,12 +86,6 @@ def test_kept_out_by_one_that_keeps_away(api: Api, racks: list[Node]) -> None:
     assert api.claimed(racks[2], queue) == [lease]
 
 
-def count_calls(conn: psycopg.Connection) -> int:
-    """How often this session has asked for the domain of a term, lately."""
-    [calls] = conn.execute(CALLED).fetchone() or (0,)
-    return int(calls)
-
-
 def test_who_keeps_away_is_asked_once_for_a_class(
     api: Api, conn: psycopg.Connection, racks: list[Node]
 ) -> None:
@@ -105,11 +96,9 @@ def test_who_keeps_away_is_asked_once_for_a_class(
     put_in_force(api)
     assert set(api.claimed(racks[0], queue, qty=10)) == set(kept)
     lease = api.spawn(api.queue(), labels=WEB["labels"])
-    with conn.transaction():
-        conn.execute("set local track_functions = 'all'")
-        before = count_calls(conn)
+    with counting(conn) as calls:
         assert conn.execute(KEPT_OUT, [lease]).fetchone() == (["rack"],)
-        assert count_calls(conn) - before == 1
+    assert calls["term_domain"] == 1
 
 
 def test_toward_a_group_that_nobody_starts(api: Api, racks: list[Node]) -> None:

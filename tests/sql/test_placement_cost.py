@@ -2,15 +2,14 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
-import psycopg
 import pytest
 
 from hwqueue.testing import Clock, install_clock
 from tests.calls import TASK, Row
+from tests.counted import counting
 from tests.fix_db import fresh_database
 from tests.plans.explain import explained
 from tests.sql.api import Api, Node, outlive
@@ -36,36 +35,6 @@ def dsn(server_dsn: str, template: str) -> Iterator[str]:
     """A database of the test's own: what others left to be judged would be counted."""
     with fresh_database(server_dsn, template) as made:
         yield made
-
-
-class Calls:
-    """How often functions were called, counted by the server; no function: never."""
-
-    def __init__(self) -> None:
-        self.of: dict[str, int] = {}
-
-    @property
-    def judged(self) -> int:
-        """How often a label was held against an expression."""
-        return self.of.get("label_holds", 0)
-
-
-@contextmanager
-def counting(conn: psycopg.Connection[Any]) -> Iterator[Calls]:
-    """Count the calls of PL/pgSQL functions inside, in one transaction."""
-    calls = Calls()
-    with conn.transaction():
-        conn.execute("set local track_functions = 'pl'")
-        before = _counted(conn)
-        yield calls
-        calls.of = {name: number - before.get(name, 0) for name, number in _counted(conn).items()}
-
-
-def _counted(conn: psycopg.Connection[Any]) -> dict[str, int]:
-    found = conn.execute(
-        "select funcname, calls from pg_stat_xact_user_functions where schemaname = 'hwqueue'"
-    )
-    return {name: calls for name, calls in found.fetchall() if calls}
 
 
 @pytest.fixture
@@ -215,7 +184,7 @@ def test_a_claim_judges_batches_of_what_they_cost(api: Api, fleet: list[Node]) -
 def _counted_claim(api: Api, node: Node, queue: str) -> tuple[int, list[Any]]:
     with counting(api.conn) as calls:
         leases = api.claimed(node, queue)
-    return calls.judged, leases
+    return calls["label_holds"], leases
 
 
 def test_what_costs_much_is_judged_in_the_end(api: Api, fleet: list[Node]) -> None:
@@ -248,10 +217,10 @@ def test_an_older_class_is_judged_by_a_claim_and_not_by_upkeep(api: Api, fleet: 
     for _ in range(2):
         with counting(api.conn) as calls:
             api.rows("reap")
-        assert calls.judged <= 300
+        assert calls["label_holds"] <= 300
     with counting(api.conn) as calls:
         assert api.claimed(fleet[0], queue) == [lease]
-    assert calls.judged <= 2 * 300
+    assert calls["label_holds"] <= 2 * 300
 
 
 def test_upkeep_judges_little_at_a_time_and_does_its_work(api: Api, fleet: list[Node]) -> None:
@@ -266,7 +235,7 @@ def test_upkeep_judges_little_at_a_time_and_does_its_work(api: Api, fleet: list[
         clock.advance(timedelta(seconds=61))
         with counting(api.conn) as calls:
             api.rows("reap")
-        judged += calls.judged
+        judged += calls["label_holds"]
     ahead = 40 * 8 * NODES  # patterns of each class for each kind of node, once
     assert judged <= 3 * 2500 + ahead
     row = api.conn.execute("select count(*) from hwqueue.claim").fetchone()
@@ -280,7 +249,7 @@ def test_views_give_up_on_what_costs_much(api: Api, fleet: list[Node]) -> None:
     with counting(api.conn) as calls:
         rows = api.rows("pending_reasons", queue=queue)
     assert len(rows) == 80
-    assert calls.judged <= 100_000 // 186 * NODES
+    assert calls["label_holds"] <= 100_000 // 186 * NODES
     assert any(row["nodes_matching"] is None for row in rows)
 
 
@@ -294,8 +263,8 @@ def test_a_term_is_checked_without_the_patterns_beside_it(api: Api, fleet: list[
     api.spawn(queue, placement={"require": require}, labels={"app": "y"})
     with counting(api.conn) as calls:
         assert api.claim(fleet[0], queue)
-    assert calls.of["admit_class"] > 0
-    assert calls.judged == 0
+    assert calls["admit_class"] > 0
+    assert calls["label_holds"] == 0
 
 
 def test_a_plain_spawn_asks_for_nothing_more(api: Api) -> None:
