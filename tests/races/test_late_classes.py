@@ -6,12 +6,12 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
+from tests.counted import counting
 from tests.direct import Direct
 from tests.races.cluster import QUEUE, register
 from tests.races.interleave import Actor, interleave
 from tests.races.terms import OTHER, RACK, ids, place, publish
 from tests.sql.api import outlive
-from tests.sql.test_placement_cost import counting
 
 _ID = "(pg_current_xact_id()::text::bigint + 1000)::text::xid8"
 _AHEAD = [
@@ -337,7 +337,7 @@ def test_a_transaction_judges_its_own_classes_once(conn: psycopg.Connection, dsn
         def claim(queue: str) -> None:
             with counting(own.conn) as calls:
                 assert len(own.direct.claim(queue, *node)) == 1
-            judged.append(calls.judged)
+            judged.append(calls["label_holds"])
 
         own.begin()
         for number in range(5):

@@ -9,9 +9,10 @@ import pytest
 
 from hwqueue.testing import Clock, install_clock
 from tests.calls import Row
+from tests.counted import counting
 from tests.fix_db import fresh_database
 from tests.sql.api import Api, Node
-from tests.sql.test_placement_cost import counting, dear
+from tests.sql.test_placement_cost import dear
 
 pytestmark = pytest.mark.thorough
 
@@ -84,7 +85,7 @@ def test_a_call_without_time_does_a_step_of_each(api: Api, clock: Clock, nodes: 
         assert calls[-1]["expired"] <= 1
         assert before[-1] - left(api)[-1] <= 1
         # estimates, and either what is watched or the next profile
-        assert counted.judged <= batch * (NODES + NODES)
+        assert counted["label_holds"] <= batch * (NODES + NODES)
     assert left(api) == (0, 0, 0, 0)
     assert sum(row["expired"] for row in calls) == NODES
     assert sum(row["deadlines"] for row in calls) == 5
