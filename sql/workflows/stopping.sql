@@ -27,7 +27,7 @@ begin
   where r.shard_id = p_shard and r.run_id = p_run.run_id returning r.* into v_run;
   perform hwqueue.leave_arrivals(v_run.run_id, array[0], 'state', '{}', hwqueue.clock(), p_shard);
   -- a sweep goes on, and ends more at once: here an operator waits
-  perform hwqueue.count_work(v_run.run_id, 0, hwqueue.stop_run(v_run, 200, p_shard), 0, hwqueue.clock(),
+  perform hwqueue.count_work(v_run.run_id, 0, hwqueue.stop_run(v_run, 100, p_shard), 0, hwqueue.clock(),
     p_shard);
 end
 $$;
