@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/pytest -n logical --maxprocesses 8 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check docs test test-thorough test-all test-slow walk mutants sync lock snapshot reference pictures bench bench-smoke clean
+.PHONY: help setup demo check lint mypy pyright generated docs test test-thorough test-all test-slow walk mutants sync lock snapshot reference pictures bench bench-smoke clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,18 +32,26 @@ demo: setup ## Watch a small GPU cluster pull its work; under a minute, changes 
 	$(BIN)/hwqueue demo
 
 check: setup ## Lint, types, import directions, generated files, the site of the docs
+	$(MAKE) --no-print-directory -j mypy pyright lint generated docs
+
+lint: setup
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/mypy
-	$(BIN)/pyright --project tests/typing
 	$(BIN)/lint-imports
+
+mypy: setup
+	$(BIN)/mypy
+
+pyright: setup
+	$(BIN)/pyright --project tests/typing
+
+generated: setup
 	$(BIN)/python tools/async_to_sync.py --check
 	$(BIN)/python tools/sql_reference.py --check
 	$(BIN)/python tools/openapi.py --check
 	$(BIN)/python tools/metrics_reference.py --check
 	$(BIN)/python tools/options_reference.py --check
 	$(BIN)/python tools/features_reference.py --check
-	$(MAKE) --no-print-directory docs
 
 docs: setup ## Build the site of the documentation in docs/_build/html
 	$(BIN)/sphinx-build -q -W --keep-going -n -d docs/_build/doctrees docs docs/_build/html
