@@ -122,9 +122,10 @@ as $$
       - p_worth[p_room.gpu_sorted[width_bucket(p_gpu_milli - 1, p_room.gpu_sorted) + 1] / 10 + 1] end
 $$;
 
--- Returns how well a class uses what a node has left, from 0 to 100: own_fit, and where the queue has
--- prices (p_worth, see queue_worth) 14 for each device that it gains. 0 without GPUs on either side. With
--- prices a class with GPUs stays above those without. Null for a share that no device has room for now.
+-- Returns how well a class uses what a node has left, from 0 to 100: own_fit. Where the queue has prices
+-- (p_worth, see queue_worth) reach weighs 21 instead of 56, and each device that the class gains adds 42:
+-- reach only guesses what others could use, the prices know it. 0 without GPUs on either side. With prices a
+-- class with GPUs stays above those without. Null for a share that no device has room for now.
 create or replace function hwqueue.fit_score(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count int,
   p_gpu_milli int, p_reach double precision, p_room hwqueue.headroom,
   p_worth double precision[] default null) returns double precision
@@ -135,8 +136,9 @@ as $$
       hwqueue.own_fit(p_cpu_milli, p_memory_mib, p_gpu_count, p_gpu_milli, p_reach, p_room)
     when p_gpu_milli <= p_room.gpu_most then
       least(100, greatest(0.01,
-        hwqueue.own_fit(p_cpu_milli, p_memory_mib, p_gpu_count, p_gpu_milli, p_reach, p_room)
-          + 14 * hwqueue.worth_gain(p_gpu_count, p_gpu_milli, p_room, p_worth)))
+        hwqueue.own_fit(p_cpu_milli, p_memory_mib, p_gpu_count, p_gpu_milli, null, p_room)
+          + 21 * (1 - coalesce(p_reach, 1))
+          + 42 * hwqueue.worth_gain(p_gpu_count, p_gpu_milli, p_room, p_worth)))
   end
 $$;
 

@@ -105,9 +105,10 @@ def test_backlog_where_most_leases_share_a_gpu(dsn: str, sharing: float, floor: 
     assert floor <= report.gpus_allocated_percent <= bound
 
 
-# Where all share, seed 1 gives 84.9 without prices and 89.0 with them in a simulation (bound 90.5).
-@pytest.mark.parametrize(("sharing", "floor"), [(0.6, 95.4), (1.0, 86.5)])
-def test_backlog_with_prices(dsn: str, sharing: float, floor: float) -> None:
+# Less than seed 1 gave: 99.6 (bound 99.76), 98.6 (98.64), 90.3 (90.45). Without prices six seeds
+# gave at most 98.8, 98.0 and 85.6.
+@pytest.mark.parametrize(("sharing", "floor"), [(None, 99.2), (0.6, 98.1), (1.0, 88.5)])
+def test_backlog_with_prices(dsn: str, sharing: float | None, floor: float) -> None:
     """A round of the planner between two rounds of polls: more than any claim can know alone."""
     trace = generate_trace(60, seed=1, demand=1.3, sharing=sharing)
     jobs = backlog_jobs(trace, demand_percent=130, seed=1)

@@ -104,10 +104,10 @@ def test_claims_wait_for_no_planner(conn: psycopg.Connection, planners: Pair) ->
     [before] = two.direct.claim(QUEUE, *node)
     one.commit()
     [after] = two.direct.claim(QUEUE, *node)
-    # own fit, and 14 for each device gained: 0.3, as no room is worth more than other
+    # own fit, and 42 for each device gained: 0.3, as no room is worth more than other
     own = {True: 17.5 + 0.35 * 0.3, False: 17.5 + 0.35 * 0.6}
     assert before["score"] == pytest.approx(own[True])
-    assert after["score"] == pytest.approx(own[False] + 14 * 0.3)
+    assert after["score"] == pytest.approx(own[False] + 42 * 0.3)
 
 
 def propose(actor: Actor, gang_id: UUID, epoch: int | None, number: int = 1) -> str:

@@ -57,6 +57,12 @@ def pair(api: Api, queue: str) -> tuple[UUID, UUID]:
     return api.needing(queue, gpu_milli=810), api.needing(queue, gpu_milli=530)
 
 
+def beside_prices(plain: float, gpus: int) -> float:
+    """The score of whole devices that gain nothing: reach weighs 21 instead of 56."""
+    own = 14 + 3.5 * gpus + 0.35
+    return own + 21 / 56 * (plain - own)
+
+
 class TestScore:
     """What prices do."""
 
@@ -80,7 +86,7 @@ class TestScore:
         priced(api, queue, epoch, FEW_SMALL)
         after = api.row("match_nodes", placement=wanted, options=options)["score"]
         # 530 taken, a worth of 0.8 gone, one of 0.4 left
-        assert after - before == pytest.approx(14 * (0.53 + 0.4 - 0.8))
+        assert after - before == pytest.approx(42 * (0.53 + 0.4 - 0.8))
         [claim] = api.claim(node, queue)
         assert claim["score"] == pytest.approx(after)
 
@@ -103,7 +109,7 @@ class TestScore:
             [claim] = api.claim(gpu_node(api), queue)
             assert claim["lease_id"] == lease
             scores.append(claim["score"])
-        assert scores[1] - scores[0] == pytest.approx(14 * (0.53 + 0.4 - 0.8))
+        assert scores[1] - scores[0] == pytest.approx(42 * (0.53 + 0.4 - 0.8))
 
     @pytest.mark.parametrize(
         ("gpus", "worth", "gain"),
@@ -125,7 +131,8 @@ class TestScore:
         [plain] = api.claim(node, queue)
         priced(api, queue, epoch, worth)
         [claim] = api.claim(node, queue)
-        wanted = 100 if gain is None else plain["score"] + 14 * gain
+        own = beside_prices(plain["score"], gpus)
+        wanted = 100 if gain is None else own + 42 * gain
         assert claim["score"] == pytest.approx(wanted)
 
     def test_work_with_gpus_stays_above_work_without(self, api: Api, epoch: int) -> None:
@@ -137,6 +144,25 @@ class TestScore:
         node = gpu_node(api, capacity={"cpu_milli": 8000})
         [claim] = api.claim(node, queue)
         assert (claim["lease_id"], claim["score"]) == (lease, 0.01)
+
+    def test_reach_counts_less_beside_prices(self, api: Api, epoch: int) -> None:
+        """They know what reach guesses, of what no node but this one can take."""
+        queue = api.queue()
+        node = gpu_node(api, 2, labels={"only": "here"})
+        gpu_node(api)
+        for _ in range(2):
+            api.spawn(
+                queue,
+                placement={
+                    "resources": {"gpu": 1},
+                    "require": [{"label": "only", "op": "exists"}],
+                },
+            )
+        [plain] = api.claim(node, queue)
+        priced(api, queue, epoch, curve((1000, 1.0)))
+        [claim] = api.claim(node, queue)
+        assert plain["score"] > 14 + 3.5 + 0.35 + 1
+        assert claim["score"] == pytest.approx(beside_prices(plain["score"], 1))
 
     def test_a_share_without_room_has_no_score(self, api: Api, epoch: int) -> None:
         queue = api.queue()

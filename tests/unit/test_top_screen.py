@@ -64,7 +64,8 @@ async def shown(
     source = FakeSource(*readings)
     app = Top(source, "jobs@db", interval)
     async with app.run_test(size=size) as pilot:
-        await pilot.pause()
+        await pilot.pause()  # until what was read is in the table
+        await pilot.pause()  # until the table has the height of its rows
         yield pilot, source
 
 
