@@ -9,7 +9,7 @@ from hwqueue.extras import needs
 def main() -> None:
     """Run the command line, or say how to install it."""
     # What is imported stays until the end: collecting garbage among it, on the way and at exit,
-    # would be a quarter of the time of a short command.
+    # would be a fifth of the time of a short command.
     gc.disable()
     try:
         with needs("cli"):

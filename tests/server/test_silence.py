@@ -25,21 +25,19 @@ def way(dsn: str) -> Iterator[Relay]:
 
 @pytest.fixture
 async def impatient(
-    serving: Serving, way: Relay, monkeypatch: pytest.MonkeyPatch
+    serving: Serving, way: Relay, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Http]:
     """A server that gives up soon."""
     for name in ("server.pools._CHECK_SECONDS", "server.pools._GRACE_SECONDS"):
         monkeypatch.setattr(f"hwqueue.{name}", 1.0)
     monkeypatch.setattr("hwqueue.server.pools._CONNECT_SECONDS", 2)
     monkeypatch.setattr("hwqueue.metrics.collector._GRACE_SECONDS", 0.3)
-    # the first is also the time that a test has to notice that a call waits for a lock
-    told = {"call_timeout": timedelta(seconds=10), "read_timeout": SHORT, "pool_timeout": SHORT}
-    async with serving(dsn=way.dsn, **told) as http:
-        ok(await http.get("/readyz"))
+    async with serving(dsn=way.dsn, read_timeout=SHORT, pool_timeout=SHORT) as http:
+        await works(http, queue)  # the first calls of a connection may take too long
         yield http
 
 
-async def works_again(http: Http, queue: str) -> None:
+async def works(http: Http, queue: str) -> None:
     """Wait until everything does."""
     async for attempt in tenacity.AsyncRetrying(
         stop=tenacity.stop_after_delay(BOUND_SECONDS), wait=tenacity.wait_fixed(0.1), reraise=True
@@ -53,7 +51,6 @@ async def works_again(http: Http, queue: str) -> None:
 
 async def test_whoever_asks_is_told(impatient: Http, way: Relay, queue: str) -> None:
     body = {"queue": queue, "task": "draw"}
-    await works_again(impatient, queue)  # the first calls of a connection may take too long
     way.freeze()
     async with asyncio.timeout(BOUND_SECONDS):
         for _ in range(2):  # of idle connections, and when there are none any more
@@ -64,7 +61,7 @@ async def test_whoever_asks_is_told(impatient: Http, way: Relay, queue: str) -> 
             assert "\nhwqueue_up 0.0\n" in (await impatient.get("/metrics")).text
         ok(await impatient.get("/healthz"))
     way.thaw()
-    await works_again(impatient, queue)
+    await works(impatient, queue)
 
 
 async def test_so_is_who_was_being_answered(
@@ -86,7 +83,7 @@ async def test_so_is_who_was_being_answered(
             found = problem(await asked, 503, "08000")
         assert "unknown" in found["detail"]
     way.thaw()
-    await works_again(impatient, queue)
+    await works(impatient, queue)
 
 
 def test_what_the_dsn_says_itself_stays() -> None:

@@ -146,7 +146,7 @@ class TestScore:
         assert (claim["lease_id"], claim["score"]) == (lease, 0.01)
 
     def test_reach_counts_less_beside_prices(self, api: Api, epoch: int) -> None:
-        """They know what reach guesses, of what no node but this one can take."""
+        """Of a class that only this node can take."""
         queue = api.queue()
         node = gpu_node(api, 2, labels={"only": "here"})
         gpu_node(api)

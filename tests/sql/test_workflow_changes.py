@@ -63,7 +63,7 @@ def test_finally_steps_are_stopped_by_a_later_cancel(api: Api, clock: Clock, lat
         api.rows("reap")
     else:
         assert api.value("cancel_workflow_run", run=flow.run) == "cancelling"
-        assert asked(flow) <= 400
+        assert asked(flow) <= 200
     for _ in range(4):
         api.rows("advance_workflows")
     assert asked(flow) == 550
