@@ -297,7 +297,7 @@ def test_a_cancellation_ends_some_leases_and_sweeps_end_the_others(api: Api) -> 
     """An operator waits for the call, however wide the run is."""
     flow = Flow(api, [step(f"p{n}") for n in range(WIDE)])
     flow.calls.rows("cancel_workflow_run", run=flow.run)
-    assert flow.get()["step_counts"] == {"cancelled": 200, "running": WIDE - 200}
+    assert flow.get()["step_counts"] == {"cancelled": 100, "running": WIDE - 100}
     api.row("advance_workflows")
     assert flow.get()["step_counts"] == {"cancelled": WIDE}
     assert flow.state == "cancelled"
