@@ -19,13 +19,14 @@ import psutil
 
 from hwqueue.types import Gpu
 from hwqueue.worker.amd import detect_amd_gpus
+from hwqueue.worker.cgroup import CGROUP_ROOT, OWN_CGROUP, cgroup_limits
+from hwqueue.worker.visible import is_listed, listed_devices
 
 _log = logging.getLogger("hwqueue.worker")
 
 _MIB = 1024 * 1024
 _NUMA_ROOT = Path("/sys/devices/system/node")
 _CPU_ROOT = Path("/sys/devices/system/cpu")
-_CGROUP_ROOT = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,21 +75,20 @@ def label_of_models(gpus: tuple[Gpu, ...]) -> dict[str, str]:
     return {"gpu_model": models.pop()} if len(models) == 1 else {}
 
 
-def detect_capacity(cgroup_root: Path = _CGROUP_ROOT) -> dict[str, int]:
+def detect_capacity(
+    cgroup_root: Path = CGROUP_ROOT, own_cgroup: Path = OWN_CGROUP
+) -> dict[str, int]:
     """CPU time and memory that this process may use.
 
-    The container's limits (cgroup v2) count where they are lower than the machine's, and so does
-    the CPU affinity that the process was started with.
+    The limits of its control group (version 1 or 2: a container's, a systemd unit's) count where
+    they are lower than the machine's, and so does the CPU affinity that the process was started
+    with.
     """
-    cpu_milli = len(_usable_cpus()) * 1000
-    memory_bytes = psutil.virtual_memory().total
-    quota = _read(cgroup_root / "cpu.max").split()
-    if len(quota) == 2 and quota[0].isdigit():
-        cpu_milli = min(cpu_milli, int(quota[0]) * 1000 // int(quota[1]))
-    limit = _read(cgroup_root / "memory.max").strip()
-    if limit.isdigit():
-        memory_bytes = min(memory_bytes, int(limit))
-    return {"cpu_milli": cpu_milli, "memory_mib": memory_bytes // _MIB}
+    limits = cgroup_limits(cgroup_root, own_cgroup)
+    return {
+        "cpu_milli": min((len(_usable_cpus()) * 1000, *limits.cpu_milli)),
+        "memory_mib": min((psutil.virtual_memory().total, *limits.memory_bytes)) // _MIB,
+    }
 
 
 def detect_cores(
@@ -118,7 +118,7 @@ def detect_gpus(environment: Mapping[str, str] = os.environ) -> tuple[Gpu, ...]:
 
     Of a GPU in MIG mode its parts are declared and not the GPU itself: nobody can have it whole.
     What `CUDA_VISIBLE_DEVICES` hides from this process is left out; a GPU that it lists brings its
-    parts along.
+    parts along. A device that NVML cannot read is left out, with a warning that names it.
     """
     try:
         import pynvml  # noqa: PLC0415  (loaded late: a node without GPUs needs no NVML)
@@ -129,53 +129,79 @@ def detect_gpus(environment: Mapping[str, str] = os.environ) -> tuple[Gpu, ...]:
     except pynvml.NVMLError as error:
         _log.debug("no NVIDIA GPUs: %s", error)
         return ()
-    visible = environment.get("CUDA_VISIBLE_DEVICES")
     try:
-        return tuple(
-            device
-            for index in range(pynvml.nvmlDeviceGetCount())
-            for device in _read_devices(pynvml, index)
-            if visible is None or _is_visible(visible, index, device)
-        )
+        count = pynvml.nvmlDeviceGetCount()
+        found = [(index, gpu) for index in range(count) for gpu in _read_devices(pynvml, index)]
     except pynvml.NVMLError as error:
         _log.warning("GPUs are not declared, NVML failed: %s", error)
         return ()
     finally:
         pynvml.nvmlShutdown()
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    entries = listed_devices(visible, count, [name for _, gpu in found for name in _names(gpu)])
+    return tuple(gpu for index, gpu in found if is_listed(entries, index, _names(gpu)))
 
 
 def _read_devices(nvml: Any, index: int) -> list[Gpu]:
-    """One GPU, or the parts of one that is in MIG mode."""
-    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    """One GPU, or the parts of one that is in MIG mode; nothing, with a warning, if it fails."""
+    name = f"GPU {index}"
+    try:
+        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        name = f"GPU {index} ({nvml.nvmlDeviceGetUUID(handle)})"
+        if not _is_in_mig_mode(nvml, handle):
+            return [_read_device(nvml, handle)]
+        # Nothing else is asked of the GPU itself: how much memory it has only root is told.
+        gpu = _uuid(nvml, handle)
+        places = range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle))
+    except (nvml.NVMLError, ValueError) as error:
+        _log.warning("%s is not declared: %s", name, error)
+        return []
+    parts = [part for place in places if (part := _read_part(nvml, handle, place, gpu))]
+    _log.info("GPU %s is in MIG mode and has %d parts", gpu, len(parts))
+    return parts
+
+
+def _is_in_mig_mode(nvml: Any, handle: Any) -> bool:
     try:
         mode, _pending_mode = nvml.nvmlDeviceGetMigMode(handle)
     except nvml.NVMLError_NotSupported:
-        mode = nvml.NVML_DEVICE_MIG_DISABLE
-    if mode != nvml.NVML_DEVICE_MIG_ENABLE:
-        return [_read_device(nvml, handle)]
-    # Nothing else is asked of the GPU itself: how much memory it has only root is told.
-    gpu = _uuid(nvml, handle)
-    parts = []
-    for place in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
-        try:
-            part = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, place)
-        except (nvml.NVMLError_NotFound, nvml.NVMLError_InvalidArgument):
-            continue  # no part has this place
-        try:
-            parts.append(_read_device(nvml, part, parent=gpu))
-        except ValueError as error:  # MIG-GPU-<the GPU's>/1/0: drivers before R470
-            _log.warning("a part of GPU %s is not declared: %s; update the driver", gpu, error)
-    _log.info("GPU %s is in MIG mode and has %d parts", gpu, len(parts))
-    return parts
+        return False
+    return bool(mode == nvml.NVML_DEVICE_MIG_ENABLE)
+
+
+def _read_part(nvml: Any, handle: Any, place: int, gpu: UUID) -> Gpu | None:
+    """The part of a GPU at a place; None where there is none, or, with a warning, if it fails."""
+    try:
+        part = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, place)
+    except (nvml.NVMLError_NotFound, nvml.NVMLError_InvalidArgument):
+        return None  # no part has this place
+    except nvml.NVMLError as error:
+        _log.warning("part %d of GPU %s is not declared: %s", place, gpu, error)
+        return None
+    try:
+        return _read_device(nvml, part, parent=gpu)
+    except nvml.NVMLError as error:
+        _log.warning("part %d of GPU %s is not declared: %s", place, gpu, error)
+    except ValueError as error:  # MIG-GPU-<the GPU's>/1/0: drivers before R470
+        _log.warning("a part of GPU %s is not declared: %s; update the driver", gpu, error)
+    return None
 
 
 def _read_device(nvml: Any, handle: Any, *, parent: UUID | None = None) -> Gpu:
     return Gpu(
         resource_id=_uuid(nvml, handle),
         model=str(nvml.nvmlDeviceGetName(handle)),
-        memory_mib=int(nvml.nvmlDeviceGetMemoryInfo(handle).total) // _MIB,
+        memory_mib=_memory_mib(nvml, handle),
         parent_resource_id=parent,
     )
+
+
+def _memory_mib(nvml: Any, handle: Any) -> int | None:
+    """None where the device shares the machine's memory and has no size of its own."""
+    try:
+        return int(nvml.nvmlDeviceGetMemoryInfo(handle).total) // _MIB or None
+    except nvml.NVMLError_NotSupported:
+        return None
 
 
 def _uuid(nvml: Any, handle: Any) -> UUID:
@@ -187,18 +213,9 @@ def _uuid(nvml: Any, handle: Any) -> UUID:
         raise ValueError(f"its name {name} is no UUID") from error
 
 
-def _is_visible(visible: str, index: int, device: Gpu) -> bool:
-    """Whether a `CUDA_VISIBLE_DEVICES` value lists the device, or the GPU that it is a part of.
-
-    By number, or by (the start of) the name.
-    """
-    names = [cuda_name(device), f"GPU-{device.parent_resource_id}"]
-    for entry in (part.strip() for part in visible.split(",")):
-        if entry == str(index):
-            return True
-        if entry.startswith(("GPU-", "MIG-")) and any(name.startswith(entry) for name in names):
-            return True
-    return False
+def _names(device: Gpu) -> tuple[str, str]:
+    """What `CUDA_VISIBLE_DEVICES` may call a device: its own name, or that of its GPU."""
+    return cuda_name(device), f"GPU-{device.parent_resource_id}"
 
 
 def cuda_name(device: Gpu) -> str:

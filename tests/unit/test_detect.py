@@ -8,6 +8,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 from uuid import UUID
 
 import psutil
@@ -78,7 +79,19 @@ def test_parts_without_ids_are_left_out(
 
 @pytest.mark.parametrize(
     ("visible", "expected"),
-    [("2", [2]), ("0,2", [0, 2]), (f"GPU-{UUIDS[2]}", [2]), (f" GPU-{UUIDS[0]} ", [0]), ("", [])],
+    [
+        ("2", [2]),
+        ("0,2", [0, 2]),
+        (f"GPU-{UUIDS[2]}", [2]),
+        (f" GPU-{UUIDS[0]} ", [0]),
+        ("", []),
+        ("-1", []),
+        ("NoDevFiles", []),
+        ("2,-1,1", [2]),
+        ("0,3,1", [0]),
+        (f"1,GPU-0000,{UUIDS[2]}", [1]),
+        (f"GPU-{UUIDS[1]},2,what,0", [1, 2]),
+    ],
 )
 def test_hidden_gpus_are_left_out(
     monkeypatch: pytest.MonkeyPatch, visible: str, expected: list[int]
@@ -113,16 +126,59 @@ def test_no_library_and_no_driver_mean_no_gpus(monkeypatch: pytest.MonkeyPatch) 
     assert detect.detect_gpus({}) == ()
 
 
-def test_a_failing_device_declares_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    nvml = FakeNvml(PARTS)
-
-    def fail(_handle: object) -> str:
-        raise nvml.NVMLError("GPU is lost")
-
-    monkeypatch.setattr(nvml, "nvmlDeviceGetName", fail)
+@pytest.mark.parametrize(
+    ("listing", "call", "bad", "named"),
+    [
+        (GPUS, "nvmlDeviceGetHandleByIndex", 1, "GPU 1 is not declared"),
+        (GPUS, "nvmlDeviceGetMigMode", 0, f"GPU 0 (GPU-{UUIDS[0]}) is not declared"),
+        (GPUS, "nvmlDeviceGetName", 2, f"GPU 2 (GPU-{UUIDS[2]}) is not declared"),
+        (GPUS, "nvmlDeviceGetMemoryInfo", 1, f"GPU 1 (GPU-{UUIDS[1]}) is not declared"),
+        (PARTS, "nvmlDeviceGetMemoryInfo", "MIG-7d17", "part 2 of GPU fcf41002"),
+        (PARTS, "nvmlDeviceGetMigDeviceHandleByIndex", 4, "part 4 of GPU fcf41002"),
+    ],
+)
+def test_a_device_that_fails_is_left_out_alone(
+    *,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    listing: str,
+    call: str,
+    bad: int | str,
+    named: str,
+) -> None:
+    nvml = FakeNvml(listing)
     install_nvml(monkeypatch, nvml)
-    assert detect.detect_gpus({}) == ()
+    sound = detect.detect_gpus({})
+    answer = getattr(nvml, call)
+
+    def fail(*args: Any) -> Any:
+        """Of the device `bad`: the number or place in the call, else the beginning of a name."""
+        asked = args[-1] if isinstance(args[-1], int) else args[-1].uuid
+        name = nvml.devices[bad].uuid if isinstance(bad, int) and isinstance(asked, str) else bad
+        if asked == name or (isinstance(asked, str) and asked.startswith(str(name))):
+            raise nvml.NVMLError("GPU is lost")
+        return answer(*args)
+
+    monkeypatch.setattr(nvml, call, fail)
+    left = detect.detect_gpus({})
+    assert len(left) == len(sound) - 1
+    assert set(left) < set(sound)
+    assert named in caplog.text
+    assert "GPU is lost" in caplog.text
     assert nvml.open == 0
+
+
+def test_memory_that_is_shared_with_the_machine_has_no_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nvml = FakeNvml(GPUS)
+
+    def not_supported(_handle: object) -> int:
+        raise nvml.NVMLError_NotSupported
+
+    monkeypatch.setattr(nvml, "nvmlDeviceGetMemoryInfo", not_supported)
+    install_nvml(monkeypatch, nvml)
+    assert [gpu.memory_mib for gpu in detect.detect_gpus({})] == [None] * 3
 
 
 def test_the_library_has_what_is_used_of_it() -> None:
@@ -171,19 +227,80 @@ def test_no_sys_means_no_cores(tmp_path: Path) -> None:
     assert detect.detect_cores(tmp_path, tmp_path) == ()
 
 
-def test_a_container_limits_the_capacity(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+UNIT = "system.slice/w.service"
+V1 = f"4:memory:/{UNIT}\n3:cpu,cpuacct:/{UNIT}\n1:name=systemd:/\n"
+
+
+@pytest.mark.parametrize(
+    ("own", "files", "expected"),
+    [
+        ("0::/\n", {"cpu.max": "250000 100000", "memory.max": f"{512 << 20}"}, (2500, 512)),
+        ("0::/\n", {"cpu.max": "max 100000", "memory.max": "max"}, None),
+        ("", {}, None),
+        (
+            f"0::/{UNIT}\n",
+            {f"{UNIT}/cpu.max": "150000 100000", f"{UNIT}/memory.max": f"{256 << 20}"},
+            (1500, 256),
+        ),
+        (  # what is above the group holds, too
+            f"0::/{UNIT}\n",
+            {f"{UNIT}/memory.max": "max", "system.slice/memory.max": f"{300 << 20}"},
+            (8000, 300),
+        ),
+        (f"0::/../{UNIT}\n", {f"{UNIT}/memory.max": f"{256 << 20}"}, (8000, 256)),
+        (  # the group of another container
+            f"0::/{UNIT}\n",
+            {"user.slice/memory.max": f"{256 << 20}"},
+            None,
+        ),
+        (
+            V1,
+            {
+                f"memory/{UNIT}/memory.limit_in_bytes": f"{128 << 20}",
+                f"cpu,cpuacct/{UNIT}/cpu.cfs_quota_us": "50000",
+                f"cpu,cpuacct/{UNIT}/cpu.cfs_period_us": "100000",
+            },
+            (500, 128),
+        ),
+        (  # a container that has its own group at the root of the mounts
+            V1,
+            {
+                "memory/memory.limit_in_bytes": f"{128 << 20}",
+                "cpu/cpu.cfs_quota_us": "200000",
+                "cpu/cpu.cfs_period_us": "100000",
+            },
+            (2000, 128),
+        ),
+        (
+            V1,
+            {
+                f"memory/{UNIT}/memory.limit_in_bytes": "9223372036854771712",
+                f"cpu/{UNIT}/cpu.cfs_quota_us": "-1",
+                f"cpu/{UNIT}/cpu.cfs_period_us": "100000",
+            },
+            None,
+        ),
+        (  # version 2 beside controllers of version 1
+            f"0::/{UNIT}\n4:memory:/{UNIT}\n",
+            {f"memory/{UNIT}/memory.limit_in_bytes": f"{128 << 20}"},
+            (8000, 128),
+        ),
+    ],
+)
+def test_its_control_group_limits_the_capacity(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    own: str,
+    files: dict[str, str],
+    expected: tuple[int, int] | None,
+) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(8)), raising=False)
-    total = psutil.virtual_memory().total
-    free_of_limits = detect.detect_capacity(tmp_path)
-    assert free_of_limits == {"cpu_milli": 8000, "memory_mib": total >> 20}
-
-    write(tmp_path / "cpu.max", "250000 100000\n")
-    write(tmp_path / "memory.max", f"{512 << 20}\n")
-    assert detect.detect_capacity(tmp_path) == {"cpu_milli": 2500, "memory_mib": 512}
-
-    write(tmp_path / "cpu.max", "max 100000\n")
-    write(tmp_path / "memory.max", "max\n")
-    assert detect.detect_capacity(tmp_path) == free_of_limits
+    write(tmp_path / "own", own)
+    for name, text in files.items():
+        write(tmp_path / "groups" / name, f"{text}\n")
+    found = detect.detect_capacity(tmp_path / "groups", tmp_path / "own")
+    cpu_milli, memory_mib = expected or (8000, psutil.virtual_memory().total >> 20)
+    assert found == {"cpu_milli": cpu_milli, "memory_mib": memory_mib}
 
 
 def test_this_machine_describes_itself() -> None:
@@ -326,6 +443,10 @@ def test_amd_gpus_are_read_where_there_are_no_others(monkeypatch: pytest.MonkeyP
         ({"HIP_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES": "1"}, ["0"]),
         ({"CUDA_VISIBLE_DEVICES": " 1 , 0"}, ["0", "1"]),
         ({"HIP_VISIBLE_DEVICES": ""}, []),
+        ({"HIP_VISIBLE_DEVICES": "1,-1,0"}, ["1"]),
+        ({"HIP_VISIBLE_DEVICES": "GPU-e64"}, ["1"]),
+        ({"ROCR_VISIBLE_DEVICES": "1"}, ["0"]),
+        ({"ROCR_VISIBLE_DEVICES": "1", "HIP_VISIBLE_DEVICES": "1"}, []),
     ],
 )
 def test_hidden_amd_gpus_are_left_out(
@@ -342,3 +463,19 @@ def test_without_amd_smi_there_are_no_amd_gpus(
     monkeypatch.setitem(sys.modules, "amdsmi", smi)
     assert detect_amd_gpus({}) == {}
     assert smi is None or smi.open == 0
+
+
+def test_an_amd_gpu_that_fails_is_left_out_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    smi = FakeAmdSmi()
+    monkeypatch.setitem(sys.modules, "amdsmi", smi)
+
+    def memory(handle: str, _kind: object) -> int:
+        lost = handle == smi.names[0]
+        raise smi.AmdSmiException(f"AMDSMI_STATUS_{'IO' if lost else 'NOT_SUPPORTED'}")
+
+    monkeypatch.setattr(smi, "amdsmi_get_gpu_memory_total", memory)
+    assert {name: gpu.memory_mib for name, gpu in detect_amd_gpus({}).items()} == {"1": None}
+    assert f"GPU 0 ({smi.names[0]}) is not declared: AMDSMI_STATUS_IO" in caplog.text
+    assert smi.open == 0
