@@ -6,7 +6,10 @@ compares the two. What is unknown is a dash, never a zero.
 
 from __future__ import annotations
 
+import json
+import math
 from datetime import datetime, timedelta
+from typing import Any
 
 UNKNOWN = "-"
 
@@ -26,6 +29,23 @@ def one_line(fact: object) -> str:
 def first_line(fact: object) -> str:
     """The first line of a text, of an error without the excerpt of SQL that Postgres adds."""
     return str(fact).strip().partition("\n")[0]
+
+
+def label_value(text: str) -> Any:
+    """The value that somebody means who types the value of a node's label or of a tag.
+
+    `true`, `false`, and a number if JSON would write it in just these characters: `8` and `1.5`,
+    but not `3.10`, `12.0`, `007` or `52e6410`, which stay text. Quotes force text: `"8"` is the
+    text `8`. All else is text as it stands.
+    """
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    if isinstance(value, bool | str):
+        return value
+    is_number = isinstance(value, int | float) and math.isfinite(value)
+    return value if is_number and json.dumps(value) == text.removesuffix(".0") else text
 
 
 def duration(span: timedelta | float | None) -> str:

@@ -8,8 +8,9 @@ from hwqueue.errors import ConfigError
 from hwqueue.types import Gpu
 
 _NAMESPACE = uuid5(NAMESPACE_DNS, "gpu.hwqueue")
-_SPEC = re.compile(r"(?P<model>[^:]+?)(:(?P<amount>\d+)(?P<unit>MiB|GiB|M|G)?)?(x(?P<count>\d+))?")
-_MIB_OF_UNIT = {None: 1, "M": 1, "MiB": 1, "G": 1024, "GiB": 1024}
+_SPEC = re.compile(r"(?P<model>[^:]+?)(:(?P<amount>\d+)(?P<unit>MiB|GiB|M|G))?(x(?P<count>\d+))?")
+_HALF_COUNT = re.compile(r"\dx$")  # A100x
+_MIB_OF_UNIT = {"M": 1, "MiB": 1, "G": 1024, "GiB": 1024}
 _MOST = 1024
 
 
@@ -38,10 +39,10 @@ def _kinds_of(spec: str) -> list[tuple[str, int | None]]:
     """Model and memory in MiB, once for each device."""
     found = _SPEC.fullmatch(spec)
     count = int(found["count"] or 1) if found else 0
-    if found is None or not 1 <= count <= _MOST:
+    if found is None or _HALF_COUNT.search(found["model"]) or not 1 <= count <= _MOST:
         raise ConfigError(
             f"--gpu: {spec[:80]!r} is not MODEL[:MEMORY][xN], with N from 1 to {_MOST}",
-            hint="such as A100, A100:80GiB, A100x4 or A100:80GiBx4; a number alone is MiB",
+            hint="such as A100, A100:80GiB, A100x4 or A100:80GiBx4; memory has a unit, MiB or GiB",
         )
     memory = int(found["amount"]) * _MIB_OF_UNIT[found["unit"]] if found["amount"] else None
     return [(found["model"], memory)] * count

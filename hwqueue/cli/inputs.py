@@ -11,6 +11,7 @@ from uuid import UUID
 
 from hwqueue.client import Client
 from hwqueue.errors import ConfigError, NodeUnknown
+from hwqueue.text import label_value
 from hwqueue.types import Node, Taint
 
 _UNIT_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -128,14 +129,14 @@ def pairs(items: list[str], name: str) -> dict[str, str]:
 
 
 def labels(items: list[str] | None, name: str) -> dict[str, Any]:
-    """Read labels of a node: `key=value`, where the value is JSON or else text, or JSON objects.
+    """Read labels of a node: `key=value` (`hwqueue.text.label_value`), or JSON objects.
 
     Raises: ConfigError, also when two of them set the same label.
     """
     found: dict[str, Any] = {}
     for item in items or []:
         if "=" in item and not item.lstrip().startswith("{"):
-            part = {key: _scalar(value) for key, value in pairs([item], name).items()}
+            part = {key: label_value(value) for key, value in pairs([item], name).items()}
         else:
             part = json_object(item, name)
         for key in part.keys() & found.keys():
@@ -182,15 +183,6 @@ def _source(text: str, name: str) -> tuple[str, str]:
         raise ConfigError(
             f"{name}: {text[:80]!r} is neither JSON nor a file that can be read: {problem}"
         ) from error
-
-
-def _scalar(text: str) -> Any:
-    """The value of a label: a JSON number, true or false if it is one, else the text."""
-    try:
-        value = json.loads(text, parse_constant=_no_constant)
-    except ValueError:
-        return text
-    return value if isinstance(value, bool | int | float) else text
 
 
 def _no_constant(text: str) -> Any:

@@ -38,8 +38,8 @@ def update(
         typer.Option(
             "--tags",
             "--node-label",
-            help="Label that the nodes must have, key=value, or several as JSON; key=null takes it"
-            " away, with --affinity override.",
+            help="Label that the nodes must have, key=value, or several as JSON;"
+            " {\"key\": null} takes one away, with --affinity override.",
         ),
     ] = None,
     placement: Annotated[

@@ -11,6 +11,7 @@ from typing import Any
 from uuid import UUID, uuid5
 
 from hwqueue.errors import BadArgument, HwqueueError
+from hwqueue.text import label_value
 from hwqueue.types import ClassStats, Node, NodeGpu
 
 # The fields of a node that is not there, and what of its specification each is.
@@ -159,15 +160,18 @@ def number(text: str, name: str) -> int | float:
 
 
 def scalar(text: str) -> Any:
-    """The value of a node's label: JSON if it is some, else the text."""
+    """The value of a node's label: a list, an object or null in JSON, else `label_value`."""
     try:
-        return json.loads(text, parse_constant=_no_constant)
+        value = json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError):
         return text
+    return value if value is None or isinstance(value, dict | list) else label_value(text)
 
 
 def text_of(value: Any) -> str:
     """What to type for a value, so that `scalar` returns it."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     if isinstance(value, str) and scalar(value) == value and value.strip() == value:
         return value if value and len(value.splitlines()) == 1 else json.dumps(value)
     return json.dumps(value, ensure_ascii=False)

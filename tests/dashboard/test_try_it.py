@@ -73,7 +73,11 @@ def test_what_is_typed_becomes_a_specification() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", ["a", "6.8", "true", "null", "", " a ", "a\nb", '"', 1, 2.5, True, [1, "a"], {"a": 1}]
+    "value",
+    [
+        *("a", "6.8", "true", "null", "", " a ", "a\nb", '"', "3.10", "52e6410", "12.0"),
+        *(1, 2.5, 12.0, 1e16, True, [1, "a"], {"a": 1}),
+    ],
 )
 def test_a_label_is_typed_as_it_is_read(value: Any) -> None:
     text = forms.text_of(value)

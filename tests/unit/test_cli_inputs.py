@@ -94,7 +94,7 @@ def test_labels_are_pairs_or_json(tmp_path: Path) -> None:
     items = ["gpu=true", "n=1.5", "zone=west=2", "no=null", '{"a=b": ["x"]}', str(file)]
     expected = {"gpu": True, "n": 1.5, "zone": "west=2", "no": "null", "a=b": ["x"], "os": "linux"}
     assert labels(items, "--label") == expected
-    assert labels(["inf=Infinity"], "--label") == {"inf": "Infinity"}
+    assert labels(["inf=Infinity", "nan=NaN"], "--label") == {"inf": "Infinity", "nan": "NaN"}
     assert labels(None, "--label") == {}
     wrong = {"gpu": "neither JSON nor a file", "=1": "not key=value", "[1]": "JSON object"}
     for item, message in wrong.items():
@@ -102,6 +102,36 @@ def test_labels_are_pairs_or_json(tmp_path: Path) -> None:
             labels([item], "--label")
     with pytest.raises(ConfigError, match="'gpu' is given twice"):
         labels(["gpu=1", '{"gpu": 2}'], "--label")
+
+
+@pytest.mark.parametrize(
+    ("typed", "value"),
+    [
+        ("52e6410", "52e6410"),
+        ("1234e567", "1234e567"),
+        ("1e3", "1e3"),
+        ("12.10", "12.10"),
+        ("3.10", "3.10"),
+        ("12.0", "12.0"),
+        ("007", "007"),
+        ("-0", "-0"),
+        ("+1", "+1"),
+        ("0.1234567890123456789", "0.1234567890123456789"),
+        ("8202758", 8202758),
+        ('"8202758"', "8202758"),
+        ('"true"', "true"),
+        ("535.104", 535.104),
+        ("-12.5", -12.5),
+        ("0", 0),
+        ("false", False),
+        ('"', '"'),
+        ('["a"]', '["a"]'),
+    ],
+)
+def test_a_label_stays_as_typed_unless_json_writes_it_so(typed: str, value: object) -> None:
+    [read] = labels([f"x={typed}"], "--label").values()
+    assert read == value
+    assert type(read) is type(value)
 
 
 def test_ids_and_pairs() -> None:

@@ -156,6 +156,9 @@ def test_a_template_names_the_node(started: list[WorkerSettings]) -> None:
         ["--watch-dir=no such folder"],
         ["--gpu=:80"],
         ["--gpu=A100:80TB"],
+        ["--gpu=A100:80"],
+        ["--gpu=A100:80x2"],
+        ["--gpu=A100x"],
         ["--gpu=A100x0"],
         ["--gpu=A100x1000", "--gpu=T4x25"],
     ],
@@ -167,7 +170,7 @@ def test_what_makes_no_sense_is_refused(started: list[WorkerSettings], options: 
 
 
 def test_gpus_are_declared_by_hand(started: list[WorkerSettings]) -> None:
-    line = ["--gpu=A100:80GiBx2", "--gpu=RTX 4090", "--gpu=T4:15360", "--name=box"]
+    line = ["--gpu=A100:80GiBx2", "--gpu=RTX 4090", "--gpu=T4:15360MiB", "--name=box"]
     assert run(*line) == run(*line) == run("--gpu=A100", "--name=other") == 0
     first, again, other = (settings.gpus or () for settings in started)
     assert [(gpu.model, gpu.memory_mib) for gpu in first] == [
