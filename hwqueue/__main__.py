@@ -4,10 +4,12 @@ import gc
 import sys
 
 from hwqueue.extras import needs
+from hwqueue.stopping import end_on_sigterm
 
 
 def main() -> None:
     """Run the command line, or say how to install it."""
+    end_on_sigterm()
     # What is imported stays until the end: collecting garbage among it, on the way and at exit,
     # would be a fifth of the time of a short command.
     gc.disable()

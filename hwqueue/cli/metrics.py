@@ -13,8 +13,10 @@ import typer
 from hwqueue.cli.connect import connection_string, named_database
 from hwqueue.cli.extra import required
 from hwqueue.cli.inputs import span
+from hwqueue.cli.listening import check_address
 from hwqueue.cli.options import options_of
 from hwqueue.cli.output import ExitCode, say, to_json
+from hwqueue.stopping import SIGNALS, until_told
 
 if TYPE_CHECKING:
     from hwqueue.metrics import HwqueueCollector
@@ -26,6 +28,7 @@ Timeout = Annotated[str, typer.Option("--timeout", help="How long the database m
 
 
 @app.command(epilog="Example: hwqueue metrics serve --port 9717")
+@until_told()
 def serve(
     ctx: typer.Context,
     port: Annotated[int, typer.Option(min=1, max=65535, help="TCP port.")] = 9717,
@@ -42,6 +45,7 @@ def serve(
 
     from hwqueue.metrics import registry_for  # noqa: PLC0415
 
+    check_address(host, port)
     with _told_to_stop() as wait:
         server, _thread = start_http_server(port, addr=host, registry=registry_for(collector))
         say(ctx, f"metrics at http://{host}:{port}/metrics")
@@ -58,10 +62,9 @@ def _told_to_stop() -> Iterator[Callable[[], object]]:
     The signals are blocked and waited for, not handled: the system may hand one to a thread that
     answers a scrape, and a handler would run only when the main thread next runs Python.
     """
-    numbers = {signal.SIGTERM, signal.SIGINT}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
-        yield partial(signal.sigwait, numbers)
+        yield partial(signal.sigwait, SIGNALS)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 

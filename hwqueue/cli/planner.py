@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,6 +17,7 @@ from hwqueue.cli.inputs import span
 from hwqueue.cli.output import Row, say, show_item, show_one
 from hwqueue.client import AsyncClient
 from hwqueue.errors import ConfigError
+from hwqueue.stopping import calling, until_told
 from hwqueue.types import PlannerStatus
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ Queues = Annotated[
 ]
 
 
+@until_told()
 def planner(
     ctx: typer.Context,
     *,
@@ -139,10 +140,8 @@ async def _run(dsn: str, settings: Settings) -> None:
 
     async with AsyncClient(dsn, pool_size=1) as client:
         planner = Planner(client, settings)
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, planner.stop)
-        await planner.run()
+        with calling(planner.stop):
+            await planner.run()
 
 
 async def _run_once(dsn: str, settings: Settings) -> Round | None:

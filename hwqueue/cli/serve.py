@@ -8,8 +8,10 @@ import typer
 from hwqueue.cli.connect import connection_string
 from hwqueue.cli.extra import required
 from hwqueue.cli.inputs import span
+from hwqueue.cli.listening import check_address
 from hwqueue.cli.output import ExitCode, say
 from hwqueue.errors import ConfigError
+from hwqueue.stopping import until_told
 
 EXAMPLE = "hwqueue serve --host 0.0.0.0 --port 8080 --auth tokens"
 
@@ -129,6 +131,7 @@ ShutdownTimeout = Annotated[str, typer.Option(help="How long a stop waits for re
 JsonLogs = Annotated[bool, typer.Option("--json-logs", help="Write the log as JSON.")]
 
 
+@until_told()
 def serve(
     ctx: typer.Context,
     *,
@@ -226,6 +229,7 @@ def _run(ctx: typer.Context, **options: Any) -> None:
         from hwqueue.serve import run  # noqa: PLC0415
         from hwqueue.server import ServerSettings  # noqa: PLC0415
     settings = ServerSettings(dsn=connection_string(ctx), **options)
+    check_address(settings.host, settings.port)
     if settings.effective_auth == "none":
         say(ctx, "nobody is asked who they are: everybody who gets here is an admin")
     say(ctx, f"http://{settings.host}:{settings.port}/ is the dashboard")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +18,7 @@ from hwqueue.cli.options import options_of
 from hwqueue.cli.output import ExitCode, fields_of, say, show_item, show_items, show_one
 from hwqueue.client import AsyncClient
 from hwqueue.errors import ConfigError, WebhookUnknown
+from hwqueue.stopping import calling, until_told
 from hwqueue.types import WEBHOOK_CODES, Delivery, Webhook
 
 if TYPE_CHECKING:
@@ -220,6 +220,7 @@ def redeliver(
 
 
 @app.command(epilog="Example: hwqueue webhook run --concurrency 50")
+@until_told()
 def run(
     ctx: typer.Context,
     *,
@@ -269,13 +270,8 @@ async def _run(dsn: str, limits: Limits, poll: timedelta, *, once: bool) -> None
 
     async with AsyncClient(dsn, pool_size=4) as client:
         deliverer = Deliverer(client, limits)
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, deliverer.stop)
-        if once:
-            await deliverer.run_once()
-        else:
-            await deliverer.run(poll=poll)
+        with calling(deliverer.stop):
+            await (deliverer.run_once() if once else deliverer.run(poll=poll))
 
 
 def _row(webhook: Webhook) -> dict[str, Any]:

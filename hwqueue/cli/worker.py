@@ -20,6 +20,7 @@ from hwqueue.cli.inputs import identifier, json_object, labels, span
 from hwqueue.cli.options import options_of
 from hwqueue.errors import ConfigError
 from hwqueue.logs import LogFormat, LogLevel
+from hwqueue.stopping import importing, until_told
 from hwqueue.types.base import given
 from hwqueue.worker import WorkerSettings
 from hwqueue.worker import run as run_worker
@@ -208,6 +209,7 @@ LogAt = Annotated[
     epilog="Example: hwqueue worker run --app tasks:app --queue renders "
     "--label gpu=true --label region=us-east"
 )
+@until_told()
 def run(
     ctx: typer.Context,
     *,
@@ -344,7 +346,10 @@ def _span_or_never(text: str, name: str) -> timedelta | None:
 def app_of(ctx: typer.Context, name: str | None) -> App:
     """The app that the line names, else the host's. Raises: as `load_app`."""
     host = options_of(ctx).host
-    return host.app() if host is not None and name is None else load_app(name)
+    if host is None or name is not None:
+        return load_app(name)
+    with importing("the app of the settings"):
+        return host.app()
 
 
 def load_app(name: str | None) -> App:
@@ -367,7 +372,8 @@ def load_named(name: str, kind: type[T]) -> T:
         raise ConfigError(f"--app: {name!r} is not module:name", hint="such as --app tasks:app")
     sys.path.insert(0, str(Path.cwd()))
     try:
-        module = importlib.import_module(module_name)
+        with importing(f"--app {name}"):
+            module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not module_name.startswith(error.name):
             raise

@@ -20,6 +20,7 @@ from hwqueue.app import App
 from hwqueue.client import AsyncClient
 from hwqueue.connections import named_conninfo, with_timeouts
 from hwqueue.errors import ConfigError, HwqueueError
+from hwqueue.stopping import calling, until_told
 from hwqueue.text import exact_duration
 from hwqueue.worker.advance import advance_after_steps
 from hwqueue.worker.attempt_log import keeping_records
@@ -78,7 +79,7 @@ def run(app: App, settings: WorkerSettings, *, supervised: bool = False) -> int:
     cancelled.
     """
     spare_collector()
-    with asyncio.Runner() as runner:
+    with until_told(), asyncio.Runner() as runner:
         worker = Worker(app, settings)
         code = runner.run(worker.run(handle_signals=True, supervised=supervised))
         if worker.has_leftovers:
@@ -117,8 +118,24 @@ class Worker:
 
     async def run(self, *, handle_signals: bool = False, supervised: bool = False) -> int:
         """Work until stopped; once. Returns and raises as the function `run`."""
+        with ExitStack() as told:
+            told.enter_context(keeping_records(self._app.keep_logs))
+            if handle_signals:
+                # a terminal and systemd signal the supervisor, too, and it alone knows of a second
+                # time
+                ask = self._shutdown.drain if supervised else self._shutdown.request
+                told.enter_context(calling(ask))
+            if supervised:
+                told.enter_context(self._shutdown.on_orders(sys.stdin.fileno()))
+            await self._run()
+        return self._shutdown.exit_code
+
+    async def _run(self) -> None:
+        """Describe the node, work, and leave."""
         shutdown, settings = self._shutdown, self._settings
         node = await describe_node(settings, self._app.tasks)
+        if shutdown.draining.is_set():
+            return
         if node.is_divided:
             os.environ.update(environment_of_gpus(node.gpu_names))
         loose = [
@@ -144,26 +161,17 @@ class Worker:
             pass_environment=settings.pass_environment,
         )
         session.put_off = runner.put_off
-        with ExitStack() as told:
-            told.enter_context(keeping_records(self._app.keep_logs))
-            if handle_signals:
-                told.enter_context(shutdown.on_signals())
-            if supervised:
-                told.enter_context(shutdown.on_orders(sys.stdin.fileno()))
-            try:
-                if await self._open(session, shutdown):
-                    await self._work(session, runner, shutdown)
-                if session.epoch and settings.deregister_on_stop and shutdown.exit_code == 0:
-                    await self._leave(session)
-            finally:
-                await session.reports.finish()
-                await self._call_stop_hooks()
-                runner.close()
-                await session.close()
-                self.has_leftovers = bool(
-                    runner.has_leftovers or session.in_flight or self._in_hooks
-                )
-        return shutdown.exit_code
+        try:
+            if await self._open(session, shutdown):
+                await self._work(session, runner, shutdown)
+            if session.epoch and settings.deregister_on_stop and shutdown.exit_code == 0:
+                await self._leave(session)
+        finally:
+            await session.reports.finish()
+            await self._call_stop_hooks()
+            runner.close()
+            await session.close()
+            self.has_leftovers = bool(runner.has_leftovers or session.in_flight or self._in_hooks)
 
     async def _begin(self, session: NodeSession) -> None:
         """Call the hooks first: a node that is registered must heartbeat."""

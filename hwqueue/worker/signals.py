@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -16,8 +15,6 @@ SUPERSEDED = 5
 
 DRAIN, NOW = b"d", b"n"
 """What a supervisor writes to the standard input of a worker: stop gracefully, or now."""
-
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Shutdown:
@@ -70,18 +67,6 @@ class Shutdown:
                 await self.now.wait()
         except TimeoutError:
             pass
-
-    @contextmanager
-    def on_signals(self) -> Iterator[None]:
-        """Let SIGTERM and SIGINT request a stop while the block runs."""
-        loop = asyncio.get_running_loop()
-        for number in _SIGNALS:
-            loop.add_signal_handler(number, self.request)
-        try:
-            yield
-        finally:
-            for number in _SIGNALS:
-                loop.remove_signal_handler(number)
 
     @contextmanager
     def on_orders(self, descriptor: int) -> Iterator[None]:

@@ -1,19 +1,20 @@
 """Several worker processes of one machine: started, told to stop, and started again when they end.
 
-Each runs the same command line with an index. It is told to stop through its standard input, not
-by a signal: a terminal and systemd signal the whole group, and a process that was asked twice stops
-now. When the supervisor is gone its end of the pipe is closed, and the processes stop, too.
+Each runs the same command line with an index. It is told to stop through its standard input, and
+only so that it is to stop now: a terminal, `timeout` and systemd signal the whole group, so that a
+process would take one Ctrl-C for two. When the supervisor is gone its end of the pipe is closed,
+and the processes stop, too.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 from collections.abc import Callable, Collection, Sequence
 from importlib import import_module
 from pathlib import Path
 
+from hwqueue.stopping import SIGNALS, calling
 from hwqueue.worker.signals import DRAIN, NOW, SUPERSEDED
 
 _log = logging.getLogger("hwqueue.worker")
@@ -21,6 +22,8 @@ _log = logging.getLogger("hwqueue.worker")
 # Ends that trying again does not change: a wrong command line, a schema that does not fit, a name
 # that another worker has.
 _FINAL = (2, 4, SUPERSEDED)
+# Ends of a process that a signal met before it could stop by itself.
+_SIGNALLED = {code for number in SIGNALS for code in (-number, 128 + number)}
 _FIRST_WAIT_SECONDS = 1.0
 _LONGEST_WAIT_SECONDS = 60.0
 _LONG_ENOUGH_SECONDS = 60.0
@@ -64,12 +67,10 @@ class Supervisor:
         """
         if self._watched:
             import_module("watchfiles")  # before anything is started
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self.stop)
         watching = asyncio.ensure_future(self._watch()) if self._watched else None
         try:
-            await asyncio.gather(*map(self._keep, range(self._count)))
+            with calling(self.stop):
+                await asyncio.gather(*map(self._keep, range(self._count)))
         finally:
             if watching is not None:
                 watching.cancel()
@@ -92,7 +93,7 @@ class Supervisor:
             began = loop.time()
             code = await self._run_one(index)
             if self._stopping.is_set():
-                self._codes.append(code)
+                self._codes.append(0 if code in _SIGNALLED else code)
             elif self._watched:
                 if not self._changes[index].is_set():
                     _log.warning("process %d ended with code %d; waiting for a change", index, code)

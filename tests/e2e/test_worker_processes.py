@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
 from hwqueue.client import Client
@@ -18,6 +19,7 @@ from hwqueue.types import LeaseState, Node
 from tests.e2e.worker_support import QUEUE, is_in, wait_until
 
 TASKS = """
+import asyncio
 import os
 from hwqueue.app import App
 app = App()
@@ -25,6 +27,11 @@ app = App()
 @app.task("who")
 def who(params):
     return "{answer}"
+
+@app.task("wait")
+async def wait(params):
+    while not os.path.exists("go"):
+        await asyncio.sleep(0.01)
 """
 
 
@@ -83,14 +90,27 @@ def test_processes_divide_the_machine_and_stop_together(
 
 
 def test_a_process_that_is_killed_comes_back(client: Client, dsn: str, tmp_path: Path) -> None:
+    """And one Ctrl-C, of which its group and the supervisor hear, is a graceful stop."""
     with hwqueue_worker(dsn, tmp_path, "--processes=2", "--name=box-%i") as process:
         pid = pid_of_first(process)
         wait_until(lambda: len(nodes(client)) == 2)
         os.kill(pid, signal.SIGKILL)
         wait_until(lambda: nodes(client)["box-0"].node_epoch == 2)
         assert nodes(client)["box-1"].node_epoch == 1
+        lease_id = client.spawn_lease(QUEUE, "wait", {}).lease_id
+        wait_until(is_in(client, lease_id, LeaseState.CLAIMED))
+        workers = psutil.Process(process.pid).children()
         process.send_signal(signal.SIGINT)
+        assert process.stderr is not None
+        for _ in workers:
+            while "stopping: " not in process.stderr.readline():
+                pass
+        for worker in workers:
+            worker.send_signal(signal.SIGINT)
+        (tmp_path / "go").touch()
         assert process.wait(30) == 0
+        assert "stopping now" not in process.stderr.read()
+    assert client.get_lease(lease_id).state is LeaseState.COMPLETED
 
 
 def test_workers_stop_when_their_supervisor_is_gone(

@@ -18,11 +18,13 @@ from hwqueue.cli.top.frame import frame
 from hwqueue.cli.top.reading import Reading
 from hwqueue.cli.top.source import DatabaseSource
 from hwqueue.errors import ConfigError
+from hwqueue.stopping import until_told
 
 EXAMPLE = "hwqueue top --interval 5s"
 NARROWEST = 40
 
 
+@until_told()
 def top(
     ctx: typer.Context,
     *,
