@@ -236,7 +236,7 @@ def run(
     shutdown_timeout: ShutdownTimeout = "30s",
     cancel_grace: CancelGrace = "5s",
     poll_interval: PollInterval = "1s",
-    reap_interval: ReapInterval = "10s",
+    reap_interval: ReapInterval = "5s",
     prune_interval: PruneInterval = "1m",
     node_id: NodeId = None,
     listen: Listen = "auto",

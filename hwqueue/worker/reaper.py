@@ -21,7 +21,7 @@ from hwqueue.worker.session import NodeSession
 
 _log = logging.getLogger("hwqueue.worker")
 
-_REAPS_PER_INTERVAL = 10
+_REAPS_PER_INTERVAL = 5
 """How often many workers together reap in the time in which one of them calls once."""
 _PRUNES_PER_INTERVAL = 2
 _PRUNED_PER_CALL = 5000

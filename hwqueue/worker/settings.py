@@ -65,7 +65,7 @@ class WorkerSettings:
         heartbeat_timeout: Silence after which the node counts as dead, longer than
             `heartbeat_interval`.
         reap_interval: Mean time between two calls of `reap`, which brings back the leases of dead
-            workers, 100 ms to 1 day. Many workers together reap at most ten times as often. None:
+            workers, 100 ms to 1 day. Many workers together reap at most five times as often. None:
             never; something else has to.
         prune_interval: Mean time between two calls of `prune`, which deletes what queues keep no
             longer, 1 s to 1 day. Many workers together prune at most twice as often. None: never.
@@ -107,7 +107,7 @@ class WorkerSettings:
     claim_timeout: timedelta | None = None
     heartbeat_interval: timedelta = timedelta(seconds=15)
     heartbeat_timeout: timedelta = timedelta(seconds=45)
-    reap_interval: timedelta | None = timedelta(seconds=10)
+    reap_interval: timedelta | None = timedelta(seconds=5)
     prune_interval: timedelta | None = timedelta(minutes=1)
     shutdown_timeout: timedelta = timedelta(seconds=30)
     cancel_grace: timedelta = timedelta(seconds=5)

@@ -1,7 +1,7 @@
 -- Public: claiming, heartbeats, and settling claims.
 --
--- Workers call these through the clients. An example: claim_task grants frame 7 to gpu-1 until 10:01:00,
--- heartbeat_node extends it every 15 seconds, complete_lease ends it; settle_and_claim does the last two
+-- Workers call these through the clients. An example: claim_task grants frame 7 to gpu-1 until 10:00:40,
+-- heartbeat_node extends it every 10 seconds, complete_lease ends it; settle_and_claim does the last two
 -- steps for many frames and claims the next ones in one round trip.
 --
 -- Invariant: of all calls with the token of one claim, one settles it; each other one raises an error or

@@ -157,7 +157,7 @@ create or replace function hwqueue.default_policy() returns hwqueue.queue
 language sql immutable
 as $$
   select jsonb_populate_record(null::hwqueue.queue, '{
-    "claim_timeout": "60 seconds", "heartbeat_interval": "15 seconds", "poll_interval": "1 second",
+    "claim_timeout": "40 seconds", "heartbeat_interval": "10 seconds", "poll_interval": "1 second",
     "patience": "2 seconds", "max_attempts": 5, "ageing_step": "0", "failure_domain": "rack",
     "earmarks": 1, "notify": true, "reap_grace": "0",
     "retry": {"kind": "exponential", "base": 5, "factor": 2, "max": 600, "jitter": 0.2},

@@ -113,9 +113,9 @@ def test_leases_of_a_killed_worker_come_back_after_the_claim_timeout(
     psutil.wait_procs(children, timeout=30)
     assert not any(child.is_running() for child in children)
 
-    clock.advance(timedelta(seconds=30))
+    clock.advance(timedelta(seconds=20))
     assert client.reap().expired == 0
-    clock.advance(timedelta(seconds=31))
+    clock.advance(timedelta(seconds=21))
     assert client.reap().expired == len(lease_ids)
 
     (tmp_path / "go").touch()

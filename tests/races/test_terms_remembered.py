@@ -142,10 +142,10 @@ def test_a_place_dies_and_comes_back(conn: psycopg.Connection) -> None:
     (here, there), running = one_everywhere(conn)
     direct, empty = Direct(conn), place(conn, 3, 3)
     assert direct.claim(QUEUE, *here) == []
-    clock.advance(timedelta(seconds=40))
+    clock.advance(timedelta(seconds=30))
     for node, claim in zip((here, there), running, strict=True):
         direct.heartbeat(*node, [claim])
-    clock.advance(timedelta(seconds=40))
+    clock.advance(timedelta(seconds=30))
     [second] = direct.claim(QUEUE, *here)
     complete(direct, second)
     direct.heartbeat(*empty, [])

@@ -4,11 +4,12 @@ from datetime import timedelta
 
 import pytest
 
+from hwqueue.worker import WorkerSettings
 from tests.sql.api import Api
 
 DEFAULTS = {
-    "claim_timeout": 60,
-    "heartbeat_interval": 15,
+    "claim_timeout": 40,
+    "heartbeat_interval": 10,
     "poll_interval": 1,
     "patience": 2,
     "max_attempts": 5,
@@ -54,6 +55,15 @@ def test_defaults(api: Api) -> None:
     assert policy["weights"] == {"affinity": 10, "fit": 1, "spread": 1}
 
 
+def test_work_of_a_dead_worker_is_back_in_time(api: Api) -> None:
+    """Within 50 s of its last heartbeat; and a process may be held up for 30 s between two."""
+    policy, reaping = policy_of(api, api.queue()), WorkerSettings().reap_interval
+    assert reaping is not None
+    longest_until_reaped = 1.5 * reaping.total_seconds()
+    assert policy["claim_timeout"] + longest_until_reaped <= 50
+    assert policy["claim_timeout"] - policy["heartbeat_interval"] >= 30
+
+
 def test_every_key_is_kept(api: Api) -> None:
     api.rows("create_queue", queue="given", policy=GIVEN)
     assert policy_of(api, "given") == {
@@ -69,7 +79,7 @@ def test_every_key_is_kept(api: Api) -> None:
 def test_again_with_the_same_policy_changes_nothing(api: Api) -> None:
     api.rows("create_queue", queue="twice", policy={"max_attempts": 3})
     before = api.contents()
-    api.rows("create_queue", queue="twice", policy={"max_attempts": 3.0, "claim_timeout": "1 min"})
+    api.rows("create_queue", queue="twice", policy={"max_attempts": 3.0, "claim_timeout": "40 sec"})
     assert api.contents() == before
 
 

@@ -65,14 +65,14 @@ async def spans_of(*answers: Answer, part: Part = reap_regularly) -> list[timede
 
 def test_it_leaves_the_turn_to_whoever_has_just_reaped() -> None:
     spans = asyncio.run(spans_of(result(0, more=False), result(0, more=False)))
-    assert spans == [INTERVAL / 10] * 3
+    assert spans == [INTERVAL / 5] * 3
 
 
 def test_what_is_left_is_reaped_at_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     pile = [result(1000, more=True), result(1000, more=True), result(7, more=False)]
     spans = asyncio.run(spans_of(*pile))
-    assert spans == [INTERVAL / 10, timedelta(0), timedelta(0), INTERVAL / 10]
+    assert spans == [INTERVAL / 5, timedelta(0), timedelta(0), INTERVAL / 5]
     assert "2007 claims had expired" in caplog.text
 
 
