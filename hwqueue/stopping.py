@@ -26,10 +26,8 @@ class Stopped(SystemExit):
     """A signal has ended the program before anything took the signals over."""
 
 
-class _Told:
-    """What the program was told. code: to end with; None: nothing yet."""
-
-    code: int | None = None
+_told: list[int] = []
+"""The codes that signals have told the program to end with."""
 
 
 def end_on_sigterm() -> None:
@@ -87,26 +85,26 @@ def importing(what: str) -> Iterator[None]:
 
     Raises: ConfigError: It ended the program.
     """
-    _Told.code = None
+    _told.clear()
     try:
         yield
     except (SystemExit, KeyboardInterrupt) as left:
-        if _Told.code is None:
+        if not _told:
             raise ConfigError(
                 f"{what}: its import ended the program: {_in_words(left)}",
                 hint="a module that is imported must come to its end; "
                 "put what is to run as a script below if __name__ == '__main__':",
             ) from left
     finally:
-        if _Told.code is not None:  # threads that it has started would hold up an orderly end
+        if _told:  # threads that it has started would hold up an orderly end
             sys.stdout.flush()
             sys.stderr.flush()
-            os._exit(_Told.code)
+            os._exit(_told[-1])
 
 
 def _end_with(code: int) -> Callable[[int, FrameType | None], NoReturn]:
     def end(_number: int, _frame: FrameType | None) -> NoReturn:
-        _Told.code = code
+        _told.append(code)
         raise Stopped(code)
 
     return end

@@ -22,6 +22,7 @@ _SHORTEST_SECONDS = 0.25
 _SHORTEST_REFUSED_SECONDS = 1.0
 _JITTER = 0.1
 _LONGEST_RETRY_SECONDS = 2.0
+_HELD_UP_SECONDS = 1.0
 
 _REASON_OF_VERDICT = {
     "cancelled": StopReason.CANCELLED,
@@ -68,6 +69,7 @@ class HeartbeatLoop:
         self._due_at = self._loop_time() + (0 if self._is_asked else self._interval)
         while True:
             await self._until_due()
+            self._tell_late()
             try:
                 await self.beat()
             except NODE_LOST:
@@ -86,6 +88,19 @@ class HeartbeatLoop:
                     await self._sooner.wait()
             except TimeoutError:
                 return
+
+    def _tell_late(self) -> None:
+        """Say what to do when this process, not the database, has let claims expire."""
+        late = self._loop_time() - self._due_at
+        expired = sum(end <= datetime.now(UTC) for end in self._ends_at.values())
+        if late > _HELD_UP_SECONDS and expired:
+            _log.warning(
+                "the heartbeat comes %.0f s late, for %d claims too late: a handler held up the "
+                "event loop, or in a thread the interpreter; such a one needs process=True, or a "
+                "longer claim_timeout",
+                late,
+                expired,
+            )
 
     async def beat(self) -> None:
         """Send one heartbeat, pass its verdicts on, and fix the time of the next.

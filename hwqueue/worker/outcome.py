@@ -184,6 +184,10 @@ def failure(kind: str, message: str, *, retry: bool = True) -> Outcome:
     return Outcome(kind="fail", error={"type": kind, "message": message}, retry=retry)
 
 
+CANCELLED_ITSELF = failure("Cancelled", "the handler cancelled itself")
+"""The handler gave way although nobody had asked it to."""
+
+
 def _describe(error: BaseException) -> dict[str, Any]:
     """Type, message and the end of the traceback, where the cause is."""
     kind = type(error)

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, cast
 
 from hwqueue import logs
 from hwqueue.app import Task
@@ -187,7 +187,7 @@ async def run_in_process(
         report = await asyncio.shield(talk)
     except asyncio.CancelledError:
         report = await _stop(transport, talk, grace, now)
-        if report is None:
+        if report in (None, outcome.CANCELLED_ITSELF):
             raise
     if report is None:
         return _died(transport.get_returncode())
@@ -224,8 +224,8 @@ class _Child(asyncio.SubprocessProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The child was started."""
-        assert isinstance(transport, asyncio.SubprocessTransport)
-        self._transport = transport
+        # cast: transports of other event loops derive from none of asyncio's
+        self._transport = cast(asyncio.SubprocessTransport, transport)
 
     @property
     def is_too_large(self) -> bool:
@@ -274,8 +274,7 @@ class _Child(asyncio.SubprocessProtocol):
         except Exception as raised:
             error = raised.with_traceback(None)
             error.__cause__ = None  # psycopg's own errors hold what cannot be pickled
-        pipe = self._transport.get_pipe_transport(0)
-        assert isinstance(pipe, asyncio.WriteTransport)
+        pipe = _input_of(self._transport)
         if not pipe.is_closing():  # nobody waits for the answer otherwise
             send(pipe, _packed(question["id"], answer, error))
 
@@ -302,6 +301,11 @@ def _packed(number: int, answer: Any, error: BaseException | None) -> bytes:
         return pickle.dumps((number, None, HwqueueError(str(error))))
 
 
+def _input_of(transport: asyncio.SubprocessTransport) -> asyncio.WriteTransport:
+    """Where the child's standard input is written."""
+    return cast(asyncio.WriteTransport, transport.get_pipe_transport(0))
+
+
 def send(pipe: asyncio.WriteTransport, message: bytes) -> None:
     """Send a child a message."""
     pipe.write(len(message).to_bytes(SIZE_BYTES, "big") + message)
@@ -311,9 +315,7 @@ async def _talk(
     transport: asyncio.SubprocessTransport, child: _Child, payload: bytes
 ) -> Outcome | None:
     """Send the job, wait for the end; the outcome the child reported, if it did."""
-    pipe = transport.get_pipe_transport(0)
-    assert isinstance(pipe, asyncio.WriteTransport)
-    send(pipe, payload)
+    send(_input_of(transport), payload)
     await child.exited.wait()
     _send_to_group(transport, signal.SIGKILL)  # what the handler started and did not wait for
     with suppress(TimeoutError):
@@ -323,9 +325,11 @@ async def _talk(
     if child.is_too_large:
         return _too_large(child.size)
     report = child.report()
-    if report and len(report) > _PARSED_AT_ONCE_BYTES:
+    if report is None:
+        return None
+    if len(report) > _PARSED_AT_ONCE_BYTES:
         return await asyncio.to_thread(Outcome.from_json, report)
-    return Outcome.from_json(report) if report else None
+    return Outcome.from_json(report) if report else outcome.CANCELLED_ITSELF
 
 
 async def _stop(

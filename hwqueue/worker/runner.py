@@ -126,7 +126,7 @@ class Execution:
             if ended is not None:
                 return ended
         if self.reason is None:
-            return outcome.failure("Cancelled", "the handler cancelled itself")
+            return outcome.CANCELLED_ITSELF
         return outcome.RELEASED
 
 

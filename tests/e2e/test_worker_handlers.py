@@ -116,16 +116,24 @@ async def test_one_refused_result_does_not_hold_up_the_others(
     assert states == [LeaseState.COMPLETED, LeaseState.FAILED, LeaseState.COMPLETED]
 
 
-@pytest.mark.parametrize(("task", "kind"), [("exit", "SystemExit"), ("run-out", "StopIteration")])
+@pytest.mark.parametrize(
+    ("task", "kind", "message"),
+    [
+        ("exit", "SystemExit", "7"),
+        ("run-out", "StopIteration", ""),
+        ("cancel-itself", "Cancelled", "the handler cancelled itself"),
+        ("cancel-itself-process", "Cancelled", "the handler cancelled itself"),
+    ],
+)
 async def test_no_exception_of_a_handler_harms_the_worker(
-    client: AsyncClient, dsn: str, task: str, kind: str
+    client: AsyncClient, dsn: str, task: str, kind: str, message: str
 ) -> None:
     leaving = await client.spawn_lease(QUEUE, task, max_attempts=1)
     async with worker(dsn, concurrency=1):
         lease = await ended(client, leaving.lease_id)
         adding = await client.spawn_lease(QUEUE, "add", {"a": 1, "b": 1})
         assert (await ended(client, adding.lease_id)).result == 2
-    assert lease.error["type"] == kind
+    assert (lease.error["type"], lease.error["message"]) == (kind, message)
 
 
 async def test_a_result_is_given_up_only_if_it_cannot_be_kept(

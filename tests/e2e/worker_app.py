@@ -135,6 +135,16 @@ async def exit_worker(params: Any) -> None:
     raise SystemExit(7)
 
 
+@app.task("cancel-itself")
+def cancel_itself(params: Any) -> None:
+    raise asyncio.CancelledError
+
+
+@app.task("cancel-itself-process", process=True)
+def cancel_itself_in_a_process(params: Any) -> None:
+    raise asyncio.CancelledError
+
+
 @app.task("slow", timeout=timedelta(milliseconds=100))
 async def slow(params: Any) -> None:
     await asyncio.sleep(600)

@@ -167,6 +167,27 @@ async def test_the_waits_follow_the_claim_that_ends_first(runner: Runner) -> Non
     await runner.wait(30)
 
 
+async def test_a_process_that_let_its_claims_expire_says_what_to_do(
+    runner: Runner, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    session, held_up = Session(), 0.0
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(HeartbeatLoop, "_loop_time", staticmethod(lambda: loop.time() + held_up))
+    beating = heartbeat(session, runner)
+    running = asyncio.ensure_future(beating.run())
+    runner.start(short := claim("wait", 1, seconds=-1))
+    await asyncio.sleep(0)
+    beating.watch([short])
+    held_up = 20.0
+    while not session.heard:
+        await asyncio.sleep(0)
+    assert "the heartbeat comes 20 s late, for 1 claims too late" in caplog.text
+    assert "process=True" in caplog.text
+    running.cancel()
+    runner.stop_all(StopReason.SHUTDOWN)
+    await runner.wait(30)
+
+
 async def test_the_waits_follow_what_the_last_answer_said(runner: Runner) -> None:
     """The claim was about to end, and has been extended by an hour."""
     session = Session()
