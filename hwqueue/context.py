@@ -8,6 +8,7 @@ from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
+    Generator,
     Iterable,
     Iterator,
     Mapping,
@@ -27,6 +28,7 @@ from hwqueue.client._json import plain
 from hwqueue.convert import jsonable
 from hwqueue.errors import ConfigError
 from hwqueue.lease_facts import LeaseFacts
+from hwqueue.logs import LogLevel
 from hwqueue.retrying import Retrying
 from hwqueue.steps import Suspended, Wait
 from hwqueue.types import (
@@ -321,6 +323,13 @@ class LeaseContext(LeaseFacts):
         return self.memory.found(name)
 
 
+class _Said:
+    """What may be awaited, and is done."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield from ()
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AsyncLeaseContext(LeaseFacts):
     """For async handlers.
@@ -335,6 +344,20 @@ class AsyncLeaseContext(LeaseFacts):
     read_input: Callable[[UUID], Awaitable[Json]] = _refuse_read
     ask: steps.AsyncAsk = steps.ask_nobody
     connect: steps.AsyncConnect = steps.connect_nowhere
+
+    def progress(  # type: ignore[override]  # awaited or not, as people write it
+        self, done: float, message: str = "", *, total: float | None = None
+    ) -> Awaitable[None]:
+        """See `LeaseContext.progress`. It is said at once; to await it waits for nothing."""
+        super().progress(done, message, total=total)
+        return _Said()
+
+    def log(  # type: ignore[override]
+        self, message: object, level: LogLevel = "info", **fields: Any
+    ) -> Awaitable[None]:
+        """See `LeaseContext.log`. It is said at once; to await it waits for nothing."""
+        super().log(message, level, **fields)
+        return _Said()
 
     async def extend(self, by: timedelta) -> datetime:
         """See `LeaseContext.extend`."""

@@ -20,7 +20,7 @@ _MOST_CALLS = 100
 _LONGEST = timedelta(minutes=5)
 _MOST_MESSAGE_CHARS = 200
 
-Log = Callable[..., None]
+Log = Callable[..., object]
 """`context.log`."""
 
 

@@ -28,7 +28,7 @@ def draw(context: LeaseContext, frames: int) -> int:
 async def fetch(context: AsyncLeaseContext, pages: int) -> int:
     for page in range(pages):
         await download(page)
-        context.progress(page + 1, total=pages)  # not awaited
+        context.progress(page + 1, total=pages)  # with or without await
     return pages
 
 
