@@ -44,6 +44,8 @@ def json_value(text: str, name: str) -> Any:
         ) from error
     except ValueError as error:
         raise ConfigError(f"{origin}: {error}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{origin}: its brackets are nested too deep to be read") from error
 
 
 @overload

@@ -20,6 +20,7 @@ MAJOR = "18"
 
 # Longer than any start seen after a crash on a small machine; pg_ctl's own limit comes first.
 _TIMEOUT_S = 180
+_READ_BY_SHELLS = set('$`"\\')  # within double quotes
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,10 @@ class Binaries:
     folder: Path
     account: Account | None
 
-    def run(self, program: str, *args: str) -> subprocess.CompletedProcess[str]:
-        """Run a program to its end; stderr is merged into stdout.
+    def run(
+        self, program: str, *args: str, folder: Path = Path("/")
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a program in a folder to its end; stderr is merged into stdout.
 
         Raises:
             BinariesUnusable: the program is missing or cannot be executed.
@@ -45,7 +48,7 @@ class Binaries:
                 text=True,
                 check=False,
                 timeout=_TIMEOUT_S,
-                cwd="/",
+                cwd=folder,
                 env=_environment(),
                 umask=0o077,
                 **switch_to(self.account),
@@ -75,6 +78,12 @@ def usable_binaries(cache: Path, account: Account | None) -> Binaries:
     else:
         version = importlib.metadata.version(DISTRIBUTION)
         found = Binaries(_copy(cache / f"binaries-{version}") / "pginstall" / "bin", account)
+    if strange := sorted(_READ_BY_SHELLS & set(str(found.folder))):
+        raise BinariesUnusable(
+            f"{found.folder}: pg_ctl and initdb cannot run programs there, their shell reads "
+            f"{' '.join(strange)} in the path",
+            hint="put the virtual environment into another folder; or name a server with --dsn",
+        )
     answer = found.run("postgres", "--version")
     if answer.returncode != 0 or f" {MAJOR}." not in answer.stdout:
         raise _unusable(found.folder / "postgres", answer.stdout.strip())

@@ -53,15 +53,16 @@ def forget_dead_postmaster(data: Path) -> None:
 
 
 def _serves(pid: int, data: Path) -> bool:
-    """Whether the process is a Postgres that was started on `data`: `postgres -D data ...`."""
+    """Whether the process is a server, `postgres -D ...`, and `data` its working directory."""
     try:
-        program, *arguments = psutil.Process(pid).cmdline() or [""]
+        process = psutil.Process(pid)
+        program, *arguments = process.cmdline() or [""]
+        folder = Path(process.cwd())
     except psutil.Error:
         # Gone, or of a user whose processes we may not look at: so not one that we started.
         return False
     if Path(program).name != "postgres" or "-D" not in arguments[:-1]:
         return False
-    folder = Path(arguments[arguments.index("-D") + 1])
     return folder.exists() and folder.samefile(data)
 
 

@@ -75,13 +75,22 @@ class ServerStatus:
 
 
 def default_data_dir() -> Path:
-    """HWQUEUE_DATA_DIR, else a folder per user (as root below /var/lib)."""
+    """HWQUEUE_DATA_DIR, else a folder per user (as root below /var/lib).
+
+    Raises: NoPermission: There is no home folder to put it into.
+    """
     if chosen := os.environ.get("HWQUEUE_DATA_DIR"):
-        return Path(chosen).expanduser().absolute()
+        try:
+            return Path(chosen).expanduser().absolute()
+        except RuntimeError as error:
+            raise _no_home() from error
     if os.geteuid() == 0:
         # Root's home is closed to the unprivileged user that runs the server.
         return Path("/var/lib/hwqueue") / f"postgres-{MAJOR}"
-    return platformdirs.user_data_path("hwqueue") / f"postgres-{MAJOR}"
+    try:
+        return platformdirs.user_data_path("hwqueue") / f"postgres-{MAJOR}"
+    except RuntimeError as error:
+        raise _no_home() from error
 
 
 class EmbeddedServer:
@@ -306,7 +315,14 @@ class EmbeddedServer:
     def _start_on(self, port: int) -> int:
         """Start on one port and wait until it takes connections."""
         wait = ("-w", "-t", str(_SETTLE_S))
-        answer = self._pg_ctl("start", *wait, "-l", str(self._log_file), "-o", self._options(port))
+        answer = self._pg_ctl(
+            "start",
+            *wait,
+            "-l",
+            f"{self._data.name}/{self._log_file.name}",
+            "-o",
+            self._options(port),
+        )
         if answer.returncode != 0:
             log = self._read("data/server.log")
             raise self._failed("start the embedded server", log or answer.stdout, port)
@@ -348,7 +364,8 @@ class EmbeddedServer:
         return " ".join(f"-c {shlex.quote(f'{key}={value}')}" for key, value in settings.items())
 
     def _pg_ctl(self, *args: str) -> subprocess.CompletedProcess[str]:
-        return self._binaries.run("pg_ctl", *args, "-D", str(self._data))
+        # from within the folder: pg_ctl hands its paths to a shell that reads $, `, " and \ in them
+        return self._binaries.run("pg_ctl", *args, "-D", self._data.name, folder=self.data_dir)
 
     def _failed(self, action: str, output: str, port: int | None = None) -> EmbeddedError:
         return from_output(action, output, data_dir=self.data_dir, port=port)
@@ -388,6 +405,14 @@ class EmbeddedServer:
 def _own(path: str, flags: int) -> int:
     """Open a file of the folder itself, never what a link in it leads to."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+
+
+def _no_home() -> NoPermission:
+    return NoPermission(
+        "no database is named, and the embedded server has no folder: this user has no home",
+        hint="name a database with --dsn or HWQUEUE_DSN; for the embedded server set HOME, or name "
+        "a folder with HWQUEUE_DATA_DIR",
+    )
 
 
 def _free_port() -> int:

@@ -17,6 +17,7 @@ from hwqueue.schema.files import run_script, statement
 _log = logging.getLogger("hwqueue.schema")
 
 _PAUSE_SECONDS = 0.1  # between two tries of the lock
+_SOON_SECONDS = 2.0
 _ROLES_CHECKED_BY_SET = 160000  # server version since which SET ROLE is a right of its own
 
 # Told once that an upgrade waits, and for whom.
@@ -63,7 +64,8 @@ def take_lock(connection: psycopg.Connection, patience: timedelta, on_wait: OnWa
 
     Raises: SchemaLocked, with who has it, when it is not free within `patience`.
     """
-    give_up_at = time.monotonic() + patience.total_seconds()
+    began = time.monotonic()
+    give_up_at = began + patience.total_seconds()
     told = False
     while not _try_lock(connection):
         holder = _holder(connection)
@@ -73,7 +75,8 @@ def take_lock(connection: psycopg.Connection, patience: timedelta, on_wait: OnWa
                 detail={"waited_seconds": patience.total_seconds()},
                 hint="if that is no upgrade, end it: select pg_terminate_backend(PID)",
             )
-        if not told:
+        # programs that start together wait for each other, which is nothing to warn of
+        if not told and (on_wait or time.monotonic() - began > _SOON_SECONDS):
             (on_wait or _log.warning)(f"waiting for the lock of upgrades: {holder} holds it")
             told = True
         time.sleep(_PAUSE_SECONDS)

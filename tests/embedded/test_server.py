@@ -19,7 +19,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from hwqueue.embedded import EmbeddedServer, binaries, default_data_dir
 from hwqueue.embedded import server as server_module
 from hwqueue.embedded.account import server_account, switch_to
-from hwqueue.embedded.errors import FolderNotOurs, ServerFailed
+from hwqueue.embedded.errors import BinariesUnusable, FolderNotOurs, NoPermission, ServerFailed
 from hwqueue.embedded.postmaster import find_postmaster
 from tests.embedded.conftest import as_root
 
@@ -389,3 +389,36 @@ def test_calls_that_are_refused_leave_nothing_in_the_log(
             with pytest.raises(psycopg.errors.UndefinedTable):
                 connection.execute("select 1 from what_is_not_there")
         assert "what_is_not_there" not in log.read_text()[before:]
+
+
+def test_a_folder_may_have_any_name(open_folder: Path, server_in: MakeServer) -> None:
+    """`pg_ctl` hands paths to a shell."""
+    server = server_in(open_folder / 'it\'s $HOME `pwd` \\ "here"')
+    with psycopg.connect(server.ensure_running()) as connection:
+        assert connection.execute("show data_directory").fetchone() == (
+            str(server.data_dir / "data"),
+        )
+    assert server.stop()
+
+
+def test_programs_that_a_shell_could_not_name_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(binaries, "package_folder", lambda: tmp_path / "a$b")
+    with pytest.raises(BinariesUnusable, match=r"reads \$ in the path"):
+        binaries.usable_binaries(tmp_path, None)
+
+
+def test_who_has_no_home_is_told_what_to_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.delenv("HWQUEUE_DATA_DIR", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", _no_entry)
+    monkeypatch.setattr("os.geteuid", lambda: 12345)
+    with pytest.raises(NoPermission, match="no home") as caught:
+        default_data_dir()
+    assert caught.value.hint is not None
+    assert "HWQUEUE_DSN" in caught.value.hint
+
+
+def _no_entry(uid: int) -> None:
+    raise KeyError(uid)

@@ -40,6 +40,7 @@ def test_json_in_place_or_from_a_file(tmp_path: Path) -> None:
         ('{"a": NaN}', "NaN is not JSON"),
         ('{"a": 1, "a": 2}', "key 'a' is there twice"),
         ("[1]", "a JSON object is needed, not [1]"),
+        ('{"a": ' + 100_000 * "[" + 100_000 * "]" + "}", "nested too deep"),
         ("no-such-file", "neither JSON nor a file"),
         ("nul\x00file", "neither JSON nor a file"),
     ],

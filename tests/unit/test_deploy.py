@@ -243,7 +243,7 @@ def test_there_is_an_image_for_each_role() -> None:
     found = stages()
     assert list(found)[2:] == ["worker", "migrate", "server"]
     assert found["migrate"][0] == "worker"
-    # every image is made from `base`, whose first process passes signals on and reaps; containers of
+    # each is made from `base`, whose first process passes signals on and reaps; containers of
     # deploy/ and compose give arguments, and keep it
     assert '\nENTRYPOINT ["tini", "--", "hwqueue"]\n' in found["base"][1]
     assert not re.search("^ENTRYPOINT", "".join(text for _, text in list(found.values())[2:]), re.M)
