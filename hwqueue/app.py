@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Any, Unpack, get_args
 
@@ -37,7 +37,7 @@ __all__ = [
 
 Exceptions = type[BaseException] | tuple[type[BaseException], ...]
 
-_LONGEST_SNOOZE = timedelta(days=3650)
+_LONGEST = timedelta(days=3650)
 
 
 class Retry(Exception):
@@ -47,25 +47,27 @@ class Retry(Exception):
 
     Args:
         message: What happened; kept with the attempt.
-        after: Wait before the next attempt. With neither `after` nor `at`, the lease's own retry
-            policy decides.
+        after: Wait before the next attempt, by the database's clock, at most 3650 days. With
+            neither `after` nor `at`, the lease's own retry policy decides.
         at: Time of the next attempt, with a time zone. Excludes `after`.
 
     Raises:
-        ConfigError: Both, `after` is no timedelta, or `at` has no time zone.
+        ConfigError: Both, `after` is no timedelta, `at` has no time zone, or it is out of range.
     """
 
     ends_attempt = True  # of `hwqueue.retrying`: no call of a step is made again for it
+    after: timedelta | None = None
+    at: datetime | None = None
 
     def __init__(
         self, message: str = "", *, after: timedelta | None = None, at: datetime | None = None
     ) -> None:
         super().__init__(message)
-        _check_times("Retry", message, after)
+        _check_times("Retry", message, after, at)
         if after is not None and at is not None:
             raise ConfigError("Retry takes after or at, not both")
-        if at is not None and at.tzinfo is None:
-            raise ConfigError("Retry needs a time zone: at=datetime.now(UTC) + ...")
+        if after is not None and not timedelta(0) <= after <= _LONGEST:
+            raise ConfigError(f"Retry: after is from zero to 3650 days, not {after}")
         self.after = after
         self.at = at
 
@@ -109,18 +111,18 @@ class Snooze(Exception):
     """
 
     ends_attempt = True
+    after: timedelta | None = None
+    at: datetime | None = None
 
     def __init__(
         self, message: str = "", *, after: timedelta | None = None, at: datetime | None = None
     ) -> None:
         super().__init__(message)
-        _check_times("Snooze", message, after)
+        _check_times("Snooze", message, after, at)
         if (after is None) == (at is None):
             raise ConfigError("Snooze takes after or at, one of them")
-        if after is not None and not timedelta(0) < after <= _LONGEST_SNOOZE:
+        if after is not None and not timedelta(0) < after <= _LONGEST:
             raise ConfigError(f"Snooze: after is more than zero and at most 3650 days, not {after}")
-        if at is not None and at.tzinfo is None:
-            raise ConfigError("Snooze needs a time zone: at=datetime.now(UTC) + ...")
         self.after = after
         self.at = at
 
@@ -359,14 +361,27 @@ def _imported_again(known: Handler, handler: Handler) -> bool:
     return same and None not in spaces and spaces[0] is not spaces[1]
 
 
-def _check_times(name: str, message: object, after: object) -> None:
-    """Refuse a span that is a plain number, or was taken for the message. Raises: ConfigError."""
+def _check_times(name: str, message: object, after: object, at: object) -> None:
+    """Refuse a span that is a plain number, or was taken for the message, and what is no time.
+
+    A worker could not settle the lease with it. Raises: ConfigError.
+    """
     if not isinstance(message, str):
         raise ConfigError(
             f"{name}: message must be text, not {message!r}",
             hint=f"name the span: {name}(after=timedelta(seconds=5))",
         )
     check_span(after, "after", ConfigError, f"{name}: ")
+    if at is None:
+        return
+    if not isinstance(at, datetime) or at.utcoffset() is None:
+        raise ConfigError(
+            f"{name} needs a time with a time zone: at=datetime.now(UTC) + ..., not {at!r:.60}"
+        )
+    try:
+        at.astimezone(UTC)
+    except OverflowError:
+        raise ConfigError(f"{name}: at is in a year from 1 to 9999 in UTC, not {at}") from None
 
 
 def _exceptions(name: str, given: Exceptions) -> tuple[type[BaseException], ...]:

@@ -21,6 +21,7 @@ __all__ = [
     "ACT_AS",
     "BACKEND_PID",
     "CALLS",
+    "DEFAULT_ISOLATION",
     "LIMIT_TIME",
     "LISTEN_ENDED",
     "SET_ACTOR",
@@ -46,6 +47,9 @@ take, until the transaction ends.
 Times come in UTC: in the zone of a session the last hours of the year 9999 may be in a year that
 Python does not have.
 """
+
+DEFAULT_ISOLATION = "select pg_catalog.current_setting('default_transaction_isolation')"
+"""How transactions begin that do not say it, as the database, the role or the server has it."""
 
 BACKEND_PID = "select pg_catalog.pg_backend_pid()"
 """The process id of the server's session, which a pooler's clients are not told."""
@@ -91,9 +95,10 @@ def statement(call: Call, given: tuple[str, ...]) -> str:
 
 @lru_cache(maxsize=512)
 def statement_of_texts(call: Call, given: tuple[str, ...]) -> str:
-    """The same for drivers other than psycopg: arguments are text, and so is JSON in what comes.
+    """The same for connections of a caller: arguments are text, and so is all that comes.
 
-    So nothing depends on how the driver, or the caller's connection, converts values.
+    So nothing depends on how the driver, or the caller's connection, converts values; nor on
+    settings of its session that change how the server writes times, spans, floats or bytes.
     """
     argument_types = call.arguments
     arguments = ", ".join(
@@ -123,15 +128,24 @@ def _named(sql_type: str) -> str:
 
 
 _TEXT = _named("text")
-_AS_TEXT = {"jsonb": f"pg_catalog.to_jsonb({{}})::{_TEXT}", "uuid[]": f"{{}}::{_TEXT}[]"}
-_LIKE_ITSELF = (str, int, float, datetime, timedelta, Enum)
+_SENT = "pg_catalog.encode(pg_catalog.{0}({{}}), 'hex')"
+_AS_TEXT = {
+    "jsonb": f"pg_catalog.to_jsonb({{}})::{_TEXT}",
+    "uuid": f"{{}}::{_TEXT}",
+    "uuid[]": f"{{}}::{_TEXT}[]",
+    "bytea": "pg_catalog.encode({}, 'hex')",
+    "timestamp with time zone": _SENT.format("timestamptz_send"),
+    "interval": _SENT.format("interval_send"),
+    "double precision": _SENT.format("float8send"),
+}
+_LIKE_ITSELF = (str, int, Enum)
 
 
 @lru_cache(maxsize=512)
 def column_types(call: Call) -> Mapping[str, str]:
-    """The columns with their SQL types `jsonb` (or `text[]`), `uuid`, `uuid[]` and `bytea`.
+    """The columns with their SQL types; `jsonb` stands for `text[]`, too.
 
-    "" stands for all others, which every driver reads alike.
+    "" stands for texts, integers and booleans, which every driver reads alike.
     """
     # the rows of settle_and_claim are of two kinds, and have all columns of a Claim
     hints = typing.get_type_hints(call.row or types.Claim)
@@ -150,7 +164,14 @@ def _sql_type(hint: typing.Any) -> str:
     return "" if isinstance(hint, type) and issubclass(hint, _LIKE_ITSELF) else "jsonb"
 
 
-_SQL_TYPES = {UUID: "uuid", bytes: "bytea", tuple[UUID, ...]: "uuid[]"}
+_SQL_TYPES = {
+    UUID: "uuid",
+    bytes: "bytea",
+    tuple[UUID, ...]: "uuid[]",
+    datetime: "timestamp with time zone",
+    timedelta: "interval",
+    float: "double precision",
+}
 
 
 def _columns(row: type) -> tuple[str, ...]:
@@ -374,10 +395,15 @@ FAIL_LEASE = _call(
     {"p_retry": "boolean", "p_retry_at": "timestamp with time zone"},
 )
 RELEASE_LEASE = _call("release_lease", _CLAIM, {"p_delay": "interval"})
-EXTEND_CLAIM = _call("extend_claim", {**_CLAIM, "p_extend": "interval"})
+EXTEND_CLAIM = _call(
+    "extend_claim", {**_CLAIM, "p_extend": "interval"}, returns="timestamp with time zone"
+)
 REPORT_PROGRESS = _call("report_progress", {"p_reports": "jsonb"})
 SAVE_CHECKPOINT = _call(
-    "save_checkpoint", {**_CLAIM, "p_name": "text"}, {"p_state": "jsonb", "p_extend": "interval"}
+    "save_checkpoint",
+    {**_CLAIM, "p_name": "text"},
+    {"p_state": "jsonb", "p_extend": "interval"},
+    returns="timestamp with time zone",
 )
 CHECKPOINTS = _call("checkpoints", _CLAIM, row=types.Checkpoint)
 ADD_STEPS = _call("add_steps", {**_CLAIM, "p_spec": "jsonb"}, row=types.SubmittedRun)
@@ -428,14 +454,18 @@ UNCORDON_NODE = _call("uncordon_node", _NODE)
 DRAIN_NODE = _call("drain_node", _NODE, {"p_deadline": "interval"})
 DEREGISTER_NODE = _call("deregister_node", _NODE)
 DEREGISTER_OWN_NODE = _call("deregister_own_node", {**_NODE, "p_epoch": "bigint"})
-SET_NODE_EXPIRY = _call("set_node_expiry", {"p_after": "interval"})
+SET_NODE_EXPIRY = _call("set_node_expiry", {"p_after": "interval"}, returns="interval")
 NODE_WAKE_PAYLOAD = _call("node_wake_payload", _NODE)
 TAINT_NODE = _call("taint_node", {**_NODE, "p_taint": "jsonb"})
 UNTAINT_NODE = _call("untaint_node", {**_NODE, "p_key": "text"}, {"p_effect": "text"})
 ATTEST_NODE = _call(
     "attest_node",
     _TRUST,
-    {"p_expires_at": "timestamp with time zone", "p_any_instance": "boolean"},
+    {
+        "p_expires_at": "timestamp with time zone",
+        "p_any_instance": "boolean",
+        "p_expires_after": "interval",
+    },
 )
 REVOKE_ATTESTATION = _call("revoke_attestation", _TRUST)
 CONFIRM_NODE = _call("confirm_node", _NODE, {"p_instance_id": "text"})
@@ -463,7 +493,11 @@ SET_EVENT_RETENTION = _call("set_event_retention", {"p_days": "integer"})
 CREATE_TOKEN = _call(
     "create_token",
     {"p_name": "text", "p_secret_sha256": "bytea", "p_role": "text"},
-    {"p_tenant": "text", "p_expires_at": "timestamp with time zone"},
+    {
+        "p_tenant": "text",
+        "p_expires_at": "timestamp with time zone",
+        "p_expires_after": "interval",
+    },
 )
 CHECK_TOKEN = _call("check_token", {"p_secret_sha256": "bytea"}, row=types.TokenGrant)
 LIST_TOKENS = _call("list_tokens", row=types.ApiToken)

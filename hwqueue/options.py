@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from hwqueue.client._arguments import check_span
@@ -70,7 +70,7 @@ def _is_texts(value: Any) -> bool:
 
 
 def _is_time(value: Any) -> bool:
-    return isinstance(value, datetime)
+    return isinstance(value, datetime | timedelta)
 
 
 _WANTED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
@@ -80,6 +80,6 @@ _WANTED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "affinity_tags": (_is_mapping, "a mapping"),
     "labels": (_is_texts, "a mapping of text to text"),
     "retry": (_is_object, "a RetryPolicy or a mapping"),
-    "available_at": (_is_time, "a datetime"),
-    "deadline": (_is_time, "a datetime"),
+    "available_at": (_is_time, "a datetime or a timedelta"),
+    "deadline": (_is_time, "a datetime or a timedelta"),
 }

@@ -3,8 +3,7 @@
 import json
 import re
 import sys
-from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, overload
 from uuid import UUID
@@ -85,26 +84,20 @@ def moment(text: str | None, name: str) -> datetime | None:
     return value
 
 
-def moment_after(text: str | None, name: str) -> datetime | None:
-    """Read a time with its offset, or a span from now; None stays None. Raises: ConfigError."""
-    return _moment_from_now(text, name, timedelta.__pos__)
+def moment_after(text: str | None, name: str) -> datetime | timedelta | None:
+    """Read a time with its offset, or a span from now; None stays None. Raises: ConfigError.
 
-
-def moment_before(text: str | None, name: str) -> datetime | None:
-    """Read a time with its offset, or a span before now; None stays None. Raises: ConfigError."""
-    return _moment_from_now(text, name, timedelta.__neg__)
-
-
-def _moment_from_now(
-    text: str | None, name: str, sign: Callable[[timedelta], timedelta]
-) -> datetime | None:
+    The database adds the span to its own clock, which is what the time is compared with.
+    """
     if text is None or not text[-1:].isalpha() or text.endswith("Z"):
         return moment(text, name)
-    length = span(text, name)
-    try:
-        return datetime.now(UTC) + sign(length)
-    except OverflowError as error:
-        raise ConfigError(f"{name}: {text[:80]!r} is too long a span") from error
+    return span(text, name)
+
+
+def moment_before(text: str | None, name: str) -> datetime | timedelta | None:
+    """The same for a span before now, which is below zero. Raises: ConfigError."""
+    found = moment_after(text, name)
+    return -found if isinstance(found, timedelta) else found
 
 
 def identifier(text: str, name: str) -> UUID:

@@ -1,6 +1,6 @@
 """hwqueue node: who may run work, and taking machines out of service."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 from uuid import UUID, uuid4
 
@@ -256,7 +256,11 @@ def attest(
     until = moment_after(expires_at, "--expires-at")
     with open_client(ctx) as client:
         client.attest_node(
-            find_node(client, node).node_id, domain, expires_at=until, any_instance=any_instance
+            find_node(client, node).node_id,
+            domain,
+            expires_at=until if isinstance(until, datetime) else None,
+            expires_after=until if isinstance(until, timedelta) else None,
+            any_instance=any_instance,
         )
     say(ctx, f"{node} is trusted for {domain}")
 

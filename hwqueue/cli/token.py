@@ -2,7 +2,6 @@
 
 import hashlib
 import secrets
-from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
@@ -38,12 +37,12 @@ def create(
 ) -> None:
     """Make a token and print it, this once: the database keeps only its hash."""
     lasts = span(expires, "--expires")
-    expires_at = None if lasts is None else datetime.now(UTC) + lasts
     secret = f"hwq_{secrets.token_urlsafe(32)}"
     digest = hashlib.sha256(secret.encode()).digest()
     with open_client(ctx) as client:
-        client.create_token(name, digest, role, tenant=tenant, expires_at=expires_at)
-    if expires_at is None:
+        client.create_token(name, digest, role, tenant=tenant, expires_after=lasts)
+        made = next(token for token in client.list_tokens() if token.name == name)
+    if lasts is None:
         say(ctx, f"{name} never ends unless it is revoked; --expires 90d gives it an end")
     if bare:
         typer.echo(secret)
@@ -54,7 +53,7 @@ def create(
             "name": name,
             "role": role,
             "tenant": tenant,
-            "expires_at": expires_at,
+            "expires_at": made.expires_at,
             "token": secret,
         },
     )

@@ -8,7 +8,7 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Awaitable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from uuid import UUID
 
 from hwqueue.client import AsyncClient
@@ -88,7 +88,7 @@ class TimedRun:
         options: SpawnOptions = {"priority": PRIORITY_OF_QOS[job.qos]}
         if job.scheduled_at is None:
             left = timedelta(seconds=self._end_if_unscheduled(job) - self._fleet.now)
-            options["deadline"] = datetime.now(UTC) + left
+            options["deadline"] = left
         return options
 
     def _end_if_unscheduled(self, job: Job) -> float:

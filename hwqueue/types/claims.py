@@ -119,7 +119,7 @@ class Settlement:
     result: Json = None
     error: Json = None
     retry: bool = True
-    retry_at: datetime | None = None
+    retry_at: datetime | timedelta | None = None
     delay: timedelta | None = None
     available_at: datetime | None = None
     signal: str | None = None
@@ -140,9 +140,13 @@ class Settlement:
         *,
         error: Mapping[str, Any],
         retry: bool = True,
-        retry_at: datetime | None = None,
+        retry_at: datetime | timedelta | None = None,
     ) -> Settlement:
-        """The attempt failed; with `retry` False the lease is dead. `retry_at`: its policy's."""
+        """The attempt failed; with `retry` False the lease is dead.
+
+        retry_at: When it is tried again, or how long from now by the database's clock; None: as its
+        retry policy says.
+        """
         return cls(
             lease_id=lease_id,
             claim_token=claim_token,

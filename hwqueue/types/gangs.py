@@ -59,7 +59,7 @@ class GangOptions(TypedDict, total=False):
     retry: RetryPolicy | Mapping[str, Any] | None
     claim_timeout: timedelta | None
     max_run: timedelta | None
-    deadline: datetime | None
+    deadline: datetime | timedelta | None
 
 
 class AsMember(Protocol):

@@ -68,7 +68,8 @@ class SpawnOptions(TypedDict, total=False):
     other. wire: a params blob, as bytes or as text (hex with a leading `\\x`, else base64), ANDed
     with `placement`, too. priority: -32768..32767, higher runs first. labels: of the lease, text to
     text.
-    available_at or delay: not claimable before. deadline: not claimed by then, it fails.
+    available_at or delay: not claimable before. deadline: not claimed by then, it fails. As a
+    timedelta a time counts from now, by the database's clock.
     patience: how long it waits for a better node, at most; else the queue's. max_run: how long it
     may run; then it is asked to stop, and the attempt fails. None: as long as it takes.
     idempotency_key: unique per shard, tenant and queue; the same key with the same content returns
@@ -91,12 +92,12 @@ class SpawnOptions(TypedDict, total=False):
     tenant: str | None
     service_id: UUID | str | None
     labels: Mapping[str, str] | None
-    available_at: datetime | None
+    available_at: datetime | timedelta | None
     delay: timedelta | None
     max_attempts: int | None
     retry: RetryPolicy | Mapping[str, Any] | None
     claim_timeout: timedelta | None
-    deadline: datetime | None
+    deadline: datetime | timedelta | None
     patience: timedelta | None
     max_run: timedelta | None
     idempotency_key: str | None
@@ -132,7 +133,8 @@ class LeaseFilter(TypedDict, total=False):
     node_id: Only what runs on this node now.
     labels: Leases that have all of these.
     idempotency_key: The lease that was spawned with it; needs the queue.
-    created_from, created_before, finished_from, finished_before: From this time on, before it.
+    created_from, created_before, finished_from, finished_before: From this time on, before it; a
+        timedelta below zero is how long ago, by the database's clock.
     error_type: What kind the last error was, such as `TimeoutError`.
     """
 
@@ -143,10 +145,10 @@ class LeaseFilter(TypedDict, total=False):
     node_id: UUID | str | None
     labels: Mapping[str, str] | None
     idempotency_key: str | None
-    created_from: datetime | None
-    created_before: datetime | None
-    finished_from: datetime | None
-    finished_before: datetime | None
+    created_from: datetime | timedelta | None
+    created_before: datetime | timedelta | None
+    finished_from: datetime | timedelta | None
+    finished_before: datetime | timedelta | None
     error_type: str | None
 
 

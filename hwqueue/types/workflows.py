@@ -32,7 +32,8 @@ class RunOptions(TypedDict, total=False):
         affinity: `and` (both must hold), `override` (these tags replace the workflow's key by key)
             or `replace` (the workflow's are not looked at).
         tenant, priority, labels, headers: Of the leases of all steps.
-        deadline: When the run fails unless it has ended; with a time zone.
+        deadline: When the run fails unless it has ended; with a time zone, or a timedelta from now
+            by the database's clock.
         available_at, delay: When its first steps may begin, with a time zone, or how long from now;
             one of them. A deadline and keys hold from now on.
         idempotency_key: The same key with the same content is the same run.
@@ -54,8 +55,8 @@ class RunOptions(TypedDict, total=False):
     priority: int | None
     labels: Mapping[str, str] | None
     headers: Mapping[str, Any] | None
-    deadline: datetime | None
-    available_at: datetime | None
+    deadline: datetime | timedelta | None
+    available_at: datetime | timedelta | None
     delay: timedelta | None
     idempotency_key: str | None
     unique: Unique | Mapping[str, Any] | None

@@ -6,7 +6,7 @@ import json
 import traceback
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple
 
 from hwqueue.app import BadParams, CommandFailed, Reject, Retry, Snooze
@@ -29,7 +29,7 @@ class Outcome:
         result: JSON, for `complete`.
         error: `{"type", "message", "traceback"}`, for `fail`.
         retry: Whether a failed lease may be tried again.
-        retry_at: When; None: as its retry policy says.
+        retry_at: When, or how long from now; None: as its retry policy says.
         delay: How long a released lease is not claimable, or a suspended one at most.
         available_at: When it is claimable again. With neither, at once.
         signal: What a suspended lease waits for; None: it sleeps.
@@ -43,7 +43,7 @@ class Outcome:
     result: Any = None
     error: Mapping[str, Any] | None = None
     retry: bool = True
-    retry_at: datetime | None = None
+    retry_at: datetime | timedelta | None = None
     delay: timedelta | None = None
     available_at: datetime | None = None
     signal: str | None = None
@@ -93,11 +93,11 @@ class Outcome:
     def from_json(cls, text: str | bytes) -> Outcome:
         """Read what `to_json` wrote."""
         fields = json.loads(text)
-        for name in ("retry_at", "available_at"):
-            if fields[name] is not None:
-                fields[name] = datetime.fromisoformat(fields[name])
-        if fields["delay"] is not None:
-            fields["delay"] = timedelta(microseconds=fields["delay"])
+        for name in ("retry_at", "available_at", "delay"):
+            if isinstance(value := fields[name], str):
+                fields[name] = datetime.fromisoformat(value)
+            elif value is not None:
+                fields[name] = timedelta(microseconds=value)
         return cls(**fields)
 
 
@@ -161,7 +161,7 @@ def of_exception(error: BaseException, *, may_retry: bool = True) -> Outcome:
         )
     if isinstance(error, Snooze):
         return Outcome(kind="release", delay=error.after, available_at=error.at, message=str(error))
-    retry_at = None
+    retry_at: datetime | timedelta | None = None
     if isinstance(error, BadParams):
         return failure("BadParams", _storable(str(error)[:_MAX_MESSAGE_CHARS]), retry=False)
     if isinstance(error, CommandFailed):
@@ -169,7 +169,7 @@ def of_exception(error: BaseException, *, may_retry: bool = True) -> Outcome:
         told = {"type": "CommandFailed", "message": message, "exit_status": error.exit_status}
         return Outcome(kind="fail", error=told)
     if isinstance(error, Retry):
-        retry_at = error.at if error.after is None else datetime.now(UTC) + error.after
+        retry_at = error.after if error.at is None else error.at
         may_retry = True
     return Outcome(
         kind="fail",

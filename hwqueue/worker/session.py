@@ -66,7 +66,11 @@ PutOff = Callable[[Sequence[Ended], float], None]
 _LONGEST_WAIT_SECONDS = 30.0
 _BUSY_WAIT_SECONDS = 5.0  # each try may hold the node up for nearly a second
 _LAST_CALLS_SECONDS = 1.0
-_REFUSALS = {"complete": "ResultRefused", "suspend": "SuspensionRefused"}
+_REFUSALS = {
+    "complete": "ResultRefused",
+    "suspend": "SuspensionRefused",
+    "release": "SnoozeRefused",
+}
 _STEP_CALLS = (
     "checkpoints",
     "save_checkpoint",
@@ -238,9 +242,8 @@ class NodeSession:
         """Settle one lease for which a batch was refused.
 
         A result or a wait that cannot be kept (too large, say) becomes the error of a failed
-        attempt. A
-        settlement that is refused for another reason is dropped: the lease comes back by its
-        timeout.
+        attempt; a failure is told without the time of its next one. A settlement that is refused
+        for another reason is dropped: the lease comes back by its timeout.
         """
         try:
             await self.settle_and_claim([ended], 0)
@@ -248,11 +251,13 @@ class NodeSession:
             raise
         except BadArgument as error:
             kind = _REFUSALS.get(ended.how.kind)
-            if kind is None:
-                tell_unsettled(ended, in_one_line(error))
-            else:
-                refusal = outcome.failure(kind, str(error), retry=False)
+            if kind is not None:
+                refusal = outcome.failure(kind, str(error), retry=ended.how.kind == "release")
                 await self.settle(Ended(ended.claim, refusal))
+            elif ended.how.retry_at is not None:
+                await self.settle(ended._replace(how=replace(ended.how, retry_at=None)))
+            else:
+                tell_unsettled(ended, in_one_line(error))
         except (HwqueueError, psycopg.Error) as error:
             tell_unsettled(ended, in_one_line(error))
 

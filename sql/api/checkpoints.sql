@@ -32,6 +32,7 @@ begin
     hwqueue.check_step_size(p_lease, p_state, 'p_state', p_shard);
   if p_extend is not null then
     perform hwqueue.check_extend(p_extend);
+    p_extend := hwqueue.in_seconds(p_extend);
   end if;
   perform hwqueue.hold_claim(p_lease, p_token, p_extend is not null, p_shard);
   v_now := hwqueue.clock();

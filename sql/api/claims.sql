@@ -37,6 +37,7 @@ declare
   v_state hwqueue.node_state;
   v_head record;
 begin
+  p_claim_timeout := hwqueue.in_seconds(p_claim_timeout);
   select s.* into v_state from hwqueue.node_state s where s.shard_id = p_shard
     and s.node_id = p_node for no key update;
   if v_state.has_reserved and v_state.node_epoch = p_epoch and v_state.login = session_user then
@@ -124,7 +125,9 @@ begin
   end if;
   if p_qty = 0 then
     return;
-  elsif v_state.has_reserved then
+  end if;
+  p_claim_timeout := hwqueue.in_seconds(p_claim_timeout);
+  if v_state.has_reserved then
     return query select 'claimed', null::int, f.lease_id, null::text, 'claimed', f.claim_token, f.attempt,
         f.queue, f.task_name, f.params, f.headers, f.score, f.expires_at, f.assignment, p_shard
       from hwqueue.claim_beside_reserved(
@@ -288,6 +291,7 @@ declare
 begin
   perform hwqueue.require_read_committed();
   perform hwqueue.check_extend(p_extend), hwqueue.hold_claim(p_lease, p_token, true, p_shard);
+  p_extend := hwqueue.in_seconds(p_extend);
   v_until := hwqueue.clock() + (
     select case when c.stop_reason = 'cancelled' then least(p_extend, c.claim_timeout) else p_extend end
     from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease);
@@ -372,6 +376,7 @@ begin
   -- claims that read back as they were written need no check one by one
   if v_same is not true or p_extend is not null then
     perform hwqueue.check_heartbeat(p_claims, p_extend);
+    p_extend := hwqueue.in_seconds(p_extend);
   end if;
   v_now := hwqueue.clock();
   update hwqueue.node_state s

@@ -313,8 +313,8 @@ begin
   perform hwqueue.require_read_committed();
   perform hwqueue.check_object(p_filter, array['task', 'since', 'until', 'limit'], 'filter');
   v_task := hwqueue.json_text(p_filter -> 'task', 'filter.task', 200);
-  v_since := coalesce(hwqueue.json_time(p_filter -> 'since', 'filter.since'), '-infinity');
-  v_until := coalesce(hwqueue.json_time(p_filter -> 'until', 'filter.until'), 'infinity');
+  v_since := coalesce(hwqueue.json_moment(p_filter -> 'since', 'filter.since', hwqueue.clock()), '-infinity');
+  v_until := coalesce(hwqueue.json_moment(p_filter -> 'until', 'filter.until', hwqueue.clock()), 'infinity');
   v_leases := array(
     select o.lease_id
     from hwqueue.outcome o

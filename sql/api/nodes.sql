@@ -138,6 +138,7 @@ as $$
 declare
   v_node hwqueue.node;
   v_now timestamptz;
+  v_by timestamptz;
 begin
   perform hwqueue.require_all_tenants(), hwqueue.require_read_committed();
   if p_deadline < interval '0' or p_deadline > interval '3650 days' then
@@ -149,12 +150,14 @@ begin
   end if;
   v_node := hwqueue.set_cordon(p_node, p_shard);
   v_now := hwqueue.clock();
-  update hwqueue.node n set drain_by = v_now + p_deadline where n.shard_id = p_shard and n.node_id = p_node;
+  v_by := v_now + hwqueue.in_seconds(p_deadline);
+  update hwqueue.node n set drain_by = v_by where n.shard_id = p_shard and n.node_id = p_node;
   perform hwqueue.note_event('node_drained', format('node %s is drained',
-      v_node.name) || coalesce(', what runs there is to stop by ' || (v_now + p_deadline), ''),
-    p_shard, jsonb_build_object('drain_by', v_now + p_deadline), p_node => p_node);
+      v_node.name) || coalesce(', what runs there is to stop by ' || to_char(v_by at time zone 'UTC',
+        'YYYY-MM-DD HH24:MI:SS "UTC"'), ''),
+    p_shard, jsonb_build_object('drain_by', v_by), p_node => p_node);
   if p_deadline is not null then
-    perform hwqueue.ask_to_stop(p_node, hwqueue.lock_claims(p_node, p_shard), v_now + p_deadline,
+    perform hwqueue.ask_to_stop(p_node, hwqueue.lock_claims(p_node, p_shard), v_by,
         'node is drained', v_now, p_shard);
   end if;
 end
@@ -233,7 +236,7 @@ begin
   end if;
   select s.node_expiry into v_was from hwqueue.shard s where s.shard_id = p_shard for no key update;
   if v_was is distinct from p_after then
-    update hwqueue.shard s set node_expiry = p_after where s.shard_id = p_shard;
+    update hwqueue.shard s set node_expiry = hwqueue.in_seconds(p_after) where s.shard_id = p_shard;
     perform hwqueue.note_event('node_expiry_set',
       format('silent nodes are deregistered after: %s', coalesce(p_after::text, 'never')), p_shard,
       jsonb_build_object('from', v_was, 'to', p_after));
@@ -375,7 +378,7 @@ begin
 end
 $$;
 
--- Attests that a node belongs to a trust domain, until p_expires_at if that is given: leases that
+-- Attests that a node belongs to a trust domain, until p_expires_at, or for p_expires_after: leases that
 -- require {"trust": domain} may run there. Domains are compared byte for byte. Attesting again sets
 -- another expiry. The attestation records the session's login.
 -- It holds for the registered instance: when another one registers, it is suspended until confirm_node
@@ -383,8 +386,8 @@ $$;
 -- registers, which fits nodes that have a login of their own.
 -- Locks: node_state. Raises: QHN01, QHA01, QHA02, QHA03. Idempotent.
 create or replace function hwqueue.attest_node(p_node uuid, p_domain text,
-  p_expires_at timestamptz default null, p_any_instance boolean default false, p_shard int default 0)
-returns void
+  p_expires_at timestamptz default null, p_any_instance boolean default false, p_shard int default 0,
+  p_expires_after interval default null) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -397,7 +400,7 @@ begin
   perform hwqueue.lock_node(p_node, null, p_shard);
   v_node := hwqueue.read_node(p_node, p_shard);
   v_now := hwqueue.clock();
-  v_expires_at := hwqueue.check_expiry(p_expires_at, v_now);
+  v_expires_at := hwqueue.check_expiry(p_expires_at, p_expires_after, v_now);
   insert into hwqueue.attestation as a (shard_id, node_id, domain, expires_at, attested_at, attested_by,
       any_instance)
   values (p_shard, p_node, p_domain, v_expires_at, v_now, session_user, coalesce(p_any_instance, false))

@@ -71,8 +71,8 @@ begin
       'leave out filter.tenant');
   end if;
   v_labels := nullif(hwqueue.json_object(p_filter -> 'labels', 'filter.labels'), '{}');
-  v_from := hwqueue.json_time(p_filter -> 'submitted_from', 'filter.submitted_from');
-  v_before := hwqueue.json_time(p_filter -> 'submitted_before', 'filter.submitted_before');
+  v_from := hwqueue.json_moment(p_filter -> 'submitted_from', 'filter.submitted_from', hwqueue.clock());
+  v_before := hwqueue.json_moment(p_filter -> 'submitted_before', 'filter.submitted_before', hwqueue.clock());
   v_parent := hwqueue.json_uuid(p_filter -> 'parent_run_id', 'filter.parent_run_id');
   v_root := hwqueue.json_uuid(p_filter -> 'root_run_id', 'filter.root_run_id');
   v_is_nested := hwqueue.json_boolean(p_filter -> 'is_nested', 'filter.is_nested');

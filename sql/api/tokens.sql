@@ -37,16 +37,18 @@ $$;
 -- makes, keeps and shows the secret, and passes only its sha256. Not idempotent.
 --
 -- p_role: producer, viewer, operator or admin. p_tenant: the one tenant that the token may see and spawn
--- for; null: all. p_expires_at: null for a token that does not expire.
+-- for; null: all. p_expires_at, p_expires_after: when it expires, or after how long; null: never.
 --
 -- Raises: QHA01, QHA03, QHK02 if a token has or had this name or secret.
 create or replace function hwqueue.create_token(
   p_name text, p_secret_sha256 bytea, p_role text, p_tenant text default null,
-  p_expires_at timestamptz default null, p_shard int default 0) returns void
+  p_expires_at timestamptz default null, p_shard int default 0, p_expires_after interval default null)
+returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_now timestamptz := hwqueue.clock();
+  v_expires_at timestamptz := hwqueue.check_expiry(p_expires_at, p_expires_after, v_now);
 begin
   perform hwqueue.require_all_tenants();
   perform hwqueue.check_shard(p_shard);
@@ -63,14 +65,14 @@ begin
     insert into hwqueue.api_token (shard_id, name, secret_sha256, role, tenant, created_at, created_by,
         created_login, expires_at)
     values (p_shard, p_name, p_secret_sha256, p_role, p_tenant, v_now, hwqueue.current_actor(), session_user,
-            hwqueue.check_expiry(p_expires_at, v_now));
+            v_expires_at);
   exception when unique_violation then
     perform hwqueue.refuse('QHK02', format('a token is or was named %s, or has this secret', p_name),
       jsonb_build_object('field', 'p_name', 'name', p_name),
         'choose another name: names are not given twice');
   end;
   perform hwqueue.note_event('token_created', format('token %s for role %s', p_name, p_role), p_shard,
-    jsonb_build_object('token', p_name, 'role', p_role, 'tenant', p_tenant, 'expires_at', p_expires_at));
+    jsonb_build_object('token', p_name, 'role', p_role, 'tenant', p_tenant, 'expires_at', v_expires_at));
 end
 $$;
 

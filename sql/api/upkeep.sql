@@ -224,8 +224,8 @@ begin
   v_filter.lease_id := hwqueue.json_uuid(p_filter -> 'lease', 'filter.lease');
   v_filter.class_id := hwqueue.json_integer(p_filter -> 'class', 'filter.class', 0, 9223372036854775807);
   v_filter.actor := hwqueue.json_text(p_filter -> 'actor', 'filter.actor', 200);
-  v_since := hwqueue.json_time(p_filter -> 'since', 'filter.since');
-  v_until := hwqueue.json_time(p_filter -> 'until', 'filter.until');
+  v_since := hwqueue.json_moment(p_filter -> 'since', 'filter.since', hwqueue.clock());
+  v_until := hwqueue.json_moment(p_filter -> 'until', 'filter.until', hwqueue.clock());
   v_below := hwqueue.json_integer(p_filter -> 'before', 'filter.before', 0, 9223372036854775807);
   if p_after is not null or coalesce(hwqueue.json_boolean(p_filter -> 'final', 'filter.final'), false) then
     -- least ignores a null

@@ -174,17 +174,19 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_secret bytea := hwqueue.new_webhook_secret();
+  v_until timestamptz;
 begin
   perform hwqueue.lock_webhook(p_name, p_shard);
   if (p_keep between '0' and interval '7 days') is not true then
     perform hwqueue.refuse('QHA01', 'p_keep must be from 0 to 7 days', jsonb_build_object('field', 'p_keep'),
       'give a span such as interval ''1 day''; 0 if the old secret has leaked');
   end if;
+  v_until := hwqueue.clock() + hwqueue.in_seconds(p_keep);
   update hwqueue.webhook w
-  set secret = v_secret, old_secret = w.secret, old_secret_until = hwqueue.clock() + p_keep
+  set secret = v_secret, old_secret = w.secret, old_secret_until = v_until
   where w.shard_id = p_shard and w.name = p_name;
   perform hwqueue.note_event('webhook_rotated', format('webhook %s has another secret', p_name), p_shard,
-    jsonb_build_object('webhook', p_name, 'old_until', hwqueue.clock() + p_keep));
+    jsonb_build_object('webhook', p_name, 'old_until', v_until));
   return hwqueue.shown_secret(v_secret);
 end
 $$;

@@ -21,15 +21,20 @@ begin
 end
 $$;
 
--- Returns an expiry time, or null where it is infinite or absent, which means that nothing expires.
+-- Returns an expiry time, or null where it is infinite or absent, which means that nothing expires. It is
+-- the earlier one of a time and of a span from now.
 -- Times beyond the year 9999 are refused. Clients cannot read them, and one such row would make every
 -- list that holds it unreadable.
 -- Raises: QHA01.
-create or replace function hwqueue.check_expiry(p_expires_at timestamptz, p_now timestamptz)
-returns timestamptz
+create or replace function hwqueue.check_expiry(p_expires_at timestamptz, p_after interval,
+  p_now timestamptz) returns timestamptz
 language plpgsql immutable
 as $$
 begin
+  if p_after <= '0' or p_after > interval '3650 days' then
+    perform hwqueue.refuse('QHA01', format('p_expires_after must be above 0 and at most ten years, got %s',
+      p_after), jsonb_build_object('field', 'p_expires_after'), 'give a span such as interval ''90 days''');
+  end if;
   if p_expires_at <= p_now then
     perform hwqueue.refuse('QHA01', format('p_expires_at %s has passed', p_expires_at),
       jsonb_build_object('field', 'p_expires_at'),
@@ -39,7 +44,7 @@ begin
     perform hwqueue.refuse('QHA01', format('p_expires_at %s is beyond the year 9999', p_expires_at),
       jsonb_build_object('field', 'p_expires_at'), 'leave it out: what has no such time does not expire');
   end if;
-  return nullif(p_expires_at, 'infinity');
+  return nullif(least(p_expires_at, p_now + hwqueue.in_seconds(p_after)), 'infinity');
 end
 $$;
 
@@ -120,7 +125,8 @@ begin
       format('this function needs isolation level read committed, not %s',
         current_setting('transaction_isolation')),
       jsonb_build_object('isolation', current_setting('transaction_isolation')),
-      'call it in a transaction of its own, or set transaction isolation level read committed first');
+      'set transaction isolation level read committed first; where the database or the role has another '
+      || 'default: alter role ... set default_transaction_isolation = ''read committed''');
   end if;
 end
 $$;

@@ -39,7 +39,7 @@ begin
 end
 $$;
 
--- Reads an interval that is present: seconds, or interval text without months.
+-- Reads an interval that is present: seconds, or interval text without months. Returns seconds alone.
 -- json_interval calls it only for present values, so an absent one costs no call.
 create or replace function hwqueue.parse_interval(p_value jsonb, p_field text, p_min interval, p_code text)
 returns interval
@@ -62,7 +62,7 @@ begin
     perform hwqueue.refuse_value(p_value, p_field, format('a span of %s or more, at most ten years', p_min),
       'give seconds (90) or interval text without months ("1 minute 30 seconds")', p_code);
   end if;
-  return v_span;
+  return hwqueue.in_seconds(v_span);
 end
 $$;
 
@@ -136,6 +136,17 @@ language sql stable
 as $$
   select case when p_value is null or jsonb_typeof(p_value) = 'null' then null
     else hwqueue.parse_time(p_value, p_field, p_code) end
+$$;
+
+-- Reads a time with an offset, or a number of seconds from now, below zero of seconds ago: who has a span
+-- need not know what time it is here.
+create or replace function hwqueue.json_moment(p_value jsonb, p_field text, p_now timestamptz)
+returns timestamptz
+language sql stable
+as $$
+  select case when jsonb_typeof(p_value) = 'number' then p_now + make_interval(secs =>
+      hwqueue.json_number(p_value, p_field, -315360000, 315360000)::double precision)
+    else hwqueue.json_time(p_value, p_field) end
 $$;
 
 -- Reads a uuid in its usual form.

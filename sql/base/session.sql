@@ -1,4 +1,4 @@
--- The clock, new ids, and what a transaction has seen.
+-- The clock, spans, new ids, and what a transaction has seen.
 -- Everything reads the time through clock, which the tests replace (testing/clock.sql). Lease ids are
 -- version 7 uuids (RFC 9562): milliseconds of the clock, then random bits.
 -- The second half tells a reader what it cannot have seen. Rows carry the id of the transaction that
@@ -55,6 +55,12 @@ $$;
 create or replace function hwqueue.clock() returns timestamptz
 language sql volatile parallel safe
 as $$ select clock_timestamp() $$;
+
+-- Returns a span in seconds alone. A day of an interval has 23 or 25 hours where the clocks of the session's
+-- time zone change, so what is stored or added to a time goes through this. A month has 30 days.
+create or replace function hwqueue.in_seconds(p_span interval) returns interval
+language sql immutable parallel safe
+as $$ select make_interval(secs => extract(epoch from p_span)::double precision) $$;
 
 -- Returns the oldest running transaction that may have written to a relation, at most the next id to be
 -- assigned.

@@ -343,7 +343,7 @@ begin
   end if;
   perform hwqueue.check_payload(p_settlement -> 'error', p_field || '.error', 65536),
           hwqueue.json_boolean(p_settlement -> 'retry', p_field || '.retry'),
-          hwqueue.json_time(p_settlement -> 'retry_at', p_field || '.retry_at'),
+          hwqueue.json_moment(p_settlement -> 'retry_at', p_field || '.retry_at', hwqueue.clock()),
           hwqueue.json_interval(p_settlement -> 'delay', p_field || '.delay'),
           hwqueue.json_time(p_settlement -> 'available_at', p_field || '.available_at'),
           hwqueue.json_text(p_settlement -> 'traceparent', p_field || '.traceparent', 200);
@@ -431,7 +431,7 @@ begin
       if coalesce((p_settlement ->> 'retry')::boolean, true) then
         v_next := hwqueue.next_attempt_at(p_lease, v_claim.attempt, p_now, p_shard);
         if v_next is not null then
-          v_next := coalesce((p_settlement ->> 'retry_at')::timestamptz, v_next);
+          v_next := coalesce(hwqueue.json_moment(p_settlement -> 'retry_at', 'retry_at', p_now), v_next);
         end if;
       end if;
       state := hwqueue.end_claim(v_claim, 'failed', nullif(p_settlement -> 'error', 'null'), v_next, p_now,

@@ -55,6 +55,7 @@ as $$
 declare
   v_filter hwqueue.lease_filter;
   v_tenant text;
+  v_now timestamptz := hwqueue.clock();
 begin
   perform hwqueue.check_object(p_filter, array['queue', 'state', 'task', 'tenant', 'service', 'node',
     'labels', 'idempotency_key', 'created_from', 'created_before', 'finished_from', 'finished_before',
@@ -81,10 +82,13 @@ begin
   if p_filter -> 'labels' <> 'null' then
     v_filter.labels := nullif(hwqueue.json_object(p_filter -> 'labels', 'filter.labels'), '{}');
   end if;
-  v_filter.created_from := hwqueue.json_time(p_filter -> 'created_from', 'filter.created_from');
-  v_filter.created_before := hwqueue.json_time(p_filter -> 'created_before', 'filter.created_before');
-  v_filter.finished_from := hwqueue.json_time(p_filter -> 'finished_from', 'filter.finished_from');
-  v_filter.finished_before := hwqueue.json_time(p_filter -> 'finished_before', 'filter.finished_before');
+  v_filter.created_from := hwqueue.json_moment(p_filter -> 'created_from', 'filter.created_from', v_now);
+  v_filter.created_before := hwqueue.json_moment(p_filter -> 'created_before', 'filter.created_before',
+    v_now);
+  v_filter.finished_from := hwqueue.json_moment(p_filter -> 'finished_from', 'filter.finished_from',
+    v_now);
+  v_filter.finished_before := hwqueue.json_moment(p_filter -> 'finished_before', 'filter.finished_before',
+    v_now);
   v_filter.error_type := hwqueue.json_text(p_filter -> 'error_type', 'filter.error_type', 200);
   if p_filter -> 'idempotency_key' <> 'null' then
     v_filter.lease_ids := hwqueue.leases_of_key(

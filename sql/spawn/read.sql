@@ -113,7 +113,7 @@ language plpgsql stable
 as $$
 declare
   v_delay interval := hwqueue.json_interval(p_options -> 'delay', 'options.delay');
-  v_at timestamptz := hwqueue.json_time(p_options -> 'available_at', 'options.available_at');
+  v_at timestamptz := hwqueue.json_moment(p_options -> 'available_at', 'options.available_at', p_now);
 begin
   if v_delay is not null and v_at is not null then
     perform hwqueue.refuse('QHA01', 'options has both delay and available_at',
@@ -183,7 +183,7 @@ as $$
     hwqueue.json_integer(p_options -> 'max_attempts', 'options.max_attempts', 1, 1000),
     case when p_options ? 'retry' then hwqueue.normalise_retry(p_options -> 'retry', 'options.retry') end,
     hwqueue.json_short_interval(p_options -> 'claim_timeout', 'options.claim_timeout', '1 second', '30 days'),
-    hwqueue.json_time(p_options -> 'deadline', 'options.deadline'),
+    hwqueue.json_moment(p_options -> 'deadline', 'options.deadline', p_now),
     case when p_options ?| array['delay', 'available_at'] then hwqueue.spawn_time(p_options, p_now)
       else p_now end,
     case when p_options ? 'unique' then hwqueue.unique_key(p_options)

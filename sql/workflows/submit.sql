@@ -59,7 +59,7 @@ begin
     || hwqueue.check_labels(p_options -> 'labels', 'options.labels');
   v_run.priority := coalesce(hwqueue.json_integer(p_options -> 'priority', 'options.priority', -32768, 32767),
     (v_settings ->> 'priority')::smallint);
-  v_run.deadline := coalesce(hwqueue.json_time(p_options -> 'deadline', 'options.deadline'),
+  v_run.deadline := coalesce(hwqueue.json_moment(p_options -> 'deadline', 'options.deadline', p_now),
     p_now + make_interval(secs => (v_settings ->> 'deadline')::float8));
   begin
     v_level := hwqueue.read_level(p_options, 'options', v_mode <> 'and');

@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import psycopg
 import pytest
 
-from hwqueue import App
+from hwqueue import App, Retry, Snooze
 from hwqueue.client import AsyncClient
+from hwqueue.testing import Clock
 from hwqueue.types import Lease, LeaseState, QueuePolicy, RetryPolicy, SettledAndClaimed
-from tests.e2e.worker_support import QUEUE, ended, until, worker
+from tests.e2e.worker_support import BOUND_SECONDS, QUEUE, ended, until, worker
 
 AT_ONCE = RetryPolicy(kind="fixed", base=timedelta(0))
 
@@ -205,3 +206,48 @@ async def test_no_more_handlers_run_than_its_concurrency(client: AsyncClient, ds
         leases = [await ended(client, one.lease_id) for one in spawned]
     assert {lease.state for lease in leases} == {LeaseState.COMPLETED}
     assert most == 3
+
+
+async def test_retry_counts_by_the_clock_of_the_database(
+    client: AsyncClient, dsn: str, clock: Clock
+) -> None:
+    clock.freeze(datetime(2035, 1, 1, tzinfo=UTC))  # of this machine's nobody asks
+    odd, app = datetime(9999, 12, 31, 23, tzinfo=timezone(timedelta(hours=-2))), App()
+
+    @app.task("later")
+    async def later() -> None:
+        raise Retry("later", after=timedelta(hours=1))
+
+    @app.task("odd")
+    async def odd_time() -> None:
+        error = Retry("told")
+        error.at = odd  # what nothing could check
+        raise error
+
+    @app.task("odd-snooze")
+    async def odd_snooze() -> None:
+        error = Snooze("told", at=datetime(2036, 1, 1, tzinfo=UTC))
+        error.at = odd
+        raise error
+
+    names = ("later", "odd", "odd-snooze")
+    spawned = [
+        await client.spawn_lease(QUEUE, name, max_attempts=1 + (name == "later")) for name in names
+    ]
+    leases: dict[str, Lease] = {}
+
+    async def settled() -> None:
+        while not all(lease.attempts for lease in leases.values()):
+            await read()
+
+    async def read() -> None:
+        for name, one in zip(names, spawned, strict=True):
+            leases[name] = await client.get_lease(one.lease_id)
+        await asyncio.sleep(0)
+
+    async with worker(dsn, app):
+        await read()
+        await asyncio.wait_for(settled(), BOUND_SECONDS)
+    assert leases["later"].available_at == clock.now() + timedelta(hours=1)
+    assert leases["odd"].attempts[0].error["message"] == "told"
+    assert leases["odd-snooze"].attempts[0].error["type"] == "SnoozeRefused"

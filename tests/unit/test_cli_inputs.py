@@ -74,17 +74,12 @@ def test_moments_have_an_offset() -> None:
 
 
 def test_moments_may_be_spans_from_now() -> None:
-    begin = datetime.now(UTC)
-    after, before = moment_after("2h", "--deadline"), moment_before("3d", "--since")
-    end = datetime.now(UTC)
-    assert after is not None
-    assert before is not None
-    assert begin <= after - timedelta(hours=2) <= end
-    assert begin <= before + timedelta(days=3) <= end
+    assert moment_after("2h", "--deadline") == timedelta(hours=2)
+    assert moment_before("3d", "--since") == timedelta(days=-3)
     fixed = datetime(2030, 1, 31, 17, tzinfo=UTC)
     assert moment_after("2030-01-31T17:00:00Z", "--deadline") == fixed
     assert moment_after(None, "--deadline") is None
-    for text in ("tomorrow", "2h30", f"{'9' * 9}d"):
+    for text in ("tomorrow", "2h30", f"{'9' * 10}d"):
         with pytest.raises(ConfigError, match="--deadline"):
             moment_after(text, "--deadline")
 

@@ -301,6 +301,7 @@ class AsyncNodes(AsyncCaller):
         domain: str,
         *,
         expires_at: datetime | None = None,
+        expires_after: timedelta | None = None,
         any_instance: bool = False,
         shard: int = 0,
     ) -> None:
@@ -308,7 +309,8 @@ class AsyncNodes(AsyncCaller):
 
         Args:
             domain: 1 to 255 bytes, compared byte for byte.
-            expires_at: With a time zone; None: it does not expire.
+            expires_at, expires_after: When it ends, with a time zone, or how long from now by the
+                database's clock; None: it does not expire.
             any_instance: It holds for every instance that the node's login registers; else it is
                 suspended when another one does, until `confirm_node`.
 
@@ -320,6 +322,7 @@ class AsyncNodes(AsyncCaller):
             p_node=node_id,
             p_domain=domain,
             p_expires_at=expires_at,
+            p_expires_after=expires_after,
             p_any_instance=any_instance,
             p_shard=shard,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from hwqueue import calls
 from hwqueue.client._async.caller import AsyncCaller
@@ -20,6 +20,7 @@ class AsyncTokens(AsyncCaller):
         *,
         tenant: str | None = None,
         expires_at: datetime | None = None,
+        expires_after: timedelta | None = None,
         shard: int = 0,
     ) -> None:
         """Let in a caller who knows a secret.
@@ -29,7 +30,8 @@ class AsyncTokens(AsyncCaller):
             secret_sha256: 32 bytes, the hash of at least 32 random ones.
             role: `producer`, `viewer`, `operator` or `admin`.
             tenant: The only one that it sees and spawns for; None: all.
-            expires_at: With a time zone; None: never.
+            expires_at, expires_after: When it ends, with a time zone, or how long from now by the
+                database's clock; None: never.
 
         Raises: TokenNameTaken, BadArgument.
         SQL: create_token. Safe inside your transaction: yes.
@@ -41,6 +43,7 @@ class AsyncTokens(AsyncCaller):
             p_role=role,
             p_tenant=tenant,
             p_expires_at=expires_at,
+            p_expires_after=expires_after,
             p_shard=shard,
         )
 

@@ -42,11 +42,11 @@ from hwqueue.types import (
 def _options(options: RunOptions, headers: Mapping[str, str]) -> dict[str, Any]:
     """The options of a submission as JSON, with the headers of its trace."""
     found = given(with_headers(options, headers))
-    for name in ("deadline", "available_at"):
+    for name in ("deadline", "available_at", "delay"):
         if isinstance(moment := found.get(name), datetime):
             found[name] = aware(moment, name).isoformat()
-    if isinstance(delay := found.get("delay"), timedelta):
-        found["delay"] = delay.total_seconds()
+        elif isinstance(moment, timedelta):
+            found[name] = moment.total_seconds()
     if "run_id" in found:
         found["run_id"] = str(found["run_id"])
     return {name: plain(value, name) for name, value in found.items()}
@@ -285,8 +285,8 @@ class AsyncWorkflows(AsyncCaller):
         state: RunState | None = None,
         tenant: str | None = None,
         labels: Mapping[str, str] | None = None,
-        submitted_from: datetime | None = None,
-        submitted_before: datetime | None = None,
+        submitted_from: datetime | timedelta | None = None,
+        submitted_before: datetime | timedelta | None = None,
         parent_run_id: UUID | str | None = None,
         root_run_id: UUID | str | None = None,
         is_nested: bool | None = None,
@@ -300,7 +300,8 @@ class AsyncWorkflows(AsyncCaller):
             workflow, state: Only these; None: any.
             tenant: "": those without one; None: any.
             labels: Those that have all of these.
-            submitted_from, submitted_before: Only those from this time on, or before it.
+            submitted_from, submitted_before: Only those from this time on, or before it; a
+                timedelta below zero is how long ago, by the database's clock.
             parent_run_id: Those that are steps of this run.
             root_run_id: Those, and the ones below them.
             is_nested: Whether they are steps of other runs; None: any.

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from uuid import UUID
 
 from hwqueue import calls
@@ -27,8 +27,8 @@ class Events(Caller):
         lease_id: UUID | str | None = None,
         class_id: int | None = None,
         actor: str | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
+        since: datetime | timedelta | None = None,
+        until: datetime | timedelta | None = None,
         final: bool = False,
         limit: int = 100,
         shard: int = 0,
@@ -43,6 +43,7 @@ class Events(Caller):
             after: An event's id.
             before: An event's id: for the next page of the newest first.
             code: One or several.
+            since, until: Times; a timedelta below zero is how long ago, by the database's clock.
             limit: 1 to 10,000.
 
         Raises: BadArgument.

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Unpack
 from uuid import UUID
 
@@ -219,8 +219,8 @@ class Leases(Waiting):
         queue: str,
         *,
         task: str | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
+        since: datetime | timedelta | None = None,
+        until: datetime | timedelta | None = None,
         limit: int | None = None,
         shard: int = 0,
     ) -> int:
@@ -228,7 +228,7 @@ class Leases(Waiting):
 
         Args:
             task: Only of this task.
-            since, until: Only those that failed in this time.
+            since, until: Only those that failed in this time, see `list_events`.
             limit: Most to requeue; None: the function's own limit.
 
         Returns: How many were requeued.

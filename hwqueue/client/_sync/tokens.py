@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from hwqueue import calls
 from hwqueue.client._sync.caller import Caller
@@ -21,6 +21,7 @@ class Tokens(Caller):
         *,
         tenant: str | None = None,
         expires_at: datetime | None = None,
+        expires_after: timedelta | None = None,
         shard: int = 0,
     ) -> None:
         """Let in a caller who knows a secret.
@@ -30,7 +31,8 @@ class Tokens(Caller):
             secret_sha256: 32 bytes, the hash of at least 32 random ones.
             role: `producer`, `viewer`, `operator` or `admin`.
             tenant: The only one that it sees and spawns for; None: all.
-            expires_at: With a time zone; None: never.
+            expires_at, expires_after: When it ends, with a time zone, or how long from now by the
+                database's clock; None: never.
 
         Raises: TokenNameTaken, BadArgument.
         SQL: create_token. Safe inside your transaction: yes.
@@ -42,6 +44,7 @@ class Tokens(Caller):
             p_role=role,
             p_tenant=tenant,
             p_expires_at=expires_at,
+            p_expires_after=expires_after,
             p_shard=shard,
         )
 
