@@ -63,6 +63,15 @@ def named_conninfo(conninfo: str | None, origin: str) -> str:
     return conninfo
 
 
+def in_utf8(conninfo: str) -> str:
+    """The connection string of a session whose text is UTF-8, whatever else it has by default.
+
+    psycopg writes JSON in UTF-8 on every connection. libpq says the encoding as it connects, where
+    poolers expect it.
+    """
+    return make_conninfo(conninfo, client_encoding="UTF8")
+
+
 def with_timeouts(conninfo: str, *, seconds: int, **defaults: str) -> str:
     """The connection string with timeouts for what libpq waits for, and other `defaults`.
 
@@ -83,8 +92,10 @@ def with_timeouts(conninfo: str, *, seconds: int, **defaults: str) -> str:
     }
     check_conninfo(conninfo, "the DSN")
     given = conninfo_to_dict(conninfo)
-    return make_conninfo(
-        conninfo, **{name: value for name, value in wanted.items() if name not in given}
+    return in_utf8(
+        make_conninfo(
+            conninfo, **{name: value for name, value in wanted.items() if name not in given}
+        )
     )
 
 

@@ -72,6 +72,13 @@ def translate() -> Iterator[None]:
     """
     try:
         yield
+    except UnicodeEncodeError as error:  # psycopg writes in the encoding of the connection
+        raise BadArgument(
+            f"the connection's client_encoding, {error.encoding}, has no "
+            f"{error.object[error.start : error.end]!r:.40}",
+            detail={"client_encoding": error.encoding},
+            hint="set client_encoding = 'UTF8' on it",
+        ) from error
     except Exception as error:
         cause = _drivers_error(error)
         reported = _Reported.by(cause)

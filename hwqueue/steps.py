@@ -35,6 +35,7 @@ IN_PLACE = timedelta(seconds=30)
 _LONGEST = timedelta(days=3650)
 _MOST_NAME_CHARS = 190  # of 200; the rest is for the number
 _CLAIM_COUNT = (1 << 40) - 1  # the part of a claim token that counts the lease's claims
+_READ_COMMITTED = psycopg.IsolationLevel.READ_COMMITTED  # as `save_checkpoint` needs it
 
 
 class Ask(Protocol):
@@ -223,6 +224,7 @@ def async_transaction_on(connection: Any) -> AbstractAsyncContextManager[Any]:
 def connected(conninfo: str) -> Iterator[psycopg.Connection[Any]]:
     """A connection of its own, which PgBouncer may stand before."""
     with psycopg.connect(conninfo, autocommit=True, prepare_threshold=None) as connection:
+        connection.isolation_level = _READ_COMMITTED
         yield connection
 
 
@@ -231,6 +233,7 @@ async def async_connected(conninfo: str) -> AsyncIterator[psycopg.AsyncConnectio
     """The same for an async handler."""
     connecting = psycopg.AsyncConnection.connect(conninfo, autocommit=True, prepare_threshold=None)
     async with await connecting as connection:
+        await connection.set_isolation_level(_READ_COMMITTED)
         yield connection
 
 

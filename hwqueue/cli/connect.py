@@ -14,7 +14,7 @@ from psycopg.conninfo import make_conninfo
 from hwqueue import schema  # what upgrades is imported when it is first asked for
 from hwqueue.cli.options import options_of
 from hwqueue.client import Client
-from hwqueue.connections import check_conninfo
+from hwqueue.connections import check_conninfo, in_utf8
 from hwqueue.errors import ConfigError
 from hwqueue.schema import require_compatible
 
@@ -92,7 +92,7 @@ def connection_string(ctx: typer.Context) -> str:
         dsn = embedded_server().ensure_running()
         schema.upgrade(dsn)
         return dsn
-    with psycopg.connect(named.dsn) as connection:
+    with psycopg.connect(in_utf8(named.dsn)) as connection:
         require_compatible(connection)
     return named.dsn
 

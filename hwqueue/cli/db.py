@@ -13,6 +13,7 @@ from hwqueue.cli.inputs import span
 from hwqueue.cli.options import options_of
 from hwqueue.cli.output import ExitCode, say, show_one, show_rows, to_json
 from hwqueue.client import Client
+from hwqueue.connections import in_utf8
 from hwqueue.errors import ConfigError, SchemaTooOld
 from hwqueue.schema import CheckReport, read_version
 from hwqueue.schema import check as check_schema
@@ -74,7 +75,7 @@ def status(ctx: typer.Context) -> None:
         facts |= vars(embedded)
     dsn = named.dsn if named else embedded_server().url() if embedded and embedded.running else None
     if dsn is not None:
-        with psycopg.connect(dsn) as connection:
+        with psycopg.connect(in_utf8(dsn)) as connection:
             installed = read_version(connection)
             facts["database"] = connection.info.dbname
             facts["postgres"] = connection.info.parameter_status("server_version")
@@ -123,7 +124,7 @@ def drop(
     """
     patience = span(lock_timeout, "--lock-timeout") or timedelta(0)
     dsn = locate(ctx)
-    with psycopg.connect(dsn) as connection:
+    with psycopg.connect(in_utf8(dsn)) as connection:
         name, host = connection.info.dbname, connection.info.host
     if not yes:
         question = f"Everything of hwqueue in database {name} at {host} is lost. Its name, to go on"
@@ -166,7 +167,7 @@ def verify(ctx: typer.Context) -> None:
 
     One entry for each open lease, what nodes have in use, capacity, what leases ask about others.
     """
-    with psycopg.connect(locate(ctx)) as connection:
+    with psycopg.connect(in_utf8(locate(ctx))) as connection:
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         broken = Client.on(connection).verify_invariants()
     show_rows(ctx, [asdict(row) for row in broken], empty="everything holds")

@@ -26,6 +26,7 @@ from hwqueue.cli.output import ExitCode, fields_of, say, show_item, show_items, 
 from hwqueue.cli.run_view import follow, look_at, names_of, shown_steps
 from hwqueue.cli.worker import load_named
 from hwqueue.client import Client
+from hwqueue.connections import in_utf8
 from hwqueue.errors import ConfigError
 from hwqueue.text import duration, plural
 from hwqueue.types import (
@@ -472,7 +473,8 @@ def _change(
     The preview is the change itself, in a transaction that is rolled back.
     """
     if dry_run or not yes:
-        with psycopg.connect(connection_string(ctx)) as connection:
+        with psycopg.connect(in_utf8(connection_string(ctx))) as connection:
+            connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
             trial = Client.on(connection)
             run = trial.get_workflow_run(run_id)
             before = trial.list_workflow_steps(run_id)

@@ -1,7 +1,9 @@
-"""Calls on connections of asyncpg and psycopg2, which nobody here imports.
+"""Calls on connections that a caller brings: of psycopg, asyncpg and psycopg2.
 
-Arguments go as text that the statement casts; psycopg writes it. JSON comes back as text. So what
-the caller's connection makes of values of its own (codecs, adapters, casts) does not matter.
+Arguments go as text that the statement casts; psycopg writes it. All that is not a number or a
+boolean comes back as text: times, spans and floats as the hex of their binary form. So what the
+caller's connection makes of values of its own (codecs, adapters, casts) does not matter, nor what
+its session is set to. Nobody here imports asyncpg or psycopg2.
 """
 
 from __future__ import annotations
@@ -12,10 +14,13 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from psycopg.adapt import PyFormat, Transformer
+from psycopg.adapt import Loader, PyFormat, Transformer
+from psycopg.types.datetime import IntervalBinaryLoader, TimestamptzBinaryLoader
+from psycopg.types.numeric import Float8BinaryLoader
 
 from hwqueue.calls import SET_ACTOR, Call, column_types, numbered, statement_of_texts
 from hwqueue.client._json import read_json
+from hwqueue.errors import BadArgument
 
 Rows = Sequence[Sequence[Any]]
 
@@ -64,6 +69,7 @@ class Psycopg2Runner:
 
     def run(self, call: Call, arguments: Mapping[str, Any], actor: str | None = None) -> Rows:
         """Make the call in the caller's transaction, which is never committed."""
+        check_encoding(self._connection.encoding)
         extensions = sys.modules["psycopg2.extensions"]
         idle = self._connection.get_transaction_status() == extensions.TRANSACTION_STATUS_IDLE
         if actor is not None and self._connection.autocommit and idle:
@@ -112,12 +118,25 @@ def read_rows(call: Call, rows: Sequence[Sequence[Any]]) -> Rows:
     ]
 
 
-def _uuid(value: Any) -> UUID:
-    return UUID(str(value))  # asyncpg has a class of its own, psycopg2 text
+def check_encoding(name: str) -> None:
+    """Refuse a connection whose text is of no known encoding. Raises: BadArgument."""
+    if name.upper().replace("_", "") in ("ASCII", "SQLASCII"):
+        raise BadArgument(
+            "the connection's client_encoding is SQL_ASCII, so its text has no known encoding",
+            detail={"field": "connection", "client_encoding": "SQL_ASCII"},
+            hint="set client_encoding = 'UTF8' on it; or for all of them: "
+            "alter role ... set client_encoding = 'UTF8'",
+        )
 
 
 def _uuids(value: Any) -> list[UUID]:
-    return [_uuid(each) for each in value]
+    return [UUID(each) for each in value]
+
+
+def _sent(loader: type[Loader]) -> Callable[[Any], Any]:
+    """Reads the hex of what the server's own send function makes, as psycopg does."""
+    load = loader(0).load
+    return lambda value: load(bytes.fromhex(value))
 
 
 def _as_it_is(value: Any) -> Any:
@@ -126,7 +145,10 @@ def _as_it_is(value: Any) -> Any:
 
 _READERS: Mapping[str, Callable[[Any], Any]] = {
     "jsonb": read_json,
-    "uuid": _uuid,
+    "uuid": UUID,
     "uuid[]": _uuids,
-    "bytea": bytes,
+    "bytea": bytes.fromhex,
+    "timestamp with time zone": _sent(TimestamptzBinaryLoader),
+    "interval": _sent(IntervalBinaryLoader),
+    "double precision": _sent(Float8BinaryLoader),
 }

@@ -9,15 +9,13 @@ from typing import Any
 
 import psycopg
 
-from hwqueue.calls import Call, statement, statement_of_texts
+from hwqueue.calls import Call, statement_of_texts
 from hwqueue.client._drivers import (
     AsyncpgRunner,
     Psycopg2Runner,
-    Rows,
     is_asyncpg,
     is_psycopg2,
     positional,
-    read_rows,
     texts,
 )
 from hwqueue.errors import BadArgument
@@ -149,11 +147,4 @@ class SqlAlchemyForm(Enum):
 
     def of_call(self, call: Call, arguments: Mapping[str, Any]) -> tuple[str, Any]:
         """The statement of a call and its arguments, as `exec_driver_sql` takes them."""
-        given = tuple(arguments)
-        if self is SqlAlchemyForm.PSYCOPG:
-            return self.of_statement(statement(call, given), arguments)
-        return self.of_statement(statement_of_texts(call, given), texts(arguments))
-
-    def rows(self, call: Call, rows: Rows) -> Rows:
-        """The rows with the values that psycopg makes."""
-        return rows if self is SqlAlchemyForm.PSYCOPG else read_rows(call, rows)
+        return self.of_statement(statement_of_texts(call, tuple(arguments)), texts(arguments))

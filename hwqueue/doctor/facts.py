@@ -29,12 +29,15 @@ class Server:
     """The server, the database, and what this login may do.
 
     connections: how many ordinary logins may open; connected: open now, in all databases.
-    idle_timeout: seconds, 0: none. roles_there: of the queue's four; roles_held: by this login.
+    encoding: of the database. isolation: of transactions that do not say it. idle_timeout: seconds,
+    0: none. roles_there: of the queue's four; roles_held: by this login.
     """
 
     version: str
     version_number: int
     database: str
+    encoding: str
+    isolation: str
     login: str
     clock: datetime
     in_recovery: bool

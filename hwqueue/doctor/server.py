@@ -35,6 +35,33 @@ def version(server: Server) -> Finding:
     return ok("version", said)
 
 
+def encoding(server: Server) -> Finding:
+    """Whether the database knows what its text is."""
+    if server.encoding == "SQL_ASCII":
+        return fail(
+            "encoding",
+            "the database has SQL_ASCII: it takes any bytes for text, and hwqueue is not installed "
+            "into it",
+            "move to a database in UTF-8: create database NAME encoding 'UTF8' locale 'C.UTF-8' "
+            "template template0;",
+        )
+    return ok("encoding", server.encoding)
+
+
+def isolation(server: Server) -> Finding:
+    """Whether transactions begin as claims and settlements need it."""
+    if server.isolation not in ("read committed", "read uncommitted"):
+        return warn(
+            "isolation",
+            f"transactions are {server.isolation} by default: hwqueue's own connections ask for "
+            "read committed in two more messages a call, calls in transactions of yours are "
+            "refused",
+            f"alter role {_identifier(server.login)} set default_transaction_isolation = "
+            "'read committed'; and so for each login of the queue",
+        )
+    return ok("isolation", f"{server.isolation} by default")
+
+
 def writable(server: Server) -> Finding:
     """Whether it is the primary."""
     if server.in_recovery:
@@ -173,6 +200,8 @@ def wraparound(server: Server) -> Finding:
 
 CHECKS: Sequence[Callable[[Server], Finding]] = (
     version,
+    encoding,
+    isolation,
     autovacuum,
     durability,
     idle_timeout,

@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 import psycopg
 
+from hwqueue.connections import in_utf8
 from hwqueue.schema.bundle import ROLES
 from hwqueue.schema.catalog import Catalog, load_manifest, read_catalog
 from hwqueue.schema.files import SHIPPED, Sources
@@ -67,7 +68,7 @@ def check(dsn: str, *, sources: Sources = SHIPPED, from_owner: str | None = None
     Raises:
         ConfigError: the schema is somebody's who is not `from_owner`.
     """
-    with psycopg.connect(dsn) as connection:
+    with psycopg.connect(in_utf8(dsn)) as connection:
         pin(connection)
         standing = read_standing(connection, ROLES)
         refuse_strangers_schema(standing, from_owner)

@@ -4,6 +4,7 @@ from datetime import timedelta
 
 import psycopg
 
+from hwqueue.connections import in_utf8
 from hwqueue.errors import SchemaTooOld
 from hwqueue.schema.bundle import OWNER, ROLES
 from hwqueue.schema.files import statement
@@ -29,7 +30,7 @@ def drop(dsn: str, *, patience: timedelta, on_wait: OnWait | None = None) -> tup
         psycopg.errors.LockNotAvailable: a running transaction kept a table for 5 seconds.
         psycopg.errors.InsufficientPrivilege: the schema is somebody else's.
     """
-    with psycopg.connect(dsn) as connection:
+    with psycopg.connect(in_utf8(dsn)) as connection:
         pin(connection)
         take_lock(connection, patience, on_wait)
         standing = read_standing(connection, ROLES)

@@ -16,6 +16,7 @@ from sqlalchemy import Connection, create_engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
+from hwqueue.connections import in_utf8
 from hwqueue.errors import ConfigError, SchemaTooNew
 from hwqueue.schema.bundle import OWNER, ROLES, load_bundle
 from hwqueue.schema.files import SHIPPED, Sources, driver_connection
@@ -94,7 +95,7 @@ def upgrade(
     Raises:
         ConfigError: the roles were installed before, and now `roles` is False or they cannot be
             made again; or the schema is hwqueue_owner's, and the user is no member of it; or it
-            is somebody's who is not `from_owner`.
+            is somebody's who is not `from_owner`; or the database has the encoding SQL_ASCII.
         SchemaLocked: another session kept the lock of upgrades for all of `patience`.
         SchemaTooNew: the schema was installed by a later version of this package; or its tables
             are at a revision that this package does not know, which may be of a version from
@@ -107,6 +108,7 @@ def upgrade(
     )
     with _plain_errors(), engine.begin() as connection:
         driver = driver_connection(connection)
+        _refuse_bytes(driver)
         pin(driver)
         take_lock(driver, patience, on_wait)
         standing = read_standing(driver, ROLES)
@@ -142,7 +144,7 @@ def upgrade(
 
 def _connect(dsn: str) -> psycopg.Connection:
     """A connection whose first transaction is pinned: SQLAlchemy asks things of its own in it."""
-    connection = psycopg.connect(dsn, prepare_threshold=None)
+    connection = psycopg.connect(in_utf8(dsn), prepare_threshold=None)
     pin(connection)
     return connection
 
@@ -199,6 +201,17 @@ def _migrate(
         connection=connection, sources=sources, roles=roles, owner=owner, from_owner=from_owner
     )
     alembic.command.upgrade(config, HEAD)
+
+
+def _refuse_bytes(connection: psycopg.Connection) -> None:
+    """Text of SQL_ASCII is bytes of any encoding: what one client wrote another cannot read."""
+    if connection.info.parameter_status("server_encoding") == "SQL_ASCII":
+        raise ConfigError(
+            f"database {connection.info.dbname} has the encoding SQL_ASCII: Postgres takes any "
+            "bytes for text there, so nobody can rely on letters other than A to Z",
+            hint="install into a database in UTF-8: create database NAME encoding 'UTF8' "
+            "locale 'C.UTF-8' template template0",
+        )
 
 
 def _refuse_newer(installed: Installed | None) -> None:

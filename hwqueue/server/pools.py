@@ -171,6 +171,8 @@ def _pool(
     async def configure(connection: WatchedAsyncConnection) -> None:
         connection.answer_within = timeout.total_seconds() + _GRACE_SECONDS
         await connection.set_read_only(read_only)
+        # whatever the database has by default; it is said as each transaction begins
+        await connection.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
 
     return AsyncConnectionPool(
         make_conninfo(

@@ -12,6 +12,7 @@ from hwqueue.client import AsyncClient
 from hwqueue.client._async.caller import AsyncCaller
 from hwqueue.client._async.runner import AsyncConnectionRunner
 from hwqueue.client._drivers import Rows
+from hwqueue.connections import in_utf8
 
 
 class _ConnectingRunner:
@@ -25,7 +26,7 @@ class _ConnectingRunner:
 
     async def run(self, call: Call, arguments: Mapping[str, Any], actor: str | None = None) -> Rows:
         """Make the call in a transaction of its own."""
-        connecting = psycopg.AsyncConnection.connect(self._conninfo, autocommit=True)
+        connecting = psycopg.AsyncConnection.connect(in_utf8(self._conninfo), autocommit=True)
         async with await connecting as connection:
             return await AsyncConnectionRunner(connection).run(call, arguments, actor)
 

@@ -21,6 +21,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wai
 
 from hwqueue.client import AsyncClient
 from hwqueue.client._pauses import WAKES_AT_ONCE, WAKES_PER_SECOND, Rate
+from hwqueue.connections import in_utf8
 from hwqueue.errors import HwqueueError
 from hwqueue.text import first_line
 
@@ -168,7 +169,7 @@ async def _subscribe(conninfo: str, wanted: Wanted) -> _Subscription | None:
 
 
 async def _connect(conninfo: str) -> psycopg.AsyncConnection:
-    return await psycopg.AsyncConnection.connect(conninfo, autocommit=True)
+    return await psycopg.AsyncConnection.connect(in_utf8(conninfo), autocommit=True)
 
 
 async def _hears(connection: psycopg.AsyncConnection, conninfo: str) -> bool:

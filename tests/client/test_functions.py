@@ -5,6 +5,15 @@ import pytest
 
 from hwqueue.calls import CALLS, column_types
 
+_READ_AS = (
+    "jsonb",
+    "uuid",
+    "uuid[]",
+    "bytea",
+    "timestamp with time zone",
+    "interval",
+    "double precision",
+)
 Described = dict[str, tuple[dict[str, str], int, tuple[str, ...]]]
 
 
@@ -41,7 +50,7 @@ def test_the_table_of_calls_fits_the_database(described: Described) -> None:
 
 
 def test_the_types_of_columns_fit_the_database(conn: psycopg.Connection) -> None:
-    """What other drivers than psycopg need to know."""
+    """What is said in the statement that callers' connections get."""
     rows = conn.execute(
         """
         select p.proname, format_type(p.prorettype, null),
@@ -52,7 +61,7 @@ def test_the_types_of_columns_fit_the_database(conn: psycopg.Connection) -> None
         """
     ).fetchall()
     returned = {name: (result, columns) for name, result, columns in rows}
-    special = {each: each for each in ("jsonb", "uuid", "uuid[]", "bytea")} | {"text[]": "jsonb"}
+    special = {each: each for each in _READ_AS} | {"text[]": "jsonb"}
     for call in CALLS:
         result, columns = returned[call.name]
         if not call.columns:

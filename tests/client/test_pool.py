@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import os
 import time
 from typing import Any, cast
 
@@ -192,3 +193,98 @@ def test_a_server_that_turned_read_only_is_left(dsn: str, conn: psycopg.Connecti
         with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
             client.create_queue("q")
         assert asked(client, session) != before
+
+
+CUT = (
+    "select count(pg_terminate_backend(pid, 10000)) from pg_stat_activity"
+    " where datname = current_database() and pid <> pg_backend_pid()"
+    " and backend_type = 'client backend'"
+)
+
+
+async def test_connections_that_ended_while_idle_are_not_used(
+    kind: str, dsn: str, conn: psycopg.Connection
+) -> None:
+    client = (
+        AsyncClient(dsn, pool_size=3) if kind == "async" else Awaitable(Client(dsn, pool_size=3))
+    )
+    await client.open()
+    try:
+        await asyncio.gather(*(client.list_queues() for _ in range(6)))
+        conn.execute(CUT)
+        for _ in range(4):
+            assert await client.list_queues() == []
+    finally:
+        await client.close()
+
+
+async def test_asking_costs_nothing_while_they_are_in_use(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+
+    async def ask(connection: object) -> None:
+        asked.append(connection)
+
+    monkeypatch.setattr("psycopg_pool.AsyncConnectionPool.check_connection", ask)
+    async with AsyncClient(dsn, pool_size=1) as client:
+        for _ in range(3):
+            await client.list_queues()
+        assert asked == []
+        monkeypatch.setattr("hwqueue.client._async.runner._IDLE_SECONDS", 0.0)
+        await client.list_queues()
+        assert len(asked) == 1
+
+
+def test_a_fork_does_not_use_the_connections_of_its_parent(dsn: str) -> None:
+    with Client(dsn, pool_size=2) as client:
+        client.create_queue("q")
+        child = os.fork()
+        if child == 0:  # no test code may run on from here
+            code = 1
+            try:
+                with pytest.raises(errors.ConfigError, match="fork") as caught:
+                    client.list_queues()
+                assert "open()" in str(caught.value.hint)
+                client.open()
+                client.create_queue("of-the-child")
+                client.close()
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitpid(child, 0)[1] == 0
+        assert {queue.queue for queue in client.list_queues()} == {"q", "of-the-child"}
+
+
+def test_a_fork_may_close_what_is_its_parents(dsn: str) -> None:
+    with Client(dsn, pool_size=1) as client:
+        child = os.fork()
+        if child == 0:
+            try:
+                client.close()
+            finally:
+                os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert client.list_queues() == []
+        assert client._pool is not None
+
+
+@pytest.mark.parametrize("isolation", ["serializable", "repeatable read"])
+async def test_transactions_are_read_committed_whatever_the_default(
+    kind: str, dsn: str, conn: psycopg.Connection, isolation: str
+) -> None:
+    conn.execute(
+        f"alter database \"{conn.info.dbname}\" set default_transaction_isolation = '{isolation}'"
+    )
+    made = AsyncClient(dsn) if kind == "async" else Awaitable(Client(dsn))
+    await made.open()
+    try:
+        await made.create_queue("work")
+        await made.reap()
+        await made.prune()
+    finally:
+        await made.close()
+    with psycopg.connect(dsn) as connection:
+        with pytest.raises(errors.IsolationLevel, match=isolation) as caught:
+            Client.on(connection).reap()
+        assert "alter role" in str(caught.value.hint)

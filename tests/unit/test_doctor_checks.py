@@ -20,6 +20,8 @@ GOOD = Server(
     version="18.1",
     version_number=180001,
     database="app",
+    encoding="UTF8",
+    isolation="read committed",
     login="gpu_worker",
     clock=NOW,
     in_recovery=False,
@@ -84,6 +86,8 @@ def levels(found: Finding | list[Finding]) -> set[Level]:
 SERVER: list[tuple[Callable[[Server], Finding], dict[str, Any], Level, str]] = [
     (server.version, {"version_number": 140012}, Level.FAIL, "upgrade"),
     (server.version, {"version_number": 190000}, Level.WARN, "up to 18"),
+    (server.encoding, {"encoding": "SQL_ASCII"}, Level.FAIL, "encoding 'UTF8'"),
+    (server.isolation, {"isolation": "serializable"}, Level.WARN, 'alter role "gpu_worker" set'),
     (server.writable, {"in_recovery": True}, Level.FAIL, "target_session_attrs"),
     (server.writable, {"read_only": True}, Level.FAIL, "default_transaction_read_only"),
     (server.autovacuum, {"autovacuum": False}, Level.FAIL, "autovacuum = on"),

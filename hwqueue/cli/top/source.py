@@ -13,7 +13,7 @@ from psycopg import AsyncConnection
 from hwqueue.calls import LIMIT_TIME
 from hwqueue.cli.top.reading import Reading
 from hwqueue.client import AsyncClient
-from hwqueue.connections import with_timeouts
+from hwqueue.connections import in_utf8, with_timeouts
 from hwqueue.types import ClassExplanation, NearNode, PendingReason
 
 # What is read at most: a screen shows some dozens, and looking must not cost what is looked at.
@@ -94,7 +94,7 @@ class DatabaseSource:
 
     async def _connect(self) -> AsyncConnection[Any]:
         if self._connection is None or self._connection.closed:
-            self._connection = await AsyncConnection.connect(self._dsn, autocommit=True)
+            self._connection = await AsyncConnection.connect(in_utf8(self._dsn), autocommit=True)
             await self._connection.set_read_only(True)
         return self._connection
 

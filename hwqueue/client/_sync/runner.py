@@ -3,19 +3,26 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Protocol, runtime_checkable
 
 import psycopg
 from psycopg.rows import tuple_row
-from psycopg.types.datetime import TimestamptzLoader
-from psycopg.types.json import set_json_loads
 from psycopg_pool import ConnectionPool
 
-from hwqueue.calls import BACKEND_PID, SET_ACTOR, Call, statement
+from hwqueue.calls import (
+    BACKEND_PID,
+    DEFAULT_ISOLATION,
+    SET_ACTOR,
+    Call,
+    statement,
+    statement_of_texts,
+)
 from hwqueue.client._arguments import check_span
-from hwqueue.client._drivers import Rows
+from hwqueue.client._drivers import Rows, check_encoding, read_rows, texts
 from hwqueue.client._foreign import (
     SqlAlchemyForm,
     refusal,
@@ -23,13 +30,30 @@ from hwqueue.client._foreign import (
     sync_sqlalchemy,
     sync_unwrapped,
 )
-from hwqueue.client._json import read_json
-from hwqueue.connections import named_conninfo
+from hwqueue.client._pooled import READ_COMMITTED, read_as_usual, says_something
+from hwqueue.connections import in_utf8, named_conninfo
 from hwqueue.errors import ConfigError
 
 # The pool doubles its wait between two attempts to connect, up to minutes after the server is back;
 # so it is made to give up early, and to start again while a caller waits.
 _RECONNECT_SECONDS = 2.0
+
+# A connection that has been idle for longer is asked whether it still works before it is used:
+# what is in between may have dropped it without a word. One that the server has closed says so.
+_IDLE_SECONDS = 30.0
+
+# Pools of a process that this one is a fork of; to free one would close what is the parent's.
+_inherited: list[object] = []
+
+
+class Pooled(psycopg.Connection[Any]):
+    """A connection of the pool.
+
+    Attributes:
+        used_at: When it was last used, by the monotonic clock.
+    """
+
+    used_at: float = 0.0
 
 
 @runtime_checkable
@@ -53,15 +77,17 @@ class PoolRunner:
     ) -> None:
         if size < 1:
             raise ConfigError(f"pool_size must be at least 1, got {size}")
-        self._conninfo = named_conninfo(conninfo, "conninfo")
+        self._conninfo = in_utf8(named_conninfo(conninfo, "conninfo"))
         self._size = size
         self._prepare = prepare
         check_span(timeout, "pool_timeout")
         self._timeout = timeout.total_seconds()
-        self._pool: ConnectionPool[Any] | None = None
+        self._pool: ConnectionPool[Pooled] | None = None
+        self._process = 0
 
     def open(self) -> None:
         """Connect, unless open. Raises: psycopg.OperationalError, at once if the server refuses."""
+        self._leave_inherited()
         if self._pool is not None:
             return
         # The pool would retry a wrong password in silence until its timeout; one plain attempt
@@ -78,14 +104,18 @@ class PoolRunner:
             timeout=self._timeout,
             reconnect_timeout=_RECONNECT_SECONDS,
             reconnect_failed=_try_again,
+            connection_class=Pooled,
             configure=_configure,
+            check=_check,
             kwargs=options,
             open=False,
         )
+        self._process = os.getpid()
         self._pool.open()
 
     def close(self) -> None:
         """Close all connections; calls that wait for one fail."""
+        self._leave_inherited()
         if self._pool is not None:
             self._pool.close()
             self._pool = None
@@ -97,18 +127,27 @@ class PoolRunner:
             raise ConfigError(
                 "the client is not open", hint="use it in a with statement, or call open() first"
             )
+        if self._process != os.getpid():
+            raise ConfigError(
+                "the client was opened in another process, of which this one is a fork: "
+                "they would share its connections",
+                hint="call open() here, after the fork; docs/howto/web.md says where servers fork",
+            )
         with self._pool.connection() as connection:
             try:
-                if actor is None:
+                if actor is None and connection.isolation_level is None:
                     return _fetch(connection, sql, arguments)
-                # the setting ends with the transaction, so no pooler hands it on
                 with connection.transaction():
-                    connection.execute(SET_ACTOR, {"actor": actor})
+                    if actor is not None:
+                        # it ends with the transaction, so no pooler hands it on
+                        connection.execute(SET_ACTOR, {"actor": actor})
                     return _fetch(connection, sql, arguments)
             except psycopg.errors.ReadOnlySqlTransaction:
                 # The server has become a standby; a new connection may reach the new primary.
                 connection.close()
                 raise
+            finally:
+                connection.used_at = time.monotonic()
 
     def listen(self, statement: str) -> psycopg.Connection[Any] | None:
         """A connection beside the pool that has run this LISTEN; None where it would hear nothing.
@@ -123,7 +162,7 @@ class PoolRunner:
         except psycopg.OperationalError:
             return None
         try:
-            [[pid]] = _fetch(connection, BACKEND_PID, {})
+            [[pid]] = (connection.execute(BACKEND_PID)).fetchall()
             if pid == connection.info.backend_pid:
                 connection.execute(statement)
                 return connection
@@ -135,13 +174,35 @@ class PoolRunner:
         connection.close()
         return None
 
+    def _leave_inherited(self) -> None:
+        """Let go of a pool that was opened before this process was forked, and touch none of it."""
+        if self._pool is not None and self._process != os.getpid():
+            _inherited.append(self._pool)
+            self._pool = None
 
-def _configure(connection: psycopg.Connection[Any]) -> None:
-    set_json_loads(read_json, connection)
+
+def _configure(connection: Pooled) -> None:
+    """Calls need read committed: begin so where transactions are something else by default.
+
+    Nothing is set in the session, which may be a pooler's.
+    """
+    read_as_usual(connection)
+    [[isolation]] = _fetch(connection, DEFAULT_ISOLATION, {})
+    if isolation != READ_COMMITTED:
+        connection.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
+    connection.used_at = time.monotonic()
 
 
-def _fetch(connection: psycopg.Connection[Any], sql: str, arguments: Mapping[str, Any]) -> Rows:
-    cursor = connection.execute(sql, arguments)
+def _check(connection: Pooled) -> None:
+    """Raises: psycopg.OperationalError, of a connection that has ended while it was idle."""
+    is_fresh = time.monotonic() - connection.used_at < _IDLE_SECONDS
+    if not is_fresh or says_something(connection.fileno()):
+        ConnectionPool.check_connection(connection)
+
+
+def _fetch(connection: Pooled, sql: str, arguments: Mapping[str, Any]) -> Rows:
+    """The rows in binary: settings of the session change how times and the like are written."""
+    cursor = connection.execute(sql, arguments, binary=True)
     rows: Rows = cursor.fetchall()
     return rows
 
@@ -160,22 +221,20 @@ class ConnectionRunner:
 
     def run(self, call: Call, arguments: Mapping[str, Any], actor: str | None = None) -> Rows:
         """Make the call in the caller's transaction, which is never committed."""
-        sql = statement(call, tuple(arguments))
+        check_encoding(self._connection.info.encoding)
         if actor is not None and _is_outside(self._connection):
             # in autocommit the setting would end before the call
             with self._connection.transaction():
-                return self._run(sql, arguments, actor)
-        return self._run(sql, arguments, actor)
+                return self._run(call, arguments, actor)
+        return self._run(call, arguments, actor)
 
-    def _run(self, sql: str, arguments: Mapping[str, Any], actor: str | None) -> Rows:
-        with self._connection.cursor(row_factory=tuple_row) as cursor:
-            # of this cursor alone: how the caller reads JSON and times is theirs to say
-            set_json_loads(read_json, cursor)
-            cursor.adapters.register_loader("timestamptz", TimestamptzLoader)
+    def _run(self, call: Call, arguments: Mapping[str, Any], actor: str | None) -> Rows:
+        # whatever kind of cursor the connection makes: of what class, and how it takes parameters
+        with psycopg.Cursor(self._connection, row_factory=tuple_row) as cursor:
             if actor is not None:
                 cursor.execute(SET_ACTOR, {"actor": actor})
-            cursor.execute(sql, arguments)
-            return cursor.fetchall()
+            cursor.execute(statement_of_texts(call, tuple(arguments)), texts(arguments))
+            return read_rows(call, cursor.fetchall())
 
 
 def _is_outside(connection: psycopg.Connection[Any]) -> bool:
@@ -198,7 +257,7 @@ class SqlAlchemyRunner:
         if actor is not None:
             connection.exec_driver_sql(*form.of_statement(SET_ACTOR, {"actor": actor}))
         result = connection.exec_driver_sql(*form.of_call(call, arguments))
-        return form.rows(call, result.all())
+        return read_rows(call, result.all())
 
 
 def runner_on(connection: Any) -> Runner:

@@ -4,6 +4,8 @@ select
   current_setting('server_version') as version,
   current_setting('server_version_num')::int as version_number,
   pg_catalog.current_database()::text as database,
+  current_setting('server_encoding') as encoding,
+  current_setting('default_transaction_isolation') as isolation,
   current_user::text as login,
   pg_catalog.clock_timestamp() as clock,
   pg_catalog.pg_is_in_recovery() as in_recovery,
