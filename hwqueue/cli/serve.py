@@ -97,7 +97,8 @@ ReadTimeout = Annotated[str, typer.Option(help="And for a list or statistics.")]
 RateLimit = Annotated[
     str,
     typer.Option(
-        help="Requests of each token (where nobody is asked: of each address), for each process; "
+        help="Requests of each caller (a tenant, else a token; where nobody is asked: an address), for "
+        "each process; "
         "or none."
     ),
 ]
@@ -107,7 +108,9 @@ MaxStreams = Annotated[
 MaxStreamsPerCaller = Annotated[
     int,
     typer.Option(
-        min=1, max=10_000, help="And of each token; where nobody is asked, of each address."
+        min=1,
+        max=10_000,
+        help="And of each caller: a tenant, else a token; where nobody is asked, an address.",
     ),
 ]
 MaxBody = Annotated[int, typer.Option(help="Largest batch of leases, bytes.")]
@@ -116,7 +119,7 @@ MaxBytesPerSecond = Annotated[
     int,
     typer.Option(
         min=0,
-        help="What each token (where nobody is asked: each address) may send to each process in a "
+        help="What each caller (a tenant, else a token or address) may send to each process in a "
         "second, bytes; 0: no limit.",
     ),
 ]

@@ -25,11 +25,11 @@ from hwqueue.client import AsyncClient
 from hwqueue.server.auth import Authenticator, authenticate
 from hwqueue.server.event_streams import EventStreams
 from hwqueue.server.large_requests import (
-    LARGE_BODY_BYTES,
     InvalidBody,
     LargeBodyRequest,
     LargeRequests,
     RunInThread,
+    is_large,
 )
 from hwqueue.server.pools import Pools
 from hwqueue.server.problems import HTTPProblem
@@ -166,7 +166,7 @@ class AuthenticatedRoute(APIRoute):
             if self.body_field is None:
                 return await handle(request)
             body = await _body_of(request, principal)
-            if len(body) <= LARGE_BODY_BYTES:
+            if not is_large(body):
                 return await handle(request)
             large: LargeRequests = request.app.state.services.large_requests
             async with large.slot(principal.caller):

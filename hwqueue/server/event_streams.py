@@ -73,21 +73,24 @@ class EventStreams:
 
     @contextmanager
     def slot(self, who: str) -> Iterator[None]:
-        """A slot for a stream of this caller.
+        """A slot for a stream of this caller: of a tenant, or of an actor without one.
 
         Raises: HTTPProblem (429: the caller has as many as one may have; 503: no slot is free).
         """
         if self._open[who] >= self._max_per_caller:
             raise HTTPProblem(
                 429,
-                f"you have {self._open[who]} streams open, and no more may be",
+                f"you have {self._open[who]} streams open, and no more may be; all tokens of a "
+                "tenant count together",
                 hint="close one, or follow more with it: it takes several values of code",
                 headers={"Retry-After": "10"},
             )
-        if self._open.total() >= self._max:
+        # the last one is for who has none
+        if self._open.total() >= self._max - (self._open[who] > 0):
             raise HTTPProblem(
                 503,
-                f"{self._max} streams are open, and no more may be",
+                f"of {self._max} streams you have {self._open[who]} open, and others "
+                f"{self._open.total() - self._open[who]}",
                 hint="come back later, or ask GET /api/v1/events?after=... now and then",
                 headers={"Retry-After": "10"},
             )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import cache
@@ -29,6 +30,8 @@ from hwqueue.server.settings import ServerSettings
 
 LARGE_BODY_BYTES = 64 * 1024
 """Bytes of a body up to which a thread of its own costs more than it spares others."""
+LARGE_BODY_MEMBERS = 500
+"""Commas up to which a body is small: a few bytes may be a step, a lease or an item to be made."""
 
 _MOST_NAMED = 5000
 _WRONG = "are not as they must be"
@@ -38,12 +41,18 @@ Work = Callable[[], Any]
 RunInThread = Callable[[Work], Awaitable[Any]]
 
 
+def is_large(body: bytes) -> bool:
+    """Whether a body takes long to read, or is much work for the database."""
+    return len(body) > LARGE_BODY_BYTES or body.count(b",") > LARGE_BODY_MEMBERS
+
+
 class LargeRequests:
     """Threads for large requests: one of each caller, half as many as there are connections."""
 
     def __init__(self, settings: ServerSettings) -> None:
         self._max_wait = settings.pool_timeout.total_seconds()
-        self._all = asyncio.Semaphore(max(1, settings.pool_size // 2))
+        self._most = max(1, settings.pool_size // 2)
+        self._all = asyncio.Semaphore(self._most)
         # by caller, of those that have a large request now
         self._slots = WeakValueDictionary[str, asyncio.Semaphore]()
 
@@ -55,11 +64,22 @@ class LargeRequests:
         """
         own = self._slots.setdefault(caller, asyncio.Semaphore(1))
         await self._wait(
-            own, HTTPProblem(429, "you have sent several large requests at a time", **_GO)
+            own,
+            HTTPProblem(
+                429,
+                "you have sent several large requests at a time: one is under way, and others of "
+                "yours wait; all tokens of a tenant count together",
+                **_GO,
+            ),
         )
         try:
             await self._wait(
-                self._all, HTTPProblem(503, "too many large requests at a time", **_GO)
+                self._all,
+                HTTPProblem(
+                    503,
+                    f"too many large requests at a time: {self._most} of others are under way",
+                    **_GO,
+                ),
             )
             try:
                 yield
@@ -69,8 +89,10 @@ class LargeRequests:
             own.release()
 
     async def _wait(self, slots: asyncio.Semaphore, refusal: HTTPProblem) -> None:
+        # not all alike: those that came together would be refused, and come again, together
+        seconds = self._max_wait * random.uniform(0.5, 1)
         try:
-            await asyncio.wait_for(slots.acquire(), self._max_wait)
+            await asyncio.wait_for(slots.acquire(), seconds)
         except TimeoutError:
             raise refusal from None
 

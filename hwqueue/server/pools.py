@@ -1,8 +1,9 @@
 """The server's connections: many for what is quick, a few for what may take long.
 
-A page of statistics with many viewers cannot keep anybody from spawning. Whatever the
-database does, each request has its answer in bounded time: a connection that says nothing for
-longer than a statement may take is given up, and so is one that fails its check.
+A page of statistics with many viewers cannot keep anybody from spawning, and no tenant the others
+(`fair_slots`). Whatever the database does, each request has its answer in bounded time: a
+connection that says nothing for longer than a statement may take is given up, and so is one that
+fails its check.
 """
 
 from __future__ import annotations
@@ -11,17 +12,18 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from weakref import WeakValueDictionary
 
 import psycopg
 from psycopg.conninfo import make_conninfo
-from psycopg_pool import AsyncConnectionPool, PoolTimeout
+from psycopg_pool import AsyncConnectionPool
 
 from hwqueue.calls import ACT_AS
 from hwqueue.client import AsyncClient
 from hwqueue.connections import WatchedAsyncConnection, with_timeouts
+from hwqueue.server.fair_slots import FairSlots
 from hwqueue.server.large_requests import LargeClient, RunInThread
 from hwqueue.server.problems import HTTPProblem
+from hwqueue.server.roles import counted_as
 from hwqueue.server.settings import ServerSettings
 from hwqueue.server.single_flight import SingleFlight
 from hwqueue.types import SchemaVersion
@@ -48,12 +50,14 @@ class Pools:
         self._call_timeout = settings.call_timeout
         self._read_timeout = settings.read_timeout
         self._calls = _pool("calls", settings, settings.pool_size, settings.call_timeout)
-        # by pool and actor, of those that have a connection now
-        self._slots = WeakValueDictionary[tuple[str, str], asyncio.Semaphore]()
-        self._probes = SingleFlight[SchemaVersion]()
         self._reads = _pool(
             "reads", settings, settings.read_pool_size, settings.read_timeout, read_only=True
         )
+        self._call_slots, self._read_slots = (
+            FairSlots(pool.max_size, pool.timeout, f"connections for {pool.name}")
+            for pool in (self._calls, self._reads)
+        )
+        self._probes = SingleFlight[SchemaVersion]()
 
     async def open(self) -> None:
         """Begin to connect; does not wait for the database, which may be away."""
@@ -89,10 +93,11 @@ class Pools:
             tenant: The only one that it may see and name; None: all.
             run_in_thread: Runs what takes long in a thread; None: nothing will.
 
-        Raises: psycopg_pool.PoolTimeout; in the calls, psycopg.errors.QueryCanceled.
+        Raises: psycopg_pool.PoolTimeout, `Busy` among them; in the calls,
+            psycopg.errors.QueryCanceled.
         """
         async with (
-            self._actor_slot(self._calls, actor),
+            self._call_slots.slot(counted_as(actor, tenant)),
             self.own_call(actor, tenant, run_in_thread) as client,
         ):
             yield client
@@ -101,7 +106,7 @@ class Pools:
     async def own_call(
         self, actor: str, tenant: str | None = None, run_in_thread: RunInThread | None = None
     ) -> AsyncIterator[AsyncClient]:
-        """The same without a slot of the actor: for what the server itself asks."""
+        """The same without a slot: for what the server itself asks."""
         async with self._calls.connection() as connection:
             try:
                 yield await _client(connection, actor, tenant, self._call_timeout, run_in_thread)
@@ -118,25 +123,11 @@ class Pools:
 
         Args, raises: as `call`.
         """
-        async with self._actor_slot(self._reads, actor), self._reads.connection() as connection:
+        async with (
+            self._read_slots.slot(counted_as(actor, tenant)),
+            self._reads.connection() as connection,
+        ):
             yield await _client(connection, actor, tenant, self._read_timeout, run_in_thread)
-
-    @asynccontextmanager
-    async def _actor_slot(self, pool: _Pool, actor: str) -> AsyncIterator[None]:
-        """One of the connections that an actor may have at a time: one is left to others.
-
-        Raises: psycopg_pool.PoolTimeout.
-        """
-        most = asyncio.Semaphore(max(1, pool.max_size - 1))
-        slots = self._slots.setdefault((pool.name, actor), most)
-        try:
-            await asyncio.wait_for(slots.acquire(), pool.timeout)
-        except TimeoutError as error:
-            raise PoolTimeout(f"{actor} asks too much at a time") from error
-        try:
-            yield
-        finally:
-            slots.release()
 
 
 async def _client(

@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
 from hwqueue.errors import HwqueueError, OtherTenant
+from hwqueue.server.fair_slots import Busy
 from hwqueue.text import one_line
 
 MEDIA_TYPE = "application/problem+json"
@@ -292,10 +293,16 @@ def _of_the_database(request: Request, error: psycopg.Error) -> Response:
 
 
 def _of_the_pool(request: Request, error: Exception) -> Response:
+    message = "no connection to the database became free in time; nothing was changed"
+    hint = "wait, and ask again; GET /readyz says whether the database answers"
+    if isinstance(error, Busy):
+        message = f"{message}: {error}"
+        hint = "wait, and ask for less at a time; all tokens of a tenant share its connections"
     return answer(
         request,
-        503,
-        "no connection to the database became free in time; nothing was changed",
+        429 if isinstance(error, Busy) and error.is_own else 503,
+        message,
+        hint=hint,
         retryable=True,
         headers=_TRY_AGAIN,
     )

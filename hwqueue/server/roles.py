@@ -55,9 +55,14 @@ class Principal:
 
     @property
     def caller(self) -> str:
-        """Whose requests and streams are counted together."""
-        return self.address or self.actor
+        """Whose requests, bytes and streams are counted together."""
+        return self.address or counted_as(self.actor, self.tenant)
 
     def has(self, scope: Scope) -> bool:
         """Whether the role has this scope."""
         return scope in SCOPES[self.role]
+
+
+def counted_as(actor: str, tenant: str | None) -> str:
+    """Whose limits are meant: all tokens and users of a tenant share those of the tenant."""
+    return actor if tenant is None else f"tenant:{tenant}"

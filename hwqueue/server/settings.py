@@ -47,24 +47,25 @@ class ServerSettings:
         session_dir: Folder of the dashboard's sessions, closed to others. None: a temporary one,
             so that sessions end with the server.
         session_lifetime: How long somebody stays signed in, 1 minute to 7 days.
-        pool_size: Connections for calls that touch a few rows, 1 to 1000.
-        read_pool_size: Connections for lists and questions about all there is, 1 to 100.
+        pool_size: Connections for calls that touch a few rows, 1 to 1000. A caller (a tenant, or
+            who has none) has all but one, and half of them while others have requests.
+        read_pool_size: Connections for lists and questions about all there is, 1 to 100; as above.
         call_timeout, read_timeout: How long one statement of either kind may take, 100 ms to 1 h.
         pool_timeout: How long a request waits for a connection, 10 ms to 1 minute.
         token_cache: How long a token that was let in is not looked up again, and so how long one
             that is revoked still works, 0 to 5 minutes.
-        rate_limit: Requests of each bearer, or where nobody is asked of each address, for each
+        rate_limit: Requests of each caller, or where nobody is asked of each address, for each
             server process, such as "100/second"; None: no limit.
         max_body_bytes: Largest batch of leases, 1 kB to 100 MB.
         max_single_body_bytes: Largest request to any other address, 1 kB to 100 MB; a queue whose
             `max_params_bytes` is larger than usual needs more.
-        bytes_per_second: What one bearer, or where nobody is asked one address, may send to each
+        bytes_per_second: What one caller, or where nobody is asked one address, may send to each
             server process in a second, one request at least; None: no limit.
         head_timeout: How long the head of a request may take to arrive, 100 ms to 1 h.
         max_connections: Most connections of callers to each server process, 10 to 100000.
         body_timeout: How long the body of a request may take to arrive, 100 ms to 1 h.
         max_streams: Most event streams at once for each server process, 0 to 10000.
-        max_streams_per_caller: And of one bearer, or where nobody is asked of one address, 1 to
+        max_streams_per_caller: And of one caller, or where nobody is asked of one address, 1 to
             10000.
         cors_origins: Origins whose pages may call the API with tokens of theirs; none by default.
         shutdown_timeout: How long a stop waits for requests under way, 0 to 1 h.

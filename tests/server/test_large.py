@@ -120,14 +120,17 @@ async def test_nothing_large_is_written_in_the_event_loop(
     assert threading.current_thread() not in threads
 
 
+@pytest.mark.parametrize("tenant", [None, "film"])
 async def test_one_of_each_caller_at_a_time(
-    serving: Serving, token: Token, queue: str, reader: Held
+    serving: Serving, token: Token, queue: str, reader: Held, tenant: str | None
 ) -> None:
-    one, other = token("producer"), token("producer")
+    """All tokens of a tenant are one caller."""
+    one, other = token("producer", tenant=tenant), token("producer")
+    again = token("producer", tenant=tenant) if tenant else one
     async with serving(auth="tokens", pool_size=8, pool_timeout=timedelta(seconds=60)) as http:
         first = asking(http, spawn(queue), headers=one)
         await reader.somebody()
-        second = asking(http, spawn(queue, task="second"), headers=one)
+        second = asking(http, spawn(queue, task="second"), headers=again)
         others = asking(http, spawn(queue, task="others"), headers=other)
         await reader.somebody()  # after `second` had its chance
         assert b'"others"' in reader.came[-1]
@@ -136,6 +139,20 @@ async def test_one_of_each_caller_at_a_time(
         reader.goes_on.set()
         for sent in (first, second, others):
             ok(await sent, 201)
+
+
+async def test_a_few_bytes_that_are_much_work_are_large(
+    guarded: Http, token: Token, reader: Held
+) -> None:
+    """Steps to be checked, leases to be made: the bytes of each are few."""
+    steps = [{"name": f"s{number}", "task": "draw"} for number in range(300)]
+    body = json.dumps({"spec": {"name": "many", "steps": steps}}, separators=(",", ":"))
+    assert len(body) < LARGE_BODY_BYTES / 5
+    url, headers = f"{V1}/workflows/check", JSON | token("producer")
+    sent = asyncio.ensure_future(guarded.post(url, content=body, headers=headers))
+    await reader.somebody()
+    reader.goes_on.set()
+    await sent
 
 
 async def test_who_waits_too_long_for_their_own(

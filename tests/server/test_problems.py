@@ -226,29 +226,6 @@ async def test_lists_cannot_keep_anybody_from_spawning(serving: Serving, queue: 
             ok(await http.post(LEASES, json={"queue": queue, "task": "draw"}), 201)
 
 
-async def test_one_reader_cannot_keep_others_from_reading(serving: Serving) -> None:
-    async with serving(read_pool_size=2, pool_timeout=timedelta(seconds=1)) as http:
-        pools: Pools = http.app.state.services.pools
-        async with pools.read("anonymous"):
-            problem(await http.get(LEASES), 503)
-            async with pools.read("token:other") as client:
-                await client.list_leases()
-        ok(await http.get(LEASES))
-
-
-async def test_nor_can_one_caller_keep_them_from_calling(serving: Serving, queue: str) -> None:
-    """Such as with calls that wait for what somebody has locked."""
-    body = {"queue": queue, "task": "draw"}
-    async with serving(pool_size=2, pool_timeout=timedelta(seconds=1)) as http:
-        pools: Pools = http.app.state.services.pools
-        async with pools.call("anonymous"):
-            problem(await http.post(LEASES, json=body), 503)
-            async with pools.call("token:other") as client:
-                await client.spawn_lease(queue, "draw")
-            ok(await http.get("/readyz"))
-        ok(await http.post(LEASES, json=body), 201)
-
-
 async def test_reads_write_nothing(serving: Serving, queue: str) -> None:
     async with serving() as http:
         pools: Pools = http.app.state.services.pools

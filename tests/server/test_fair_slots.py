@@ -1,0 +1,207 @@
+"""Who may have how many slots at a time: one of many tokens leaves as many to others as one of few.
+
+No time passes: a slot is asked for, and the event loop runs until nothing moves any more.
+"""
+
+import asyncio
+from collections import Counter
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+from hwqueue.client import Client
+from hwqueue.server import event_streams
+from hwqueue.server.fair_slots import Busy, FairSlots
+from hwqueue.server.pools import Pools
+from hwqueue.server.problems import HTTPProblem
+from tests.server.conftest import V1, Http, Serving, Token, ok, problem
+
+FOR_EVER = 3600.0
+
+
+class Requests:
+    """Requests that hold what they get until they are told to end."""
+
+    def __init__(self, size: int, max_wait: float = FOR_EVER) -> None:
+        self.slots = FairSlots(size, max_wait, "connections")
+        self.running = Counter[str]()
+        self.order: list[str] = []
+        self._ends: dict[str, list[asyncio.Event]] = {}
+        self._tasks: list[tuple[str, asyncio.Task[None]]] = []
+
+    async def come(self, holder: str, count: int = 1) -> None:
+        """So many more requests of this holder."""
+        self._tasks += [(holder, asyncio.ensure_future(self._one(holder))) for _ in range(count)]
+        await settled()
+
+    async def _one(self, holder: str) -> None:
+        end = asyncio.Event()
+        async with self.slots.slot(holder):
+            self.running[holder] += 1
+            self.order.append(holder)
+            self._ends.setdefault(holder, []).append(end)
+            try:
+                await end.wait()
+            finally:
+                self.running[holder] -= 1
+                self._ends[holder].remove(end)
+
+    async def end(self, holder: str, count: int = 1) -> None:
+        """So many of those that run end."""
+        for each in self._ends[holder][:count]:
+            each.set()
+        await settled()
+
+    async def leave(self, holder: str) -> None:
+        """All of them are broken off, as when a client disconnects."""
+        for name, task in self._tasks:
+            if name == holder:
+                task.cancel()
+        await settled()
+
+
+async def settled() -> None:
+    """Nothing moves any more."""
+    for _ in range(200):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("count", [2, 5, 50])
+async def test_alone_one_has_all_but_one_and_beside_others_half(count: int) -> None:
+    asked = Requests(8)
+    await asked.come("a", count)
+    assert asked.running["a"] == min(count, 7)
+    await asked.come("b")
+    assert asked.running["b"] == 1  # the one that was left, at once
+    await asked.come("b", 50)
+    for _ in range(10):  # what ends makes room for who has less
+        await asked.end("a")
+        assert asked.running.total() <= 8
+    # one is left to a third
+    assert asked.running == ({"a": 4, "b": 3} if count == 50 else {"a": 0, "b": 7})
+
+
+@pytest.mark.parametrize(("size", "share"), [(1, 1), (2, 1), (3, 1), (8, 4), (9, 4)])
+async def test_half_is_at_least_one(size: int, share: int) -> None:
+    asked = Requests(size)
+    await asked.come("b")
+    await asked.come("a", 20)
+    assert asked.running["a"] == (share if size > 1 else 0)
+    await asked.end("b")
+    assert asked.running["a"] == max(1, size - 1)
+
+
+async def test_who_waits_counts_as_being_there() -> None:
+    asked = Requests(3)
+    for holder in "abc":
+        await asked.come(holder)
+    await asked.come("d")
+    await asked.come("a")
+    await asked.end("b")
+    await asked.end("c")
+    assert asked.running == {"a": 1, "d": 1, "b": 0, "c": 0}  # not two of three
+    await asked.leave("d")
+    assert asked.running["a"] == 2
+
+
+async def test_nobody_waits_for_ever() -> None:
+    asked = Requests(4)
+    await asked.come("a", 30)
+    for number in range(6):
+        await asked.come(f"small {number}")
+    for _ in range(6):
+        for holder in [name for name, count in asked.running.items() if count]:
+            await asked.end(holder, 9)
+    assert asked.order.count("a") > 10
+    assert all(asked.order.count(f"small {number}") == 1 for number in range(6))
+    first = [name for name in asked.order if name != "a"]
+    assert first == sorted(first)  # of equals, who came first
+
+
+async def test_who_leaves_takes_nothing_along() -> None:
+    asked = Requests(4)
+    await asked.come("a", 20)
+    await asked.come("b", 20)
+    await asked.leave("a")
+    assert asked.running == {"a": 0, "b": 3}
+    await asked.leave("b")
+    assert (asked.slots._held, asked.slots._waiting) == ({}, [])
+    # one that leaves in the moment in which it gets its slot
+    await asked.come("a", 3)
+    late = asyncio.ensure_future(asked.slots.slot("b").__aenter__())
+    await asyncio.sleep(0)
+    late.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await late
+    assert asked.slots._held == {"a": 3}
+
+
+async def test_who_waits_too_long_is_told_who_holds_what() -> None:
+    asked = Requests(4, max_wait=0)
+    await asked.come("a", 3)
+    with pytest.raises(Busy, match="of 4 connections you hold 3, and others hold 0") as alone:
+        await asked.slots._acquire("a")
+    await asked.come("b")
+    with pytest.raises(Busy, match=r"you hold 3, and others hold 1; 1 of your req") as beside:
+        await asked.slots._acquire("a")
+    assert (alone.value.is_own, beside.value.is_own) == (False, True)
+    with pytest.raises(Busy, match="you hold 0, and others hold 4"):
+        await asked.slots._acquire("c")
+    await asked.end("a", 3)
+    assert asked.slots._held == {"b": 1}
+
+
+@pytest.mark.parametrize("kind", ["read", "call"])
+async def test_tokens_of_a_tenant_share_its_connections(
+    serving: Serving, token: Token, sql: Client, queue: str, kind: str
+) -> None:
+    """Such as with calls that wait for what somebody has locked."""
+    film, games = token("producer", tenant="film"), token("producer", tenant="games")
+
+    async def ask(http: Http, headers: dict[str, str]) -> Any:
+        if kind == "read":
+            return await http.get(f"{V1}/leases", headers=headers)
+        body = {"queue": queue, "task": "draw"}
+        return await http.post(f"{V1}/leases", json=body, headers=headers)
+
+    async with (
+        serving(auth="tokens", pool_size=4, read_pool_size=4) as http,
+        AsyncExitStack() as on,
+    ):
+        pools: Pools = http.app.state.services.pools
+        hold, slots = getattr(pools, kind), getattr(pools, f"_{kind}_slots")
+        slots._max_wait = 0.01
+        for number in range(3):
+            await on.enter_async_context(hold(f"token:{number}", "film"))
+        refused = await ask(http, film)
+        assert "you hold 3, and others hold 0" in problem(refused, 503)["detail"]
+        assert refused.headers["retry-after"] == "1"
+        assert (await ask(http, games)).is_success
+        async with hold("token:games", "games"):
+            found = problem(await ask(http, film), 429)
+            assert "all tokens of a tenant share its connections" in found["hint"]
+            assert found["retryable"] is True
+            ok(await http.get("/readyz"))
+        await on.aclose()
+        ok(await ask(http, film), 201 if kind == "call" else 200)
+
+
+async def test_tokens_of_a_tenant_share_its_rate(serving: Serving, token: Token) -> None:
+    async with serving(auth="tokens", rate_limit="2/hour") as http:
+        url = f"{V1}/me"
+        for _ in range(2):
+            ok(await http.get(url, headers=token("producer", tenant="film")))
+        found = problem(await http.get(url, headers=token("viewer", tenant="film")), 429)
+        assert "too many requests" in found["detail"]
+        ok(await http.get(url, headers=token("producer", tenant="games")))
+        ok(await http.get(url, headers=token("producer")))
+
+
+def test_the_last_stream_is_for_who_has_none() -> None:
+    streams = event_streams.EventStreams(3, 20)
+    with streams.slot("tenant:film"), streams.slot("tenant:film"):
+        with pytest.raises(HTTPProblem, match="of 3 streams you have 2 open, and others 0"):
+            streams.slot("tenant:film").__enter__()
+        with streams.slot("tenant:games"):
+            pass
