@@ -6,7 +6,9 @@ create role hwqueue_planner nologin;
 create role hwqueue_operator nologin;
 create role hwqueue_admin nologin;
 create role queue_node login password 'node' in role hwqueue_worker;
-create role queue_admin login password 'admin' in role hwqueue_admin;
+create role queue_admin login in role hwqueue_admin;
+-- Who has no password comes through the socket alone (pg_hba of the image: trust there, scram-sha-256 from networks).
+alter role hwqueue password null;
 revoke connect on database hwqueue from public;
 grant connect on database hwqueue
   to hwqueue_producer, hwqueue_worker, hwqueue_planner, hwqueue_operator, hwqueue_admin;

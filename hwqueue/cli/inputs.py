@@ -31,6 +31,19 @@ def json_object(text: str, name: str) -> dict[str, Any]:
     return value
 
 
+def secret_of(path: Path | None, name: str) -> str | None:
+    """What a file holds, without the end of its line; None: no file. Raises: ConfigError."""
+    if path is None:
+        return None
+    try:
+        secret = path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{name}: {path} cannot be read") from error
+    if not secret:
+        raise ConfigError(f"{name}: {path} is empty", hint="make one: openssl rand -hex 32")
+    return secret
+
+
 def json_value(text: str, name: str) -> Any:
     """Read any JSON value typed in place, from a file, or from stdin. Raises: ConfigError."""
     source, origin = _source(text, name)

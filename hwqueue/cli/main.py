@@ -37,7 +37,7 @@ from hwqueue.cli import (
     worker,
     workflow,
 )
-from hwqueue.cli.options import Host, Options, asks_for_json, in_front, options_of
+from hwqueue.cli.options import PROCESS_DSN, Host, Options, asks_for_json, in_front, options_of
 from hwqueue.cli.output import report_error, report_usage_error
 from hwqueue.cli.top import command as top
 from hwqueue.driver_errors import translate
@@ -134,7 +134,13 @@ def _print_version(wanted: bool) -> None:
 def main(
     ctx: typer.Context,
     dsn: Annotated[
-        str | None, typer.Option(help="Database to use. Goes before HWQUEUE_DSN and PG*.")
+        str | None,
+        typer.Option(
+            envvar=PROCESS_DSN,
+            show_envvar=False,
+            help="Database to use. Goes before HWQUEUE_DSN and PG*. All users of the machine see it "
+            "(ps): with a password use HWQUEUE_DSN or PGPASSFILE.",
+        ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     verbose: Annotated[

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import hmac
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hwqueue.cli.connect import connection_string, named_database
 from hwqueue.cli.extra import required
-from hwqueue.cli.inputs import span
+from hwqueue.cli.inputs import secret_of, span
 from hwqueue.cli.listening import check_address
 from hwqueue.cli.options import options_of
 from hwqueue.cli.output import ExitCode, say, to_json
 from hwqueue.stopping import SIGNALS, until_told
 
 if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
     from hwqueue.metrics import HwqueueCollector
 
 app = typer.Typer(no_args_is_help=True, help="Metrics for Prometheus.")
@@ -33,26 +37,53 @@ def serve(
     ctx: typer.Context,
     port: Annotated[int, typer.Option(min=1, max=65535, help="TCP port.")] = 9717,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    *,
     shard: Shard = 0,
     timeout: Timeout = "5s",
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="File with a token, which Prometheus must send as `Authorization: Bearer`; left "
+            "out: everybody who reaches the address may read."
+        ),
+    ] = None,
 ) -> None:
     """Answer Prometheus at http://HOST:PORT/metrics until SIGTERM or Ctrl-C.
 
     The first signal waits for the database to answer a scrape under way, a second one stops now.
     """
+    token = secret_of(token_file, "--token-file")
     collector = _collector(ctx, shard, timeout)
-    from prometheus_client import start_http_server  # noqa: PLC0415
+    import prometheus_client as prometheus  # noqa: PLC0415
 
     from hwqueue.metrics import registry_for  # noqa: PLC0415
 
     check_address(host, port)
     with _told_to_stop() as wait:
-        server, _thread = start_http_server(port, addr=host, registry=registry_for(collector))
+        # empty until it asks who is there
+        empty = prometheus.CollectorRegistry()
+        server, _thread = prometheus.start_http_server(port, addr=host, registry=empty)
+        server.set_app(_guarded(prometheus.make_wsgi_app(registry_for(collector)), token))
         say(ctx, f"metrics at http://{host}:{port}/metrics")
         wait()
     server.shutdown()
     server.server_close()
     collector.close()
+
+
+def _guarded(app: WSGIApplication, token: str | None) -> WSGIApplication:
+    """The application, for those who send the token."""
+    wanted = f"Bearer {token}".encode()
+
+    def guard(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        given = environ.get("HTTP_AUTHORIZATION", "").encode("latin-1")
+        if token is None or hmac.compare_digest(given, wanted):
+            return app(environ, start_response)
+        headers = [("Content-Type", "text/plain"), ("WWW-Authenticate", 'Bearer realm="hwqueue"')]
+        start_response("401 Unauthorized", headers)
+        return [b"send the token of --token-file: Authorization: Bearer TOKEN\n"]
+
+    return guard
 
 
 @contextmanager

@@ -9,6 +9,8 @@ from hwqueue.app import App
 
 _FLAGS = {"--json", "--verbose", "-v"}
 _WITH_VALUE = "--dsn"
+PROCESS_DSN = "HWQUEUE_PROCESS_DSN"
+"""The variable that stands for `--dsn` where the command starts itself again."""
 RUN = "run"
 """The command whose line ends with another command."""
 

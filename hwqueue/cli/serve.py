@@ -7,7 +7,7 @@ import typer
 
 from hwqueue.cli.connect import connection_string
 from hwqueue.cli.extra import required
-from hwqueue.cli.inputs import span
+from hwqueue.cli.inputs import secret_of, span
 from hwqueue.cli.listening import check_address
 from hwqueue.cli.output import ExitCode, say
 from hwqueue.errors import ConfigError
@@ -97,8 +97,7 @@ ReadTimeout = Annotated[str, typer.Option(help="And for a list or statistics.")]
 RateLimit = Annotated[
     str,
     typer.Option(
-        help="Requests of each caller (a tenant, else a token; where nobody is asked: an address), for "
-        "each process; "
+        help="Requests of each caller (a tenant, else a token or address), for each process, "
         "or none."
     ),
 ]
@@ -190,7 +189,7 @@ def serve(
         proxy_role_header=proxy_role_header,
         proxy_tenant_header=proxy_tenant_header,
         proxy_tenant_required=proxy_tenant_required,
-        proxy_secret=_secret_of(proxy_secret_file),
+        proxy_secret=secret_of(proxy_secret_file, "--proxy-secret-file"),
         proxy_secret_header=proxy_secret_header,
         public_url=public_url,
         secure_cookies=secure_cookies,
@@ -214,16 +213,6 @@ def serve(
         shutdown_timeout=span(shutdown_timeout, "--shutdown-timeout"),
         json_logs=json_logs,
     )
-
-
-def _secret_of(path: Path | None) -> str | None:
-    """What a file holds, without the end of its line. Raises: ConfigError."""
-    if path is None:
-        return None
-    try:
-        return path.read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--proxy-secret-file: {path} cannot be read") from error
 
 
 def _run(ctx: typer.Context, **options: Any) -> None:

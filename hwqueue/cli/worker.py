@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from datetime import timedelta
@@ -17,7 +18,7 @@ from hwqueue.cli.connect import checked_dsn, connection_string, named_database
 from hwqueue.cli.extra import required
 from hwqueue.cli.gpus import gpus_of
 from hwqueue.cli.inputs import identifier, json_object, labels, span
-from hwqueue.cli.options import options_of
+from hwqueue.cli.options import PROCESS_DSN, options_of
 from hwqueue.errors import ConfigError
 from hwqueue.logs import LogFormat, LogLevel
 from hwqueue.stopping import importing, until_told
@@ -172,6 +173,8 @@ PruneInterval = Annotated[
 NodeId = Annotated[
     str | None, typer.Option("--node-id", help="Id of the node; made from its name if left out.")
 ]
+_TOLD_BY = {"--dsn": PROCESS_DSN, "--listen": "HWQUEUE_LISTEN"}
+
 Listen = Annotated[
     str,
     typer.Option(
@@ -309,12 +312,26 @@ def _supervise(ctx: typer.Context, processes: int, watched: Sequence[Path]) -> i
 
     host = options_of(ctx).host
     line = host.line if host else (sys.executable, "-m", "hwqueue", *sys.argv[1:])
+    line, told = without_connection_strings(line)
+    os.environ |= told
 
     def command(index: int) -> list[str]:
         return [*line, f"--process-index={index}"]
 
     with required("watch"):
         return asyncio.run(Supervisor(command, processes, watched).run())
+
+
+def without_connection_strings(line: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """A line to run again: everybody sees it (`ps`), so variables say what may hold a password."""
+    kept, told, words = [], {}, iter(line)
+    for word in words:
+        option, equals, value = word.partition("=")
+        if option in _TOLD_BY:
+            told[_TOLD_BY[option]] = value if equals else next(words, "")
+        else:
+            kept.append(word)
+    return kept, told
 
 
 def _name(template: str | None, index: int, processes: int) -> str:

@@ -39,7 +39,10 @@ class SessionStore:
         self._seconds = settings.session_lifetime.total_seconds()
 
     def create(self, token: bytes) -> str:
-        """A new session for the bearer of the token with this hash; its id."""
+        """A new session for the bearer of the token with this hash; its id.
+
+        Raises: ConfigError, if others may look into the folder.
+        """
         mine = []
         for path, record in self._all():
             if record["until"] <= time.time():
@@ -48,8 +51,8 @@ class SessionStore:
                 mine.append((record["until"], path))
         for _, path in sorted(mine)[: max(0, len(mine) - MAX_PER_TOKEN + 1)]:
             path.unlink(missing_ok=True)
-        with suppress(FileExistsError):  # it may have been cleared away with old temporary files
-            self._folder.mkdir(mode=0o700)
+        # it may have been cleared away with old temporary files, and somebody else have made it
+        _make_closed(self._folder)
         session = secrets.token_urlsafe(32)
         record = {"token": token.hex(), "until": time.time() + self._seconds}
         _write(self._file(session), json.dumps(record).encode())
@@ -90,13 +93,7 @@ class SessionStore:
         if self._given is None:
             return Path(tempfile.mkdtemp(prefix="hwqueue-sessions-"))
         folder = Path(self._given)
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = folder.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
-            raise ConfigError(
-                f"session_dir: {folder} must be a folder of yours that is closed to others",
-                hint=f"chmod 700 {folder}",
-            )
+        _make_closed(folder)
         return folder
 
     def _file(self, session: str) -> Path:
@@ -107,6 +104,18 @@ class SessionStore:
             record = _read(path)
             if record is not None:
                 yield path, record
+
+
+def _make_closed(folder: Path) -> None:
+    """Make the folder, if it is not there. Raises: ConfigError, if others may look into it."""
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700, parents=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        raise ConfigError(
+            f"session_dir: {folder} must be a folder of yours that is closed to others",
+            hint=f"chmod 700 {folder}, or remove it",
+        )
 
 
 def _write(path: Path, content: bytes) -> None:

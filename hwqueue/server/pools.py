@@ -49,13 +49,14 @@ class Pools:
     def __init__(self, settings: ServerSettings) -> None:
         self._call_timeout = settings.call_timeout
         self._read_timeout = settings.read_timeout
-        self._calls = _pool("calls", settings, settings.pool_size, settings.call_timeout)
+        # one more than callers may have: whose token it is must be known before anything else
+        self._calls = _pool("calls", settings, settings.pool_size + 1, settings.call_timeout)
         self._reads = _pool(
             "reads", settings, settings.read_pool_size, settings.read_timeout, read_only=True
         )
         self._call_slots, self._read_slots = (
-            FairSlots(pool.max_size, pool.timeout, f"connections for {pool.name}")
-            for pool in (self._calls, self._reads)
+            FairSlots(size, settings.pool_timeout.total_seconds(), f"connections for {what}")
+            for what, size in (("calls", settings.pool_size), ("reads", settings.read_pool_size))
         )
         self._probes = SingleFlight[SchemaVersion]()
 
@@ -106,7 +107,7 @@ class Pools:
     async def own_call(
         self, actor: str, tenant: str | None = None, run_in_thread: RunInThread | None = None
     ) -> AsyncIterator[AsyncClient]:
-        """The same without a slot: for what the server itself asks."""
+        """The same without a slot: for what the server itself asks; nothing of it takes long."""
         async with self._calls.connection() as connection:
             try:
                 yield await _client(connection, actor, tenant, self._call_timeout, run_in_thread)

@@ -2,7 +2,9 @@
 
 import hashlib
 import re
+import shutil
 import stat
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -215,6 +217,23 @@ class TestSessions:
         (tmp_path / "link").symlink_to(tmp_path / "new")
         with pytest.raises(ConfigError, match="closed to others"):
             self.made(tmp_path / "link").create(DIGEST)
+
+    def test_a_folder_that_somebody_else_made_meanwhile_is_refused(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Where old temporary files are cleared away."""
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+        made = SessionStore(ServerSettings(dsn=""))
+        session = made.create(DIGEST)
+        [folder] = tmp_path.iterdir()
+        shutil.rmtree(folder)
+        assert made.find(made.create(DIGEST)) == DIGEST  # it is made again
+        assert made.find(session) is None
+        shutil.rmtree(folder)
+        folder.mkdir(mode=0o777)
+        folder.chmod(0o777)
+        with pytest.raises(ConfigError, match="closed to others"):
+            made.create(DIGEST)
 
     @pytest.mark.parametrize("session", [None, "", "-", "../key", "key", "é", "x" * 10_000])
     def test_what_is_none_finds_nothing(self, tmp_path: Path, session: str | None) -> None:

@@ -9,7 +9,9 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http.client import HTTPException
+from pathlib import Path
 from socket import socket
+from urllib.error import HTTPError
 from urllib.parse import urlsplit
 
 import psycopg
@@ -64,14 +66,16 @@ def test_without_the_extra() -> None:
 
 
 @contextmanager
-def serving(dsn: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def serving(dsn: str, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """An exporter in a process of its own, and its address."""
     with socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [sys.executable, "-c", PROGRAM, "--dsn", dsn]
     process = subprocess.Popen(
-        [*command, "metrics", "serve", "--port", str(port)], stderr=subprocess.PIPE, text=True
+        [*command, "metrics", "serve", "--port", str(port), *options],
+        stderr=subprocess.PIPE,
+        text=True,
     )
     with process:
         try:
@@ -90,6 +94,21 @@ def test_serve(filled: str) -> None:
                 text = answer.read().decode()
             assert "hwqueue_up 1.0" in text.splitlines()
             assert 'hwqueue_oldest_pending_seconds{queue="renders"}' in text
+
+
+def test_who_has_no_token_reads_nothing(filled: str, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("a secret of some length\n")
+    with serving(filled, f"--token-file={file}") as (_, address):
+        for header in ({}, {"Authorization": "Bearer another"}, {"Authorization": "Bearer é"}):
+            with pytest.raises(HTTPError) as refused:
+                urllib.request.urlopen(urllib.request.Request(address, headers=header), timeout=20)
+            with refused.value as answer:
+                assert (answer.code, b"--token-file" in answer.read()) == (401, True)
+        given = {"Authorization": "Bearer a secret of some length"}
+        asked = urllib.request.Request(address, headers=given)
+        with urllib.request.urlopen(asked, timeout=20) as answer:
+            assert "hwqueue_up 1.0" in answer.read().decode().splitlines()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -94,6 +94,7 @@ def test_a_process_that_is_killed_comes_back(client: Client, dsn: str, tmp_path:
     with hwqueue_worker(dsn, tmp_path, "--processes=2", "--name=box-%i") as process:
         pid = pid_of_first(process)
         wait_until(lambda: len(nodes(client)) == 2)
+        assert dsn not in Path(f"/proc/{pid}/cmdline").read_text()  # everybody may read that
         os.kill(pid, signal.SIGKILL)
         wait_until(lambda: nodes(client)["box-0"].node_epoch == 2)
         assert nodes(client)["box-1"].node_epoch == 1

@@ -181,3 +181,11 @@ def test_gpus_are_declared_by_hand(started: list[WorkerSettings]) -> None:
     ]
     assert first == again, "the same ids at every start"
     assert len({gpu.resource_id for gpu in (*first, *other)}) == 5
+
+
+def test_processes_show_no_connection_string() -> None:
+    """Everybody on the machine sees their lines."""
+    line = ["python", "manage.py", "--dsn=one", "worker", "run", "--listen", "two", "--app=a:b"]
+    kept, told = worker.without_connection_strings(line)
+    assert kept == ["python", "manage.py", "worker", "run", "--app=a:b"]
+    assert told == {"HWQUEUE_PROCESS_DSN": "one", "HWQUEUE_LISTEN": "two"}

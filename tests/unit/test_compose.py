@@ -102,7 +102,7 @@ def test_the_port_is_for_this_machine_only(services: dict[str, Any]) -> None:
 def roles_of_logins() -> dict[str, set[str]]:
     """The roles of each login that the init script makes."""
     found = re.findall(
-        r"create role (\w+) login password '\w+' in role ([\w, ]+);",
+        r"create role (\w+) login(?: password '\w+')? in role ([\w, ]+);",
         (ROOT / "docker" / "logins.sql").read_text(),
     )
     return {login: set(roles.split(", ")) for login, roles in found}
@@ -121,9 +121,26 @@ def test_only_the_migration_is_done_by_the_superuser(services: dict[str, Any]) -
         assert roles[login_of(services[name])] == {"hwqueue_admin"}
     for name in NODES:
         assert roles[login_of(services[name])] == {"hwqueue_worker"}
-    mounted = services["postgres"]["volumes"][1].split(":")
+    mounted = services["postgres"]["volumes"][-1].split(":")
     assert (ROOT / mounted[0]).is_file()
     assert mounted[1].startswith("/docker-entrypoint-initdb.d/")
+
+
+def test_what_nodes_run_cannot_guess_its_way_to_more(services: dict[str, Any]) -> None:
+    """Who may do more than a worker has no password, and comes through a socket that nodes lack."""
+    text = (ROOT / "docker" / "logins.sql").read_text()
+    assert (
+        f"alter role {services['postgres']['environment']['POSTGRES_USER']} password null" in text
+    )
+    assert re.findall(r"create role (\w+) login password", text) == ["queue_node"]
+    socket = "socket:/var/run/postgresql"
+    for name in ("migrate", "queues", "api"):
+        dsn = conninfo_to_dict(services[name]["environment"]["HWQUEUE_DSN"])
+        assert (dsn["host"], "password" in dsn) == ("/var/run/postgresql", False)
+        assert socket in services[name]["volumes"]
+    assert socket in services["postgres"]["volumes"]
+    for name in NODES:
+        assert socket not in services[name]["volumes"]
 
 
 def test_what_nodes_run_cannot_reach_the_server_that_asks_nobody(services: dict[str, Any]) -> None:

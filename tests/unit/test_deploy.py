@@ -80,6 +80,40 @@ def test_a_unit_runs_a_command_that_exists(unit: Path) -> None:
         assert timedelta(seconds=int(found["TimeoutStopSec"])) >= needed_to_stop(words)
 
 
+HARDENED = {
+    "NoNewPrivileges": "yes",
+    "ProtectHome": "yes",
+    "ProtectProc": "invisible",
+    "ProtectKernelTunables": "yes",
+    "ProtectKernelModules": "yes",
+    "ProtectKernelLogs": "yes",
+    "ProtectControlGroups": "yes",
+    "ProtectHostname": "yes",
+    "RestrictSUIDSGID": "yes",
+    "RestrictRealtime": "yes",
+    "LockPersonality": "yes",
+    "SystemCallArchitectures": "native",
+    "CapabilityBoundingSet": "",
+}
+# What handlers with GPUs cannot live with.
+FOR_SERVICES = {
+    "ProtectSystem": "strict",
+    "PrivateDevices": "yes",
+    "ProtectClock": "yes",
+    "RestrictNamespaces": "yes",
+    "SystemCallFilter": "@system-service",
+}
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_a_unit_is_closed_to_what_it_does_not_need(unit: Path) -> None:
+    found = settings(unit)
+    assert found.items() >= HARDENED.items()
+    is_worker = "worker" in unit.name
+    assert is_worker or found.items() >= FOR_SERVICES.items()
+    assert not is_worker or not {"PrivateDevices", "ProtectClock"} & set(found)
+
+
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
 def test_systemd_understands_a_unit(unit: Path, tmp_path: Path) -> None:
     if shutil.which("systemd-analyze") is None:
@@ -152,7 +186,18 @@ def test_a_container_runs_a_command_that_exists(
     if words[0] in ("worker", "serve"):
         grace = template["spec"]["terminationGracePeriodSeconds"]
         assert timedelta(seconds=grace) >= needed_to_stop(words)
-    assert template["spec"]["securityContext"] == {"runAsNonRoot": True}
+    assert template["spec"]["securityContext"] == {
+        "runAsNonRoot": True,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert container["volumeMounts"] == [{"name": "tmp", "mountPath": "/tmp"}]
+    [volume] = template["spec"]["volumes"]
+    assert (volume["name"], "sizeLimit" in volume["emptyDir"]) == ("tmp", True)
 
 
 def test_selectors_find_their_pods() -> None:
@@ -172,6 +217,28 @@ def test_selectors_find_their_pods() -> None:
     target = scaled["spec"]["scaleTargetRef"]
     assert (target["kind"], target["name"]) == ("Deployment", "hwqueue-worker")
     assert target["name"] in labels
+
+
+def test_each_pod_takes_the_connections_that_it_is_there_for() -> None:
+    policies = {each["metadata"]["name"]: each["spec"] for each in objects("NetworkPolicy")}
+    labels = {template["metadata"]["labels"]["app.kubernetes.io/name"] for _, template, _ in pods()}
+    [closed] = policies["hwqueue-nothing-in"]["podSelector"]["matchExpressions"]
+    assert set(closed["values"]) == labels
+    assert "ingress" not in policies["hwqueue-nothing-in"]
+    [reached] = policies["hwqueue-database-out"]["podSelector"]["matchExpressions"]
+    assert set(reached["values"]) == labels - {"hwqueue-worker"}
+    open_ports = {}
+    for name, template, container in pods():
+        if name in policies:
+            labelled = policies[name]["podSelector"]["matchLabels"]
+            assert labelled == template["metadata"]["labels"]
+            open_ports[name] = [port["name"] for port in container["ports"]]
+            [rule] = policies[name]["ingress"]
+            assert [each["port"] for each in rule["ports"]] == open_ports[name]
+    assert set(open_ports) == {"hwqueue-server", "hwqueue-metrics"}
+    [rule] = policies["hwqueue-metrics"]["ingress"]
+    namespace = {"kubernetes.io/metadata.name": "monitoring"}
+    assert rule["from"] == [{"namespaceSelector": {"matchLabels": namespace}}]
 
 
 def test_probes_ask_what_the_server_answers() -> None:
