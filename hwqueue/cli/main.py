@@ -138,7 +138,7 @@ def main(
         typer.Option(
             envvar=PROCESS_DSN,
             show_envvar=False,
-            help="Database to use. Goes before HWQUEUE_DSN and PG*. All users of the machine see it "
+            help="Database to use. Goes before HWQUEUE_DSN and PG*. Everybody here can see it "
             "(ps): with a password use HWQUEUE_DSN or PGPASSFILE.",
         ),
     ] = None,

@@ -335,7 +335,11 @@ def acting(request: Request) -> Viewer:
     """Who may act. Raises: HTTPProblem, if they may only look."""
     who = viewer(request)
     if not who.may_act:
-        raise HTTPProblem(403, f"the role {who.role} sees everything and changes nothing")
+        raise HTTPProblem(
+            403,
+            f"the role {who.role} sees everything and changes nothing",
+            hint="it takes the role operator or admin",
+        )
     return who
 
 

@@ -31,8 +31,9 @@ from hwqueue.dashboard.sessions import SessionStore
 from hwqueue.errors import HwqueueError
 from hwqueue.server.auth import Authenticator
 from hwqueue.server.event_streams import EventStreams
+from hwqueue.server.fair_slots import Busy
 from hwqueue.server.pools import Pools
-from hwqueue.server.problems import STATUS_OF, HTTPProblem
+from hwqueue.server.problems import STATUS_OF, HTTPProblem, answer
 from hwqueue.server.settings import ServerSettings
 from hwqueue.text import one_line
 
@@ -136,7 +137,8 @@ async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPProblem)
     if error.status == 401:
         return sign_in.ask(request, error)
-    return _problem(request, error.status, "Not allowed", str(error), hint=error.hint)
+    headline = "Not allowed" if error.status < 429 else "Too much at a time"
+    return _problem(request, error.status, headline, str(error), hint=error.hint)
 
 
 async def _of_the_queue(request: Request, error: Exception) -> Response:
@@ -150,6 +152,12 @@ async def _of_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
         return _problem(request, 404, "Not found", f"There is no page {request.url.path}.")
+    if error.status_code == 405:
+        # most who send something here mean the API, and are no browsers
+        allowed = {"Allow": (error.headers or {}).get("Allow", "GET")}
+        message = f"{request.method} is not for this address: it is a page of the dashboard"
+        hint = f"the HTTP API is below /api/v1, as in {request.method} /api/v1{request.url.path}"
+        return answer(request, 405, message, hint=hint, headers=allowed)
     return _problem(request, error.status_code, "Refused", str(error.detail))
 
 
@@ -162,6 +170,8 @@ async def _of_the_database(request: Request, error: Exception) -> Response:
             "The database was asked for more than it could say in 8 s; nothing was changed.",
             hint="Ask for less: another filter, or a queue and a state.",
         )
+    if isinstance(error, Busy):
+        return _problem(request, 503, "Too much at a time", str(error), hint="Wait, and try again.")
     _log.error("%s: %s", one_line(request.url.path), one_line(error))
     return _problem(
         request,

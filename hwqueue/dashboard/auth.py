@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hwqueue.dashboard.cookies import CSRF_COOKIE, SESSION_COOKIE, Cookies
 from hwqueue.dashboard.csrf import CsrfSigner
+from hwqueue.dashboard.reading import VIEWER
 from hwqueue.dashboard.sessions import SessionStore
 from hwqueue.server.auth import (
     SESSION_TOKEN,
@@ -86,8 +87,9 @@ class AuthMiddleware:
         browser = cookies.get(CSRF_COOKIE) or secrets.token_urlsafe(32)
         session = cookies.get(SESSION_COOKIE)
         viewer, refusal = await self._viewer(scope, session)
-        if viewer is not None:  # for the log
-            scope.setdefault("state", {})["actor"] = viewer.actor
+        if viewer is not None:
+            scope.setdefault("state", {})["actor"] = viewer.actor  # for the log
+            VIEWER.set(viewer.caller)
         signed_in = session if viewer is not None and viewer.signed_in else None
         actor = viewer.actor if viewer is not None else None
         signer = CsrfSigner(self._sessions.key, json.dumps([signed_in, actor, browser]))
@@ -132,10 +134,16 @@ class AuthMiddleware:
                 return None, unauthorised("the token lets nobody in, or the session is over")
             return None, refusal
         if not principal.has(May.READ):
-            return None, HTTPProblem(403, f"the role {principal.role} does not see the dashboard")
+            return None, HTTPProblem(
+                403,
+                f"the role {principal.role} does not see the dashboard",
+                hint="it takes the role viewer, operator or admin",
+            )
         if principal.tenant is not None:
             return None, HTTPProblem(
-                403, f"the dashboard shows all tenants, and you may see {principal.tenant} only"
+                403,
+                f"the dashboard shows all tenants, and you may see {principal.tenant} only",
+                hint="use the HTTP API, or a token for all tenants",
             )
         return _viewer(principal, token is not None and "authorization" not in headers), None
 

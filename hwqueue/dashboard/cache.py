@@ -6,7 +6,7 @@ import logging
 from asyncio import shield, wait
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from time import monotonic
 from typing import Any, Generic, TypeVar
@@ -19,15 +19,20 @@ _log = logging.getLogger("hwqueue.dashboard")
 _MAX_ENTRIES = 256  # the least recently used one is evicted first
 _WAIT = 0.3  # seconds that a viewer waits for a newer value while an older one can be shown
 _REST = 10  # a value is valid for at least as many times as long as it took to read
+_MOST_SECONDS = 30.0  # but no longer; an older one is shown only where a newer cannot be read
 
 
 @dataclass(frozen=True, slots=True)
 class Cached(Generic[T]):
-    """A value and when it was read; `stale`: a newer read has failed since."""
+    """A value and when it was read; `stale`: a newer read has failed since.
+
+    asked_at: by the cache's clock.
+    """
 
     value: T
     at: datetime
     stale: bool = False
+    asked_at: float = float("-inf")
 
 
 class ReadCache:
@@ -46,7 +51,8 @@ class ReadCache:
         """The value of `key`, no older than `seconds` if it can be read fast enough.
 
         What is slow to read is read less often, and the value before is shown meanwhile: a page of
-        statistics does not keep the database busy.
+        statistics does not keep the database busy. Where that one is older than `_MOST_SECONDS`,
+        as when nobody has looked for a while, the newer one is waited for.
 
         Raises: whatever `read` raises, when there is no earlier value to return instead.
         """
@@ -55,7 +61,7 @@ class ReadCache:
             self._entries.move_to_end(key)
             return found[1]
         task = self._flights.start(key, lambda: self._read(key, seconds, read))
-        if found is None:
+        if found is None or self._now() - found[1].asked_at > _MOST_SECONDS:
             # a viewer who leaves does not cancel the read that others wait for
             return await shield(task)
         await wait({task}, timeout=self._wait)
@@ -74,15 +80,16 @@ class ReadCache:
     ) -> Cached[T]:
         asked_at, generation = self._now(), self._generation
         try:
-            cached = Cached(await read(), datetime.now(UTC))
+            cached = Cached(await read(), datetime.now(UTC), asked_at=asked_at)
         except Exception as error:
             found = self._entries.get(key)
             if found is None:
                 raise
             _log.warning("%s is shown as of %s: %s", key, found[1].at.isoformat(), one_line(error))
-            cached = Cached(found[1].value, found[1].at, stale=True)
+            cached = replace(found[1], stale=True)
         if generation == self._generation:
-            valid_until = asked_at + max(seconds, _REST * (self._now() - asked_at))
+            rest = min(_REST * (self._now() - asked_at), _MOST_SECONDS)
+            valid_until = asked_at + max(seconds, rest)
             self._entries[key] = (valid_until, cached)
             self._entries.move_to_end(key)
             if len(self._entries) > _MAX_ENTRIES:

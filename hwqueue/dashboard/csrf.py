@@ -14,6 +14,7 @@ from hwqueue.dashboard.cookies import CSRF_COOKIE, cookies_of
 from hwqueue.server.problems import HTTPProblem
 
 _MAX_FORM_BYTES = 64 * 1024
+_FOREIGN = "pages of other sites may not act here"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +63,10 @@ async def read_form_lists(request: Request) -> dict[str, list[str]]:
     """
     headers = request.headers
     if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
-        raise HTTPProblem(403, "pages of other sites may not act here")
+        raise HTTPProblem(403, _FOREIGN, hint="open the page here, and act there")
     origin = headers.get("origin")
     if origin is not None and urlsplit(origin).netloc != headers.get("host"):
-        raise HTTPProblem(403, "pages of other sites may not act here")
+        raise HTTPProblem(403, _FOREIGN, hint="open the page here, and act there")
     if int(headers.get("content-length", "0")) > _MAX_FORM_BYTES:
         raise HTTPProblem(413, "the form is too large")
     cookies = cookies_of(request)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Hashable
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TypeVar
@@ -14,6 +15,8 @@ from hwqueue.server.pools import Pools
 
 T = TypeVar("T")
 _ACTOR = "dashboard"
+VIEWER = ContextVar("viewer", default=_ACTOR)
+"""Whose request it is: what a page reads about one thing counts as its viewer's."""
 _TIMINGS = 200  # the last ones of each read
 
 
@@ -65,15 +68,19 @@ class Reading:
         ask: Callable[[AsyncClient], Awaitable[T]],
         about: Hashable = None,
     ) -> Cached[T]:
-        return await self._cache.get((name, about), seconds, lambda: self._read(name, ask))
+        # nobody waits for what all share behind somebody's many pages about one thing each
+        who = _ACTOR if about is None else None
+        return await self._cache.get((name, about), seconds, lambda: self._read(name, ask, who))
 
-    async def _read(self, name: str, ask: Callable[[AsyncClient], Awaitable[T]]) -> T:
+    async def _read(
+        self, name: str, ask: Callable[[AsyncClient], Awaitable[T]], who: str | None = None
+    ) -> T:
         """Ask in a transaction that only reads, and note how long it took."""
         watch = self._watches[name]
         watch.count += 1
         began = perf_counter()
         try:
-            async with self._pools.read(_ACTOR) as client:
+            async with self._pools.read(who or VIEWER.get()) as client:
                 return await ask(client)
         except Exception:
             watch.failed += 1

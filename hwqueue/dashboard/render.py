@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -23,6 +23,7 @@ from hwqueue.dashboard.runs.graph import count_states
 
 STATIC = Path(__file__).parent / "static"
 LIVE_SECONDS = 5
+_OLD = timedelta(seconds=15)  # of a value beside newer ones: said on the page
 NAV = (
     ("o", "Overview", ""),
     ("p", "Pending", "pending"),
@@ -109,11 +110,14 @@ def page(
     """A page, or only its main element when a live refresh asks for it.
 
     Args:
-        read: The cached values that the page shows; it is as old as the oldest of them.
+        read: The cached values that the page shows; it is as old as the oldest of them, and says
+            so where that is much older than the newest.
         live: Seconds between refreshes; 0: it does not refresh itself.
     """
     cached = tuple(read)
     as_of = min((each.at for each in cached), default=datetime.now(UTC))
+    # ages count from the newest of them: nothing that has happened lies in the future
+    now = max((each.at for each in cached), default=as_of)
     links = Links(request)
     here = request.url.path.removeprefix(links.root).strip("/").partition("/")[0]
     query = f"?{request.url.query}" if request.url.query else ""
@@ -132,10 +136,11 @@ def page(
             here=_TAB_OF.get(here, here),
             live=live,
             as_of=as_of,
+            has_old=now - as_of > _OLD,
             stale=any(each.stale for each in cached),
             version=version("hwqueue"),
             notice=request.app.state.notices.get(request.query_params.get("done")),
-            **{"charts": False, "map": False, "follows": False, "graph": None, "now": as_of}
+            **{"charts": False, "map": False, "follows": False, "graph": None, "now": now}
             | dict(state)
             | context,
         )

@@ -26,6 +26,7 @@ from hwqueue.server.settings import ServerSettings
 from hwqueue.server.single_flight import SingleFlight
 
 _FOREIGN = "pages of other sites may not call this server"
+_FOREIGN_HINT = "call it with a token from a program, or name the site with --cors-origin"
 # What proxies add; one that adds nothing cannot be told from a caller on this machine.
 _OF_PROXIES = (
     "forwarded",
@@ -195,10 +196,14 @@ class ProxyHeaders:
             return None
         # Browsers send what the proxy knows their users by with requests of any page.
         if _takes_something(connection) and _is_foreign(connection):
-            raise HTTPProblem(403, _FOREIGN)
+            raise HTTPProblem(403, _FOREIGN, hint=_FOREIGN_HINT)
         role, tenant = only(connection, self._role), only(connection, self._tenant)
         if not user.strip() or len(user) > 200 or not user.isprintable():
-            raise HTTPProblem(403, f"the header {self._user} is no name of 1 to 200 characters")
+            raise HTTPProblem(
+                403,
+                f"the header {self._user} is no name of 1 to 200 characters",
+                hint="the proxy must send the user's name there, of printable characters",
+            )
         if role not in tuple(Role):
             raise HTTPProblem(
                 403,
@@ -213,7 +218,11 @@ class ProxyHeaders:
                 "where there are no tenants, start the server with --no-proxy-tenant-required",
             )
         if tenant is not None and not 1 <= len(tenant) <= 100:
-            raise HTTPProblem(403, f"the header {self._tenant} is no tenant")
+            raise HTTPProblem(
+                403,
+                f"the header {self._tenant} is no tenant",
+                hint="the proxy must send a tenant of 1 to 100 characters there",
+            )
         if self._needs_tenant and tenant == ALL_TENANTS:
             tenant = None
         return Principal(actor=f"user:{user}", role=Role(role), tenant=tenant)
@@ -252,7 +261,7 @@ class Anonymous:
         """The same principal for everybody."""
         headers = connection.headers
         if _is_foreign(connection):
-            raise HTTPProblem(403, _FOREIGN)
+            raise HTTPProblem(403, _FOREIGN, hint=_FOREIGN_HINT)
         if self._implied and any(name in headers for name in _OF_PROXIES):
             raise HTTPProblem(
                 403,

@@ -34,7 +34,7 @@ from hwqueue.server.large_requests import (
 from hwqueue.server.pools import Pools
 from hwqueue.server.problems import HTTPProblem
 from hwqueue.server.rate_limits import RateLimits
-from hwqueue.server.roles import Principal, Scope
+from hwqueue.server.roles import SCOPES, Principal, Role, Scope
 from hwqueue.server.settings import ServerSettings
 
 T = TypeVar("T")
@@ -221,7 +221,12 @@ class RequireScope:
         services: Services = request.app.state.services
         principal = await principal_of(request)
         if not principal.has(self.scope):
-            raise HTTPProblem(403, f"role {principal.role} lacks the scope {self.scope}")
+            roles = " or ".join(role for role in Role if self.scope in SCOPES[role])
+            raise HTTPProblem(
+                403,
+                f"role {principal.role} lacks the scope {self.scope}",
+                hint=f"it takes the role {roles}: of a token, or by the proxy's word",
+            )
         if principal.tenant is not None and not self.tenants:
             raise HTTPProblem(
                 403,

@@ -21,6 +21,7 @@ from hwqueue.server.fair_slots import Busy
 from hwqueue.text import one_line
 
 MEDIA_TYPE = "application/problem+json"
+SCHEMA = "the schema of requests is at /api/v1/openapi.json"
 STATUS_OF: Mapping[str, int] = {
     "QHL01": 409,
     "QHL02": 409,
@@ -219,21 +220,34 @@ def _of_the_request(request: Request, error: RequestValidationError) -> Response
         for each in error.errors()
     ]
     first = found[0]
+    message, hint = f"{first.field}: {first.message}", SCHEMA
+    # FastAPI hands on what does not say that it is JSON as bytes
+    if first.field == "body" and error.errors()[0]["type"] != "missing" and not _is_json(request):
+        kind = request.headers.get("content-type")
+        message = f"body: its Content-Type is {kind[:100]}" if kind else "body: no Content-Type"
+        message, hint = f"{message}, and JSON is needed", "add Content-Type: application/json"
     return answer(
         request,
         422,
-        f"{first.field}: {first.message}",
+        message,
         code="QHA01",
         field=first.field,
-        hint="the schema of requests is at /api/v1/openapi.json",
+        hint=hint,
         errors=found[:MOST_ERRORS] if len(found) > 1 else None,
     )
+
+
+def _is_json(request: Request) -> bool:
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    return kind == "application/json" or kind.endswith("+json")
 
 
 def _of_http(request: Request, error: HTTPException) -> Response:
     headers = dict(error.headers or {})
     if error.status_code == 405:
         headers["Allow"] = ", ".join(_methods_of(request))
+        message = f"{request.method} is not for this address, which takes {headers['Allow']}"
+        return answer(request, 405, message, hint=SCHEMA, headers=headers)
     if error.status_code == 400 and isinstance(error.__cause__, ValueError | RecursionError):
         # JSON that Python's reader gives up on: FastAPI says no more than that
         return answer(

@@ -70,6 +70,27 @@ def test_cancel_asks_first_and_says_who_did_it(visit: Visit, sql: Client) -> Non
     assert "done=" not in page.url
 
 
+def test_an_open_page_says_since_when_the_database_is_away(visit: Visit, sql: Client) -> None:
+    sql.create_queue("renders")
+    lease = sql.spawn_lease("renders", "draw").lease_id
+    page = visit.go(f"/leases/{lease}")
+    banner, cancel = page.locator("#away"), page.get_by_role("link", name="Cancel", exact=True)
+    expect(banner).not_to_be_visible()
+    page.route("**/leases/*", lambda route: route.fulfill(status=503, body="away"))
+    page.keyboard.press("r")
+    expect(banner).to_contain_text(re.compile(r"No answer since .*\d\d:\d\d:\d\d .*(now|ago)"))
+    expect(cancel).to_have_attribute("aria-disabled", "true")
+    cancel.click(force=True)
+    expect(page.locator("#said")).to_contain_text("nothing can be changed until it is back")
+    expect(page.get_by_role("dialog")).not_to_be_visible()
+    page.unroute("**/leases/*")
+    visit.refresh()
+    expect(banner).not_to_be_visible()
+    cancel.click()
+    expect(page.get_by_role("dialog")).to_contain_text("Cancel this lease of task draw?")
+    visit.complaints.clear()  # the browser's own about the 503
+
+
 def test_a_long_log_begins_at_its_end(visit: Visit, sql: Client) -> None:
     sql.create_queue("training")
     lease = sql.spawn_lease("training", "train").lease_id

@@ -78,6 +78,28 @@ async def test_what_was_read_before_a_change_is_not_kept() -> None:
     assert (await cache.get("x", 5, source.read)).value == 2
 
 
+async def test_nothing_old_is_shown_while_it_can_be_read() -> None:
+    """After a quiet time, when the first viewer comes."""
+    now = 0.0
+    source, cache = Source(), ReadCache(lambda: now, wait=0)
+    await cache.get("x", 5, source.read)
+    now = 31.0
+    source.go.clear()
+    asking = asyncio.ensure_future(cache.get("x", 5, source.read))
+    while source.reads == 1:
+        await asyncio.sleep(0)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not asking.done()
+    now = 131.0  # however long it took, the next one is not shown for longer
+    source.go.set()
+    assert (await asking).value == 2
+    assert (await cache.get("x", 5, source.read)).value == 3
+    source.fails, now = True, 1000.0
+    kept = await cache.get("x", 5, source.read)
+    assert (kept.value, kept.stale) == (3, True)
+
+
 async def test_what_is_slow_to_read_is_shown_as_it_was_and_read_more_rarely() -> None:
     now = 0.0
     source, cache = Source(), ReadCache(lambda: now, wait=0)

@@ -188,7 +188,9 @@ async def test_roles(guarded: Http, token: Token, role: str) -> None:
         if role in allowed:
             assert response.status_code not in (401, 403), (route, response.text)
         else:
-            assert "lacks the scope" in problem(response, 403)["detail"], route
+            found = problem(response, 403)
+            assert "lacks the scope" in found["detail"], route
+            assert all(each in found["hint"] for each in allowed), route
 
 
 @pytest.mark.parametrize("role", ROLES)

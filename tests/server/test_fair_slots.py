@@ -187,6 +187,22 @@ async def test_tokens_of_a_tenant_share_its_connections(
         ok(await ask(http, film), 201 if kind == "call" else 200)
 
 
+async def test_one_viewer_of_the_dashboard_cannot_keep_the_others_from_looking(
+    serving: Serving, token: Token, sql: Client, queue: str
+) -> None:
+    page = f"/leases/{sql.spawn_lease(queue, 'draw').lease_id}"
+    ada, bob = token("operator"), token("operator")
+    async with serving(auth="tokens") as http, AsyncExitStack() as on:
+        pools: Pools = http.app.state.dashboard.pools
+        pools._read_slots._max_wait = 0.01
+        name = (await http.get(f"{V1}/me", headers=ada)).json()["actor"]
+        for _ in range(2):
+            await on.enter_async_context(pools.read(name))
+        refused = await http.get(page, headers=ada)
+        assert (refused.status_code, "you hold 2" in refused.text) == (503, True)
+        assert (await http.get(page, headers=bob)).status_code == 200
+
+
 async def test_tokens_of_a_tenant_share_its_rate(serving: Serving, token: Token) -> None:
     async with serving(auth="tokens", rate_limit="2/hour") as http:
         url = f"{V1}/me"

@@ -1,5 +1,6 @@
 """What goes wrong is told as problem details, and every code has its status."""
 
+import ast
 import asyncio
 import json
 import re
@@ -11,8 +12,10 @@ from typing import Any
 import psycopg
 import pytest
 
+import hwqueue.server
 from hwqueue.client import AsyncClient
 from hwqueue.errors import BY_SQLSTATE
+from hwqueue.server.large_requests import LARGE_BODY_BYTES
 from hwqueue.server.pools import Pools
 from hwqueue.server.problems import STATUS_OF, _exact
 from hwqueue.types import SchemaVersion
@@ -20,6 +23,7 @@ from tests.server.conftest import V1, Http, Serving, ok, problem
 
 PAGE = Path(__file__).parents[2] / "docs" / "howto" / "http.md"
 LEASES = f"{V1}/leases"
+SERVER = Path(hwqueue.server.__file__).parent
 
 
 def test_every_code_has_a_status() -> None:
@@ -127,9 +131,36 @@ async def test_answers_do_not_grow_with_mistakes(http: Http) -> None:
 
 async def test_forms_and_pages_of_others_are_no_json(http: Http) -> None:
     content = b'{"queue": "q", "task": "t"}'
-    for kind in ("text/plain", "application/x-www-form-urlencoded"):
-        response = await http.post(LEASES, content=content, headers={"Content-Type": kind})
-        problem(response, 422, "QHA01")
+    for kind in (None, "text/plain", "application/x-www-form-urlencoded"):
+        headers = {} if kind is None else {"Content-Type": kind}
+        said = "no Content-Type" if kind is None else f"its Content-Type is {kind}"
+        for size in (0, LARGE_BODY_BYTES):
+            response = await http.post(LEASES, content=content + b" " * size, headers=headers)
+            found = problem(response, 422, "QHA01")
+            assert found["detail"] == f"body: {said}, and JSON is needed"
+            assert found["hint"] == "add Content-Type: application/json"
+    response = await http.post(LEASES, content=b"7", headers={"Content-Type": "application/json"})
+    assert "valid dictionary" in problem(response, 422, "QHA01")["detail"]
+
+
+async def test_a_page_says_where_the_api_is(http: Http) -> None:
+    response = await http.post("/leases", json={"queue": "q", "task": "t"})
+    assert problem(response, 405)["hint"].endswith("as in POST /api/v1/leases")
+    assert "GET" in response.headers["allow"]
+
+
+def test_who_may_not_is_told_what_it_takes() -> None:
+    """Each refusal in the source has a hint."""
+    found = [
+        (file.name, call)
+        for file in (*SERVER.rglob("*.py"), *SERVER.with_name("dashboard").rglob("*.py"))
+        for call in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "HTTPProblem"
+        if isinstance(call.args[0], ast.Constant) and call.args[0].value == 403
+    ]
+    assert len(found) > 10
+    for name, call in found:
+        assert "hint" in {each.arg for each in call.keywords}, (name, call.lineno)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +185,10 @@ async def test_what_a_path_takes_is_told(http: Http) -> None:
         ("/healthz", "GET"),
     )
     for path, methods in ways:
-        assert (await http.delete(path)).headers["allow"] == methods
+        answer = await http.delete(path)
+        assert answer.headers["allow"] == methods
+        found = problem(answer, 405)
+        assert found["detail"] == f"DELETE is not for this address, which takes {methods}"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-import { isFar, showTimes, zone } from "./times.js";
+import { isFar, now, showTimes, zone } from "./times.js";
 
 // Live refresh, dialogs, keys, copy buttons and charts. Pages work without it, save live and map.
 const body = document.body;
@@ -20,6 +20,23 @@ export function say(text) { if ($("said")) $("said").textContent = text; }
 let paused = isOff;
 let busy = false;
 let failed = false;
+let since = null;  // when the server, or its database, first did not answer
+
+function isAway() { return since !== null || main().hasAttribute("data-stale"); }
+function showAway(isGone) {
+  since = isGone ? since ?? new Date(now()) : null;
+  const told = $("away");
+  told.hidden = since === null || main().hasAttribute("data-stale");  // that says it itself
+  if (since !== null) {
+    const time = told.querySelector("time");
+    time.dateTime = since.toISOString();
+    showTimes();
+  }
+  body.toggleAttribute("data-away", isAway());
+  for (const link of document.querySelectorAll("a[data-ask]")) {
+    if (isAway()) link.setAttribute("aria-disabled", "true"); else link.removeAttribute("aria-disabled");
+  }
+}
 
 function isHeld() {
   const selection = getSelection();
@@ -55,14 +72,15 @@ if (seconds && $("live")) {
 }
 body.addEventListener("htmx:before:request", () => { busy = true; });
 body.addEventListener("htmx:finally:request", () => { busy = false; });
-body.addEventListener("htmx:error", () => { failed = true; showLive(); });
+body.addEventListener("htmx:error", () => { failed = true; showAway(true); showLive(); });
 body.addEventListener("htmx:before:response", (event) => {
   const status = event.detail.ctx.response.status;
   failed = status >= 400;
+  showAway(status >= 500);
   if (status === 401) location.reload();
   showLive();
 });
-body.addEventListener("htmx:after:swap", () => { mend(); });
+body.addEventListener("htmx:after:swap", () => { mend(); showAway(since !== null); });
 
 // What a fragment needs once it is in the page.
 let row = -1;
@@ -86,7 +104,8 @@ document.addEventListener("click", async (event) => {
   const link = target?.closest("a[data-ask]");
   if (link && !event.ctrlKey && !event.metaKey && !event.shiftKey) {
     event.preventDefault();
-    await ask(link);
+    if (isAway()) say("The database does not answer: nothing can be changed until it is back");
+    else await ask(link);
     return;
   }
   if (target?.closest("[data-close]") && target.closest("dialog")) {
@@ -95,7 +114,13 @@ document.addEventListener("click", async (event) => {
   }
 });
 async function ask(link) {
-  const answer = await fetch(link.href, { headers: { "HX-Request": "true" } });
+  let answer;
+  try {
+    answer = await fetch(link.href, { headers: { "HX-Request": "true" } });
+  } catch {
+    showAway(true);
+    return;
+  }
   if (!answer.ok && answer.status !== 409) { location.href = link.href; return; }
   if (!await show(answer, link)) location.href = link.href;
 }
@@ -152,6 +177,7 @@ document.addEventListener("submit", async (event) => {
   } catch {
     say("The server does not answer");
     failed = true;
+    showAway(true);
     showLive();
   } finally {
     if (submitter?.isConnected) submitter.disabled = false;
@@ -290,4 +316,5 @@ if (new URLSearchParams(location.search).has("done")) {
   history.replaceState(null, "", clean);
 }
 mend();
+showAway(false);
 window.addEventListener("load", mend);

@@ -40,7 +40,7 @@ function ago(seconds) {
 
 // The server's clock: the browser's own may be wrong. What the page shows is as old as it says.
 let skew = 0, stamp = "";
-function now() {
+export function now() {
   const told = document.getElementById("main").dataset.asOf;
   if (told !== stamp) { stamp = told; skew = Date.parse(told) - Date.now(); }
   return Date.now() + skew;
