@@ -6,21 +6,19 @@ from uuid import UUID
 
 import typer
 
+from hwqueue import error_text
 from hwqueue.cli.lease_steps import show_steps, suspension, with_steps
 from hwqueue.cli.options import options_of
 from hwqueue.cli.output import fields_of, plain_text, show_one
-from hwqueue.text import bar, duration, first_line
+from hwqueue.text import bar, duration
 from hwqueue.types import Attempt, Lease, SavedCheckpoint
 
 _MOST_CHARS = 120
 
 
-def error_line(error: Any) -> str:
-    """The kind and the message of an error in one line; other JSON as it is, cut off."""
-    text = plain_text(error)
-    if isinstance(error, Mapping) and "message" in error:
-        kind = f"{error['type']}: " if error.get("type") else ""
-        text = f"{kind}{first_line(error['message'])}"
+def error_line(error: Any, reason: str | None = None) -> str:
+    """What went wrong in one line, cut off."""
+    text = error_text.error_line(error, reason)
     return text if len(text) <= _MOST_CHARS else f"{text[: _MOST_CHARS - 1]}…"
 
 

@@ -186,8 +186,8 @@ def _waits(step: WorkflowStep, explained: Mapping[UUID, str]) -> str | None:
         some = ", ".join(step.waits_for[:_MOST_PARENTS])
         more = len(step.waits_for) - _MOST_PARENTS
         return f"after {some}" + (f" and {more} more" if more > 0 else "")
-    if step.error is not None and step.state == "failed":
-        return ": ".join(filter(None, (step.reason, error_line(step.error))))
+    if step.state == "failed":
+        return error_line(step.error, step.reason) or None
     told = explained.get(step.lease_id) if step.lease_id else None
     # of items it is their counts again; of a gang also what that waits for
     headline = step.headline if step.items is None or step.kind == "gang" else None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from datetime import timedelta
-from typing import Any
 from uuid import UUID
 
+from hwqueue.error_text import error_line
 from hwqueue.errors import BadArgument, LeaseCancelled, LeaseFailed, WaitTimeout
 from hwqueue.types import Json, Lease, LeaseState, WorkflowRun
 
@@ -32,10 +32,11 @@ def result_of(lease: Lease) -> Json:
     detail = {"lease_id": str(lease.lease_id), "state": lease.state, "error": lease.error}
     what = f"lease {lease.lease_id} of task {lease.task_name}"
     if lease.state is LeaseState.CANCELLED:
-        raise LeaseCancelled(f"{what} was cancelled", detail=detail)
+        why = error_line(lease.error).removeprefix("cancelled").removeprefix(": ")
+        raise LeaseCancelled(f"{what} was cancelled{f': {why}' if why else ''}", detail=detail)
     raise LeaseFailed(
         f"{what} failed after attempt {lease.attempt} of {lease.max_attempts}: "
-        f"{_in_words(lease.error)}",
+        f"{error_line(lease.error) or 'no error is known'}",
         detail=detail,
         hint="all its attempts: get_lease(lease_id).attempts; to run it again: requeue_lease",
     )
@@ -61,11 +62,3 @@ def run_timed_out(run: WorkflowRun, timeout: timedelta | None) -> WaitTimeout:
         detail={"run_id": str(run.run_id), "state": run.state},
         hint=f"wait again, or ask what it waits for: hwqueue workflow status {run.run_id}",
     )
-
-
-def _in_words(error: Any) -> str:
-    """A worker's `{"type", "message"}`, the database's `{"reason"}`, or what others sent."""
-    if not isinstance(error, dict):
-        return "no error is known" if error is None else str(error)
-    words = [str(error[key]) for key in ("type", "reason", "message") if error.get(key)]
-    return ": ".join(words) or str(error)

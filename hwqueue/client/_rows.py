@@ -225,7 +225,7 @@ def _holders(value: Iterable[Mapping[str, Any]]) -> tuple[types.Holder, ...]:
             queue=holder["queue"],
             node=holder["node"],
             since=datetime.fromisoformat(holder["since"]),
-            expires_at=datetime.fromisoformat(holder["expires_at"]),
+            expires_at=_moment(holder["expires_at"]),
             service_id=UUID(holder["service_id"]) if "service_id" in holder else None,
             stopping=holder.get("stopping", False),
             holds=holder.get("holds"),

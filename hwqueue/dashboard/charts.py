@@ -111,16 +111,17 @@ def life(lease: Lease, now: datetime) -> list[Lane]:
 def _since(lease: Lease, ready: datetime, axis: _Axis) -> list[Stretch]:
     """What has happened since the last attempt that ended, if anything."""
     parts: list[Stretch] = []
-    due = min(max(lease.available_at, ready), axis.end)
+    claimed = lease.claimed_at if lease.claimed_at and lease.claimed_at >= ready else None
+    due = min(max(lease.available_at or claimed or axis.end, ready), axis.end)
     if due > ready:
         parts.append(axis.stretch("scheduled", ready, due, is_open=lease.state == "scheduled"))
     if lease.state == "pending":
         parts.append(axis.stretch("pending", due, axis.end, is_open=True))
-    elif lease.claimed_at and lease.claimed_at >= ready:
+    elif claimed:
         runs = lease.finished_at is None
-        parts.append(axis.stretch("pending", due, lease.claimed_at))
+        parts.append(axis.stretch("pending", due, claimed))
         state = "claimed" if runs else lease.state
-        parts.append(axis.stretch(state, lease.claimed_at, axis.end, is_open=runs))
+        parts.append(axis.stretch(state, claimed, axis.end, is_open=runs))
     elif lease.state == "cancelled":
         parts.append(axis.stretch("cancelled", due, axis.end))
     return parts

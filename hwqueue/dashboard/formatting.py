@@ -9,7 +9,8 @@ from dataclasses import asdict, is_dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from hwqueue.text import UNKNOWN, exact_duration, first_line, memory, number, size
+from hwqueue import error_text
+from hwqueue.text import UNKNOWN, exact_duration, memory, number, size
 
 _RESOURCES = {"cpu_milli": "cores", "memory_mib": "memory", "gpu": "GPU", "gpu_milli": "GPU share"}
 # The states of a lease: the word on the page, the glyph, the class of the colour.
@@ -143,17 +144,9 @@ def _is_secret(key: object) -> bool:
     return any(word in str(key).lower() for word in _MASKED)
 
 
-def error_line(error: Any) -> str:
-    """The first line of what went wrong; workers keep it under `message` or `type`."""
-    if error is None:
-        return ""
-    if isinstance(error, Mapping):
-        kind = error.get("type") or error.get("code") or error.get("reason")
-        message = error.get("message") or error.get("detail")
-        text = f"{kind}: {message}" if kind and message else message or kind or pretty(error)
-    else:
-        text = error
-    return first_line(text)[:300]
+def error_line(error: Any, reason: str | None = None) -> str:
+    """What went wrong, with the code beside it if there is one; secrets are left out."""
+    return error_text.error_line(_without_secrets(error), reason)[:300]
 
 
 def glyph(state: str) -> str:

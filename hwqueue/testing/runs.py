@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
+from hwqueue.error_text import error_line
 from hwqueue.testing.nodes import MadeUpNode
 from hwqueue.types import Claim, Json, LeaseState
 from hwqueue.worker.outcome import Outcome
@@ -43,8 +44,7 @@ class Run:
         said += f": {self.state.value if self.state else 'gone'}"
         if self.outcome.kind != "fail":
             return said
-        error = self.outcome.error or {}
-        return f"{said}: {error.get('type')}: {error.get('message')}"
+        return f"{said}: {error_line(self.outcome.error)}"
 
 
 @dataclass(frozen=True, slots=True)

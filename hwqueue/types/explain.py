@@ -49,7 +49,8 @@ class SoleBlocker:
 class Holder:
     """A running lease that has what another one wants.
 
-    node: its name. stopping: it was asked to stop. holds: what it has set aside, in words; None
+    node: its name. expires_at: None: its room is kept for it, it runs not yet. stopping: it was
+    asked to stop. holds: what it has set aside, in words; None
     where its place is the matter.
     """
 
@@ -58,7 +59,7 @@ class Holder:
     queue: str
     node: str
     since: datetime
-    expires_at: datetime
+    expires_at: datetime | None
     service_id: UUID | None = None
     stopping: bool = False
     holds: str | None = None

@@ -220,7 +220,11 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeClaim:
-    """What runs on a node. stop_by: by when it was asked to stop; assignment: None: not counted."""
+    """What runs on a node.
+
+    expires_at: None: room is kept for it that others still use. stop_by: by when it was asked to
+    stop; assignment: None: not counted.
+    """
 
     lease_id: UUID
     shard_id: int
@@ -231,7 +235,7 @@ class NodeClaim:
     claim_token: int
     attempt: int
     claimed_at: datetime
-    expires_at: datetime
+    expires_at: datetime | None
     stop_reason: str | None
     stop_by: datetime | None
     assignment: Assignment | None

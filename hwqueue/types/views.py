@@ -57,7 +57,7 @@ class RunningLease:
     attempt: int
     node_name: str | None
     claimed_at: datetime
-    expires_at: datetime
+    expires_at: datetime | None
     stop_reason: str | None
     progress: Progress | None
 
@@ -131,14 +131,15 @@ class LeaseEvent:
     """A step in the life of a lease, number `ordinal` from 1.
 
     event: spawned, scheduled, ready, claimed, how an attempt ended (failed, expired, superseded,
-    released, cancelled), or how the lease did (completed, failed, cancelled). lasted: until the
-    next step, or until now; None for the end.
+    released, cancelled), or how the lease did (completed, failed, cancelled). at: None of a lease
+    that is scheduled, but not for a time: its gang, a signal or a node is waited for. lasted: until
+    the next step, or until now; None for the end.
     """
 
     shard_id: int
     lease_id: UUID
     ordinal: int
-    at: datetime
+    at: datetime | None
     event: str
     attempt: int | None
     claim_token: int | None

@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import Any
 
 from hwqueue.app import App
+from hwqueue.error_text import error_line
 from hwqueue.logs import about, lease_fields
 from hwqueue.types import Death
 from hwqueue.worker.reaper import regularly
@@ -23,11 +24,6 @@ _log = logging.getLogger("hwqueue.worker")
 DEFAULT_INTERVAL = timedelta(seconds=10)
 _TAKEN_PER_CALL = 20
 """Few: a worker that ends calls no hook for those that it has taken and not come to."""
-_WORDS = {
-    "claim_expired": "its last claim expired",
-    "node_superseded": "another instance took over the node of its last claim",
-    "deadline_exceeded": "its deadline passed before it was claimed",
-}
 
 
 async def hear_deaths(session: NodeSession, app: App, interval: timedelta) -> None:
@@ -57,4 +53,4 @@ async def _tell(app: App, death: Death) -> None:
 def _error(death: Death) -> Mapping[str, Any]:
     """What was kept as its error, with a `type` and a `message` as those of handlers have."""
     reason = str(death.error.get("reason"))
-    return {"type": reason, "message": _WORDS.get(reason, reason), **death.error}
+    return {"type": reason, "message": error_line(death.error), **death.error}

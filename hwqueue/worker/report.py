@@ -16,6 +16,7 @@ from uuid import UUID
 
 import psycopg
 
+from hwqueue import error_text
 from hwqueue.app import App, Task
 from hwqueue.errors import HwqueueError
 from hwqueue.logs import about, lease_fields
@@ -36,11 +37,8 @@ Answered = tuple[Ended, Settled]
 
 
 def error_line(error: Mapping[str, Any] | None) -> str:
-    """`Type: message` in one line."""
-    error = error or {}
-    kind = str(error.get("type", "error")).removeprefix("hwqueue.app.")
-    text = f"{kind}: {error.get('message', '')}".removesuffix(": ")
-    return one_line(text[:_MOST_MESSAGE_CHARS])
+    """What went wrong, for a log."""
+    return one_line((error_text.error_line(error) or "error")[:_MOST_MESSAGE_CHARS])
 
 
 class Reports:
@@ -321,8 +319,8 @@ def _tell_dead(ended: Ended, attempt: str) -> None:
 
 
 def _again(outlook: LeaseOutlook | None) -> str:
-    if outlook is None:
-        return "again later"
+    if outlook is None or (outlook.again_in is None and outlook.state == "scheduled"):
+        return "again later"  # once its gang has room, or what it waits for is there
     seconds = 0.0 if outlook.again_in is None else outlook.again_in.total_seconds()
     if seconds < 0.05:
         return "again at once"

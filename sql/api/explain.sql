@@ -74,9 +74,9 @@ end
 $$;
 
 -- Returns, for a worker's log, the outlook of leases that its node runs or ran last: the state now, the
--- number of attempts allowed, the time until the lease is claimable again (null: it is, or never will
--- be), and its placement. own_max_attempts: null where the queue's value counts. Leases of other nodes
--- have no row.
+-- number of attempts allowed, the time until the lease is claimable again (null: it is, never will be, or
+-- waits for something else than a time), and its placement. own_max_attempts: null where the queue's value
+-- counts. Leases of other nodes have no row.
 --
 -- Raises: QHA01, QHN04.
 create or replace function hwqueue.lease_outlook(p_node uuid, p_lease_ids uuid[], p_shard int default 0)
@@ -95,7 +95,8 @@ begin
     select s.login from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node), p_shard);
   return query
     select l.lease_id, w.state, coalesce(l.max_attempts, q.max_attempts)::int, l.max_attempts::int,
-           case when w.state = 'scheduled' then greatest(l.available_at - v_now, interval '0') end,
+           case when w.state = 'scheduled' and hwqueue.real_time(l.available_at) is not null
+             then greatest(l.available_at - v_now, interval '0') end,
              c.placement
     from hwqueue.lease l
     join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = l.queue_id
@@ -206,11 +207,11 @@ begin
   if state = 'claimed' and v_claim.lease_id is not null then
     select s.headline, s.code into headline, code
     from hwqueue.claimed_story(v_claim, v_lease, as_of, p_shard) s;
-    waits_until := v_claim.expires_at;
+    waits_until := hwqueue.real_time(v_claim.expires_at);
   elsif state <> 'pending' then
     code := state;
     headline := hwqueue.resting_story(v_lease, v_end, state, as_of, p_shard);
-    waits_until := case when state = 'scheduled' then v_lease.available_at end;
+    waits_until := case when state = 'scheduled' then hwqueue.real_time(v_lease.available_at) end;
   else
     select r.* into v_entry from hwqueue.ready r
     where r.shard_id = p_shard and r.queue_id = v_lease.queue_id and r.tier = v_lease.tier

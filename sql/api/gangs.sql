@@ -73,7 +73,7 @@ returns table (gang_id uuid, shard_id int, queue text, tenant text, state text, 
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_gang hwqueue.gang := hwqueue.find_gang(p_gang, p_shard);
+  v_gang hwqueue.gang := hwqueue.seen_gang(hwqueue.find_gang(p_gang, p_shard), p_shard);
 begin
   return query
     select v_gang.gang_id, p_shard, q.name, v_gang.tenant, v_gang.state, v_gang.reason, v_gang.size,
@@ -103,11 +103,12 @@ begin
   perform hwqueue.check_range(p_limit, 'p_limit', 1, 1000, 'call again with p_before for more'),
     hwqueue.json_choice(to_jsonb(p_state), 'p_state', hwqueue.gang_states());
   return query
-    select g.gang_id, g.shard_id, q.name, g.tenant, g.state, g.reason, g.size, g.place, g.created_at,
-           g.started_at, g.finished_at, g.starts_by, coalesce(g.min_size, g.size), g.missing
+    select g.gang_id, g.shard_id, q.name, g.tenant, s.state, s.reason, g.size, g.place, g.created_at,
+           g.started_at, s.finished_at, g.starts_by, coalesce(g.min_size, g.size), g.missing
     from hwqueue.gang g
     join hwqueue.queue q on q.shard_id = g.shard_id and q.queue_id = g.queue_id
-    where g.shard_id = p_shard and (p_state is null or g.state = p_state)
+    cross join lateral (select (x).* from hwqueue.seen_gang(g, p_shard) x offset 0) s
+    where g.shard_id = p_shard and (p_state is null or g.state = p_state and s.state = p_state)
       and (p_before is null or g.created_at < p_before
            or g.created_at = p_before and g.gang_id < p_before_gang)
       and (hwqueue.my_tenants() is null or g.tenant = any (hwqueue.my_tenants()))
@@ -142,7 +143,7 @@ returns table (gang_id uuid, shard_id int, queue text, state text, headline text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set jit = off
 as $$
 declare
-  v_gang hwqueue.gang := hwqueue.find_gang(p_gang, p_shard);
+  v_gang hwqueue.gang := hwqueue.seen_gang(hwqueue.find_gang(p_gang, p_shard), p_shard);
   v_queue hwqueue.queue;
   v_members record;
   v_found record;

@@ -110,7 +110,8 @@ $$;
 
 -- Returns the life of a lease, oldest event first.
 --
--- event: spawned; scheduled (waits until at, which may lie ahead); ready; claimed; how an attempt ended
+-- event: spawned; scheduled (waits until at, which may lie ahead; null: not for a
+-- time); ready; claimed; how an attempt ended
 -- (failed, expired, superseded, released, cancelled); how the lease ended (completed, failed,
 -- cancelled). lasted: the time until the next event, or until now for the last one of an open lease.
 -- detail: the error of an attempt or of the lease, or what a claim has allocated.
@@ -140,7 +141,7 @@ begin
           (a.ended_at, 4, a.outcome, a.error)) x(at, turn, event, detail)
       where a.shard_id = p_shard and a.lease_id = p_lease
       union all
-      select l.available_at, 5, 'scheduled', null, null, null, null
+      select hwqueue.real_time(l.available_at), 5, 'scheduled', null, null, null, null
       from hwqueue.lease l
       join hwqueue.scheduled d on d.shard_id = p_shard and d.queue_id = l.queue_id
         and d.available_at = l.available_at and d.lease_id = l.lease_id
@@ -368,7 +369,8 @@ begin
   perform hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'ask for fewer');
   return query
     select r.shard_id, r.lease_id, q.name, l.task_name, c.tenant, r.attempt::int, n.name, r.claimed_at,
-           r.expires_at, r.stop_reason, hwqueue.progress_of(r.lease_id, r.claim_token, p_shard)
+           hwqueue.real_time(r.expires_at), r.stop_reason,
+           hwqueue.progress_of(r.lease_id, r.claim_token, p_shard)
     from (select o.* from hwqueue.claim o where o.shard_id = p_shard
           order by o.claimed_at, o.lease_id limit p_limit) r
     join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = r.lease_id

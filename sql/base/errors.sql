@@ -164,3 +164,15 @@ begin
     hint = p_hint;
 end
 $$;
+
+-- Says what is kept of a failure in one line: "ValueError: no such film", "its run has stopped".
+create or replace function hwqueue.error_words(p_error jsonb) returns text
+language sql immutable parallel safe
+as $$
+  select left(regexp_replace(coalesce(
+    case when jsonb_typeof(p_error) = 'object' then nullif(concat_ws(': ', p_error ->> 'type',
+      coalesce(p_error ->> 'message', case when jsonb_typeof(p_error -> 'detail') = 'string'
+        then p_error ->> 'detail' end, replace(p_error ->> 'reason', '_', ' ')),
+      p_error ->> 'first_error'), '') end,
+    p_error #>> '{}'), '[[:cntrl:][:space:]]+', ' ', 'g'), 200)
+$$;

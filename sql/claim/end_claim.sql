@@ -76,7 +76,8 @@ begin
     array[p_claim.lease_id],
     case when v_cancelled and p_claim.is_reserved then 'cancelled while it was reserved'
       when v_cancelled then 'cancelled while it ran'
-      else format('dead after attempt %s, which ended %s', p_claim.attempt, p_outcome) end,
+      else format('dead after attempt %s, which ended %s', p_claim.attempt, p_outcome)
+        || coalesce(': ' || hwqueue.error_words(p_error), '') end,
     p_shard, jsonb_build_object('attempt', p_claim.attempt, 'outcome', p_outcome,
       'error', left(p_error ->> 'message', 200)), p_claim.node_id);
   if p_claim.is_step then

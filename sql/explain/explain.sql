@@ -156,16 +156,6 @@ begin
 end
 $$;
 
--- Returns an error in one line.
-create or replace function hwqueue.error_words(p_error jsonb) returns text
-language sql immutable parallel safe
-as $$
-  select left(regexp_replace(coalesce(
-    case when jsonb_typeof(p_error) = 'object' then nullif(concat_ws(': ', p_error ->> 'type',
-      coalesce(p_error ->> 'message', p_error ->> 'detail', p_error ->> 'reason')), '') end,
-    p_error #>> '{}'), '[[:cntrl:][:space:]]+', ' ', 'g'), 200)
-$$;
-
 -- Says of a claimed lease where it runs, since when, until when, and why it was asked to stop; of an
 -- earmarked one what it waits for.
 create or replace function hwqueue.claimed_story(p_claim hwqueue.claim, p_lease hwqueue.lease,
@@ -230,7 +220,7 @@ begin
     return 'suspended: its handler ' || case when v_wait.signal is null
       then format('goes on in %s', hwqueue.span_words(p_lease.available_at - p_now))
       else format('waits for signal %s', to_json(v_wait.signal))
-        || coalesce(format(', for %s at most', hwqueue.span_words(v_wait.waits_until - p_now)), '') end;
+        || coalesce(', for ' || hwqueue.span_words(v_wait.waits_until - p_now) || ' at most', '') end;
   end if;
   if p_state = 'scheduled' and p_lease.gang_id is not null then
     return coalesce(hwqueue.gang_words(p_lease.gang_id, p_shard),

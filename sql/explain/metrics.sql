@@ -158,7 +158,8 @@ as $$
     where e.shard_id = p_shard and (p_queue_id is null or e.queue_id = p_queue_id) group by e.queue_id) r
       on r.queue_id = q.queue_id
   left join (
-    select e.queue_id, count(*) as leases, min(e.available_at) as next_at from hwqueue.scheduled e
+    select e.queue_id, count(*) as leases, hwqueue.real_time(min(e.available_at)) as next_at
+    from hwqueue.scheduled e
     where e.shard_id = p_shard and (p_queue_id is null or e.queue_id = p_queue_id) group by e.queue_id) d
       on d.queue_id = q.queue_id
   left join (

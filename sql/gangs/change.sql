@@ -179,6 +179,49 @@ begin
 end
 $$;
 
+-- How many members of a gang are where, and the state that it goes to.
+create or replace function hwqueue.count_members(p_gang hwqueue.gang, p_shard int, out waiting int,
+  out reserved int, out running int, out failed int, out cancelled int, out next_state text)
+language sql stable
+as $$
+  select n.waiting, n.reserved, n.running, n.failed, n.cancelled,
+         hwqueue.next_gang_state(p_gang, n.waiting, n.earmarked, n.reserved, n.running, n.failed, n.cancelled)
+  from (
+    select count(*) filter (where s.state = 'scheduled')::int as waiting,
+           count(c.is_earmark)::int as earmarked, count(*) filter (where c.is_reserved)::int as reserved,
+           count(*) filter (where s.state = 'claimed' and c.is_reserved is not true)::int as running,
+           count(*) filter (where s.state = 'failed')::int as failed,
+           count(*) filter (where s.state = 'cancelled')::int as cancelled
+    from hwqueue.gang_member m
+    cross join lateral (select hwqueue.lease_state(m.lease_id, p_shard) as state offset 0) s
+    left join hwqueue.claim c on c.shard_id = p_shard and c.lease_id = m.lease_id
+    where m.shard_id = p_shard and m.gang_id = p_gang.gang_id) n
+$$;
+
+-- The gang as it is where upkeep has yet to look at what became of its members: running, or how it ended.
+create or replace function hwqueue.seen_gang(p_gang hwqueue.gang, p_shard int) returns hwqueue.gang
+language plpgsql stable
+as $$
+declare
+  v_next text := case when p_gang.finished_at is null
+    and exists (select from hwqueue.gang_change c where c.gang_id = p_gang.gang_id and c.shard_id = p_shard)
+    then (hwqueue.count_members(p_gang, p_shard)).next_state end;
+begin
+  if v_next in ('completed', 'failed', 'cancelled') then
+    p_gang.reason := case v_next when 'failed' then hwqueue.ending_reason(p_gang, p_shard)
+      else p_gang.reason end;
+    p_gang.finished_at := (
+      select max(o.finished_at) from hwqueue.gang_member m
+      join hwqueue.outcome o on o.shard_id = p_shard and o.lease_id = m.lease_id
+      where m.shard_id = p_shard and m.gang_id = p_gang.gang_id);
+  end if;
+  if v_next in ('running', 'completed', 'failed', 'cancelled') then
+    p_gang.state := v_next;
+  end if;
+  return p_gang;
+end
+$$;
+
 -- Works off the changes of a gang: brings its state up to date, and stops members that may not go on.
 -- Locks: the caller holds the gang; as stop_members and end_members.
 create or replace function hwqueue.look_at_gang(p_gang hwqueue.gang, p_now timestamptz, p_shard int)
@@ -193,20 +236,8 @@ declare
   v_is_ending boolean;  -- a member has completed: no other one joins
 begin
   delete from hwqueue.gang_change c where c.gang_id = p_gang.gang_id and c.shard_id = p_shard;
-  select count(*) filter (where s.state = 'scheduled') as waiting,
-         count(*) filter (where s.is_earmark) as earmarked,
-         count(*) filter (where s.is_reserved) as reserved,
-         count(*) filter (where s.state = 'claimed' and not s.is_reserved) as running,
-         count(*) filter (where s.state = 'failed') as failed,
-         count(*) filter (where s.state = 'cancelled') as cancelled
-  into v_found
-  from (select hwqueue.lease_state(m.lease_id, p_shard) as state,
-               coalesce(c.is_reserved, false) as is_reserved, c.is_earmark
-        from hwqueue.gang_member m
-        left join hwqueue.claim c on c.shard_id = m.shard_id and c.lease_id = m.lease_id
-        where m.shard_id = p_shard and m.gang_id = p_gang.gang_id) s;
-  v_next := hwqueue.next_gang_state(p_gang, v_found.waiting::int, v_found.earmarked::int,
-    v_found.reserved::int, v_found.running::int, v_found.failed::int, v_found.cancelled::int);
+  select c.* into v_found from hwqueue.count_members(p_gang, p_shard) c;
+  v_next := v_found.next_state;
   if v_next in ('cancelling', 'completed') and v_found.waiting > 0 then
     perform hwqueue.end_members(p_gang, p_shard);
   end if;
@@ -283,7 +314,8 @@ as $$
 $$;
 
 -- Why a gang that is in this state is to end: deadline_exceeded, by which a member had not been fetched;
--- too_few_left, of one that goes on without members that are lost; else the reason that it has.
+-- too_few_left, of one that goes on without members that are lost; what the first one said that has failed;
+-- else the reason that it has.
 create or replace function hwqueue.ending_reason(p_gang hwqueue.gang, p_shard int) returns text
 language sql stable
 as $$
@@ -294,6 +326,12 @@ as $$
       where m.shard_id = p_shard and m.gang_id = p_gang.gang_id and o.state = 'failed'
         and o.error ->> 'reason' = 'deadline_exceeded') then 'deadline_exceeded'
     when p_gang.on_lost = 'continue' and p_gang.state = 'running' then 'too_few_left'
+    when p_gang.state <> 'cancelling' then coalesce((
+      select format('rank %s %s: %s', m.ordinal, o.state, hwqueue.error_words(o.error))
+      from hwqueue.gang_member m
+      join hwqueue.outcome o on o.shard_id = m.shard_id and o.lease_id = m.lease_id
+      where m.shard_id = p_shard and m.gang_id = p_gang.gang_id and o.state <> 'completed'
+      order by o.finished_at, m.ordinal limit 1), p_gang.reason)
     else p_gang.reason end
 $$;
 

@@ -17,6 +17,11 @@ create or replace function hwqueue.never_due() returns timestamptz
 language sql immutable parallel safe
 as $$ select timestamptz '9999-01-01 00:00:00+00' $$;
 
+-- A time as people read it: null for never_due, and for when a wait without a timeout ends.
+create or replace function hwqueue.real_time(p_at timestamptz) returns timestamptz
+language sql immutable parallel safe
+as $$ select case when p_at < timestamptz '9998-01-01 00:00:00+00' then p_at end $$;
+
 -- Writes the outcome of leases that were waiting, and returns those of them that are steps of runs, for
 -- steps_ended. The caller has deleted their entries, and read the clock after that. p_error null: they
 -- passed their deadline. The caller holds the entries. Not idempotent.

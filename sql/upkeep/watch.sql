@@ -143,8 +143,9 @@ begin
     else
       update hwqueue.class_fleet f set reported_at = null where f.shard_id = p_shard
         and f.class_id = p_class_id;
-      perform hwqueue.note_event('class_unmatched_over', format('leases of task %s: %s', c.task_name,
-          case when v_waits then 'a live node matches' else 'none is waiting any more' end), p_shard,
+      perform hwqueue.note_event('class_unmatched_over', format('leases of task %s that ask for %s: %s',
+          c.task_name, left(hwqueue.class_words(c), 200), case when v_waits then 'a live node matches'
+            else 'none is waiting any more' end), p_shard,
         p_queue => hwqueue.queue_name(c.queue_id, p_shard), p_class => c.class_id)
       from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class_id;
     end if;
@@ -190,7 +191,8 @@ begin
   select c.key as code, c.value::int as nodes into v_first
   from jsonb_each_text(v_reasons) c order by c.value::int desc, c.key limit 1;
   perform hwqueue.note_event('class_unmatched',
-      format('no live node matches leases of task %s that wait: %s', v_class.task_name,
+      format('no live node matches leases of task %s that ask for %s: %s',
+      v_class.task_name, left(hwqueue.class_words(v_class), 200),
       case when v_nodes = 0 then 'no node is live' else format('%s on %s of %s', v_first.code, v_first.nodes,
           v_nodes) end),
     p_shard, jsonb_build_object('reason', case when v_nodes = 0 then 'node_not_live' else v_first.code end,

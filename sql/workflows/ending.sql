@@ -444,7 +444,7 @@ begin
     for update skip locked));
   if p_state = 'failed' then
     perform hwqueue.note_event('workflow_run_failed', format('run of workflow %s failed: %s', p_run.name,
-        v_reason), p_shard,
+        concat_ws(': ', replace(v_reason, '_', ' '), hwqueue.first_step_error(v_run, p_shard))), p_shard,
       jsonb_build_object('run_id', p_run.run_id, 'workflow', p_run.name, 'reason', v_reason,
         'detail', p_run.detail) || hwqueue.present('parent_run_id', to_jsonb(p_run.parent_run_id)));
   elsif p_state = 'cancelled' then
@@ -463,6 +463,20 @@ begin
     perform hwqueue.end_parent_step(v_run, p_now, p_shard);
   end if;
 end
+$$;
+
+-- What the first failed step of a run said: "step load: ValueError: no such film".
+create or replace function hwqueue.first_step_error(p_run hwqueue.run, p_shard int) returns text
+language sql stable
+as $$
+  select format('step %s: %s', d.name,
+    coalesce(hwqueue.error_words(coalesce(s.error, o.error)), replace(s.reason, '_', ' '), s.state))
+  from hwqueue.step s
+  join hwqueue.workflow_step d on d.shard_id = p_shard and d.workflow_id = p_run.workflow_id
+    and d.step_no = s.step_no
+  left join hwqueue.outcome o on o.shard_id = p_shard and o.lease_id = s.lease_id
+  where s.shard_id = p_shard and s.run_id = p_run.run_id and s.state = 'failed'
+  order by s.ended_at, s.step_no limit 1
 $$;
 
 -- Ends the step that a nested run is, once that run has ended, and carries on with the run above. An arrival
@@ -486,7 +500,8 @@ begin
   return hwqueue.step_over(p_run.parent_run_id, p_run.parent_step_no, row(p_run.state,
     case when p_run.state <> 'completed' then 'nested_' || p_run.state end,
     case when p_run.state <> 'completed' then jsonb_strip_nulls(jsonb_build_object('run_id', p_run.run_id,
-      'workflow', p_run.name, 'reason', p_run.reason, 'detail', p_run.detail)) end,
+      'workflow', p_run.name, 'reason', p_run.reason, 'detail', p_run.detail,
+      'first_error', hwqueue.first_step_error(p_run, p_shard))) end,
     p_run.result, null), false, p_now, p_shard);
 end
 $$;

@@ -278,7 +278,8 @@ begin
   if v_verdict.state = 'completed' then
     v_verdict.result := v_found;
   else
-    v_verdict.error := v_found || hwqueue.present('gang_id', to_jsonb(v_gang.gang_id));
+    v_verdict.error := v_found || hwqueue.present('gang_id', to_jsonb(v_gang.gang_id))
+      || hwqueue.first_item_error(p_run, p_map.step_no, p_shard);
   end if;
   return v_verdict;
 end

@@ -246,7 +246,8 @@ begin
   v_verdict.result := case when v_verdict.state = 'completed' then jsonb_build_object('items', p_map.items,
     'failed', p_tally.failed + p_tally.skipped) end;
   v_verdict.error := case when v_verdict.state = 'failed' then jsonb_build_object('items', p_map.items,
-    'failed', p_tally.failed + p_tally.skipped, 'tolerated', v_most) end;
+    'failed', p_tally.failed + p_tally.skipped, 'tolerated', v_most)
+    || hwqueue.first_item_error(p_run, p_defined.step_no, p_shard) end;
   if p_defined.kind = 'task' then
     return hwqueue.added_verdict(p_run.run_id, p_defined.step_no, v_verdict, p_shard);
   end if;

@@ -4,6 +4,24 @@
 -- "score" reads the result of "train". Its worker names the lease that it runs, which shows that it works for
 -- that run. A page of the dashboard asks for the failed ones of 100,000 items.
 
+-- The record of a run. For a caller limited to other tenants it does not exist.
+-- Raises: QHF03.
+create or replace function hwqueue.find_run(p_run uuid, p_shard int) returns hwqueue.run
+language plpgsql stable
+as $$
+declare
+  v_run hwqueue.run;
+begin
+  select r.* into v_run from hwqueue.run r where r.shard_id = p_shard and r.run_id = p_run;
+  if not found or v_run.tenant <> all (hwqueue.my_tenants()) then
+    perform hwqueue.refuse('QHF03', format('run %s does not exist', coalesce(p_run::text, 'null')),
+      jsonb_build_object('run_id', p_run),
+      'check the id; runs that have ended go once their retention is over');
+  end if;
+  return v_run;
+end
+$$;
+
 -- Returns a run that the caller may read. A login that may call get_workflow_run reads any, also where there
 -- are no roles; a worker reads the run of a lease that it has claimed.
 -- Raises: QHF03; QHL01 without such a claim, QHN04 for a claim of another login.
@@ -147,4 +165,13 @@ begin
         and x.item_no = f.item_no offset 0) a on true
     order by f.item_no;
 end
+$$;
+
+-- What the first failed item of a step said: {"first_error": "item 137: ValueError: no such film"}.
+create or replace function hwqueue.first_item_error(p_run hwqueue.run, p_step int, p_shard int) returns jsonb
+language sql stable
+as $$
+  select coalesce((
+    select jsonb_build_object('first_error', format('item %s: %s', r.item, hwqueue.error_words(r.error)))
+    from hwqueue.item_results(p_run, p_step, -1, 1, 'failed', p_shard) r where r.error is not null), '{}')
 $$;

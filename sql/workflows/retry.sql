@@ -9,25 +9,7 @@
 --
 -- Read read_retry and retried_steps, then reset_run.
 
--- The record of a run. For a caller limited to other tenants it does not exist.
--- Raises: QHF03.
-create or replace function hwqueue.find_run(p_run uuid, p_shard int) returns hwqueue.run
-language plpgsql stable
-as $$
-declare
-  v_run hwqueue.run;
-begin
-  select r.* into v_run from hwqueue.run r where r.shard_id = p_shard and r.run_id = p_run;
-  if not found or v_run.tenant <> all (hwqueue.my_tenants()) then
-    perform hwqueue.refuse('QHF03', format('run %s does not exist', coalesce(p_run::text, 'null')),
-      jsonb_build_object('run_id', p_run),
-      'check the id; runs that have ended go once their retention is over');
-  end if;
-  return v_run;
-end
-$$;
-
--- The same, with its row locked: settlements go on, other changes of the run wait.
+-- The record of a run (find_run), with its row locked: settlements go on, other changes of the run wait.
 -- Locks: the run. Raises: QHF03, QHA02.
 create or replace function hwqueue.lock_run(p_run uuid, p_shard int) returns hwqueue.run
 language plpgsql volatile

@@ -82,7 +82,8 @@ def test_all_start_again_until_all_were_there(api: Api, racks: list[Node], clock
     clock.advance(timedelta(seconds=2))
     again = start(api, racks, queue)
     assert {claim["lease_id"] for claim in again} == set(leases(api, gang_id))
-    assert gang(api, gang_id)["state"] == "reserved"
+    kept = api.conn.execute("select state from hwqueue.gang where gang_id = %s", [gang_id])
+    assert (kept.fetchone(), gang(api, gang_id)["state"]) == (("reserved",), "running")
     assert api.value("fail_lease", **token(again[0]), error=FAULT) == "failed"
     reap(api)
     assert (gang(api, gang_id)["state"], asked_to_stop(api, again[1:])) == ("running", [False])

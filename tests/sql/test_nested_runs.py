@@ -159,6 +159,7 @@ def test_its_failure_is_the_failure_of_the_step(api: Api) -> None:
         "workflow": "child",
         "reason": "step_failed",
         "detail": {"step": "c"},
+        "first_error": "step c: broken",
     }
     assert (flow.state, flow.get()["detail"]) == ("failed", {"step": "n"})
 

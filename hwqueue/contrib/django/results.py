@@ -17,6 +17,7 @@ from hwqueue.contrib.django.compat import (
     TaskResult,
     TaskResultStatus,
 )
+from hwqueue.error_text import error_line
 from hwqueue.types import Json, Lease, LeaseState
 
 _STATUS = {
@@ -57,12 +58,13 @@ def result_of(lease: Lease, task: Task, alias: str) -> TaskResult:
 
 def _as_spawned(task: Task, lease: Lease) -> Task:
     """The task with the queue, the priority and the time of the lease."""
-    later = lease.available_at > lease.created_at and not lease.attempts
+    due = lease.available_at
+    later = due is not None and due > lease.created_at and not lease.attempts
     try:
         return task.using(
             queue_name=lease.queue,
             priority=lease.priority,
-            run_after=_local(lease.available_at) if later else None,
+            run_after=_local(due) if due and later else None,
         )
     except InvalidTask:  # an operator has given it a priority that Django has not, say
         return task
@@ -93,7 +95,8 @@ def _errors(lease: Lease) -> Iterator[TaskError]:
 def _error(error: Json, otherwise: str) -> TaskError:
     """An error that a worker or the database has told."""
     told = error if isinstance(error, Mapping) else {}
-    kind, message = str(told.get("type", "")), str(told.get("message", otherwise))
+    kind = str(told.get("type", ""))
+    message = str(told.get("message") or error_line(error) or otherwise)
     trace = told.get("traceback")
     return TaskError(
         exception_class_path=_class_path(kind),

@@ -100,7 +100,7 @@ def _ended(run: WorkflowRun, steps: Sequence[Step]) -> Says:
     failed = next((step for step in steps if step.state == "failed"), None)
     if failed is None:
         return Says("failed", "bad", f"Failed after {took}.", _reason(run))
-    error = error_line(failed.row.error) if failed.row else ""
+    error = error_line(failed.row.error, failed.row.reason) if failed.row else ""
     return Says("failed", "bad", f"Failed after {took} at step", error or _reason(run), failed)
 
 

@@ -130,7 +130,8 @@ def _of_lease(step: Step, detail: StepDetail, ready: datetime, axis: _Axis) -> I
         kind = "ran" if attempt.outcome == "completed" else "lost"
         yield axis.span(kind, attempt.claimed_at, attempt.ended_at)
         ready = attempt.ended_at
-    due = min(max(detail.available_at or ready, ready), axis.end)
+    never = axis.end if step.state == "scheduled" else ready  # it waits for something else
+    due = min(max(detail.available_at or never, ready), axis.end)
     if step.state in ("pending", "scheduled"):
         yield axis.span("pending", due, axis.end, is_open=True)
     elif step.state == "waiting":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import MAXYEAR, timedelta
+from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -296,15 +296,13 @@ class AsyncBench:
         if not (scheduled or retries):
             return False
         later = [
-            lease
+            (lease.available_at, lease)
             for lease in await self._listed(queues, LeaseState.SCHEDULED)
-            if (retries if lease.attempt else scheduled) and not _waits_for_gang(lease)
+            if (retries if lease.attempt else scheduled) and lease.available_at is not None
         ]
-        for lease in sorted(later, key=lambda lease: lease.available_at):
-            if not await self._waits_for_ever(lease):
-                await self._bring_forward(lease)
-                return True
-        return False
+        if later:
+            await self._bring_forward(min(later, key=lambda each: each[0])[1])
+        return bool(later)
 
     def next_of_gang(self) -> Claim | None:
         """A member whose gang is there, and who has not run."""
@@ -423,11 +421,6 @@ class AsyncBench:
         while (claim := self.next_of_gang()) is not None:
             await self._client.release_lease(claim.lease_id, claim.claim_token)
 
-    async def _waits_for_ever(self, lease: LeaseSummary) -> bool:
-        """Whether only a signal can let it go on."""
-        saved = await self._client.lease_checkpoints(lease.lease_id)
-        return any(one.is_suspended and one.waits_until is None for one in saved)
-
     async def _bring_forward(self, lease: LeaseSummary) -> None:
         self._brought_forward.add(lease.lease_id)
         await self._client.update_lease(lease.lease_id, available_at=lease.created_at)
@@ -465,11 +458,6 @@ class AsyncBench:
 def _is_member(lease: LeaseSummary | Claim) -> bool:
     """Whether its headers say that it is of a gang; the database knows."""
     return (lease.headers or {}).keys() >= _OF_A_GANG
-
-
-def _waits_for_gang(lease: LeaseSummary) -> bool:
-    """It is due at a time that never comes."""
-    return _is_member(lease) and lease.available_at.year == MAXYEAR
 
 
 def _one_of_each(waiting: Sequence[LeaseSummary]) -> Iterator[LeaseSummary]:

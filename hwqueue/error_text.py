@@ -1,0 +1,98 @@
+"""What is kept of a failure, in one line: everywhere alike.
+
+A worker keeps `{"type", "message", "traceback"}` of an exception. The database keeps `{"reason"}`
+of what no handler said, with what it is about, and of steps that are made of others how many of
+these failed. Programs that call SQL keep what they like.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from hwqueue.text import exact_duration, first_line
+
+_REASONS = {
+    "claim_expired": "its claim expired: its worker gave no sign of life",
+    "run_time_exceeded": "it ran longer than its max_run",
+    "node_superseded": "another instance took over the node that it ran on",
+    "deadline_exceeded": "its deadline passed before it was claimed",
+    "gang_incomplete": "its gang has ended",
+    "gang_goes_on": "it was lost, and its gang goes on without it",
+    "node_unmatched": "its node suits it no longer",
+    "everywhere_stopped": "its everywhere task was stopped",
+    "everywhere_replaced": "its everywhere task has another lease on its node",
+    "over_is_not_a_list": "what it maps over is not a list",
+    "nested_too_deep": "runs are nested too deep",
+    "nested_refused": "its run was refused",
+    "near_gone": "what it is to be near is gone",
+}
+_OURS = "hwqueue.app."
+_LONGEST = 2_000
+_SAID = frozenset({"reason", "detail", "first_error"})
+_IDS = ("_id", "_at", "one_of", "taken")
+
+
+def reason_words(reason: str) -> str:
+    """A code of the database as people say it."""
+    return _REASONS.get(reason, reason.replace("_", " "))
+
+
+def error_line(error: Any, reason: str | None = None) -> str:
+    """What went wrong, in one line; nothing where nothing is known.
+
+    Args:
+        reason: The code that a step, or a gang, has beside its error.
+    """
+    if isinstance(error, Mapping):
+        parts = [*_parts(error, error.get("reason") or reason, reason), error.get("first_error")]
+    else:
+        told = error if isinstance(error, str) or error is None else json.dumps(error, default=str)
+        parts = [reason_words(reason) if reason else "", told]
+    return ": ".join(first_line(part) for part in parts if part)[:_LONGEST]
+
+
+def _parts(error: Mapping[str, Any], code: Any, reason: str | None) -> list[Any]:
+    """What an error says, from the kind to the particular."""
+    kind, message = error.get("type") or error.get("code"), error.get("message")
+    detail = _detail(error)
+    if isinstance(error.get("items"), int) and "failed" in error:
+        what = "members" if "gang_id" in error else "items"
+        return [f"{error['failed']:,} of {error['items']:,} {what} failed"]
+    if "run_id" in error and "workflow" in error:
+        how = (reason or "nested_failed").removeprefix("nested_").replace("_", " ")
+        why = detail or error.get("reason")
+        return [
+            f"run of workflow {error['workflow']} {how}",
+            None if "first_error" in error else why,
+        ]
+    if message or (kind and not code):
+        return [str(kind or "").removeprefix(_OURS), message or detail]
+    if code:
+        return [_reason(str(code), error), detail]
+    return [detail or json.dumps(error, default=str)]
+
+
+def _detail(error: Mapping[str, Any]) -> str | None:
+    """What somebody said with it."""
+    detail = error.get("detail")
+    if isinstance(detail, Mapping):
+        detail = detail.get("reason")
+    return None if detail is None else str(detail)
+
+
+def _reason(code: str, error: Mapping[str, Any]) -> str:
+    """The reason, and what it is about: `params too large, limit 1,048,576`."""
+    if code == "run_time_exceeded" and isinstance(error.get("max_run"), int | float):
+        span = exact_duration(timedelta(seconds=error["max_run"]))
+        return f"{reason_words(code)} of {span}"
+    if code in _REASONS:
+        return reason_words(code)
+    facts = [
+        f"{name.replace('_', ' ')} {value:,}" if isinstance(value, int) else f"{name} {value}"
+        for name, value in error.items()
+        if isinstance(value, str | int) and name not in _SAID and not name.endswith(_IDS)
+    ]
+    return ", ".join([reason_words(code), *facts])
