@@ -196,6 +196,7 @@ def test_why_no_node_matches(stage: Stage, spec: Row, placement: Row, reason: st
     assert event["detail"]["reason"] == reason
     assert event["detail"]["reasons"][reason] == 1
     assert f"{reason} on 1 of 1" in event["message"]
+    assert " that ask for " in event["message"]
 
 
 def test_that_no_node_is_live(stage: Stage) -> None:

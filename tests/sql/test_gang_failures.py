@@ -267,3 +267,42 @@ def test_what_is_kept_for_a_gang_that_comes_later(
     lose(api, runs, set())
     assert [gang(api, one)["state"] for one in (runs, waits)] == states
     assert api.rows("verify_invariants") == []
+
+
+def test_it_is_shown_as_its_members_are(api: Api, machines: list[Node]) -> None:
+    """Before upkeep has looked: they run, they have completed."""
+    queue = api.queue()
+    gang_id = spawn(api, queue, 2, GPU)
+
+    def seen() -> tuple[str, bool]:
+        [listed] = [row for row in api.rows("list_gangs") if row["gang_id"] == gang_id]
+        found = gang(api, gang_id)
+        told = api.row("explain_gang", gang=gang_id)
+        assert {listed["state"], told["state"]} == {found["state"]}
+        assert listed["finished_at"] == found["finished_at"]
+        return found["state"], found["finished_at"] is not None
+
+    claims = start(api, machines, queue)
+    assert seen() == ("running", False)
+    assert api.rows("list_gangs", state="reserved") == []
+    for claim in claims:
+        api.rows("complete_lease", **token(claim))
+    assert seen() == ("completed", True)
+    reap(api)
+    assert seen() == ("completed", True)
+
+
+def test_one_that_failed_says_what_its_member_said(api: Api, machines: list[Node]) -> None:
+    queue = api.queue()
+    gang_id = spawn(api, queue, 2, {**GPU, "max_attempts": 1})
+    claims = start(api, machines, queue)
+    error = {"type": "BadParams", "message": "epochs: missing"}
+    api.rows("fail_lease", **token(claims[0]), error=Jsonb(error))
+    reap(api)
+    api.rows("release_lease", **token(claims[1]))
+    rank = leases(api, gang_id).index(claims[0]["lease_id"])
+    for state in ("cancelling", "failed"):
+        found = gang(api, gang_id)
+        said = f"rank {rank} failed: BadParams: epochs: missing"
+        assert (found["state"], found["reason"]) == (state, said)
+        reap(api)

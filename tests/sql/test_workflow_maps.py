@@ -300,7 +300,7 @@ def test_more_failures_than_tolerated_spawn_no_more_items(api: Api) -> None:
     flow = Flow(api, [each("m", list(range(9)), tolerate=1, max_parallel=3), step("b", "m")])
     claims = flow.items()
     for number in (0, 1):
-        flow.settle(claims[number], outcome="fail", retry=False)
+        flow.settle(claims[number], outcome="fail", retry=False, error={"message": "broken"})
     late = flow.items()
     api.rows("advance_workflows")
     assert (flow.state, flow.states()["m"]) == ("failing", "running")
@@ -310,6 +310,8 @@ def test_more_failures_than_tolerated_spawn_no_more_items(api: Api) -> None:
     assert flow.state == "failed"
     assert flow.states() == {"m": "failed", "b": "skipped"}
     assert flow.reasons() == {"m": "items_failed", "b": "run_failed"}
+    said = {"items": 9, "failed": 2, "tolerated": 1, "first_error": "item 0: broken"}
+    assert flow.steps()["m"]["error"] == said
     assert flow.steps()["m"]["error"]["tolerated"] == 1
 
 
