@@ -29,6 +29,10 @@ _OWNER_NEEDED = (
     "or let the owner: grant create on database NAME to LOGIN"
 )
 
+CONNECTION_ADVICE = (
+    "check host, port, database, user, password and pg_hba.conf; psql with the same DSN"
+)
+
 # The schema or one of its functions is missing: what a call on a database without hwqueue raises.
 _MISSING_IN_DATABASE = ("3F000", "42883")
 
@@ -99,9 +103,11 @@ def _drivers_error(error: BaseException) -> BaseException:
     return orig if orig.__cause__ is None or _Reported.by(orig) else orig.__cause__
 
 
-def hint_of_denied(error: psycopg.Error) -> str | None:
-    """What to do about a missing permission; None: the error is another one, or says it itself."""
+def hint_of(error: psycopg.Error) -> str | None:
+    """What to do where there is no connection, or no permission; None: the error is another one."""
     reported = _Reported.by(error)
+    if isinstance(error, psycopg.OperationalError) and error.sqlstate is None:
+        return CONNECTION_ADVICE
     return _hint_of_denied(reported) if reported else None
 
 

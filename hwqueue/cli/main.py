@@ -9,7 +9,6 @@ from typing import Annotated, Any, cast
 
 import psycopg
 import typer
-from typer.core import TyperGroup
 
 from hwqueue.cli import (
     db,
@@ -37,6 +36,7 @@ from hwqueue.cli import (
     worker,
     workflow,
 )
+from hwqueue.cli.groups import Group
 from hwqueue.cli.options import PROCESS_DSN, Host, Options, asks_for_json, in_front, options_of
 from hwqueue.cli.output import report_error, report_usage_error
 from hwqueue.cli.top import command as top
@@ -94,7 +94,7 @@ def errors_told(options: Callable[[], Options]) -> Iterator[None]:
         raise typer.Exit(report_error(error, options())) from error
 
 
-class _Root(TyperGroup):
+class _Root(Group):
     """Takes global options anywhere on the line, and tells errors.
 
     `ctx` is Any: where its class lives depends on the version of Typer.
@@ -163,7 +163,7 @@ def main(
 
 
 for _name, _group in GROUPS:
-    app.add_typer(_group, name=_name)
+    app.add_typer(_group, name=_name, cls=Group)
 # What follows the command that is to run is its own, whatever it looks like.
 app.command(
     options.RUN,

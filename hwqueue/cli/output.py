@@ -22,7 +22,15 @@ from rich.table import Table
 from rich.text import Text
 
 from hwqueue.cli.options import Options, options_of
-from hwqueue.driver_errors import hint_of_denied
+from hwqueue.cli.tables import (
+    Row,
+    columns_of,
+    flat,
+    grid_of,
+    is_list_of_records,
+    table_of,
+)
+from hwqueue.driver_errors import hint_of
 from hwqueue.errors import (
     BadArgument,
     ClassUnknown,
@@ -89,7 +97,6 @@ _COMMANDS: Mapping[type[HwqueueError], str] = {
     WorkflowUnknown: "define it: hwqueue workflow define FILE; or list them: hwqueue workflow list",
 }
 
-Row = Mapping[str, object]
 Item = TypeVar("Item")
 
 # Characters that move a cursor, change colours or the order of text, or begin a line, as Python
@@ -138,30 +145,35 @@ def show_rows(ctx: typer.Context, rows: Sequence[Row], *, empty: str = "nothing 
     elif not rows:
         typer.echo(empty, err=True)
     elif Console().is_terminal:
-        table = Table(*map(_heading, rows[0]), header_style="bold")
-        for row in rows:
-            table.add_row(*map(cell, row.values()))
-        Console().print(table)
+        table, least, left_out = table_of(rows, Console().width, plain_text)
+        _unbroken(table, least)
+        if left_out:
+            say(ctx, f"no room for {', '.join(map(_heading, left_out))}: widen it, or add --json")
     else:
         _print_aligned([list(rows[0]), *(list(map(plain_text, row.values())) for row in rows)])
 
 
 def show_one(ctx: typer.Context, facts: Row) -> None:
-    """Print one thing: a line for each of its facts."""
+    """Print one thing: a line for each of its facts, and below them a table for each list in it."""
     if options_of(ctx).json:
         typer.echo(to_json(dict(facts)))
-    elif Console().is_terminal:
-        table = Table.grid(padding=(0, 2))
-        for name, value in facts.items():
-            table.add_row(Text(_heading(name), style="bold"), cell(value))
-        Console().print(table)
-    else:
-        _print_aligned([[name, plain_text(value)] for name, value in facts.items()])
+        return
+    listed = {name: value for name, value in facts.items() if is_list_of_records(value)}
+    lines = {_heading(name): value for name, value in facts.items() if name not in listed}
+    if Console().is_terminal:
+        _unbroken(*grid_of(lines, plain_text))
+    elif lines:
+        _print_aligned(
+            [[name.replace(" ", "_"), plain_text(value)] for name, value in lines.items()]
+        )
+    for name, records in listed.items():
+        typer.echo(f"\n{_heading(name)}:")
+        show_rows(ctx, columns_of(records))
 
 
 def cell(value: object) -> Text:
     """A cell of a table on a terminal. What users wrote is no markup, in one line."""
-    return Text(plain_text(value))
+    return Text(flat(value, plain_text))
 
 
 def plain_text(value: object) -> str:
@@ -227,7 +239,7 @@ def _explain(error: Exception) -> tuple[str, str | None, object, str | None]:
         return _message(error), _hint(error), error.detail, error.sqlstate
     if isinstance(error, psycopg.Error):
         message = error.diag.message_primary or str(error).strip()
-        hint = error.diag.message_hint or hint_of_denied(error)
+        hint = error.diag.message_hint or hint_of(error)
         return message, hint, error.diag.message_detail, error.sqlstate
     # Such as a FileNotFoundError: its message alone can be as short as a number.
     hint = "add --verbose to see where it came from"
@@ -254,6 +266,11 @@ def _hint(error: HwqueueError) -> str | None:
 def _indented(text: str) -> str:
     """Text of several lines, of which only the first begins at the margin."""
     return text.translate(_CONTROLS_IN_TEXT).replace("\n", "\n  ")
+
+
+def _unbroken(table: Table, least: int) -> None:
+    """Print a table; where it must be wider than the terminal, that breaks its lines itself."""
+    Console(width=max(Console().width, least)).print(table, crop=False)
 
 
 def _print_aligned(lines: list[list[str]]) -> None:

@@ -6,12 +6,16 @@ from typing import Annotated
 
 import typer
 
+from hwqueue.alike import alike
 from hwqueue.cli.completion import queue_names
 from hwqueue.cli.connect import connection_string
-from hwqueue.cli.output import show_items
+from hwqueue.cli.options import options_of
+from hwqueue.cli.output import fields_of, say, show_rows
 from hwqueue.client import Client
-from hwqueue.text import age
+from hwqueue.text import age, plural
 from hwqueue.types import PendingReason
+
+_MOST_MERGED = 500
 
 EXAMPLE = "hwqueue pending --queue renders --kind no_match"
 
@@ -43,23 +47,43 @@ def pending(
     class_id: Annotated[
         int | None, typer.Option("--class", help="Only the placement class of this id.")
     ] = None,
-    order: Annotated[Order, typer.Option(help="The oldest first, or the most.")] = Order.OLDEST,
+    order: Annotated[Order, typer.Option(help="The most first, or the oldest.")] = Order.PENDING,
     limit: Annotated[int, typer.Option(min=1, help="At most this many.")] = 50,
 ) -> None:
     """Show why leases are pending: how many nodes match each kind, how many are free, what to mend.
 
-    One line stands for all leases that ask the same (a placement class).
+    One line stands for all leases that ask the same, and wait for the same reason; --json has a row
+    for each placement class.
     """
+    is_json = options_of(ctx).json
     with Client(connection_string(ctx), pool_size=1) as client:
         found = client.pending_reasons(
-            queue=queue, kind=kind, class_id=class_id, order=order, limit=limit
+            queue=queue,
+            kind=kind,
+            class_id=class_id,
+            order=order,
+            limit=limit if is_json else max(limit, _MOST_MERGED),
         )
-    show_items(ctx, found, _row, empty="nothing of this kind is pending")
+    if is_json:
+        show_rows(ctx, [fields_of(each) for each in found])
+        return
+    merged = alike(found)
+    if order is Order.PENDING:
+        merged.sort(key=lambda each: (each.row.nodes_matching != 0, -each.row.pending))
+    several = any(each.classes > 1 for each in merged)
+    rows = [_row(each.row, each.classes if several else None) for each in merged]
+    empty = "nothing of this kind is pending"
+    show_rows(ctx, rows[:limit], empty=empty)
+    if len(rows) > limit:
+        left = sum(each.row.pending for each in merged[limit:])
+        say(ctx, f"and {len(rows) - limit} more, {plural(left, 'lease')}: --limit {len(rows)}")
 
 
-def _row(reason: PendingReason) -> dict[str, object]:
+def _row(reason: PendingReason, classes: int | None) -> dict[str, object]:
+    several = {} if classes is None else {"classes": classes}
     return {
         "class": reason.class_id,
+        **several,
         "queue": reason.queue,
         "task": reason.task_name,
         "asks": reason.words,

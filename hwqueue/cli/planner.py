@@ -14,7 +14,8 @@ from hwqueue.cli.completion import queue_names
 from hwqueue.cli.connect import connection_string, open_client
 from hwqueue.cli.extra import required
 from hwqueue.cli.inputs import span
-from hwqueue.cli.output import Row, say, show_item, show_one
+from hwqueue.cli.output import say, show_item, show_one
+from hwqueue.cli.tables import Row
 from hwqueue.client import AsyncClient
 from hwqueue.errors import ConfigError
 from hwqueue.stopping import calling, until_told

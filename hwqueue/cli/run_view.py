@@ -13,11 +13,11 @@ import psycopg
 import typer
 from rich.console import Console, Group
 from rich.live import Live
-from rich.table import Table
 
 from hwqueue.cli.failures import error_line
 from hwqueue.cli.options import options_of
 from hwqueue.cli.output import cell, plain_text, say, show_rows
+from hwqueue.cli.tables import table_of
 from hwqueue.client import Client
 from hwqueue.client._ends import run_timed_out
 from hwqueue.errors import WaitTimeout
@@ -123,10 +123,7 @@ def _looks(client: Client, run_id: UUID, timeout: timedelta | None) -> Iterator[
 
 
 def _drawn(look: Look, names: Mapping[UUID, str]) -> Group:
-    rows = _rows(look, names)
-    table = Table(*rows[0], header_style="bold")
-    for row in rows:
-        table.add_row(*map(cell, row.values()))
+    table, *_ = table_of(_rows(look, names), Console().width, plain_text)
     return Group(cell(_headline(look.run)), table)
 
 

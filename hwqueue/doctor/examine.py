@@ -13,6 +13,7 @@ from hwqueue.doctor import server as of_server
 from hwqueue.doctor import work as of_work
 from hwqueue.doctor.facts import Server, Work, read_holders, read_server, read_tables, read_work
 from hwqueue.doctor.finding import Finding, fail, ok, skip, warn
+from hwqueue.driver_errors import CONNECTION_ADVICE
 from hwqueue.errors import ConfigError, HwqueueError, SchemaTooOld
 from hwqueue.schema import check, read_version
 from hwqueue.schema.bundle import ROLES
@@ -39,10 +40,7 @@ def examine(dsn: str, *, deep: bool = False, shard: int = 0) -> Iterator[Finding
         connection = psycopg.connect(conninfo, autocommit=True, prepare_threshold=None)
     except psycopg.OperationalError as error:
         reason = " ".join(str(error).split())
-        advice = (
-            "check host, port, database, user, password and pg_hba.conf; psql with the same DSN"
-        )
-        yield fail("connection", reason, advice)
+        yield fail("connection", reason, CONNECTION_ADVICE)
         return
     with connection:
         info = connection.info

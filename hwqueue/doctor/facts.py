@@ -19,6 +19,8 @@ from hwqueue.schema.session import pin
 from hwqueue.types import NodeUsage, PendingReason, Queue, Webhook
 
 LONG_SECONDS = 300
+MOST_CLASSES = 500
+"""Of pending leases that are looked at: those with most of them."""
 """From how long on an open transaction is told of."""
 
 _Row = TypeVar("_Row")
@@ -158,6 +160,6 @@ def read_work(client: Client, shard: int = 0) -> Work:
         nodes=nodes,
         silent=silent,
         queues=client.list_queues(shard=shard),
-        reasons=client.pending_reasons(shard=shard),
+        reasons=client.pending_reasons(order="pending", limit=MOST_CLASSES, shard=shard),
         webhooks=client.list_webhooks(shard=shard),
     )

@@ -7,9 +7,13 @@ from enum import StrEnum
 
 
 class Level(StrEnum):
-    """How bad it is: `fail` keeps work from running, `skip` could not be checked."""
+    """How bad it is: `fail` keeps work from running, `skip` could not be checked.
+
+    What `info` says matters to some, and is wrong for nobody.
+    """
 
     OK = "ok"
+    INFO = "info"
     WARN = "warn"
     FAIL = "fail"
     SKIP = "skip"
@@ -28,6 +32,11 @@ class Finding:
 def ok(check: str, message: str) -> Finding:
     """All is well."""
     return Finding(check, Level.OK, message)
+
+
+def info(check: str, message: str, advice: str) -> Finding:
+    """Work runs as it should; somebody may want it otherwise."""
+    return Finding(check, Level.INFO, message, advice)
 
 
 def warn(check: str, message: str, advice: str) -> Finding:

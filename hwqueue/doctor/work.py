@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, requires
 from importlib.metadata import version as installed_version
 
 from packaging.requirements import Requirement
 
-from hwqueue.doctor.facts import Work
-from hwqueue.doctor.finding import Finding, fail, ok, warn
-from hwqueue.text import duration
+from hwqueue.doctor.facts import MOST_CLASSES, Work
+from hwqueue.doctor.finding import Finding, fail, info, ok, warn
+from hwqueue.text import duration, plural
 from hwqueue.types import BrokenInvariant
 
 _REAP_SECONDS = 120
@@ -66,28 +67,36 @@ def queues(work: Work) -> Finding:
 
 
 def unserved(work: Work) -> list[Finding]:
-    """Leases that no worker asks for, and leases that no live node may ever run."""
-    findings = []
-    for reason in work.reasons:
-        if reason.code == "no_handler":
-            findings.append(
-                fail(
-                    "pending leases",
-                    f"{reason.pending} of task {reason.task_name} in queue {reason.queue}: "
-                    f"{reason.message}",
-                    "start a worker with --queue and an app that has the task, or cancel them",
-                )
-            )
-        elif reason.nodes_matching == 0:
-            findings.append(
-                warn(
-                    "pending leases",
-                    f"{reason.pending} of task {reason.task_name} in queue {reason.queue}: "
-                    f"{reason.message}",
-                    "hwqueue pending --kind no_match says what keeps which nodes from it",
-                )
-            )
-    return findings[:_SHOWN] or [ok("pending leases", "none waits for a worker that is not there")]
+    """Leases that no worker asks for, and leases that no live node may ever run, the most first.
+
+    What is the same for several placement classes is one finding.
+    """
+    found: dict[tuple[bool, str, str], Counter[str]] = {}
+    for row in work.reasons:
+        served = row.code != "no_handler"
+        if not served or row.nodes_matching == 0:
+            said = f"of task {row.task_name} in queue {row.queue}: {row.message}"
+            counts = found.setdefault((served, row.queue, said), Counter())
+            counts.update(classes=1, leases=row.pending)
+    kinds = sorted(found.items(), key=lambda kind: (kind[0][0], -kind[1]["leases"], kind[0]))
+    findings = [_unserved(served, n["leases"], said) for (served, _, said), n in kinds[:_SHOWN]]
+    if rest := kinds[_SHOWN:]:
+        classes, leases = (sum(n[key] for _, n in rest) for key in ("classes", "leases"))
+        more = f"and {plural(classes, 'more class', 'more classes')}, {plural(leases, 'lease')}"
+        at_least = ", at least" if len(work.reasons) >= MOST_CLASSES else ""
+        worst = fail if not rest[0][0][0] else warn
+        findings.append(
+            worst("pending leases", more + at_least, "all of them: hwqueue pending --limit 500")
+        )
+    return findings or [ok("pending leases", "none waits for a worker that is not there")]
+
+
+def _unserved(served: bool, leases: int, said: str) -> Finding:
+    if not served:
+        advice = "start a worker with --queue and an app that has the task, or cancel them"
+        return fail("pending leases", f"{leases} {said}", advice)
+    advice = "hwqueue pending --kind no_match says what keeps which nodes from it"
+    return warn("pending leases", f"{leases} {said}", advice)
 
 
 def reaping(work: Work) -> Finding:
@@ -185,21 +194,24 @@ def invariants(broken: Sequence[BrokenInvariant]) -> list[Finding]:
         fail("invariants", f"{each.rule} does not hold for {each.subject}: {each.detail}", advice)
         for each in broken[:_SHOWN]
     ]
+    if len(broken) > _SHOWN:
+        found.append(fail("invariants", f"and {len(broken) - _SHOWN:,} more", advice))
     return found or [ok("invariants", "all hold")]
 
 
 def extras(named: Sequence[str] | None = None) -> Finding:
     """Which extras are whole here, and which have parts that are missing or too old."""
-    whole, wrong = [], []
+    whole, wrong, level = [], [], info
     for extra, needed in _needed(requires("hwqueue") or [] if named is None else named).items():
         faults = [fault for each in needed if (fault := _fault(each))]
         if not faults:
             whole.append(extra)
         elif len(faults) < len(needed) or any(" is " in fault for fault in faults):
             wrong.append(f"{extra} ({', '.join(faults)})")
+            level = warn if any(" is " in fault for fault in faults) else level
     if wrong:
         extra = wrong[0].partition(" ")[0]
-        return warn(
+        return level(
             "packages",
             f"incomplete extras: {'; '.join(wrong)}",
             f"pip install 'hwqueue[{extra}]', or nothing where that extra is not used",

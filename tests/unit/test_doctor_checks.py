@@ -235,7 +235,22 @@ def test_leases_that_nobody_asks_for_and_those_that_nobody_may_run() -> None:
     found = work.unserved(replace(BUSY, reasons=(crowded, unserved, unmatched)))
     assert [each.level for each in found] == [Level.FAIL, Level.WARN]
     assert found[0].message == "7 of task draw in queue q: no live node polls queue q"
-    assert len(work.unserved(replace(BUSY, reasons=(unserved,) * 20))) == 5
+
+
+def test_the_worst_of_what_nobody_runs_comes_first_and_nothing_is_left_out() -> None:
+    """Many small warnings, older than one large failure; then as many failures."""
+    few = [
+        reason(task_name=f"t{number}", code="label_mismatch", message="no", nodes_matching=0)
+        for number in range(9)
+    ]
+    alike = [reason(code="no_handler", message="no worker", pending=75) for _ in range(2)]
+    found = work.unserved(replace(BUSY, reasons=(*few, *alike)))
+    assert [each.level for each in found] == [Level.FAIL, *[Level.WARN] * 5]
+    assert found[0].message == "150 of task draw in queue q: no worker"
+    assert found[-1].message == "and 5 more classes, 35 leases"
+    served = [replace(each, code="no_handler", pending=1) for each in few]
+    found = work.unserved(replace(BUSY, reasons=(*alike, *served)))
+    assert (found[-1].level, found[-1].message) == (Level.FAIL, "and 5 more classes, 5 leases")
 
 
 def test_an_invariant_that_is_broken() -> None:
@@ -244,6 +259,7 @@ def test_an_invariant_that_is_broken() -> None:
     [found] = work.invariants([broken])
     assert levels(found) == {Level.FAIL}
     assert "capacity does not hold" in found.message
+    assert work.invariants([broken] * 7)[-1].message == "and 2 more"
 
 
 @pytest.mark.parametrize(
@@ -251,7 +267,7 @@ def test_an_invariant_that_is_broken() -> None:
     [
         (["psycopg>=3; extra == 'cli'"], Level.OK, "with cli"),
         (["psycopg>=99; extra == 'cli'"], Level.WARN, "needed is >=99"),
-        (["psycopg; extra == 'cli'", "no-such-thing; extra == 'cli'"], Level.WARN, "no-such-thing"),
+        (["psycopg; extra == 'cli'", "no-such-thing; extra == 'cli'"], Level.INFO, "no-such-thing"),
         (["psycopg; extra == 'cli'", "no-such-thing; extra == 'top'"], Level.OK, "with cli"),
         (["psycopg; extra == 'test'", "no-such-thing; extra == 'test'"], Level.OK, "hwqueue"),
         (["psycopg>=3", "no-such-thing; extra == 'dev'"], Level.OK, "hwqueue"),
