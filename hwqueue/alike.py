@@ -1,11 +1,11 @@
-"""Rows that read alike are one row: placement classes that differ only in what nobody sees."""
+"""Rows that read alike are one row: classes that differ in their labels, events about each."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from hwqueue.types import PendingReason
+from hwqueue.types import Event, PendingReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,3 +39,21 @@ def _merged(group: list[PendingReason]) -> PendingReason:
         pending=sum(row.pending for row in group),
         oldest_at=min(row.oldest_at for row in group),
     )
+
+
+def folded(events: Iterable[Event]) -> list[tuple[Event, int]]:
+    """Events, and of how many more classes of the same task the same was noted.
+
+    Each class without a node is an event: a task whose leases ask a hundred things has as many.
+    """
+    told: dict[object, list[Event]] = {}
+    for event in events:
+        told.setdefault(_about(event), []).append(event)
+    return [(alike[0], len(alike) - 1) for alike in told.values()]
+
+
+def _about(event: Event) -> object:
+    if not event.code.startswith("class_unmatched"):
+        return event.event_id
+    task, _, _ = event.message.partition(" that ask for ")
+    return event.code, event.queue, task, (event.detail or {}).get("reason")

@@ -17,7 +17,7 @@ ANSWERS = ("yes", "in part", "no")
 
 INTRODUCTION = """# Features
 
-Generated from `tools/features.toml` by `make reference`; do not edit.
+<!-- Generated from `tools/features.toml` by `make reference`; do not edit. -->
 
 What readers from procrastinate, River, Oban, Celery and Hatchet look for: {count} features, of
 which hwqueue has {yes}, has {in_part} in part, and does not have {no}. The page tells of hwqueue

@@ -11,7 +11,7 @@ from hwqueue.metrics.table import METRICS, OF_THE_SCRAPE
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "metrics.md"
 INTRODUCTION = """# Metrics
 
-Generated from `hwqueue/metrics/table.py` by `make reference`; do not edit.
+<!-- Generated from `hwqueue/metrics/table.py` by `make reference`; do not edit. -->
 
 `hwqueue metrics serve` and `hwqueue metrics print` have them for Prometheus, the SQL function
 `metrics` for everybody else ([how to](../howto/monitoring.md)). Everything is of one shard.

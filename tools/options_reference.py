@@ -31,8 +31,8 @@ Kind = Literal["spawn", "retry", "policy", "task", "app", "submit", "step"]
 
 INTRODUCTION = """# Options
 
-Generated from `sql/`, `hwqueue/worker/settings.py` and `tools/options.toml` by `make reference`; do
-not edit.
+<!-- Generated from `sql/`, `hwqueue/worker/settings.py` and `tools/options.toml` by
+`make reference`; do not edit. -->
 
 Types are those of JSON. A *span* is a number of seconds, or text such as `"1 hour 30 minutes"`
 without months; HTTP takes seconds alone, the command line `90s`, `5m`, `1h30m` or `2d`. Python

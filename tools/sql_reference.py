@@ -34,7 +34,7 @@ MODULES = {
 }
 INTRODUCTION = """# SQL functions
 
-Generated from `sql/` by `make reference`; do not edit.
+<!-- Generated from `sql/` by `make reference`; do not edit. -->
 
 Everything that hwqueue does is a function in schema `hwqueue`: any language with a Postgres
 driver is a client. Pass arguments by name (`p_queue => 'default'`) and name the result columns that

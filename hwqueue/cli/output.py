@@ -148,7 +148,8 @@ def show_rows(ctx: typer.Context, rows: Sequence[Row], *, empty: str = "nothing 
         table, least, left_out = table_of(rows, Console().width, plain_text)
         _unbroken(table, least)
         if left_out:
-            say(ctx, f"no room for {', '.join(map(_heading, left_out))}: widen it, or add --json")
+            said = ", ".join(map(_heading, left_out))
+            say(ctx, f"the terminal is too narrow for {said}; --json has all")
     else:
         _print_aligned([list(rows[0]), *(list(map(plain_text, row.values())) for row in rows)])
 

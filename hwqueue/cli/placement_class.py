@@ -25,15 +25,16 @@ def list_(
     queue: Annotated[
         str | None, typer.Option(help="Only of this queue.", autocompletion=queue_names)
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most this many.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, help="At most this many.")] = 500,
     after: Annotated[
         int | None, typer.Option(help="After this class: the last id of the page before.")
     ] = None,
 ) -> None:
-    """List placement classes with what waits and runs of each, by id."""
+    """List placement classes with what waits and runs of each; on a page those with most first."""
     with Client(connection_string(ctx), pool_size=1) as client:
         found = client.placement_class_stats(queue=queue, after=after, limit=limit)
-    show_items(ctx, found, _row, empty="no placement classes")
+    most = sorted(found, key=lambda one: (-one.pending, -one.running, one.class_id))
+    show_items(ctx, most, _row, empty="no placement classes")
     if len(found) == limit:
         say(ctx, f"there may be more: --after {found[-1].class_id}")
 
@@ -44,6 +45,8 @@ def _row(one: ClassStats) -> dict[str, object]:
         "queue": one.queue,
         "task": one.task_name,
         "asks": one.words,
+        "labels": dict(one.labels) or None,
+        "tenant": one.tenant or None,
         "pending": one.pending,
         "running": one.running,
         "profiles": one.profiles,

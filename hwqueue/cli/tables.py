@@ -7,6 +7,7 @@ left out, the least wanted ones first; never the first one nor ids.
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass
@@ -19,6 +20,8 @@ Row = Mapping[str, object]
 
 _LONGEST_WHOLE = 44  # of what has no spaces: a UUID has 36
 _NARROWEST_TEXT = 24
+_UUID = 36
+_ID = re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-")
 _FRAME = 3  # of a column; and one more in all
 _LEAST_WANTED = (
     *("revoked_login", "created_login", "revoked_by", "login", "created_by", "actor", "profiles"),
@@ -54,7 +57,8 @@ class _Column:
         words = [len(word) for word in self.heading.split()] or [0]
         if self.is_whole:
             return max(self.width, *words)
-        return max(min(self.width, _NARROWEST_TEXT), *words)
+        narrowest = _UUID if any(map(_ID.search, self.cells)) else _NARROWEST_TEXT
+        return max(min(self.width, narrowest), *words)
 
 
 def table_of(
@@ -109,9 +113,11 @@ def flat(value: object, spell: Callable[[object], str]) -> str:
     """JSON as people write it in a line: `zone=a, gpu=2`; a list with commas."""
     if is_dataclass(value) and not isinstance(value, type):
         value = asdict(value)
-    if isinstance(value, Mapping) and value:
+    if isinstance(value, Mapping | list | tuple) and not value:
+        return spell(None)
+    if isinstance(value, Mapping):
         return ", ".join(f"{key}={flat(each, spell)}" for key, each in value.items())
-    if isinstance(value, list | tuple) and value and not any(map(_is_nested, value)):
+    if isinstance(value, list | tuple) and not any(map(_is_nested, value)):
         return ", ".join(flat(each, spell) for each in value)
     return spell(value)
 
@@ -123,15 +129,16 @@ def _column(name: str, values: Sequence[object], spell: Callable[[object], str])
 
 def _fitting(columns: list[_Column], width: int) -> tuple[list[_Column], list[str]]:
     """The columns for which there is room, and the names of the others."""
-    left_out: list[str] = []
+    kept = list(columns)
     last_first = columns[:0:-1]
     for column in sorted(last_first, key=_wanted):
-        if _width(columns) <= width:
-            break
-        if not column.is_id:
-            columns = [each for each in columns if each is not column]
-            left_out.append(column.name)
-    return columns, left_out
+        if not column.is_id and _width(kept) > width:
+            kept.remove(column)
+    for column in sorted(columns, key=_wanted, reverse=True):  # narrow ones may have room again
+        if column not in kept and _width([*kept, column]) <= width:
+            kept.append(column)
+    left_out = [column.name for column in columns if column not in kept]
+    return [column for column in columns if column in kept], left_out
 
 
 def _width(columns: Sequence[_Column]) -> int:

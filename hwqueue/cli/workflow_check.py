@@ -10,7 +10,7 @@ from hwqueue.asked import asked
 from hwqueue.cli import spawning, submitting
 from hwqueue.cli.completion import workflow_names
 from hwqueue.cli.connect import open_client
-from hwqueue.cli.inputs import json_object
+from hwqueue.cli.inputs import json_object, json_value
 from hwqueue.cli.options import options_of
 from hwqueue.cli.output import ExitCode, plain_text, show_items
 from hwqueue.cli.worker import load_named
@@ -35,12 +35,23 @@ def check(
             autocompletion=workflow_names,
         ),
     ] = None,
+    input_: Annotated[
+        str,
+        typer.Option("--input", help="As for workflow run; where a step may run hangs on none."),
+    ] = "{}",
     version: submitting.Version = None,
     tags: submitting.Tags = None,
     placement: submitting.Placement = None,
     affinity: submitting.Affinity = None,
     label: submitting.Label = None,
     step: submitting.StepOptions = None,
+    priority: spawning.Priority = None,
+    deadline: submitting.Deadline = None,
+    available_at: submitting.AvailableAt = None,
+    key: submitting.Key = None,
+    unique: submitting.UniqueKey = None,
+    on_conflict: submitting.ConflictChoice = "keep",
+    run_id: submitting.OwnId = None,
     tenant: spawning.Tenant = None,
     app_version: submitting.AppVersion = None,
 ) -> None:
@@ -51,6 +62,7 @@ def check(
     would be refused: a busy fleet is no reason. With --json all there is.
     """
     wanted = _wanted(spec, app_name, workflow)
+    json_value(input_, "--input")
     options = submitting.placing_options(
         version=version,
         tags=tags,
@@ -60,6 +72,14 @@ def check(
         step=step,
         tenant=tenant,
         app_version=app_version,
+    ) | submitting.own_options(
+        priority=priority,
+        deadline=deadline,
+        available_at=available_at,
+        key=key,
+        unique=unique,
+        on_conflict=on_conflict,
+        run_id=run_id,
     )
     with open_client(ctx) as client:
         found = client.check_workflow(wanted, **options)

@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from hwqueue import text
+from hwqueue.alike import folded
 from hwqueue.dashboard import charts, formatting
 from hwqueue.dashboard.cache import Cached
 from hwqueue.dashboard.runs.asked import asked
@@ -43,7 +44,7 @@ _FILTERS = (
     *(text.number, text.percent, text.plural, text.size, text.memory),
     *(text.duration, text.exact_duration, text.milliseconds, text.age, text.ago),
     *(formatting.absolute, formatting.exact, formatting.iso, formatting.short, formatting.cores),
-    *(formatting.policy, formatting.pretty, formatting.error_line),
+    *(formatting.policy, formatting.pretty, formatting.error_line, folded),
     *(
         formatting.glyph,
         formatting.tone,

@@ -12,7 +12,7 @@ from hwqueue.schema.files import SHIPPED
 
 LOST = "its claim expired: its worker gave no sign of life"
 RUN = {"run_id": "0195", "workflow": "load"}
-KINDS: list[tuple[Any, str | None, str]] = [
+KINDS: list[tuple[Any, str | None, str | None]] = [
     (None, None, ""),
     (None, "run_stopped", "run stopped"),
     ("text\nmore", None, "text"),
@@ -46,7 +46,7 @@ SPELLED = {
     "nested_refused": "QHF01: no workflow",
 }
 ITEM = "item 137: ValueError: bad date"
-COUNTED: list[tuple[Any, str | None, str]] = [
+COUNTED: list[tuple[Any, str | None, str | None]] = [
     (
         {"items": 200, "failed": 1, "tolerated": 0, "first_error": ITEM},
         "items_failed",

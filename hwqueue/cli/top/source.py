@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from psycopg import AsyncConnection
 
+from hwqueue.alike import alike, folded
 from hwqueue.calls import LIMIT_TIME
 from hwqueue.cli.top.reading import Reading
 from hwqueue.client import AsyncClient
 from hwqueue.connections import in_utf8, with_timeouts
-from hwqueue.types import ClassExplanation, NearNode, PendingReason
+from hwqueue.text import plural
+from hwqueue.types import ClassExplanation, Event, NearNode, PendingReason
 
 # What is read at most: a screen shows some dozens, and looking must not cost what is looked at.
 MOST_CLASSES = 200
@@ -49,7 +52,9 @@ class DatabaseSource:
         shard = self._shard
         async with self._client() as client:
             queues = await client.queue_depth(shard=shard)
-            pending = await client.pending_reasons(limit=MOST_CLASSES + 1, shard=shard)
+            pending = await client.pending_reasons(
+                order="pending", limit=MOST_CLASSES + 1, shard=shard
+            )
             nodes = await client.node_usage(limit=MOST_NODES + 1, shard=shard)
             running = await client.running_leases(limit=MOST_RUNNING + 1, shard=shard)
             events = await client.list_events(limit=MOST_EVENTS, shard=shard)
@@ -62,10 +67,10 @@ class DatabaseSource:
         return Reading(
             at=datetime.now(UTC),
             queues=queues,
-            pending=pending[:MOST_CLASSES],
+            pending=_worst_first(pending[:MOST_CLASSES]),
             nodes=sorted(nodes[:MOST_NODES], key=lambda node: node.state == "live"),
             running=running[:MOST_RUNNING],
-            events=events,
+            events=[_counted(event, more) for event, more in folded(events)],
             minutes=minutes,
             cut=frozenset(name for name, read, most in counted if read > most),
         )
@@ -115,3 +120,16 @@ def explanation_lines(found: ClassExplanation) -> Iterator[str]:
 def _near(node: NearNode) -> str:
     reasons = "; ".join(reason.message for reason in node.reasons)
     return f"  {node.node} ({node.state}): {reasons or 'could take it now'}"
+
+
+def _worst_first(rows: Sequence[PendingReason]) -> list[PendingReason]:
+    """What reads alike merged; what no node may run first, then what has most leases."""
+    merged = [each.row for each in alike(rows)]
+    return sorted(merged, key=lambda row: (row.nodes_matching != 0, -row.pending))
+
+
+def _counted(event: Event, more: int) -> Event:
+    if not more:
+        return event
+    message = f"{event.message}; and {plural(more, 'class', 'classes')} more of this task"
+    return replace(event, message=message)

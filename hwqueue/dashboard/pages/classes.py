@@ -10,24 +10,30 @@ from hwqueue.dashboard.reads import reads
 from hwqueue.dashboard.render import page
 
 PAGE = 50
+CHUNK = 500  # that are sorted at a time
 
 
 async def classes(request: Request) -> Response:
-    """Classes by id: what they ask, what of them waits and runs, how much of the fleet suits."""
+    """Classes, those with most leases first: what they ask, how much of the fleet suits."""
     asked = request.query_params
     queue = asked.get("queue", "").strip()
     after = int(asked["after"]) if asked.get("after", "").isdecimal() else 0
+    number = int(asked["page"]) if asked.get("page", "").isdecimal() else 0
     source = reads(request)
     queues = await source.queues()
-    rows = await source.classes(queue or None, min(after, 2**63 - 1), PAGE + 1)
+    rows = await source.classes(queue or None, min(after, 2**63 - 1), CHUNK + 1)
+    last = rows[CHUNK - 1].class_id if len(rows) > CHUNK else None
+    rows = sorted(rows[:CHUNK], key=lambda row: (-row.pending, -row.running, -row.class_id))
     return page(
         request,
         "classes.html",
         "Classes",
         live=10,
-        rows=rows[:PAGE],
-        more=len(rows) > PAGE,
+        rows=rows[number * PAGE : (number + 1) * PAGE],
+        more=len(rows) > (number + 1) * PAGE,
+        number=number,
         after=after,
+        last=last,
         queue=queue,
         queues=[row.queue for row in queues.value],
     )

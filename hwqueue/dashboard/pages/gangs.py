@@ -17,6 +17,7 @@ from hwqueue.types import Gang, GangMember, GangState
 
 PAGE_SIZES = (50, 100, 200)
 STATES = get_args(GangState)
+WAITS = ("waiting", "earmarked", "stopping", "cancelling")
 MOST_CLAIMS = 5  # shown of each place
 
 
@@ -37,7 +38,10 @@ async def gangs(request: Request) -> Response:
         request,
         "gangs.html",
         "Gangs",
-        rows=rows[:size],
+        rows=sorted(
+            rows[:size], key=lambda row: WAITS.index(row.state) if row.state in WAITS else 9
+        ),
+        last=rows[:size][-1] if rows else None,
         more=len(rows) > size,
         paged=before is not None,
         states=STATES,

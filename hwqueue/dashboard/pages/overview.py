@@ -11,16 +11,19 @@ from datetime import datetime
 from starlette.requests import Request
 from starlette.responses import Response
 
+from hwqueue.alike import alike
 from hwqueue.dashboard import formatting
 from hwqueue.dashboard.auth import protected
 from hwqueue.dashboard.pages.fleet import Cell, cells
-from hwqueue.dashboard.pages.pending import kind
+from hwqueue.dashboard.pages.pending import kind, worst
+from hwqueue.dashboard.pages.queues import worst_queue
 from hwqueue.dashboard.reads import MOST_CLASSES, reads
 from hwqueue.dashboard.render import page
 from hwqueue.text import plural
 from hwqueue.types import Minute, PendingReason, QueueDepth
 
 SHOWN_CLASSES, SHOWN_QUEUES, SHOWN_EVENTS = 5, 8, 10
+READ_EVENTS = 200  # of which many may be about one task
 RECENT_MINUTES = 5
 # Events that somebody may have to act on, or has caused; what a drain does to each claim is noise.
 NOTABLE = (
@@ -111,12 +114,12 @@ async def overview(request: Request) -> Response:
     source = reads(request)
     # concurrently: with cached values the page waits as long as for one of them
     queues, pending, nodes, minutes = await asyncio.gather(
-        source.queues(), source.pending(), source.nodes(), source.throughput()
+        source.queues(), source.pending(order="pending"), source.nodes(), source.throughput()
     )
     fleet = cells(nodes.value)
-    open_queues = sorted(queues.value, key=lambda row: (row.oldest_at is None, row.oldest_at))
-    unmet = [row for row in pending.value if kind(row) != "ready"]
-    unmet.sort(key=lambda row: (kind(row) != "no match", row.oldest_at))
+    open_queues = sorted(queues.value, key=worst_queue)
+    unmet = alike(row for row in pending.value if kind(row) != "ready")
+    unmet.sort(key=lambda each: worst(each.row))
     states = Counter(cell.state for cell in fleet)
     return page(
         request,
@@ -143,11 +146,12 @@ async def overview(request: Request) -> Response:
         gpus=sum(cell.gpus for cell in fleet),
         gpus_used=sum(cell.gpu_milli for cell in fleet) / 1000,
         classes=unmet[:SHOWN_CLASSES],
-        unmet=len(unmet),
+        unmet=sum(each.classes for each in unmet),
         queues=open_queues[:SHOWN_QUEUES],
         all_queues=len(open_queues),
         racks=racks(fleet),
-        events=await source.events(limit=SHOWN_EVENTS, code=NOTABLE),
+        events=await source.events(limit=READ_EVENTS, code=NOTABLE),
+        shown_events=SHOWN_EVENTS,
     )
 
 

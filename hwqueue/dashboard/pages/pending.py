@@ -12,6 +12,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from hwqueue.alike import alike
 from hwqueue.dashboard.auth import protected
 from hwqueue.dashboard.charts import segments
 from hwqueue.dashboard.reads import MOST_CLASSES, reads
@@ -28,11 +29,6 @@ KIND_WORDS = {
 }
 KIND_TONES = {"no match": "s-no-match", "contended": "s-pending", "ready": "s-claimed"}
 TEXT_FILTERS = ("queue", "tenant", "service", "asks")
-SORTS: dict[str, Callable[[PendingReason], object]] = {
-    "oldest": lambda row: row.oldest_at,
-    "pending": lambda row: -row.pending,
-    "gpu": lambda row: -_gpus(row) * row.pending,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +50,19 @@ def kind(row: PendingReason) -> str:
 
 def _gpus(row: PendingReason) -> float:
     return float(row.resources.get("gpu", 0)) + float(row.resources.get("gpu_milli", 0)) / 1000
+
+
+def worst(row: PendingReason) -> tuple[int, int, datetime]:
+    """Sorts what hurts most first: what no node may run, then what waits for room, by leases."""
+    return KINDS.index(kind(row)), -row.pending, row.oldest_at
+
+
+SORTS: dict[str, Callable[[PendingReason], Any]] = {
+    "worst": worst,
+    "oldest": lambda row: row.oldest_at,
+    "pending": lambda row: -row.pending,
+    "gpu": lambda row: -_gpus(row) * row.pending,
+}
 
 
 def grouped(rows: Iterable[PendingReason], key: Callable[[PendingReason], str]) -> list[Group]:
@@ -87,13 +96,13 @@ async def pending(request: Request) -> Response:
     """Every class with something pending: what it asks, what is in its way, what would help."""
     asked = request.query_params
     filters = {name: asked.get(name, "").strip() for name in TEXT_FILTERS}
-    sort = asked.get("sort", "oldest")
-    sort = sort if sort in SORTS else "oldest"
+    sort = asked.get("sort", "worst")
+    sort = sort if sort in SORTS else "worst"
     chosen, code = asked.get("kind", ""), asked.get("reason", "")
     number = int(asked["page"]) if asked.get("page", "").isdecimal() else 0
     source = reads(request)
     cached, nodes, queues = await asyncio.gather(
-        source.pending(filters["queue"] or None, "pending" if sort == "pending" else "oldest"),
+        source.pending(filters["queue"] or None, "oldest" if sort == "oldest" else "pending"),
         source.nodes(),
         source.queues(),
     )
@@ -101,17 +110,19 @@ async def pending(request: Request) -> Response:
     kinds = {group.name: group for group in grouped(rows, kind)}
     reasons = grouped(rows, lambda row: row.code or "ready")
     rows = [row for row in rows if chosen in ("", kind(row)) and code in ("", row.code or "ready")]
-    rows.sort(key=lambda row: (SORTS[sort](row), row.class_id))
+    classes = len(rows)
+    merged = sorted(alike(rows), key=lambda each: (SORTS[sort](each.row), each.row.class_id))
     return page(
         request,
         "pending.html",
         "Pending",
         read=[cached, nodes, queues],
-        rows=rows[number * PAGE : (number + 1) * PAGE],
-        total=len(rows),
+        rows=merged[number * PAGE : (number + 1) * PAGE],
+        total=len(merged),
+        classes=classes,
         is_cut=len(cached.value) >= MOST_CLASSES,
         most=MOST_CLASSES,
-        leases=sum(row.pending for row in rows),
+        leases=sum(each.row.pending for each in merged),
         number=number,
         page_size=PAGE,
         kinds=[kinds[name] for name in KINDS if name in kinds],

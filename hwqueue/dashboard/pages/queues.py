@@ -3,27 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+import math
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from hwqueue.alike import alike
 from hwqueue.dashboard.auth import protected
+from hwqueue.dashboard.pages.pending import worst
 from hwqueue.dashboard.reads import reads
 from hwqueue.dashboard.render import page
 from hwqueue.errors import QueueUnknown
+from hwqueue.types import QueueDepth
 
-SORTS = ("queue", "pending", "scheduled", "running", "oldest")
-SHOWN_CLASSES = 10
+SORTS = ("worst", "queue", "pending", "scheduled", "running", "oldest")
+SHOWN_CLASSES, SHOWN_EVENTS, READ_EVENTS = 10, 10, 200
+
+
+def worst_queue(row: QueueDepth) -> tuple[bool, bool, float, int, str]:
+    """Sorts what hurts most first: claims that nobody ends, paused with work, then by wait."""
+    oldest = row.oldest_at.timestamp() if row.oldest_at else math.inf
+    return not row.expired, not (row.paused_at and row.pending), oldest, -row.pending, row.queue
 
 
 async def queues(request: Request) -> Response:
     """Every queue, how much is in it and how long that waits; and what tasks ask by default."""
     source = reads(request)
     cached, tasks = await asyncio.gather(source.queues(), source.tasks())
-    sort = request.query_params.get("sort", "oldest")
-    sort = sort if sort in SORTS else "oldest"
+    sort = request.query_params.get("sort", "worst")
+    sort = sort if sort in SORTS else "worst"
     rows = sorted(cached.value, key=lambda row: row.queue)
-    if sort == "oldest":
+    if sort == "worst":
+        rows.sort(key=worst_queue)
+    elif sort == "oldest":
         rows.sort(key=lambda row: (row.oldest_at is None, row.oldest_at))
     elif sort != "queue":
         rows.sort(key=lambda row: -getattr(row, sort))
@@ -50,9 +62,9 @@ async def queue(request: Request) -> Response:
     # side by side: each counts leases
     minutes, pending, policy, events = await asyncio.gather(
         source.throughput(name),
-        source.pending(name),
+        source.pending(name, "pending"),
         source.queue(name),
-        source.events(queue=name, limit=10),
+        source.events(queue=name, limit=READ_EVENTS),
     )
     return page(
         request,
@@ -63,8 +75,9 @@ async def queue(request: Request) -> Response:
         row=row,
         minutes=minutes.value,
         policy=policy.policy,
-        classes=pending.value[:SHOWN_CLASSES],
+        classes=sorted(alike(pending.value), key=lambda each: worst(each.row))[:SHOWN_CLASSES],
         events=events,
+        shown_events=SHOWN_EVENTS,
     )
 
 

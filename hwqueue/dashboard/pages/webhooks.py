@@ -16,7 +16,16 @@ STATES = ("waiting", "delivered", "dead")
 async def webhooks(request: Request) -> Response:
     """Every webhook, what it is told of and how that goes."""
     cached = await reads(request).webhooks()
-    return page(request, "webhooks.html", "Webhooks", read=[cached], rows=cached.value)
+    rows = sorted(
+        cached.value,
+        key=lambda row: (
+            not (row.failing_since or row.paused_at),
+            -row.dead,
+            -row.waiting,
+            row.name,
+        ),
+    )
+    return page(request, "webhooks.html", "Webhooks", read=[cached], rows=rows)
 
 
 async def webhook(request: Request) -> Response:

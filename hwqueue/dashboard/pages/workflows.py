@@ -25,16 +25,23 @@ async def workflows(request: Request) -> Response:
     """Every workflow with its newest version, and how its runs went."""
     after = request.query_params.get("after") or None
     rows, versions = await reads(request).workflows(after, PAGE + 1)
+    counts = {name: run_counts(each) for name, each in versions.items()}
     return page(
         request,
         "workflows.html",
         "Workflows",
-        rows=rows[:PAGE],
+        rows=sorted(rows[:PAGE], key=lambda row: (-_troubled(counts[row.workflow]), row.workflow)),
+        last=rows[:PAGE][-1].workflow if rows else "",
         more=len(rows) > PAGE,
         paged=after is not None,
         versions=versions,
-        counts={name: run_counts(each) for name, each in versions.items()},
+        counts=counts,
     )
+
+
+def _troubled(counts: list[tuple[str, int]]) -> int:
+    """How many runs failed, or are about to."""
+    return sum(count for state, count in counts if state in ("failed", "failing"))
 
 
 def run_counts(versions: list[WorkflowVersion]) -> list[tuple[str, int]]:
