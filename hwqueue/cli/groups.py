@@ -14,7 +14,7 @@ _ALIKE: Sequence[frozenset[str]] = (
     frozenset({"list", "ls"}),
     frozenset({"describe", "get", "info", "show", "status"}),
     frozenset({"cancel", "kill", "pause", "stop", "terminate"}),
-    frozenset({"begin", "launch", "run", "start"}),
+    frozenset({"begin", "launch", "run", "start", "submit"}),
     frozenset({"edit", "modify", "policy", "set", "update"}),
     frozenset({"replay", "requeue", "retry", "rerun"}),
 )

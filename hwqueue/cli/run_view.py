@@ -134,9 +134,10 @@ def _headline(run: WorkflowRun) -> str:
     lasted = (run.finished_at or datetime.now(UTC)) - run.submitted_at
     reason = f" ({run.reason})" if run.reason else ""
     steps = plural(sum(run.step_counts.values()), "step")
+    key = f", key {run.idempotency_key}" if run.idempotency_key else ""
     parent = f", a step of run {run.parent_run_id}" if run.parent_run_id else ""
     return (
-        f"run {run.run_id} of {run.workflow}{version}{parent}: {run.state}{reason} after "
+        f"run {run.run_id} of {run.workflow}{version}{key}{parent}: {run.state}{reason} after "
         f"{duration(lasted)}; {steps}: {counts}"
     )
 

@@ -172,6 +172,7 @@ class WorkflowRun:
         step_counts: How many steps are in each state.
         parent_run_id: The run whose step this is; None for one that was submitted.
         root_run_id: The submitted run above it, or itself.
+        idempotency_key: That of its submission, or its unique key while it has not ended.
     """
 
     run_id: UUID
@@ -194,6 +195,7 @@ class WorkflowRun:
     step_counts: Mapping[str, int]
     parent_run_id: UUID | None
     root_run_id: UUID
+    idempotency_key: str | None = None
 
     @property
     def duration(self) -> timedelta | None:

@@ -10,13 +10,14 @@
 
 -- One run. step_counts: {state: number of steps}. reason and detail: why it does not run, or did not
 -- complete. attempt: from 1; each retry adds one. parent_run_id: the run whose step this is, null for one
--- that was submitted; root_run_id: the submitted run above it, or itself.
+-- that was submitted; root_run_id: the submitted run above it, or itself. idempotency_key: or its unique
+-- key, which goes when it ends.
 -- Raises: QHF03.
 create or replace function hwqueue.get_workflow_run(p_run uuid, p_shard int default 0)
 returns table (run_id uuid, shard_id int, workflow text, version int, state text, reason text, detail jsonb,
   tenant text, labels jsonb, headers jsonb, priority smallint, input jsonb, result jsonb, attempt int,
   deadline timestamptz, submitted_at timestamptz, finished_at timestamptz, step_counts jsonb,
-  parent_run_id uuid, root_run_id uuid)
+  parent_run_id uuid, root_run_id uuid, idempotency_key text)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
@@ -24,7 +25,8 @@ begin
   return query
     select r.run_id, r.shard_id, r.name, w.version, r.state, r.reason, r.detail, r.tenant, r.labels,
       r.headers, r.priority, r.input, r.result, r.attempt, r.deadline, r.submitted_at, r.finished_at,
-      hwqueue.count_steps(r, p_shard), r.parent_run_id, r.root_run_id
+      hwqueue.count_steps(r, p_shard), r.parent_run_id, r.root_run_id,
+      (select k.idempotency_key from hwqueue.run_key k where k.shard_id = p_shard and k.run_id = p_run limit 1)
     from hwqueue.run r
     join hwqueue.workflow w on w.shard_id = p_shard and w.workflow_id = r.workflow_id
     where r.shard_id = p_shard and r.run_id = p_run;

@@ -30,6 +30,9 @@ def test_a_second_submission_returns_the_run_that_has_the_key(api: Api) -> None:
     second = again(flow, unique())
     assert (second["run_id"], second["created"], second["state"]) == (flow.run, False, "running")
     assert again(flow, unique(key="other"))["created"]
+    assert flow.get()["idempotency_key"] == "k"
+    keyed = Flow(api, [step("a")], options={"idempotency_key": "2030-01-31"})
+    assert keyed.get()["idempotency_key"] == "2030-01-31"
     assert again(flow, unique() | {"tenant": "acme"})["created"]
 
 
