@@ -20,7 +20,8 @@ from hwqueue.types import NodeClaim, NodeCore, NodeGpu, NodeGroup, NodeUsage
 
 PAGE_SIZES = (50, 100, 200)
 STATES = ("live", "silent", "cordoned", "draining")
-SORTS = ("name", "rack", "use", "gpu", "claims")
+SORTS = ("worst", "name", "rack", "use", "gpu", "claims")
+WORST = ("silent", "draining", "cordoned", "live")
 NO_RACK = "-"
 SHOWN_CLAIMS = 200
 WORTH_POINTS = (25, 50, 75, 100)  # per cent of a device that are left
@@ -75,8 +76,8 @@ async def fleet(request: Request) -> Response:
     asked = request.query_params
     state, rack, label = asked.get("state", ""), asked.get("rack", ""), asked.get("label", "")
     name, view = asked.get("name", "").strip(), asked.get("view", "table")
-    sort = asked.get("sort", "name")
-    sort = sort if sort in SORTS else "name"
+    sort = asked.get("sort", "worst")
+    sort = sort if sort in SORTS else "worst"
     number = int(asked["page"]) if asked.get("page", "").isdecimal() else 0
     source = reads(request)
     cached = await source.nodes()
@@ -91,6 +92,7 @@ async def fleet(request: Request) -> Response:
     ]
     rows.sort(key=lambda row: formatting.natural(row.node_name))
     keys: Mapping[str, Any] = {
+        "worst": lambda row: WORST.index(row.state),
         "rack": lambda row: -1 if row.rack is None else row.rack,
         "use": lambda row: -use_of(row),
         "gpu": lambda row: -(row.gpus_free or 0),
