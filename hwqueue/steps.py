@@ -34,7 +34,6 @@ IN_PLACE = timedelta(seconds=30)
 
 _LONGEST = timedelta(days=3650)
 _MOST_NAME_CHARS = 190  # of 200; the rest is for the number
-_CLAIM_COUNT = (1 << 40) - 1  # the part of a claim token that counts the lease's claims
 _READ_COMMITTED = psycopg.IsolationLevel.READ_COMMITTED  # as `save_checkpoint` needs it
 
 
@@ -152,7 +151,7 @@ class Memory:
 
 def was_claimed_before(claim: Claim) -> bool:
     """Whether an earlier claim of the lease may have saved something."""
-    return claim.claim_token & _CLAIM_COUNT > 1
+    return claim.claim_token % 2 == 1  # the token of a lease's first claim is even
 
 
 def result_of(name: str, value: Any) -> Json:

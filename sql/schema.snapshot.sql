@@ -1621,6 +1621,9 @@ CREATE FUNCTION hwqueue.check_added_run(p_run hwqueue.run, p_step integer, p_sha
 CREATE FUNCTION hwqueue.check_changes(p_changes jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
 
+CREATE FUNCTION hwqueue.check_claim(p_item jsonb, p_field text) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE;
+
 CREATE FUNCTION hwqueue.check_claim(p_queues text[], p_qty integer, p_claim_timeout interval) RETURNS boolean
     LANGUAGE plpgsql STABLE;
 
@@ -1927,6 +1930,9 @@ CREATE FUNCTION hwqueue.claims_of_node(p_node uuid, p_leases uuid[], p_shard int
 
 CREATE FUNCTION hwqueue.claims_scan_start(p_shard integer) RETURNS timestamp with time zone
     LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.claims_until(p_token bigint, p_shard integer) RETURNS integer
+    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.class_affinity(p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_taints jsonb) RETURNS double precision
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -3937,7 +3943,7 @@ CREATE FUNCTION hwqueue.next_gang_state(p_gang hwqueue.gang, p_waiting integer, 
 
 CREATE TABLE hwqueue.shard (
     shard_id integer NOT NULL,
-    generation bigint DEFAULT 1 NOT NULL,
+    generation bigint DEFAULT 0 NOT NULL,
     system_identifier bigint,
     timeline integer,
     server_started_at timestamp with time zone,
@@ -3951,11 +3957,14 @@ CREATE TABLE hwqueue.shard (
     former_event_base bigint DEFAULT 0 NOT NULL,
     event_base_xid xid8 DEFAULT '0'::xid8 NOT NULL,
     CONSTRAINT shard_event_days_check CHECK (((event_days >= 1) AND (event_days <= 14))),
-    CONSTRAINT shard_generation_check CHECK (((generation >= 1) AND (generation <= 4194303))),
     CONSTRAINT shard_shard_id_check CHECK ((shard_id >= 0))
 );
 
 COMMENT ON TABLE hwqueue.shard IS 'one row for each shard: its generation, with which claim tokens begin, and settings of the installation';
+
+COMMENT ON COLUMN hwqueue.shard.generation IS 'the token of a first claim: it rises at each start of the server, and in a copy';
+
+COMMENT ON COLUMN hwqueue.shard.timeline IS 'with the next three: the start of a server that generation is of';
 
 COMMENT ON COLUMN hwqueue.shard.event_base IS 'added to the ids of events, so that they rise on a server whose transaction ids do not';
 
@@ -3971,11 +3980,14 @@ COMMENT ON COLUMN hwqueue.shard.node_epoch_floor IS 'the highest epoch of a node
 
 COMMENT ON COLUMN hwqueue.shard.event_base_xid IS 'the transaction that raised event_base; ids of those that were open then follow former_event_base';
 
-CREATE FUNCTION hwqueue.next_generation(p_shard hwqueue.shard, p_timeline integer, p_system bigint, p_path text) RETURNS bigint
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+CREATE FUNCTION hwqueue.next_generation(p_shard hwqueue.shard, p_timeline integer, p_system bigint) RETURNS bigint
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.next_score_group(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_starts, p_window integer, p_probe integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT classes bigint[], OUT positions bigint[], OUT seen_classes bigint[], OUT is_head boolean, OUT takes integer) RETURNS record
     LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.next_token(p_generation bigint, p_claims integer) RETURNS bigint
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.next_waiting_rank(p_class_id bigint, p_tier smallint, p_rank bigint, p_since timestamp with time zone, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT lease_id uuid) RETURNS record
     LANGUAGE plpgsql STABLE;
@@ -4148,7 +4160,7 @@ CREATE FUNCTION hwqueue.note_gang(p_gang hwqueue.gang, p_state text, p_shard int
 CREATE FUNCTION hwqueue.note_generation(p_from bigint, p_to bigint, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.note_lasting(p_lease uuid, p_claim_no integer, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.note_lasting(p_lease uuid, p_claims integer, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.note_leases(p_code text, p_leases uuid[], p_message text, p_shard integer, p_detail jsonb DEFAULT NULL::jsonb, p_node uuid DEFAULT NULL::uuid) RETURNS void
@@ -5327,6 +5339,9 @@ CREATE FUNCTION hwqueue.served_masks(p_class_ids bigint[], p_none bit varying, p
 CREATE FUNCTION hwqueue.served_names(p_now timestamp with time zone, p_shard integer, OUT queues text[], OUT tasks text[], OUT any_queue boolean) RETURNS record
     LANGUAGE sql STABLE;
 
+CREATE FUNCTION hwqueue.server_timeline() RETURNS integer
+    LANGUAGE sql;
+
 CREATE FUNCTION hwqueue.service_away_from(p_service uuid, p_shard integer) RETURNS uuid[]
     LANGUAGE plpgsql STABLE;
 
@@ -5947,6 +5962,9 @@ CREATE FUNCTION hwqueue.test_webhook(p_name text, p_shard integer DEFAULT 0) RET
 
 CREATE FUNCTION hwqueue.text_bytes(p_value jsonb, p_limit integer) RETURNS integer
     LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.this_generation(p_shard integer) RETURNS bigint
+    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.throughput(p_queue text DEFAULT NULL::text, p_minutes integer DEFAULT 60, p_shard integer DEFAULT 0) RETURNS TABLE(minute timestamp with time zone, claims bigint, completed bigint, failed bigint, cancelled bigint, retried bigint, expired bigint, wait_p50 double precision, wait_p95 double precision, run_p50 double precision, run_p95 double precision, shard_id integer)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -7110,7 +7128,7 @@ WITH (autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0.05');
 
 COMMENT ON TABLE hwqueue.placement_check IS 'a claim with requirements that must hold as long as it runs: reap checks them';
 
-COMMENT ON COLUMN hwqueue.placement_check.claim_no IS 'the lower 40 bits of its claim token';
+COMMENT ON COLUMN hwqueue.placement_check.claim_no IS 'the lower 31 bits of its claim token';
 
 COMMENT ON COLUMN hwqueue.placement_check.broken IS 'those that do not hold: [{"at": place in placement_class.required, from 0, "code", "since"}]';
 
@@ -8752,6 +8770,8 @@ REVOKE ALL ON FUNCTION hwqueue.check_added_run(p_run hwqueue.run, p_step integer
 
 REVOKE ALL ON FUNCTION hwqueue.check_changes(p_changes jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.check_claim(p_item jsonb, p_field text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.check_claim(p_queues text[], p_qty integer, p_claim_timeout interval) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_completions(p_lease_ids uuid[], p_tokens bigint[], p_ids_name text, p_tokens_name text) FROM PUBLIC;
@@ -8929,6 +8949,8 @@ REVOKE ALL ON FUNCTION hwqueue.claims_in_the_way(p_node_ids uuid[], p_now timest
 REVOKE ALL ON FUNCTION hwqueue.claims_of_node(p_node uuid, p_leases uuid[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.claims_scan_start(p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.claims_until(p_token bigint, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_affinity(p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_taints jsonb) FROM PUBLIC;
 
@@ -10097,9 +10119,11 @@ REVOKE ALL ON FUNCTION hwqueue.next_classes(p_from hwqueue.judging_progress, p_a
 
 REVOKE ALL ON FUNCTION hwqueue.next_gang_state(p_gang hwqueue.gang, p_waiting integer, p_earmarked integer, p_reserved integer, p_running integer, p_failed integer, p_cancelled integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.next_generation(p_shard hwqueue.shard, p_timeline integer, p_system bigint, p_path text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.next_generation(p_shard hwqueue.shard, p_timeline integer, p_system bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.next_score_group(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_starts, p_window integer, p_probe integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT classes bigint[], OUT positions bigint[], OUT seen_classes bigint[], OUT is_head boolean, OUT takes integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.next_token(p_generation bigint, p_claims integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.next_waiting_rank(p_class_id bigint, p_tier smallint, p_rank bigint, p_since timestamp with time zone, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT lease_id uuid) FROM PUBLIC;
 
@@ -10217,7 +10241,7 @@ REVOKE ALL ON FUNCTION hwqueue.note_gang(p_gang hwqueue.gang, p_state text, p_sh
 
 REVOKE ALL ON FUNCTION hwqueue.note_generation(p_from bigint, p_to bigint, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.note_lasting(p_lease uuid, p_claim_no integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.note_lasting(p_lease uuid, p_claims integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_leases(p_code text, p_leases uuid[], p_message text, p_shard integer, p_detail jsonb, p_node uuid) FROM PUBLIC;
 
@@ -10939,6 +10963,8 @@ REVOKE ALL ON FUNCTION hwqueue.served_masks(p_class_ids bigint[], p_none bit var
 
 REVOKE ALL ON FUNCTION hwqueue.served_names(p_now timestamp with time zone, p_shard integer, OUT queues text[], OUT tasks text[], OUT any_queue boolean) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.server_timeline() FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.service_away_from(p_service uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.service_policy(p_service uuid, p_shard integer) FROM PUBLIC;
@@ -11335,6 +11361,8 @@ GRANT ALL ON FUNCTION hwqueue.test_webhook(p_name text, p_shard integer) TO hwqu
 GRANT ALL ON FUNCTION hwqueue.test_webhook(p_name text, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.text_bytes(p_value jsonb, p_limit integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.this_generation(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.throughput(p_queue text, p_minutes integer, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.throughput(p_queue text, p_minutes integer, p_shard integer) TO hwqueue_operator;

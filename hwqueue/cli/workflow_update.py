@@ -39,7 +39,7 @@ def update(
             "--tags",
             "--node-label",
             help="Label that the nodes must have, key=value, or several as JSON;"
-            " {\"key\": null} takes one away, with --affinity override.",
+            ' {"key": null} takes one away, with --affinity override.',
         ),
     ] = None,
     placement: Annotated[

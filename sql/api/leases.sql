@@ -284,8 +284,8 @@ begin
   perform hwqueue.note_leases('lease_requeued', array[p_lease], format('requeued, it was %s', v_end.state),
       p_shard,
     jsonb_build_object('from', v_end.state));
-  return hwqueue.put_back(p_lease, 0, (v_end.claim_token & ((1::bigint << 40) - 1))::int, v_now, v_now,
-      p_shard);
+  return hwqueue.put_back(p_lease, 0, hwqueue.claims_until(v_end.claim_token, p_shard), v_now, v_now,
+    p_shard);
 end
 $$;
 
@@ -398,7 +398,7 @@ begin
   perform hwqueue.note_selected(array[v_class.class_id], p_shard);
   v_deltas := hwqueue.counts_of(v_class, v_lease.lease_id, v_node, p_shard);
   v_timeout := coalesce(v_lease.claim_timeout, v_queue.claim_timeout);
-  v_token := (hwqueue.current_generation(p_shard) << 40) + v_entry.claim_count + 1;
+  v_token := hwqueue.next_token(hwqueue.current_generation(p_shard), v_entry.claim_count);
   insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token,
       attempt, claim_timeout,
     claimed_at, expires_at, check_at, assignment, term_deltas, login, eligible_at)
@@ -410,11 +410,11 @@ begin
   perform hwqueue.add_counts(v_deltas, 1, p_shard), hwqueue.wake_classes_of_lease(v_lease.lease_id, p_shard),
     hwqueue.refresh_node_state(p_node, p_shard);
   if hwqueue.is_lasting(v_class) then
-    perform hwqueue.note_lasting(v_lease.lease_id, v_entry.claim_count + 1, p_shard);
+    perform hwqueue.note_lasting(v_lease.lease_id, v_entry.claim_count, p_shard);
   end if;
   perform hwqueue.note_leases('lease_adopted', array[v_lease.lease_id],
       format('adopted on node %s', v_node.name), p_shard,
-    jsonb_build_object('claim_token', v_token), p_node);
+    jsonb_build_object('claim_token', v_token::text), p_node);
   return query select v_lease.lease_id, v_token, p_shard;
 end
 $$;

@@ -80,12 +80,7 @@ begin
     from jsonb_array_elements(p_logs) with ordinality e
   loop
     perform hwqueue.check_object(v_item, array['lease_id', 'claim_token', 'lines'], v_field);
-    if hwqueue.json_uuid(v_item -> 'lease_id', v_field || '.lease_id') is null
-       or hwqueue.json_integer(v_item -> 'claim_token', v_field || '.claim_token', 0,
-           9223372036854775807) is null then
-      perform hwqueue.refuse('QHA01', format('%s needs lease_id and claim_token', v_field),
-        jsonb_build_object('field', v_field), 'pass both as claim_task gave them');
-    end if;
+    perform hwqueue.check_claim(v_item, v_field);
     perform hwqueue.check_log_line(e.value, format('%s.lines[%s]', v_field, e.ordinality - 1))
     from jsonb_array_elements(hwqueue.json_list(v_item -> 'lines', v_field || '.lines', 1000,
       'an array of at most 1000 lines', 'send the last ones: no more are kept')) with ordinality e;

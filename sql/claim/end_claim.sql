@@ -47,14 +47,14 @@ begin
     where l.shard_id = p_shard and l.lease_id = p_claim.lease_id
     returning l.* into v_lease;
     if p_claim.is_reserved and p_claim.gang_id is null and v_lease.position > 0 then
-      return hwqueue.put_back_in_line(v_lease, (p_claim.claim_token & ((1::bigint << 40) - 1))::int, p_now,
+      return hwqueue.put_back_in_line(v_lease, hwqueue.claims_until(p_claim.claim_token, p_shard), p_now,
         p_shard);
     end if;
     if p_near or v_lease.near_node is not null then
       perform hwqueue.prefer_own_node(p_claim.lease_id, case when p_near then p_claim.node_id end, p_shard);
     end if;
     return hwqueue.put_back(p_claim.lease_id, v_attempts,
-      (p_claim.claim_token & ((1::bigint << 40) - 1))::int, coalesce(p_next, p_now), p_now, p_shard);
+      hwqueue.claims_until(p_claim.claim_token, p_shard), coalesce(p_next, p_now), p_now, p_shard);
   end if;
   if p_claim.gang_id is not null then
     insert into hwqueue.gang_change (shard_id, gang_id) values (p_shard, p_claim.gang_id);

@@ -91,7 +91,7 @@ begin
     into queue, v_timeout, v_eligible_at
     from hwqueue.queue q where q.shard_id = v_shard and q.queue_id = entry.queue_id;
   end if;
-  claim_token := (p_generation << 40) + entry.claim_count + 1;
+  claim_token := hwqueue.next_token(p_generation, entry.claim_count);
   attempt := entry.attempt_count + 1;
   expires_at := v_now + v_timeout;
   insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token,
@@ -120,7 +120,7 @@ begin
       delete from hwqueue.ready r where r.ctid = any (p_ctids) returning r.*
     ), detail as materialized (
       select t.lease_id, t.queue_id, t.class_id, t.tier, t.rank, t.position,
-             (p_generation << 40) + t.claim_count + 1 as claim_token,
+             hwqueue.next_token(p_generation, t.claim_count) as claim_token,
              (t.attempt_count + 1)::smallint as attempt, q.name, l.task_name, l.params, l.headers,
              coalesce(l.claim_timeout, p_request.claim_timeout, q.claim_timeout) as claim_timeout,
              case when q.retain_completed = '0' and l.idempotency_key is null and l.run_id is null
@@ -365,7 +365,7 @@ begin
     perform hwqueue.wake_classes_of_lease(p_entry.lease_id, p_shard);
   end if;
   if p_is_lasting then
-    perform hwqueue.note_lasting(p_entry.lease_id, p_entry.claim_count + 1, p_shard);
+    perform hwqueue.note_lasting(p_entry.lease_id, p_entry.claim_count, p_shard);
   end if;
 end
 $$;

@@ -1,7 +1,7 @@
--- The generation that leads every claim token, and the repairs that a new server needs.
+-- Noting another server or another start of it, and the repairs that a new server needs.
 --
 -- Claims call node_generation, reap calls reap_positions. An example: a standby is promoted and has lost
--- the last commits. Its timeline is another one, so the generation rises from 1 to 2, and every new
+-- the last commits. Its timeline is another one, so the generation (base/claim_tokens) rises, and every new
 -- token is above all that the lost commits granted (docs/explanation/failover.md).
 --
 -- Logical replication copies rows only: after a switch-over sequences start where they were when the
@@ -11,31 +11,9 @@
 -- Invariant: the tokens of a lease only rise, whatever server grants them.
 -- Read current_generation first, then note_server and repair_positions.
 
--- The generation of a database: the recorded one, or a higher one if the database is not the one
--- recorded. In the first database it stays as it is. A row without a path is from a release that did not
--- write it.
-create or replace function hwqueue.next_generation(p_shard hwqueue.shard, p_timeline int, p_system bigint,
-  p_path text) returns bigint
-language sql immutable parallel safe
-as $$
-  select case when p_shard.timeline is null
-                or (p_shard.timeline, p_shard.system_identifier,
-                    coalesce(p_shard.storage_path, p_path)) = (p_timeline, p_system, p_path)
-              then p_shard.generation else greatest(p_shard.generation + 1, p_timeline) end
-$$;
-
--- The file in which this database keeps the table `shard`. A copy of a database has another folder, a
--- restored or truncated table another file. (So has one that vacuum full rewrote: then tokens rise
--- without need.) It costs less than a microsecond, and reads no page.
-create or replace function hwqueue.storage_path() returns text
-language sql stable
-as $$ select pg_relation_filepath('hwqueue.shard'::regclass) $$;
-
--- The generation that leads every claim token. It rises when this is another server than the last time,
--- by system identifier or timeline, or another database of it, by storage_path. Otherwise tokens would
--- repeat after a failover that lost commits, a restore or a copy.
--- Reading the server's identity reads a file. That it has not been started since proves the same,
--- because neither identity changes while a primary runs.
+-- The generation that leads every claim token, noted if this is another server, another database of it, or
+-- another start of it than the last time. Reading the server's identity reads a file. That it has not been
+-- started since proves the same, because no identity changes while a primary runs.
 -- Locks: the shard's row, skip locked, only when something changed.
 create or replace function hwqueue.current_generation(p_shard int) returns bigint
 language plpgsql volatile
@@ -46,11 +24,7 @@ begin
   select s.generation into v_generation from hwqueue.shard s
   where s.shard_id = p_shard and s.server_started_at = pg_postmaster_start_time()
     and s.storage_path = hwqueue.storage_path();
-  if v_generation is null then
-    v_generation := hwqueue.note_server(
-      ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int, p_shard);
-  end if;
-  return v_generation;
+  return coalesce(v_generation, hwqueue.note_server(hwqueue.server_timeline(), p_shard));
 end
 $$;
 
@@ -65,23 +39,23 @@ language plpgsql volatile
 as $$
 declare
   v_system bigint := (select c.system_identifier from pg_control_system() c);
-  v_path text := hwqueue.storage_path();
+  v_is_locked boolean;
   v_shard hwqueue.shard;
   v_next bigint;
 begin
   perform 1 from hwqueue.shard s where s.shard_id = p_shard for no key update skip locked;
-  if not found then
-    select s.* into v_shard from hwqueue.shard s where s.shard_id = p_shard;
-    return hwqueue.next_generation(v_shard, p_timeline, v_system, v_path);
-  end if;
+  v_is_locked := found;
   select s.* into v_shard from hwqueue.shard s where s.shard_id = p_shard;
-  v_next := hwqueue.next_generation(v_shard, p_timeline, v_system, v_path);
+  v_next := hwqueue.next_generation(v_shard, p_timeline, v_system);
+  if not v_is_locked or v_next = v_shard.generation then
+    return v_next;
+  end if;
   update hwqueue.shard s
   set timeline = p_timeline, system_identifier = v_system, server_started_at = pg_postmaster_start_time(),
-      storage_path = v_path, generation = v_next
+      storage_path = hwqueue.storage_path(), generation = v_next
   where s.shard_id = p_shard;
-  if v_next > v_shard.generation then
-    perform hwqueue.note_generation(v_shard.generation, v_next, p_shard);
+  if v_shard.timeline is not null then  -- else nothing has been claimed or reaped before
+    perform hwqueue.note_generation(v_shard.generation >> 32, v_next >> 32, p_shard);
   end if;
   if v_shard.system_identifier <> v_system then
     update hwqueue.placement_class c set created_xid = '0', retired_before = null where c.shard_id = p_shard;

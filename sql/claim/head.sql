@@ -73,8 +73,8 @@ begin
           and x.class_id = any (v_head.classes) and (x.deadline is null or x.deadline > v_now)
         order by x.position limit 1 for update skip locked) end
       and l.shard_id = r.shard_id and l.lease_id = r.lease_id
-    returning r.lease_id, r.class_id, (p_state.generation << 40) + r.claim_count + 1, r.attempt_count + 1,
-      r.position, l.task_name, l.params, l.headers,
+    returning r.lease_id, r.class_id, hwqueue.next_token(p_state.generation, r.claim_count),
+      r.attempt_count + 1, r.position, l.task_name, l.params, l.headers,
       coalesce(l.claim_timeout, p_claim_timeout, v_head.claim_timeout),
       case when v_head.drops_completed and l.idempotency_key is null and l.run_id is null
         then greatest(l.available_at, l.created_at) end,

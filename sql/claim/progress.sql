@@ -75,12 +75,7 @@ begin
         array['lease_id', 'claim_token', 'fraction', 'done', 'total', 'message'], v_field),
       hwqueue.json_number(v_item -> 'fraction', v_field || '.fraction', 0, 1),
       hwqueue.json_text(v_item -> 'message', v_field || '.message', 200);
-    if hwqueue.json_uuid(v_item -> 'lease_id', v_field || '.lease_id') is null
-       or hwqueue.json_integer(v_item -> 'claim_token', v_field || '.claim_token', 0,
-           9223372036854775807) is null then
-      perform hwqueue.refuse('QHA01', format('%s needs lease_id and claim_token', v_field),
-        jsonb_build_object('field', v_field), 'pass both as claim_task gave them');
-    end if;
+    perform hwqueue.check_claim(v_item, v_field);
     v_done := hwqueue.json_integer(v_item -> 'done', v_field || '.done', 0, 9223372036854775807);
     v_total := hwqueue.json_integer(v_item -> 'total', v_field || '.total', 1, 9223372036854775807);
     if v_total is not null and (v_done <= v_total) is not true then

@@ -69,12 +69,7 @@ begin
     from jsonb_array_elements(p_settle) with ordinality e
   loop
     perform hwqueue.check_settlement(v_item, v_field);
-    if hwqueue.json_uuid(v_item -> 'lease_id', v_field || '.lease_id') is null
-      or hwqueue.json_integer(v_item -> 'claim_token', v_field || '.claim_token', 0,
-        9223372036854775807) is null then
-      perform hwqueue.refuse('QHA01', format('%s needs lease_id and claim_token', v_field),
-        jsonb_build_object('field', v_field), 'pass both as claim_task gave them');
-    end if;
+    perform hwqueue.check_claim(v_item, v_field);
     perform hwqueue.check_result((v_item ->> 'lease_id')::uuid, nullif(v_item -> 'result', 'null'),
         v_field || '.result', p_shard);
   end loop;

@@ -12,22 +12,19 @@
 --
 -- Reading order: note_lasting, broken_requirements, lasting_facts, date_broken.
 
--- Has reap check the lasting requirements of a claim that the caller grants. p_claim_no: the lower part of
--- its token. A lease that was deleted and spawned again with the same id may have a row from before.
--- Locks: the row.
-create or replace function hwqueue.note_lasting(p_lease uuid, p_claim_no int, p_shard int) returns void
+-- Has reap check the lasting requirements of a claim that the caller grants. p_claims: how often its lease
+-- has been claimed before. A lease that was deleted and spawned again with the same id may have a row from
+-- before. Locks: the row.
+create or replace function hwqueue.note_lasting(p_lease uuid, p_claims int, p_shard int) returns void
 language plpgsql volatile
 as $$
 begin
-  insert into hwqueue.placement_check (shard_id, lease_id, claim_no) values (p_shard, p_lease, p_claim_no)
+  insert into hwqueue.placement_check (shard_id, lease_id, claim_no)
+  values (p_shard, p_lease,
+    hwqueue.claim_no(hwqueue.next_token(hwqueue.this_generation(p_shard), p_claims)))
   on conflict (shard_id, lease_id, claim_no) do update set broken = '[]';
 end
 $$;
-
--- Returns which claim of its lease a token is, counted from 1.
-create or replace function hwqueue.claim_no(p_token bigint) returns int
-language sql immutable parallel safe
-as $$ select (p_token & ((1::bigint << 40) - 1))::int $$;
 
 -- Returns the lasting requirements that a running claim does not meet now: [{"at": the place in the list,
 -- from 0, "code": the reason}]. One that asks about leases of which nothing is known is not judged: its term

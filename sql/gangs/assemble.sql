@@ -248,7 +248,7 @@ begin
     end if;
   end if;
   if hwqueue.is_lasting(v_class) then
-    perform hwqueue.note_lasting(p_entry.lease_id, p_entry.claim_count + 1, p_shard);
+    perform hwqueue.note_lasting(p_entry.lease_id, p_entry.claim_count, p_shard);
   end if;
   if v_taken.assignment is not null then
     perform hwqueue.write_load(v_taken.load);
@@ -260,8 +260,8 @@ begin
     attempt, claim_timeout, claimed_at, expires_at, check_at, assignment, term_deltas, login, gang_id,
     is_reserved, is_earmark, is_step)
   select p_shard, p_entry.lease_id, p_entry.queue_id, p_entry.class_id, p_node, v_state.node_epoch,
-         (hwqueue.current_generation(p_shard) << 40) + p_entry.claim_count + 1, p_entry.attempt_count + 1,
-         q.claim_timeout, p_now, v_until, v_until, v_taken.assignment, v_deltas, v_state.login,
+         hwqueue.next_token(hwqueue.current_generation(p_shard), p_entry.claim_count),
+         p_entry.attempt_count + 1, q.claim_timeout, p_now, v_until, v_until, v_taken.assignment, v_deltas, v_state.login,
          p_gang.gang_id, true, nullif(p_is_earmark, false),
          case when p_gang.run_id is not null then false end  -- an item of its step
   from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = p_entry.queue_id;

@@ -135,7 +135,7 @@ begin
       near_node = null
     where l.shard_id = p_shard and l.lease_id = (v_item.request).lease_id;
     perform hwqueue.put_back((v_item.request).lease_id, 0,
-      (v_item.claim_token & ((1::bigint << 40) - 1))::int, (v_item.request).available_at, p_now, p_shard);
+      hwqueue.claims_until(v_item.claim_token, p_shard), (v_item.request).available_at, p_now, p_shard);
   end loop;
 end
 $$;

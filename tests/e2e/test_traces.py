@@ -106,7 +106,9 @@ def steps(page: Path) -> Iterator[tuple[str, str | None]]:
 
 
 @pytest.fixture
-def sessions(dsn: str) -> Iterator[Sessions]:
+def sessions(dsn: str, conn: psycopg.Connection) -> Iterator[Sessions]:
+    conn.execute("select hwqueue.current_generation(0)")
+    conn.execute("update hwqueue.shard set generation = 947000000000000000")  # as pages have it
     made = Sessions(dsn)
     yield made
     made.close()

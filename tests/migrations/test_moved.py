@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import psycopg
 import pytest
@@ -11,7 +11,7 @@ from psycopg.conninfo import conninfo_to_dict
 from tests.calls import Row
 from tests.fix_db import fresh_database
 from tests.migrations.programs import dump, run_psql
-from tests.sql.api import GENERATION, Api, Node, outlive, token
+from tests.sql.api import Api, Node, outlive, token
 
 _EAGER = """
   create or replace function hwqueue.should_advance_low_water(p_qty int) returns boolean
@@ -60,7 +60,7 @@ class Life:
         assert leases == {self.again["lease_id"], self.waiting, fresh}
         tokens = {claim["lease_id"]: claim["claim_token"] for claim in claims}
         assert tokens[self.again["lease_id"]] > self.lost["claim_token"]
-        assert min(tokens.values()) > 2 * GENERATION
+        assert min(tokens.values()) > self.lost["claim_token"]
         api.rows("complete_lease", **token(self.running))
         for claim in claims:
             api.rows("complete_lease", **token(claim))
@@ -117,6 +117,47 @@ def test_a_copied_database_goes_on(
     conn.close()
     with fresh_database(server_dsn, str(name)) as copy, connected(copy) as api:
         life.goes_on(api)
+
+
+def claimed_in(dsn: str, life: Life) -> int:
+    """The token that the lease which waits is given in a database."""
+    with connected(dsn) as api:
+        claims = api.claim(life.node, life.queue, qty=2)
+        [claim] = [claim for claim in claims if claim["lease_id"] == life.waiting]
+        return int(claim["claim_token"])
+
+
+def test_two_that_begin_alike_give_no_token_twice(
+    server_dsn: str, dsn: str, conn: psycopg.Connection, life: Life
+) -> None:
+    """A dump that is restored twice, and a copy of each."""
+    script = dump(dsn)
+    tokens = [claimed_in(dsn, life)]
+    conn.close()
+    with ExitStack() as stack:
+        for _ in range(2):
+            restored = stack.enter_context(fresh_database(server_dsn))
+            restore(restored, script)
+            source = str(conninfo_to_dict(restored)["dbname"])
+            copy = stack.enter_context(fresh_database(server_dsn, source))
+            tokens += [claimed_in(restored, life), claimed_in(copy, life)]
+    assert len(tokens) == len(set(tokens))
+
+
+def test_a_copy_that_nobody_has_claimed_from_gives_other_tokens(
+    server_dsn: str, dsn: str, conn: psycopg.Connection
+) -> None:
+    api = Api(conn)
+    queue, node = api.queue(), api.node()
+    api.spawn(queue)
+    conn.close()
+    with fresh_database(server_dsn, str(conninfo_to_dict(dsn)["dbname"])) as copy:
+        tokens = []
+        for each in (copy, dsn):
+            with connected(each) as there:
+                [claim] = there.claim(node, queue)
+                tokens.append(claim["claim_token"])
+    assert tokens[0] != tokens[1]
 
 
 def test_a_logical_switch_over_goes_on(dsn: str, empty_dsn: str, life: Life) -> None:

@@ -18,7 +18,6 @@ from tests.calls import TASK, Calls, Row
 from tests.patience import looks
 
 NOBODY = UUID("00000000-0000-7000-8000-000000000000")  # no lease and no node has this id
-GENERATION = 2**40  # a claim token is generation x 2^40 + the lease's own counter
 
 _TABLES = """
   select relname from pg_class

@@ -160,7 +160,7 @@ GOOD = {"lease_id": str(uuid4()), "claim_token": 1, "outcome": "complete"}
         ("p_settle[0]", [{"outcome": "complete", "claim_token": 1}]),
         ("p_settle[0]", [{"outcome": "complete", "lease_id": GOOD["lease_id"]}]),
         ("p_settle[0].lease_id", [GOOD | {"lease_id": 7}]),
-        ("p_settle[0].claim_token", [GOOD | {"claim_token": "1"}]),
+        ("p_settle[0].claim_token", [GOOD | {"claim_token": "01"}]),
         ("p_settle[0].error", [GOOD | {"outcome": "fail", "error": "text"}]),
         ("p_settle[0].retry", [GOOD | {"outcome": "fail", "retry": "no"}]),
         ("p_settle[0].retry_at", [GOOD | {"outcome": "fail", "retry_at": "tomorrow"}]),
@@ -208,3 +208,18 @@ def test_queues_in_two_dimensions(api: Api) -> None:
     arguments = {"settle": [], "queues": [[api.queue()], [api.queue()]]}
     refusal = api.refused("QHA01", "settle_and_claim", **node.who, **arguments)
     assert refusal.field == "p_queues"
+
+
+def test_a_token_may_be_text(api: Api) -> None:
+    """As from JavaScript, whose numbers have 53 bits."""
+    queue, node = api.queue(), api.node()
+    claim = api.running(queue, node)
+    named = {"lease_id": str(claim["lease_id"]), "claim_token": str(claim["claim_token"])}
+    [beaten] = api.rows("heartbeat_node", **node.who, claims=[named])
+    assert beaten["verdict"] == "ok"
+    assert api.value("report_progress", reports=[named | {"fraction": 0.5}]) == 1
+    line = {"line": 1, "at": "2030-01-01T00:00:00Z", "message": "a"}
+    assert api.value("append_logs", logs=[named | {"lines": [line]}]) == 1
+    settle = [named | {"outcome": "complete"}]
+    api.rows("settle_and_claim", **node.who, settle=settle, queues=[queue], qty=0)
+    assert api.state(claim["lease_id"]) == "completed"

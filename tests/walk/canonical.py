@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from tests.walk.seen import COUNTER, Row, Seen, span, time
+from tests.walk.seen import Row, Seen, span, time
 
 
 def _names(text: str) -> frozenset[str]:
@@ -136,7 +136,7 @@ def _told(table: str, row: Row, seen: Seen, memory: float) -> Row:  # noqa: PLR0
         return {"is_held": claims.get(row["old_lease"]) == row["old_token"]}
     if table == "placement_check":
         token = claims.get(row["lease_id"])
-        is_held = token is not None and token & COUNTER == row["claim_no"]
+        is_held = token is not None and token % 2**31 == row["claim_no"]
         broken = {one["at"]: _seconds(seen, one["since"], memory) for one in row["broken"]}
         return {"is_held": is_held, "broken": broken}
     return {}

@@ -19,7 +19,6 @@ Dump = Mapping[str, list[Row]]
 WAITING = ("pending", "scheduled")
 FINISHED = ("completed", "failed", "cancelled")
 NEVER = datetime(9999, 1, 1, tzinfo=UTC)  # when a member that waits for its gang is due
-COUNTER = (1 << 40) - 1  # of a claim token: the lease's own claims
 
 
 @dataclass(frozen=True)
@@ -119,8 +118,13 @@ class Seen:
     def leases(self) -> dict[UUID, LeaseSeen]:
         """Every lease, whatever its state."""
         entries: dict[str, list[LeaseSeen]] = {row["lease_id"]: [] for row in self.rows["lease"]}
+        [shard] = self.rows["shard"]
         records = {
-            row["lease_id"]: row | {"most": row["max_attempts"] or self.queue["max_attempts"]}
+            row["lease_id"]: row
+            | {
+                "most": row["max_attempts"] or self.queue["max_attempts"],
+                "generation": shard["generation"],
+            }
             for row in self.rows["lease"]
         }
         for state, table in (("pending", "ready"), ("scheduled", "scheduled")):
@@ -366,6 +370,11 @@ def _uuid(text: str | None) -> UUID | None:
     return None if text is None else UUID(text)
 
 
+def nth_claim(token: int, generation: int) -> int:
+    """Which claim of its lease has the token; 0: there was none."""
+    return (token - generation) // 2 + 1 if token else 0
+
+
 def _waiting(state: str, row: Row, record: Row) -> LeaseSeen:
     return LeaseSeen(
         state=state,
@@ -385,7 +394,7 @@ def _claimed(row: Row, record: Row) -> LeaseSeen:
     return LeaseSeen(
         state=held if is_reserved else "claimed",
         attempts=row["attempt"] - is_reserved,
-        grants=row["claim_token"] & COUNTER,
+        grants=nth_claim(row["claim_token"], record["generation"]),
         priority=record["priority"],
         most=record["most"],
         deadline=_time(record["deadline"]),
@@ -402,7 +411,7 @@ def _finished(row: Row, record: Row) -> LeaseSeen:
     return LeaseSeen(
         state=row["state"],
         attempts=row["attempt"],
-        grants=row["claim_token"] & COUNTER,
+        grants=nth_claim(row["claim_token"], record["generation"]),
         priority=record["priority"],
         most=record["most"],
         deadline=_time(record["deadline"]),

@@ -16,7 +16,7 @@ from tests.direct import Direct
 from tests.walk.gangs import ticked
 from tests.walk.grants import claim_timeout, granted_wrong
 from tests.walk.names import QUEUE, lease_id, node_id
-from tests.walk.seen import COUNTER, FINISHED, WAITING, LeaseSeen, Seen, span
+from tests.walk.seen import FINISHED, WAITING, LeaseSeen, Seen, span
 from tests.walk.sweeps import next_event, unlike
 
 
@@ -205,7 +205,7 @@ class Late(OfLease):
 
     def can(self, seen: Seen) -> bool:
         """Whether there was a claim before."""
-        return super().can(seen) and self.token(seen) & COUNTER > 0
+        return super().can(seen) and self.of(seen).grants > (self.of(seen).token is not None)
 
     def token(self, seen: Seen) -> int:
         """The last token that is over."""

@@ -69,7 +69,7 @@ BigInt = Annotated[
             "type": "string",
             "pattern": "^-?[0-9]+$",
             "description": "64 bits, as text.",
-            "examples": ["1099511627777"],
+            "examples": ["947000000000000000"],
         }
     ),
 ]

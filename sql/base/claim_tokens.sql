@@ -1,0 +1,89 @@
+-- Claim tokens: what leads them, and which claim of its lease one is.
+--
+-- A token is a generation and a counter. The generation belongs to one start of one server and one
+-- database: when that is another one than the shard's row says, the next token begins with a higher one. So
+-- tokens rise though the last commits are lost (a crash, a failover). And none is given twice by two
+-- histories that begin with the same row (a disk that was rolled back, a copy, a dump that is restored
+-- twice): the lower 31 bits of a generation are a hash of that identity, the upper ones the second of the
+-- start, or one more than the row's. Example: the first claim of a lease gets the generation itself, its
+-- second claim that and 3.
+--
+-- Invariants: the tokens of a lease only rise. The generation follows from the row and the server alone, so
+-- a session that cannot lock the row computes the one that another session writes. The token of a lease's
+-- first claim is even, the others are odd.
+--
+-- Read next_generation and next_token first.
+
+-- The generation of this start of the server: the recorded one, or a higher one if what is recorded is of
+-- another server, database or start. The seconds of the start, since 2020, are its upper half, or more than
+-- that where a clock was set back. A row without a path has not seen a claim yet, nor has its copy.
+create or replace function hwqueue.next_generation(p_shard hwqueue.shard, p_timeline int, p_system bigint)
+returns bigint
+language sql stable
+as $$
+  select case when (p_shard.timeline, p_shard.system_identifier, p_shard.server_started_at,
+      p_shard.storage_path) = (p_timeline, p_system, t.started, t.path) then p_shard.generation
+    else (greatest((p_shard.generation >> 32) + 1, floor(t.seconds)::bigint - 1577836800) << 32)
+      + (hashtextextended(concat_ws(' ', p_system, p_timeline, t.seconds, t.path), 0) & 2147483646) end
+  from (select pg_postmaster_start_time() as started, hwqueue.storage_path() as path,
+               extract(epoch from pg_postmaster_start_time()) as seconds) t
+$$;
+
+-- The file in which this database keeps the table `shard`. A copy of a database has another folder, a
+-- restored or truncated table another file. (So has one that vacuum full rewrote: then tokens rise
+-- without need.) It costs less than a microsecond, and reads no page.
+create or replace function hwqueue.storage_path() returns text
+language sql stable
+as $$ select pg_relation_filepath('hwqueue.shard'::regclass) $$;
+
+-- The token of the next claim of a lease that has been claimed p_claims times. Inlined.
+create or replace function hwqueue.next_token(p_generation bigint, p_claims int) returns bigint
+language sql immutable parallel safe
+as $$ select p_generation + 2::bigint * p_claims + least(p_claims, 1) $$;
+
+-- How often a lease counts as claimed when the claim with this token is over: as often as in this
+-- generation, but once at least. Tokens of other generations are below all of this one.
+create or replace function hwqueue.claims_until(p_token bigint, p_shard int) returns int
+language sql volatile
+as $$
+  select least(greatest((p_token - hwqueue.this_generation(p_shard)) >> 1, 0), 1073741823)::int + 1
+$$;
+
+-- The generation of this start of the server, not noted.
+create or replace function hwqueue.this_generation(p_shard int) returns bigint
+language sql volatile
+as $$
+  select case
+    when s.server_started_at = pg_postmaster_start_time() and s.storage_path = hwqueue.storage_path()
+      then s.generation
+    else hwqueue.next_generation(s, hwqueue.server_timeline(),
+      (select c.system_identifier from pg_control_system() c)) end
+  from hwqueue.shard s where s.shard_id = p_shard
+$$;
+
+-- The timeline that the server writes now.
+create or replace function hwqueue.server_timeline() returns int
+language sql volatile
+as $$ select ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int $$;
+
+-- Returns what tells a claim from the other ones of its lease, in fewer bits than its token.
+create or replace function hwqueue.claim_no(p_token bigint) returns int
+language sql immutable parallel safe
+as $$ select (p_token & 2147483647)::int $$;
+
+-- Checks that an item of a JSON argument names a claim. Its token may be text, since many readers of JSON
+-- keep 53 bits of a number. Raises QHA01.
+create or replace function hwqueue.check_claim(p_item jsonb, p_field text) returns void
+language plpgsql immutable
+as $$
+declare
+  v_token text := p_item ->> 'claim_token';
+begin
+  if hwqueue.json_uuid(p_item -> 'lease_id', p_field || '.lease_id') is null
+    or hwqueue.json_integer(case when v_token ~ '^(0|[1-9][0-9]{0,18})$' then v_token::jsonb
+      else p_item -> 'claim_token' end, p_field || '.claim_token', 0, 9223372036854775807) is null then
+    perform hwqueue.refuse('QHA01', format('%s needs lease_id and claim_token', p_field),
+      jsonb_build_object('field', p_field), 'pass both as claim_task gave them');
+  end if;
+end
+$$;
