@@ -783,7 +783,10 @@ CREATE TABLE hwqueue.reap_cursor (
     judged_profile bigint DEFAULT 0 NOT NULL,
     arrivals_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
     steps_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
-    checked_lease uuid DEFAULT '00000000-0000-0000-0000-000000000000'::uuid NOT NULL
+    checked_lease uuid DEFAULT '00000000-0000-0000-0000-000000000000'::uuid NOT NULL,
+    counted_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    counted_as pg_snapshot,
+    counted_on bigint
 )
 WITH (autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0');
 
@@ -814,6 +817,12 @@ COMMENT ON COLUMN hwqueue.reap_cursor.arrivals_from IS 'no arrival has an earlie
 COMMENT ON COLUMN hwqueue.reap_cursor.steps_from IS 'no running step has an earlier due_at, and none can get one';
 
 COMMENT ON COLUMN hwqueue.reap_cursor.checked_lease IS 'where checks of placement_check go on';
+
+COMMENT ON COLUMN hwqueue.reap_cursor.counted_from IS 'from where the last count went that moved counted_to';
+
+COMMENT ON COLUMN hwqueue.reap_cursor.counted_as IS 'it saw all that has been counted';
+
+COMMENT ON COLUMN hwqueue.reap_cursor.counted_on IS 'the server, by its system identifier, that counted_as is of';
 
 CREATE FUNCTION hwqueue.advance_reap_cursor(p_cursor hwqueue.reap_cursor, p_from hwqueue.reap_cursor, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
@@ -2129,6 +2138,7 @@ CREATE TABLE hwqueue.webhook (
     delivered bigint DEFAULT 0 NOT NULL,
     failed bigint DEFAULT 0 NOT NULL,
     dead bigint DEFAULT 0 NOT NULL,
+    clock_step bigint DEFAULT 0 NOT NULL,
     CONSTRAINT webhook_check CHECK (((old_secret IS NULL) = (old_secret_until IS NULL))),
     CONSTRAINT webhook_check1 CHECK (((paused_at IS NULL) = (paused_reason IS NULL))),
     CONSTRAINT webhook_old_secret_check CHECK ((octet_length(old_secret) = 32)),
@@ -2153,6 +2163,8 @@ COMMENT ON COLUMN hwqueue.webhook.paused_reason IS 'asked: by an operator; gone:
 COMMENT ON COLUMN hwqueue.webhook.failing_since IS 'the first attempt that failed since the last success';
 
 COMMENT ON COLUMN hwqueue.webhook.failed IS 'attempts that failed; dead: deliveries given up';
+
+COMMENT ON COLUMN hwqueue.webhook.clock_step IS 'the last step of the clock behind completed_at';
 
 CREATE FUNCTION hwqueue.count_attempt(p_webhook hwqueue.webhook, p_state text, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
@@ -2448,7 +2460,23 @@ CREATE FUNCTION hwqueue.end_unbound_items(p_leases uuid[], p_reason text, p_shar
 CREATE FUNCTION hwqueue.end_waiting(p_leases uuid[], p_state text, p_error jsonb, p_now timestamp with time zone, p_shard integer) RETURNS uuid[]
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.ended_between(p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) RETURNS TABLE(queue_id integer, finished text, outcome text, retried boolean, waited double precision, ran double precision)
+CREATE TABLE hwqueue.clock_step (
+    shard_id integer NOT NULL,
+    step_no bigint NOT NULL,
+    counted_to timestamp with time zone NOT NULL,
+    counted_as pg_snapshot NOT NULL,
+    goes_on_at timestamp with time zone NOT NULL
+);
+
+COMMENT ON TABLE hwqueue.clock_step IS 'a time that the clock was set back; statistics and webhooks go on there';
+
+COMMENT ON COLUMN hwqueue.clock_step.counted_to IS 'up to where ends were counted by then';
+
+COMMENT ON COLUMN hwqueue.clock_step.counted_as IS 'of those before counted_to it sees what had been counted';
+
+COMMENT ON COLUMN hwqueue.clock_step.goes_on_at IS 'where the count goes on';
+
+CREATE FUNCTION hwqueue.ended_between(p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[], p_shard integer) RETURNS TABLE(queue_id integer, finished text, outcome text, retried boolean, waited double precision, ran double precision)
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.ended_items(p_run hwqueue.run, p_step integer, p_numbers integer[], p_shard integer, OUT leases jsonb, OUT held integer) RETURNS record
@@ -3171,6 +3199,9 @@ CREATE FUNCTION hwqueue.is_binding(p_value jsonb) RETURNS boolean
 CREATE FUNCTION hwqueue.is_cache_valid(p_fit hwqueue.class_nodes, p_open bit varying) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
+CREATE FUNCTION hwqueue.is_counted(p_steps hwqueue.clock_step[], p_at timestamp with time zone, p_xid xid) RETURNS boolean
+    LANGUAGE sql IMMUTABLE;
+
 CREATE FUNCTION hwqueue.is_forgotten(p_lease uuid, p_shard integer) RETURNS boolean
     LANGUAGE sql STABLE;
 
@@ -3206,6 +3237,9 @@ CREATE FUNCTION hwqueue.is_left_behind(p_claim hwqueue.claim, p_shard integer) R
 
 CREATE FUNCTION hwqueue.is_live(p_node hwqueue.node, p_state hwqueue.node_state, p_now timestamp with time zone) RETURNS boolean
     LANGUAGE sql STABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.is_new(p_at timestamp with time zone, p_xid xid, p_steps hwqueue.clock_step[], p_age integer DEFAULT 2147483647) RETURNS boolean
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.is_old_floor(p_next_xid xid8) RETURNS boolean
     LANGUAGE sql STABLE;
@@ -3402,6 +3436,9 @@ CREATE FUNCTION hwqueue.lacking(p_shortage integer, p_class hwqueue.placement_cl
 
 CREATE FUNCTION hwqueue.lacking_custom(p_needed jsonb, p_free jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.last_clock_step(p_shard integer) RETURNS bigint
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.last_drawn_position() RETURNS bigint
     LANGUAGE plpgsql;
@@ -4143,6 +4180,9 @@ CREATE FUNCTION hwqueue.note_blocked(p_state hwqueue.node_state, p_blocked boole
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.note_bound(p_bytes bigint) RETURNS void
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.note_clock(p_cursor hwqueue.reap_cursor, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.reap_cursor
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.note_deaths(p_leases uuid[], p_now timestamp with time zone, p_shard integer) RETURNS void
@@ -5189,10 +5229,10 @@ CREATE FUNCTION hwqueue.revoke_token(p_name text, p_shard integer DEFAULT 0) RET
 CREATE FUNCTION hwqueue.roll_up(p_limit integer, p_cursor hwqueue.reap_cursor, p_now timestamp with time zone, p_shard integer, OUT reap_cursor hwqueue.reap_cursor, OUT more boolean) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.roll_up_minute(p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.roll_up_minute(p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[], p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.roll_up_runs(p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.roll_up_runs(p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[], p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.room_failures(p_lacks_now integer, p_lacks_ever integer, p_cpu text, p_gpu text) RETURNS TABLE(stage text, code text, permanent boolean, lacks integer)
@@ -5970,7 +6010,7 @@ CREATE FUNCTION hwqueue.throughput(p_queue text DEFAULT NULL::text, p_minutes in
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.time_of_nth_end(p_n integer, p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) RETURNS timestamp with time zone
+CREATE FUNCTION hwqueue.time_of_nth_end(p_n integer, p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[], p_shard integer, p_age integer DEFAULT 2147483647) RETURNS timestamp with time zone
     LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.together_words(p_together text[]) RETURNS text
@@ -6572,6 +6612,15 @@ CREATE TABLE hwqueue.class_term (
 ALTER TABLE ONLY hwqueue.class_term REPLICA IDENTITY FULL;
 
 COMMENT ON TABLE hwqueue.class_term IS 'the term selects leases of the class; the same row twice does no harm';
+
+ALTER TABLE hwqueue.clock_step ALTER COLUMN step_no ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME hwqueue.clock_step_step_no_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
 
 CREATE TABLE hwqueue.death (
     shard_id integer NOT NULL,
@@ -7328,12 +7377,15 @@ CREATE TABLE hwqueue.requeued (
     queue_id integer NOT NULL,
     state text NOT NULL,
     finished_at timestamp with time zone NOT NULL,
-    lease_id uuid NOT NULL
+    lease_id uuid NOT NULL,
+    xid xid
 );
 
 ALTER TABLE ONLY hwqueue.requeued REPLICA IDENTITY FULL;
 
 COMMENT ON TABLE hwqueue.requeued IS 'an ended lease that was requeued, until roll_up has counted it';
+
+COMMENT ON COLUMN hwqueue.requeued.xid IS 'the transaction that the lease ended in';
 
 CREATE TABLE hwqueue.retried_run (
     shard_id integer NOT NULL,
@@ -7343,12 +7395,15 @@ CREATE TABLE hwqueue.retried_run (
     name text NOT NULL,
     state text NOT NULL,
     submitted_at timestamp with time zone NOT NULL,
-    finished_at timestamp with time zone NOT NULL
+    finished_at timestamp with time zone NOT NULL,
+    xid xid
 );
 
 COMMENT ON TABLE hwqueue.retried_run IS 'an end of a run that was retried, until it has been counted';
 
 COMMENT ON COLUMN hwqueue.retried_run.attempt IS 'the attempt of the run that has ended so';
+
+COMMENT ON COLUMN hwqueue.retried_run.xid IS 'the transaction that the run ended in';
 
 CREATE TABLE hwqueue.run_class (
     shard_id integer NOT NULL,
@@ -7645,6 +7700,9 @@ ALTER TABLE ONLY hwqueue.class_nodes
 
 ALTER TABLE ONLY hwqueue.class_range
     ADD CONSTRAINT class_range_pkey PRIMARY KEY (shard_id, class_id, range_id);
+
+ALTER TABLE ONLY hwqueue.clock_step
+    ADD CONSTRAINT clock_step_pkey PRIMARY KEY (shard_id, step_no);
 
 ALTER TABLE ONLY hwqueue.death
     ADD CONSTRAINT death_pkey PRIMARY KEY (shard_id, lease_id);
@@ -9216,7 +9274,7 @@ REVOKE ALL ON FUNCTION hwqueue.end_unbound_items(p_leases uuid[], p_reason text,
 
 REVOKE ALL ON FUNCTION hwqueue.end_waiting(p_leases uuid[], p_state text, p_error jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.ended_between(p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.ended_between(p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.ended_items(p_run hwqueue.run, p_step integer, p_numbers integer[], p_shard integer, OUT leases jsonb, OUT held integer) FROM PUBLIC;
 
@@ -9632,6 +9690,8 @@ REVOKE ALL ON FUNCTION hwqueue.is_binding(p_value jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_cache_valid(p_fit hwqueue.class_nodes, p_open bit varying) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.is_counted(p_steps hwqueue.clock_step[], p_at timestamp with time zone, p_xid xid) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.is_forgotten(p_lease uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_gang_ready(p_gang hwqueue.gang, p_members jsonb) FROM PUBLIC;
@@ -9655,6 +9715,8 @@ REVOKE ALL ON FUNCTION hwqueue.is_lasting(p_class hwqueue.placement_class) FROM 
 REVOKE ALL ON FUNCTION hwqueue.is_left_behind(p_claim hwqueue.claim, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_live(p_node hwqueue.node, p_state hwqueue.node_state, p_now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.is_new(p_at timestamp with time zone, p_xid xid, p_steps hwqueue.clock_step[], p_age integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_old_floor(p_next_xid xid8) FROM PUBLIC;
 
@@ -9783,6 +9845,8 @@ REVOKE ALL ON FUNCTION hwqueue.labels_read(p_labels jsonb, p_keys text[]) FROM P
 REVOKE ALL ON FUNCTION hwqueue.lacking(p_shortage integer, p_class hwqueue.placement_class, p_room hwqueue.headroom) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lacking_custom(p_needed jsonb, p_free jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.last_clock_step(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.last_drawn_position() FROM PUBLIC;
 
@@ -10230,6 +10294,8 @@ REVOKE ALL ON FUNCTION hwqueue.note_attestations(p_node uuid, p_shard integer) F
 REVOKE ALL ON FUNCTION hwqueue.note_blocked(p_state hwqueue.node_state, p_blocked boolean, p_awaits boolean, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_bound(p_bytes bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.note_clock(p_cursor hwqueue.reap_cursor, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_deaths(p_leases uuid[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -10881,9 +10947,9 @@ GRANT ALL ON FUNCTION hwqueue.revoke_token(p_name text, p_shard integer) TO hwqu
 
 REVOKE ALL ON FUNCTION hwqueue.roll_up(p_limit integer, p_cursor hwqueue.reap_cursor, p_now timestamp with time zone, p_shard integer, OUT reap_cursor hwqueue.reap_cursor, OUT more boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.roll_up_minute(p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.roll_up_minute(p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[], p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.roll_up_runs(p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.roll_up_runs(p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.room_failures(p_lacks_now integer, p_lacks_ever integer, p_cpu text, p_gpu text) FROM PUBLIC;
 
@@ -11368,7 +11434,7 @@ REVOKE ALL ON FUNCTION hwqueue.throughput(p_queue text, p_minutes integer, p_sha
 GRANT ALL ON FUNCTION hwqueue.throughput(p_queue text, p_minutes integer, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.throughput(p_queue text, p_minutes integer, p_shard integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.time_of_nth_end(p_n integer, p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.time_of_nth_end(p_n integer, p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[], p_shard integer, p_age integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.together_words(p_together text[]) FROM PUBLIC;
 

@@ -1,9 +1,9 @@
-"""The generation of claim tokens rises at each start of the server, and in each copy.
+"""The generation of claim tokens rises at each start; what ends is counted though clocks step back.
 
 Why: a server that crashed with `synchronous_commit = off`, or whose disk was rolled back, gave
-tokens again.
-Locks: `shard`, access exclusive, and the rows of `node_state`, one a node, which are written: claims
-wait until the upgrade commits.
+tokens again. What ended while the clock was set back was neither counted nor delivered.
+Locks: `shard`, `reap_cursor`, `webhook`, `requeued`, `retried_run`, access exclusive, and the rows of
+`node_state`, one a node, which are written: claims wait until the upgrade commits.
 Expected duration: instant.
 """
 

@@ -153,8 +153,8 @@ begin
   from hwqueue.lock_page(p_filter, array['completed', 'failed', 'cancelled'], p_limit, p_cursor, p_shard) p;
   if changed <> '{}' then
     -- roll_up may not have counted their outcomes yet
-    insert into hwqueue.requeued (shard_id, queue_id, state, finished_at, lease_id)
-    select o.shard_id, o.queue_id, o.state, o.finished_at, o.lease_id
+    insert into hwqueue.requeued (shard_id, queue_id, state, finished_at, lease_id, xid)
+    select o.shard_id, o.queue_id, o.state, o.finished_at, o.lease_id, o.xmin
     from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = any (changed);
     perform hwqueue.note_leases('lease_deleted', changed, format('deleted, it was %s', v_state),
       p_shard, jsonb_build_object('from', v_state));

@@ -237,7 +237,7 @@ create or replace function hwqueue.requeue_lease(p_lease uuid, p_shard int defau
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_end hwqueue.outcome;
+  v_end record;
   v_lease hwqueue.lease;
   v_state text;
   v_taken record;
@@ -250,7 +250,7 @@ begin
   loop
     delete from hwqueue.outcome o
     where o.shard_id = p_shard and o.lease_id = p_lease and o.state in ('failed', 'cancelled')
-    returning o.* into v_end;
+    returning o.*, o.xmin as xid into v_end;
     exit when found;
     perform hwqueue.find_lease(p_lease, p_shard);
     v_state := hwqueue.lease_state(p_lease, p_shard);
@@ -269,8 +269,8 @@ begin
   end if;
   v_now := hwqueue.clock();
   -- roll_up may not have counted its outcome yet
-  insert into hwqueue.requeued (shard_id, queue_id, state, finished_at, lease_id)
-  values (p_shard, v_end.queue_id, v_end.state, v_end.finished_at, p_lease);
+  insert into hwqueue.requeued (shard_id, queue_id, state, finished_at, lease_id, xid)
+  values (p_shard, v_end.queue_id, v_end.state, v_end.finished_at, p_lease, v_end.xid);
   -- a deadline that has passed would fail it again before anyone could claim it
   update hwqueue.lease l
   set claim_token = v_end.claim_token, node_id = v_end.node_id, claimed_at = v_end.claimed_at,

@@ -49,10 +49,11 @@ begin
   end if;
   v_new.secret := hwqueue.new_webhook_secret();
   insert into hwqueue.webhook (shard_id, name, webhook_id, url, codes, queues, tenant, labels, secret,
-    event_cursor, completed_at, completed_lease, created_at, created_by, created_login)
+    event_cursor, clock_step, completed_at, completed_lease, created_at, created_by, created_login)
   select p_shard, p_name, hwqueue.new_id(), p_url, v_new.codes, v_new.queues, v_new.tenant, v_new.labels,
-    v_new.secret, s.event_base + (pg_current_xact_id()::text::bigint << 20) - 1, v_now,
-    '00000000-0000-0000-0000-000000000000', v_now, hwqueue.current_actor(), session_user
+    v_new.secret, s.event_base + (pg_current_xact_id()::text::bigint << 20) - 1,
+    hwqueue.last_clock_step(p_shard), v_now, '00000000-0000-0000-0000-000000000000', v_now,
+    hwqueue.current_actor(), session_user
   from hwqueue.shard s where s.shard_id = p_shard
   on conflict (shard_id, name) do nothing;
   if found then
@@ -66,7 +67,9 @@ begin
     update hwqueue.webhook w
     set url = p_url, codes = v_new.codes, queues = v_new.queues, tenant = v_new.tenant, labels = v_new.labels,
       completed_at = case when hwqueue.completion_code() = any (v_old.codes) then w.completed_at
-        else v_now end
+        else v_now end,
+      clock_step = case when hwqueue.completion_code() = any (v_old.codes) then w.clock_step
+        else hwqueue.last_clock_step(p_shard) end
     where w.shard_id = p_shard and w.name = p_name;
     perform hwqueue.note_event('webhook_set', format('webhook %s is changed', p_name), p_shard,
       jsonb_build_object('webhook', p_name) || p_options);

@@ -106,33 +106,27 @@ begin
 end
 $$;
 
--- Sets the sequences of keys above what their tables hold, never lower. A rollback does not undo that.
+-- Sets the sequences of identity columns above what their tables hold, never lower, but that of positions
+-- (repair_positions). A rollback does not undo that.
 create or replace function hwqueue.raise_sequences() returns void
 language plpgsql volatile
 as $$
+declare
+  v_one record;
+  v_most bigint;
 begin
-  perform setval('hwqueue.queue_queue_id_seq', max(q.queue_id)) from hwqueue.queue q
-  having max(q.queue_id) >= (select s.last_value from hwqueue.queue_queue_id_seq s);
-  perform setval('hwqueue.placement_class_class_id_seq', max(c.class_id)) from hwqueue.placement_class c
-  having max(c.class_id) >= (select s.last_value from hwqueue.placement_class_class_id_seq s);
-  perform setval('hwqueue.workflow_workflow_id_seq', max(w.workflow_id)) from hwqueue.workflow w
-  having max(w.workflow_id) >= (select s.last_value from hwqueue.workflow_workflow_id_seq s);
-  perform setval('hwqueue.run_signal_signal_id_seq', max(s.signal_id)) from hwqueue.run_signal s
-  having max(s.signal_id) >= (select q.last_value from hwqueue.run_signal_signal_id_seq q);
-  perform setval('hwqueue.arrival_arrival_id_seq', max(a.arrival_id)) from hwqueue.arrival a
-  having max(a.arrival_id) >= (select s.last_value from hwqueue.arrival_arrival_id_seq s);
-  perform setval('hwqueue.profile_profile_id_seq', max(p.profile_id)) from hwqueue.profile p
-  having max(p.profile_id) >= (select s.last_value from hwqueue.profile_profile_id_seq s);
-  perform setval('hwqueue.affinity_term_term_id_seq', max(t.term_id)) from hwqueue.affinity_term t
-  having max(t.term_id) >= (select s.last_value from hwqueue.affinity_term_term_id_seq s);
-  perform setval('hwqueue.spread_fleet_fleet_id_seq', max(f.fleet_id)) from hwqueue.spread_fleet f
-  having max(f.fleet_id) >= (select s.last_value from hwqueue.spread_fleet_fleet_id_seq s);
-  perform setval('hwqueue.spread_floor_floor_id_seq', max(f.floor_id)) from hwqueue.spread_floor f
-  having max(f.floor_id) >= (select s.last_value from hwqueue.spread_floor_floor_id_seq s);
-  perform setval('hwqueue.class_range_range_id_seq', max(r.range_id)) from hwqueue.class_range r
-  having max(r.range_id) >= (select s.last_value from hwqueue.class_range_range_id_seq s);
-  perform setval('hwqueue.node_candidates_version_seq', max(k.version)) from hwqueue.node_candidates k
-  having max(k.version) >= (select s.last_value from hwqueue.node_candidates_version_seq s);
+  for v_one in
+    select d.objid::regclass as sequence, d.refobjid::regclass as place, a.attname as name
+    from pg_depend d
+    join pg_class q on q.oid = d.objid and q.relkind = 'S' and q.relnamespace = 'hwqueue'::regnamespace
+      and q.relname <> 'ready_position_seq'
+    join pg_attribute a on a.attrelid = d.refobjid and a.attnum = d.refobjsubid
+    where d.classid = 'pg_class'::regclass and d.refclassid = 'pg_class'::regclass and d.deptype = 'i'
+  loop
+    execute format('select max(%I) from %s', v_one.name, v_one.place) into v_most;
+    perform setval(v_one.sequence, v_most)
+    where v_most >= coalesce(pg_sequence_last_value(v_one.sequence), 0);
+  end loop;
 end
 $$;
 

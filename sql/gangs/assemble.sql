@@ -261,8 +261,8 @@ begin
     is_reserved, is_earmark, is_step)
   select p_shard, p_entry.lease_id, p_entry.queue_id, p_entry.class_id, p_node, v_state.node_epoch,
          hwqueue.next_token(hwqueue.current_generation(p_shard), p_entry.claim_count),
-         p_entry.attempt_count + 1, q.claim_timeout, p_now, v_until, v_until, v_taken.assignment, v_deltas, v_state.login,
-         p_gang.gang_id, true, nullif(p_is_earmark, false),
+         p_entry.attempt_count + 1, q.claim_timeout, p_now, v_until, v_until, v_taken.assignment, v_deltas,
+         v_state.login, p_gang.gang_id, true, nullif(p_is_earmark, false),
          case when p_gang.run_id is not null then false end  -- an item of its step
   from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = p_entry.queue_id;
   update hwqueue.node_state s set has_reserved = true, backfill_until = null

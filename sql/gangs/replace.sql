@@ -338,8 +338,8 @@ begin
     is_earmark)
   select p_shard, p_entry.lease_id, p_entry.queue_id, p_entry.class_id, p_node, s.node_epoch,
          hwqueue.next_token(hwqueue.current_generation(p_shard), p_entry.claim_count),
-         p_entry.attempt_count + 1, q.claim_timeout, p_now, hwqueue.never_due(), hwqueue.never_due(), p_assignment,
-         hwqueue.add_counts(p_term_deltas, 1, p_shard), s.login, true, true
+         p_entry.attempt_count + 1, q.claim_timeout, p_now, hwqueue.never_due(), hwqueue.never_due(),
+         p_assignment, hwqueue.add_counts(p_term_deltas, 1, p_shard), s.login, true, true
   from hwqueue.queue q
   join hwqueue.node_state s on s.shard_id = q.shard_id and s.node_id = p_node
   where q.shard_id = p_shard and q.queue_id = p_entry.queue_id;

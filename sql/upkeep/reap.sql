@@ -49,7 +49,8 @@ begin
     select r.reap_cursor, r.more into v_deltas from hwqueue.roll_up(10 * p_limit, p_cursor, p_now, p_shard) r;
     v_from := v_deltas.reap_cursor;
     v_uncounted := v_deltas.more;
-    v_sweeps := p_now not between p_cursor.full_scan_at and p_cursor.full_scan_at + interval '5 minutes';
+    v_sweeps := p_now < p_cursor.reaped_at  -- the clock was set back
+      or p_now not between p_cursor.full_scan_at and p_cursor.full_scan_at + interval '5 minutes';
     if v_sweeps then
       v_from := hwqueue.restart_scans(v_from, p_now);
     end if;

@@ -10,7 +10,13 @@
 -- than this one's, which was assigned after p_now. Once all of those have ended, everything before p_now
 -- is visible and may be counted.
 --
--- Read roll_up, then roll_up_minute and roll_up_runs; the histogram functions follow.
+-- A clock that is set back breaks that: ends are written below what is counted. note_clock sees it, by the
+-- clock itself or by such an end, and goes back to there. What is counted already by then is what had ended
+-- before the mark and was visible to the last call. clock_step keeps both, for this module and for webhooks.
+-- Example: counted to 10:00:30, the clock is set back to 10:00:00. The count goes on from there, and leaves
+-- out what was visible before, until it has passed 10:00:30.
+--
+-- Read roll_up and note_clock, then roll_up_minute and roll_up_runs; the histogram functions follow.
 
 -- Counts what ended since the last call, about p_limit of it and at most 60 minutes that have anything.
 -- Returns the cursor moved on, and whether there is more.
@@ -26,13 +32,16 @@ as $$
 declare
   v_own xid8 := pg_current_xact_id();
   v_oldest xid8 := pg_snapshot_xmin(pg_current_snapshot());  -- after the id
+  v_steps hwqueue.clock_step[];
   v_safe timestamptz := '-infinity';
   v_left int := p_limit;
   v_stretches int := 60;  -- each takes milliseconds, however few rows it has
   v_first timestamptz;
   v_until timestamptz;
 begin
-  reap_cursor := p_cursor;
+  reap_cursor := hwqueue.note_clock(p_cursor, p_now, p_shard);
+  v_steps := array(
+    select s from hwqueue.clock_step s where s.shard_id = p_shard and s.counted_to > reap_cursor.counted_to);
   more := false;
   if v_oldest < p_cursor.count_next_after_xid then
     v_oldest := hwqueue.oldest_open_settlement();  -- slower, and rarely needed
@@ -40,15 +49,19 @@ begin
   if v_oldest >= v_own then
     v_safe := p_now;
   elsif v_oldest >= p_cursor.count_next_after_xid then
-    v_safe := p_cursor.count_next_to;
+    v_safe := least(p_cursor.count_next_to, p_now);
   end if;
   -- used up, or of another server
   if v_oldest >= p_cursor.count_next_after_xid or v_own < p_cursor.count_next_after_xid then
     reap_cursor.count_next_to := p_now;
     reap_cursor.count_next_after_xid := v_own;
   end if;
+  reap_cursor.counted_as := pg_current_snapshot();  -- after all that may have ended before v_safe
+  if reap_cursor.counted_to < v_safe then
+    reap_cursor.counted_from := reap_cursor.counted_to;
+  end if;
   while reap_cursor.counted_to < v_safe loop
-    v_first := hwqueue.time_of_nth_end(1, reap_cursor.counted_to, v_safe, p_shard);
+    v_first := hwqueue.time_of_nth_end(1, reap_cursor.counted_to, v_safe, v_steps, p_shard);
     if v_first is null then
       reap_cursor.counted_to := v_safe;
       exit;
@@ -58,15 +71,68 @@ begin
     v_stretches := v_stretches - 1;
     v_until := least(v_safe, date_trunc('minute', v_first) + interval '1 minute');
     -- all that ended at the same instant as the last one are counted, too; null: there are fewer
-    v_until := least(v_until, hwqueue.time_of_nth_end(v_left, v_first, v_until,
+    v_until := least(v_until, hwqueue.time_of_nth_end(v_left, v_first, v_until, v_steps,
         p_shard) + interval '1 microsecond');
-    v_left := v_left - hwqueue.roll_up_minute(v_first, v_until, p_shard)
-      - hwqueue.roll_up_runs(v_first, v_until, p_shard);
+    v_left := v_left - hwqueue.roll_up_minute(v_first, v_until, v_steps, p_shard)
+      - hwqueue.roll_up_runs(v_first, v_until, v_steps, p_shard);
     reap_cursor.counted_to := v_until;
   end loop;
   delete from hwqueue.requeued r where r.shard_id = p_shard and r.finished_at < reap_cursor.counted_to;
   delete from hwqueue.retried_run r where r.shard_id = p_shard and r.finished_at < reap_cursor.counted_to;
 end
+$$;
+
+-- Returns the cursor, set back to where the clock was since the last call: to p_now, or to an end that the
+-- last call did not see, of the five minutes before p_now or, when that is not behind, in what it has counted.
+-- Where the cursor stood is kept in clock_step.
+-- Locks: the caller holds p_cursor.
+create or replace function hwqueue.note_clock(p_cursor hwqueue.reap_cursor, p_now timestamptz, p_shard int)
+returns hwqueue.reap_cursor
+language plpgsql volatile
+as $$
+declare
+  v_system bigint := (select s.system_identifier from hwqueue.shard s where s.shard_id = p_shard);
+  v_step hwqueue.clock_step;
+begin
+  if p_cursor.counted_on = v_system then  -- on another server transaction ids mean something else
+    v_step.counted_to := p_cursor.counted_to;
+    v_step.counted_as := p_cursor.counted_as;
+    v_step.goes_on_at := least(p_now, hwqueue.time_of_nth_end(1,
+      case when p_now < p_cursor.counted_to then p_now - interval '5 minutes' else p_cursor.counted_from end,
+      least(p_now, p_cursor.counted_to), array[v_step], p_shard,
+      age(pg_snapshot_xmin(p_cursor.counted_as)::xid)));
+    if v_step.goes_on_at < p_cursor.counted_to then
+      insert into hwqueue.clock_step (shard_id, counted_to, counted_as, goes_on_at)
+      values (p_shard, v_step.counted_to, v_step.counted_as, v_step.goes_on_at);
+      p_cursor.counted_to := v_step.goes_on_at;
+      p_cursor.counted_from := v_step.goes_on_at;
+    end if;
+  end if;
+  p_cursor.counted_on := v_system;
+  return p_cursor;
+end
+$$;
+
+-- True if an end at p_at, of the transaction p_xid, was counted before the clock was set back: it lies below
+-- the mark of a step and was visible then. An unknown transaction is an old one.
+create or replace function hwqueue.is_counted(p_steps hwqueue.clock_step[], p_at timestamptz, p_xid xid)
+returns boolean
+language sql immutable
+as $$
+  select exists (
+    select from unnest(p_steps) s
+    cross join lateral (select pg_snapshot_xmax(s.counted_as)::text::bigint as top) t
+    cross join lateral (select (p_xid::text::bigint - t.top) & 4294967295 as ahead) a  -- modulo 2^32
+    where p_at < s.counted_to and pg_visible_in_snapshot(greatest(t.top + a.ahead
+      - case when a.ahead > 2147483647 then 4294967296 else 0 end, 3)::text::xid8, s.counted_as))
+$$;
+
+-- True if an end is to be counted (is_counted). p_age: what is of older transactions was. Inlined.
+create or replace function hwqueue.is_new(p_at timestamptz, p_xid xid, p_steps hwqueue.clock_step[],
+  p_age int default 2147483647) returns boolean
+language sql stable
+as $$
+  select age(p_xid) <= p_age and (cardinality(p_steps) = 0 or not hwqueue.is_counted(p_steps, p_at, p_xid))
 $$;
 
 -- The oldest open transaction that may still commit something that has ended already; at most the next
@@ -78,7 +144,8 @@ language sql volatile
 as $$ select hwqueue.oldest_snapshot_holder('hwqueue.claim') $$;
 
 -- Deletes minutes that are older than a day. The last one before that stays, because rows hold running
--- totals and the first minute kept is read as the difference from it.
+-- totals and the first minute kept is read as the difference from it. So do steps of the clock that a webhook
+-- has not passed.
 -- Locks: rows of minute_stat, skip locked.
 create or replace function hwqueue.prune_minutes(p_limit int, p_now timestamptz, p_shard int) returns void
 language plpgsql volatile
@@ -96,13 +163,16 @@ begin
       where x.shard_id = p_shard and x.queue_id = q.queue_id and x.minute < k.minute
       order by x.minute limit p_limit for update skip locked) o
     where q.shard_id = p_shard limit p_limit));
+  delete from hwqueue.clock_step s
+  where s.shard_id = p_shard and s.counted_to < p_now - interval '1 day'
+    and not exists (select from hwqueue.webhook w where w.shard_id = p_shard and w.clock_step < s.step_no);
 end
 $$;
 
--- The time at which the p_n-th of the leases, unsuccessful attempts and runs in [p_from, p_to) ended; null
--- if fewer did.
+-- The time at which the p_n-th of the leases, unsuccessful attempts and runs in [p_from, p_to) ended that
+-- is_counted does not know of; null if fewer did. p_age: what is of older transactions was counted.
 create or replace function hwqueue.time_of_nth_end(p_n int, p_from timestamptz, p_to timestamptz,
-  p_shard int) returns timestamptz
+  p_steps hwqueue.clock_step[], p_shard int, p_age int default 2147483647) returns timestamptz
 language sql volatile
 as $$
   select e.ended_at from (
@@ -113,31 +183,39 @@ as $$
       select x.finished_at from hwqueue.outcome x
       where x.shard_id = p_shard and x.queue_id = q.queue_id and x.state = s.state
         and x.finished_at >= p_from and x.finished_at < p_to
+        and hwqueue.is_new(x.finished_at, x.xmin, p_steps, p_age)
       order by x.finished_at limit p_n) f
     where q.shard_id = p_shard
     union all
     (select r.finished_at from hwqueue.requeued r
-     where r.finished_at >= p_from and r.finished_at < p_to order by r.finished_at limit p_n)
+     where r.finished_at >= p_from and r.finished_at < p_to
+       and hwqueue.is_new(r.finished_at, r.xid, p_steps, p_age)
+     order by r.finished_at limit p_n)
     union all
     (select a.ended_at from hwqueue.attempt a where a.ended_at >= p_from and a.ended_at < p_to
-       and a.outcome <> 'completed' order by a.ended_at limit p_n)
+       and a.outcome <> 'completed'
+       and hwqueue.is_new(a.ended_at, a.xmin, p_steps, p_age)
+     order by a.ended_at limit p_n)
     union all
     (select r.finished_at from hwqueue.run r
      where r.shard_id = p_shard and r.finished_at >= p_from and r.finished_at < p_to
+       and hwqueue.is_new(r.finished_at, r.xmin, p_steps, p_age)
      order by r.finished_at limit p_n)
     union all
     (select r.finished_at from hwqueue.retried_run r
-     where r.finished_at >= p_from and r.finished_at < p_to order by r.finished_at limit p_n)
+     where r.finished_at >= p_from and r.finished_at < p_to
+       and hwqueue.is_new(r.finished_at, r.xid, p_steps, p_age)
+     order by r.finished_at limit p_n)
   ) e
   order by e.ended_at offset p_n - 1 limit 1
 $$;
 
--- Adds what ended in [p_from, p_to), a span within one minute, to the totals of its queues. Returns how
--- much that was.
+-- Adds what ended in [p_from, p_to), a span within one minute, to the totals of its queues; to the last
+-- minute, where the clock was set back behind it. Returns how much that was.
 -- Locks: rows of minute_stat. The caller holds the cursor, so no other session writes there. Not
 -- idempotent.
 create or replace function hwqueue.roll_up_minute(p_from timestamptz, p_to timestamptz,
-  p_shard int) returns int
+  p_steps hwqueue.clock_step[], p_shard int) returns int
 language plpgsql volatile
 as $$
 declare
@@ -145,7 +223,7 @@ declare
 begin
   -- one statement, one MVCC snapshot: a requeued lease is in outcome or in requeued, never in both
   with ended as (
-    select e.* from hwqueue.ended_between(p_from, p_to, p_shard) e
+    select e.* from hwqueue.ended_between(p_from, p_to, p_steps, p_shard) e
   ), sums as (
     select e.queue_id, count(*) as ended,
            count(*) filter (where e.finished = 'completed') as completed,
@@ -167,7 +245,7 @@ begin
       shard_id, queue_id, minute, completed, failed, cancelled,
       attempts_failed, attempts_expired, attempts_superseded, attempts_released, attempts_cancelled,
       retried, wait_seconds, wait_counts, run_seconds, run_counts)
-    select p_shard, s.queue_id, date_trunc('minute', p_from),
+    select p_shard, s.queue_id, greatest(date_trunc('minute', p_from), o.minute),
            coalesce(o.completed, 0) + s.completed,
            coalesce(o.failed, 0) + s.failed,
            coalesce(o.cancelled, 0) + s.cancelled,
@@ -204,8 +282,8 @@ $$;
 -- others are counted together.
 -- Locks: rows of run_total. The caller holds the cursor, so no other session writes there. Not
 -- idempotent.
-create or replace function hwqueue.roll_up_runs(p_from timestamptz, p_to timestamptz, p_shard int)
-returns int
+create or replace function hwqueue.roll_up_runs(p_from timestamptz, p_to timestamptz,
+  p_steps hwqueue.clock_step[], p_shard int) returns int
 language plpgsql volatile
 as $$
 declare
@@ -222,9 +300,11 @@ begin
     from (
       select r.workflow_id, r.name, r.state, r.submitted_at, r.finished_at from hwqueue.run r
       where r.shard_id = p_shard and r.finished_at >= p_from and r.finished_at < p_to
+        and hwqueue.is_new(r.finished_at, r.xmin, p_steps)
       union all
       select r.workflow_id, r.name, r.state, r.submitted_at, r.finished_at from hwqueue.retried_run r
-      where r.shard_id = p_shard and r.finished_at >= p_from and r.finished_at < p_to) e
+      where r.shard_id = p_shard and r.finished_at >= p_from and r.finished_at < p_to
+        and hwqueue.is_new(r.finished_at, r.xid, p_steps)) e
   ), counted as materialized (
     select distinct t.workflow from hwqueue.run_total t where t.shard_id = p_shard and t.workflow <> '(other)'
   ), fresh as (
@@ -274,7 +354,8 @@ $$;
 -- what roll_up_minute counts of it. finished: the lease's state; outcome: the attempt's; waited, ran:
 -- seconds, of completed leases whose times are still known. A completed attempt is counted as the lease that
 -- was completed, in outcome or in requeued. The planner inlines it: keep it stable and without SET.
-create or replace function hwqueue.ended_between(p_from timestamptz, p_to timestamptz, p_shard int)
+create or replace function hwqueue.ended_between(p_from timestamptz, p_to timestamptz,
+  p_steps hwqueue.clock_step[], p_shard int)
 returns table (queue_id int, finished text, outcome text, retried boolean, waited double precision,
   ran double precision)
 language sql stable
@@ -293,6 +374,7 @@ as $$
     select x.queue_id, x.lease_id, x.claimed_at, x.finished_at, x.eligible_at from hwqueue.outcome x
     where x.shard_id = p_shard and x.queue_id = q.queue_id and x.state = s.state
       and x.finished_at >= p_from and x.finished_at < p_to
+      and hwqueue.is_new(x.finished_at, x.xmin, p_steps)
     offset 0) f
   left join hwqueue.lease l on s.state = 'completed' and f.eligible_at is null and l.shard_id = p_shard
     and l.lease_id = f.lease_id
@@ -304,6 +386,7 @@ as $$
            where a.shard_id = p_shard and a.lease_id = r.lease_id and a.ended_at = r.finished_at
              and a.outcome = 'completed' limit 1) end
   from hwqueue.requeued r where r.shard_id = p_shard and r.finished_at >= p_from and r.finished_at < p_to
+    and hwqueue.is_new(r.finished_at, r.xid, p_steps)
   union all
   select w.queue_id, null, a.outcome,
          a.outcome in ('failed', 'expired', 'superseded')
@@ -315,7 +398,8 @@ as $$
          null, null
   -- a fence (offset 0): scans by time alone, because the key, which begins with the shard, is of no use
   from (select x.* from hwqueue.attempt x where x.ended_at >= p_from and x.ended_at < p_to
-          and x.outcome <> 'completed' offset 0) a
+          and x.outcome <> 'completed'
+          and hwqueue.is_new(x.ended_at, x.xmin, p_steps) offset 0) a
   cross join lateral (  -- of a lease deleted at completion only the outcome is left
     select coalesce((select l.queue_id from hwqueue.lease l
            where l.shard_id = p_shard and l.lease_id = a.lease_id),

@@ -233,7 +233,9 @@ $$;
 -- Writes deliveries of up to p_limit completions of a webhook's queues after its cursor, moves the cursor
 -- on, and returns the number of deliveries.
 -- A completion writes no event. What roll_up has counted is final, so nothing can end before that moment
--- any more. A lease that does not stay when it completes has left no row that says whose it was.
+-- any more, unless the clock was set back (clock_step): then it goes on from there, with what had not been
+-- counted, one step a call. A lease that does not stay when it completes has left no row that says whose it
+-- was.
 -- Locks: the caller holds the webhook's row.
 create or replace function hwqueue.route_completions(p_webhook hwqueue.webhook, p_limit int,
   p_now timestamptz, p_shard int) returns int
@@ -242,13 +244,21 @@ language plpgsql volatile
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
-  v_until timestamptz := (
-    select m.counted_to from hwqueue.reap_cursor m where m.shard_id = p_shard
-    order by m.version desc limit 1);
+  v_steps hwqueue.clock_step[] := array(
+    select s from hwqueue.clock_step s
+    where s.shard_id = p_shard and s.step_no <= p_webhook.clock_step
+      and s.counted_to > p_webhook.completed_at);
+  v_step hwqueue.clock_step;
+  v_until timestamptz;
   v_found hwqueue.outcome[];
   v_routed int;
 begin
-  if (v_until > p_webhook.completed_at) is not true then
+  select s.* into v_step from hwqueue.clock_step s
+  where s.shard_id = p_shard and s.step_no > p_webhook.clock_step order by s.step_no limit 1;
+  v_until := coalesce(v_step.counted_to, (
+    select m.counted_to from hwqueue.reap_cursor m where m.shard_id = p_shard
+    order by m.version desc limit 1));
+  if v_step.step_no is null and (v_until > p_webhook.completed_at) is not true then
     return 0;
   end if;
   v_found := array(
@@ -259,6 +269,8 @@ begin
       where x.shard_id = p_shard and x.queue_id = q.queue_id and x.state = 'completed'
         and x.finished_at >= p_webhook.completed_at and x.finished_at < v_until
         and (x.finished_at, x.lease_id) > (p_webhook.completed_at, p_webhook.completed_lease)
+        and hwqueue.is_new(x.finished_at, x.xmin, v_steps)
+        and (v_step.step_no is null or hwqueue.is_counted(array[v_step], x.finished_at, x.xmin))
       order by x.finished_at, x.lease_id limit p_limit) o
     where q.shard_id = p_shard and (p_webhook.queues is null or q.name = any (p_webhook.queues))
     order by o.finished_at, o.lease_id limit p_limit);
@@ -279,13 +291,20 @@ begin
   get diagnostics v_routed = row_count;
   update hwqueue.webhook w
   set completed_at = case when cardinality(v_found) = p_limit then v_found[p_limit].finished_at
-      else v_until end,
+      else coalesce(v_step.goes_on_at, v_until) end,
+    clock_step = case when cardinality(v_found) = p_limit then w.clock_step
+      else coalesce(v_step.step_no, w.clock_step) end,
     completed_lease = case when cardinality(v_found) = p_limit then v_found[p_limit].lease_id
       else '00000000-0000-0000-0000-000000000000' end
   where w.shard_id = p_shard and w.name = p_webhook.name;
   return v_routed;
 end
 $$;
+
+-- Returns the number of the last step of the clock: a webhook that is new has passed it.
+create or replace function hwqueue.last_clock_step(p_shard int) returns bigint
+language sql stable
+as $$ select coalesce(max(s.step_no), 0) from hwqueue.clock_step s where s.shard_id = p_shard $$;
 
 -- Claims up to p_limit due deliveries until p_until, the longest due of each webhook first. A webhook has
 -- at most ten requests under way, so that one that answers slowly does not hold up the others.

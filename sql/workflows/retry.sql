@@ -244,9 +244,10 @@ declare
 begin
   -- roll_up may not have counted its end yet
   insert into hwqueue.retried_run (
-    shard_id, run_id, attempt, workflow_id, name, state, submitted_at, finished_at)
+    shard_id, run_id, attempt, workflow_id, name, state, submitted_at, finished_at, xid)
   values (p_shard, p_run.run_id, p_run.attempt, p_run.workflow_id, p_run.name, p_run.state,
-    p_run.submitted_at, p_run.finished_at);
+    p_run.submitted_at, p_run.finished_at,
+    (select r.xmin from hwqueue.run r where r.shard_id = p_shard and r.run_id = p_run.run_id));
   update hwqueue.run r
   set state = 'running', reason = null, detail = null, stops = false, is_finishing = false,
     attempt = r.attempt + 1, deadline = null, result = null, finished_at = null, prune_at = null,

@@ -87,8 +87,12 @@ declare
   v_one hwqueue.outcome;
 begin
   -- roll_up may not have counted them yet
-  insert into hwqueue.requeued (shard_id, queue_id, state, finished_at, lease_id)
-  select p_shard, e.queue_id, e.state, e.finished_at, e.lease_id from unnest(v_ended) e;
+  insert into hwqueue.requeued (shard_id, queue_id, state, finished_at, lease_id, xid)
+  select p_shard, o.queue_id, o.state, o.finished_at, o.lease_id, o.xmin
+  from unnest(v_ended) e
+  cross join lateral (  -- by key
+    select x.*, x.xmin from hwqueue.outcome x
+    where x.shard_id = p_shard and x.lease_id = e.lease_id offset 0) o;
   insert into hwqueue.attempt (shard_id, lease_id, claim_token, attempt, node_id, outcome, claimed_at,
     ended_at)
   select p_shard, e.lease_id, e.claim_token, e.attempt, e.node_id, 'completed', e.claimed_at, e.finished_at

@@ -1,0 +1,121 @@
+"""A clock that is set back: what ends then is counted once, and reaches webhooks."""
+
+from collections import Counter
+from datetime import timedelta
+
+import pytest
+
+from hwqueue.testing import Clock
+from tests.sql.api import Api, count_all, outlive, token
+from tests.sql.test_webhooks import made
+
+SECOND = timedelta(seconds=1)
+STEPS = [2 * SECOND, 30 * SECOND, timedelta(hours=3)]
+TOTALS = """
+  select m.completed, m.failed from hwqueue.minute_stat m join hwqueue.queue q using (queue_id)
+  where q.name = %s order by m.minute desc limit 1
+"""
+DELIVERIES = """
+  select d.lease_id from hwqueue.webhook_delivery d join hwqueue.webhook w using (webhook_id)
+  where w.name = %s
+"""
+
+
+class Line:
+    """A queue whose completions a webhook is told of."""
+
+    def __init__(self, api: Api, clock: Clock) -> None:
+        self.api, self.clock = api, clock
+        self.queue, self.node = api.queue(retry={"kind": "none"}), api.node()
+        self.hook, _ = made(api, codes=["lease_completed"], queues=[self.queue])
+        self.ended = 0
+
+    def complete(self, count: int) -> None:
+        """Complete some leases, each at a time of its own."""
+        for _ in range(count):
+            self.clock.advance(timedelta(milliseconds=1))
+            self.api.rows("complete_lease", **token(self.api.running(self.queue, self.node)))
+        self.ended += count
+
+    def look(self) -> None:
+        """Count, and route."""
+        self.clock.advance(timedelta(milliseconds=10))
+        outlive(self.api.conn)
+        count_all(self.api.conn)
+        self.api.conn.execute("select hwqueue.route_webhooks(1000, hwqueue.clock(), 0)")
+
+    def told(self) -> Counter[object]:
+        """How often the webhook is told of each lease."""
+        for _ in range(8):  # a step a call
+            self.look()
+        return Counter(row[0] for row in self.api.conn.execute(DELIVERIES, [self.hook]))
+
+    def totals(self) -> tuple[int, int]:
+        """What is counted: completed, failed."""
+        return tuple(self.api.conn.execute(TOTALS, [self.queue]).fetchone() or ())
+
+
+@pytest.fixture
+def line(api: Api, clock: Clock) -> Line:
+    return Line(api, clock)
+
+
+@pytest.mark.parametrize("is_seen", [True, False], ids=["seen", "unseen"])
+@pytest.mark.parametrize("step", STEPS, ids=str)
+def test_nothing_is_lost_or_met_twice(
+    line: Line, clock: Clock, step: timedelta, is_seen: bool
+) -> None:
+    """Whether upkeep looks while the clock is behind or not."""
+    line.complete(2)
+    line.look()
+    clock.advance(step)
+    line.complete(2)
+    line.look()
+    clock.advance(-step)
+    line.complete(5)
+    if is_seen:
+        line.look()
+        assert line.totals() == (9, 0)
+        line.complete(3)
+        clock.advance(-SECOND)  # and back once more
+        line.complete(3)
+        line.look()
+    clock.advance(step + 10 * SECOND)
+    line.complete(1)
+    told = line.told()
+    assert (len(told), set(told.values())) == (line.ended, {1})
+    assert line.totals() == (line.ended, 0)
+
+
+def test_what_is_requeued_is_counted_once(line: Line, api: Api, clock: Clock) -> None:
+    def fail() -> object:
+        claim = api.running(line.queue, line.node)
+        api.rows("fail_lease", **token(claim), error={"message": "x"})
+        return claim["lease_id"]
+
+    line.look()
+    clock.advance(30 * SECOND)
+    counted = fail()
+    line.look()
+    clock.advance(-20 * SECOND)
+    for lease in (counted, fail()):
+        api.value("requeue_lease", lease=lease)
+    line.look()
+    clock.advance(60 * SECOND)
+    line.look()
+    assert line.totals() == (0, 2)
+
+
+def test_a_webhook_that_is_new_is_told_of_nothing_before(
+    line: Line, api: Api, clock: Clock
+) -> None:
+    line.complete(2)
+    clock.advance(30 * SECOND)
+    line.look()
+    clock.advance(-20 * SECOND)
+    line.complete(2)
+    line.look()
+    line.hook, _ = made(api, codes=["lease_completed"], queues=[line.queue])
+    line.complete(1)
+    assert list(line.told().values()) == [1]
+    assert len(line.told()) == 1
