@@ -75,10 +75,12 @@ begin
     case when p_filter ->> 'state' is null then array['failed'] else array['failed', 'cancelled'] end,
     p_limit, p_cursor, p_shard) p;
   v_others := array(
-    select o.lease_id from hwqueue.outcome o
-    join hwqueue.lease l on l.shard_id = o.shard_id and l.lease_id = o.lease_id
-    where o.shard_id = p_shard and o.lease_id = any (changed)
-      and (o.is_step or l.choice_id is not null and hwqueue.taken_instead(l, p_shard) is not null));
+    select o.lease_id from unnest(changed) i
+    cross join lateral (  -- fences (offset 0): by key, whatever the statistics say
+      select * from hwqueue.outcome x where x.shard_id = p_shard and x.lease_id = i offset 0) o
+    cross join lateral (
+      select * from hwqueue.lease x where x.shard_id = p_shard and x.lease_id = i offset 0) l
+    where (o.is_step or l.choice_id is not null and hwqueue.taken_instead(l, p_shard) is not null));
   if v_others <> '{}' then
     changed := array(select i from unnest(changed) i where i <> all (v_others));
     skipped := skipped || v_others;
@@ -155,7 +157,9 @@ begin
     -- roll_up may not have counted their outcomes yet
     insert into hwqueue.requeued (shard_id, queue_id, state, finished_at, lease_id, xid)
     select o.shard_id, o.queue_id, o.state, o.finished_at, o.lease_id, o.xmin
-    from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = any (changed);
+    from unnest(changed) i
+    cross join lateral (
+      select x.*, x.xmin from hwqueue.outcome x where x.shard_id = p_shard and x.lease_id = i offset 0) o;
     perform hwqueue.note_leases('lease_deleted', changed, format('deleted, it was %s', v_state),
       p_shard, jsonb_build_object('from', v_state));
     perform hwqueue.remove_leases(changed, p_shard);

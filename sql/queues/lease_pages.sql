@@ -233,30 +233,40 @@ $$;
 create or replace function hwqueue.lock_leases(p_leases uuid[], p_state text, p_shard int) returns uuid[]
 language plpgsql volatile
 as $$
+declare
+  v_leases uuid[] := array(select u from unnest(p_leases) u order by u);
 begin
+  -- laterals: lease for lease by key, whatever the statistics say; the queue may have been empty then
   if p_state = 'pending' then
     return array(
-      select r.lease_id from hwqueue.lease l
-      join hwqueue.ready r on r.shard_id = l.shard_id and r.queue_id = l.queue_id and r.tier = l.tier
-        and r.rank = l.rank and r.position = l.position and r.lease_id = l.lease_id
-      where l.shard_id = p_shard and l.lease_id = any (p_leases)
-      order by l.lease_id for update of r skip locked);
+      select x.lease_id from unnest(v_leases) i(lease_id)
+      cross join lateral (
+        select * from hwqueue.lease y where y.shard_id = p_shard and y.lease_id = i.lease_id offset 0) l
+      cross join lateral (
+        select r.lease_id from hwqueue.ready r
+        where r.shard_id = l.shard_id and r.queue_id = l.queue_id and r.tier = l.tier and r.rank = l.rank
+          and r.position = l.position and r.lease_id = l.lease_id for update skip locked) x);
   elsif p_state = 'scheduled' then
     return array(
-      select s.lease_id from hwqueue.lease l
-      join hwqueue.scheduled s on s.shard_id = l.shard_id and s.queue_id = l.queue_id
-        and s.available_at = l.available_at and s.lease_id = l.lease_id
-      where l.shard_id = p_shard and l.lease_id = any (p_leases)
-      order by l.lease_id for update of s skip locked);
+      select x.lease_id from unnest(v_leases) i(lease_id)
+      cross join lateral (
+        select * from hwqueue.lease y where y.shard_id = p_shard and y.lease_id = i.lease_id offset 0) l
+      cross join lateral (
+        select s.lease_id from hwqueue.scheduled s
+        where s.shard_id = l.shard_id and s.queue_id = l.queue_id and s.available_at = l.available_at
+          and s.lease_id = l.lease_id for update skip locked) x);
   elsif p_state = 'claimed' then
     return array(
-      select c.lease_id from hwqueue.claim c
-      where c.shard_id = p_shard and c.lease_id = any (p_leases)
-      order by c.lease_id for update skip locked);
+      select x.lease_id from unnest(v_leases) i(lease_id)
+      cross join lateral (
+        select c.lease_id from hwqueue.claim c
+        where c.shard_id = p_shard and c.lease_id = i.lease_id for update skip locked) x);
   end if;
   return array(
-    select o.lease_id from hwqueue.outcome o
-    where o.shard_id = p_shard and o.lease_id = any (p_leases) and o.state = p_state
-    order by o.lease_id for update skip locked);
+    select x.lease_id from unnest(v_leases) i(lease_id)
+    cross join lateral (
+      select o.lease_id from hwqueue.outcome o
+      where o.shard_id = p_shard and o.lease_id = i.lease_id and o.state = p_state
+      for update skip locked) x);
 end
 $$;

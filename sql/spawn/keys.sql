@@ -16,8 +16,11 @@ language sql stable
 as $$
   select l.lease_id, u.turn, c.tenant, l.queue_id, l.idempotency_key
   from unnest(p_leases) with ordinality u(lease_id, turn)
-  join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = u.lease_id
-  join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = l.class_id
+  cross join lateral (  -- fences (offset 0): by key, whatever the statistics say
+    select * from hwqueue.lease x where x.shard_id = p_shard and x.lease_id = u.lease_id offset 0) l
+  cross join lateral (
+    select x.tenant from hwqueue.placement_class x
+    where x.shard_id = p_shard and x.class_id = l.class_id offset 0) c
   where l.idempotency_key is not null
 $$;
 

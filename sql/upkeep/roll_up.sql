@@ -83,7 +83,7 @@ end
 $$;
 
 -- Returns the cursor, set back to where the clock was since the last call: to p_now, or to an end that the
--- last call did not see, of the five minutes before p_now or, when that is not behind, in what it has counted.
+-- last call did not see: of the five minutes before p_now or, when that is not behind, in what it counted.
 -- Where the cursor stood is kept in clock_step.
 -- Locks: the caller holds p_cursor.
 create or replace function hwqueue.note_clock(p_cursor hwqueue.reap_cursor, p_now timestamptz, p_shard int)
