@@ -55,6 +55,7 @@ EVENT_CODES = (
     "webhook_rotated",
     "generation_raised",
     "positions_repaired",
+    "upkeep_postponed",
     "schema_upgraded",
     "workflow_defined",
     "workflow_run_failed",

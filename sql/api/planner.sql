@@ -185,7 +185,7 @@ $$;
 create or replace function hwqueue.reserve_gang(p_gang uuid, p_place text, p_round bigint, p_epoch bigint,
   p_shard int default 0) returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
-  -- generic plans by index, as reap_all
+  -- generic plans by index, as run_parts
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
@@ -219,7 +219,7 @@ $$;
 create or replace function hwqueue.reserve_leases(p_places jsonb, p_hold interval, p_round bigint,
   p_epoch bigint, p_shard int default 0) returns table (lease_id uuid, verdict text)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
-  -- generic plans by index, as reap_all
+  -- generic plans by index, as run_parts
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
@@ -257,7 +257,7 @@ $$;
 create or replace function hwqueue.assigned_leases(p_places jsonb, p_shard int default 0)
 returns table (lease_id uuid, verdict text)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
-  -- generic plans by index, as reap_all
+  -- generic plans by index, as run_parts
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$

@@ -7,8 +7,7 @@
 -- Invariant: what a call has done is whole after each part of it, so one that is cut short, or never
 -- comes, delays what is due and loses nothing.
 --
--- Read reap first: it is upkeep/reap.reap_all after lead_reap. prune is made of the functions of
--- upkeep/prune.
+-- Read reap first: the parts of both calls are run by upkeep/parts.run_parts, after lead_reap and lead_prune.
 
 -- Ends what no worker settled and keeps the caches of the queue up to date. Any session may call it at
 -- any time.
@@ -22,9 +21,10 @@
 -- new classes ahead of claims, and reports silent nodes and classes that no node may run.
 --
 -- Every part takes at most p_limit rows and skips what other sessions have locked. Judging and ending
--- claims, which may take long, stop after one second or a quarter of statement_timeout, so that the work
--- done is committed. p_unless_within: do nothing if another session reaped less than that ago, so that
--- any number of workers can call it.
+-- claims, which may take long, stop after one second or a quarter of statement_timeout. A part, a gang or a
+-- replacement that statement_timeout ends, or that fails, is undone alone and tried again later (event
+-- upkeep_postponed); the call returns, and what it did otherwise is committed. p_unless_within: do nothing if
+-- another session reaped less than that ago, so that any number of workers can call it.
 --
 -- expired, promoted, deadlines: claims ended, leases made pending, leases failed by their deadline;
 -- reaches: classes for which it computed which nodes suit them; more: a part reached its limit or used
@@ -41,6 +41,7 @@ as $$
 declare
   v_now timestamptz;
   v_lead record;
+  v_done hwqueue.upkeep_done;
 begin
   perform hwqueue.require_read_committed();
   perform hwqueue.check_range(p_limit, 'p_limit', 1, 100000, 'call again for more');
@@ -52,15 +53,15 @@ begin
   v_now := hwqueue.clock();
   select t.* into v_lead from hwqueue.lead_reap(p_unless_within, v_now, p_shard) t;
   if v_lead.goes then
-    select r.* into expired, promoted, deadlines, reaches, more
-    from hwqueue.reap_all(p_limit, v_lead.reap_cursor, v_lead.holds, v_now, p_shard) r;
+    -- the first only reads: what the others lock is held to the end; those that lock nodes hold up claims
+    v_done := hwqueue.run_parts('reap', case when v_lead.holds then
+        '{figures,fleets,terms,due,runs,classes,claims,stops,everywhere,choices,gangs,replacements}'::text[]
+      else '{terms,due,runs,claims,stops}' end, p_limit,
+      hwqueue.begin_reap(v_lead.reap_cursor, v_lead.holds, v_now, p_shard), v_now, p_shard);
     if v_lead.holds then
-      more := hwqueue.reap_everywhere(p_limit, hwqueue.upkeep_budget() / 4, v_now, p_shard) or more;
-      perform hwqueue.settle_choices(least(p_limit, 100), v_now, p_shard),
-        hwqueue.reap_gangs(least(p_limit, 20), hwqueue.upkeep_budget() / 4, v_now, p_shard),
-        hwqueue.reap_replacements(least(p_limit, 100), hwqueue.upkeep_budget() / 4, v_now, p_shard);
+      perform hwqueue.advance_reap_cursor(v_lead.reap_cursor, v_done.reap_cursor, v_now, p_shard);
     end if;
-    return next;
+    return query select v_done.expired, v_done.promoted, v_done.deadlines, v_done.reaches, v_done.more;
   else
     return query select 0, 0, 0, 0, false;
   end if;
@@ -73,9 +74,9 @@ $$;
 -- unused caches, and events and finished deliveries of webhooks that are older than set_event_retention
 -- allows. Deregisters nodes that have been silent for longer than set_node_expiry allows.
 --
--- Deletes about p_limit of each in a call. Classes and profiles are scanned p_limit a call, so it takes
--- several calls to reach all of them. p_unless_within: do nothing if another session pruned less than
--- that ago, so that any number of workers can call it.
+-- Deletes about p_limit of each in a call; what statement_timeout ends is undone alone, as in reap. Classes
+-- and profiles are scanned p_limit a call, so it takes several calls to reach all of them. p_unless_within:
+-- do nothing if another session pruned less than that ago, so that any number of workers can call it.
 --
 -- more: there may be more to delete now, so call again.
 --
@@ -93,11 +94,7 @@ as $$
 declare
   v_now timestamptz;
   v_lead record;
-  v_runs int;
-  v_purged int;
-  v_terms int;
-  v_deliveries int;
-  v_deaths int;
+  v_done hwqueue.upkeep_done;
 begin
   perform hwqueue.require_read_committed();
   perform hwqueue.check_range(p_limit, 'p_limit', 1, 1000000, 'call again for more');
@@ -106,38 +103,21 @@ begin
         coalesce(p_unless_within::text, 'null')),
       jsonb_build_object('field', 'p_unless_within'), 'give a span such as interval ''1 minute''');
   end if;
-  leases := 0;
-  classes := 0;
-  nodes := 0;
-  more := false;
+  v_done := hwqueue.nothing_done(false);
   if not hwqueue.pruned_within(p_unless_within, hwqueue.clock(), p_shard) then
     perform hwqueue.stamp_retired(p_limit, p_shard);  -- before anything is locked or written
     v_now := hwqueue.clock();
     select t.* into v_lead from hwqueue.lead_prune(p_unless_within, v_now, p_shard) t;
     if v_lead.goes then
-      leases := hwqueue.prune_leases(v_lead.prune_cursor, p_limit, v_now, p_shard);
-      v_runs := hwqueue.prune_runs(p_limit, v_now, p_shard);
-      leases := leases + v_runs;
-      perform hwqueue.prune_workflows(p_limit, p_shard), hwqueue.prune_traced_runs(p_limit, v_now, p_shard),
-        hwqueue.prune_gangs(p_limit, p_shard), hwqueue.prune_everywhere(p_limit, p_shard),
-        hwqueue.prune_choices(p_limit, v_now, p_shard);
-      classes := hwqueue.prune_classes(p_limit, p_shard);
-      nodes := hwqueue.prune_nodes(p_limit, v_now, p_shard);
-      perform hwqueue.expire_nodes(p_limit, v_now, p_shard);
-      perform hwqueue.prune_unused(v_lead.prune_cursor, p_limit, v_now, p_shard);
-      v_purged := hwqueue.purge_queues(p_limit, p_shard);
-      v_terms := hwqueue.prune_terms(p_limit, p_shard);
-      perform hwqueue.prune_fleets(p_limit, v_now, p_shard), hwqueue.prune_prices(v_now, p_shard);
-      v_deaths := hwqueue.prune_deaths(p_limit, v_now, p_shard);
-      v_deliveries := hwqueue.prune_deliveries(p_limit, v_now, p_shard);
-      -- last, because readers of events wait for its lock
-      perform hwqueue.prune_minutes(p_limit, v_now, p_shard),
-        hwqueue.prune_run_totals(p_limit, v_now, p_shard), hwqueue.prune_events(v_now, p_shard);
-      more := p_limit in (leases - v_runs, v_terms, v_deliveries, v_deaths)
-        or greatest(v_runs, v_purged) >= p_limit or classes > 0 or nodes > 0;
+      v_done := hwqueue.nothing_done((v_lead.prune_cursor).shard_id is not null);
+      v_done.prune_cursor := v_lead.prune_cursor;
+      -- events last, because readers of them wait for its lock
+      v_done := hwqueue.run_parts('prune', '{leases,runs,workflows,gangs,classes,nodes,silent,unused,queues,'
+        'terms,fleets,deaths,deliveries,figures,events}', p_limit, v_done, v_now, p_shard);
+      update hwqueue.prune_cursor m set pruned_at = v_now where m.shard_id = p_shard and v_done.holds;
     end if;
   end if;
-  return next;
+  return query select v_done.leases, v_done.classes, v_done.nodes, v_done.more;
 end
 $$;
 
@@ -147,8 +127,8 @@ $$;
 -- Rules: one_entry, node_load, capacity, term_count, away, max_per_domain, claim_login, run_work, run_join,
 -- run_items, run_stuck, run_over, run_nested, step_lease, step_due, step_gang, step_nested, wait_signal,
 -- gang_entry, gang_members, gang_reserved, gang_earmark, placement_check, everywhere_lease, everywhere_node,
--- reservation_expired, choice_taken, choice_class, held_lease. detail names what is broken, what was found
--- and what was expected.
+-- reservation_expired, choice_taken, choice_class, held_lease, upkeep_failed. detail names what is broken,
+-- what was found and what was expected.
 --
 -- It reads everything, and is for operators and tests. It runs several statements, so call it in a
 -- repeatable read transaction while others work. Adopted leases, and nodes that were registered with
@@ -178,6 +158,7 @@ begin
   return query select v.rule, v.subject::text, v.detail from hwqueue.broken_everywhere(p_shard) v;
   return query select v.rule, v.subject::text, v.detail from hwqueue.broken_choices(p_shard) v;
   return query select v.rule, v.subject::text, v.detail from hwqueue.broken_replacements(p_shard) v;
+  return query select v.rule, v.subject, v.detail from hwqueue.broken_upkeep(p_shard) v;
 end
 $$;
 

@@ -201,7 +201,7 @@ begin
 end
 $$;
 
--- Repairs positions when the sequence is found behind. With p_sweeps (every five minutes, see reap_all)
+-- Repairs positions when the sequence is found behind. With p_sweeps (every five minutes, see begin_reap)
 -- also when a low-water mark is wrong for any other reason.
 -- Locks as repair_positions.
 create or replace function hwqueue.reap_positions(p_sweeps boolean, p_shard int) returns void

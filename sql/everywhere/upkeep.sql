@@ -18,7 +18,7 @@
 create or replace function hwqueue.reap_everywhere(p_limit int, p_budget interval, p_now timestamptz,
   p_shard int) returns boolean
 language plpgsql volatile
-  -- generic plans by index, as reap_all
+  -- generic plans by index, as run_parts
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$

@@ -434,6 +434,8 @@ as $$
         join hwqueue.outcome o on o.shard_id = l.shard_id and o.lease_id = l.lease_id
         where l.shard_id = p_shard and l.gang_id = p_gang.gang_id and o.state <> 'completed') end)
     else hwqueue.gang_wait_words(p_gang) end
+    || case when p_gang.finished_at is null
+      then coalesce('; ' || hwqueue.postponed_words(p_gang.gang_id, p_shard), '') else '' end
   from (
     select count(*) filter (where c.is_reserved) as reserved,
            count(*) filter (where c.is_reserved is not true) as running,

@@ -164,6 +164,7 @@ $$;
 -- Locks nodes and reserves entries on them, one class after the other: each node takes as many as fit. With
 -- p_is_earmark each node takes as many as fit now, then each those that would fit if nothing ran there.
 -- Returns null when all have room, else why not. What it has written until then is for the caller to undo.
+-- Raises: as check_time.
 -- Locks: node_state by node_id, skip locked; as reserve_member.
 create or replace function hwqueue.reserve_members(p_gang hwqueue.gang, p_entries hwqueue.scheduled[],
   p_node_ids uuid[], p_is_earmark boolean, p_now timestamptz, p_shard int) returns text
@@ -186,6 +187,7 @@ declare
     else 'insufficient_capacity' end;
 begin
   foreach v_entry in array p_entries loop
+    perform hwqueue.check_time();
     if v_entry.class_id <> v_class_id then
       v_class_id := v_entry.class_id;
       v_turn := 1;

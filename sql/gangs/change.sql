@@ -11,23 +11,22 @@
 -- there to reserved; from earmarked, reserved and running to stopping, and back to waiting; from each of them
 -- to cancelling.
 --
--- Read reap_gangs, look_at_earmark, next_gang_state, stop_members, then take_room_back.
+-- Read reap_gangs, gang_turn, look_at_earmark, next_gang_state, stop_members, then take_room_back.
 
 -- Looks at up to p_limit gangs that have changed and at those that are earmarked, then tries to assemble up
 -- to p_limit that wait, or that run and lack members, in order of rank and age. Each part stops after
 -- p_budget, but does one gang first. Returns how many it has looked at or tried. One session does it at a
 -- time: the one that leads upkeep.
--- Locks: gangs, skip locked; as look_at_gang, look_at_earmark and assemble_gang.
+-- Locks: as gang_turn.
 create or replace function hwqueue.reap_gangs(p_limit int, p_budget interval, p_now timestamptz,
   p_shard int) returns int
 language plpgsql volatile
-  -- generic plans by index, as reap_all
+  -- generic plans by index, as run_parts
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
   v_gang_id uuid;
-  v_gang hwqueue.gang;
   v_count int := 0;
   v_until timestamptz := clock_timestamp() + p_budget;
 begin
@@ -39,11 +38,7 @@ begin
           order by x.change_id limit 20 * p_limit) c
     group by c.gang_id order by min(c.change_id) limit p_limit
   loop
-    select g.* into v_gang from hwqueue.gang g
-    where g.shard_id = p_shard and g.gang_id = v_gang_id for no key update skip locked;
-    continue when not found;
-    perform hwqueue.look_at_gang(v_gang, p_now, p_shard);
-    v_count := v_count + 1;
+    v_count := v_count + hwqueue.gang_turn(v_gang_id, 'change', p_now, p_shard);
     exit when clock_timestamp() >= v_until;
   end loop;
   v_until := clock_timestamp() + p_budget;
@@ -51,12 +46,8 @@ begin
     select g.gang_id from hwqueue.gang g
     where g.shard_id = p_shard and g.state = 'earmarked' order by g.rank, g.position
   loop
-    select g.* into v_gang from hwqueue.gang g
-    where g.shard_id = p_shard and g.gang_id = v_gang_id and g.state = 'earmarked'
-    for no key update skip locked;
-    continue when not found;
-    perform hwqueue.look_at_earmark(v_gang, p_now, p_shard);
-    v_count := v_count + 1;
+    exit when hwqueue.is_time_up();
+    v_count := v_count + hwqueue.gang_turn(v_gang_id, 'earmark', p_now, p_shard);
     exit when clock_timestamp() >= v_until;
   end loop;
   v_until := clock_timestamp() + p_budget;
@@ -68,16 +59,58 @@ begin
       and g.next_try_at <= p_now
     order by g.rank, g.position limit p_limit
   loop
-    select g.* into v_gang from hwqueue.gang g
-    where g.shard_id = p_shard and g.gang_id = v_gang_id
-      and (g.state = 'waiting' or g.state = 'running' and g.missing > 0)
-    for no key update skip locked;
-    continue when not found;
-    perform hwqueue.try_gang(v_gang, p_now, p_shard);
-    v_count := v_count + 1;
+    exit when hwqueue.is_time_up();
+    v_count := v_count + hwqueue.gang_turn(v_gang_id, 'try', p_now, p_shard);
     exit when clock_timestamp() >= v_until;
   end loop;
   return v_count;
+end
+$$;
+
+-- Takes one step of a gang: change, earmark or try. One that is cut short by statement_timeout, or fails, is
+-- undone alone and postponed, and other gangs go on. Returns 1; 0 when others hold it, or it is not its turn.
+-- Locks: the gang, skip locked; as look_at_gang, look_at_earmark and assemble_gang.
+create or replace function hwqueue.gang_turn(p_gang_id uuid, p_step text, p_now timestamptz, p_shard int)
+returns int
+language plpgsql volatile
+as $$
+declare
+  v_gang hwqueue.gang;
+  v_next timestamptz;
+begin
+  select d.next_try_at into v_next from hwqueue.postponed d
+  where d.shard_id = p_shard and d.part = 'gang' and d.item = p_gang_id;
+  if v_next > p_now and v_next <= p_now + interval '15 seconds' then
+    return 0;
+  end if;
+  begin
+    select g.* into v_gang from hwqueue.gang g
+    where g.shard_id = p_shard and g.gang_id = p_gang_id
+      and case p_step when 'change' then true when 'earmark' then g.state = 'earmarked'
+        else g.state = 'waiting' or g.state = 'running' and g.missing > 0 end
+    for no key update skip locked;
+    case
+    when v_gang.gang_id is null then return 0;
+    when p_step = 'change' then perform hwqueue.look_at_gang(v_gang, p_now, p_shard);
+    when p_step = 'earmark' then perform hwqueue.look_at_earmark(v_gang, p_now, p_shard);
+    else perform hwqueue.try_gang(v_gang, p_now, p_shard);
+    end case;
+    if v_next is not null then
+      delete from hwqueue.postponed d
+      where d.shard_id = p_shard and d.part = 'gang' and d.item = p_gang_id;
+    end if;
+  exception when query_canceled or others then
+    v_next := hwqueue.postpone('gang', p_gang_id, sqlstate, sqlerrm, p_now, p_shard);
+    if p_step = 'try' then
+      update hwqueue.gang g
+      set reason = 'upkeep_postponed', tries = g.tries + 1, next_try_at = v_next
+      where g.shard_id = p_shard and g.gang_id = p_gang_id;
+    elsif p_step = 'change' then  -- one, behind those of other gangs
+      delete from hwqueue.gang_change c where c.gang_id = p_gang_id and c.shard_id = p_shard;
+      insert into hwqueue.gang_change (shard_id, gang_id) values (p_shard, p_gang_id);
+    end if;
+  end;
+  return 1;
 end
 $$;
 
@@ -239,7 +272,8 @@ begin
   select c.* into v_found from hwqueue.count_members(p_gang, p_shard) c;
   v_next := v_found.next_state;
   if v_next in ('cancelling', 'completed') and v_found.waiting > 0 then
-    perform hwqueue.end_members(p_gang, p_shard);
+    while hwqueue.end_members(p_gang, p_shard) and not hwqueue.is_time_up() loop
+    end loop;
   end if;
   if v_next in ('cancelling', 'stopping') and v_found.reserved + v_found.running > 0 then
     perform hwqueue.stop_members(p_gang, p_now, p_shard);
@@ -336,7 +370,8 @@ as $$
 $$;
 
 -- Stops the members of a gang that have claims: reservations end at once, workers of running ones are told
--- (verdict preempted), which uses up no attempt. What others hold is left to a later tick.
+-- (verdict preempted), which uses up no attempt. What others hold, or is not reached in time, is left to a
+-- later tick.
 -- Locks: the caller holds the gang; node_state and claims, skip locked; as end_claim.
 create or replace function hwqueue.stop_members(p_gang hwqueue.gang, p_now timestamptz, p_shard int)
 returns void
@@ -354,8 +389,9 @@ begin
   loop
     perform 1 from hwqueue.node_state s
     where s.shard_id = p_shard and s.node_id = v_node_id for no key update skip locked;
-    if not found then
+    if not found or hwqueue.is_time_up() then
       insert into hwqueue.gang_change (shard_id, gang_id) values (p_shard, p_gang.gang_id);
+      exit when hwqueue.is_time_up();
       continue;
     end if;
     v_leases := '{}';
@@ -377,11 +413,10 @@ begin
 end
 $$;
 
--- Cancels the members of a gang that wait. Their ends are changes of the gang; of one that is a step its
--- items have ended.
+-- Cancels up to 100 members of a gang that wait, and returns whether there may be more. Their ends are
+-- changes of the gang, so a later tick looks again; of one that is a step its items have ended.
 -- Locks: the caller holds the gang; the entries, skip locked; as steps_ended.
-create or replace function hwqueue.end_members(p_gang hwqueue.gang, p_shard int)
-returns void
+create or replace function hwqueue.end_members(p_gang hwqueue.gang, p_shard int) returns boolean
 language plpgsql volatile
 as $$
 declare
@@ -390,13 +425,13 @@ declare
     join hwqueue.scheduled s on s.shard_id = m.shard_id and s.queue_id = p_gang.queue_id
       and s.available_at = hwqueue.never_due() and s.lease_id = m.lease_id
     where m.shard_id = p_shard and m.gang_id = p_gang.gang_id
-    order by s.lease_id for update of s skip locked);
+    order by s.lease_id limit 100 for update of s skip locked);
   v_leases uuid[] := array(select e.lease_id from unnest(v_entries) e);
   v_steps uuid[];
 begin
   if v_leases = '{}' then  -- others hold them all: a later tick looks again
     insert into hwqueue.gang_change (shard_id, gang_id) values (p_shard, p_gang.gang_id);
-    return;
+    return false;
   end if;
   lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
   delete from hwqueue.scheduled s
@@ -409,6 +444,7 @@ begin
   if v_steps <> '{}' then
     perform hwqueue.steps_ended(v_steps, 'cancelled', p_shard, true);
   end if;
+  return cardinality(v_leases) = 100;
 end
 $$;
 

@@ -13,7 +13,7 @@
 -- Locks: the choices, skip locked; as settle_choice.
 create or replace function hwqueue.settle_choices(p_limit int, p_now timestamptz, p_shard int) returns void
 language plpgsql volatile
-  -- generic plans by index, as reap_all
+  -- generic plans by index, as run_parts
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$

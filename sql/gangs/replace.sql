@@ -18,20 +18,27 @@
 create or replace function hwqueue.reap_replacements(p_limit int, p_budget interval, p_now timestamptz,
   p_shard int) returns void
 language plpgsql volatile
-  -- generic plans by index, as reap_all
+  -- generic plans by index, as run_parts
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
   v_row hwqueue.replacement;
+  v_next timestamptz;
   v_until timestamptz := clock_timestamp() + p_budget;
 begin
   for v_row in
     select r.* from hwqueue.replacement r where r.shard_id = p_shard and r.next_try_at <= p_now
     order by r.next_try_at, r.lease_id limit p_limit for no key update skip locked
   loop
-    perform hwqueue.look_at_replacement(v_row, p_now, p_shard);
-    exit when clock_timestamp() >= v_until;
+    begin
+      perform hwqueue.look_at_replacement(v_row, p_now, p_shard);
+    exception when query_canceled or others then  -- undone alone, and the others go on
+      v_next := hwqueue.postpone('replacement', v_row.lease_id, sqlstate, sqlerrm, p_now, p_shard);
+      update hwqueue.replacement r set reason = 'upkeep_postponed', tries = r.tries + 1, next_try_at = v_next
+      where r.shard_id = p_shard and r.lease_id = v_row.lease_id;
+    end;
+    exit when clock_timestamp() >= v_until or hwqueue.is_time_up();
   end loop;
 end
 $$;
@@ -498,6 +505,8 @@ as $$
       when r.reason in ('busy', 'cache_miss') then 'other calls held what it needs'
       when r.reason = 'old_waits' then 'that one waits for a place itself, or is being replaced'
       when r.reason = 'insufficient_capacity' then 'its node has no room for this one, even without it'
+      when r.reason = 'upkeep_postponed' then
+        coalesce(hwqueue.postponed_words(r.lease_id, p_shard), 'upkeep had to leave it')
       when r.reason = 'does_not_suit' then 'its node is not live, is cordoned, or may not run this one'
       when r.reason = 'unpublished' then 'an affinity term is not published yet'
       else format('this one may not run there beside what runs now (%s)', r.reason) end end

@@ -270,6 +270,8 @@ as $$
       'others have completed, so it joins no more'
     when p_gang.state = 'waiting' and not hwqueue.may_be_tried(p_gang, hwqueue.clock()) then
       'it may start at ' || to_char(p_gang.next_try_at at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS "UTC"')
+    when p_gang.reason = 'upkeep_postponed' then
+      coalesce(hwqueue.postponed_words(p_gang.gang_id, p_gang.shard_id), 'upkeep had to leave it')
     when p_gang.state not in ('waiting', 'running') or p_gang.reason is null then
       'upkeep looks for room about once a second'
     when p_gang.reason = 'behind_earmark' then 'nodes that it could use are kept for another gang first'

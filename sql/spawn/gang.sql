@@ -17,7 +17,7 @@ as $$
 declare
   v_gang hwqueue.gang;
 begin
-  v_gang.min_size := hwqueue.json_integer(p_options -> 'min_size', p_field || '.min_size', 2, 1000);
+  v_gang.min_size := hwqueue.json_integer(p_options -> 'min_size', p_field || '.min_size', 1, 1000);
   v_gang.together := hwqueue.gang_domains(p_options -> 'together', p_field || '.together');
   v_gang.same := array(
     select hwqueue.json_text(s.value, format('%s.same[%s]', p_field, s.ordinality - 1), 253)

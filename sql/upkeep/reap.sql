@@ -1,8 +1,8 @@
 -- The reaper: upkeep that workers call, and the leader election that lets one of them do it.
 --
--- api/upkeep.reap calls lead_reap, then reap_all. A thousand workers may call reap at once. The one
--- that locks the newest row of reap_cursor is the leader; it scans from the cursor's positions and moves
--- them on.
+-- api/upkeep.reap calls lead_reap, then run_parts, which calls reap_part. A thousand workers may call reap at
+-- once. The one that locks the newest row of reap_cursor is the leader; it scans from the cursor's positions
+-- and moves them on.
 --
 -- Why scans start at a cursor: reaped entries stay in the indexes as dead tuples until vacuum may remove
 -- them, and an old MVCC snapshot anywhere on the server forbids that. A scan from the start of an index
@@ -10,94 +10,101 @@
 -- session that writes an entry takes its transaction id before it reads the clock, and the entry is due
 -- no earlier than that. So only transactions that had an id at a moment can still write below it.
 --
--- Read lead_reap, reap_all and advance_reap_cursor first; the other functions are the steps of reap_all.
+-- Read lead_reap, reap_part and advance_reap_cursor first; the other functions are the parts of a reap.
 
--- Runs every step of one reap. p_cursor: the cursor that its scans start at; if the caller holds it
--- (p_holds), it is moved on.
+-- Returns with what a reap begins. p_cursor: the cursor that its scans start at; p_holds: the caller holds
+-- it, and moves it on (advance_reap_cursor).
 -- Every five minutes the scans start at the very start instead, in case a clock was set back and an
--- entry lies below the cursor. Low-water marks are checked then for the same reason. Steps that lock
--- nodes come last, because they hold up claims.
--- When reap_fleets has used up the time budget, watching classes and judging ahead alternate by the
--- version of the cursor: each runs in every other call.
--- Locks and wakes: as reap. Plans are made once, for any arguments, and by index: a table that is small
--- now may be large before the session ends.
-create or replace function hwqueue.reap_all(
-  p_limit int, p_cursor hwqueue.reap_cursor, p_holds boolean, p_now timestamptz, p_shard int,
-  out expired int, out promoted int, out deadlines int, out reaches int, out more boolean)
+-- entry lies below the cursor. Low-water marks are checked then for the same reason.
+-- Locks: the shard's row, skip locked.
+create or replace function hwqueue.begin_reap(p_cursor hwqueue.reap_cursor, p_holds boolean,
+  p_now timestamptz, p_shard int) returns hwqueue.upkeep_done
 language plpgsql volatile
-  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
-  set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
-  v_from hwqueue.reap_cursor := p_cursor;
-  v_queues int[] := array(select q.queue_id from hwqueue.queue q where q.shard_id = p_shard);
-  v_again boolean;
-  v_sweeps boolean;
-  v_found record;
-  v_deltas record;
-  v_postponed int;
-  v_scheduled int;
-  v_stays int;
-  v_dropped int;
-  v_uncounted boolean := false;
-  v_until timestamptz := clock_timestamp() + hwqueue.upkeep_budget();
+  v_done hwqueue.upkeep_done := hwqueue.nothing_done(p_holds);
 begin
   perform hwqueue.current_generation(p_shard);
-  reaches := 0;
-  if p_holds then
-    -- first, because it only reads: what the other steps lock is held to the end
-    select r.reap_cursor, r.more into v_deltas from hwqueue.roll_up(10 * p_limit, p_cursor, p_now, p_shard) r;
-    v_from := v_deltas.reap_cursor;
-    v_uncounted := v_deltas.more;
-    v_sweeps := p_now < p_cursor.reaped_at  -- the clock was set back
-      or p_now not between p_cursor.full_scan_at and p_cursor.full_scan_at + interval '5 minutes';
-    if v_sweeps then
-      v_from := hwqueue.restart_scans(v_from, p_now);
-    end if;
-    perform hwqueue.reap_positions(v_sweeps, p_shard);
-    v_again := p_now not between p_cursor.estimated_at and p_cursor.estimated_at + interval '10 seconds';
-    select e.* into v_found from hwqueue.reap_fleets(p_cursor.class_id, p_limit, v_again, p_now, p_shard) e;
-    reaches := v_found.fleets;
-    v_uncounted := v_uncounted or reaches >= p_limit;
+  v_done.sweeps := p_holds and (p_now < p_cursor.reaped_at  -- the clock was set back
+    or p_now not between p_cursor.full_scan_at and p_cursor.full_scan_at + interval '5 minutes');
+  v_done.again := not p_holds
+    or p_now not between p_cursor.estimated_at and p_cursor.estimated_at + interval '10 seconds';
+  v_done.reap_cursor := case when v_done.sweeps then hwqueue.restart_scans(p_cursor, p_now) else p_cursor end;
+  return v_done;
+end
+$$;
+
+-- Runs one part of a reap, at most p_most of each kind, and returns p_done with what it did. p_limit: what
+-- the caller asked for; gangs and replacements are postponed one by one.
+-- Locks and wakes: as reap.
+create or replace function hwqueue.reap_part(p_part text, p_most int, p_limit int,
+  p_done hwqueue.upkeep_done, p_now timestamptz, p_shard int) returns hwqueue.upkeep_done
+language plpgsql volatile
+as $$
+declare
+  v_from hwqueue.reap_cursor := p_done.reap_cursor;
+  v_budget interval := hwqueue.upkeep_budget();
+  v_until timestamptz := clock_timestamp() + v_budget;
+  v_found record;
+  v_counts int[] := '{}';  -- of what reaches the limit
+  v_more boolean := false;
+begin
+  case p_part
+  when 'figures' then
+    select r.* into v_found from hwqueue.roll_up(10 * p_most, v_from, p_now, p_shard) r;
+    v_from := v_found.reap_cursor;
+    v_more := v_found.more;
+    perform hwqueue.reap_positions(p_done.sweeps, p_shard);
+  when 'fleets' then
+    select e.* into v_found
+    from hwqueue.reap_fleets(v_from.class_id, p_most, p_done.again, p_now, p_shard) e;
+    p_done.reaches := v_found.fleets;
+    v_counts := array[v_found.fleets];
     v_from.class_id := v_found.next_after;
-    if v_again then
-      perform hwqueue.wake_missed_classes(10 * p_limit, p_shard);
-      v_from.watched_node := hwqueue.watch_nodes(p_cursor.watched_node, 5 * p_limit, p_now, p_shard);
-      if clock_timestamp() < v_until or p_cursor.version % 2 = 0 then
-        v_from.estimated_at := p_now;
-        v_from.watched_class := hwqueue.watch_classes(p_cursor.watched_class, p_limit, v_found.look, p_now,
-            p_shard);
-      else
-        v_uncounted := true;
-      end if;
+    if p_done.again then
+      perform hwqueue.wake_missed_classes(10 * p_most, p_shard);
+      v_from.estimated_at := p_now;
+      v_from.watched_node := hwqueue.watch_nodes(v_from.watched_node, 5 * p_most, p_now, p_shard);
+      v_from.watched_class := hwqueue.watch_classes(v_from.watched_class, p_most, v_found.look, p_now,
+        p_shard);
     end if;
-  end if;
-  perform hwqueue.publish_terms(least(p_limit, 100), true, p_now, p_shard);
-  promoted := hwqueue.promote_due(v_queues, p_limit, p_now, p_shard, v_from.scheduled_from);
-  deadlines := hwqueue.reap_deadlines(p_limit, p_now, p_shard, v_from.deadlines_from);
-  v_scheduled := hwqueue.reap_scheduled(p_limit, p_now, p_shard);
-  v_uncounted := hwqueue.reap_workflows(p_limit, v_from, p_now, p_shard) or v_uncounted;
-  if p_holds then
-    perform hwqueue.split_profiles(p_limit, p_shard);
-    if clock_timestamp() < v_until or p_cursor.version % 2 = 1 then
-      select c.more or v_uncounted, c.next_after into v_uncounted, v_from.judged_profile
-      from hwqueue.reap_classes(p_cursor.judged_profile, p_limit, v_until, p_shard) c;
-    else
-      v_uncounted := true;
-    end if;
-  end if;
-  v_postponed := hwqueue.postpone_checks(p_limit, p_now, p_shard, v_from.claims_from);
-  v_until := clock_timestamp() + hwqueue.upkeep_budget();
-  expired := hwqueue.expire_claims(p_limit, p_now, p_shard, v_from.claims_from, v_until);
-  v_stays := hwqueue.reap_tolerated(p_limit, p_now, p_shard);
-  v_from.checked_lease := hwqueue.reap_lasting(v_from.checked_lease, p_limit, p_now, p_shard);
-  v_dropped := hwqueue.reap_dropped(p_limit, coalesce(v_again, true), p_now, p_shard);
-  more := v_uncounted or expired > 0 and clock_timestamp() >= v_until
-    or p_limit in (promoted, deadlines, v_scheduled, v_postponed, expired, v_stays, v_dropped);
-  deadlines := deadlines + v_scheduled;
-  if p_holds then
-    perform hwqueue.advance_reap_cursor(p_cursor, v_from, p_now, p_shard);
-  end if;
+  when 'terms' then
+    perform hwqueue.publish_terms(least(p_most, 100), true, p_now, p_shard);
+  when 'due' then
+    p_done.promoted := hwqueue.promote_due(array(
+        select q.queue_id from hwqueue.queue q where q.shard_id = p_shard), p_most, p_now, p_shard,
+      v_from.scheduled_from);
+    v_counts := array[p_done.promoted, hwqueue.reap_deadlines(p_most, p_now, p_shard, v_from.deadlines_from),
+      hwqueue.reap_scheduled(p_most, p_now, p_shard)];
+    p_done.deadlines := v_counts[2] + v_counts[3];
+  when 'runs' then
+    v_more := hwqueue.reap_workflows(p_most, v_from, p_now, p_shard);
+  when 'classes' then
+    perform hwqueue.split_profiles(p_most, p_shard);
+    select c.* into v_found from hwqueue.reap_classes(v_from.judged_profile, p_most, v_until, p_shard) c;
+    v_from.judged_profile := v_found.next_after;
+    v_more := v_found.more;
+  when 'claims' then
+    v_counts := array[hwqueue.postpone_checks(p_most, p_now, p_shard, v_from.claims_from),
+      hwqueue.expire_claims(p_most, p_now, p_shard, v_from.claims_from, v_until)];
+    p_done.expired := v_counts[2];
+    v_more := v_counts[2] > 0 and clock_timestamp() >= v_until;
+  when 'stops' then
+    v_counts := array[hwqueue.reap_tolerated(p_most, p_now, p_shard),
+      hwqueue.reap_dropped(p_most, p_done.again, p_now, p_shard)];
+    v_from.checked_lease := hwqueue.reap_lasting(v_from.checked_lease, p_most, p_now, p_shard);
+  when 'everywhere' then
+    v_more := hwqueue.reap_everywhere(p_most, v_budget / 4, p_now, p_shard);
+  when 'choices' then
+    perform hwqueue.settle_choices(least(p_most, 100), p_now, p_shard);
+  when 'gangs' then
+    perform hwqueue.reap_gangs(least(p_limit, 20), v_budget / 4, p_now, p_shard);
+  else
+    perform hwqueue.reap_replacements(least(p_limit, 100), v_budget / 4, p_now, p_shard);
+  end case;
+  p_done.reap_cursor := v_from;
+  p_done.more := p_done.more or v_more or p_most = any (v_counts);
+  return p_done;
 end
 $$;
 
@@ -431,6 +438,9 @@ create or replace function hwqueue.advance_reap_cursor(p_cursor hwqueue.reap_cur
   p_from hwqueue.reap_cursor, p_now timestamptz, p_shard int)
 returns void
 language plpgsql volatile
+  -- as run_parts
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+  set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
   v_next hwqueue.reap_cursor := p_from;

@@ -1,6 +1,6 @@
 -- What upkeep reports as events: classes that no node matches, silent nodes, and broken invariants.
 --
--- reap_all calls watch_classes and watch_nodes; verify_invariants calls broken_entries and broken_loads.
+-- reap_part calls watch_classes and watch_nodes; verify_invariants calls broken_entries and broken_loads.
 -- The invariant: each condition is reported once when it begins and once when it is over.
 -- class_fleet.reported_at and silent_node record which were reported.
 --

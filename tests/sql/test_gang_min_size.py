@@ -265,7 +265,7 @@ def test_upkeep_knows_who_is_missing(api: Api, racks: list[Node]) -> None:
     ("min_size", "more", "words"),
     [
         (4, {}, "min_size 4 is more than the 3 members of the gang"),
-        (1, {}, "an integer from 2 to 1000"),
+        (0, {}, "an integer from 1 to 1000"),
         (2, {"deadline": "2099-01-01T00:00:00Z"}, "min_size goes with no deadline"),
     ],
 )

@@ -42,7 +42,7 @@ _gang_options = request_of(
     doc="Options of a gang; null counts as not given. From `priority` on they are options of each "
     "member that says nothing itself.",
     kinds={
-        "min_size": Annotated[Whole, Field(ge=2, le=MOST_MEMBERS)],
+        "min_size": Annotated[Whole, Field(ge=1, le=MOST_MEMBERS)],
         "together": Domain | _Domains,
         "same": _Keys,
         "on_lost": Literal["stop", "replace", "continue"],

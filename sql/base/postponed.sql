@@ -1,0 +1,108 @@
+-- What upkeep could not finish: parts of reap and prune, gangs and replacements that were cut short.
+--
+-- upkeep/parts, gangs/change and gangs/replace run each step in a savepoint and call postpone when it fails.
+-- Example: a gang of 1,000 takes three seconds to assemble, and statement_timeout is two. The timeout undoes
+-- the savepoint of that gang: what the call did before is committed, and the gang is tried in a second again.
+--
+-- Invariant: a cancellation by somebody is passed on; only what ran out of time, or failed, is postponed.
+--
+-- Read postpone, then parts_due and postponed_words.
+
+-- Whether nine tenths of statement_timeout, or of transaction_timeout, are over: what takes long ends now, so
+-- that the rest of the call is committed.
+create or replace function hwqueue.is_time_up() returns boolean
+language sql stable
+as $$
+  select coalesce(clock_timestamp() >= least(
+    statement_timestamp() + 0.9 * nullif(current_setting('statement_timeout'), '0')::interval,
+    transaction_timestamp() + 0.9 * nullif(current_setting('transaction_timeout', true), '0')::interval),
+    false)
+$$;
+
+-- Ends a step whose time is up, as statement_timeout would a moment later.
+-- Raises: 57014, which whoever runs the steps of upkeep catches.
+create or replace function hwqueue.check_time() returns void
+language plpgsql stable
+as $$
+begin
+  if hwqueue.is_time_up() then
+    raise query_canceled using message = format('it takes longer than a statement_timeout of %s leaves',
+      current_setting('statement_timeout'));
+  end if;
+end
+$$;
+
+-- Notes that a step was cut short by p_state, and when it is tried next: after 1, 2, 4, 8, then 15 seconds.
+-- p_state null: it was not, but used up the time; it comes last from now on. p_item: a gang or a lease; null:
+-- the whole part. Returns the next try.
+-- Raises: 57014, if somebody has cancelled the call; class 42, because a function that does not compile is no
+-- matter of time. Not idempotent.
+create or replace function hwqueue.postpone(p_part text, p_item uuid, p_state text, p_message text,
+  p_now timestamptz, p_shard int) returns timestamptz
+language plpgsql volatile
+as $$
+declare
+  v_row hwqueue.postponed;
+begin
+  if p_state = '57014' and not hwqueue.is_time_up() or p_state like '42%' then
+    raise exception using errcode = p_state, message = p_message;
+  end if;
+  insert into hwqueue.postponed as d (shard_id, part, item, tries, at, next_try_at, sqlstate, message)
+  values (p_shard, p_part, coalesce(p_item, '00000000-0000-0000-0000-000000000000'), 1, p_now,
+    p_now + case when p_state is null then interval '0' else interval '1 second' end, p_state, p_message)
+  on conflict (shard_id, part, item) do update
+  set tries = d.tries + 1, at = p_now, sqlstate = p_state, message = p_message, next_try_at = p_now
+    + case when p_state is null then interval '0'
+      else least(interval '1 second' * 2 ^ least(d.tries, 4), interval '15 seconds') end
+  returning d.* into v_row;
+  if v_row.tries = 1 and p_state is not null then
+    perform hwqueue.note_event('upkeep_postponed', format('upkeep had to leave %s: %s',
+        concat_ws(' ', p_part, p_item), p_message), p_shard,
+      jsonb_build_object('part', p_part, 'item', p_item, 'sqlstate', p_state));
+  end if;
+  return v_row.next_try_at;
+end
+$$;
+
+-- Returns those of some parts that are to run now: those that were cut short last. most: of p_limit, halved
+-- each time that the part was cut short. A next try in a far future does not count: the clock was set back.
+create or replace function hwqueue.parts_due(p_kind text, p_parts text[], p_limit int, p_now timestamptz,
+  p_shard int) returns table (part text, most int)
+language sql stable
+as $$
+  select u.part, greatest(1, p_limit >> least(coalesce(d.tries, 0), 30))
+  from unnest(p_parts) with ordinality u(part, turn)
+  left join hwqueue.postponed d on d.shard_id = p_shard and d.part = p_kind || ' ' || u.part
+    and d.item = '00000000-0000-0000-0000-000000000000'
+  where d.next_try_at is null or d.next_try_at not between p_now and p_now + interval '15 seconds'
+    or d.next_try_at = p_now
+  order by d.next_try_at nulls first, u.turn
+$$;
+
+-- Says that upkeep had to leave a gang, or a lease that replaces another one. Null: it had not.
+create or replace function hwqueue.postponed_words(p_item uuid, p_shard int) returns text
+language sql stable
+as $$
+  select format('upkeep had to leave it, %s in a row: %s; it tries again at %s UTC',
+    case d.tries when 1 then 'once' else d.tries || ' times' end, left(d.message, 200),
+    to_char(d.next_try_at at time zone 'UTC', 'HH24:MI:SS'))
+  from hwqueue.postponed d
+  where d.shard_id = p_shard and d.part in ('gang', 'replacement') and d.item = p_item
+$$;
+
+-- Forgets what was cut short more than ten minutes ago: it is tried as the others are.
+create or replace function hwqueue.prune_postponed(p_now timestamptz, p_shard int) returns void
+language sql volatile
+as $$ delete from hwqueue.postponed d where d.shard_id = p_shard and d.at <= p_now - interval '10 minutes' $$;
+
+-- Returns parts of upkeep that failed, for verify_invariants: not by a timeout, or because others held what
+-- they needed.
+create or replace function hwqueue.broken_upkeep(p_shard int)
+returns table (rule text, subject text, detail jsonb)
+language sql stable
+as $$
+  select 'upkeep_failed', d.part, jsonb_build_object('item', d.item, 'sqlstate', d.sqlstate,
+         'message', d.message)
+  from hwqueue.postponed d
+  where d.shard_id = p_shard and d.sqlstate not in ('57014', '55P03', '40P01')
+$$;

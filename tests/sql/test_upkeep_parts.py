@@ -1,0 +1,257 @@
+"""Upkeep: a part that takes too long, or fails, undoes no other one."""
+
+import threading
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from hwqueue.testing import Clock
+from tests.parking import is_parked
+from tests.patience import looks
+from tests.sql.api import Api
+from tests.sql.test_gangs import GPU, gang, gpus, reap, spawn
+
+Plant = Callable[[str, str], None]
+
+SLEEPS = "perform pg_sleep(3600)"  # the timeout ends it
+FAILS = "raise exception 'planted'"
+SHORT = "set statement_timeout = '1s'"
+"""Far more than the other parts take; nothing depends on how much."""
+SECOND = timedelta(seconds=1)
+# a function of each part
+OF_REAP = {
+    "figures": "roll_up",
+    "fleets": "reap_fleets",
+    "terms": "publish_terms",
+    "due": "promote_due",
+    "runs": "reap_workflows",
+    "classes": "reap_classes",
+    "claims": "postpone_checks",
+    "stops": "reap_dropped",
+    "everywhere": "reap_everywhere",
+    "choices": "settle_choices",
+    "gangs": "reap_gangs",
+    "replacements": "reap_replacements",
+}
+OF_PRUNE = {
+    "leases": "prune_leases",
+    "runs": "prune_runs",
+    "workflows": "prune_workflows",
+    "gangs": "prune_choices",
+    "classes": "prune_classes",
+    "nodes": "prune_nodes",
+    "silent": "expire_nodes",
+    "unused": "prune_unused",
+    "queues": "purge_queues",
+    "terms": "prune_terms",
+    "fleets": "prune_prices",
+    "deaths": "prune_deaths",
+    "deliveries": "prune_deliveries",
+    "figures": "prune_minutes",
+    "events": "prune_events",
+}
+
+
+@pytest.fixture
+def plant(conn: psycopg.Connection, clock: Clock) -> Iterator[Plant]:
+    """Put a statement before the first of a function's; whatever was planted goes with the test."""
+    grown: dict[str, str] = {}
+
+    def plant(function: str, statement: str) -> None:
+        if function not in grown:
+            row = conn.execute(
+                "select pg_get_functiondef(p.oid) from pg_proc p"
+                " where p.pronamespace = 'hwqueue'::regnamespace and p.proname = %s",
+                [function],
+            ).fetchone()
+            assert row is not None
+            grown[function] = row[0]
+        was = grown[function]
+        begin, select = "\nbegin\n", "  select "  # in PL/pgSQL, and one expression in SQL
+        now = (
+            was.replace(begin, f"{begin}  {statement};\n", 1)
+            if begin in was
+            else was.replace(select, f"{select}{statement} or ", 1)
+        )
+        assert now != was
+        conn.execute(now.encode())
+
+    yield plant
+    for was in grown.values():
+        conn.execute(was.encode())
+    clock.advance(timedelta(hours=1))  # what was postponed is forgotten
+    conn.execute("set statement_timeout = 0")
+    conn.execute("select hwqueue.reap(), hwqueue.prune()")
+
+
+def postponed(conn: psycopg.Connection) -> list[tuple[str, int]]:
+    return conn.execute("select part, tries from hwqueue.postponed order by part").fetchall()
+
+
+def expiring(api: Api, clock: Clock) -> UUID:
+    """A lease whose claim has expired."""
+    claim = api.running(api.queue(claim_timeout=60))
+    clock.advance(timedelta(minutes=2))
+    lease: UUID = claim["lease_id"]
+    return lease
+
+
+def two_gangs(api: Api) -> tuple[UUID, UUID]:
+    """Gangs of 3 and of 2 members, in this order, and room for both."""
+    for _ in range(5):
+        api.node(gpus=gpus(1))
+    queue = api.queue()
+    return spawn(api, queue, 3, GPU), spawn(api, queue, 2, GPU)
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        *(("reap", part, function) for part, function in OF_REAP.items()),
+        *(("prune", part, function) for part, function in OF_PRUNE.items()),
+    ],
+    ids=lambda planted: f"{planted[0]} {planted[1]}",
+)
+def test_a_part_that_fails_is_undone_alone(
+    api: Api,
+    conn: psycopg.Connection,
+    clock: Clock,
+    plant: Plant,
+    planted: tuple[str, str, str],
+) -> None:
+    call, part, function = planted
+    lease, due = expiring(api, clock), api.spawn(api.queue(), delay="1 minute")
+    clock.advance(timedelta(minutes=2))
+    plant(function, FAILS)
+    api.rows(call)
+    assert postponed(conn) == [(f"{call} {part}", 1)]
+    assert [broken["rule"] for broken in api.rows("verify_invariants")] == ["upkeep_failed"]
+    [event] = api.rows("list_events", filter={"code": "upkeep_postponed"}, limit=1)
+    assert event["message"] == f"upkeep had to leave {call} {part}: planted"
+    if call == "reap":
+        assert api.state(lease) == ("claimed" if part == "claims" else "pending")
+        assert api.state(due) == ("scheduled" if part == "due" else "pending")
+
+
+def test_a_gang_that_takes_too_long_is_undone_alone(
+    api: Api, conn: psycopg.Connection, clock: Clock, plant: Plant
+) -> None:
+    lease = expiring(api, clock)
+    big, small = two_gangs(api)
+    plant("reserve_member", f"if p_gang.size = 3 then {SLEEPS}; end if")
+    conn.execute(SHORT)
+    api.rows("reap")  # the big one comes first
+    api.rows("reap")
+    assert api.state(lease) == "pending"
+    assert [gang(api, each)["state"] for each in (big, small)] == ["waiting", "reserved"]
+    assert gang(api, big)["reason"] == "upkeep_postponed"
+    told = api.row("explain_gang", gang=big)
+    assert told["code"] == "upkeep_postponed"
+    assert "at the last try upkeep had to leave it, once in a row" in told["headline"]
+    assert "statement timeout" in told["headline"]
+    assert ("gang", 1) in postponed(conn)
+    plant("reserve_member", "null")
+    clock.advance(SECOND)
+    api.rows("reap")
+    assert gang(api, big)["state"] == "reserved"
+    assert ("gang", 1) not in postponed(conn)
+    assert api.rows("verify_invariants") == []
+
+
+def test_each_part_has_its_turn_though_calls_are_short(
+    api: Api, conn: psycopg.Connection, plant: Plant
+) -> None:
+    plant("is_time_up", "true")
+    for _ in OF_REAP:  # each call ends after one part
+        assert api.row("reap")["more"]
+    assert postponed(conn) == [(f"reap {part}", 1) for part in sorted(OF_REAP)]
+
+
+def test_assembling_ends_before_the_timeout_does(
+    api: Api, conn: psycopg.Connection, plant: Plant
+) -> None:
+    big, _ = two_gangs(api)
+    plant("is_time_up", "true")
+    with pytest.raises(psycopg.errors.QueryCanceled, match="longer than a statement_timeout of"):
+        conn.execute("select hwqueue.try_proposal(%s, null, hwqueue.clock(), 0)", [big])
+
+
+def test_changes_of_a_gang_that_fails_hide_no_others(api: Api, clock: Clock, plant: Plant) -> None:
+    big, small = two_gangs(api)
+    api.rows("reap")
+    for each in (big, small):
+        api.rows("cancel_gang", gang=each)
+    plant("look_at_gang", f"if p_gang.size = 3 then {FAILS}; end if")
+    reap(api)
+    assert [gang(api, each)["state"] for each in (big, small)] == ["cancelling", "cancelled"]
+    assert (
+        "upkeep had to leave it, once in a row: planted"
+        in api.row("explain_gang", gang=big)["headline"]
+    )
+    plant("look_at_gang", "null")
+    clock.advance(SECOND)
+    reap(api)
+    assert gang(api, big)["state"] == "cancelled"
+
+
+def test_a_replacement_that_fails_hides_no_others(api: Api, clock: Clock, plant: Plant) -> None:
+    queue = api.queue()
+    olds = [api.spawn(queue), api.spawn(queue)]
+    news = [api.spawn(queue, replaces={"lease": str(old)}) for old in olds]
+    plant("look_at_replacement", f"if p_row.lease_id = '{news[0]}' then {FAILS}; end if")
+    api.rows("reap")
+    assert [api.state(each) for each in news] == ["scheduled", "pending"]
+    assert "upkeep had to leave it" in api.row("explain_lease", lease=news[0])["headline"]
+    plant("look_at_replacement", "null")
+    clock.advance(SECOND)
+    api.rows("reap")
+    assert [api.state(each) for each in news] == ["pending", "pending"]
+
+
+def test_what_is_cut_short_comes_last_and_does_half_as_much(
+    api: Api, conn: psycopg.Connection, clock: Clock, plant: Plant
+) -> None:
+    plant("reap_fleets", FAILS)
+    for pause in (1, 2, 4):
+        api.rows("reap")
+        api.rows("reap")  # it waits
+        clock.advance(timedelta(seconds=pause))
+    due = conn.execute(
+        "select part, most"
+        " from hwqueue.parts_due('reap', '{fleets,claims}', 1000, hwqueue.clock(), 0)"
+    ).fetchall()
+    assert due == [("claims", 1000), ("fleets", 125)]
+    clock.advance(timedelta(minutes=11))
+    api.rows("prune")
+    assert postponed(conn) == []
+
+
+def test_a_cancellation_is_passed_on(
+    api: Api, dsn: str, conn: psycopg.Connection, plant: Plant
+) -> None:
+    """Whoever cancels a call wants it to end: nothing of it is committed."""
+    plant("reap_fleets", "perform pg_advisory_xact_lock(4711)")
+    conn.execute("select pg_advisory_lock(4711)")
+    raised: list[BaseException] = []
+
+    def cancelled(session: psycopg.Connection) -> None:
+        try:
+            session.execute("select hwqueue.reap()")
+        except psycopg.errors.QueryCanceled as error:
+            raised.append(error)
+
+    with psycopg.connect(dsn, autocommit=True) as other:
+        other.execute("set statement_timeout = '1h'")
+        thread = threading.Thread(target=cancelled, args=[other])
+        thread.start()
+        for _ in looks():
+            if is_parked(conn):
+                break
+        conn.execute("select pg_cancel_backend(%s)", [other.info.backend_pid])
+        thread.join()
+    conn.execute("select pg_advisory_unlock(4711)")
+    assert len(raised) == 1
+    assert postponed(conn) == []
