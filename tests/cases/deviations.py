@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.cases import nomad
-from tests.cases.model import Case
+from tests.cases.model import Case, namespace_of
 from tests.cases.run import oracle_facts
 from tests.cases.translate import translate
 from tests.oracle.cluster import names, place_of
@@ -140,9 +140,9 @@ def _keeps_a_part(case: Case) -> bool:
 
 
 def _names_no_gang(case: Case) -> bool:
-    known = {(gang["namespace"], gang["name"]) for gang in case.gangs}
+    known = {(namespace_of(gang), gang["name"]) for gang in case.gangs}
     lease = case.lease
-    return "gang" in lease and (lease["namespace"], lease["gang"]) not in known
+    return "gang" in lease and (namespace_of(lease), lease["gang"]) not in known
 
 
 def _constraints(case: Case, *ops: str) -> Iterator[Mapping[str, Any]]:

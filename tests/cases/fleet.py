@@ -1,7 +1,8 @@
 """Fleet's unit options in hwqueue's grammar: a unit is a lease, its name a label and its id.
 
 MachineID is a node, MachineMetadata labels, MachineOf the place of leases known by id, Conflicts an
-away from names, Replaces a lease known by id. Selectors have no globs, so they are expanded over
+away from names, Replaces a lease known by id: the unit that comes takes the place of a running one,
+also where that one is said to replace it. Selectors have no globs, so they are expanded over
 the names of the case.
 """
 
@@ -35,10 +36,23 @@ def held(case: Case, lease: Item) -> dict[str, list[Any]]:
 
 
 def replaced(case: Case) -> list[str]:
-    """The names of the running units whose place the incoming one takes."""
-    patterns = [glob(each) for each in (case.lease.get("fleet") or {}).get("replaces") or []]
-    names = [other["name"] for other in case.running if other.get("name")]
-    return [name for name in names if any(pattern.fullmatch(name) for pattern in patterns)]
+    """The names of the running units that the incoming one makes go elsewhere.
+
+    Fleet moves a unit when one of the two replaces the other, whichever it is. When each replaces
+    the other nothing moves: it would go on for ever.
+    """
+    return [
+        other["name"]
+        for other in case.running
+        if other.get("name")
+        and other["name"] != case.lease["name"]
+        and _replaces(case.lease, other) != _replaces(other, case.lease)
+    ]
+
+
+def _replaces(lease: Item, other: Item) -> bool:
+    patterns = map(glob, (lease.get("fleet") or {}).get("replaces") or [])
+    return any(pattern.fullmatch(other["name"]) for pattern in patterns)
 
 
 def glob(pattern: str) -> re.Pattern[str]:
