@@ -12,6 +12,7 @@ from typing import Any
 import psycopg
 
 from hwqueue.errors import BY_SQLSTATE, BadArgument, HwqueueError, SchemaTooOld
+from hwqueue.hints import in_python
 
 # What text and JSON give that Postgres cannot read. Other data errors come from within a function,
 # and so are not the caller's.
@@ -136,7 +137,8 @@ def _own_error(reported: _Reported, *, refused: bool) -> HwqueueError | None:
         # a code that a newer schema has added still is one of ours
         kind = BY_SQLSTATE.get(sqlstate, HwqueueError)
         facts = _facts(reported.detail)
-        return kind(message, sqlstate=sqlstate, detail=facts, hint=reported.hint)
+        hint = in_python(sqlstate, reported.hint, facts)
+        return kind(message, sqlstate=sqlstate, detail=facts, hint=hint)
     if sqlstate in _UNREADABLE or (sqlstate is None and refused):
         return BadArgument(
             message,

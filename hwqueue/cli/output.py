@@ -6,7 +6,6 @@ printed whole, numbers as numbers and times as RFC 3339. Errors go to stderr.
 
 import dataclasses
 import json
-import shlex
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -41,8 +40,6 @@ from hwqueue.errors import (
     HwqueueError,
     LeaseNotFound,
     NodeUnknown,
-    QueueExists,
-    QueueNotEmpty,
     QueueUnknown,
     RunNotFound,
     SchemaError,
@@ -54,6 +51,7 @@ from hwqueue.errors import (
     WorkflowTooLarge,
     WorkflowUnknown,
 )
+from hwqueue.hints import of_error
 
 
 class ExitCode(IntEnum):
@@ -88,14 +86,6 @@ _EXIT_CODES: tuple[tuple[type[HwqueueError], ExitCode], ...] = (
     (ConstraintError, ExitCode.USAGE),
     (ConfigError, ExitCode.USAGE),
 )
-
-# What to do about errors of the database, whose own hints name functions.
-_COMMANDS: Mapping[type[HwqueueError], str] = {
-    QueueUnknown: "make it: hwqueue queue create {queue}; or list them: hwqueue queue list",
-    QueueExists: "leave out --policy, or change it: hwqueue queue policy {queue} CHANGES",
-    QueueNotEmpty: "wait until it is, or lose its leases: hwqueue queue drop {queue} --force",
-    WorkflowUnknown: "define it: hwqueue workflow define FILE; or list them: hwqueue workflow list",
-}
 
 Item = TypeVar("Item")
 
@@ -237,7 +227,7 @@ def report_usage_error(error: Any) -> ExitCode:
 def _explain(error: Exception) -> tuple[str, str | None, object, str | None]:
     """Message, hint, detail and SQLSTATE of an error."""
     if isinstance(error, HwqueueError):
-        return _message(error), _hint(error), error.detail, error.sqlstate
+        return _message(error), of_error(error, "cli"), error.detail, error.sqlstate
     if isinstance(error, psycopg.Error):
         message = error.diag.message_primary or str(error).strip()
         hint = error.diag.message_hint or hint_of(error)
@@ -253,15 +243,6 @@ def _message(error: HwqueueError) -> str:
     if isinstance(field, str) and field.startswith("p_"):
         return str(error).replace(field, field.removeprefix("p_"), 1)
     return str(error)
-
-
-def _hint(error: HwqueueError) -> str | None:
-    """What to do, by a command where the function names another function."""
-    command = _COMMANDS.get(type(error))
-    queue = error.detail.get("queue") if isinstance(error.detail, Mapping) else None
-    if command is None or ("{queue}" in command and not isinstance(queue, str)):
-        return error.hint
-    return command.format(queue=shlex.quote(queue or ""))
 
 
 def _indented(text: str) -> str:

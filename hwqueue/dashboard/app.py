@@ -29,6 +29,7 @@ from hwqueue.dashboard.reads import Reads
 from hwqueue.dashboard.render import STATIC, page, static_version
 from hwqueue.dashboard.sessions import SessionStore
 from hwqueue.errors import HwqueueError
+from hwqueue.hints import of_error
 from hwqueue.server.auth import Authenticator
 from hwqueue.server.event_streams import EventStreams
 from hwqueue.server.fair_slots import Busy
@@ -145,7 +146,9 @@ async def _of_the_queue(request: Request, error: Exception) -> Response:
     assert isinstance(error, HwqueueError)
     status = STATUS_OF.get(error.sqlstate or "", 400)
     headline = {404: "Not found", 409: "Not possible now"}.get(status, "Refused")
-    return _problem(request, status, headline, str(error), hint=error.hint, code=error.sqlstate)
+    return _problem(
+        request, status, headline, str(error), hint=of_error(error, "cli"), code=error.sqlstate
+    )
 
 
 async def _of_http(request: Request, error: Exception) -> Response:

@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
 from hwqueue.errors import HwqueueError, OtherTenant
+from hwqueue.hints import of_error
 from hwqueue.server.fair_slots import Busy
 from hwqueue.text import one_line
 
@@ -181,7 +182,7 @@ def _of_the_queue(request: Request, error: HwqueueError) -> Response:
         str(error),
         code=error.sqlstate,
         field=_field_of(error, request.method),
-        hint=error.hint,
+        hint=of_error(error, "http"),
         retryable=error.retryable or status == 503,
         facts=_exact(error.detail) or None,
         headers=_TRY_AGAIN if status == 503 else {},
