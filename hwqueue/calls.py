@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from enum import Enum
 from functools import lru_cache
@@ -217,6 +217,12 @@ WAKE_PAYLOADS = _call("wake_payloads", _QUEUES, row=types.WakePayload)
 SET_TASK = _call("set_task", {"p_task": "text"}, {"p_defaults": "jsonb"}, returns="jsonb")
 LIST_TASKS = _call("list_tasks", row=types.KnownTask)
 COMPARE_TASKS = _call("compare_tasks", {"p_defaults": "jsonb"}, row=types.TaskDifference)
+SYNC_TASKS = _call(
+    "sync_tasks",
+    {"p_defaults": "jsonb"},
+    {"p_version": "text", "p_forces": "boolean"},
+    types.SyncedTask,
+)
 DROP_TASK = _call("drop_task", {"p_task": "text"})
 
 # workflows
@@ -290,7 +296,11 @@ SPAWN_LEASE = _call(
     {"p_params": "jsonb", "p_options": "jsonb"},
     types.SpawnResult,
 )
-SPAWN_LEASES = _call("spawn_leases", {**_QUEUE, "p_leases": "jsonb"}, row=types.SpawnResult)
+SPAWN_LEASES = replace(
+    _call("spawn_leases", {**_QUEUE, "p_leases": "jsonb"}, row=types.SpawnResult),
+    columns=tuple(name for name in SPAWN_LEASE.columns if name != "warnings"),
+)
+SPAWN_WARNINGS = _call("spawn_warnings", {"p_id": "uuid"}, returns="text[]")
 GET_LEASE = _call("get_lease", _LEASE, row=types.Lease)
 LEASE_LOGS = _call(
     "lease_logs",

@@ -2310,6 +2310,9 @@ CREATE FUNCTION hwqueue.default_placement(p_placement jsonb, p_defaults jsonb) R
 CREATE FUNCTION hwqueue.default_policy() RETURNS hwqueue.queue
     LANGUAGE sql IMMUTABLE;
 
+CREATE FUNCTION hwqueue.defaults_digest(p_defaults jsonb) RETURNS bytea
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.define_workflow(p_spec jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(workflow text, version integer, created boolean, shard_id integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
@@ -3406,6 +3409,9 @@ CREATE FUNCTION hwqueue.kind_keys(p_kind text) RETURNS text[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.known_ends(p_node_ids uuid[], p_shard integer) RETURNS TABLE(lease_id uuid, node_id uuid, ends_at timestamp with time zone)
+    LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.known_lacks(p_class_id bigint, p_shard integer) RETURNS text[]
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.label_contradiction(p_required jsonb) RETURNS text
@@ -5361,7 +5367,7 @@ CREATE FUNCTION hwqueue.selector_words(p_selector jsonb, p_tenants jsonb) RETURN
 CREATE FUNCTION hwqueue.served_masks(p_class_ids bigint[], p_none bit varying, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(queue_id integer, task_name text, mask bit varying)
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.served_names(p_now timestamp with time zone, p_shard integer, OUT queues text[], OUT tasks text[], OUT any_queue boolean) RETURNS record
+CREATE FUNCTION hwqueue.served_names(p_now timestamp with time zone, p_shard integer, OUT queues text[], OUT tasks text[], OUT any_queue boolean, OUT any_task boolean, OUT declared text[]) RETURNS record
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.service_away_from(p_service uuid, p_shard integer) RETURNS uuid[]
@@ -5555,7 +5561,7 @@ CREATE FUNCTION hwqueue.spawn_items(p_run hwqueue.run, p_map hwqueue.map, p_defi
 CREATE FUNCTION hwqueue.spawn_kind(p_element jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.spawn_lease(p_queue text, p_task text, p_params jsonb DEFAULT '{}'::jsonb, p_options jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, created boolean, state text, shard_id integer)
+CREATE FUNCTION hwqueue.spawn_lease(p_queue text, p_task text, p_params jsonb DEFAULT '{}'::jsonb, p_options jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, created boolean, state text, shard_id integer, warnings text[])
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
@@ -5574,6 +5580,11 @@ CREATE FUNCTION hwqueue.spawn_steps(p_requests hwqueue.spawn_request[], p_queue 
 
 CREATE FUNCTION hwqueue.spawn_time(p_options jsonb, p_now timestamp with time zone) RETURNS timestamp with time zone
     LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.spawn_warnings(p_id uuid, p_shard integer DEFAULT 0) RETURNS text[]
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.spawned_keys(p_leases uuid[], p_shard integer) RETURNS TABLE(lease_id uuid, turn bigint, tenant text, queue_id integer, idempotency_key text)
     LANGUAGE sql STABLE;
@@ -5831,6 +5842,10 @@ CREATE FUNCTION hwqueue.sweep_one(p_run uuid, p_step integer, p_kind text, p_now
 CREATE FUNCTION hwqueue.sweep_signal(p_run uuid, p_step integer, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.sync_tasks(p_defaults jsonb, p_version text DEFAULT NULL::text, p_forces boolean DEFAULT false, p_shard integer DEFAULT 0) RETURNS TABLE(task text, is_set boolean)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
+
 CREATE FUNCTION hwqueue.tag_distribution(p_label text DEFAULT NULL::text, p_limit integer DEFAULT 100, p_shard integer DEFAULT 0) RETURNS TABLE(shard_id integer, label text, value jsonb, nodes bigint, live bigint, claims bigint)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -6049,6 +6064,9 @@ CREATE FUNCTION hwqueue.try_those_before(p_gang hwqueue.gang, p_now timestamp wi
 CREATE FUNCTION hwqueue.try_those_behind(p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.type_words(p_expr jsonb, p_value jsonb) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
 CREATE FUNCTION hwqueue.unchecked_claims(p_shard integer) RETURNS TABLE(lease_id uuid, detail jsonb)
     LANGUAGE sql STABLE;
 
@@ -6074,10 +6092,10 @@ CREATE FUNCTION hwqueue.unique_until(p_unique jsonb, p_now timestamp with time z
 CREATE FUNCTION hwqueue.unknown_fails(p_expr jsonb) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.unknown_names(p_exprs jsonb, p_custom jsonb, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(words text, nearest text)
+CREATE FUNCTION hwqueue.unknown_names(p_exprs jsonb, p_custom jsonb, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(words text, guess text)
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.unknown_words(p_words text, p_nearest text) RETURNS text
+CREATE FUNCTION hwqueue.unknown_words(p_words text, p_guess text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.unmatched_headline(p_class hwqueue.placement_class, p_fleet jsonb, OUT headline text, OUT code text, OUT permanent boolean) RETURNS record
@@ -7479,6 +7497,7 @@ CREATE TABLE hwqueue.served (
     tasks text[],
     concurrency integer,
     hears_deaths boolean DEFAULT false NOT NULL,
+    declared text[],
     CONSTRAINT served_concurrency_check CHECK ((concurrency > 0))
 );
 
@@ -7491,6 +7510,8 @@ COMMENT ON COLUMN hwqueue.served.tasks IS 'tasks that it has handlers for; null:
 COMMENT ON COLUMN hwqueue.served.concurrency IS 'how many leases its worker runs at a time; null: it has not said';
 
 COMMENT ON COLUMN hwqueue.served.hears_deaths IS 'its worker takes from death what it serves';
+
+COMMENT ON COLUMN hwqueue.served.declared IS 'tasks for which its app declares defaults; null: it has not said';
 
 CREATE TABLE hwqueue.service (
     shard_id integer NOT NULL,
@@ -7546,12 +7567,21 @@ CREATE TABLE hwqueue.task (
     name text NOT NULL,
     defaults jsonb NOT NULL,
     set_at timestamp with time zone NOT NULL,
-    set_by text NOT NULL
+    set_by text NOT NULL,
+    by_hand boolean DEFAULT true NOT NULL,
+    version text,
+    earlier bytea[] DEFAULT '{}'::bytea[] NOT NULL
 );
 
 COMMENT ON TABLE hwqueue.task IS 'the spawn options that leases of a task have by default';
 
 COMMENT ON COLUMN hwqueue.task.defaults IS 'spawn options, as they were given; a spawn''s own options win';
+
+COMMENT ON COLUMN hwqueue.task.by_hand IS 'set_task has set them: a worker does not replace them';
+
+COMMENT ON COLUMN hwqueue.task.version IS 'of the app that declares them; null: it has not said';
+
+COMMENT ON COLUMN hwqueue.task.earlier IS 'digests of the last 100 defaults that it had before: an app that declares one of them is older';
 
 CREATE TABLE hwqueue.term_counter (
     shard_id integer NOT NULL,
@@ -9156,6 +9186,8 @@ REVOKE ALL ON FUNCTION hwqueue.default_placement(p_placement jsonb, p_defaults j
 
 REVOKE ALL ON FUNCTION hwqueue.default_policy() FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.defaults_digest(p_defaults jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.define_workflow(p_spec jsonb, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.define_workflow(p_spec jsonb, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.define_workflow(p_spec jsonb, p_shard integer) TO hwqueue_admin;
@@ -9803,6 +9835,8 @@ REVOKE ALL ON FUNCTION hwqueue.kind_class(p_queue_id integer, p_kind jsonb, p_de
 REVOKE ALL ON FUNCTION hwqueue.kind_keys(p_kind text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.known_ends(p_node_ids uuid[], p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.known_lacks(p_class_id bigint, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.label_contradiction(p_required jsonb) FROM PUBLIC;
 
@@ -11009,7 +11043,7 @@ REVOKE ALL ON FUNCTION hwqueue.selector_words(p_selector jsonb, p_tenants jsonb)
 
 REVOKE ALL ON FUNCTION hwqueue.served_masks(p_class_ids bigint[], p_none bit varying, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.served_names(p_now timestamp with time zone, p_shard integer, OUT queues text[], OUT tasks text[], OUT any_queue boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.served_names(p_now timestamp with time zone, p_shard integer, OUT queues text[], OUT tasks text[], OUT any_queue boolean, OUT any_task boolean, OUT declared text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.service_away_from(p_service uuid, p_shard integer) FROM PUBLIC;
 
@@ -11152,6 +11186,11 @@ REVOKE ALL ON FUNCTION hwqueue.spawn_placement(p_options jsonb, p_field text) FR
 REVOKE ALL ON FUNCTION hwqueue.spawn_steps(p_requests hwqueue.spawn_request[], p_queue hwqueue.queue, p_revived integer[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.spawn_time(p_options jsonb, p_now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.spawn_warnings(p_id uuid, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.spawn_warnings(p_id uuid, p_shard integer) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.spawn_warnings(p_id uuid, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.spawn_warnings(p_id uuid, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.spawned_keys(p_leases uuid[], p_shard integer) FROM PUBLIC;
 
@@ -11304,6 +11343,10 @@ REVOKE ALL ON FUNCTION hwqueue.sweep_one(p_run uuid, p_step integer, p_kind text
 
 REVOKE ALL ON FUNCTION hwqueue.sweep_signal(p_run uuid, p_step integer, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.sync_tasks(p_defaults jsonb, p_version text, p_forces boolean, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.sync_tasks(p_defaults jsonb, p_version text, p_forces boolean, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.sync_tasks(p_defaults jsonb, p_version text, p_forces boolean, p_shard integer) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.tag_distribution(p_label text, p_limit integer, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.tag_distribution(p_label text, p_limit integer, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.tag_distribution(p_label text, p_limit integer, p_shard integer) TO hwqueue_admin;
@@ -11452,6 +11495,8 @@ REVOKE ALL ON FUNCTION hwqueue.try_those_before(p_gang hwqueue.gang, p_now times
 
 REVOKE ALL ON FUNCTION hwqueue.try_those_behind(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.type_words(p_expr jsonb, p_value jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.unchecked_claims(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer) FROM PUBLIC;
@@ -11472,7 +11517,7 @@ REVOKE ALL ON FUNCTION hwqueue.unknown_fails(p_expr jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.unknown_names(p_exprs jsonb, p_custom jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.unknown_words(p_words text, p_nearest text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.unknown_words(p_words text, p_guess text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.unmatched_headline(p_class hwqueue.placement_class, p_fleet jsonb, OUT headline text, OUT code text, OUT permanent boolean) FROM PUBLIC;
 

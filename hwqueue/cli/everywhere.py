@@ -78,9 +78,10 @@ def spawn(
             max_attempts=max_attempts,
             tenant=tenant,
         )
+        warnings = spawning.warn(ctx, client, spawned.everywhere_id)
     if options_of(ctx).json:
         facts = ("everywhere_id", "created", "nodes")
-        show_one(ctx, {name: getattr(spawned, name) for name in facts})
+        show_one(ctx, {name: getattr(spawned, name) for name in facts} | {"warnings": warnings})
         return
     typer.echo(spawned.everywhere_id)
     found = "" if spawned.created else "; it was there already"

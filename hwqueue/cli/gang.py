@@ -138,9 +138,10 @@ def spawn(
             tenant=tenant,
             one_of=None if one_of is None else identifier(one_of, "--one-of"),
         )
-    found = spawned[0].gang_id
+        found = spawned[0].gang_id
+        warnings = spawning.warn(ctx, client, found)
     if options_of(ctx).json:
-        show_one(ctx, {"gang_id": found, "members": spawned})
+        show_one(ctx, {"gang_id": found, "members": spawned, "warnings": warnings})
         return
     typer.echo(found)
     say(ctx, f"{plural(len(spawned), 'lease')}; how far it is: hwqueue gang show {found}")

@@ -24,7 +24,7 @@ from hwqueue.cli.lease_bar import wait_with_bar
 from hwqueue.cli.lease_logs import Lines, mention, printer
 from hwqueue.cli.lease_logs import follow as follow_lines
 from hwqueue.cli.options import options_of
-from hwqueue.cli.output import ExitCode, say, show_item, show_items, show_one, show_rows
+from hwqueue.cli.output import ExitCode, fields_of, say, show_item, show_items, show_one, show_rows
 from hwqueue.errors import ConfigError, LeaseError
 from hwqueue.text import duration
 from hwqueue.types import (
@@ -99,7 +99,9 @@ def spawn(
     options["replaces"] = spawning.replaces(replaces, then, overlap)
     with open_client(ctx) as client:
         spawned = client.spawn_lease(queue, task, json_value(params, "--params"), **options)
-    show_item(ctx, spawned, _spawned_facts)
+        warnings = spawning.warn(ctx, client, spawned.lease_id, spawned.warnings)
+    all_of_it = fields_of(spawned) | {"warnings": warnings}
+    show_item(ctx, spawned, _spawned_facts, fields=lambda _spawned: all_of_it)
 
 
 @app.command("list", epilog="Example: hwqueue lease list --queue renders --state failed")

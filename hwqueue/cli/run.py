@@ -102,19 +102,20 @@ def run(
     )
     with open_client(ctx) as client:
         spawned = client.spawn_lease(queue, job.task, job.params, **options)
+        warnings = spawning.warn(ctx, client, spawned.lease_id, spawned.warnings)
         if not wait:
-            _tell(ctx, spawned)
+            _tell(ctx, spawned, warnings)
             return
         say(ctx, f"lease {spawned.lease_id} in queue {queue}; Ctrl-C cancels it")
         code = _attend(ctx, Lines(client=client, lease_id=spawned.lease_id))
     raise typer.Exit(code)
 
 
-def _tell(ctx: typer.Context, spawned: SpawnResult) -> None:
+def _tell(ctx: typer.Context, spawned: SpawnResult, warnings: list[str]) -> None:
     """Print the id alone, for `id=$(hwqueue run --detach ...)`; with --json the facts."""
     if options_of(ctx).json:
         facts = ("lease_id", "state", "created")
-        show_one(ctx, {name: getattr(spawned, name) for name in facts})
+        show_one(ctx, {name: getattr(spawned, name) for name in facts} | {"warnings": warnings})
         return
     typer.echo(spawned.lease_id)
     if not spawned.created:

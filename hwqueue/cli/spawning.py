@@ -1,11 +1,21 @@
 """The options of a spawn, as people type them."""
 
+import logging
+from collections.abc import Iterable
 from typing import Annotated, Literal
+from uuid import UUID
 
+import psycopg
 import typer
 
 from hwqueue.cli.inputs import identifier, json_object, labels, moment_after, pairs, span
+from hwqueue.cli.output import say
+from hwqueue.client import Client
+from hwqueue.errors import HwqueueError
 from hwqueue.types import Replaces, SpawnOptions, Unique
+
+# what a spawn lacks is said by the command: without a handler Python would print the client's log
+logging.getLogger("hwqueue.spawn").addHandler(logging.NullHandler())
 
 OnConflict = Literal["keep", "replace", "raise"]
 _SERVICE = "service:"
@@ -126,3 +136,22 @@ def spawn_options(
         "tenant": tenant,
         "one_of": None if one_of is None else identifier(one_of, "--one-of"),
     }
+
+
+def warn(
+    ctx: typer.Context, client: Client, spawned_id: UUID, known: Iterable[str] | None = None
+) -> list[str]:
+    """Say on stderr what keeps every live node from what was spawned; the sentences.
+
+    A person waits for the answer anyway, so it looks even where the spawn's answer knows something.
+
+    Args:
+        known: What that says; for a database that cannot be asked any more.
+    """
+    try:
+        found = client.spawn_warnings(spawned_id)
+    except (HwqueueError, psycopg.Error):  # it is spawned all the same
+        found = list(known or ())
+    for each in found:
+        say(ctx, f"warning: {each}")
+    return found

@@ -115,7 +115,7 @@ def _write(client: Client, name: str, defaults: Defaults) -> None:
     """Set or drop one task. Raises: as set_task, naming the task."""
     try:
         if defaults:
-            client.set_task(name, defaults)
+            client.sync_tasks({name: defaults}, force=True)
         else:
             client.drop_task(name)
     except HwqueueError as error:

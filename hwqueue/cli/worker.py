@@ -185,6 +185,17 @@ Listen = Annotated[
         "is a pooler's.",
     ),
 ]
+SyncDsn = Annotated[
+    str | None,
+    typer.Option(
+        "--sync-dsn",
+        envvar="HWQUEUE_SYNC_DSN",
+        show_envvar=True,
+        help="Login with hwqueue_operator that sets the defaults of the app's tasks at the start, "
+        "where that of --dsn may not.",
+        show_default=False,
+    ),
+]
 DeregisterOnStop = Annotated[
     bool,
     typer.Option(
@@ -243,6 +254,7 @@ def run(
     prune_interval: PruneInterval = "1m",
     node_id: NodeId = None,
     listen: Listen = "auto",
+    sync_dsn: SyncDsn = None,
     deregister_on_stop: DeregisterOnStop = True,
     pass_env: PassEnv = None,
     log_format: LogForm = "text",
@@ -258,6 +270,7 @@ def run(
     settings = WorkerSettings(
         dsn=_database(ctx),
         listen=_checked_listen(listen),
+        sync_dsn=None if sync_dsn is None else checked_dsn(sync_dsn, "--sync-dsn"),
         queues=tuple(queue or ()),
         pass_environment=tuple(pass_env or ()),
         labels=labels(label, "--label"),

@@ -36,7 +36,7 @@ def _known(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
 def build(kind: type[T], values: dict[str, Any]) -> T:
     """The object of these values as they came from the database."""
     for name, convert in _CONVERTERS.get(kind, {}).items():
-        if values[name] is not None:
+        if values.get(name) is not None:
             values[name] = convert(values[name])
     return kind(**values)
 
@@ -355,7 +355,7 @@ _CONVERTERS: Mapping[type, _Converters] = {
     types.PreviewedStep: {"reasons": _blockers},
     types.StepDetail: {"attempts": _attempts},
     types.RunProgress: {"failed_steps": tuple},
-    types.SpawnResult: {"state": types.LeaseState},
+    types.SpawnResult: {"state": types.LeaseState, "warnings": tuple},
     types.SignalSent: {"state": types.LeaseState},
     types.AwaitedLease: {"state": _state},
     types.LeaseSummary: _LEASE,

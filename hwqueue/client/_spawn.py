@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hwqueue.client._arguments import check_span
 from hwqueue.client._json import given, plain
+from hwqueue.text import one_line
 from hwqueue.types import LeaseSpec
+
+_log = logging.getLogger("hwqueue.spawn")
+_MOST_TOLD = 1000
+_told: set[tuple[str, str]] = set()
 
 SPANS = ("delay", "patience", "claim_timeout", "max_run")
 """Options that are spans: `timedelta`s where Python names them, seconds in JSON."""
@@ -48,3 +54,11 @@ def spawn_item(
         options = with_headers(lease.get("options") or {}, headers)
         return {**lease, "options": plain(given(options), f"{field}.options")} if options else lease
     return lease
+
+
+def tell_warnings(task: str, warnings: Iterable[str] | None) -> None:
+    """Log what a spawn lacks; of a task once in this process, not for each of its leases."""
+    for each in warnings or ():
+        if (task, each) not in _told and len(_told) < _MOST_TOLD:
+            _told.add((task, each))
+            _log.warning("spawned a lease of task %s: %s", task, one_line(each))

@@ -16,7 +16,7 @@ from psycopg.rows import class_row
 from hwqueue.client import Client
 from hwqueue.schema.bundle import ROLES
 from hwqueue.schema.session import pin
-from hwqueue.types import NodeUsage, PendingReason, Queue, Webhook
+from hwqueue.types import KnownTask, NodeUsage, PendingReason, Queue, Webhook
 
 LONG_SECONDS = 300
 MOST_CLASSES = 500
@@ -97,6 +97,7 @@ class Work:
     queues: Sequence[Queue]
     reasons: Sequence[PendingReason]
     webhooks: Sequence[Webhook]
+    tasks: Sequence[KnownTask] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +143,7 @@ def read_tables(connection: psycopg.Connection) -> list[Table]:
 
 def read_work(client: Client, shard: int = 0) -> Work:
     """What the queue says of itself. SQL: metrics, node_usage, list_queues, pending_reasons,
-    list_webhooks.
+    list_webhooks, list_tasks.
 
     Raises: psycopg.errors.InsufficientPrivilege, without hwqueue_operator or hwqueue_admin.
     """
@@ -162,4 +163,5 @@ def read_work(client: Client, shard: int = 0) -> Work:
         queues=client.list_queues(shard=shard),
         reasons=client.pending_reasons(order="pending", limit=MOST_CLASSES, shard=shard),
         webhooks=client.list_webhooks(shard=shard),
+        tasks=client.list_tasks(shard=shard),
     )

@@ -174,6 +174,19 @@ def webhooks(work: Work) -> Finding:
     return ok("webhooks", f"{len(work.webhooks)} of them, nothing is late")
 
 
+def tasks(work: Work) -> Finding:
+    """Whether leases get the defaults that workers' apps declare, however they are spawned."""
+    lacking = [each.task for each in work.tasks if each.set_at is None]
+    if lacking:
+        return warn(
+            "defaults of tasks",
+            f"the database does not have those of {_some(len(lacking), lacking)}: leases that "
+            "Task.spawn did not spawn get none, no placement either",
+            "hwqueue task sync --app MODULE:NAME, or workers with --sync-dsn",
+        )
+    return ok("defaults of tasks", "the database has those that workers declare")
+
+
 CHECKS: Sequence[Callable[[Work], Finding]] = (
     queues,
     workers,
@@ -183,6 +196,7 @@ CHECKS: Sequence[Callable[[Work], Finding]] = (
     terms,
     statistics,
     webhooks,
+    tasks,
 )
 """Those that look at what the queue says of itself, and find one thing each."""
 

@@ -95,7 +95,7 @@ from hwqueue.types.planner import LeasePlace, PlaceRoom, PlannerRow, PlannerStat
 from hwqueue.types.queues import Queue, QueuePolicy, RetryPolicy, WakePayload
 from hwqueue.types.services import ServicePolicy
 from hwqueue.types.statistics import Minute, Sample
-from hwqueue.types.tasks import KnownTask, TaskDifference
+from hwqueue.types.tasks import KnownTask, SyncedTask, TaskDifference
 from hwqueue.types.tokens import ApiToken, TokenGrant
 from hwqueue.types.views import (
     ClassStats,
@@ -266,6 +266,7 @@ __all__ = [
     "StepResult",
     "StepState",
     "SubmittedRun",
+    "SyncedTask",
     "TagCount",
     "Taint",
     "TaskDifference",

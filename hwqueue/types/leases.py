@@ -194,12 +194,17 @@ class LeaseSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpawnResult:
-    """A spawned lease; `created` is False when the idempotency key had it already."""
+    """A spawned lease; `created` is False when the idempotency key had it already.
+
+    warnings: what keeps every live node from it, in sentences, as upkeep found when it last looked.
+    None: it has not looked yet, or it was spawned in a batch; `spawn_warnings` looks now.
+    """
 
     lease_id: UUID
     created: bool
     state: LeaseState
     shard_id: int
+    warnings: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

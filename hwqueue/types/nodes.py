@@ -71,7 +71,8 @@ class NodeSpec:
     that the node's worker polls and has handlers for, which explanations tell; None: not said, so
     taken as any. concurrency: how many leases its worker runs at a time, so that explanations and
     views say when it is full; None: not said. These three limit nothing: a claim names its own.
-    hears_deaths: its worker calls `take_deaths`.
+    hears_deaths: its worker calls `take_deaths`. declared: tasks for which its app declares
+    defaults, so that spawns are told when the database has none.
     """
 
     name: str
@@ -96,6 +97,7 @@ class NodeSpec:
     tasks: Sequence[str] | None = None
     concurrency: int | None = None
     hears_deaths: bool = False
+    declared: Sequence[str] | None = None
 
     def as_json(self) -> dict[str, Any]:
         """The JSON object that the SQL functions take."""
@@ -121,6 +123,7 @@ class NodeSpec:
             tasks=None if self.tasks is None else list(self.tasks),
             concurrency=self.concurrency,
             hears_deaths=self.hears_deaths or None,
+            declared=None if self.declared is None else list(self.declared),
         )
 
 

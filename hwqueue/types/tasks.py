@@ -13,15 +13,27 @@ class KnownTask:
     """A task, the options that its leases have by default, and who set them last.
 
     defaults: spawn options as JSON, spans in seconds. served: a live worker has a handler for the
-    task, or did not say which tasks it has handlers for.
+    task, or did not say which tasks it has handlers for. set_at, set_by: None: nobody has set them,
+    though a live worker's app declares some.
     """
 
     task: str
     defaults: Mapping[str, Any]
     served: bool
-    set_at: datetime
-    set_by: str
+    set_at: datetime | None
+    set_by: str | None
     shard_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncedTask:
+    """A task whose defaults in the database were not those that an app declares.
+
+    is_set: They are now; else those of the database are newer, or a person has set them.
+    """
+
+    task: str
+    is_set: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -154,7 +154,10 @@ def missing_defaults(task: Task[..., Any], lease: LeaseOutlook) -> list[str]:
 
 
 def tell_differences(found: Iterable[TaskDifference]) -> None:
-    """What an app declares of its tasks and `set_task` says otherwise: a line for each task."""
+    """What an app declares of its tasks and the database has otherwise: a line for each task.
+
+    The worker may not set them, or those of the database are newer or were set by a person.
+    """
     for task, options in groupby(found, key=lambda one: one.task):
         _log.warning(
             "task %s has other defaults in the database: %s: Task.spawn uses the app's, other "

@@ -24,6 +24,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_ran
 
 from hwqueue.app import App
 from hwqueue.client import AsyncClient
+from hwqueue.connections import with_timeouts
 from hwqueue.errors import (
     BadArgument,
     ConfigError,
@@ -51,6 +52,7 @@ from hwqueue.types import (
 )
 from hwqueue.worker import outcome
 from hwqueue.worker.attempt_log import LogOutbox
+from hwqueue.worker.node import announceable
 from hwqueue.worker.outcome import Ended
 from hwqueue.worker.progress import ProgressOutbox
 from hwqueue.worker.queues import Queues
@@ -64,6 +66,7 @@ _log = logging.getLogger("hwqueue.worker")
 _T = TypeVar("_T")
 PutOff = Callable[[Sequence[Ended], float], None]
 _LONGEST_WAIT_SECONDS = 30.0
+_SYNC_CONNECT_SECONDS = 5
 _BUSY_WAIT_SECONDS = 5.0  # each try may hold the node up for nearly a second
 _LAST_CALLS_SECONDS = 1.0
 _REFUSALS = {
@@ -119,7 +122,16 @@ class NodeSession:
         self.in_doubt = False
         self._client = client
         self._settings = settings
-        self._spec = replace(spec, hears_deaths=app.has_hooks("dead"))
+        self._declared = {
+            name: defaults
+            for name, task in app.tasks.items()
+            if (defaults := task.defaults.as_json())
+        }
+        self._spec = replace(
+            spec,
+            hears_deaths=app.has_hooks("dead"),
+            declared=announceable(self._declared, 200) if self._declared else None,
+        )
         self._app = app
         self._tasks = list(app.tasks)
         self.reports = Reports(app, self._outlook)
@@ -144,13 +156,13 @@ class NodeSession:
             SchemaError: The schema of the database is not one for this package.
             HwqueueError, psycopg.Error: The worker cannot run on this database as it is.
 
-        SQL: schema_version, register_node, compare_tasks.
+        SQL: schema_version, compare_tasks, sync_tasks, register_node.
         """
         await self._call("connect", lambda client: client.open(), passes=may_come_up)
         await self._call("check the schema", lambda client: client.check_schema())
+        await self._compare_tasks()
         await self._call("register the node", self._register)
         _log.info("node %s (%s) registered, epoch %d", self._spec.name, self.node_id, self.epoch)
-        await self._compare_tasks()
 
     async def close(self) -> None:
         """Wait for the calls under way, for a moment, and close the connections that are free.
@@ -386,18 +398,42 @@ class NodeSession:
         return await self._client.lease_outlook(self.node_id, lease_ids, shard=self._shard)
 
     async def _compare_tasks(self) -> None:
-        """Warn of tasks whose defaults in the database are others: asked once, and not repeated."""
-        declared = {
-            name: defaults
-            for name, task in self._app.tasks.items()
-            if (defaults := task.defaults.as_json())
-        }
-        if not declared:
+        """Set the tasks' defaults that are newer than the database's; warn of those that differ.
+
+        Asked once, and not repeated: the worker goes on whatever becomes of it.
+        """
+        if not self._declared:
             return
         try:
-            tell_differences(await self._client.compare_tasks(declared, shard=self._shard))
+            if found := await self._client.compare_tasks(self._declared, shard=self._shard):
+                if await self._sync_tasks():
+                    found = await self._client.compare_tasks(self._declared, shard=self._shard)
+                tell_differences(found)
         except (HwqueueError, psycopg.Error) as error:
             _log.warning("the tasks' options are not compared with set_task: %s", error)
+
+    async def _sync_tasks(self) -> bool:
+        """Set what is newer, with the login for it or its own; whether it set anything."""
+        dsn = self._settings.sync_dsn
+        client = self._client
+        if dsn is not None:
+            client = AsyncClient(with_timeouts(dsn, seconds=_SYNC_CONNECT_SECONDS))
+        try:
+            if dsn is not None:
+                await client.open()
+            synced = await client.sync_tasks(
+                self._declared, version=self._settings.app_version, shard=self._shard
+            )
+        except psycopg.errors.InsufficientPrivilege as error:
+            if dsn is not None:
+                _log.warning("--sync-dsn may not set the tasks' defaults: %s", in_one_line(error))
+            return False
+        finally:
+            if dsn is not None:
+                await client.close()
+        if names := [one.task for one in synced if one.is_set]:
+            _log.info("the database has the defaults of %s from now on", ", ".join(names))
+        return bool(names)
 
     async def _register(self, client: AsyncClient) -> None:
         self.epoch = await client.register_node(self.node_id, self._spec, shard=self._shard)

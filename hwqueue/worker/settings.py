@@ -34,6 +34,9 @@ class WorkerSettings:
         listen: Where to LISTEN for new work, which only shortens waits, on one connection more.
             "auto": at `dsn`, if notifications come through; else the worker says so and polls.
             "off": nowhere. Else the connection string of a direct connection.
+        sync_dsn: Connection string of a login that may set the defaults of tasks
+            (`hwqueue_operator`): the worker sets those of its app with it when it starts. None: it
+            tries with its own login.
         queues: Queues to claim from, in no order; none: those that the app's tasks name.
         name: The node's name, unique in the database, at most 253 characters. One live worker per
             name: a second one supersedes the first.
@@ -89,6 +92,7 @@ class WorkerSettings:
 
     dsn: str | None = field(default=None, repr=False)
     listen: str = field(default="auto", repr=False)
+    sync_dsn: str | None = field(default=None, repr=False)
     queues: tuple[str, ...] = ()
     name: str = field(default_factory=socket.gethostname)
     node_id: UUID | None = None

@@ -400,3 +400,51 @@ begin
     from judged j;
 end
 $$;
+
+-- Returns what keeps every live node from what was just spawned, a sentence each: p_id is a lease, a gang (20
+-- kinds of its members) or an everywhere task. Empty: a live node suits it, whatever is free now, or nothing
+-- has this id. It reads all nodes: ask it of what spawn_lease does not know yet (warnings is null).
+create or replace function hwqueue.spawn_warnings(p_id uuid, p_shard int default 0) returns text[]
+language sql stable security definer set search_path = pg_catalog, pg_temp set jit = off
+as $$
+  with fleet as materialized (
+    select t.now, s.nodes, hwqueue.fleet_headline(s.nodes) as headline, v.*
+    from (select hwqueue.clock() as now) t
+    cross join lateral (select hwqueue.scan_nodes(t.now, p_shard) as nodes offset 0) s
+    cross join lateral hwqueue.served_names(t.now, p_shard) v
+  )
+  select array(
+    select distinct m.message
+    from fleet v
+    cross join lateral hwqueue.class_fleets(array(
+      select c.class_id from hwqueue.placement_class c
+      where c.shard_id = p_shard and (hwqueue.my_tenants() is null or c.tenant = any (hwqueue.my_tenants()))
+        and c.class_id = any (array(
+          select l.class_id from hwqueue.lease l
+          where l.shard_id = p_shard and l.lease_id = any (p_id || array(
+            select m.lease_id from hwqueue.gang_member m where m.shard_id = p_shard and m.gang_id = p_id))
+          union
+          select e.class_id from hwqueue.everywhere e where e.shard_id = p_shard and e.everywhere_id = p_id))
+      order by 1 limit 20), v.nodes, v.now, p_shard) f
+    join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = f.class_id
+    join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = c.queue_id
+    left join hwqueue.node n on n.shard_id = p_shard
+      and n.node_id = (v.nodes).node_ids[position(B'1' in f.near)]
+    cross join lateral hwqueue.part_reason(f.part, f.expr, c, n, true, v.now) r
+    cross join lateral hwqueue.class_headline(row(1, v.now, f.class_id, f.nodes_matching, f.nodes_cordoned,
+        f.nodes_silent, f.part, f.expr, f.near, f.nodes_near, f.nodes_meeting, f.nodes_serving, 1, 1, null, 1
+      )::hwqueue.pending_class, v.headline, r, n.name, null, null, case when f.nodes_serving = 0 then
+        hwqueue.unserved_words(q.name, c.task_name, v.queues, v.tasks, v.any_queue,
+          hwqueue.my_tenants() is null) end) h
+    cross join lateral (
+      select array(select hwqueue.unknown_words(u.words, u.guess)
+        from hwqueue.unknown_names(c.required, c.custom, v.now, p_shard) u
+        where f.nodes_matching = 0 and (v.headline).code is null limit 5) as unknown) w
+    cross join lateral unnest(w.unknown || array[
+      case when f.nodes_matching = 0 and (w.unknown = '{}' or h.code <> r.code) then h.message end,
+      case when c.task_name = any (v.declared) and not exists (select from hwqueue.task t
+          where t.shard_id = p_shard and t.name = c.task_name)
+        then format('leases get the defaults that workers declare for task %s once the database has them: '
+          'hwqueue task sync', to_json(c.task_name)) end]) m(message)
+    where m.message is not null order by 1)
+$$;

@@ -14,12 +14,13 @@
 -- default of the task, if it has one (set_task). It waits only for another spawn with the same
 -- idempotency key, and with one_of for who takes or adds another alternative at the moment. created is
 -- false if that key had a lease already, whose id and state are returned. With replaces it is scheduled
--- until upkeep has booked the place of the other lease, which QHL04 says does not exist.
+-- until upkeep has booked the place of the other lease, which QHL04 says does not exist. warnings: why no
+-- live node could run such leases when upkeep last looked; null: it has not looked yet, see spawn_warnings.
 -- Locks: its idempotency key; its choice. Raises: QHQ01, QHA01, QHC03, QHC04, QHW01, QHT01, QHL04, QHL06,
 -- QHA03. Idempotent: with an idempotency_key. Wakes: waiting workers.
 create or replace function hwqueue.spawn_lease(p_queue text, p_task text, p_params jsonb default '{}',
   p_options jsonb default '{}', p_shard int default 0)
-returns table (lease_id uuid, created boolean, state text, shard_id int)
+returns table (lease_id uuid, created boolean, state text, shard_id int, warnings text[])
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -39,6 +40,9 @@ begin
   created := v_spawn.stands_for is null;
   state := hwqueue.spawned_state(v_spawn.stands_for, v_spawn.available_at, v_now, p_shard);
   shard_id := p_shard;
+  select case when f.unmatched then hwqueue.known_lacks(f.class_id, p_shard) else '{}' end into warnings
+  from hwqueue.class_fleet f
+  where f.shard_id = p_shard and f.class_id = v_spawn.class_id and f.digest is not null;
   return next;
 end
 $$;

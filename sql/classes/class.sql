@@ -11,8 +11,8 @@
 -- is. Anchors only preselect: expr_reason decides.
 -- Read find_class and draft_class first, then class_anchors.
 
--- Stores which queues and tasks a registration announces, how many leases its worker runs at a time, and
--- whether it takes deaths (take_deaths).
+-- Stores which queues and tasks a registration announces, how many leases its worker runs at a time,
+-- whether it takes deaths (take_deaths), and for which tasks its app declares defaults (lacking_defaults).
 -- It writes nothing when the node announced the same before.
 -- Locks: the node's row in served. The caller holds node_state. Raises: QHA01.
 create or replace function hwqueue.note_served(p_node uuid, p_spec jsonb, p_shard int) returns void
@@ -23,17 +23,18 @@ declare
   v_tasks text[] := hwqueue.json_names(p_spec -> 'tasks', 'spec.tasks', 200);
   v_most int := hwqueue.json_integer(p_spec -> 'concurrency', 'spec.concurrency', 1, 1000000);
   v_hears boolean := coalesce(hwqueue.json_boolean(p_spec -> 'hears_deaths', 'spec.hears_deaths'), false);
+  v_declared text[] := hwqueue.json_names(p_spec -> 'declared', 'spec.declared', 200);
 begin
-  if v_queues is null and v_tasks is null and v_most is null and not v_hears then
+  if v_queues is null and v_tasks is null and v_most is null and not v_hears and v_declared is null then
     delete from hwqueue.served s where s.shard_id = p_shard and s.node_id = p_node;
   else
-    insert into hwqueue.served as s (shard_id, node_id, queues, tasks, concurrency, hears_deaths)
-      values (p_shard, p_node, v_queues, v_tasks, v_most, v_hears)
+    insert into hwqueue.served as s (shard_id, node_id, queues, tasks, concurrency, hears_deaths, declared)
+      values (p_shard, p_node, v_queues, v_tasks, v_most, v_hears, v_declared)
     on conflict (shard_id, node_id) do update
     set queues = excluded.queues, tasks = excluded.tasks, concurrency = excluded.concurrency,
-      hears_deaths = excluded.hears_deaths
-    where (s.queues, s.tasks, s.concurrency, s.hears_deaths)
-      is distinct from (excluded.queues, excluded.tasks, excluded.concurrency, excluded.hears_deaths);
+      hears_deaths = excluded.hears_deaths, declared = excluded.declared
+    where (s.queues, s.tasks, s.concurrency, s.hears_deaths, s.declared) is distinct from (excluded.queues,
+      excluded.tasks, excluded.concurrency, excluded.hears_deaths, excluded.declared);
   end if;
 end
 $$;

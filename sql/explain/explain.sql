@@ -473,10 +473,10 @@ as $$
   select coalesce(jsonb_agg(k.help order by k.words) filter (where k.is_similar), '[]') || p_help
     || coalesce(jsonb_agg(k.help order by k.words) filter (where not k.is_similar), '[]')
   from (
-    select u.words, u.nearest is not null as is_similar,
+    select u.words, u.guess is not null as is_similar,
            jsonb_build_object('action', 'correct', 'leases', p_pending, 'words',
-             hwqueue.unknown_words(u.words, u.nearest)
-             || case when u.nearest is null then ': check its spelling' else '' end) as help
+             hwqueue.unknown_words(u.words, u.guess)
+             || case when u.guess is null then ': check its spelling' else '' end) as help
     from hwqueue.unknown_names(p_class.required, p_class.custom, p_now, p_shard) u) k
 $$;
 

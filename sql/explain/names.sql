@@ -75,13 +75,14 @@ as $$
     '[[:cntrl:]]+', ' ', 'g') || '?', '')
 $$;
 
--- Returns the queues and tasks that live nodes serve together. any_queue: one of them polls every queue.
-create or replace function hwqueue.served_names(p_now timestamptz, p_shard int,
-  out queues text[], out tasks text[], out any_queue boolean)
+-- Returns the queues and tasks that live nodes serve together. any_queue, any_task: one of them serves all.
+-- declared: tasks for which their apps declare defaults.
+create or replace function hwqueue.served_names(p_now timestamptz, p_shard int, out queues text[],
+  out tasks text[], out any_queue boolean, out any_task boolean, out declared text[])
 language sql stable
 as $$
   with live as materialized (
-    select distinct v.queues, v.tasks
+    select distinct v.queues, v.tasks, v.declared
     from hwqueue.node n
     join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
     left join hwqueue.served v on v.shard_id = p_shard and v.node_id = n.node_id
@@ -89,7 +90,9 @@ as $$
   )
   select array(select distinct q from live l, unnest(l.queues) q order by q),
          array(select distinct t from live l, unnest(l.tasks) t order by t),
-         exists (select from live l where l.queues is null)
+         exists (select from live l where l.queues is null),
+         exists (select from live l where l.tasks is null),
+         array(select distinct t from live l, unnest(l.declared) t)
 $$;
 
 -- Says that no live node serves a queue and task. The lists are those of served_names. p_tells_nearest:
@@ -132,11 +135,12 @@ as $$
 $$;
 
 -- Returns the labels, values and countables that are asked and that no live node has, at most 20 of
--- each: what is asked, in words, and the name that the asker probably meant, null if none is similar.
--- Similar ones are sought on 1,000 live nodes, of each profile one.
+-- each: what is asked, in words, and what is wrong with it: the name that the asker probably meant, or that
+-- the label's values are of another type; null if neither. Similar names are sought on 1,000 live nodes, of
+-- each profile one.
 create or replace function hwqueue.unknown_names(p_exprs jsonb, p_custom jsonb, p_now timestamptz,
   p_shard int)
-returns table (words text, nearest text)
+returns table (words text, guess text)
 language sql stable
 as $$
   with asked as materialized (
@@ -153,23 +157,30 @@ as $$
       select from live l where l.labels ? a.label
         and (a.wanted is null or hwqueue.label_holds('in', l.labels -> a.label, a.wanted)))
   )
-  select left('label ' || m.label, 100), hwqueue.nearest_name(m.label, array(
+  select left('label ' || m.label, 100), ', did you mean ' || hwqueue.nearest_name(m.label, array(
            select distinct k.key
            from (select distinct on (l.profile_id) l.labels from live l limit 1000) l
-           cross join jsonb_object_keys(l.labels) k(key)))
+           cross join jsonb_object_keys(l.labels) k(key))) || '?'
   from missing m where not m.has_label
   union all
-  select left(format('label %s=%s', m.label, hwqueue.list_words(m.wanted)), 200), (
-    select hwqueue.nearest_name(w.value #>> '{}', k.names)
+  select left(format('label %s=%s', m.label, hwqueue.list_words(m.wanted)), 200), coalesce((
+    select format(': label %s is %s (%s)', left(m.label, 100), min(t.words),
+      hwqueue.count_words(count(*), 'live node', 'live nodes'))
+    from live l
+    cross join lateral hwqueue.type_words(jsonb_build_object('op', 'in', 'values', m.wanted),
+      l.labels -> m.label) t(words)
+    where t.words is not null having count(*) > 0), (
+    select ', did you mean ' || hwqueue.nearest_name(w.value #>> '{}', k.names) || '?'
     from (select array(
             select distinct l.labels ->> m.label from live l
             where jsonb_typeof(l.labels -> m.label) = 'string' limit 1000) as names) k
     cross join jsonb_array_elements(m.wanted) with ordinality w
     where w.ordinality <= 3 and hwqueue.nearest_name(w.value #>> '{}', k.names) is not null
-    order by w.ordinality limit 1)
+    order by w.ordinality limit 1))
   from missing m where m.has_label
   union all
-  select left('resource ' || r.name, 100), hwqueue.nearest_name(r.name, k.names)
+  select left('resource ' || r.name, 100),
+         ', did you mean ' || hwqueue.nearest_name(r.name, k.names) || '?'
   from (select j.name from jsonb_object_keys(p_custom) j(name) limit 20) r
   cross join (select array(
     select u.name from live l cross join jsonb_object_keys(l.custom) u(name)
@@ -178,21 +189,20 @@ as $$
   where r.name <> all (k.names)
 $$;
 
--- Says of an unknown name that no live node has it, and what was probably meant.
-create or replace function hwqueue.unknown_words(p_words text, p_nearest text) returns text
+-- Says of an unknown name that no live node has it, and what is wrong with it.
+create or replace function hwqueue.unknown_words(p_words text, p_guess text) returns text
 language sql immutable parallel safe
 as $$
-  select regexp_replace(format('no live node has %s%s', p_words, coalesce(', did you mean ' || p_nearest
-    || '?', '')), '[[:cntrl:]]+', ' ', 'g')
+  select regexp_replace(format('no live node has %s%s', p_words, p_guess), '[[:cntrl:]]+', ' ', 'g')
 $$;
 
--- Says those unknown names that have a similar one, at most three, to be put after a sentence; empty if
--- there are none.
+-- Says those unknown names of which it is known what is wrong, at most three, to be put after a sentence;
+-- empty if there are none.
 create or replace function hwqueue.similar_words(p_exprs jsonb, p_custom jsonb, p_now timestamptz,
   p_shard int) returns text
 language sql stable
 as $$
-  select coalesce(string_agg('; ' || hwqueue.unknown_words(u.words, u.nearest), '' order by u.words), '')
+  select coalesce(string_agg('; ' || hwqueue.unknown_words(u.words, u.guess), '' order by u.words), '')
   from (select n.* from hwqueue.unknown_names(p_exprs, p_custom, p_now, p_shard) n
-        where n.nearest is not null order by n.words limit 3) u
+        where n.guess is not null order by n.words limit 3) u
 $$;

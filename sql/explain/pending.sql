@@ -96,6 +96,20 @@ begin
 end
 $$;
 
+-- Says to who spawns what kept every live node from a class when upkeep last looked. It reads no node.
+create or replace function hwqueue.known_lacks(p_class_id bigint, p_shard int) returns text[]
+language sql stable
+as $$
+  select array['no live node could run it at the last look' || case
+    when bit_count(m.serving) = 0 then format(': none serves task %s in this queue', to_json(c.task_name))
+    when m.part = 'require' then ': most lacked ' || hwqueue.requirement_text(m.expr, p_shard)
+    when m.part = 'capacity' then ': most lacked ' || hwqueue.resource_words(c.placement -> 'resources')
+    else coalesce(': in the way was ' || m.part, '') end]
+  from hwqueue.placement_class c
+  left join hwqueue.class_nodes m on m.shard_id = p_shard and m.class_id = p_class_id
+  where c.shard_id = p_shard and c.class_id = p_class_id
+$$;
+
 -- Whether no registered node, silent and cordoned ones included, suits a pending class; false where that is
 -- not known.
 create or replace function hwqueue.is_barred(p_class hwqueue.pending_class) returns boolean

@@ -25,10 +25,10 @@ as $$
         coalesce(to_json(p_predicate ->> 'label')::text, (p_predicate -> 'tags')::text)) end
     when 'label_mismatch' then case
       when p_predicate ? 'tags' then format('the labels do not contain %s', p_predicate -> 'tags')
-      else format('label %s is %s, wanted %s %s', to_json(p_predicate ->> 'label'),
-          p_labels -> (p_predicate ->> 'label'),
-                  p_predicate ->> 'op', coalesce((p_predicate -> 'values')::text,
-                      'label ' || (p_predicate ->> 'other_label'), '')) end
+      else format('label %s is %s', to_json(p_predicate ->> 'label'), coalesce(
+        hwqueue.type_words(p_predicate, p_labels -> (p_predicate ->> 'label')),
+        format('%s, wanted %s %s', p_labels -> (p_predicate ->> 'label'), p_predicate ->> 'op', coalesce(
+          (p_predicate -> 'values')::text, 'label ' || (p_predicate ->> 'other_label'), '')))) end
     when 'spread_exceeded' then format('one more would break the limit %s', p_predicate)
     when 'untolerated_taint' then format('the lease does not tolerate the taint %s',
         hwqueue.taint_text(p_predicate))

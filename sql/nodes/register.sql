@@ -72,7 +72,7 @@ begin
       'capacity', 'cores', 'gpus',
     'resources', 'cpu_isolation', 'gpu_exclusivity', 'default_cpu_isolation', 'gpu_share_mode', 'taints',
       'slots', 'queues', 'tasks', 'concurrency', 'hears_deaths',
-      'keep_claims'],
+      'declared', 'keep_claims'],
     'spec');
   v_node.shard_id := p_shard;
   v_node.node_id := p_node;

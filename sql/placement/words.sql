@@ -69,6 +69,22 @@ as $$
   from (select left(p_expr ->> 'label', 60) as label) l
 $$;
 
+-- Says that a label's value is of another type than an expression asks for, where a reader may not see it:
+-- 'the number 12.1, and the lease asks for the text "12.10"'; null: it is not. Text that reads as a number is
+-- one for gt and its like.
+create or replace function hwqueue.type_words(p_expr jsonb, p_value jsonb) returns text
+language sql immutable parallel safe
+as $$
+  select format('the %s %s, and the lease asks for the %s %s', t.has, left(p_value::text, 100), t.asked,
+    left(trim(p_expr ->> 'values', '[]'), 100))
+  from (select replace(jsonb_typeof(p_value), 'string', 'text') as has, case
+      when p_expr ->> 'op' in ('version', 'semver', 'regexp') then 'text'
+      when p_expr ->> 'op' ~ '^[gl]te?$' and hwqueue.label_number(p_value) is null then 'number'
+      when p_expr ->> 'op' = 'in' then replace(jsonb_typeof(p_expr #> '{values,0}'), 'string', 'text')
+      end as asked) t
+  where t.has in ('text', 'number', 'boolean') and t.has <> t.asked
+$$;
+
 -- Says which leases a selector selects.
 create or replace function hwqueue.selector_words(p_selector jsonb, p_tenants jsonb) returns text
 language sql immutable parallel safe

@@ -6,7 +6,7 @@
 -- set_task calls check_defaults, so that a bad default is refused there and not at each spawn. Dry runs
 -- call default_placement. Spawns add defaults to their options with with_defaults (spawn/read), and write
 -- what they got into the lease and its class. Claims never read defaults. compare_tasks compares
--- normal_defaults.
+-- normal_defaults, sync_tasks their digests.
 --
 -- Read check_defaults first.
 
@@ -71,4 +71,11 @@ as $$
   from jsonb_each(hwqueue.check_object(p_defaults, hwqueue.default_options(), p_field)) d
   cross join lateral (select p_field || '.' || d.key as field) f
   where d.value <> 'null'
+$$;
+
+-- Returns what tells defaults apart: equal ones in any form have the same digest.
+create or replace function hwqueue.defaults_digest(p_defaults jsonb) returns bytea
+language sql stable
+as $$
+  select sha256(convert_to(hwqueue.normal_value(hwqueue.normal_defaults(p_defaults, ''))::text, 'UTF8'))
 $$;

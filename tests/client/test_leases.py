@@ -9,7 +9,15 @@ import pytest
 from hwqueue import errors
 from hwqueue.client import AsyncClient
 from hwqueue.placement import Placement, label, tags
-from hwqueue.types import LeaseSpec, LeaseState, QueuePolicy, Replaces, RetryPolicy, Unique
+from hwqueue.types import (
+    LeaseSpec,
+    LeaseState,
+    NodeSpec,
+    QueuePolicy,
+    Replaces,
+    RetryPolicy,
+    Unique,
+)
 from tests.client.conftest import Node
 
 
@@ -272,3 +280,24 @@ async def test_a_params_blob_is_bytes_or_text(client: AsyncClient, queue: str) -
     with pytest.raises(errors.BadArgument) as refused:
         await client.spawn_lease(queue, "t", tenant=b"acme")  # type: ignore[arg-type]
     assert refused.value.field == "options.tenant"
+
+
+async def test_what_a_spawn_lacks_is_logged_once_for_its_kind(
+    client: AsyncClient, queue: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    task = f"task-{uuid4()}"
+    await client.register_node(uuid4(), NodeSpec(name="n", instance_id="1", tasks=["other"]))
+    first = await client.spawn_lease(queue, task)
+    assert first.warnings is None
+    said = f'no live node has a handler for task "{task}"'
+    assert await client.spawn_warnings(first.lease_id) == [said]
+    await client.reap()
+    for _ in range(2):
+        known = (await client.spawn_lease(queue, task)).warnings
+        assert known == (
+            f'no live node could run it at the last look: none serves task "{task}" in this queue',
+        )
+    [batched] = await client.spawn_leases(queue, [{"task": task}])
+    assert batched.warnings is None
+    told = [one for one in caplog.records if one.name == "hwqueue.spawn" and task in one.message]
+    assert [one.levelname for one in told] == ["WARNING"]

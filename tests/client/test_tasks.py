@@ -8,7 +8,7 @@ from hwqueue import Placement, RetryPolicy
 from hwqueue.app import App, TaskDefaults
 from hwqueue.client import AsyncClient
 from hwqueue.errors import BadArgument, PlacementInvalid
-from hwqueue.types import TaskDifference
+from hwqueue.types import SyncedTask, TaskDifference
 
 GPU = Placement().resources(gpu=1)
 
@@ -70,4 +70,17 @@ async def test_declared_defaults_are_compared_with_those_that_were_set(client: A
     assert found == [
         TaskDifference(task="draw", option="max_attempts", declared=1, stored=3),
         TaskDifference(task="draw", option="priority", declared=2, stored=None),
+        TaskDifference(task="other", option="priority", declared=1, stored=None),
     ]
+
+
+async def test_what_an_app_declares_is_synced_unless_it_is_older(client: AsyncClient) -> None:
+    old, new = TaskDefaults(max_attempts=1), TaskDefaults(max_attempts=2)
+    assert await client.sync_tasks({"draw": new}, version="2.0") == [
+        SyncedTask(task="draw", is_set=True)
+    ]
+    assert await client.sync_tasks({"draw": old}, version="1.9") == [
+        SyncedTask(task="draw", is_set=False)
+    ]
+    assert await client.sync_tasks({"draw": new}) == []
+    assert (await client.sync_tasks({"draw": old}, force=True))[0].is_set

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from hwqueue.client import AsyncClient
 from hwqueue.logs import JsonFormatter, TextFormatter
@@ -243,6 +244,39 @@ async def test_other_defaults_in_the_database_are_told_at_the_start(
         'placement {"require": [{"tags": {"gpu": true}}]}, there none: '
     )
     assert "hwqueue task sync" in record.getMessage()
+
+
+async def test_a_worker_sets_the_defaults_of_its_tasks_where_it_may_and_they_are_newer(
+    client: AsyncClient, dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with worker(dsn):
+        record = await line(caplog, "the database has the defaults of")
+    assert "picky" in record.getMessage()
+    assert lines(caplog, "other defaults in the database") == []
+    newer = {"max_attempts": 7}
+    await client.sync_tasks({"picky": newer})
+    async with worker(dsn):  # what the task had before is older
+        await line(caplog, "task picky has other defaults in the database")
+    found = {one.task: one.defaults for one in await client.list_tasks()}
+    assert found["picky"] == newer
+
+
+async def test_a_worker_that_may_not_set_them_says_so_or_has_a_login_for_it(
+    client: AsyncClient, dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    plain = make_conninfo(dsn, options="-c role=hwqueue_worker")
+    async with worker(plain):
+        record = await line(caplog, "task picky has other defaults in the database")
+        assert record.levelno == logging.WARNING
+        await line(caplog, "registered, epoch")
+        spawned = await client.spawn_lease(QUEUE, "picky")
+        told = await client.spawn_warnings(spawned.lease_id)
+        assert any("defaults that workers declare for task" in one for one in told)
+        assert "picky" in {one.task for one in await client.list_tasks() if one.set_at is None}
+    async with worker(plain, sync_dsn=plain):
+        await line(caplog, "--sync-dsn may not set the tasks' defaults")
+    async with worker(plain, sync_dsn=dsn):
+        await line(caplog, "the database has the defaults of")
 
 
 async def test_the_same_defaults_in_the_database_are_not_told(

@@ -65,7 +65,30 @@ async def test_where_it_is_is_told(http: Http, queue: str) -> None:
     assert response.headers["location"] == f"{V1}/leases/{made['lease_id']}"
     assert made == {
         "lease_id": made["lease_id"], "created": True, "state": "pending", "shard_id": 0,
+        "warnings": made["warnings"],
     }  # fmt: skip
+
+
+async def test_an_answer_says_what_the_spawn_lacks(http: Http, sql: Client, queue: str) -> None:
+    for node in sql.list_nodes():
+        sql.deregister_node(node.node_id)
+    sql.register_node(uuid4(), NodeSpec(name="n", instance_id="1", tasks=["draw"]))
+    body = {"queue": queue, "task": "drwa"}
+    told = ok(await http.post(f"{V1}/leases", json=body), 201)["warnings"]
+    assert told == ['no live node has a handler for task "drwa"; did you mean draw?']
+    assert ok(await http.post(f"{V1}/everywhere", json=body), 201)["warnings"] == told
+    gang = {"queue": queue, "members": [{"task": "drwa"}, {"task": "draw"}]}
+    assert ok(await http.post(f"{V1}/gangs", json=gang), 201)["warnings"] == told
+    sql.reap()
+    known = ok(await http.post(f"{V1}/leases", json=body), 201)["warnings"]
+    assert known == [
+        'no live node could run it at the last look: none serves task "drwa" in this queue'
+    ]
+    batch = {"queue": queue, "leases": [{"task": "drwa"}]}
+    [made] = ok(await http.post(f"{V1}/leases/batch", json=batch), 201)["items"]
+    assert made["warnings"] is None
+    draw = ok(await http.post(f"{V1}/leases", json=body | {"task": "draw"}), 201)
+    assert draw["warnings"] == []
 
 
 async def test_an_idempotency_key_spawns_once(http: Http, queue: str) -> None:

@@ -367,11 +367,11 @@ def test_one_value_in_two_forms_does_not_differ(api: Api) -> None:
     assert differing(api, name, declared) == {}
 
 
-def test_tasks_that_were_never_set_are_not_compared(api: Api) -> None:
-    one, other = new_task(api, priority=1), new_task(api, priority=2)
-    declared = {other: {"priority": 3}, "never-set": {"priority": 4}, one: {"priority": 5}}
+def test_tasks_that_were_never_set_differ_in_all_that_is_declared(api: Api) -> None:
+    one = new_task(api, priority=1)
+    declared = {"never-set": {"priority": 4, "labels": None}, one: {"priority": 1}}
     rows = api.rows("compare_tasks", defaults=declared)
-    assert [row["task"] for row in rows] == sorted([one, other])
+    assert [tuple(row.values()) for row in rows] == [("never-set", "priority", 4, None)]
 
 
 @pytest.mark.thorough
@@ -385,3 +385,75 @@ def test_what_cannot_be_compared_is_refused(api: Api) -> None:
     refused = api.refused("QHA01", "compare_tasks", defaults={name: {"queue": "q"}})
     assert refused.field == f"p_defaults.{name}.queue"
     api.refused("QHA01", "compare_tasks", defaults={}, shard=7)
+
+
+def synced(api: Api, name: str, declared: Any, version: str | None = None, **more: Any) -> Any:
+    """Whether a worker's defaults came to be the database's; None: they were."""
+    rows = api.rows("sync_tasks", defaults={name: declared}, version=version, **more)
+    assert {row["task"] for row in rows} <= {name}
+    return rows[0]["is_set"] if rows else None
+
+
+def of_database(api: Api, name: str) -> Any:
+    """The defaults of a task that spawns get."""
+    return listed(api, name)["defaults"]
+
+
+def test_an_app_sets_defaults_that_the_task_never_had_and_none_that_it_had(api: Api) -> None:
+    name = f"task-{next(_numbers)}"
+    first, second = {"patience": "5 min"}, {"patience": 6, "placement": GPU}
+    assert synced(api, name, first) is True
+    assert synced(api, name, {"patience": 300}) is None  # the same in another form
+    assert synced(api, name, second) is True
+    for _ in range(2):  # releases side by side, which start again and again
+        assert synced(api, name, first) is False
+        assert synced(api, name, second) is None
+    assert of_database(api, name) == second
+    assert synced(api, name, first, forces=True) is True  # a person goes back
+    assert synced(api, name, second) is False
+    assert synced(api, name, {"patience": 7}) is True
+
+
+def test_of_two_apps_with_versions_the_higher_one_counts(api: Api) -> None:
+    name = f"task-{next(_numbers)}"
+    assert synced(api, name, {"priority": 1}, "1.10.0") is True
+    assert synced(api, name, {"priority": 2}, "1.9.1") is False  # never had, but older
+    assert synced(api, name, {"priority": 2}, "1.11") is True
+    assert synced(api, name, {"priority": 1}, "1.12") is True  # had before, but newer
+    assert synced(api, name, {"priority": 1}, "1.13") is None
+    assert synced(api, name, {"priority": 3}, "1.12.5") is False  # the same since 1.13
+    assert synced(api, name, {"priority": 2}, "a1b2c3") is False  # no version: had before
+    assert synced(api, name, {"priority": 4}, "1.13") is True  # the same version, never had
+    assert of_database(api, name) == {"priority": 4}
+
+
+def test_what_a_person_has_set_no_app_replaces(api: Api) -> None:
+    name = new_task(api, priority=1)
+    assert synced(api, name, {"priority": 2}, "9") is False
+    assert synced(api, name, {"priority": 1}) is None
+    assert of_database(api, name) == {"priority": 1}
+    assert synced(api, name, {"priority": 1}, forces=True) is None  # from now on the app's
+    assert synced(api, name, {"priority": 2}) is True
+    api.value("set_task", task=name, defaults={"priority": 2})
+    assert synced(api, name, {"priority": 3}) is False
+
+
+def test_one_bad_default_sets_none(api: Api) -> None:
+    names = [f"task-{next(_numbers)}" for _ in range(2)]
+    declared = {names[0]: {"priority": 1}, names[1]: {"priority": "high"}}
+    refused = api.refused("QHA01", "sync_tasks", defaults=declared)
+    assert refused.field == "defaults.priority"
+    assert not [row for row in api.rows("list_tasks") if row["task"] in names]
+
+
+def test_tasks_that_workers_declare_and_nobody_has_set_are_listed(api: Api, clock: Clock) -> None:
+    one, other = (f"task-{next(_numbers)}" for _ in range(2))
+    api.node(tasks=[one, other], declared=[one])
+    told = {row["task"]: row for row in api.rows("list_tasks")}
+    assert (told[one]["set_at"], told[one]["defaults"]) == (None, {})
+    assert other not in told
+    api.value("set_task", task=one, defaults={"priority": 1})
+    assert listed(api, one)["set_at"] is not None
+    api.value("drop_task", task=one)
+    clock.advance(timedelta(days=1))
+    assert one not in {row["task"] for row in api.rows("list_tasks")}

@@ -13,7 +13,7 @@ import pytest
 from hwqueue.doctor import Finding, Level, server, work
 from hwqueue.doctor.facts import Holder, Server, Skew, Table, Work
 from hwqueue.schema.bundle import ROLES
-from hwqueue.types import BrokenInvariant, NodeUsage, PendingReason, Queue, Webhook
+from hwqueue.types import BrokenInvariant, KnownTask, NodeUsage, PendingReason, Queue, Webhook
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 GOOD = Server(
@@ -68,6 +68,11 @@ def hook(**said: Any) -> Webhook:
     """A webhook that was told of nothing yet."""
     fields: dict[str, Any] = dict.fromkeys(Webhook.__dataclass_fields__)
     return Webhook(**{**fields, "name": "pager", **said})
+
+
+def unset(task: str) -> KnownTask:
+    """A task for which workers declare defaults and the database has none."""
+    return KnownTask(task=task, defaults={}, served=True, set_at=None, set_by=None, shard_id=0)
 
 
 def reason(**said: Any) -> PendingReason:
@@ -202,6 +207,7 @@ WORK: list[tuple[Callable[[Work], Finding], dict[str, Any], Level, str]] = [
     (work.webhooks, {"webhooks": (hook(failing_since=NOW),)}, Level.WARN, "deliveries pager"),
     (work.webhooks, {"webhooks": (hook(paused_reason="gone"),)}, Level.WARN, "webhook resume"),
     (work.statistics, {"hwqueue_statistics_lag_seconds": 400}, Level.WARN, "monitoring.md"),
+    (work.tasks, {"tasks": (unset("train"),)}, Level.WARN, "hwqueue task sync"),
 ]
 
 

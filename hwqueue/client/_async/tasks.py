@@ -8,7 +8,7 @@ from typing import Any
 from hwqueue import calls
 from hwqueue.client._async.caller import AsyncCaller
 from hwqueue.client._json import given, plain
-from hwqueue.types import AsJson, KnownTask, TaskDifference
+from hwqueue.types import AsJson, KnownTask, SyncedTask, TaskDifference
 
 
 class AsyncTasks(AsyncCaller):
@@ -42,7 +42,7 @@ class AsyncTasks(AsyncCaller):
         return found
 
     async def list_tasks(self, *, shard: int = 0) -> list[KnownTask]:
-        """The tasks that have been set, by name.
+        """The tasks that have been set, or for which live workers declare defaults, by name.
 
         SQL: list_tasks. Safe inside your transaction: yes.
         """
@@ -53,7 +53,7 @@ class AsyncTasks(AsyncCaller):
     ) -> list[TaskDifference]:
         """Which options differ from the defaults that were set, for a worker's log.
 
-        A task that was never set, or an option that is not declared, does not differ.
+        An option that is not declared does not differ.
 
         Args:
             tasks: What an app declares: by name the defaults as for `set_task`, at most 1,000.
@@ -65,6 +65,38 @@ class AsyncTasks(AsyncCaller):
         declared = {name: plain(each, name) for name, each in tasks.items()}
         return await self._rows(
             calls.COMPARE_TASKS, TaskDifference, p_defaults=declared, p_shard=shard
+        )
+
+    async def sync_tasks(
+        self,
+        tasks: Mapping[str, AsJson | Mapping[str, Any]],
+        *,
+        version: str | None = None,
+        force: bool = False,
+        shard: int = 0,
+    ) -> list[SyncedTask]:
+        """Set the defaults that an app declares, where they are newer than the database's.
+
+        They are not set where `set_task` has set others, where an app of a higher version has, or,
+        without two versions to compare, where the task has had them before.
+
+        Args:
+            tasks: By name the defaults as for `set_task`, at most 1,000.
+            version: Of the app, such as "1.4.2"; what is no version counts as None.
+            force: Set them all the same.
+
+        Returns: The tasks that had others.
+        Raises: BadArgument, PlacementInvalid, PlacementContradictory.
+        SQL: sync_tasks. Safe inside your transaction: yes.
+        """
+        declared = {name: plain(each, name) for name, each in tasks.items()}
+        return await self._rows(
+            calls.SYNC_TASKS,
+            SyncedTask,
+            p_defaults=declared,
+            p_version=version,
+            p_forces=force or None,
+            p_shard=shard,
         )
 
     async def drop_task(self, task: str, *, shard: int = 0) -> bool:

@@ -11,7 +11,7 @@ from uuid import UUID
 from hwqueue import calls, tracing
 from hwqueue.client._json import given, plain
 from hwqueue.client._leases import lease_filter
-from hwqueue.client._spawn import spawn_item, spawn_options, with_headers
+from hwqueue.client._spawn import spawn_item, spawn_options, tell_warnings, with_headers
 from hwqueue.client._sync.waiting import Spawned, Waiting
 from hwqueue.types import (
     Json,
@@ -46,6 +46,9 @@ class Leases(Waiting):
                 datetimes and the like are not converted for you.
             **options: See `hwqueue.types.SpawnOptions`.
 
+        What keeps every live node from it is in `warnings` of what this returns, as far as the
+        database knows it by then, and in the log: a warning once for each task and sentence.
+
         Raises: QueueUnknown, BadArgument, PlacementInvalid, PlacementContradictory,
             WireInvalid, IdempotencyMismatch, UniqueConflict, LeaseExists.
         SQL: spawn_lease. Safe inside your transaction: yes, waits for nobody.
@@ -60,6 +63,7 @@ class Leases(Waiting):
                 p_options=spawn_options(with_headers(options, headers), "options"),
                 p_shard=shard,
             )
+        tell_warnings(task, spawned.warnings)
         return Spawned.of(spawned, self)
 
     def spawn_leases(
@@ -81,6 +85,20 @@ class Leases(Waiting):
                 calls.SPAWN_LEASES, SpawnResult, p_queue=queue, p_leases=items, p_shard=shard
             )
         return [Spawned.of(one, self) for one in spawned]
+
+    def spawn_warnings(self, spawned_id: UUID | str, *, shard: int = 0) -> list[str]:
+        """What keeps every live node from what was just spawned, a sentence each.
+
+        No live worker has its task, no live node has a label or resource that it asks (and what was
+        probably meant), its task's defaults were never synced. Nothing of it is refused: a node
+        that fits may come. It looks at all nodes: for what people spawn, not for each of many.
+
+        Args:
+            spawned_id: Of a lease, a gang or an everywhere task.
+
+        SQL: spawn_warnings. Safe inside your transaction: yes.
+        """
+        return list(self._value(calls.SPAWN_WARNINGS, p_id=spawned_id, p_shard=shard))
 
     def get_lease(self, lease_id: UUID | str, *, shard: int = 0) -> Lease:
         """All that is known about a lease, every attempt's error included.

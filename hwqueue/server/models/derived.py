@@ -25,6 +25,7 @@ from hwqueue.types import (
     Node,
     NodeGpu,
     Reason,
+    SpawnedEverywhere,
     SpawnResult,
 )
 from hwqueue.types import Lease as LeaseRow
@@ -63,6 +64,12 @@ class Shape:
     more: Mapping[str, Any] = field(default_factory=dict)
     hidden: frozenset[str] = frozenset()
 
+
+_WARNINGS = Field(
+    description="What keeps every live node from it, in sentences; null: not known, as of a batch.",
+    examples=[['no live node has a handler for task "trian"; did you mean train?']],
+)
+Warnings = Annotated[list[str] | None, _WARNINGS]
 
 _SHAPES: Mapping[type, Shape] = {
     Attempt: Shape(
@@ -117,7 +124,8 @@ _SHAPES: Mapping[type, Shape] = {
         notes={"code": Field(examples=["label_mismatch"])},
         hidden=frozenset({"stage"}),
     ),
-    SpawnResult: Shape(name="Spawned"),
+    SpawnResult: Shape(name="Spawned", notes={"warnings": _WARNINGS}),
+    SpawnedEverywhere: Shape(more={"warnings": Warnings}),
 }
 
 

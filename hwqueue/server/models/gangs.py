@@ -16,7 +16,7 @@ from hwqueue.server.models.base import (
     Whole,
     example,
 )
-from hwqueue.server.models.derived import answer_of, list_of
+from hwqueue.server.models.derived import Warnings, answer_of, list_of
 from hwqueue.server.models.leases import SPAWN_KINDS, Reason
 from hwqueue.server.models.options import request_of
 from hwqueue.types import (
@@ -180,7 +180,11 @@ class _GangOf(Answer):
 
 _Members: Any = list[answer_of(SpawnedMember)]  # type: ignore[misc]
 SpawnedGang = create_model(
-    "SpawnedGang", __base__=_GangOf, __doc__=_GangOf.__doc__, members=(_Members, ...)
+    "SpawnedGang",
+    __base__=_GangOf,
+    __doc__=_GangOf.__doc__,
+    members=(_Members, ...),
+    warnings=(Warnings, ...),
 )
 GangOut = answer_of(Gang)
 GangWhy = answer_of(GangExplanation)

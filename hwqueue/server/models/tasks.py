@@ -59,4 +59,8 @@ class TaskDropped(Answer):
     dropped: bool = Field(description="false: it was not set.")
 
 
-Tasks = list_of(KnownTask, name="Tasks", doc="The tasks that have been set, by name.")
+Tasks = list_of(
+    KnownTask,
+    name="Tasks",
+    doc="The tasks that have been set, or for which live workers declare defaults, by name.",
+)

@@ -1,5 +1,6 @@
 """Everywhere tasks: spawn them, look at them, stop them."""
 
+from dataclasses import asdict
 from datetime import timedelta
 from typing import Annotated, Any
 
@@ -22,6 +23,7 @@ from hwqueue.server.routers.shared import (
     LeaseReader,
     LeaseWriter,
     own_options,
+    warnings_of,
 )
 from hwqueue.types import EverywhereState
 
@@ -57,7 +59,8 @@ async def spawn_everywhere(
     if not spawned.created:
         response.status_code = 200
     response.headers["Location"] = f"{request.url.path}/{spawned.everywhere_id}"
-    return spawned
+    warnings = await warnings_of(caller, spawned.everywhere_id)
+    return {**asdict(spawned), "warnings": warnings}
 
 
 @router.get("", response_model=EverywherePage)

@@ -27,6 +27,7 @@ from hwqueue.server.routers.shared import (
     LeaseReader,
     LeaseWriter,
     own_options,
+    warnings_of,
 )
 from hwqueue.types import GangState
 
@@ -50,7 +51,11 @@ async def spawn_gang(
         spawned = await client.spawn_gang(body.queue, members, shard=caller.shard, **options)
     gang_id = spawned[0].gang_id
     response.headers["Location"] = f"{request.url.path}/{gang_id}"
-    return {"gang_id": gang_id, "members": spawned}
+    return {
+        "gang_id": gang_id,
+        "members": spawned,
+        "warnings": await warnings_of(caller, gang_id),
+    }
 
 
 @router.get("", response_model=GangPage)

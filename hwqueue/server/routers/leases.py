@@ -1,5 +1,6 @@
 """Leases: spawn, look at, change, cancel, run again."""
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Annotated, Any
 
@@ -37,6 +38,7 @@ from hwqueue.server.routers.shared import (
     LeaseWriter,
     labels_of,
     own_options,
+    warnings_of,
 )
 from hwqueue.types import LeaseState
 
@@ -60,7 +62,7 @@ async def spawn_lease(
     response: Response,
     idempotency_key: IdempotencyKey = None,
 ) -> Any:
-    """Spawn a lease."""
+    """Spawn a lease; `warnings` of the answer say what keeps every live node from it."""
     options = await caller.run(lambda: _options(caller, body, "options", idempotency_key))
     async with caller.call() as client:
         spawned = await client.spawn_lease(
@@ -69,6 +71,8 @@ async def spawn_lease(
     response.headers["Location"] = f"{request.url.path}/{spawned.lease_id}"
     if not spawned.created:
         response.status_code = 200
+    if spawned.warnings is None:
+        return replace(spawned, warnings=await warnings_of(caller, spawned.lease_id))
     return spawned
 
 

@@ -1,15 +1,20 @@
 """What routes have in common: who may call them, and what they say of what is not there."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
+from uuid import UUID
 
+import psycopg
 from fastapi import Depends, Header, Query
 from pydantic import BaseModel, Field
 
-from hwqueue.errors import BadArgument
+from hwqueue.errors import BadArgument, HwqueueError
 from hwqueue.server.dependencies import Caller, RequireScope
 from hwqueue.server.problems import HTTPProblem
 from hwqueue.server.roles import Scope
+
+_WARNINGS_SECONDS = 2
 
 # Of all tenants at once.
 Reader = Annotated[Caller, Depends(RequireScope(Scope.READ))]
@@ -90,6 +95,18 @@ def own_options(
             )
         given["idempotency_key"] = idempotency_key
     return given
+
+
+async def warnings_of(caller: Caller, spawned_id: UUID) -> tuple[str, ...] | None:
+    """What keeps every live node from what was just spawned; None: the database cannot say it now.
+
+    Asked once that is committed: it is spawned, whatever becomes of this.
+    """
+    try:
+        async with asyncio.timeout(_WARNINGS_SECONDS), caller.read() as client:
+            return tuple(await client.spawn_warnings(spawned_id, shard=caller.shard))
+    except (HwqueueError, psycopg.Error, TimeoutError):
+        return None
 
 
 async def stream_slot(caller: LeaseReader) -> AsyncIterator[None]:

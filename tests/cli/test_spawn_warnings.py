@@ -1,0 +1,64 @@
+"""What a spawn lacks, as commands say it on stderr: never a refusal."""
+
+import json
+from collections.abc import Callable
+from uuid import uuid4
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from hwqueue.cli.main import app
+from hwqueue.client import Client
+from hwqueue.types import NodeSpec
+
+Run = Callable[..., Result]
+SAID = 'warning: no live node has a handler for task "trian"; did you mean train?\n'
+
+
+@pytest.fixture
+def run(dsn: str) -> Run:
+    """Run `hwqueue ARGS --dsn ...` beside a node that has task train and no GPU."""
+    with Client(dsn) as client:
+        client.create_queue("jobs")
+        client.register_node(uuid4(), NodeSpec(name="n", instance_id="1", tasks=["train"]))
+
+    def call(*args: str) -> Result:
+        return CliRunner().invoke(app, ["--dsn", dsn, *args])
+
+    return call
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ("lease", "spawn", "jobs", "trian"),
+        ("gang", "spawn", "jobs", "--member", "trian:2"),
+        ("everywhere", "spawn", "jobs", "trian"),
+    ],
+)
+def test_a_task_that_no_worker_has_is_told_with_what_was_meant(run: Run, line: list[str]) -> None:
+    for _again in range(2):  # the second time the database knows the class
+        told = run(*line)
+        assert told.exit_code == 0
+        assert SAID in told.stderr
+        assert "warning" not in told.stdout
+    as_json = run("--json", *line)
+    assert as_json.stderr == ""
+    assert json.loads(as_json.stdout)["warnings"] == [SAID.removeprefix("warning: ").strip()]
+
+
+def test_a_spawn_that_fits_says_nothing(run: Run) -> None:
+    assert "warning" not in run("lease", "spawn", "jobs", "train").stderr
+    told = run("lease", "spawn", "jobs", "train", "--placement", '{"resources": {"gpus": 1}}')
+    assert "warning: no live node has resource gpus" in told.stderr
+
+
+def test_a_command_that_no_worker_runs_is_told(run: Run) -> None:
+    told = run("run", "--queue", "jobs", "--detach", "--", "true")
+    assert told.exit_code == 0
+    assert "warning: no live node has a handler for task" in told.stderr
+
+
+def test_hints_name_commands(run: Run) -> None:
+    refused = run("lease", "spawn", "jbos", "train")
+    assert "hint: make it: hwqueue queue create jbos" in refused.stderr
