@@ -396,7 +396,10 @@ CREATE TABLE hwqueue.reap_cursor (
     judged_profile bigint DEFAULT 0 NOT NULL,
     arrivals_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
     steps_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
-    checked_lease uuid DEFAULT '00000000-0000-0000-0000-000000000000'::uuid NOT NULL
+    checked_lease uuid DEFAULT '00000000-0000-0000-0000-000000000000'::uuid NOT NULL,
+    counted_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    counted_as pg_snapshot,
+    counted_on bigint
 )
 WITH (autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0');
 
@@ -427,6 +430,12 @@ COMMENT ON COLUMN hwqueue.reap_cursor.arrivals_from IS 'no arrival has an earlie
 COMMENT ON COLUMN hwqueue.reap_cursor.steps_from IS 'no running step has an earlier due_at, and none can get one';
 
 COMMENT ON COLUMN hwqueue.reap_cursor.checked_lease IS 'where checks of placement_check go on';
+
+COMMENT ON COLUMN hwqueue.reap_cursor.counted_from IS 'from where the last count went that moved counted_to';
+
+COMMENT ON COLUMN hwqueue.reap_cursor.counted_as IS 'it saw all that has been counted';
+
+COMMENT ON COLUMN hwqueue.reap_cursor.counted_on IS 'the server, by its system identifier, that counted_as is of';
 
 CREATE TYPE hwqueue.upkeep_done AS (
 	holds boolean,
@@ -1140,7 +1149,7 @@ CREATE FUNCTION hwqueue.assignment_counts() RETURNS text[]
 CREATE FUNCTION hwqueue.assignment_state(p_lease uuid, p_node uuid, p_shard integer) RETURNS text
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_any_instance boolean DEFAULT false, p_shard integer DEFAULT 0) RETURNS void
+CREATE FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_any_instance boolean DEFAULT false, p_shard integer DEFAULT 0, p_expires_after interval DEFAULT NULL::interval) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
@@ -1669,6 +1678,9 @@ CREATE FUNCTION hwqueue.check_added_run(p_run hwqueue.run, p_step integer, p_sha
 CREATE FUNCTION hwqueue.check_changes(p_changes jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
 
+CREATE FUNCTION hwqueue.check_claim(p_item jsonb, p_field text) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE;
+
 CREATE FUNCTION hwqueue.check_claim(p_queues text[], p_qty integer, p_claim_timeout interval) RETURNS boolean
     LANGUAGE plpgsql STABLE;
 
@@ -1690,7 +1702,7 @@ CREATE FUNCTION hwqueue.check_depth(p_value jsonb, p_field text, p_code text DEF
 CREATE FUNCTION hwqueue.check_epoch(p_node uuid, p_epoch bigint, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.check_expiry(p_expires_at timestamp with time zone, p_now timestamp with time zone) RETURNS timestamp with time zone
+CREATE FUNCTION hwqueue.check_expiry(p_expires_at timestamp with time zone, p_after interval, p_now timestamp with time zone) RETURNS timestamp with time zone
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.check_extend(p_extend interval) RETURNS void
@@ -1979,6 +1991,9 @@ CREATE FUNCTION hwqueue.claims_of_node(p_node uuid, p_leases uuid[], p_shard int
 CREATE FUNCTION hwqueue.claims_scan_start(p_shard integer) RETURNS timestamp with time zone
     LANGUAGE sql STABLE;
 
+CREATE FUNCTION hwqueue.claims_until(p_token bigint, p_shard integer) RETURNS integer
+    LANGUAGE sql;
+
 CREATE FUNCTION hwqueue.class_affinity(p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_taints jsonb) RETURNS double precision
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
@@ -2174,6 +2189,7 @@ CREATE TABLE hwqueue.webhook (
     delivered bigint DEFAULT 0 NOT NULL,
     failed bigint DEFAULT 0 NOT NULL,
     dead bigint DEFAULT 0 NOT NULL,
+    clock_step bigint DEFAULT 0 NOT NULL,
     CONSTRAINT webhook_check CHECK (((old_secret IS NULL) = (old_secret_until IS NULL))),
     CONSTRAINT webhook_check1 CHECK (((paused_at IS NULL) = (paused_reason IS NULL))),
     CONSTRAINT webhook_old_secret_check CHECK ((octet_length(old_secret) = 32)),
@@ -2199,6 +2215,8 @@ COMMENT ON COLUMN hwqueue.webhook.failing_since IS 'the first attempt that faile
 
 COMMENT ON COLUMN hwqueue.webhook.failed IS 'attempts that failed; dead: deliveries given up';
 
+COMMENT ON COLUMN hwqueue.webhook.clock_step IS 'the last step of the clock behind completed_at';
+
 CREATE FUNCTION hwqueue.count_attempt(p_webhook hwqueue.webhook, p_state text, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
@@ -2214,6 +2232,9 @@ CREATE FUNCTION hwqueue.count_items(p_run uuid, p_step integer, p_kind text, p_o
 CREATE FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[] DEFAULT NULL::text[], p_limit integer DEFAULT 10000, p_cursor jsonb DEFAULT NULL::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(lease_count integer, next_cursor jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
+
+CREATE FUNCTION hwqueue.count_members(p_gang hwqueue.gang, p_shard integer, OUT waiting integer, OUT reserved integer, OUT running integer, OUT failed integer, OUT cancelled integer, OUT next_state text) RETURNS record
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.count_parents(p_run uuid, p_step integer, p_is_any boolean, p_delta hwqueue.tally_delta, p_is_short boolean, p_now timestamp with time zone, p_shard integer, OUT verdict text, OUT reason text, OUT opened integer, OUT closed integer) RETURNS record
     LANGUAGE plpgsql;
@@ -2279,7 +2300,7 @@ CREATE FUNCTION hwqueue.create_queue(p_queue text, p_policy jsonb DEFAULT '{}'::
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.create_token(p_name text, p_secret_sha256 bytea, p_role text, p_tenant text DEFAULT NULL::text, p_expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_shard integer DEFAULT 0) RETURNS void
+CREATE FUNCTION hwqueue.create_token(p_name text, p_secret_sha256 bytea, p_role text, p_tenant text DEFAULT NULL::text, p_expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_shard integer DEFAULT 0, p_expires_after interval DEFAULT NULL::interval) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
@@ -2493,7 +2514,23 @@ CREATE FUNCTION hwqueue.end_unbound_items(p_leases uuid[], p_reason text, p_shar
 CREATE FUNCTION hwqueue.end_waiting(p_leases uuid[], p_state text, p_error jsonb, p_now timestamp with time zone, p_shard integer) RETURNS uuid[]
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.ended_between(p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) RETURNS TABLE(queue_id integer, finished text, outcome text, retried boolean, waited double precision, ran double precision)
+CREATE TABLE hwqueue.clock_step (
+    shard_id integer NOT NULL,
+    step_no bigint NOT NULL,
+    counted_to timestamp with time zone NOT NULL,
+    counted_as pg_snapshot NOT NULL,
+    goes_on_at timestamp with time zone NOT NULL
+);
+
+COMMENT ON TABLE hwqueue.clock_step IS 'a time that the clock was set back; statistics and webhooks go on there';
+
+COMMENT ON COLUMN hwqueue.clock_step.counted_to IS 'up to where ends were counted by then';
+
+COMMENT ON COLUMN hwqueue.clock_step.counted_as IS 'of those before counted_to it sees what had been counted';
+
+COMMENT ON COLUMN hwqueue.clock_step.goes_on_at IS 'where the count goes on';
+
+CREATE FUNCTION hwqueue.ended_between(p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[], p_shard integer) RETURNS TABLE(queue_id integer, finished text, outcome text, retried boolean, waited double precision, ran double precision)
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.ended_items(p_run hwqueue.run, p_step integer, p_numbers integer[], p_shard integer, OUT leases jsonb, OUT held integer) RETURNS record
@@ -2798,8 +2835,14 @@ CREATE FUNCTION hwqueue.first_class_head(p_classes bigint[], p_scores double pre
 CREATE FUNCTION hwqueue.first_epoch(p_shard integer) RETURNS bigint
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.first_item_error(p_run hwqueue.run, p_step integer, p_shard integer) RETURNS jsonb
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.first_live_entry(p_queue_id integer, p_shard integer, p_or_mark boolean DEFAULT false, OUT tier smallint, OUT rank bigint, OUT "position" bigint, OUT is_blocked boolean, OUT is_mark boolean) RETURNS record
     LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.first_step_error(p_run hwqueue.run, p_shard integer) RETURNS text
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.first_stop_at(p_taints jsonb, p_tolerate jsonb, p_claimed_at timestamp with time zone, OUT stop_at timestamp with time zone, OUT taint jsonb) RETURNS record
     LANGUAGE sql STABLE PARALLEL SAFE;
@@ -2975,7 +3018,7 @@ CREATE FUNCTION hwqueue.get_workflow(p_workflow text, p_version integer DEFAULT 
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.get_workflow_run(p_run uuid, p_shard integer DEFAULT 0) RETURNS TABLE(run_id uuid, shard_id integer, workflow text, version integer, state text, reason text, detail jsonb, tenant text, labels jsonb, headers jsonb, priority smallint, input jsonb, result jsonb, attempt integer, deadline timestamp with time zone, submitted_at timestamp with time zone, finished_at timestamp with time zone, step_counts jsonb, parent_run_id uuid, root_run_id uuid)
+CREATE FUNCTION hwqueue.get_workflow_run(p_run uuid, p_shard integer DEFAULT 0) RETURNS TABLE(run_id uuid, shard_id integer, workflow text, version integer, state text, reason text, detail jsonb, tenant text, labels jsonb, headers jsonb, priority smallint, input jsonb, result jsonb, attempt integer, deadline timestamp with time zone, submitted_at timestamp with time zone, finished_at timestamp with time zone, step_counts jsonb, parent_run_id uuid, root_run_id uuid, idempotency_key text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
@@ -3189,6 +3232,9 @@ COMMENT ON COLUMN hwqueue.profile.left_out IS 'labels that nodes judged as this 
 CREATE FUNCTION hwqueue.imagined_nodes(p_nodes jsonb, p_shard integer) RETURNS TABLE(node hwqueue.node, profile hwqueue.profile, how_many bigint)
     LANGUAGE plpgsql STABLE;
 
+CREATE FUNCTION hwqueue.in_seconds(p_span interval) RETURNS interval
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
 CREATE FUNCTION hwqueue.insert_gang(p_gang hwqueue.gang, p_queue hwqueue.queue, p_priority integer, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.gang
     LANGUAGE plpgsql;
 
@@ -3209,6 +3255,9 @@ CREATE FUNCTION hwqueue.is_binding(p_value jsonb) RETURNS boolean
 
 CREATE FUNCTION hwqueue.is_cache_valid(p_fit hwqueue.class_nodes, p_open bit varying) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.is_counted(p_steps hwqueue.clock_step[], p_at timestamp with time zone, p_xid xid) RETURNS boolean
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.is_forgotten(p_lease uuid, p_shard integer) RETURNS boolean
     LANGUAGE sql STABLE;
@@ -3245,6 +3294,9 @@ CREATE FUNCTION hwqueue.is_left_behind(p_claim hwqueue.claim, p_shard integer) R
 
 CREATE FUNCTION hwqueue.is_live(p_node hwqueue.node, p_state hwqueue.node_state, p_now timestamp with time zone) RETURNS boolean
     LANGUAGE sql STABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.is_new(p_at timestamp with time zone, p_xid xid, p_steps hwqueue.clock_step[], p_age integer DEFAULT 2147483647) RETURNS boolean
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.is_old_floor(p_next_xid xid8) RETURNS boolean
     LANGUAGE sql STABLE;
@@ -3335,6 +3387,9 @@ CREATE FUNCTION hwqueue.json_interval(p_value jsonb, p_field text, p_min interva
 
 CREATE FUNCTION hwqueue.json_list(p_value jsonb, p_field text, p_most integer, p_wanted text, p_hint text, p_code text DEFAULT 'QHA01'::text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
+
+CREATE FUNCTION hwqueue.json_moment(p_value jsonb, p_field text, p_now timestamp with time zone) RETURNS timestamp with time zone
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.json_names(p_value jsonb, p_field text, p_max_length integer) RETURNS text[]
     LANGUAGE plpgsql IMMUTABLE;
@@ -3444,6 +3499,9 @@ CREATE FUNCTION hwqueue.lacking(p_shortage integer, p_class hwqueue.placement_cl
 
 CREATE FUNCTION hwqueue.lacking_custom(p_needed jsonb, p_free jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.last_clock_step(p_shard integer) RETURNS bigint
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.last_drawn_position() RETURNS bigint
     LANGUAGE plpgsql;
@@ -3965,7 +4023,7 @@ CREATE FUNCTION hwqueue.next_gang_state(p_gang hwqueue.gang, p_waiting integer, 
 
 CREATE TABLE hwqueue.shard (
     shard_id integer NOT NULL,
-    generation bigint DEFAULT 1 NOT NULL,
+    generation bigint DEFAULT 0 NOT NULL,
     system_identifier bigint,
     timeline integer,
     server_started_at timestamp with time zone,
@@ -3973,17 +4031,20 @@ CREATE TABLE hwqueue.shard (
     event_base bigint DEFAULT 0 NOT NULL,
     storage_path text,
     event_days integer DEFAULT 14 NOT NULL,
-    node_expiry interval DEFAULT '7 days'::interval,
+    node_expiry interval DEFAULT '168:00:00'::interval,
     wake_key uuid DEFAULT gen_random_uuid() NOT NULL,
     node_epoch_floor bigint DEFAULT 0 NOT NULL,
     former_event_base bigint DEFAULT 0 NOT NULL,
     event_base_xid xid8 DEFAULT '0'::xid8 NOT NULL,
     CONSTRAINT shard_event_days_check CHECK (((event_days >= 1) AND (event_days <= 14))),
-    CONSTRAINT shard_generation_check CHECK (((generation >= 1) AND (generation <= 4194303))),
     CONSTRAINT shard_shard_id_check CHECK ((shard_id >= 0))
 );
 
 COMMENT ON TABLE hwqueue.shard IS 'one row for each shard: its generation, with which claim tokens begin, and settings of the installation';
+
+COMMENT ON COLUMN hwqueue.shard.generation IS 'the token of a first claim: it rises at each start of the server, and in a copy';
+
+COMMENT ON COLUMN hwqueue.shard.timeline IS 'with the next three: the start of a server that generation is of';
 
 COMMENT ON COLUMN hwqueue.shard.event_base IS 'added to the ids of events, so that they rise on a server whose transaction ids do not';
 
@@ -3999,11 +4060,14 @@ COMMENT ON COLUMN hwqueue.shard.node_epoch_floor IS 'the highest epoch of a node
 
 COMMENT ON COLUMN hwqueue.shard.event_base_xid IS 'the transaction that raised event_base; ids of those that were open then follow former_event_base';
 
-CREATE FUNCTION hwqueue.next_generation(p_shard hwqueue.shard, p_timeline integer, p_system bigint, p_path text) RETURNS bigint
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+CREATE FUNCTION hwqueue.next_generation(p_shard hwqueue.shard, p_timeline integer, p_system bigint) RETURNS bigint
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.next_score_group(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_starts, p_window integer, p_probe integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT classes bigint[], OUT positions bigint[], OUT seen_classes bigint[], OUT is_head boolean, OUT takes integer) RETURNS record
     LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.next_token(p_generation bigint, p_claims integer) RETURNS bigint
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.next_waiting_rank(p_class_id bigint, p_tier smallint, p_rank bigint, p_since timestamp with time zone, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT lease_id uuid) RETURNS record
     LANGUAGE plpgsql STABLE;
@@ -4161,6 +4225,9 @@ CREATE FUNCTION hwqueue.note_blocked(p_state hwqueue.node_state, p_blocked boole
 CREATE FUNCTION hwqueue.note_bound(p_bytes bigint) RETURNS void
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.note_clock(p_cursor hwqueue.reap_cursor, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.reap_cursor
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.note_deaths(p_leases uuid[], p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
@@ -4176,7 +4243,7 @@ CREATE FUNCTION hwqueue.note_gang(p_gang hwqueue.gang, p_state text, p_shard int
 CREATE FUNCTION hwqueue.note_generation(p_from bigint, p_to bigint, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.note_lasting(p_lease uuid, p_claim_no integer, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.note_lasting(p_lease uuid, p_claims integer, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.note_leases(p_code text, p_leases uuid[], p_message text, p_shard integer, p_detail jsonb DEFAULT NULL::jsonb, p_node uuid DEFAULT NULL::uuid) RETURNS void
@@ -4826,6 +4893,9 @@ CREATE FUNCTION hwqueue.readable_run(p_run uuid, p_lease uuid, p_shard integer) 
 CREATE FUNCTION hwqueue.ready_classes(p_queue_id integer, p_after bigint, p_limit integer, p_most integer, p_shard integer, OUT items jsonb[], OUT last_id bigint, OUT has_more boolean) RETURNS record
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.real_time(p_at timestamp with time zone) RETURNS timestamp with time zone
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
 CREATE FUNCTION hwqueue.reap(p_limit integer DEFAULT 1000, p_unless_within interval DEFAULT '00:00:00'::interval, p_shard integer DEFAULT 0) RETURNS TABLE(expired integer, promoted integer, deadlines integer, reaches integer, more boolean)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
@@ -5214,10 +5284,10 @@ CREATE FUNCTION hwqueue.revoke_token(p_name text, p_shard integer DEFAULT 0) RET
 CREATE FUNCTION hwqueue.roll_up(p_limit integer, p_cursor hwqueue.reap_cursor, p_now timestamp with time zone, p_shard integer, OUT reap_cursor hwqueue.reap_cursor, OUT more boolean) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.roll_up_minute(p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.roll_up_minute(p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[], p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.roll_up_runs(p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.roll_up_runs(p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[], p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.room_failures(p_lacks_now integer, p_lacks_ever integer, p_cpu text, p_gpu text) RETURNS TABLE(stage text, code text, permanent boolean, lacks integer)
@@ -5354,6 +5424,9 @@ CREATE FUNCTION hwqueue.score_group_entries(p_classes bigint[], p_from hwqueue.s
 CREATE FUNCTION hwqueue.seconds_since(p_at timestamp with time zone, p_now timestamp with time zone) RETURNS double precision
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
+CREATE FUNCTION hwqueue.seen_gang(p_gang hwqueue.gang, p_shard integer) RETURNS hwqueue.gang
+    LANGUAGE plpgsql STABLE;
+
 CREATE FUNCTION hwqueue.selected_anchors(p_class hwqueue.placement_class) RETURNS text[]
     LANGUAGE sql IMMUTABLE;
 
@@ -5369,6 +5442,9 @@ CREATE FUNCTION hwqueue.served_masks(p_class_ids bigint[], p_none bit varying, p
 
 CREATE FUNCTION hwqueue.served_names(p_now timestamp with time zone, p_shard integer, OUT queues text[], OUT tasks text[], OUT any_queue boolean, OUT any_task boolean, OUT declared text[]) RETURNS record
     LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.server_timeline() RETURNS integer
+    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.service_away_from(p_service uuid, p_shard integer) RETURNS uuid[]
     LANGUAGE plpgsql STABLE;
@@ -6000,11 +6076,14 @@ CREATE FUNCTION hwqueue.test_webhook(p_name text, p_shard integer DEFAULT 0) RET
 CREATE FUNCTION hwqueue.text_bytes(p_value jsonb, p_limit integer) RETURNS integer
     LANGUAGE plpgsql STABLE;
 
+CREATE FUNCTION hwqueue.this_generation(p_shard integer) RETURNS bigint
+    LANGUAGE sql;
+
 CREATE FUNCTION hwqueue.throughput(p_queue text DEFAULT NULL::text, p_minutes integer DEFAULT 60, p_shard integer DEFAULT 0) RETURNS TABLE(minute timestamp with time zone, claims bigint, completed bigint, failed bigint, cancelled bigint, retried bigint, expired bigint, wait_p50 double precision, wait_p95 double precision, run_p50 double precision, run_p95 double precision, shard_id integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.time_of_nth_end(p_n integer, p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) RETURNS timestamp with time zone
+CREATE FUNCTION hwqueue.time_of_nth_end(p_n integer, p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[], p_shard integer, p_age integer DEFAULT 2147483647) RETURNS timestamp with time zone
     LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.together_words(p_together text[]) RETURNS text
@@ -6610,6 +6689,15 @@ ALTER TABLE ONLY hwqueue.class_term REPLICA IDENTITY FULL;
 
 COMMENT ON TABLE hwqueue.class_term IS 'the term selects leases of the class; the same row twice does no harm';
 
+ALTER TABLE hwqueue.clock_step ALTER COLUMN step_no ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME hwqueue.clock_step_step_no_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
 CREATE TABLE hwqueue.death (
     shard_id integer NOT NULL,
     lease_id uuid NOT NULL,
@@ -7165,7 +7253,7 @@ WITH (autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0.05');
 
 COMMENT ON TABLE hwqueue.placement_check IS 'a claim with requirements that must hold as long as it runs: reap checks them';
 
-COMMENT ON COLUMN hwqueue.placement_check.claim_no IS 'the lower 40 bits of its claim token';
+COMMENT ON COLUMN hwqueue.placement_check.claim_no IS 'the lower 31 bits of its claim token';
 
 COMMENT ON COLUMN hwqueue.placement_check.broken IS 'those that do not hold: [{"at": place in placement_class.required, from 0, "code", "since"}]';
 
@@ -7387,12 +7475,15 @@ CREATE TABLE hwqueue.requeued (
     queue_id integer NOT NULL,
     state text NOT NULL,
     finished_at timestamp with time zone NOT NULL,
-    lease_id uuid NOT NULL
+    lease_id uuid NOT NULL,
+    xid xid
 );
 
 ALTER TABLE ONLY hwqueue.requeued REPLICA IDENTITY FULL;
 
 COMMENT ON TABLE hwqueue.requeued IS 'an ended lease that was requeued, until roll_up has counted it';
+
+COMMENT ON COLUMN hwqueue.requeued.xid IS 'the transaction that the lease ended in';
 
 CREATE TABLE hwqueue.retried_run (
     shard_id integer NOT NULL,
@@ -7402,12 +7493,15 @@ CREATE TABLE hwqueue.retried_run (
     name text NOT NULL,
     state text NOT NULL,
     submitted_at timestamp with time zone NOT NULL,
-    finished_at timestamp with time zone NOT NULL
+    finished_at timestamp with time zone NOT NULL,
+    xid xid
 );
 
 COMMENT ON TABLE hwqueue.retried_run IS 'an end of a run that was retried, until it has been counted';
 
 COMMENT ON COLUMN hwqueue.retried_run.attempt IS 'the attempt of the run that has ended so';
+
+COMMENT ON COLUMN hwqueue.retried_run.xid IS 'the transaction that the run ended in';
 
 CREATE TABLE hwqueue.run_class (
     shard_id integer NOT NULL,
@@ -7716,6 +7810,9 @@ ALTER TABLE ONLY hwqueue.class_nodes
 
 ALTER TABLE ONLY hwqueue.class_range
     ADD CONSTRAINT class_range_pkey PRIMARY KEY (shard_id, class_id, range_id);
+
+ALTER TABLE ONLY hwqueue.clock_step
+    ADD CONSTRAINT clock_step_pkey PRIMARY KEY (shard_id, step_no);
 
 ALTER TABLE ONLY hwqueue.death
     ADD CONSTRAINT death_pkey PRIMARY KEY (shard_id, lease_id);
@@ -8680,9 +8777,9 @@ REVOKE ALL ON FUNCTION hwqueue.assignment_counts() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.assignment_state(p_lease uuid, p_node uuid, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at timestamp with time zone, p_any_instance boolean, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at timestamp with time zone, p_any_instance boolean, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at timestamp with time zone, p_any_instance boolean, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at timestamp with time zone, p_any_instance boolean, p_shard integer, p_expires_after interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at timestamp with time zone, p_any_instance boolean, p_shard integer, p_expires_after interval) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at timestamp with time zone, p_any_instance boolean, p_shard integer, p_expires_after interval) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.attested_at(p_node hwqueue.node, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -8848,6 +8945,8 @@ REVOKE ALL ON FUNCTION hwqueue.check_added_run(p_run hwqueue.run, p_step integer
 
 REVOKE ALL ON FUNCTION hwqueue.check_changes(p_changes jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.check_claim(p_item jsonb, p_field text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.check_claim(p_queues text[], p_qty integer, p_claim_timeout interval) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_completions(p_lease_ids uuid[], p_tokens bigint[], p_ids_name text, p_tokens_name text) FROM PUBLIC;
@@ -8862,7 +8961,7 @@ REVOKE ALL ON FUNCTION hwqueue.check_depth(p_value jsonb, p_field text, p_code t
 
 REVOKE ALL ON FUNCTION hwqueue.check_epoch(p_node uuid, p_epoch bigint, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.check_expiry(p_expires_at timestamp with time zone, p_now timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.check_expiry(p_expires_at timestamp with time zone, p_after interval, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_extend(p_extend interval) FROM PUBLIC;
 
@@ -9028,6 +9127,8 @@ REVOKE ALL ON FUNCTION hwqueue.claims_of_node(p_node uuid, p_leases uuid[], p_sh
 
 REVOKE ALL ON FUNCTION hwqueue.claims_scan_start(p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.claims_until(p_token bigint, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.class_affinity(p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_taints jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_anchors(p_required jsonb) FROM PUBLIC;
@@ -9138,6 +9239,8 @@ REVOKE ALL ON FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[], p_l
 GRANT ALL ON FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb, p_shard integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.count_members(p_gang hwqueue.gang, p_shard integer, OUT waiting integer, OUT reserved integer, OUT running integer, OUT failed integer, OUT cancelled integer, OUT next_state text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.count_parents(p_run uuid, p_step integer, p_is_any boolean, p_delta hwqueue.tally_delta, p_is_short boolean, p_now timestamp with time zone, p_shard integer, OUT verdict text, OUT reason text, OUT opened integer, OUT closed integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.count_rivals(p_class_ids bigint[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -9165,8 +9268,8 @@ REVOKE ALL ON FUNCTION hwqueue.cpu_needed(p_cpu_milli bigint, p_isolation text) 
 REVOKE ALL ON FUNCTION hwqueue.create_queue(p_queue text, p_policy jsonb, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.create_queue(p_queue text, p_policy jsonb, p_shard integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.create_token(p_name text, p_secret_sha256 bytea, p_role text, p_tenant text, p_expires_at timestamp with time zone, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.create_token(p_name text, p_secret_sha256 bytea, p_role text, p_tenant text, p_expires_at timestamp with time zone, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.create_token(p_name text, p_secret_sha256 bytea, p_role text, p_tenant text, p_expires_at timestamp with time zone, p_shard integer, p_expires_after interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.create_token(p_name text, p_secret_sha256 bytea, p_role text, p_tenant text, p_expires_at timestamp with time zone, p_shard integer, p_expires_after interval) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.crowded_nodes(p_rooms hwqueue.gang_room[], p_node_ids uuid[], p_members bigint, p_shard integer) FROM PUBLIC;
 
@@ -9292,7 +9395,7 @@ REVOKE ALL ON FUNCTION hwqueue.end_unbound_items(p_leases uuid[], p_reason text,
 
 REVOKE ALL ON FUNCTION hwqueue.end_waiting(p_leases uuid[], p_state text, p_error jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.ended_between(p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.ended_between(p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.ended_items(p_run hwqueue.run, p_step integer, p_numbers integer[], p_shard integer, OUT leases jsonb, OUT held integer) FROM PUBLIC;
 
@@ -9451,7 +9554,11 @@ REVOKE ALL ON FUNCTION hwqueue.first_class_head(p_classes bigint[], p_scores dou
 
 REVOKE ALL ON FUNCTION hwqueue.first_epoch(p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.first_item_error(p_run hwqueue.run, p_step integer, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.first_live_entry(p_queue_id integer, p_shard integer, p_or_mark boolean, OUT tier smallint, OUT rank bigint, OUT "position" bigint, OUT is_blocked boolean, OUT is_mark boolean) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.first_step_error(p_run hwqueue.run, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.first_stop_at(p_taints jsonb, p_tolerate jsonb, p_claimed_at timestamp with time zone, OUT stop_at timestamp with time zone, OUT taint jsonb) FROM PUBLIC;
 
@@ -9690,6 +9797,8 @@ REVOKE ALL ON FUNCTION hwqueue.ignored_labels_of(p_labels jsonb, p_shard integer
 
 REVOKE ALL ON FUNCTION hwqueue.imagined_nodes(p_nodes jsonb, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.in_seconds(p_span interval) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.insert_gang(p_gang hwqueue.gang, p_queue hwqueue.queue, p_priority integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.insert_members(p_gang uuid, p_leases uuid[], p_shard integer) FROM PUBLIC;
@@ -9703,6 +9812,8 @@ REVOKE ALL ON FUNCTION hwqueue.is_barred(p_class hwqueue.pending_class) FROM PUB
 REVOKE ALL ON FUNCTION hwqueue.is_binding(p_value jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_cache_valid(p_fit hwqueue.class_nodes, p_open bit varying) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.is_counted(p_steps hwqueue.clock_step[], p_at timestamp with time zone, p_xid xid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_forgotten(p_lease uuid, p_shard integer) FROM PUBLIC;
 
@@ -9727,6 +9838,8 @@ REVOKE ALL ON FUNCTION hwqueue.is_lasting(p_class hwqueue.placement_class) FROM 
 REVOKE ALL ON FUNCTION hwqueue.is_left_behind(p_claim hwqueue.claim, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_live(p_node hwqueue.node, p_state hwqueue.node_state, p_now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.is_new(p_at timestamp with time zone, p_xid xid, p_steps hwqueue.clock_step[], p_age integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_old_floor(p_next_xid xid8) FROM PUBLIC;
 
@@ -9787,6 +9900,8 @@ REVOKE ALL ON FUNCTION hwqueue.json_integer(p_value jsonb, p_field text, p_min b
 REVOKE ALL ON FUNCTION hwqueue.json_interval(p_value jsonb, p_field text, p_min interval, p_code text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.json_list(p_value jsonb, p_field text, p_most integer, p_wanted text, p_hint text, p_code text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.json_moment(p_value jsonb, p_field text, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.json_names(p_value jsonb, p_field text, p_max_length integer) FROM PUBLIC;
 
@@ -9857,6 +9972,8 @@ REVOKE ALL ON FUNCTION hwqueue.labels_read(p_labels jsonb, p_keys text[]) FROM P
 REVOKE ALL ON FUNCTION hwqueue.lacking(p_shortage integer, p_class hwqueue.placement_class, p_room hwqueue.headroom) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lacking_custom(p_needed jsonb, p_free jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.last_clock_step(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.last_drawn_position() FROM PUBLIC;
 
@@ -10193,9 +10310,11 @@ REVOKE ALL ON FUNCTION hwqueue.next_classes(p_from hwqueue.judging_progress, p_a
 
 REVOKE ALL ON FUNCTION hwqueue.next_gang_state(p_gang hwqueue.gang, p_waiting integer, p_earmarked integer, p_reserved integer, p_running integer, p_failed integer, p_cancelled integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.next_generation(p_shard hwqueue.shard, p_timeline integer, p_system bigint, p_path text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.next_generation(p_shard hwqueue.shard, p_timeline integer, p_system bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.next_score_group(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_starts, p_window integer, p_probe integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT classes bigint[], OUT positions bigint[], OUT seen_classes bigint[], OUT is_head boolean, OUT takes integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.next_token(p_generation bigint, p_claims integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.next_waiting_rank(p_class_id bigint, p_tier smallint, p_rank bigint, p_since timestamp with time zone, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT lease_id uuid) FROM PUBLIC;
 
@@ -10303,6 +10422,8 @@ REVOKE ALL ON FUNCTION hwqueue.note_blocked(p_state hwqueue.node_state, p_blocke
 
 REVOKE ALL ON FUNCTION hwqueue.note_bound(p_bytes bigint) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.note_clock(p_cursor hwqueue.reap_cursor, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.note_deaths(p_leases uuid[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_event(p_code text, p_message text, p_shard integer, p_detail jsonb, p_node uuid, p_queue text, p_class bigint) FROM PUBLIC;
@@ -10313,7 +10434,7 @@ REVOKE ALL ON FUNCTION hwqueue.note_gang(p_gang hwqueue.gang, p_state text, p_sh
 
 REVOKE ALL ON FUNCTION hwqueue.note_generation(p_from bigint, p_to bigint, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.note_lasting(p_lease uuid, p_claim_no integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.note_lasting(p_lease uuid, p_claims integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_leases(p_code text, p_leases uuid[], p_message text, p_shard integer, p_detail jsonb, p_node uuid) FROM PUBLIC;
 
@@ -10717,6 +10838,8 @@ REVOKE ALL ON FUNCTION hwqueue.readable_run(p_run uuid, p_lease uuid, p_shard in
 
 REVOKE ALL ON FUNCTION hwqueue.ready_classes(p_queue_id integer, p_after bigint, p_limit integer, p_most integer, p_shard integer, OUT items jsonb[], OUT last_id bigint, OUT has_more boolean) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.real_time(p_at timestamp with time zone) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.reap(p_limit integer, p_unless_within interval, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.reap(p_limit integer, p_unless_within interval, p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.reap(p_limit integer, p_unless_within interval, p_shard integer) TO hwqueue_admin;
@@ -10963,9 +11086,9 @@ GRANT ALL ON FUNCTION hwqueue.revoke_token(p_name text, p_shard integer) TO hwqu
 
 REVOKE ALL ON FUNCTION hwqueue.roll_up(p_limit integer, p_cursor hwqueue.reap_cursor, p_now timestamp with time zone, p_shard integer, OUT reap_cursor hwqueue.reap_cursor, OUT more boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.roll_up_minute(p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.roll_up_minute(p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[], p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.roll_up_runs(p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.roll_up_runs(p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.room_failures(p_lacks_now integer, p_lacks_ever integer, p_cpu text, p_gpu text) FROM PUBLIC;
 
@@ -11035,6 +11158,8 @@ REVOKE ALL ON FUNCTION hwqueue.score_group_entries(p_classes bigint[], p_from hw
 
 REVOKE ALL ON FUNCTION hwqueue.seconds_since(p_at timestamp with time zone, p_now timestamp with time zone) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.seen_gang(p_gang hwqueue.gang, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.selected_anchors(p_class hwqueue.placement_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.selected_classes(p_spec jsonb, p_shard integer) FROM PUBLIC;
@@ -11044,6 +11169,8 @@ REVOKE ALL ON FUNCTION hwqueue.selector_words(p_selector jsonb, p_tenants jsonb)
 REVOKE ALL ON FUNCTION hwqueue.served_masks(p_class_ids bigint[], p_none bit varying, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.served_names(p_now timestamp with time zone, p_shard integer, OUT queues text[], OUT tasks text[], OUT any_queue boolean, OUT any_task boolean, OUT declared text[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.server_timeline() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.service_away_from(p_service uuid, p_shard integer) FROM PUBLIC;
 
@@ -11451,11 +11578,13 @@ GRANT ALL ON FUNCTION hwqueue.test_webhook(p_name text, p_shard integer) TO hwqu
 
 REVOKE ALL ON FUNCTION hwqueue.text_bytes(p_value jsonb, p_limit integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.this_generation(p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.throughput(p_queue text, p_minutes integer, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.throughput(p_queue text, p_minutes integer, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.throughput(p_queue text, p_minutes integer, p_shard integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.time_of_nth_end(p_n integer, p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.time_of_nth_end(p_n integer, p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[], p_shard integer, p_age integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.together_words(p_together text[]) FROM PUBLIC;
 

@@ -1,7 +1,7 @@
-"""A run tells the key that its producer gave it.
+"""What upkeep could not finish is noted, so that the rest of it goes on.
 
-Why: the run of one night could not be told from that of the next one, though each had its date.
-Locks: none but those of the catalog, for a function that is made again.
+Why: a part of reap or prune that took longer than statement_timeout undid all others, for ever.
+Locks: none that others wait for; a new table and a new type.
 Expected duration: instant.
 """
 
@@ -9,8 +9,8 @@ from alembic import op
 
 from hwqueue.schema.files import run_revision_sql
 
-revision = "0040_run_keys"
-down_revision = "0039_planned_leases"
+revision = "0043_postponed"
+down_revision = "0042_generations"
 branch_labels = None
 depends_on = None
 

@@ -1,7 +1,7 @@
-"""What upkeep could not finish is noted, so that the rest of it goes on.
+"""A run tells the key that its producer gave it.
 
-Why: a part of reap or prune that took longer than statement_timeout undid all others, for ever.
-Locks: none that others wait for; a new table and a new type.
+Why: the run of one night could not be told from that of the next one, though each had its date.
+Locks: none but those of the catalog, for a function that is made again.
 Expected duration: instant.
 """
 
@@ -9,8 +9,8 @@ from alembic import op
 
 from hwqueue.schema.files import run_revision_sql
 
-revision = "0040_postponed"
-down_revision = "0039_planned_leases"
+revision = "0041_run_keys"
+down_revision = "0040_spans_in_seconds"
 branch_labels = None
 depends_on = None
 

@@ -2,8 +2,8 @@
 
 Why: a server that crashed with `synchronous_commit = off`, or whose disk was rolled back, gave
 tokens again. What ended while the clock was set back was neither counted nor delivered.
-Locks: `shard`, `reap_cursor`, `webhook`, `requeued`, `retried_run`, access exclusive, and the rows of
-`node_state`, one a node, which are written: claims wait until the upgrade commits.
+Locks: `shard`, `reap_cursor`, `webhook`, `requeued`, `retried_run`, access exclusive, and the
+rows of `node_state`, one a node, which are written: claims wait until the upgrade commits.
 Expected duration: instant.
 """
 
@@ -11,8 +11,8 @@ from alembic import op
 
 from hwqueue.schema.files import run_revision_sql
 
-revision = "0040_generations"
-down_revision = "0039_planned_leases"
+revision = "0042_generations"
+down_revision = "0041_run_keys"
 branch_labels = None
 depends_on = None
 

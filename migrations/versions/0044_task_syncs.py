@@ -11,8 +11,8 @@ from alembic import op
 
 from hwqueue.schema.files import run_revision_sql
 
-revision = "0040_task_syncs"
-down_revision = "0039_planned_leases"
+revision = "0044_task_syncs"
+down_revision = "0043_postponed"
 branch_labels = None
 depends_on = None
 
