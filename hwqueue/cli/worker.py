@@ -324,8 +324,8 @@ def _supervise(ctx: typer.Context, processes: int, watched: Sequence[Path]) -> i
         raise ConfigError(f"--watch-dir: {missing[0]} does not exist")
 
     host = options_of(ctx).host
-    line = host.line if host else (sys.executable, "-m", "hwqueue", *sys.argv[1:])
-    line, told = without_connection_strings(line)
+    typed = host.line if host else (sys.executable, "-m", "hwqueue", *sys.argv[1:])
+    line, told = without_connection_strings(typed)
     os.environ |= told
 
     def command(index: int) -> list[str]:

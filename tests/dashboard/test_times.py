@@ -19,6 +19,7 @@ ZONE = "Asia/Tokyo"
 def test_in_the_readers_zone(browser: Browser, dsn: str, sql: Client) -> None:
     sql.create_queue("renders")
     lease = sql.get_lease(sql.spawn_lease("renders", "draw", delay=timedelta(days=3)).lease_id)
+    assert lease.available_at is not None
     there = lease.available_at.astimezone(ZoneInfo(ZONE))
     with serving(dsn) as url, browser.new_context(timezone_id=ZONE) as context:
         visit = Visit(context, context.new_page(), url)
