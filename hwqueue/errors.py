@@ -44,6 +44,7 @@ HwqueueError
   WebhookUnknown             QHH01  no webhook has this name
   IdempotencyMismatch        QHT01  the idempotency key was used with other content
   UniqueConflict             QHT02  another lease holds the key of the option unique
+  QuotaExceeded              QHT03  the tenant has too much of that work open
   BadArgument                QHA01  an argument is malformed, or out of range
   IsolationLevel             QHA02  the transaction is not read committed
   OtherTenant                QHA03  it is about another tenant, or all, and the caller is for one
@@ -437,6 +438,15 @@ class UniqueConflict(HwqueueError):
     """
 
     default_sqlstate = "QHT02"
+
+
+class QuotaExceeded(HwqueueError):
+    """The tenant, or the shard, has as much of that work open as it may.
+
+    `detail` has `what`, `used`, `limit` and `tenant`.
+    """
+
+    default_sqlstate = "QHT03"
 
 
 class BadArgument(HwqueueError):

@@ -22,6 +22,7 @@ from hwqueue.types import BulkPage, BulkResult, Queue, QueueDepth
 _SPANS = {
     *("ageing_step", "claim_timeout", "heartbeat_interval", "patience", "poll_interval"),
     *("reap_grace", "retain_completed", "retain_failed", "retry.base", "retry.max"),
+    "earmark_time",
 }
 
 app = typer.Typer(no_args_is_help=True, help="Make, watch, stop and drop queues.")

@@ -43,7 +43,7 @@ STATES: Mapping[str, tuple[str, str]] = {
 }
 _DURATIONS = {
     *("claim_timeout", "heartbeat_interval", "poll_interval", "patience", "ageing_step"),
-    *("reap_grace", "retain_completed", "retain_failed"),
+    *("reap_grace", "retain_completed", "retain_failed", "earmark_time"),
 }
 _MASKED = ("password", "passwd", "secret", "token", "api_key", "apikey", "authorization", "private")
 

@@ -58,6 +58,7 @@ STATUS_OF: Mapping[str, int] = {
     "QHK02": 409,
     "QHT01": 422,
     "QHT02": 409,
+    "QHT03": 409,
     "QHA01": 422,
     "QHA02": 500,
     "QHA03": 403,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -50,6 +50,9 @@ class QueuePolicy:
     holds for later claims. retain_failed: how long failed ones are kept. failure_domain: what
     counts as one place for services that say nothing: `node`, `rack` or `label:KEY`. earmarks: how
     many gangs may have room kept for them on nodes that they could share; 0: none of this queue.
+    earmark_time: how long room is kept at most when it is not known by when it is enough; then for
+    as long not again. everywhere_tenants: tenants whose callers may spawn everywhere tasks; `*`:
+    all. everywhere_limit: how many of these each such tenant may have.
     """
 
     claim_timeout: timedelta | None = None
@@ -70,6 +73,9 @@ class QueuePolicy:
     retain_failed: timedelta | None = None
     failure_domain: str | None = None
     earmarks: int | None = None
+    earmark_time: timedelta | None = None
+    everywhere_tenants: Sequence[str] | None = None
+    everywhere_limit: int | None = None
 
     def as_json(self) -> dict[str, Any]:
         """The JSON object that the SQL functions take."""
@@ -93,6 +99,9 @@ class QueuePolicy:
             retain_failed=seconds(self.retain_failed),
             failure_domain=self.failure_domain,
             earmarks=self.earmarks,
+            earmark_time=seconds(self.earmark_time),
+            everywhere_tenants=self.everywhere_tenants,
+            everywhere_limit=self.everywhere_limit,
         )
 
 

@@ -41,6 +41,7 @@ begin
   select s.* into v_state from hwqueue.node_state s where s.shard_id = p_shard
     and s.node_id = p_node for no key update;
   if v_state.has_reserved and v_state.node_epoch = p_epoch and v_state.login = session_user then
+    v_state := hwqueue.expand_node(v_state, p_shard);
     return query select f.* from hwqueue.claim_beside_reserved(
       row(p_shard, p_node, p_epoch, p_queues, p_tasks, p_qty, p_claim_timeout, null, null), v_state, v_moves,
       v_drawn) f;
@@ -128,6 +129,7 @@ begin
   end if;
   p_claim_timeout := hwqueue.in_seconds(p_claim_timeout);
   if v_state.has_reserved then
+    v_state := hwqueue.expand_node(v_state, p_shard);
     return query select 'claimed', null::int, f.lease_id, null::text, 'claimed', f.claim_token, f.attempt,
         f.queue, f.task_name, f.params, f.headers, f.score, f.expires_at, f.assignment, p_shard
       from hwqueue.claim_beside_reserved(

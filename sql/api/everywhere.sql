@@ -1,25 +1,28 @@
 -- Public: everywhere tasks, which have one lease on each node that suits them.
 --
--- Producers and operators spawn, read and stop them. An example: spawn_everywhere('ops', 'agent', '{}',
--- '{"affinity_tags": {"gpu": true}}') runs the task agent on every node with the label gpu=true. Nodes that
--- register later get theirs before any other work. The same is a DaemonSet in Kubernetes, a system or
--- sysbatch job in Nomad, a Global unit in Fleet.
+-- Operators spawn them, producers and operators read and stop them. An example: spawn_everywhere('ops',
+-- 'agent', '{}', '{"affinity_tags": {"gpu": true}}') runs the task agent on every node with the label
+-- gpu=true. Nodes that register later get theirs before any other work. The same is a DaemonSet in
+-- Kubernetes, a system or sysbatch job in Nomad, a Global unit in Fleet.
 --
 -- Invariant: a node has at most one open lease of an everywhere task, and no other node gets that lease.
 --
 -- Read spawn_everywhere. The work is done in everywhere/define, everywhere/nodes and everywhere/upkeep.
 
--- Spawns an everywhere task: a lease on each node that suits it, now and later. p_options: everywhere_id, an
--- own id, which makes the call idempotent; mode, "always" (default: when a lease ends, the node gets
--- another one, after failures with the delays of its retry policy) or "once" (one lease a node, until it
--- ends); on_unmatched, "keep" (default) or "stop": what becomes of a running lease whose node does not suit
--- any more; on_cordoned, true: on cordoned nodes, too; and options of spawn_lease, but for keys, times and
--- patience. Their headers have everywhere_id.
+-- Spawns an everywhere task: a lease on each node that suits it, now and later. For operators; for a caller
+-- that is limited to a tenant the policy everywhere_tenants of the queue must name that. p_options:
+-- everywhere_id, an own id, which makes the call idempotent; mode, "always" (default: when a lease ends, the
+-- node gets another one, after failures with the delays of its retry policy) or "once" (one lease a node,
+-- until it ends); on_unmatched, "keep" (default) or "stop": what becomes of a running lease whose node does
+-- not suit any more; on_cordoned, true: on cordoned nodes, too; and options of spawn_lease, but for keys,
+-- times and patience. Their headers have everywhere_id.
 -- The call writes one row and waits for nobody. Within about a second nodes get their leases from upkeep,
--- each reserved, so that its room is booked; a node that registers later gets its own in that transaction.
--- On a node without room the lease is earmarked: what becomes free there goes to it, and to nobody else.
--- nodes: how many suit it now.
--- Locks: an id that another session writes now. Raises: QHQ01, QHA01, QHC03, QHC04, QHW01, QHE02, QHA03.
+-- each reserved, so that its room is booked; a node that registers later gets its own before other work,
+-- unless that takes more than five seconds. On a node without room the lease is earmarked: what becomes free
+-- there goes to it, or to leases that come before it by priority, and to nobody else. nodes: how many suit it
+-- now.
+-- Locks: an id that another session writes now. Raises: QHQ01, QHA01, QHC03, QHC04, QHW01, QHE02, QHA03,
+-- QHT03.
 -- Idempotent: with an own everywhere_id.
 create or replace function hwqueue.spawn_everywhere(p_queue text, p_task text, p_params jsonb default '{}',
   p_options jsonb default '{}', p_shard int default 0)

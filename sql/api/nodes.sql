@@ -14,7 +14,7 @@
 -- epoch. Another one raises it, fences the older instance and ends its claims at once (one attempt
 -- used), unless keep_claims is true. The next claim judges changed labels. Taints in the spec are the
 -- node's own, and replace those it had; a new one with no_execute applies to running leases, as in
--- taint_node. Everywhere tasks that suit the node book their room before its first claim (spawn_everywhere).
+-- taint_node. Everywhere tasks that suit the node book their room before others get any (spawn_everywhere).
 -- Running leases with a requirement during execution that the node does not meet any more are asked to
 -- stop, at once or after its grace. The node belongs to the login that registers it first: only its members
 -- may register over it. Attestations are suspended when another instance registers, or the first login
@@ -84,7 +84,10 @@ begin
   end if;
   perform hwqueue.refresh_node_state(p_node, p_shard);
   perform hwqueue.note_registration(v_node, v_old, v_epoch, v_ended, p_shard);
-  perform hwqueue.expand_on_node(p_node, v_now, p_shard);
+  -- its first claims, or reap, look at everywhere tasks (expand_node): others wait for at most five seconds
+  update hwqueue.node_state s set expands_until = v_now + interval '5 seconds', has_reserved = true
+  where s.shard_id = p_shard and s.node_id = p_node and exists (
+    select from hwqueue.everywhere e where e.shard_id = p_shard and e.finished_at is null);
   return v_epoch;
 end
 $$;

@@ -17,8 +17,8 @@
 -- while another holder leads. Any number of processes may call it: one leads, until p_ttl after its last
 -- call. A new leader gets a higher epoch, which makes writes of the one before fail.
 --
--- p_holder: a name of the process' own, of 1 to 200 characters. p_ttl: from 0 to one hour; with 0 the lead
--- ends at once.
+-- p_holder: a name of the process' own, of 1 to 200 characters. p_ttl: from 0 to one hour, of which a minute
+-- counts at most: one that is lost keeps others waiting no longer. With 0 the lead ends at once.
 --
 -- Locks: the planner's row, skip locked: null while another session holds it. Raises: QHA01, QHA02, QHA03.
 create or replace function hwqueue.lead_planner(p_holder text, p_ttl interval default '10 seconds',
@@ -33,7 +33,7 @@ begin
       jsonb_build_object('field', 'p_holder'), 'give a name that no other process has');
   end if;
   perform hwqueue.check_planner_ttl(p_ttl);
-  return hwqueue.take_lead(p_holder, p_ttl, hwqueue.clock(), p_shard);
+  return hwqueue.take_lead(p_holder, least(p_ttl, interval '1 minute'), hwqueue.clock(), p_shard);
 end
 $$;
 

@@ -76,7 +76,8 @@ begin
       weight_affinity = v_row.weight_affinity, weight_fit = v_row.weight_fit,
       weight_spread = v_row.weight_spread, retain_completed = v_row.retain_completed,
       retain_failed = v_row.retain_failed, failure_domain = v_row.failure_domain,
-      earmarks = v_row.earmarks
+      earmarks = v_row.earmarks, earmark_time = v_row.earmark_time,
+      everywhere_tenants = v_row.everywhere_tenants, everywhere_limit = v_row.everywhere_limit
   where q.shard_id = p_shard and q.queue_id = v_row.queue_id;
   perform hwqueue.move_terms(p_shard);
   perform hwqueue.note_policy('queue_policy_set', format('queue %s', p_queue), v_before,

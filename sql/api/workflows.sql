@@ -238,7 +238,8 @@ $$;
 --
 -- A step with `near` is judged without it, since its place is not known yet. kind: task, or workflow for
 -- nested runs, which come last, with the workflow and the version that they would run now, and without what
--- only leases have. The code of one that would fail is nested_refused. Sleeps are left out.
+-- only leases have. The code of one that would fail is nested_refused. Sleeps are left out. It costs about as
+-- much as the submission: of steps whose content differs the first 100 are judged, the others are not_judged.
 --
 -- Raises: as submit_workflow and submit_spec.
 create or replace function hwqueue.check_workflow(p_spec jsonb, p_options jsonb default '{}',
@@ -260,12 +261,16 @@ begin
   return query
     with planned as materialized (
       select p.* from hwqueue.planned_steps(v_workflow, v_run,
-        coalesce(nullif(p_options -> 'steps', 'null'), '{}'), p_shard) p)
+        coalesce(nullif(p_options -> 'steps', 'null'), '{}'), 100, p_shard) p)
     select p.step_no, p.step ->> 'name', hwqueue.queue_name((p.class).queue_id, p_shard),
-      (p.class).task_name, (p.class).placement, p.came_from, v.headline, v.code, v.permanent,
-      v.nodes_matching, v.nodes_free, v.sole_blockers, p_shard, 'task', null::text, null::int
+      (p.class).task_name, (p.class).placement, p.came_from,
+      coalesce(v.headline, 'not judged: 100 steps of other contents come before it'),
+      coalesce(v.code, 'not_judged'), coalesce(v.permanent, false), v.nodes_matching, v.nodes_free,
+      coalesce(v.sole_blockers, '[]'), p_shard, 'task', null::text, null::int
     from planned p
-    join hwqueue.class_verdicts(array(select i.class from planned i), v_now, p_shard) v
+    left join hwqueue.class_verdicts(array(
+        select distinct on ((i.class).digest) i.class from planned i where i.came_from is not null),
+        v_now, p_shard) v
       on v.digest = (p.class).digest
     order by p.step_no;
   return query
@@ -274,6 +279,6 @@ begin
       case when n.refusal is null then 'ready' else 'nested_refused' end, n.refusal is not null,
       null::bigint, null::bigint, '[]'::jsonb, p_shard, 'workflow', n.step ->> 'workflow',
       (n.workflow).version
-    from hwqueue.planned_nested(v_workflow, v_run, null, v_now, p_shard) n;
+    from hwqueue.planned_nested(v_workflow, v_run, null, v_now, p_shard) n order by n.step_no;
 end
 $$;

@@ -197,6 +197,20 @@ begin
 end
 $$;
 
+-- Refuses work of a tenant that has too much of it already; '': of what has no tenant; null: of all.
+-- Raises: QHT03, always.
+create or replace function hwqueue.refuse_more(p_what text, p_used bigint, p_limit int, p_tenant text,
+  p_hint text) returns void
+language plpgsql volatile
+as $$
+begin
+  perform hwqueue.refuse('QHT03', format('%s about %s %s, and may have %s',
+      coalesce(case p_tenant when '' then 'work without a tenant' else 'tenant ' || to_json(p_tenant) end,
+        'the shard') || ' has', p_used, p_what, p_limit),
+    jsonb_build_object('tenant', p_tenant, 'what', p_what, 'used', p_used, 'limit', p_limit), p_hint);
+end
+$$;
+
 -- Refuses callers that are limited to a tenant, in calls that show or change rows of all tenants.
 -- It is called before any other check or lookup, so that the refusal does not depend on what the call
 -- names.

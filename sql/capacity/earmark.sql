@@ -73,15 +73,15 @@ begin
 end
 $$;
 
--- What is earmarked on a node, as a load.
-create or replace function hwqueue.earmarked_load(p_node hwqueue.node) returns hwqueue.node_load
+-- What these leases have booked on a node, as a load.
+create or replace function hwqueue.booked_load(p_node hwqueue.node, p_leases uuid[]) returns hwqueue.node_load
 language sql stable
 as $$
   select row(p_node.shard_id, p_node.node_id, 0, 0, u.claim_count, u.cpu_used, u.memory_used, u.gpu_used,
     u.custom_used, u.core_used)::hwqueue.node_load
   from hwqueue.node_usage_of(p_node, array(
     select c.assignment from hwqueue.claim c
-    where c.shard_id = p_node.shard_id and c.node_id = p_node.node_id and c.is_earmark
+    where c.shard_id = p_node.shard_id and c.lease_id = any (p_leases) and c.node_id = p_node.node_id
       and c.assignment is not null)) u
 $$;
 

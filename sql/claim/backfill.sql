@@ -1,18 +1,21 @@
--- Claims of nodes that have reservations: what is reserved, what fits beside it, and backfill.
+-- Claims of nodes that have reservations: what is reserved, what passes earmarks, what fits beside them, and
+-- backfill.
 --
 -- claim_task and settle_and_claim (api/claims) call claim_beside_reserved for a node with has_reserved,
 -- instead of the claims that all other nodes make. An example of backfill: a gang is earmarked on gpu-1, and
 -- the leases in its way end by 14:32 at the latest, which their max_run says. It is 14:00. A lease with a
 -- max_run of half an hour may use a device that is kept for the gang, because it will be over by then. One
--- with an hour, or with none, may not.
+-- with an hour, or with none, may not. A lease of an earlier tier or rank passes: an earmark keeps room from
+-- what comes after it in order, and from its equals, but never from what comes before it.
 --
--- Invariant: a claim that is granted in room that is kept for others ends, by its max_run, when they start at
--- the latest. The load of the node counts both meanwhile.
+-- Invariant: a claim that is granted in room that is kept for others comes before them by tier and rank, or
+-- ends, by its max_run, when they start at the latest. The load of the node counts both meanwhile.
 --
--- Read claim_beside_reserved, then claim_backfill.
+-- Read claim_beside_reserved, then claim_over_earmarks.
 
--- Grants what a node has reserved; where there is none, leases that fit beside what is reserved; where there
--- is none of these, leases that may use the room meanwhile.
+-- Grants what a node has reserved. Where there is none, leases that come before what is earmarked there, as
+-- if that were not; then leases that fit beside it; then leases that may use the room meanwhile. A node that
+-- has just registered grants none of these before everywhere tasks have booked their room (expands_until).
 -- Locks: the caller holds node_state; as fetch_reserved and claim_general. Raises as claim_general. Not
 -- idempotent.
 create or replace function hwqueue.claim_beside_reserved(p_request hwqueue.claim_request,
@@ -23,11 +26,23 @@ language plpgsql volatile
 as $$
 declare
   v_request hwqueue.claim_request := p_request;
+  v_before hwqueue.later_class;
 begin
   return query select f.* from hwqueue.fetch_reserved(p_request) f;
-  if found then
+  if found or p_state.expands_until > hwqueue.clock() then
     return;
   end if;
+  for v_before in
+    select distinct 0, o.tier, o.rank from hwqueue.claim c
+    cross join lateral hwqueue.earmark_order(c.lease_id, p_request.shard_id) o
+    where c.shard_id = p_request.shard_id and c.node_id = p_request.node_id and c.is_earmark
+    order by o.tier, o.rank
+  loop
+    return query select b.* from hwqueue.claim_over_earmarks(p_request, p_state, v_before) b;
+    if found then
+      return;
+    end if;
+  end loop;
   v_request.qty := hwqueue.qty_beside_earmarks(p_request.node_id, p_request.qty, p_request.shard_id);
   if v_request.qty > 0 then
     return query select g.* from hwqueue.claim_general(v_request, p_state, null, p_moves, p_drawn) g;
@@ -36,24 +51,27 @@ begin
     end if;
   end if;
   if p_state.backfill_until > hwqueue.clock() then
-    return query select b.* from hwqueue.claim_backfill(p_request, p_state) b;
+    return query select b.* from hwqueue.claim_over_earmarks(p_request, p_state, null) b;
   end if;
 end
 $$;
 
--- Grants leases that will be over when an earmarked node is needed (backfill_until): they are placed as if
--- nothing were earmarked there.
+-- Grants leases as if the earmarks of a node that are of this tier and rank or come later were not there:
+-- leases before that tier and rank. Without p_before those that will be over when the node is needed
+-- (backfill_until), as if nothing were earmarked there.
 -- Locks: the caller holds node_state; as pick_leases. Raises: QHQ01, QHN01. Not idempotent.
-create or replace function hwqueue.claim_backfill(p_request hwqueue.claim_request,
-  p_state hwqueue.node_state)
+create or replace function hwqueue.claim_over_earmarks(p_request hwqueue.claim_request,
+  p_state hwqueue.node_state, p_before hwqueue.later_class)
 returns table (lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb,
   headers jsonb, score double precision, expires_at timestamptz, assignment jsonb, shard_id int)
 language plpgsql volatile
 as $$
 declare
   v_node hwqueue.node := hwqueue.read_node(p_state.node_id, p_request.shard_id);
-  v_kept hwqueue.node_load := hwqueue.earmarked_load(v_node);
-  v_load hwqueue.node_load;  -- without what is earmarked
+  v_passed uuid[] := hwqueue.later_earmarks(p_state.node_id, p_before.tier, p_before.rank,
+    p_request.shard_id);
+  v_kept hwqueue.node_load := hwqueue.booked_load(v_node, v_passed);
+  v_load hwqueue.node_load;  -- without what is kept
   v_generation bigint := hwqueue.node_generation(p_state.node_id, p_request.shard_id);
   v_classes bigint[];
   v_left int;
@@ -64,19 +82,19 @@ begin
   shard_id := p_request.shard_id;
   p_request.now := hwqueue.clock();
   p_request.queue_ids := hwqueue.open_queues(p_request.queues, shard_id);
-  v_classes := array(
+  v_classes := case when p_before.tier is null then array(
     select c.class_id from hwqueue.placement_class c
     where c.shard_id = p_request.shard_id and c.queue_id = any (p_request.queue_ids)
-      and c.max_run <= p_state.backfill_until - p_request.now and c.retired_at is null);
+      and c.max_run <= p_state.backfill_until - p_request.now and c.retired_at is null) end;
   v_left := case when v_classes = '{}' then 0 else least(p_request.qty, (
     select v.concurrency - (
       select count(*)::int from hwqueue.claim c
-      where c.shard_id = p_request.shard_id and c.node_id = p_state.node_id and c.is_earmark is null)
+      where c.shard_id = p_request.shard_id and c.node_id = p_state.node_id and c.lease_id <> all (v_passed))
     from hwqueue.served v where v.shard_id = p_request.shard_id and v.node_id = p_state.node_id)) end;
   v_load := hwqueue.add_loads(hwqueue.read_load(p_state.node_id, shard_id), v_kept, -1);
   while v_left > 0 loop
     v_picked := hwqueue.pick_leases(p_request, p_state, hwqueue.node_headroom(v_node, v_load), 1, '{}', false,
-      v_classes);
+      v_classes, p_before);
     exit when v_picked.ctids = '{}';
     v_granted := hwqueue.grant_single(p_request, v_picked, p_state, null, v_node, v_load, v_generation);
     v_left := v_left - 1;

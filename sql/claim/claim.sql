@@ -261,12 +261,13 @@ $$;
 -- with limits it locks one, because each grant changes what fits. No ctids: there are none. entry: the
 -- only one, if it is deleted already.
 -- p_without: classes that this claim has found blocked. p_is_new: one of them waits for the publication
--- of an affinity term. p_only: of these classes; null: of all.
+-- of an affinity term. p_only: of these classes; null: of all. p_before: those before its tier and rank.
 -- A new profile has not judged all classes yet: while nothing is found, up to eight batches are judged.
 -- Locks the profile row and the entries, skip locked; and as admit_class and publish_terms.
 -- Raises QHN01 for a deregistered node.
 create or replace function hwqueue.pick_leases(p_request hwqueue.claim_request, p_state hwqueue.node_state,
-  p_room hwqueue.headroom, p_limit int, p_without bigint[], p_is_new boolean, p_only bigint[] default null)
+  p_room hwqueue.headroom, p_limit int, p_without bigint[], p_is_new boolean, p_only bigint[] default null,
+  p_before hwqueue.later_class default null)
 returns hwqueue.picked_entries
 language plpgsql volatile
 as $$
@@ -312,13 +313,13 @@ begin
       case when p_only is null then v_judged.extra else '[]' end, v_without);
     if v_fit.checked = '{}' and v_fit.classes <> '{}' then
       v_taken := hwqueue.try_score_groups(p_request, v_fit, v_node,
-        hwqueue.queue_scan_starts(p_request.queue_ids, cardinality(v_fit.classes), v_shard), null,
+        hwqueue.queue_scan_starts(p_request.queue_ids, cardinality(v_fit.classes), v_shard), p_before,
         v_limit, v_policy.window_size, v_policy.probe_size);
       v_picked.ctids := v_taken.ctids;
       v_picked.score := v_taken.score;
     elsif v_fit.checked <> '{}' then
       v_taken := hwqueue.take_constrained(p_request, v_fit, v_node, v_asks, v_limit, v_policy.window_size,
-        v_policy.probe_size);
+        v_policy.probe_size, p_before);
       v_picked.ctids := v_taken.ctids;
       v_picked.score := v_taken.score;
       v_picked.term_deltas := v_taken.term_deltas;

@@ -71,9 +71,78 @@ begin
   insert into hwqueue.gang_change (shard_id, gang_id)
   select distinct p_request.shard_id, c.gang_id from unnest(v_claims) c where c.gang_id is not null;
   update hwqueue.node_state s set has_reserved = false, backfill_until = null
-  where s.shard_id = p_request.shard_id and s.node_id = p_request.node_id and not exists (
-    select from hwqueue.claim c
-    where c.shard_id = p_request.shard_id and c.node_id = p_request.node_id and c.is_reserved);
+  where s.shard_id = p_request.shard_id and s.node_id = p_request.node_id and s.expands_until is null
+    and not exists (
+      select from hwqueue.claim c
+      where c.shard_id = p_request.shard_id and c.node_id = p_request.node_id and c.is_reserved);
+end
+$$;
+
+-- The leases that are earmarked on a node and are of this tier and rank, or come later; p_tier null: all.
+create or replace function hwqueue.later_earmarks(p_node uuid, p_tier smallint, p_rank bigint, p_shard int)
+returns uuid[]
+language sql stable
+as $$
+  select array(
+    select c.lease_id from hwqueue.claim c
+    cross join lateral hwqueue.earmark_order(c.lease_id, p_shard) o
+    where c.shard_id = p_shard and c.node_id = p_node and c.is_earmark
+      and ((o.tier, o.rank) >= (p_tier, p_rank) or p_tier is null))
+$$;
+
+-- The tier and rank that an earmark of a lease has: its own, or those of the lease whose place it takes, if
+-- these come before.
+create or replace function hwqueue.earmark_order(p_lease uuid, p_shard int, out tier smallint,
+  out rank bigint)
+language sql stable
+as $$
+  select l.tier, l.rank from hwqueue.lease l
+  where l.shard_id = p_shard and l.lease_id = any (array(
+    select p_lease
+    union all
+    select r.old_lease from hwqueue.replacement r where r.shard_id = p_shard and r.lease_id = p_lease))
+  order by l.tier, l.rank limit 1
+$$;
+
+-- Whether a node could run a ready lease that comes before this one by tier and rank, if neither this one nor
+-- earmarks that come later were there. It looks at the first hundred of each queue that the node says it
+-- serves (of its own, if the node says nothing), and at rules about single nodes: what other leases forbid it
+-- does not see.
+create or replace function hwqueue.earlier_waits(p_lease uuid, p_node uuid, p_now timestamptz, p_shard int)
+returns boolean
+language plpgsql volatile
+as $$
+declare
+  v_queue_id int := (
+    select l.queue_id from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = p_lease);
+  v_own record := hwqueue.earmark_order(p_lease, p_shard);
+  v_node hwqueue.node := hwqueue.read_node(p_node, p_shard);
+  v_served hwqueue.served;
+  v_from hwqueue.scan_starts;
+  v_load hwqueue.node_load;
+begin
+  select v.* into v_served from hwqueue.served v where v.shard_id = p_shard and v.node_id = p_node;
+  v_from := hwqueue.queue_scan_starts(array(
+    select q.queue_id from hwqueue.queue q
+    where q.shard_id = p_shard and q.dropped_at is null and q.paused_at is null
+      and coalesce(q.name = any (v_served.queues), q.queue_id = v_queue_id)), 100, p_shard);
+  v_load := hwqueue.add_loads(hwqueue.read_load(p_node, p_shard), hwqueue.booked_load(v_node,
+    hwqueue.later_earmarks(p_node, v_own.tier, v_own.rank, p_shard)), -1);
+  return exists (
+    select from (
+      select distinct r.class_id
+      from unnest(v_from.queue_ids, v_from.tiers, v_from.ranks, v_from.positions)
+           q(queue_id, tier, rank, position)
+      cross join lateral (
+        select e.class_id, e.deadline from hwqueue.ready e
+        where e.shard_id = p_shard and e.queue_id = q.queue_id
+          and (e.tier, e.rank, e.position) >= (q.tier, q.rank, q.position)
+          and (e.tier, e.rank) < (v_own.tier, v_own.rank)
+        order by e.tier, e.rank, e.position limit 100) r
+      where r.deadline is null or r.deadline > p_now) f
+    join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = f.class_id
+    where (c.task_name = any (v_served.tasks)) is not false and hwqueue.node_suits(c.class_id, v_node, p_now)
+      and hwqueue.class_shortage(c, v_node, v_load) = 0);
 end
 $$;
 
@@ -106,6 +175,8 @@ $$;
 -- Backs the earmarks of these leases, all or none, for p_hold from now on: their nodes may fetch them.
 -- Returns null when it has, else why not:
 -- insufficient_capacity: a node has no room for them yet.
+-- earlier_waits: a lease that comes before them waits for the room of one. Ten seconds are enough for its
+-- node to claim that; then they are backed all the same, for a minute.
 -- busy: another session holds one of them; also cache_miss and unpublished, as admit_class.
 -- Any other reason is of a term: it may not run beside what runs now.
 -- No node is locked, but for terms: room that is free for an earmark stays free for it.
@@ -125,6 +196,8 @@ begin
       select c.node_id from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = any (p_leases)),
       p_shard)) then
     return 'insufficient_capacity';
+  elsif hwqueue.earmarks_yield(p_leases, p_now, p_shard) then
+    return 'earlier_waits';
   end if;
   begin
     v_reason := 'busy';
@@ -150,6 +223,33 @@ begin
   exception when sqlstate 'HWX01' then  -- what it has written is undone, and its locks are released
     return v_reason;
   end;
+end
+$$;
+
+-- Whether earmarks whose nodes have room let others go first, for ten seconds.
+-- Locks: their claims, skip locked.
+create or replace function hwqueue.earmarks_yield(p_leases uuid[], p_now timestamptz, p_shard int)
+returns boolean
+language plpgsql volatile
+as $$
+declare
+  v_since timestamptz := (
+    select max(c.yields_at) from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = any (p_leases));
+  v_yields boolean := p_now between v_since + interval '10 seconds' and v_since + interval '70 seconds'
+    is not true and exists (
+      select from (
+        select distinct on (c.node_id) c.lease_id, c.node_id from hwqueue.claim c
+        where c.shard_id = p_shard and c.lease_id = any (p_leases)) e
+      where hwqueue.earlier_waits(e.lease_id, e.node_id, p_now, p_shard));
+begin
+  if v_yields and p_now between v_since and v_since + interval '70 seconds' is not true then
+    update hwqueue.claim c set yields_at = p_now
+    where c.shard_id = p_shard and c.lease_id = any (array(
+      select x.lease_id from hwqueue.claim x
+      where x.shard_id = p_shard and x.lease_id = any (p_leases) and x.is_earmark
+      order by x.lease_id for update skip locked));
+  end if;
+  return v_yields;
 end
 $$;
 

@@ -340,6 +340,7 @@ $$;
 -- After eight tries in vain it leaves out the other classes that must be checked, except the next eight
 -- in turn (skipped_this_claim). Classes that need no check are taken all the same, and later claims of
 -- the node go on where this one stopped.
+-- p_before: entries before its tier and rank alone; null: all.
 -- A class with reason 'later' (take_entries) is put aside until nothing can be had before its tier and
 -- rank; the search starts there again.
 -- blocked: all classes that were found to be. is_new: one of them waits for the publication of an
@@ -347,8 +348,8 @@ $$;
 -- Locks as take_entries. Not idempotent.
 create or replace function hwqueue.take_constrained(p_request hwqueue.claim_request,
   p_fit hwqueue.scored_classes, p_node hwqueue.node, p_asks boolean, p_limit int, p_window int, p_probe int,
-  out ctids tid[], out score double precision, out term_deltas jsonb, out entry hwqueue.ready,
-  out blocked bigint[], out is_new boolean)
+  p_before hwqueue.later_class, out ctids tid[], out score double precision, out term_deltas jsonb,
+  out entry hwqueue.ready, out blocked bigint[], out is_new boolean)
 language plpgsql volatile
 as $$
 declare
@@ -385,7 +386,8 @@ begin
         select unnest(blocked || v_left_out) union all select l.class_id from unnest(v_later) l);
     end if;
     exit when v_fit.classes = '{}' and v_later = '{}';
-    select l.* into v_next from unnest(v_later) l order by l.tier, l.rank limit 1;
+    select l.* into v_next from unnest(v_later || p_before) l where l.tier is not null
+    order by l.tier, l.rank limit 1;
     v_try := hwqueue.try_score_groups(p_request, v_fit, p_node, v_from, v_next, p_limit, p_window, p_probe);
     v_tries := v_tries + 1;
     if v_try.blocked is null then
@@ -393,7 +395,8 @@ begin
       score := v_try.score;
       term_deltas := v_try.term_deltas;
       entry := v_try.entry;
-      exit when ctids <> '{}' or v_later = '{}';
+      exit when ctids <> '{}' or v_later = '{}'
+        or (v_next.tier, v_next.rank) = (p_before.tier, p_before.rank);
       -- all before that tier and rank has been tried
       v_from := hwqueue.scan_starts_after(v_from, v_next.tier, v_next.rank);
       v_later := array(select l from unnest(v_later) l where (l.tier, l.rank) > (v_next.tier, v_next.rank));

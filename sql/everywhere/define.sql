@@ -10,8 +10,34 @@
 -- Read read_everywhere, write_everywhere, then everywhere_fit. The functions below them serve the
 -- other modules; explain/explain has what people are told.
 
+-- Refuses an everywhere task that was just written: of a caller that is limited to a tenant if this has more
+-- than the policy of the queue allows, and anybody's beyond a thousand. Those of other sessions that are not
+-- committed yet are not counted.
+-- Raises: QHT03.
+create or replace function hwqueue.check_everywhere_limit(p_row hwqueue.everywhere, p_shard int) returns void
+language plpgsql volatile
+as $$
+declare
+  v_most int := (
+    select q.everywhere_limit from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = p_row.queue_id
+      and hwqueue.my_tenants() is not null);
+  v_count record;
+begin
+  select count(*) - 1 as of_all, count(*) filter (where e.tenant = p_row.tenant) - 1 as of_tenant into v_count
+  from hwqueue.everywhere e where e.shard_id = p_shard and e.finished_at is null;
+  if v_count.of_tenant >= v_most then
+    perform hwqueue.refuse_more('everywhere tasks', v_count.of_tenant, v_most, p_row.tenant,
+      'stop one first (stop_everywhere), or let an admin raise the queue''s policy everywhere_limit');
+  elsif v_count.of_all >= 1000 then
+    perform hwqueue.refuse_more('everywhere tasks', v_count.of_all, 1000, null,
+      'stop one first (stop_everywhere): each node is asked about each of them');
+  end if;
+end
+$$;
+
 -- Returns the row of an everywhere task that options ask for, with its class. An option of its leases that is
 -- not given is the default of the task. A new class is written.
+-- It takes room on each node: for a caller that is limited to a tenant the policy of the queue must allow it.
 -- Locks: a new class. Raises: QHA01, QHC03, QHC04, QHW01, QHA03, naming the field.
 create or replace function hwqueue.read_everywhere(p_target hwqueue.spawn_target, p_task text, p_params jsonb,
   p_options jsonb, p_now timestamptz, p_shard int) returns hwqueue.everywhere
@@ -23,6 +49,12 @@ declare
   v_row hwqueue.everywhere;
   v_spawn hwqueue.spawn_request;
 begin
+  if hwqueue.my_tenants() is not null
+    and not v_queue.everywhere_tenants && (hwqueue.my_tenants() || '*'::text) then
+    perform hwqueue.refuse_foreign(format('everywhere tasks of queue %s are for operators', v_queue.name),
+      'p_queue', 'ask an operator to spawn it, or an admin to name the tenant in the queue''s policy'
+      ' everywhere_tenants');
+  end if;
   perform hwqueue.check_object(p_options, v_own || array['placement', 'affinity_tags', 'affinity_with',
     'anti_affinity_with', 'wire', 'priority', 'tenant', 'service_id', 'labels', 'headers', 'max_attempts',
     'retry', 'claim_timeout'], 'options');
@@ -44,8 +76,8 @@ begin
   perform hwqueue.check_own_spawns(array[v_spawn], false, p_shard);
   v_row.queue_id := v_queue.queue_id;
   v_row.class_id := v_spawn.class_id;
-  v_row.tenant := (select c.tenant from hwqueue.placement_class c
-                   where c.shard_id = p_shard and c.class_id = v_spawn.class_id);
+  select c.tenant, c.anchors into v_row.tenant, v_row.anchors
+  from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = v_spawn.class_id;
   v_row.task_name := p_task;
   v_row.params := v_spawn.params;
   v_row.created_at := p_now;
@@ -55,7 +87,7 @@ $$;
 
 -- Writes an everywhere task. Returns whether it is new: false for one with the same id and content.
 -- Locks: an id that another session writes now. Raises: QHE02 for an id that is there with other content, or
--- was stopped.
+-- was stopped; QHT03 for a new one of too many.
 create or replace function hwqueue.write_everywhere(p_row hwqueue.everywhere, p_shard int) returns boolean
 language plpgsql volatile
 as $$
@@ -63,11 +95,13 @@ declare
   v_old hwqueue.everywhere;
 begin
   insert into hwqueue.everywhere (shard_id, everywhere_id, queue_id, class_id, tenant, task_name, params,
-    options, mode, on_unmatched, on_cordoned, created_at)
+    options, mode, on_unmatched, on_cordoned, created_at, anchors)
   values (p_shard, p_row.everywhere_id, p_row.queue_id, p_row.class_id, p_row.tenant, p_row.task_name,
-    p_row.params, p_row.options, p_row.mode, p_row.on_unmatched, p_row.on_cordoned, p_row.created_at)
+    p_row.params, p_row.options, p_row.mode, p_row.on_unmatched, p_row.on_cordoned, p_row.created_at,
+    p_row.anchors)
   on conflict do nothing;
   if found then
+    perform hwqueue.check_everywhere_limit(p_row, p_shard);
     return true;
   end if;
   select e.* into v_old from hwqueue.everywhere e
@@ -77,7 +111,8 @@ begin
     is distinct from (p_row.queue_id, p_row.class_id, p_row.task_name, p_row.params,
       p_row.options, p_row.mode, p_row.on_unmatched, p_row.on_cordoned) then
     perform hwqueue.refuse('QHE02', format('everywhere task %s exists, %s', p_row.everywhere_id,
-        case when v_old.stopped_at is null then 'with other content' else 'and was stopped' end),
+        case when v_old.stopped_at is null or v_old.tenant <> p_row.tenant then 'with other content'
+          else 'and was stopped' end),
       jsonb_build_object('field', 'options.everywhere_id', 'everywhere_id', p_row.everywhere_id),
       'stop that one and use a fresh id: an id stands for one task, params and options');
   end if;
@@ -90,9 +125,10 @@ $$;
 -- serves neither queue nor task, or the everywhere task was stopped.
 create or replace function hwqueue.everywhere_fit(p_everywhere hwqueue.everywhere, p_node uuid,
   p_now timestamptz, p_shard int) returns text
-language sql stable
+language plpgsql stable  -- its plan is kept: it is asked for each node
 as $$
-  select case when p_everywhere.stopped_at is not null then 'never' else coalesce((
+begin
+  return case when p_everywhere.stopped_at is not null then 'never' else coalesce((
     select case
       when n.deregistered_at is not null or q.dropped_at is not null
         or hwqueue.unserved_part(v.queues, v.tasks, q.name, p_everywhere.task_name) is not null
@@ -106,7 +142,8 @@ as $$
     join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = p_everywhere.queue_id
     join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = p_everywhere.class_id
     left join hwqueue.served v on v.shard_id = p_shard and v.node_id = p_node
-    where n.shard_id = p_shard and n.node_id = p_node), 'never') end
+    where n.shard_id = p_shard and n.node_id = p_node), 'never') end;
+end
 $$;
 
 -- Returns an everywhere task. For a caller limited to other tenants it does not exist.

@@ -1,33 +1,14 @@
 -- One node of an everywhere task: starting its lease there, reserving its room, and what follows its end.
 --
--- register_node (api/nodes) calls expand_on_node, upkeep (everywhere/upkeep) look_at_node. Example: gpu-7
--- registers for the first time. The everywhere task "agent" suits it, so the same transaction writes a lease
--- and its reservation. The first claim of gpu-7 can only come later, and gets that lease.
+-- everywhere/upkeep calls look_at_node. Example: gpu-7 registers for the first time. The everywhere task
+-- "agent" suits it, so its first claim writes a lease and its reservation, before it is granted anything
+-- else.
 --
 -- Invariant: only a session that holds node_state writes the node's rows of everywhere_node. Their key is the
 -- task and the node, so a node never has two open leases of one everywhere task. look_at_node compares what
 -- should be with what is, whatever has happened before: a call too many changes nothing.
 --
--- Read expand_on_node, look_at_node, start_on_node, then try_on_node and what look_at_node calls.
-
--- Looks at all everywhere tasks for a node that registers. None: one look into an index. One that is being
--- stopped is left out; a stop waits for registrations that have looked, so it misses no lease.
--- Locks: the caller holds node_state; the everywhere tasks, for key share, skip locked; as look_at_node.
-create or replace function hwqueue.expand_on_node(p_node uuid, p_now timestamptz, p_shard int) returns void
-language plpgsql volatile
-as $$
-declare
-  v_everywhere hwqueue.everywhere;
-begin
-  for v_everywhere in
-    select e.* from hwqueue.everywhere e
-    where e.shard_id = p_shard and e.finished_at is null order by e.created_at, e.everywhere_id
-    for key share skip locked
-  loop
-    perform hwqueue.look_at_node(v_everywhere, p_node, p_now, p_shard);
-  end loop;
-end
-$$;
+-- Read look_at_node, start_on_node, then try_on_node and what look_at_node calls.
 
 -- Brings the lease of an everywhere task on a node to where it should be: starts it, reserves its room, ends
 -- it, or starts the next one. Deletes the changes of the lease first, and reads its state after that.
@@ -97,10 +78,11 @@ begin
 end
 $$;
 
--- Tries to reserve the room of a waiting lease on its node. Without room it is earmarked, where that helps
--- (may_earmark): what becomes free there goes to nobody else. Else the next try is after 1, 2, 4, 8, then
--- 15 seconds; at the next tick when others held what it needs. A reservation lasts for a minute and is
--- extended while the node lives.
+-- Tries to reserve the room of a waiting lease on its node. Without room, or while leases wait that come
+-- before it, it is earmarked, where that helps (may_earmark): what becomes free there goes to nobody that
+-- comes after it. A node that has just registered asks nobody who comes before. Else the next try is after 1,
+-- 2, 4, 8, then 15 seconds; at the next tick when others held what it needs. A reservation lasts for a minute
+-- and is extended while the node lives.
 -- Locks: the caller holds node_state; the entry, skip locked; as reserve_member. Wakes: waiting workers.
 create or replace function hwqueue.try_on_node(p_everywhere hwqueue.everywhere,
   p_row hwqueue.everywhere_node, p_now timestamptz, p_shard int) returns void
@@ -119,9 +101,16 @@ begin
   where s.shard_id = p_shard and s.queue_id = p_everywhere.queue_id and s.available_at = hwqueue.never_due()
     and s.lease_id = p_row.lease_id for update skip locked;
   if found then
-    v_reason := hwqueue.reserve_member(v_gang, v_entry, p_row.node_id, false, false, p_now, p_shard);
-    if v_reason = 'insufficient_capacity'
-      and hwqueue.may_earmark(v_entry.class_id, p_row.node_id, p_shard) then
+    v_reason := case when not exists (
+        select from hwqueue.node_state s
+        where s.shard_id = p_shard and s.node_id = p_row.node_id and s.expands_until > p_now)
+        and hwqueue.earlier_waits(p_row.lease_id, p_row.node_id, p_now, p_shard) then 'earlier_waits'
+      else hwqueue.reserve_member(v_gang, v_entry, p_row.node_id, false, false, p_now, p_shard) end;
+    if v_reason in ('insufficient_capacity', 'earlier_waits')
+      and hwqueue.may_earmark(v_entry.class_id, p_row.node_id, p_shard) and not exists (
+        select from hwqueue.everywhere_node r
+        where r.shard_id = p_shard and r.everywhere_id = p_row.everywhere_id and r.node_id = p_row.node_id
+          and r.earmark_after > p_now) then
       v_is_earmarked := hwqueue.reserve_member(v_gang, v_entry, p_row.node_id, true, true, p_now,
         p_shard) is null;
     end if;
@@ -168,8 +157,9 @@ language sql immutable parallel safe
 as $$ select interval '1 minute' $$;
 
 -- What follows for a claimed lease: an earmark is backed once its node has room, a reservation is extended.
--- Both end if the node may not fetch them. A lease that runs is asked to stop where it may not go on. Returns
--- the state of the lease.
+-- Both end if the node may not fetch them, and an earmark ends when it stands for too long (the policy
+-- earmark_time): for as long there is none again. A lease that runs is asked to stop where it may not go on.
+-- Returns the state of the lease.
 -- Locks: the caller holds node_state; the claim, skip locked; as back_earmarks and end_claim.
 create or replace function hwqueue.look_at_claim(p_everywhere hwqueue.everywhere,
   p_row hwqueue.everywhere_node, p_fit text, p_now timestamptz, p_shard int) returns text
@@ -179,6 +169,9 @@ declare
   v_claim hwqueue.claim;
   v_due_at timestamptz;
   v_reason text;
+  v_most interval := (
+    select q.earmark_time from hwqueue.queue q
+    where q.shard_id = p_shard and q.queue_id = p_everywhere.queue_id);
 begin
   select c.* into v_claim from hwqueue.claim c
   where c.shard_id = p_shard and c.lease_id = p_row.lease_id for update skip locked;
@@ -189,6 +182,11 @@ begin
   elsif v_claim.is_reserved then
     if v_claim.is_earmark then
       v_reason := hwqueue.back_earmarks(array[p_row.lease_id], hwqueue.everywhere_hold(), p_now, p_shard);
+      if v_reason = 'insufficient_capacity' and v_claim.claimed_at + v_most <= p_now then
+        update hwqueue.everywhere_node r set earmark_after = p_now + v_most
+        where r.shard_id = p_shard and r.everywhere_id = p_row.everywhere_id and r.node_id = p_row.node_id;
+        return hwqueue.end_claim(v_claim, 'released', null, p_now, hwqueue.clock(), p_shard);
+      end if;
       perform hwqueue.wake_workers(q, p_shard) from hwqueue.queue q
       where q.shard_id = p_shard and q.queue_id = v_claim.queue_id and v_reason is null;
     else

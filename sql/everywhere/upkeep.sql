@@ -1,10 +1,10 @@
 -- Upkeep of everywhere tasks: what reap looks at, what prune deletes, what verify_invariants checks.
 --
--- reap calls reap_everywhere. It looks at nodes whose lease was fetched, put back or has ended (gang_change),
--- at those that are due (everywhere_node.due_at), and in turn at all others: nodes that registered while the
--- everywhere task was spawned, were silent or cordoned, or suit it since a taint is off. Example: a fleet of
--- 10,000 nodes gets an everywhere task. Each call of reap takes as many nodes as it has time for, and says
--- that there is more.
+-- reap calls reap_everywhere. It looks at nodes that have just registered (expand_node, as their first claims
+-- do), at those whose lease was fetched, put back or has ended (gang_change), at those that are due
+-- (everywhere_node.due_at), and in turn at all others: nodes that were silent or cordoned while the
+-- everywhere task was spawned, or suit it since a taint is off. Example: a fleet of 10,000 nodes gets an
+-- everywhere task. Each call of reap takes as many nodes as it has time for, and says that there is more.
 --
 -- Invariant: nothing is lost when a part is cut short, because each look compares what should be with what
 -- is. Nodes that others hold are left to a later call, so no part waits.
@@ -25,12 +25,20 @@ as $$
 declare
   v_until timestamptz := clock_timestamp() + p_budget;
   v_everywhere hwqueue.everywhere;
+  v_state hwqueue.node_state;
   v_id uuid;
   v_more boolean;
 begin
   if not exists (select from hwqueue.everywhere e where e.shard_id = p_shard) then
     return false;
   end if;
+  for v_state in
+    select s.* from hwqueue.node_state s where s.shard_id = p_shard and s.expands_until is not null
+    order by s.node_id limit 20 for no key update skip locked
+  loop
+    perform hwqueue.expand_node(v_state, p_shard);
+    exit when clock_timestamp() >= v_until;
+  end loop;
   v_more := hwqueue.look_at_changed(p_limit, v_until, p_now, p_shard);
   v_more := hwqueue.look_at_due(p_limit, v_until, p_now, p_shard) or v_more;
   for v_id in
@@ -44,6 +52,56 @@ begin
     exit when clock_timestamp() >= v_until;
   end loop;
   return v_more;
+end
+$$;
+
+-- Looks at everywhere tasks on a node that has registered: those that suit it and have no lease
+-- there, and those whose lease has changed. Stops after a twentieth of a second. Once
+-- none is left, or the time for it is over, the node grants other work (expands_until). Returns the node's
+-- row. One that is being stopped is left out; a stop waits for those that have looked, so it misses no lease.
+-- Locks: the caller holds node_state; the everywhere tasks, for key share, skip locked; as look_at_node.
+create or replace function hwqueue.expand_node(p_state hwqueue.node_state, p_shard int)
+returns hwqueue.node_state
+language plpgsql volatile
+as $$
+declare
+  v_until timestamptz := clock_timestamp() + interval '50 milliseconds';
+  v_now timestamptz := hwqueue.clock();
+  v_state hwqueue.node_state := p_state;
+  v_anchors text[];
+  v_id uuid;
+  v_everywhere hwqueue.everywhere;
+  v_is_cut boolean := false;
+begin
+  if p_state.expands_until is null then
+    return p_state;
+  end if;
+  select n.anchors || p.anchors into v_anchors from hwqueue.node n
+  join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = n.profile_id
+  where n.shard_id = p_shard and n.node_id = p_state.node_id;
+  for v_id in
+    select e.everywhere_id from hwqueue.everywhere e
+    left join lateral (  -- a fence (offset 0): by key, whatever the statistics say
+      select x.due_at from hwqueue.everywhere_node x
+      where x.shard_id = p_shard and x.everywhere_id = e.everywhere_id and x.node_id = p_state.node_id
+      offset 0) r on true
+    where e.shard_id = p_shard and e.finished_at is null and p_state.expands_until > v_now
+      and (e.anchors && v_anchors) is not false  -- else the profile can run none of it
+      and r.due_at is null
+    order by e.created_at, e.everywhere_id
+  loop
+    v_is_cut := clock_timestamp() >= v_until;
+    exit when v_is_cut;
+    select e.* into v_everywhere from hwqueue.everywhere e
+    where e.shard_id = p_shard and e.everywhere_id = v_id for key share skip locked;
+    if found and exists (
+        select from hwqueue.differing_nodes(v_everywhere, array[p_state.node_id], v_now, p_shard)) then
+      perform hwqueue.look_at_node(v_everywhere, p_state.node_id, v_now, p_shard);
+    end if;
+  end loop;
+  update hwqueue.node_state s set expands_until = case when v_is_cut then s.expands_until end
+  where s.shard_id = p_shard and s.node_id = p_state.node_id returning s.* into v_state;
+  return v_state;
 end
 $$;
 

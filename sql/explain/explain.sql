@@ -256,6 +256,7 @@ as $$
     when r.reason = 'insufficient_capacity' then 'the node has no room for it yet' || case when exists (
         select from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease and c.is_earmark)
       then '; what becomes free there goes to it' else '' end
+    when r.reason = 'earlier_waits' then 'leases that come before it go first'
     when r.reason = 'node_unavailable' then 'the node is silent or cordoned, or the queue is paused'
     when r.reason in ('busy', 'cache_miss') then 'other calls held what it needs'
     when r.reason = 'unpublished' then 'an affinity term of its class is not published yet'

@@ -123,16 +123,22 @@ language plpgsql volatile
 as $$
 declare
   v_reason text := hwqueue.assemble_gang(p_gang, null, false, p_now, p_shard);
+  v_goes_on boolean;
   v_is_soon boolean;
 begin
   -- some of its members go on: started_at, which an older version has left, does not say so
-  if v_reason = 'insufficient_capacity' and p_gang.state = 'waiting' and exists (
-      select from hwqueue.gang_member m
-      join hwqueue.claim c on c.shard_id = m.shard_id and c.lease_id = m.lease_id
-      where m.shard_id = p_shard and m.gang_id = p_gang.gang_id) then
-    v_reason := hwqueue.take_room_back(p_gang, p_now, p_shard);
-  elsif v_reason = 'insufficient_capacity' then
+  v_goes_on := p_gang.state = 'waiting' and exists (
+    select from hwqueue.gang_member m
+    join hwqueue.claim c on c.shard_id = m.shard_id and c.lease_id = m.lease_id
+    where m.shard_id = p_shard and m.gang_id = p_gang.gang_id);
+  if v_reason = 'insufficient_capacity' then
+    v_reason := hwqueue.take_room_back(p_gang, v_goes_on, false, v_reason, p_now, p_shard);
+  end if;
+  if v_reason = 'insufficient_capacity' and not v_goes_on then
     v_reason := hwqueue.earmark_gang(p_gang, p_now, p_shard);
+  end if;
+  if v_reason in ('insufficient_capacity', 'behind_earmark') and not v_goes_on then
+    v_reason := hwqueue.take_room_back(p_gang, false, true, v_reason, p_now, p_shard);
   end if;
   v_is_soon := v_reason in ('busy', 'unpublished', 'cache_miss', 'gang_incomplete');
   if v_reason is not null then
@@ -145,33 +151,37 @@ begin
 end
 $$;
 
--- Assembles what a gang has lost, whose other members go on, in room that is kept for another gang: the
--- earmarks of that one end, and it waits again. It is one that comes later in order, or one that waits for a
--- node where this gang runs. Else the two could wait for each other for ever: one for the other's members to
--- end, which may not without those that are lost. Returns as assemble_gang.
+-- Assembles a gang in room that is kept for another gang of a later rank, or, with p_is_earmark, keeps that
+-- room for this one: the earmarks of the other one end, and it waits again. When some members go on
+-- (p_goes_on) the other one may be of the same rank and come later in order, or wait for a node where this
+-- gang runs. Else the two could wait for each other for ever: one for the other's members to end, which may
+-- not without those that are lost. Returns as assemble_gang or earmark_gang; p_reason: there is no such other
+-- one.
 -- Locks: the caller holds the gang; earmarked gangs, skip locked; as stop_members and assemble_gang.
-create or replace function hwqueue.take_room_back(p_gang hwqueue.gang, p_now timestamptz, p_shard int)
-returns text
+create or replace function hwqueue.take_room_back(p_gang hwqueue.gang, p_goes_on boolean,
+  p_is_earmark boolean, p_reason text, p_now timestamptz, p_shard int) returns text
 language plpgsql volatile
 as $$
 declare
   v_other hwqueue.gang;
-  v_reason text := 'insufficient_capacity';
+  v_reason text := p_reason;
 begin
   for v_other in
     select g.* from hwqueue.gang g
     where g.shard_id = p_shard and g.state = 'earmarked'
-      and ((g.rank, g.position) > (p_gang.rank, p_gang.position) or exists (
+      and (g.rank > p_gang.rank
+        or p_goes_on and ((g.rank, g.position) > (p_gang.rank, p_gang.position) or exists (
         select from hwqueue.gang_member m
         join hwqueue.claim c on c.shard_id = m.shard_id and c.lease_id = m.lease_id
         join hwqueue.claim own on own.shard_id = c.shard_id and own.node_id = c.node_id
           and own.gang_id = p_gang.gang_id
-        where m.shard_id = p_shard and m.gang_id = g.gang_id))
+        where m.shard_id = p_shard and m.gang_id = g.gang_id)))
     order by g.rank desc, g.position desc for no key update skip locked
   loop
     begin
       perform hwqueue.stop_members(v_other, p_now, p_shard);
-      v_reason := hwqueue.assemble_gang(p_gang, null, false, p_now, p_shard);
+      v_reason := case when p_is_earmark then hwqueue.earmark_gang(p_gang, p_now, p_shard)
+        else hwqueue.assemble_gang(p_gang, null, false, p_now, p_shard) end;
       if v_reason is not null then
         perform hwqueue.abort_subtransaction();
       end if;
@@ -202,11 +212,16 @@ begin
     if v_fault = 'insufficient_capacity' then
       perform hwqueue.note_start(p_gang, p_now, p_shard);
     end if;
-    if v_fault is null or v_fault in ('insufficient_capacity', 'busy', 'unpublished', 'cache_miss') then
+    if v_fault is null or v_fault in ('insufficient_capacity', 'earlier_waits', 'busy', 'unpublished',
+      'cache_miss') then
       return;
     end if;
   end if;
-  update hwqueue.gang g set reason = v_fault where g.shard_id = p_shard and g.gang_id = p_gang.gang_id;
+  update hwqueue.gang g
+  set reason = v_fault, earmark_after = case when v_fault = 'kept_too_long' then p_now + q.earmark_time end
+  from hwqueue.queue q
+  where g.shard_id = p_shard and g.gang_id = p_gang.gang_id and q.shard_id = p_shard
+    and q.queue_id = g.queue_id;
   perform hwqueue.stop_members(p_gang, p_now, p_shard);
   perform hwqueue.look_at_gang(p_gang, p_now, p_shard);
 end

@@ -13,8 +13,9 @@
 
 -- Earmarks a gang for which there is no room now, in the place that would have room if it ran nothing, and
 -- where it waits for least. Returns null when it has, else why not:
--- behind_earmark: nodes that it could use are kept for other gangs.
--- insufficient_capacity: no place is large enough, or the queue's policy says no.
+-- behind_earmark: nodes that it could use are kept for other gangs, or its tenant has 20 that are earmarked.
+-- insufficient_capacity: no place is large enough, the queue's policy says no, or it was earmarked for too
+-- long.
 -- busy: gangs before it in order, which wait for their next try, are tried first, at the next tick.
 -- A gang some of whose members run is not earmarked. Of one with min_size as many members are as it needs.
 -- Locks: the caller holds the gang; as assemble_gang and try_those_before. Not idempotent.
@@ -32,7 +33,7 @@ declare
     where m.shard_id = p_shard and m.gang_id = p_gang.gang_id order by m.ordinal);
 begin
   v_class_ids := v_class_ids[: hwqueue.members_needed(p_gang, cardinality(v_class_ids))];
-  if v_most = 0 or exists (
+  if v_most = 0 or p_gang.earmark_after > p_now or exists (
       select from hwqueue.gang_member m
       join hwqueue.claim c on c.shard_id = m.shard_id and c.lease_id = m.lease_id
       where m.shard_id = p_shard and m.gang_id = p_gang.gang_id) then
@@ -41,7 +42,9 @@ begin
       select from hwqueue.gang_places(v_class_ids, p_gang.together, p_gang.same, p_gang.place, null, true,
         p_now, p_shard)) then
     return 'insufficient_capacity';
-  elsif hwqueue.count_rivals(v_class_ids, p_now, p_shard) >= v_most then
+  elsif hwqueue.count_rivals(v_class_ids, p_now, p_shard) >= v_most or p_gang.tenant <> '' and (
+      select count(*) from hwqueue.gang g
+      where g.shard_id = p_shard and g.state = 'earmarked' and g.tenant = p_gang.tenant) >= 20 then
     return 'behind_earmark';
   elsif p_gang.reason is distinct from 'busy' and hwqueue.try_those_before(p_gang, p_now, p_shard) then
     return 'busy';  -- the reason says so until the next try: it is put off once
@@ -114,6 +117,7 @@ $$;
 -- not_kept: its queue is paused or dropped, or its policy says no.
 -- node_changed: a node is silent, cordoned, registered again, or does not suit its member any more.
 -- gang_incomplete: a member is asked to stop, or its deadline has passed.
+-- kept_too_long: for longer than the policy earmark_time, and it is not known by when there is room.
 create or replace function hwqueue.earmark_fault(p_gang_id uuid, p_now timestamptz, p_shard int) returns text
 language sql stable
 as $$
@@ -122,7 +126,11 @@ as $$
     when bool_or(n.node_id is null or n.cordoned_at is not null or n.registered_at > c.claimed_at
       or not hwqueue.is_live(n, s, p_now) or not hwqueue.node_suits(c.class_id, n, p_now))
       then 'node_changed'
-    when bool_or(c.stop_requested_at <= p_now or l.deadline <= p_now) then 'gang_incomplete' end
+    when bool_or(c.stop_requested_at <= p_now or l.deadline <= p_now) then 'gang_incomplete'
+    when bool_and(c.claimed_at + q.earmark_time <= p_now) and not exists (
+      select from hwqueue.gang g
+      where g.shard_id = p_shard and g.gang_id = p_gang_id and g.starts_by >= p_now)
+      then 'kept_too_long' end
   from hwqueue.gang_member m
   join hwqueue.claim c on c.shard_id = m.shard_id and c.lease_id = m.lease_id
   join hwqueue.lease l on l.shard_id = m.shard_id and l.lease_id = m.lease_id

@@ -384,8 +384,8 @@ end
 $$;
 
 -- Looks at the earmark of a lease whose room an old one is to leave: backs it when that one has gone, and
--- ends it when it is asked to stop itself. When its node has fetched it, or it waits again, nothing is left
--- to do.
+-- ends it when it is asked to stop itself, or has stood for the policy earmark_time: then it waits in line.
+-- When its node has fetched it, or it waits again, nothing is left to do.
 -- Locks: the caller holds the row; node_state and the claim, skip locked; as end_claim and admit_class.
 create or replace function hwqueue.look_at_earmark(p_row hwqueue.replacement, p_claim hwqueue.claim,
   p_now timestamptz, p_shard int) returns void
@@ -393,12 +393,15 @@ language plpgsql volatile
 as $$
 declare
   v_claim hwqueue.claim;
+  v_ends boolean := p_claim.stop_reason is not null or p_claim.is_earmark and exists (
+    select from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = p_claim.queue_id
+      and p_claim.claimed_at + q.earmark_time <= p_now);
   v_reason text;
 begin
   if p_claim.is_reserved is null then
     delete from hwqueue.replacement r where r.shard_id = p_shard and r.lease_id = p_row.lease_id;
     return;
-  elsif p_claim.stop_reason is null and (p_claim.is_earmark is null or exists (
+  elsif v_ends is not true and (p_claim.is_earmark is null or exists (
       select from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_row.old_lease
         and c.claim_token = p_row.old_token)) then
     return;  -- the node has yet to fetch it, or the old one to end
@@ -412,7 +415,7 @@ begin
   where c.shard_id = p_shard and c.lease_id = p_row.lease_id and c.is_reserved for update skip locked;
   if not found then
     return;
-  elsif v_claim.stop_reason is not null then
+  elsif v_ends or v_claim.stop_reason is not null then
     perform hwqueue.end_claim(v_claim, 'released', null, p_now, hwqueue.clock(), p_shard);
     return;
   end if;
@@ -503,6 +506,7 @@ as $$
       when r.state = 'stopping' then 'that one is asked to stop'
       when r.reason is null then 'upkeep looks about once a second'
       when r.reason in ('busy', 'cache_miss') then 'other calls held what it needs'
+      when r.reason = 'earlier_waits' then 'leases that come before it go first'
       when r.reason = 'old_waits' then 'that one waits for a place itself, or is being replaced'
       when r.reason = 'insufficient_capacity' then 'its node has no room for this one, even without it'
       when r.reason = 'upkeep_postponed' then

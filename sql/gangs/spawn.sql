@@ -275,6 +275,8 @@ as $$
     when p_gang.state not in ('waiting', 'running') or p_gang.reason is null then
       'upkeep looks for room about once a second'
     when p_gang.reason = 'behind_earmark' then 'nodes that it could use are kept for another gang first'
+    when p_gang.reason = 'kept_too_long' then format('room was kept for it, but too little of it became free;'
+      ' none is kept until %s', to_char(p_gang.earmark_after at time zone 'UTC', 'HH24:MI:SS "UTC"'))
     when p_gang.reason = 'node_changed' then 'room was kept for it, until one of the nodes changed'
     when p_gang.reason = 'not_kept' then
       'room was kept for it, until its queue was paused or its policy changed'

@@ -73,6 +73,9 @@ as $$
     'ageing_step', extract(epoch from p_queue.ageing_step),
     'failure_domain', p_queue.failure_domain,
     'earmarks', p_queue.earmarks,
+    'earmark_time', extract(epoch from p_queue.earmark_time),
+    'everywhere_tenants', p_queue.everywhere_tenants,
+    'everywhere_limit', p_queue.everywhere_limit,
     'notify', p_queue.notify,
     'reap_grace', extract(epoch from p_queue.reap_grace),
     'max_params_bytes', p_queue.max_params_bytes,
@@ -96,7 +99,8 @@ begin
   perform hwqueue.check_object(p_policy, array[
     'claim_timeout', 'heartbeat_interval', 'poll_interval', 'max_attempts', 'retry', 'ageing_step', 'notify',
     'reap_grace', 'max_params_bytes', 'max_result_bytes', 'window', 'probe', 'weights', 'retain_completed',
-    'retain_failed', 'patience', 'failure_domain', 'earmarks'], 'policy');
+    'retain_failed', 'patience', 'failure_domain', 'earmarks', 'earmark_time',
+    'everywhere_tenants', 'everywhere_limit'], 'policy');
   perform hwqueue.check_object(v_weights, array['affinity', 'fit', 'spread'], 'policy.weights');
   v_row.claim_timeout := coalesce(
     hwqueue.json_short_interval(p_policy -> 'claim_timeout', 'policy.claim_timeout', '1 second', '30 days'),
@@ -118,6 +122,19 @@ begin
     hwqueue.json_domain(p_policy -> 'failure_domain', 'policy.failure_domain'), v_row.failure_domain);
   v_row.earmarks := coalesce(
     hwqueue.json_integer(p_policy -> 'earmarks', 'policy.earmarks', 0, 1000), v_row.earmarks);
+  v_row.earmark_time := coalesce(
+    hwqueue.json_short_interval(p_policy -> 'earmark_time', 'policy.earmark_time', '1 second', '30 days'),
+    v_row.earmark_time);
+  if nullif(p_policy -> 'everywhere_tenants', 'null') is not null then
+    v_row.everywhere_tenants := array(
+      select distinct hwqueue.json_text(t, 'policy.everywhere_tenants', 100)
+      from jsonb_array_elements(hwqueue.json_list(p_policy -> 'everywhere_tenants',
+        'policy.everywhere_tenants', 1000, 'a list of at most 1000 tenants',
+        'for example ["acme"], or ["*"] for all')) t order by 1);
+  end if;
+  v_row.everywhere_limit := coalesce(
+    hwqueue.json_integer(p_policy -> 'everywhere_limit', 'policy.everywhere_limit', 0, 1000),
+    v_row.everywhere_limit);
   v_row.notify := coalesce(hwqueue.json_boolean(p_policy -> 'notify', 'policy.notify'), v_row.notify);
   v_row.reap_grace := coalesce(
     hwqueue.json_interval(p_policy -> 'reap_grace', 'policy.reap_grace'), v_row.reap_grace);
@@ -159,7 +176,8 @@ as $$
   select jsonb_populate_record(null::hwqueue.queue, '{
     "claim_timeout": "40 seconds", "heartbeat_interval": "10 seconds", "poll_interval": "1 second",
     "patience": "2 seconds", "max_attempts": 5, "ageing_step": "0", "failure_domain": "rack",
-    "earmarks": 1, "notify": true, "reap_grace": "0",
+    "earmarks": 1, "earmark_time": "10 minutes", "everywhere_tenants": [], "everywhere_limit": 20,
+    "notify": true, "reap_grace": "0",
     "retry": {"kind": "exponential", "base": 5, "factor": 2, "max": 600, "jitter": 0.2},
     "max_params_bytes": 1048576, "max_result_bytes": 1048576, "window_size": 100, "probe_size": 1000,
     "weight_affinity": 10, "weight_fit": 1, "weight_spread": 1,

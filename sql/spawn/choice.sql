@@ -25,7 +25,7 @@ $$;
 
 -- Adds a lease or a gang to its choice, which it writes if it is the first. One that comes after another was
 -- taken is cancelled by upkeep, as if it had come before.
--- Locks: the choice. Raises: QHA01 for a choice of another tenant, and for the 101st alternative.
+-- Locks: the choice. Raises: QHA01 for a choice of another tenant, in the words for the 101st alternative.
 create or replace function hwqueue.join_choice(p_choice uuid, p_tenant text, p_member uuid,
   p_is_gang boolean, p_now timestamptz, p_shard int) returns void
 language plpgsql volatile
@@ -37,14 +37,11 @@ begin
   values (p_shard, p_choice, p_tenant, p_now)
   on conflict (shard_id, choice_id) do update set alternatives = h.alternatives + 1, settled_at = null
   returning h.* into v_choice;
-  if v_choice.tenant <> p_tenant then
-    perform hwqueue.refuse('QHA01', format('choice %s is another tenant''s', p_choice),
-      jsonb_build_object('field', 'options.one_of', 'one_of', p_choice),
-      'the alternatives of a choice are of one tenant: use a fresh id');
-  elsif v_choice.alternatives > 100 then
-    perform hwqueue.refuse('QHA01', format('choice %s has 100 alternatives already', p_choice),
+  if v_choice.tenant <> p_tenant or v_choice.alternatives > 100 then
+    perform hwqueue.refuse('QHA01', format('choice %s takes no more alternatives', p_choice),
       jsonb_build_object('field', 'options.one_of', 'one_of', p_choice, 'limit', 100),
-      'describe nodes that are alike by one placement');
+      'a choice has 100 at most, all of one tenant: describe nodes that are alike by one placement, or use a'
+      ' fresh id');
   end if;
   insert into hwqueue.choice_member (shard_id, choice_id, member_id, is_gang)
   values (p_shard, p_choice, p_member, p_is_gang);

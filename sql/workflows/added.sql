@@ -103,8 +103,9 @@ begin
   elsif v_next > v_first then
     update hwqueue.map m set items = v_next, added = m.added + v_next - v_first
     where m.shard_id = p_shard and m.run_id = p_lease.run_id and m.step_no = p_lease.step_no;
-    insert into hwqueue.arrival (shard_id, run_id, step_no, kind, unmet, at)
-    values (p_shard, p_lease.run_id, p_lease.step_no, 'item', 1, hwqueue.clock());
+    insert into hwqueue.arrival (shard_id, run_id, step_no, kind, unmet, at, tenant)
+    values (p_shard, p_lease.run_id, p_lease.step_no, 'item', 1, hwqueue.clock(),
+      hwqueue.run_tenant(p_lease.run_id, p_shard));
   end if;
 end
 $$;
@@ -178,8 +179,9 @@ begin
     where a.shard_id = p_shard and a.run_id = p_run and a.step_no = any (p_steps)
     returning a.nested_run_id
   )
-  insert into hwqueue.arrival (shard_id, run_id, step_no, kind, at)  -- one may be open: it is cancelled
-  select p_shard, g.nested_run_id, 0, 'nested', hwqueue.clock() from gone g;
+  insert into hwqueue.arrival (shard_id, run_id, step_no, kind, at, tenant)
+  select p_shard, g.nested_run_id, 0, 'nested', hwqueue.clock(), hwqueue.run_tenant(p_run, p_shard)
+  from gone g;  -- one may be open: it is cancelled
   update hwqueue.lease l set item_no = null
   where l.run_id = p_run and l.step_no = any (p_steps) and l.item_no = -1 and l.shard_id = p_shard;
 end

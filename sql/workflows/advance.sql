@@ -24,9 +24,9 @@ declare
 begin
   -- before stamps, which take changes of state out of these
   select coalesce(array_agg(g.run_id order by g.n), '{}') as runs, array_agg(g.step_no order by g.n) as steps,
-         array_agg(g.kind order by g.n) as kinds
+         array_agg(g.kind order by g.n) as kinds, array_agg(g.turn order by g.n) as turns
   into v_fresh
-  from hwqueue.fresh_arrivals(p_limit, p_from, p_shard) with ordinality g(run_id, step_no, kind, n);
+  from hwqueue.fresh_arrivals(p_limit, p_from, p_shard) with ordinality g(run_id, step_no, kind, turn, n);
   folded := cardinality(v_fresh.runs);
   released := 0;
   more := folded = p_limit;
@@ -36,12 +36,13 @@ begin
   perform hwqueue.stamp_changes(p_limit, p_from, p_shard);
   perform pg_current_xact_id();  -- before a run is read, and before the clock
   for v_item in
-    select k.run_id, 0 as step_no, 'state' as kind from unnest(v_kept) k(run_id)
+    select k.run_id, 0 as step_no, 'state' as kind, 0 as turn from unnest(v_kept) k(run_id)
     union all
-    select * from unnest(v_fresh.runs, v_fresh.steps, v_fresh.kinds) i(run_id, step_no, kind)
+    select * from unnest(v_fresh.runs, v_fresh.steps, v_fresh.kinds, v_fresh.turns)
+      i(run_id, step_no, kind, turn)
   loop
-    -- mostly items of maps; what is left has its arrivals
-    exit when released >= 1000 or hwqueue.has_bound_enough();
+    -- mostly items of maps, after the first turn of each tenant; what is left has its arrivals
+    exit when released >= case when v_item.turn > 1 then 1000 else 5000 end or hwqueue.has_bound_enough();
     released := released + hwqueue.sweep_one(v_item.run_id, v_item.step_no, v_item.kind, hwqueue.clock(),
       p_shard);
     more := more or v_item.kind = 'nested' and released > 0;  -- it may have left arrivals at other runs
@@ -50,37 +51,70 @@ begin
 end
 $$;
 
--- Returns up to p_limit tallies, steps and runs that have arrivals, but for kept ones: the oldest first.
--- Where there are more, half of them are others, from a place that chance chooses: an open transaction may
--- hold what the oldest wait for, and thousands of arrivals at one tally must not hide the others. Chance
--- says, too, which half comes first: the limit may be 1.
+-- Returns up to p_limit tallies, steps and runs that have arrivals, but for kept ones. Tenants take turns:
+-- the first of each, in an order that chance says, then the second of each. A tenant's oldest come first.
+-- Where there are more than the oldest arrivals, those of each of up to 1,000 tenants are read by the index,
+-- and half of the others are from a place that chance chooses: an open transaction may hold what the oldest
+-- wait for, and thousands of arrivals at one tally must not hide the others. Chance says, too, which half
+-- comes first: the limit may be 1.
 create or replace function hwqueue.fresh_arrivals(p_limit int, p_from timestamptz, p_shard int)
-returns table (run_id uuid, step_no int, kind text)
+returns table (run_id uuid, step_no int, kind text, turn bigint)
 language sql volatile
 as $$
-  with oldest as materialized (
-    select a.arrival_id, a.run_id, a.step_no, a.kind, a.at from hwqueue.arrival a
+  with recursive oldest as materialized (
+    select a.arrival_id, a.run_id, a.step_no, a.kind, a.at, a.tenant from hwqueue.arrival a
     where a.shard_id = p_shard and a.at >= p_from and a.after_xid is null
     order by a.at limit 10 * p_limit
   ), first as materialized (
-    select o.run_id, o.step_no, o.kind, row_number() over (order by min(o.at), o.run_id, o.step_no) as n
-    from oldest o group by o.run_id, o.step_no, o.kind
+    select o.tenant, o.run_id, o.step_no, o.kind,
+           row_number() over (order by min(o.at), o.run_id, o.step_no) as n
+    from oldest o group by o.tenant, o.run_id, o.step_no, o.kind
+  ), rest as materialized (
+    select (select count(*) from oldest) = 10 * p_limit or (select count(*) from first) > p_limit as is_there
   ), other as (
-    select a.arrival_id, a.run_id, a.step_no, a.kind from hwqueue.arrival a
+    select a.arrival_id, a.tenant, a.run_id, a.step_no, a.kind from hwqueue.arrival a
     where a.shard_id = p_shard and a.after_xid is null and a.arrival_id >= (
       select min(o.arrival_id) + floor(random() * (
         select s.last_value + 1 - min(o.arrival_id) from hwqueue.arrival_arrival_id_seq s))::bigint
       from oldest o)
-    order by a.arrival_id limit case when (select count(*) from oldest) = 10 * p_limit
-      or (select count(*) from first) > p_limit then 10 * p_limit else 0 end
-  )
-  select x.run_id, x.step_no, x.kind
-  from (
-    select f.run_id, f.step_no, f.kind, f.n, 0.5 as turn from first f
+    order by a.arrival_id limit case when (select r.is_there from rest r) then 10 * p_limit else 0 end
+  ), tenant as (  -- from one to the next
+    (select a.tenant as name from hwqueue.arrival a
+     where a.shard_id = p_shard and a.at >= p_from and a.after_xid is null and (select r.is_there from rest r)
+     order by a.tenant limit 1)
     union all
-    select o.run_id, o.step_no, o.kind, row_number() over (order by min(o.arrival_id)), (select random())
-    from other o group by o.run_id, o.step_no, o.kind) x
-  group by x.run_id, x.step_no, x.kind order by min(x.n), min(x.turn), x.run_id, x.step_no limit p_limit
+    select n.tenant from tenant t
+    cross join lateral (
+      select a.tenant from hwqueue.arrival a
+      where a.shard_id = p_shard and a.tenant > t.name and a.at >= p_from and a.after_xid is null
+      order by a.tenant limit 1) n
+  ), known as materialized (
+    select t.name, count(*) over () as tenants from (select * from tenant limit 1000) t
+  ), own as (
+    select a.tenant, a.run_id, a.step_no, a.kind, min(a.at) as at
+    from known t
+    cross join lateral (
+      select * from hwqueue.arrival x
+      where x.shard_id = p_shard and x.tenant = t.name and x.at >= p_from and x.after_xid is null
+      order by x.at limit greatest(20, 4 * p_limit / t.tenants)) a
+    group by a.tenant, a.run_id, a.step_no, a.kind
+  )
+  select g.run_id, g.step_no, g.kind, g.turn
+  from (
+    select x.run_id, x.step_no, x.kind, row_number() over (
+             partition by x.tenant order by min(x.n), min(x.turn), x.run_id, x.step_no) as turn
+    from (
+      select f.tenant, f.run_id, f.step_no, f.kind, f.n, 0.5 as turn from first f
+      union all
+      select o.tenant, o.run_id, o.step_no, o.kind, row_number() over (order by min(o.arrival_id)),
+             (select random())
+      from other o group by o.tenant, o.run_id, o.step_no, o.kind
+      union all
+      select w.tenant, w.run_id, w.step_no, w.kind,
+             row_number() over (partition by w.tenant order by w.at), 0.5
+      from own w) x
+    group by x.tenant, x.run_id, x.step_no, x.kind) g
+  order by g.turn, random() limit p_limit
 $$;
 
 -- Stamps changes of runs' states with a transaction id that is later than they are: a session that may have
@@ -111,8 +145,8 @@ end
 $$;
 
 -- Returns up to p_limit runs whose change of state was stamped and is kept: before the others those that no
--- open transaction can add to any more. The others take turns by chance: a write that moved them back would
--- leave dead tuples as long as the old transaction that keeps them.
+-- open transaction can add to any more; tenants take turns. The others take turns by chance: a write that
+-- moved them back would leave dead tuples as long as the old transaction that keeps them.
 create or replace function hwqueue.kept_changes(p_limit int, p_shard int) returns uuid[]
 language plpgsql volatile
 as $$
@@ -130,15 +164,17 @@ begin
   return array(
     select k.run_id
     from (
-      (select a.run_id, a.after_xid, 0 as turn, a.arrival_id from hwqueue.arrival a
+      (select a.run_id, a.after_xid, 0 as turn, a.arrival_id, a.tenant from hwqueue.arrival a
        where a.shard_id = p_shard and a.after_xid is not null and a.arrival_id >= v_from
        order by a.arrival_id limit 5 * p_limit)
       union all
-      (select a.run_id, a.after_xid, 1, a.arrival_id from hwqueue.arrival a
+      (select a.run_id, a.after_xid, 1, a.arrival_id, a.tenant from hwqueue.arrival a
        where a.shard_id = p_shard and a.after_xid is not null and a.arrival_id < v_from
        order by a.arrival_id limit 5 * p_limit)) k
     group by k.run_id
-    order by bool_and(k.after_xid <= v_oldest) desc, min(k.turn), min(k.arrival_id) limit p_limit);
+    order by bool_and(k.after_xid <= v_oldest) desc,
+             row_number() over (partition by min(k.tenant) order by min(k.turn), min(k.arrival_id)),
+             min(k.turn), min(k.arrival_id) limit p_limit);
 end
 $$;
 
@@ -277,7 +313,8 @@ begin
 end
 $$;
 
--- Lets up to p_limit runs fail that are past their deadline, and returns their number.
+-- Lets up to p_limit runs fail that are past their deadline, and returns their number. Tenants take turns
+-- among the ten times as many that are late the longest.
 -- Locks: runs, skip locked; as stop_run.
 create or replace function hwqueue.fail_late_runs(p_limit int, p_now timestamptz, p_shard int) returns int
 language plpgsql volatile
@@ -288,8 +325,14 @@ declare
 begin
   for v_run in
     select r.* from hwqueue.run r
-    where r.shard_id = p_shard and r.deadline <= p_now and r.deadline is not null and r.finished_at is null
-    order by r.deadline limit p_limit for no key update skip locked
+    where r.shard_id = p_shard and r.deadline <= p_now and r.finished_at is null and r.run_id = any (array(
+      select w.run_id from (
+        select x.run_id, x.tenant, x.deadline from hwqueue.run x
+        where x.shard_id = p_shard and x.deadline <= p_now and x.deadline is not null
+          and x.finished_at is null
+        order by x.deadline limit 10 * p_limit) w
+      order by row_number() over (partition by w.tenant order by w.deadline), w.deadline limit p_limit))
+    order by r.deadline for no key update skip locked
   loop
     update hwqueue.run r
     set deadline = null, state = case when r.state = 'cancelling' then r.state else 'failing' end,
@@ -309,7 +352,7 @@ end
 $$;
 
 -- Ends up to p_limit steps that are due by themselves, and returns their number: sleeps, and waits that time
--- out. p_from: none is due before.
+-- out. Tenants take turns, as in fail_late_runs. p_from: none is due before.
 -- Locks: the steps, skip locked; then tallies, steps and the run, skip locked. Wakes: waiting workers.
 create or replace function hwqueue.end_due_steps(p_limit int, p_from timestamptz, p_shard int) returns int
 language plpgsql volatile
@@ -327,9 +370,18 @@ begin
   end if;
   perform pg_current_xact_id();  -- before the clock that its children are spawned by (reap_cursor)
   v_due := array(
-    select s from hwqueue.step s
-    where s.shard_id = p_shard and s.due_at >= p_from and s.due_at <= v_now
-    order by s.due_at limit p_limit for no key update skip locked);
+    select s
+    from (
+      select w.run_id, w.step_no
+      from (
+        select x.run_id, x.step_no, x.due_at from hwqueue.step x
+        where x.shard_id = p_shard and x.due_at >= p_from and x.due_at <= v_now
+        order by x.due_at limit 10 * p_limit) w
+      join hwqueue.run r on r.shard_id = p_shard and r.run_id = w.run_id
+      order by row_number() over (partition by r.tenant order by w.due_at), w.due_at limit p_limit) w
+    join hwqueue.step s on s.shard_id = p_shard and s.run_id = w.run_id and s.step_no = w.step_no
+    where s.due_at <= v_now
+    order by s.due_at for no key update of s skip locked);
   foreach v_step in array v_due loop
     exit when hwqueue.has_bound_enough();
     perform hwqueue.step_over(v_step.run_id, v_step.step_no, hwqueue.due_verdict(v_step, p_shard), true,

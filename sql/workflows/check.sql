@@ -45,39 +45,47 @@ begin
 end
 $$;
 
--- Returns the steps of a run that is not written, in topological order, each with the class that its lease
--- would have. Steps of equal content share one.
+-- Returns the steps of a run that is not written, each with the class that its lease would have. Of steps of
+-- equal content (class_part) one is planned, and came_from is null beyond the first p_most that differ.
 -- p_own: what the submission says about single steps.
 -- Raises: QHF06, QHQ01, QHC03, QHC04, QHA01, QHA03.
 create or replace function hwqueue.planned_steps(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb,
-  p_shard int)
+  p_most int, p_shard int)
 returns table (step_no int, step jsonb, class hwqueue.placement_class, came_from jsonb)
 language plpgsql stable
 as $$
 declare
   v_alone hwqueue.workflow := hwqueue.without_steps(p_workflow);
-  v_item record;
+  v_steps jsonb[] := array(select jsonb_array_elements(p_workflow.steps));
+  v_group record;
   v_planned record;
 begin
   perform hwqueue.check_own_steps(p_workflow, p_own);
-  for v_item in
-    select s.value as step, s.ordinality::int as step_no, coalesce(p_own -> (s.value ->> 'name'), '{}') as own
-    from jsonb_array_elements(p_workflow.steps) with ordinality s where s.value ? 'task' order by s.ordinality
+  for v_group in
+    select o.own, array_agg(s.ordinality::int order by s.ordinality) as numbers
+    from jsonb_array_elements(p_workflow.steps) with ordinality s
+    cross join lateral (select coalesce(p_own -> (s.value ->> 'name'), '{}') as own) o
+    where s.value ? 'task'
+    group by hwqueue.class_part(s.value), s.value -> 'near', o.own order by min(s.ordinality)
   loop
-    v_planned := hwqueue.planned_step(v_alone, p_run, v_item.step, v_item.own, p_shard);
-    step_no := v_item.step_no;
-    step := v_item.step;
-    class := v_planned.class;
-    came_from := v_planned.came_from;
-    return next;
+    v_planned := hwqueue.planned_step(v_alone, p_run, v_steps[v_group.numbers[1]], v_group.own, p_most > 0,
+      p_shard);
+    p_most := p_most - 1;
+    foreach step_no in array v_group.numbers loop
+      step := v_steps[step_no];
+      class := v_planned.class;
+      came_from := v_planned.came_from;
+      return next;
+    end loop;
   end loop;
 end
 $$;
 
--- The same of one step. p_own: as step_content takes it.
+-- The same of one step. p_own: as step_content takes it. p_asks_origins: came_from is wanted.
 -- Raises: QHQ01, QHC03, QHC04, QHA01, QHA03.
 create or replace function hwqueue.planned_step(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb,
-  p_own jsonb, p_shard int, out class hwqueue.placement_class, out came_from jsonb)
+  p_own jsonb, p_asks_origins boolean, p_shard int, out class hwqueue.placement_class,
+  out came_from jsonb)
 language plpgsql stable
 as $$
 declare
@@ -97,34 +105,45 @@ begin
       p_shard);
   end if;
   perform hwqueue.check_own_class(class, hwqueue.own_field(p_own), null, p_shard);
-  came_from := hwqueue.step_origins(p_workflow, p_run, p_step, p_own, v_target.defaults,
-    v_content.placement);
+  if p_asks_origins then
+    came_from := hwqueue.step_origins(p_workflow, p_run, p_step, p_own, v_target.defaults,
+      v_content.placement);
+  end if;
 end
 $$;
 
 -- Returns what would become of each step that is a nested run, or of one (p_step): the definition that it
--- would run now, and why it would be refused, {"code", "message"}. Where the input is bound, and runs further
--- down, are not looked at.
+-- would run now, and why it would be refused, {"code", "message"}. Each definition is planned once. Where the
+-- input is bound, and runs further down, are not looked at.
 create or replace function hwqueue.planned_nested(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step int,
   p_now timestamptz, p_shard int)
 returns table (step_no int, step jsonb, workflow hwqueue.workflow, refusal jsonb)
 language plpgsql stable
 as $$
+declare
+  v_steps jsonb[] := array(select jsonb_array_elements(p_workflow.steps));
+  v_numbers int[];
 begin
-  for step_no, step in
-    select s.ordinality, s.value from jsonb_array_elements(p_workflow.steps) with ordinality s
-    where s.value ->> 'kind' = 'workflow' and (p_step is null or s.ordinality = p_step) order by s.ordinality
+  for v_numbers in
+    select array_agg(s.ordinality order by s.ordinality)
+    from jsonb_array_elements(p_workflow.steps) with ordinality s
+    where s.value ->> 'kind' = 'workflow' and (p_step is null or s.ordinality = p_step)
+    group by s.value -> 'workflow', s.value -> 'version'
   loop
+    step := v_steps[v_numbers[1]];
     workflow := null;
     refusal := null;
     begin
       workflow := hwqueue.nested_workflow(step, p_run.tenant, p_shard);
       perform hwqueue.planned_steps(workflow,
-        hwqueue.read_nested_run(p_run, workflow, '{}', p_now, p_shard), '{}', p_shard);
+        hwqueue.read_nested_run(p_run, workflow, '{}', p_now, p_shard), '{}', 0, p_shard);
     exception when sqlstate 'QH000' then  -- the class QH, as in open_nested
       refusal := jsonb_build_object('code', sqlstate, 'message', sqlerrm);
     end;
-    return next;
+    foreach step_no in array v_numbers loop
+      step := v_steps[step_no];
+      return next;
+    end loop;
   end loop;
 end
 $$;

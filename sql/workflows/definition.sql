@@ -94,10 +94,8 @@ begin
   insert into hwqueue.workflow_step (shard_id, workflow_id, step_no, name, kind, task_name, class_no,
     parent_count, is_any, on_failure, runs_at_end, params, reads, run_if, options, children, near, settings)
   select p_shard, v_workflow.workflow_id, s.ordinality, s.value ->> 'name', k.kind, s.value ->> 'task',
-    case when s.value ? 'task' then dense_rank() over (partition by s.value ? 'task'
-      order by s.value -> 'task', s.value -> 'queue', s.value -> 'affinity',
-      s.value -> 'affinity_tags', s.value -> 'placement',
-      (s.value -> 'options') - array['priority', 'max_attempts', 'retry', 'claim_timeout', 'delay']) end,
+    case when s.value ? 'task' then dense_rank() over (
+      partition by s.value ? 'task' order by hwqueue.class_part(s.value)) end,
     coalesce(p.count, 0), coalesce(s.value ->> 'join' = 'any', false),
     case when s.value ->> 'on_failure' = 'ignore' then 'ignore'
       when s.value ->> 'on_failure' = 'continue' or p_spec ->> 'on_failure' = 'continue' then 'go_on'
@@ -133,4 +131,13 @@ begin
     on c.from_no = s.ordinality;
   return v_workflow;
 end
+$$;
+
+-- What the class of a step's lease follows from, in its specification: steps that are equal in it share one.
+create or replace function hwqueue.class_part(p_step jsonb) returns jsonb
+language sql immutable parallel safe
+as $$
+  select jsonb_build_array(p_step -> 'task', p_step -> 'queue', p_step -> 'affinity',
+    p_step -> 'affinity_tags', p_step -> 'placement',
+    (p_step -> 'options') - array['priority', 'max_attempts', 'retry', 'claim_timeout', 'delay'])
 $$;

@@ -107,8 +107,8 @@ begin
       return;
     end if;
     -- mostly another session holds the tally: then this leaves the count, else it holds the tally
-    insert into hwqueue.arrival (shard_id, run_id, step_no, kind, arrived, at)
-    select p_shard, l.run_id, l.step_no, 'item', 1, hwqueue.clock()
+    insert into hwqueue.arrival (shard_id, run_id, step_no, kind, arrived, at, tenant)
+    select p_shard, l.run_id, l.step_no, 'item', 1, hwqueue.clock(), hwqueue.run_tenant(l.run_id, p_shard)
     from hwqueue.lease l
     where l.shard_id = p_shard and l.lease_id = p_lease and not exists (
       select from hwqueue.tally y

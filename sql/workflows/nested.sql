@@ -296,8 +296,8 @@ create or replace function hwqueue.tell_nested(p_run hwqueue.run, p_shard int) r
 language plpgsql volatile
 as $$
 begin
-  insert into hwqueue.arrival (shard_id, run_id, step_no, kind, at)
-  select p_shard, n.run_id, 0, 'nested', hwqueue.clock()
+  insert into hwqueue.arrival (shard_id, run_id, step_no, kind, at, tenant)
+  select p_shard, n.run_id, 0, 'nested', hwqueue.clock(), p_run.tenant
   from hwqueue.awaited_runs(p_run.run_id, p_shard) w
   cross join lateral (  -- a fence (offset 0): by key, whatever the statistics say
     select x.* from hwqueue.run x

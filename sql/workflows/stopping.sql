@@ -148,8 +148,9 @@ begin
         '{"reason": "cancelled", "detail": "its run has stopped"}', v_now, p_shard),
       hwqueue.note_leases('lease_cancelled', v_ended, 'cancelled while it waited: its run has stopped',
         p_shard);
-    insert into hwqueue.arrival (shard_id, run_id, step_no, kind, arrived, skipped, at)
-    values (p_shard, p_run, p_step, 'item', cardinality(v_ended), cardinality(v_ended), v_now);
+    insert into hwqueue.arrival (shard_id, run_id, step_no, kind, arrived, skipped, at, tenant)
+    values (p_shard, p_run, p_step, 'item', cardinality(v_ended), cardinality(v_ended), v_now,
+      hwqueue.run_tenant(p_run, p_shard));
   end if;
   perform hwqueue.stop_claims(v_leases, v_now, p_shard);
   update hwqueue.map m

@@ -114,7 +114,7 @@ $$;
 -- Writes a run with its steps, and releases the first ones. Returns the run that has the idempotency key:
 -- this one, or an earlier one of the same content.
 -- Locks: its idempotency key or unique key, and its run_id if the caller chose one; new rows; the run that it
--- replaces. Raises: QHT01, QHT02, QHQ01, QHF06, QHA01, QHA02, QHC03, QHC04, QHW01, QHA03, QHF07.
+-- replaces. Raises: QHT01, QHT02, QHT03, QHQ01, QHF06, QHA01, QHA02, QHC03, QHC04, QHW01, QHA03, QHF07.
 -- Idempotent: with an idempotency key. Wakes: waiting workers.
 create or replace function hwqueue.write_run(p_workflow hwqueue.workflow, p_input jsonb, p_options jsonb,
   p_now timestamptz, p_shard int, out run_id uuid, out created boolean)
@@ -136,7 +136,7 @@ $$;
 
 -- Writes a run as read_run returned it with its steps, and releases the first ones. p_own: what the
 -- submission says about single steps.
--- Locks: its run_id; new rows. Raises: QHA01, QHF06, QHQ01, QHC04, QHA03. Wakes: waiting workers.
+-- Locks: its run_id; new rows. Raises: QHA01, QHF06, QHQ01, QHC04, QHA03, QHT03. Wakes: waiting workers.
 create or replace function hwqueue.begin_run(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb,
   p_now timestamptz, p_shard int) returns void
 language plpgsql volatile
@@ -144,6 +144,7 @@ as $$
 declare
   v_roots int[];
 begin
+  perform hwqueue.check_tenant_work(p_run, jsonb_array_length(p_workflow.steps), p_shard);
   begin
     insert into hwqueue.run select p_run.*;
   exception when unique_violation then

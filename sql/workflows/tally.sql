@@ -42,9 +42,10 @@ begin
   end if;
   if v_part is null then
     -- a delta of nothing is left, too: it asks the next holder to look
-    insert into hwqueue.arrival (shard_id, run_id, step_no, kind, need, arrived, unmet, failed, skipped, at)
+    insert into hwqueue.arrival (shard_id, run_id, step_no, kind, need, arrived, unmet, failed, skipped, at,
+      tenant)
     values (p_shard, p_run, p_step, v_kind, p_delta.need, p_delta.arrived, p_delta.unmet, p_delta.failed,
-      p_delta.skipped, p_now);
+      p_delta.skipped, p_now, hwqueue.run_tenant(p_run, p_shard));
     return;
   end if;
   -- a statement of its own, after the lock: it sees what former holders left
@@ -187,8 +188,19 @@ create or replace function hwqueue.leave_arrivals(p_run uuid, p_steps int[], p_k
 language plpgsql volatile
 as $$
 begin
-  insert into hwqueue.arrival (shard_id, run_id, step_no, kind, reason, at)
-  select p_shard, p_run, s.step_no, p_kind, s.reason, p_now
-  from unnest(p_steps, p_reasons) s(step_no, reason);
+  insert into hwqueue.arrival (shard_id, run_id, step_no, kind, reason, at, tenant)
+  select p_shard, p_run, s.step_no, p_kind, s.reason, p_now, t.tenant
+  from unnest(p_steps, p_reasons) s(step_no, reason)
+  cross join (select hwqueue.run_tenant(p_run, p_shard) as tenant offset 0) t;
+end
+$$;
+
+-- The tenant of a run: sweeps take turns by it. Empty for one that has none, or is gone.
+create or replace function hwqueue.run_tenant(p_run uuid, p_shard int) returns text
+language plpgsql stable
+as $$
+begin
+  return coalesce((
+    select r.tenant from hwqueue.run r where r.shard_id = p_shard and r.run_id = p_run), '');
 end
 $$;

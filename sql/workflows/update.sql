@@ -362,7 +362,8 @@ begin
       came_from := null;
       run := hwqueue.updated_run(p_run, v_group.own -> 'update');
     else
-      v_planned := hwqueue.planned_step(v_alone, p_run, v_step, hwqueue.content_own(v_group.own), p_shard);
+      v_planned := hwqueue.planned_step(v_alone, p_run, v_step, hwqueue.content_own(v_group.own), true,
+        p_shard);
       class := v_planned.class;
       came_from := v_planned.came_from;
       run := null;

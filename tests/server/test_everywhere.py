@@ -4,7 +4,7 @@ from typing import Any
 from uuid import uuid4
 
 from hwqueue.client import Client
-from hwqueue.types import NodeSpec
+from hwqueue.types import NodeSpec, QueuePolicy
 from tests.server.conftest import V1, Http, Token, ok, problem
 
 EVERYWHERE = f"{V1}/everywhere"
@@ -61,12 +61,20 @@ async def test_what_is_refused(http: Http, queue: str) -> None:
     problem(await http.post(f"{EVERYWHERE}/{uuid4()}/stop"), 404, "QHE01")
 
 
-async def test_a_token_of_a_tenant(guarded: Http, token: Token, queue: str) -> None:
-    """It spawns for its tenant alone, and of others it is told that there are none."""
+async def test_a_token_of_a_tenant(guarded: Http, token: Token, sql: Client, queue: str) -> None:
+    """It spawns where the policy names its tenant, and of others it is told that there are none."""
     film, games = token("producer", "film"), token("producer", "games")
     options = {"affinity_tags": {"of": queue}}
     body: dict[str, Any] = {"queue": queue, "task": "agent", "options": options}
+    for role in ("producer", "operator"):
+        headers = token(role, "film")
+        problem(await guarded.post(EVERYWHERE, json=body, headers=headers), 403, "QHA03")
+    everybody = await guarded.post(EVERYWHERE, json=body, headers=token("producer"))
+    assert "lacks the scope" in problem(everybody, 403)["detail"]
+    policy = QueuePolicy(everywhere_tenants=["film", "games"], everywhere_limit=1)
+    sql.set_queue_policy(queue, policy)
     made = ok(await guarded.post(EVERYWHERE, json=body, headers=film), 201)
+    problem(await guarded.post(EVERYWHERE, json=body, headers=film), 409, "QHT03")
     url = f"{EVERYWHERE}/{made['everywhere_id']}"
     assert ok(await guarded.get(url, headers=film))["tenant"] == "film"
     assert ok(await guarded.get(EVERYWHERE, headers=games))["items"] == []

@@ -18,6 +18,9 @@ DEFAULTS = {
     "notify": True,
     "failure_domain": "rack",
     "earmarks": 1,
+    "earmark_time": 600,
+    "everywhere_tenants": [],
+    "everywhere_limit": 20,
     "reap_grace": 0,
 }
 GIVEN = {
@@ -39,6 +42,9 @@ GIVEN = {
     "retain_failed": 0,
     "failure_domain": "label:zone",
     "earmarks": 0,
+    "earmark_time": 90,
+    "everywhere_tenants": ["*", "a b"],
+    "everywhere_limit": 3,
 }
 
 
@@ -150,6 +156,9 @@ def test_an_unknown_shard_is_refused(api: Api) -> None:
         ("window", 0),
         ("probe", -1),
         ("earmarks", -1),
+        ("earmark_time", 0),
+        ("everywhere_tenants", "film"),
+        ("everywhere_limit", -1),
         ("weights", [10]),
         ("retain_completed", True),
         ("retain_failed", 10**12),

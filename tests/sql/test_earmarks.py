@@ -72,7 +72,7 @@ def test_a_large_gang_starts_while_small_leases_never_stop_coming(
         clock.advance(timedelta(seconds=1))
         complete(api, *running[:1])
         del running[:1]
-        api.spawn(queue, priority=9, **GPU)
+        api.spawn(queue, **GPU)
         reap(api)
         found = [claim for node in pairs for claim in api.claim(node, queue)]
         started += [claim for claim in found if claim["task_name"] == "train"]
@@ -273,7 +273,7 @@ def test_one_gang_of_a_set_of_nodes_at_a_time(api: Api, pairs: list[Node]) -> No
     queue = api.queue()
     claims = filled(api, queue, pairs)
     first = earmarked(api, queue, pairs)
-    second, late = (spawn(api, queue, 2, PAIR, priority=p) for p in (2, 1))
+    second, late = (spawn(api, queue, 2, PAIR) for _ in range(2))
     reap(api)
     assert {gang(api, g)["reason"] for g in (second, late)} == {"behind_earmark"}
     apart = [api.node(gpus=gpus(2), labels={"apart": True}) for _ in range(2)]
@@ -467,7 +467,7 @@ def test_backfill_by_what_is_over_in_time(api: Api, pairs: list[Node], clock: Cl
     for most in (None, 601):
         api.spawn(queue, max_run=most, **GPU)
         assert [api.claimed(node, queue) for node in kept] == [[], []]
-    short = api.spawn(queue, priority=1, max_run=600, **GPU)
+    short = api.spawn(queue, max_run=600, **GPU)
     [claim] = [claim for node in kept for claim in api.claim(node, queue)]
     assert (claim["lease_id"], len(claim["assignment"]["gpus"])) == (short, 1)
     assert deficits(api) != before
@@ -475,7 +475,7 @@ def test_backfill_by_what_is_over_in_time(api: Api, pairs: list[Node], clock: Cl
     assert gang(api, gang_id)["starts_by"] == start
     assert api.rows("verify_invariants") == []
     clock.advance(timedelta(seconds=10))
-    api.spawn(queue, priority=1, **GPU, max_run=600)
+    api.spawn(queue, **GPU, max_run=600)
     assert [api.claimed(node, queue) for node in kept] == [[], []]  # too late for it by now
 
 
@@ -486,7 +486,7 @@ def test_no_backfill_beside_what_may_run_on(api: Api, pairs: list[Node]) -> None
     gang_id = spawn(api, queue, 3, PAIR)
     reap(api)
     assert (gang(api, gang_id)["state"], gang(api, gang_id)["starts_by"]) == ("earmarked", None)
-    api.spawn(queue, priority=1, **GPU, max_run=10)
+    api.spawn(queue, **GPU, max_run=10)
     assert [api.claimed(node, queue) for node in pairs] == [[]] * 3
 
 

@@ -109,7 +109,7 @@ def test_a_full_node_keeps_what_becomes_free(fleet: Fleet, api: Api) -> None:
     told = api.row("explain_lease", lease=lease["lease_id"])["headline"]
     assert node.name in told
     assert "what becomes free there goes to it" in told
-    other = api.spawn(fleet.queue, priority=9, **GPU)
+    other = api.spawn(fleet.queue, **GPU)
     api.rows("complete_lease", **token(held))
     assert api.claimed(node, fleet.queue) == []
     fleet.reap(SECOND)
@@ -201,10 +201,12 @@ def test_a_retry_waits_for_its_delay_and_its_node(fleet: Fleet, api: Api) -> Non
 def test_a_node_that_suits_no_more(fleet: Fleet, api: Api, choice: str) -> None:
     """What waits there is cancelled; what runs goes on, or is asked to stop. And back again."""
     everywhere, nodes = fleet.spawn(on_unmatched=choice), [fleet.node(), fleet.node()]
+    fleet.reap()
     [claim] = api.claim(nodes[0], fleet.queue)
     waiting = UUID(fleet.leases(everywhere)[nodes[1].name]["lease_id"])
     for node in nodes:
         fleet.node(node.node_id, name=node.name, labels={})
+    fleet.reap()
     assert api.state(waiting) == "cancelled"
     assert api.lease(waiting)["error"]["reason"] == "node_unmatched"
     assert list(fleet.leases(everywhere)) == [nodes[0].name]
@@ -273,6 +275,7 @@ def test_a_node_that_dies_and_comes_back_has_the_same_one(fleet: Fleet, api: Api
 def test_stopping(fleet: Fleet, api: Api) -> None:
     """Nodes get none any more; what runs goes on until a second call asks it to stop."""
     everywhere, nodes = fleet.spawn(), [fleet.node(), fleet.node()]
+    fleet.reap()
     [claim] = api.claim(nodes[0], fleet.queue)
     assert api.value("stop_everywhere", everywhere=everywhere) == "stopping"
     fleet.reap()
@@ -355,6 +358,7 @@ def test_arguments_of_the_others(fleet: Fleet, api: Api) -> None:
 @pytest.mark.thorough
 def test_leases_of_it_stay_in_their_queue(fleet: Fleet, api: Api) -> None:
     everywhere, node = fleet.spawn(**GPU), fleet.node(gpus=[{"resource_id": str(uuid4())}])
+    fleet.reap()
     api.rows("cordon_node", node=node.node_id)
     fleet.reap()
     lease = fleet.leases(everywhere)[node.name]["lease_id"]
@@ -395,6 +399,7 @@ def test_a_lease_that_failed_for_good_may_be_requeued(fleet: Fleet, api: Api) ->
 
 def test_a_worker_that_stops_leaves_although_room_is_booked(fleet: Fleet, api: Api) -> None:
     everywhere, node = fleet.spawn(), fleet.node()
+    fleet.reap()
     assert fleet.states(everywhere) == ["reserved"]
     assert api.value("deregister_own_node", **node.who) is True
     fleet.reap()

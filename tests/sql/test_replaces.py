@@ -49,7 +49,7 @@ def test_it_takes_the_room_of_the_other_one(api: Api, then: str, ends: str) -> N
     new = replacing(api, queue, old, then, **GPU)
     assert headline(api, new).startswith(f"waits for the place of lease {old}: upkeep")
     reap(api)
-    waiting = api.spawn(queue, **GPU, priority=9)  # nobody else gets that room
+    waiting = api.spawn(queue, **GPU)  # no equal gets that room
     [verdict] = api.rows("heartbeat_node", **node.who, claims=beat(claim))
     assert verdict["verdict"] == ("cancelled" if then == "cancel" else "preempted")
     assert f"lease {new} takes its place" in headline(api, old)

@@ -79,9 +79,9 @@ BACKFILL = World(
     policy={"earmarks": 1, "reap_grace": 0},
     nodes={"n": gpus(2, "n")},
     leases={
-        "s": {**needs(gpu=1), "max_run": 20, "priority": 2},
-        "v": {**needs(gpu=1), "max_run": 60, "priority": 1},
-        "t": {**needs(gpu=1), "max_run": 5},
+        "s": {**needs(gpu=1), "max_run": 20},
+        "v": {**needs(gpu=1), "max_run": 60, "priority": -1},
+        "t": {**needs(gpu=1), "max_run": 5, "priority": -2},
     },
     gangs={"g": {"members": "ab", "each": needs(gpu=1)}},
     first=[s.Claim("n"), s.Reap(), s.Reap()],

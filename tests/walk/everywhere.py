@@ -237,7 +237,7 @@ def _world(name: str, options: Options, steps: list[s.Step], *, is_slow: bool = 
     return World(
         name,
         nodes={"n": {**gpus(1, "n"), **zone}},
-        leases={"s": {**needs(gpu=1), "priority": 1}},
+        leases={"s": needs(gpu=1)},
         first=[SpawnEverywhere(e)],
         steps=[
             s.Claim("n"),

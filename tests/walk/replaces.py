@@ -91,7 +91,7 @@ def _world(name: str, devices: int, replaces: Options, *, is_slow: bool = True) 
         leases={"a": needs(gpu=1)},
         steps=[
             s.Spawn("b", new),
-            s.Spawn("s", {**needs(gpu=1), "priority": 1}),
+            s.Spawn("s", needs(gpu=1)),
             s.Claim("n"),
             *every(s.Complete, "abs"),
             s.Fail("a"),
@@ -108,7 +108,7 @@ def _world(name: str, devices: int, replaces: Options, *, is_slow: bool = True) 
     )
 
 
-# A new version takes the device of the old one. Another lease wants it, too, and is more urgent.
+# A new version takes the device of the old one. Another lease wants it, too.
 IN_PLACE = _world("in_place", 1, {"then": "cancel"}, is_slow=False)
 # The old one waits again, for any node.
 MOVED = _world("moved", 1, {"then": "requeue"})

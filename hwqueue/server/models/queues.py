@@ -51,6 +51,9 @@ _queue_policy = request_of(
         "window": Annotated[Whole, Field(ge=1, le=10_000)],
         "probe": Annotated[Whole, Field(ge=0, le=100_000)],
         "earmarks": Annotated[Whole, Field(ge=0, le=1000)],
+        "earmark_time": Annotated[Seconds, Field(ge=1)],
+        "everywhere_tenants": list[Annotated[str, Field(max_length=100)]],
+        "everywhere_limit": Annotated[Whole, Field(ge=0, le=1000)],
         "weights": Weights,
     },
     fields={
@@ -85,6 +88,17 @@ _queue_policy = request_of(
             default=None,
             description="How many gangs may have room kept for them on nodes that they could "
             "share; 0: none.",
+        ),
+        "earmark_time": Field(
+            default=None,
+            description="How long room is kept at most when it is not known by when it is enough.",
+        ),
+        "everywhere_tenants": Field(
+            default=None,
+            description="Tenants whose callers may spawn everywhere tasks; `*`: all.",
+        ),
+        "everywhere_limit": Field(
+            default=None, description="How many everywhere tasks each such tenant may have."
         ),
     },
     base=_Policy,

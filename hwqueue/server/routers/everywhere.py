@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
-from hwqueue.server.dependencies import AuthenticatedRoute
+from hwqueue.server.dependencies import AuthenticatedRoute, Caller
 from hwqueue.server.models.base import Id, Moment
 from hwqueue.server.models.everywhere import (
     EverywhereNow,
@@ -17,6 +17,8 @@ from hwqueue.server.models.everywhere import (
     StopEverywhereRequest,
 )
 from hwqueue.server.pagination import add_next_link, split_page
+from hwqueue.server.problems import HTTPProblem
+from hwqueue.server.roles import Scope
 from hwqueue.server.routers.shared import (
     NO_EVERYWHERE,
     NO_QUEUE,
@@ -48,7 +50,11 @@ EverywhereId = Annotated[Id, Path(description="Id of the everywhere task.")]
 async def spawn_everywhere(
     body: SpawnEverywhereRequest, caller: LeaseWriter, request: Request, response: Response
 ) -> Any:
-    """Spawn a task on every node that suits it, also on nodes that register later."""
+    """Spawn a task on every node that suits it, also on nodes that register later.
+
+    For operators; for tokens of a tenant where the queue's policy names it.
+    """
+    _check_right(caller)
     options = own_options(caller, body.options, "options")
     if "claim_timeout" in options:
         options["claim_timeout"] = timedelta(seconds=options["claim_timeout"])
@@ -115,3 +121,16 @@ async def stop_everywhere(
     async with caller.call() as client:
         state = await client.stop_everywhere(everywhere_id, running=running, shard=caller.shard)
     return EverywhereNow(everywhere_id=everywhere_id, state=state)
+
+
+def _check_right(caller: Caller) -> None:
+    """Refuse producers. Of tokens of a tenant the database asks the queue's policy.
+
+    Raises: HTTPProblem (403).
+    """
+    if caller.tenant is None and not caller.principal.has(Scope.OPERATE):
+        raise HTTPProblem(
+            403,
+            f"role {caller.principal.role} lacks the scope {Scope.OPERATE}",
+            hint="everywhere tasks take room on each node: ask an operator",
+        )

@@ -1,0 +1,358 @@
+"""Tenants cannot stop each other: who passes an earmark, bounds of open work, turns of sweeps."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from uuid import UUID, uuid4
+
+import pytest
+
+from hwqueue.testing import Clock
+from tests.calls import Row
+from tests.flows import step
+from tests.nests import nested
+from tests.sql.api import Api, Node, token
+from tests.sql.test_everywhere import Fleet, fleet
+from tests.sql.test_gangs import gang, nodes, reap, spawn
+
+__all__ = ["fleet"]  # a fixture
+
+WHOLE: Row = {"placement": {"resources": {"cpu_milli": 4000}}}
+LOW, HIGH = {"priority": -5}, {"priority": 5}
+SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
+
+
+@pytest.fixture
+def machines(api: Api) -> list[Node]:
+    """Two nodes that hold one lease each; no other nodes and gangs."""
+    for row in api.rows("list_gangs", limit=1000):
+        api.rows("cancel_gang", gang=row["gang_id"])
+    reap(api)
+    for row in api.rows("list_nodes"):
+        api.rows("deregister_node", node=row["node_id"])
+    return [api.node(capacity={"cpu_milli": 4000}) for _ in range(2)]
+
+
+@contextmanager
+def limited(api: Api, tenant: str) -> Iterator[None]:
+    """Calls of the block are limited to a tenant."""
+    api.conn.execute("select set_config('hwqueue.tenant', %s, false)", [tenant])
+    try:
+        yield
+    finally:
+        api.conn.execute("select set_config('hwqueue.tenant', '', false)")
+
+
+def finish(api: Api, *claims: Row) -> None:
+    for claim in claims:
+        api.rows("complete_lease", **token(claim))
+
+
+def waiting_gang(api: Api, queue: str, machines: list[Node], **options: int) -> tuple[UUID, Row]:
+    """A gang that needs both nodes, earmarked, and the lease that holds the first for ever."""
+    held, other = (api.running(queue, node, **WHOLE) for node in machines)
+    gang_id = spawn(api, queue, 2, WHOLE | options)
+    reap(api)
+    assert gang(api, gang_id)["state"] == "earmarked"
+    finish(api, other)
+    return gang_id, held
+
+
+def test_what_comes_before_passes_an_earmark(api: Api, machines: list[Node]) -> None:
+    """Equals and later ones wait, or a large gang would never start."""
+    queue = api.queue()
+    gang_id, held = waiting_gang(api, queue, machines)
+    for priority in (-1, 0):
+        api.spawn(queue, priority=priority, **WHOLE)
+        assert api.claimed(machines[1], queue) == []
+    urgent = api.spawn(queue, priority=1, **WHOLE)
+    [claim] = api.claim(machines[1], queue, qty=5)
+    assert claim["lease_id"] == urgent
+    assert api.rows("verify_invariants") == []
+    finish(api, held)
+    reap(api)
+    assert gang(api, gang_id)["state"] == "earmarked"  # one node is in use again
+    finish(api, claim)
+    reap(api)
+    assert gang(api, gang_id)["state"] == "reserved"
+    assert all(len(api.claim(node, queue, qty=5)) == 1 for node in machines)
+    assert api.rows("verify_invariants") == []
+
+
+def test_upkeep_gives_no_room_to_an_earmark_before_what_comes_first(
+    api: Api, machines: list[Node], clock: Clock
+) -> None:
+    """Its nodes have ten seconds to claim that; then nobody waits for them any more."""
+    queue = api.queue()
+    gang_id, held = waiting_gang(api, queue, machines)
+    urgent = api.spawn(queue, priority=1, **WHOLE)
+    finish(api, held)
+    reap(api)
+    assert gang(api, gang_id)["state"] == "earmarked"
+    clock.advance(9 * SECOND)
+    reap(api)
+    assert gang(api, gang_id)["state"] == "earmarked"
+    clock.advance(SECOND)
+    reap(api)
+    assert gang(api, gang_id)["state"] == "reserved"
+    assert [api.state(lease) for lease in [urgent]] == ["pending"]
+    assert api.rows("verify_invariants") == []
+
+
+def test_an_earmark_ends_in_time_and_is_not_made_again_for_as_long(
+    api: Api, machines: list[Node], clock: Clock
+) -> None:
+    queue = api.queue(earmark_time=60, claim_timeout=3600)
+    gang_id, held = waiting_gang(api, queue, machines)
+    later = api.spawn(queue, **WHOLE)
+    clock.advance(59 * SECOND)
+    for node in machines:
+        api.rows("heartbeat_node", **node.who, claims=[])
+    reap(api)
+    assert gang(api, gang_id)["state"] == "earmarked"
+    assert api.claimed(machines[1], queue) == []
+    clock.advance(SECOND)
+    reap(api)
+    found = gang(api, gang_id)
+    assert (found["state"], found["reason"]) == ("waiting", "kept_too_long")
+    [claim] = api.claim(machines[1], queue)
+    assert claim["lease_id"] == later
+    clock.advance(59 * SECOND)
+    for node in machines:
+        api.rows("heartbeat_node", **node.who, claims=[])
+    reap(api)
+    assert gang(api, gang_id)["state"] == "waiting"
+    clock.advance(20 * SECOND)
+    for node in machines:
+        api.rows("heartbeat_node", **node.who, claims=[])
+    reap(api)
+    assert gang(api, gang_id)["state"] == "earmarked"
+    assert held["lease_id"] != later
+
+
+@pytest.mark.parametrize(("rank", "state"), [(HIGH, "earmarked"), ({}, "waiting")])
+def test_a_gang_that_comes_before_gets_the_room_that_is_kept(
+    api: Api, machines: list[Node], rank: Row, state: str
+) -> None:
+    queue = api.queue()
+    first, held = waiting_gang(api, queue, machines)
+    second = spawn(api, queue, 2, WHOLE | rank)
+    reap(api)
+    assert gang(api, second)["state"] == state
+    assert gang(api, first)["state"] == ("waiting" if rank else "earmarked")
+    finish(api, held)
+    reap(api)
+    assert gang(api, second if rank else first)["state"] == "reserved"
+    assert len(nodes(api, second if rank else first)) == 2
+    assert api.rows("verify_invariants") == []
+
+
+def test_a_tenant_keeps_room_for_twenty_gangs(api: Api, machines: list[Node]) -> None:
+    queue = api.queue(earmarks=1000)
+    for _ in range(22):
+        node = api.node(capacity={"cpu_milli": 9000})
+        api.running(queue, node, placement={"resources": {"cpu_milli": 9000}})
+    half = {"placement": {"resources": {"cpu_milli": 4500}}, "tenant": "film"}
+    for _ in range(21):
+        spawn(api, queue, 2, half)
+    for _ in range(3):
+        reap(api)
+    states = [row["state"] for row in api.rows("list_gangs", limit=100)]
+    assert (states.count("earmarked"), states.count("waiting")) == (20, 1)
+    assert machines
+
+
+def test_everywhere_tasks_belong_to_operators(api: Api, fleet: Fleet) -> None:
+    with limited(api, "film"):
+        refusal = api.refused("QHA03", "spawn_everywhere", **fleet.call(tenant="film"))
+    assert "everywhere_tenants" in refusal.hint
+    for allowed in (["games"], ["film"], ["*"]):
+        policy = {"everywhere_tenants": allowed, "everywhere_limit": 2}
+        api.rows("set_queue_policy", queue=fleet.queue, policy=policy)
+        with limited(api, "film"):
+            if allowed == ["games"]:
+                api.refused("QHA03", "spawn_everywhere", **fleet.call(tenant="film"))
+            else:
+                assert api.row("spawn_everywhere", **fleet.call(tenant="film"))["created"]
+    with limited(api, "film"):
+        refusal = api.refused("QHT03", "spawn_everywhere", **fleet.call(tenant="film"))
+        assert (refusal.detail["used"], refusal.detail["limit"]) == (2, 2)
+    with limited(api, "games"):
+        assert api.row("spawn_everywhere", **fleet.call(tenant="games"))["created"]
+    assert fleet.spawn(tenant="film")  # an operator's own business
+
+
+@pytest.mark.parametrize("rank", [LOW, HIGH])
+def test_an_everywhere_task_waits_behind_what_comes_before(
+    api: Api, fleet: Fleet, rank: Row
+) -> None:
+    """Whether its room is kept, or became free just now."""
+    node = fleet.node(capacity={"cpu_milli": 4000})
+    held = api.running(fleet.queue, node, **WHOLE)
+    everywhere = fleet.spawn(**WHOLE, **rank)
+    fleet.reap()
+    assert fleet.states(everywhere) == ["earmarked"]
+    other = api.spawn(fleet.queue, **WHOLE)
+    finish(api, held)
+    fleet.reap(SECOND)
+    [claim] = api.claim(node, fleet.queue, qty=5)
+    assert (claim["lease_id"] == other) == (rank is LOW)
+    assert fleet.sound()
+
+
+def test_an_everywhere_task_takes_no_idle_room_from_what_comes_before(
+    api: Api, fleet: Fleet
+) -> None:
+    node = fleet.node(capacity={"cpu_milli": 4000})
+    fleet.reap()
+    other = api.spawn(fleet.queue, **WHOLE)
+    everywhere = fleet.spawn(**WHOLE, **LOW)
+    fleet.reap()
+    assert fleet.states(everywhere) == ["earmarked"]
+    assert api.claimed(node, fleet.queue) == [other]
+
+
+def test_room_for_an_everywhere_task_is_kept_for_a_time(
+    api: Api, fleet: Fleet, clock: Clock
+) -> None:
+    api.rows(
+        "set_queue_policy", queue=fleet.queue, policy={"earmark_time": 60, "claim_timeout": 3600}
+    )
+    node = fleet.node(capacity={"cpu_milli": 4000})
+    api.running(fleet.queue, node, **WHOLE)
+    everywhere = fleet.spawn(**WHOLE)
+    fleet.reap()
+    states = []
+    for _ in range(3):
+        clock.advance(59 * SECOND)
+        api.rows("heartbeat_node", **node.who, claims=[])
+        fleet.reap(SECOND)
+        states += fleet.states(everywhere)
+    assert states[0] == "waiting"
+    assert "earmarked" in states[1:]
+    assert fleet.sound()
+
+
+def test_a_registration_looks_at_no_everywhere_task(api: Api, fleet: Fleet) -> None:
+    """But the node grants nothing else until they have booked their room there."""
+    everywhere = [fleet.spawn(labels={"n": str(n)}) for n in range(3)]
+    other = api.spawn(fleet.queue, priority=9)
+    node = fleet.node()
+    assert [fleet.leases(each) for each in everywhere] == [{}, {}, {}]
+    found = [lease for _ in range(2) for lease in api.claimed(node, fleet.queue, qty=3)]
+    assert len(found) == 4
+    assert found[3] == other
+    assert fleet.sound()
+
+
+def test_what_holds_a_new_node_back_is_over_in_five_seconds(
+    api: Api, fleet: Fleet, clock: Clock
+) -> None:
+    fleet.spawn()
+    node, other = fleet.node(), api.spawn(fleet.queue)
+    with api.conn.transaction(force_rollback=True):
+        api.conn.execute(  # as if each slice were cut short
+            "create or replace function hwqueue.expand_node(p_state hwqueue.node_state,"
+            " p_shard int) returns hwqueue.node_state language sql volatile"
+            " as 'select p_state'"
+        )
+        assert api.claimed(node, fleet.queue) == []
+        clock.advance(5 * SECOND)
+        assert api.claimed(node, fleet.queue) == [other]
+
+
+def test_open_work_of_a_tenant_is_bounded(api: Api, clock: Clock) -> None:
+    """It is counted by upkeep, and by submissions in between."""
+    queue = api.queue()
+    spec = {"name": "wide", "queue": queue, "steps": [step(f"s{n}") for n in range(1100)]}
+    mine = {"tenant": f"t-{queue}"}
+    api.rows("submit_spec", spec=spec, options=mine)
+    clock.advance(20 * SECOND)
+    reap(api)
+    counted = "select steps from hwqueue.tenant_work where tenant = %s"
+    [steps] = api.conn.execute(counted, [mine["tenant"]]).fetchone() or [0]
+    assert steps == 1100
+    api.rows(
+        "submit_spec", spec={"name": "one", "queue": queue, "steps": [step("a")]}, options=mine
+    )
+    api.conn.execute("update hwqueue.tenant_work set steps = steps + 198899")
+    more = {"name": "two", "queue": queue, "steps": [step("a"), step("b")]}
+    refusal = api.refused("QHT03", "submit_spec", spec=more, options=mine)
+    assert refusal.detail["limit"] == 200000
+    assert api.row("submit_spec", spec=more, options={"tenant": "other"})["created"]
+    api.conn.execute("update hwqueue.tenant_work set steps = 0, nested = 20000")
+    api.rows("define_workflow", spec={"name": f"w-{queue}"} | more | {"name": f"w-{queue}"})
+    above = {"name": "above", "queue": queue, "steps": [nested("n", f"w-{queue}")]}
+    run = api.row("submit_spec", spec=above, options=mine)["run_id"]
+    for _ in range(3):
+        api.rows("advance_workflows")
+    [found] = api.rows("list_workflow_steps", run=run)
+    assert (found["state"], found["reason"]) == ("failed", "nested_refused")
+    assert found["error"]["code"] == "QHT03"
+
+
+def test_sweeps_take_turns_by_tenant(api: Api) -> None:
+    """A run of one tenant goes on with the next sweep, however many of another wait."""
+    queue = api.queue()
+    name = f"below-{queue}"
+    api.rows("define_workflow", spec={"name": name, "queue": queue, "steps": [step("a")]})
+
+    def submit(tenant: str, count: int) -> UUID:
+        steps = [nested(f"n{n}", name) for n in range(count)]
+        spec = {"name": "above", "queue": queue, "steps": steps}
+        run = api.row("submit_spec", spec=spec, options={"tenant": tenant})["run_id"]
+        assert isinstance(run, UUID)
+        return run
+
+    submit("b", 60)
+    runs = [submit(tenant, 1) for tenant in ("a", "c")]
+    api.rows("advance_workflows", limit=3)
+    below = "select count(*) from hwqueue.run where parent_run_id = %s"
+    assert [api.conn.execute(below, [run]).fetchone() for run in runs] == [(1,), (1,)]
+
+
+def test_a_dry_run_plans_equal_steps_once(api: Api) -> None:
+    """As its submission does; of steps that differ it judges a hundred."""
+    queue = api.queue()
+    name = f"below-{queue}"
+    api.rows("define_workflow", spec={"name": name, "queue": queue, "steps": [step("a")]})
+    steps = [{"name": f"s{n}", "task": "t"} for n in range(40)]
+    steps += [nested(f"n{n}", name) for n in range(20)]
+    calls = "select coalesce(sum(calls), 0) from pg_stat_user_functions where funcname = %s"
+    api.conn.execute("set track_functions = 'all'")
+    with api.conn.transaction():
+        api.rows("check_workflow", spec={"name": "x", "queue": queue, "steps": steps})
+        api.conn.execute("select pg_stat_force_next_flush()")
+    api.conn.execute("set track_functions = 'none'")
+    assert api.conn.execute(calls, ["planned_step"]).fetchone() == (2,)
+    steps = [{"name": f"s{n}", "task": f"t{n}"} for n in range(102)]
+    rows = api.rows("check_workflow", spec={"name": "x", "queue": queue, "steps": steps})
+    assert [row["code"] == "not_judged" for row in rows] == [False] * 100 + [True] * 2
+
+
+def test_a_choice_of_another_tenant_is_like_one_that_is_full(api: Api) -> None:
+    queue, theirs, mine = api.queue(), str(uuid4()), str(uuid4())
+    api.spawn(queue, one_of=theirs, tenant="film")
+    for _ in range(100):
+        api.spawn(queue, one_of=mine, tenant="games")
+    told = [
+        api.refused(
+            "QHA01", "spawn_lease", queue=queue, task="t", options={"one_of": c, "tenant": "games"}
+        )
+        for c in (theirs, mine)
+    ]
+    words = [
+        (each.message.replace(c, "ID"), each.hint, each.detail.keys())
+        for each, c in zip(told, (theirs, mine), strict=True)
+    ]
+    assert words[0] == words[1]
+
+
+def test_a_planner_leads_for_a_minute_at_most(api: Api, clock: Clock) -> None:
+    api.value("lead_planner", holder="the one before", ttl=timedelta(0))
+    assert api.value("lead_planner", holder="lost", ttl=timedelta(hours=1)) is not None
+    clock.advance(MINUTE - SECOND)
+    assert api.value("lead_planner", holder="next") is None
+    clock.advance(SECOND)
+    assert api.value("lead_planner", holder="next") is not None
+    api.value("lead_planner", holder="next", ttl=timedelta(0))
