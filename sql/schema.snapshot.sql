@@ -365,6 +365,103 @@ CREATE TYPE hwqueue.touched_term AS (
 	by_counters_alone boolean
 );
 
+CREATE TABLE hwqueue.prune_cursor (
+    shard_id integer NOT NULL,
+    class_id bigint DEFAULT 0 NOT NULL,
+    profile_id bigint DEFAULT 0 NOT NULL,
+    pruned_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    leases_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    leases_counted timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    leases_policy text
+);
+
+COMMENT ON TABLE hwqueue.prune_cursor IS 'when prune last ran, and where its scans start; the session that locks the row prunes';
+
+COMMENT ON COLUMN hwqueue.prune_cursor.pruned_at IS 'when prune last ran';
+
+COMMENT ON COLUMN hwqueue.prune_cursor.leases_at IS 'when a call last deleted all leases past their retention: what it left is kept for runs';
+
+COMMENT ON COLUMN hwqueue.prune_cursor.leases_counted IS 'up to where roll_up had counted by then';
+
+COMMENT ON COLUMN hwqueue.prune_cursor.leases_policy IS 'a digest of the retentions by then';
+
+CREATE TABLE hwqueue.reap_cursor (
+    shard_id integer NOT NULL,
+    version bigint NOT NULL,
+    reaped_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    full_scan_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    claims_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    deadlines_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    scheduled_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    next_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    next_after_xid xid8 DEFAULT '0'::xid8 NOT NULL,
+    estimated_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    class_id bigint DEFAULT 0 NOT NULL,
+    counted_to timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    count_next_to timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    count_next_after_xid xid8 DEFAULT '0'::xid8 NOT NULL,
+    watched_node uuid DEFAULT '00000000-0000-0000-0000-000000000000'::uuid NOT NULL,
+    watched_class bigint DEFAULT 0 NOT NULL,
+    judged_profile bigint DEFAULT 0 NOT NULL,
+    arrivals_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    steps_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    checked_lease uuid DEFAULT '00000000-0000-0000-0000-000000000000'::uuid NOT NULL,
+    counted_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    counted_as pg_snapshot,
+    counted_on bigint
+)
+WITH (autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0');
+
+COMMENT ON TABLE hwqueue.reap_cursor IS 'when reap last ran, and where its scans start; the newest version counts';
+
+COMMENT ON COLUMN hwqueue.reap_cursor.full_scan_at IS 'when the scans last began at the very start';
+
+COMMENT ON COLUMN hwqueue.reap_cursor.claims_from IS 'no claim has an earlier check_at, and none can get one';
+
+COMMENT ON COLUMN hwqueue.reap_cursor.deadlines_from IS 'no ready entry has an earlier deadline, and none can get one';
+
+COMMENT ON COLUMN hwqueue.reap_cursor.scheduled_from IS 'no scheduled entry has an earlier available_at, and none can get one';
+
+COMMENT ON COLUMN hwqueue.reap_cursor.next_after_xid IS 'only transactions below this one can still insert before next_from: once they have ended, the scans may start there';
+
+COMMENT ON COLUMN hwqueue.reap_cursor.class_id IS 'the last class that was checked for a missing estimate of its reach';
+
+COMMENT ON COLUMN hwqueue.reap_cursor.counted_to IS 'what ended before is in minute_stat, and nothing more can come from before';
+
+COMMENT ON COLUMN hwqueue.reap_cursor.count_next_after_xid IS 'only transactions below this one can still insert what ended before count_next_to (roll_up)';
+
+COMMENT ON COLUMN hwqueue.reap_cursor.watched_node IS 'the last node that was checked for a change to report; likewise watched_class';
+
+COMMENT ON COLUMN hwqueue.reap_cursor.judged_profile IS 'the last profile that was checked for classes to judge';
+
+COMMENT ON COLUMN hwqueue.reap_cursor.arrivals_from IS 'no arrival has an earlier at, and none can get one';
+
+COMMENT ON COLUMN hwqueue.reap_cursor.steps_from IS 'no running step has an earlier due_at, and none can get one';
+
+COMMENT ON COLUMN hwqueue.reap_cursor.checked_lease IS 'where checks of placement_check go on';
+
+COMMENT ON COLUMN hwqueue.reap_cursor.counted_from IS 'from where the last count went that moved counted_to';
+
+COMMENT ON COLUMN hwqueue.reap_cursor.counted_as IS 'it saw all that has been counted';
+
+COMMENT ON COLUMN hwqueue.reap_cursor.counted_on IS 'the server, by its system identifier, that counted_as is of';
+
+CREATE TYPE hwqueue.upkeep_done AS (
+	holds boolean,
+	sweeps boolean,
+	again boolean,
+	reap_cursor hwqueue.reap_cursor,
+	prune_cursor hwqueue.prune_cursor,
+	expired integer,
+	promoted integer,
+	deadlines integer,
+	reaches integer,
+	leases integer,
+	classes integer,
+	nodes integer,
+	more boolean
+);
+
 CREATE TABLE hwqueue.placement_class (
     shard_id integer NOT NULL,
     class_id bigint NOT NULL,
@@ -775,60 +872,14 @@ CREATE FUNCTION hwqueue.advance_map(p_run uuid, p_step integer, p_delta hwqueue.
 CREATE FUNCTION hwqueue.advance_maps(p_run uuid, p_now timestamp with time zone, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE TABLE hwqueue.reap_cursor (
-    shard_id integer NOT NULL,
-    version bigint NOT NULL,
-    reaped_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
-    full_scan_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
-    claims_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
-    deadlines_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
-    scheduled_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
-    next_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
-    next_after_xid xid8 DEFAULT '0'::xid8 NOT NULL,
-    estimated_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
-    class_id bigint DEFAULT 0 NOT NULL,
-    counted_to timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
-    count_next_to timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
-    count_next_after_xid xid8 DEFAULT '0'::xid8 NOT NULL,
-    watched_node uuid DEFAULT '00000000-0000-0000-0000-000000000000'::uuid NOT NULL,
-    watched_class bigint DEFAULT 0 NOT NULL,
-    judged_profile bigint DEFAULT 0 NOT NULL,
-    arrivals_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
-    steps_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
-    checked_lease uuid DEFAULT '00000000-0000-0000-0000-000000000000'::uuid NOT NULL
-)
-WITH (autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0');
-
-COMMENT ON TABLE hwqueue.reap_cursor IS 'when reap last ran, and where its scans start; the newest version counts';
-
-COMMENT ON COLUMN hwqueue.reap_cursor.full_scan_at IS 'when the scans last began at the very start';
-
-COMMENT ON COLUMN hwqueue.reap_cursor.claims_from IS 'no claim has an earlier check_at, and none can get one';
-
-COMMENT ON COLUMN hwqueue.reap_cursor.deadlines_from IS 'no ready entry has an earlier deadline, and none can get one';
-
-COMMENT ON COLUMN hwqueue.reap_cursor.scheduled_from IS 'no scheduled entry has an earlier available_at, and none can get one';
-
-COMMENT ON COLUMN hwqueue.reap_cursor.next_after_xid IS 'only transactions below this one can still insert before next_from: once they have ended, the scans may start there';
-
-COMMENT ON COLUMN hwqueue.reap_cursor.class_id IS 'the last class that was checked for a missing estimate of its reach';
-
-COMMENT ON COLUMN hwqueue.reap_cursor.counted_to IS 'what ended before is in minute_stat, and nothing more can come from before';
-
-COMMENT ON COLUMN hwqueue.reap_cursor.count_next_after_xid IS 'only transactions below this one can still insert what ended before count_next_to (roll_up)';
-
-COMMENT ON COLUMN hwqueue.reap_cursor.watched_node IS 'the last node that was checked for a change to report; likewise watched_class';
-
-COMMENT ON COLUMN hwqueue.reap_cursor.judged_profile IS 'the last profile that was checked for classes to judge';
-
-COMMENT ON COLUMN hwqueue.reap_cursor.arrivals_from IS 'no arrival has an earlier at, and none can get one';
-
-COMMENT ON COLUMN hwqueue.reap_cursor.steps_from IS 'no running step has an earlier due_at, and none can get one';
-
-COMMENT ON COLUMN hwqueue.reap_cursor.checked_lease IS 'where checks of placement_check go on';
-
 CREATE FUNCTION hwqueue.advance_reap_cursor(p_cursor hwqueue.reap_cursor, p_from hwqueue.reap_cursor, p_now timestamp with time zone, p_shard integer) RETURNS void
-    LANGUAGE plpgsql;
+    LANGUAGE plpgsql
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.advance_workflows(p_limit integer DEFAULT 200, p_shard integer DEFAULT 0) RETURNS TABLE(folded integer, released integer, more boolean)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1116,7 +1167,7 @@ CREATE FUNCTION hwqueue.assignment_counts() RETURNS text[]
 CREATE FUNCTION hwqueue.assignment_state(p_lease uuid, p_node uuid, p_shard integer) RETURNS text
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_any_instance boolean DEFAULT false, p_shard integer DEFAULT 0) RETURNS void
+CREATE FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_any_instance boolean DEFAULT false, p_shard integer DEFAULT 0, p_expires_after interval DEFAULT NULL::interval) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
@@ -1294,6 +1345,9 @@ CREATE FUNCTION hwqueue.begin_map(p_run hwqueue.run, p_step hwqueue.step, p_defi
 CREATE FUNCTION hwqueue.begin_other(p_run hwqueue.run, p_step integer, p hwqueue.run_progress, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.run_progress
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.begin_reap(p_cursor hwqueue.reap_cursor, p_holds boolean, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.upkeep_done
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.begin_run(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
@@ -1434,6 +1488,9 @@ CREATE FUNCTION hwqueue.broken_runs(p_shard integer) RETURNS TABLE(rule text, ru
     LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.broken_terms(p_shard integer) RETURNS TABLE(rule text, lease_id uuid, detail jsonb)
+    LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.broken_upkeep(p_shard integer) RETURNS TABLE(rule text, subject text, detail jsonb)
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.broken_waits(p_shard integer) RETURNS TABLE(rule text, run_id uuid, detail jsonb)
@@ -1648,6 +1705,9 @@ CREATE FUNCTION hwqueue.check_added_run(p_run hwqueue.run, p_step integer, p_sha
 CREATE FUNCTION hwqueue.check_changes(p_changes jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
 
+CREATE FUNCTION hwqueue.check_claim(p_item jsonb, p_field text) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE;
+
 CREATE FUNCTION hwqueue.check_claim(p_queues text[], p_qty integer, p_claim_timeout interval) RETURNS boolean
     LANGUAGE plpgsql STABLE;
 
@@ -1672,7 +1732,7 @@ CREATE FUNCTION hwqueue.check_epoch(p_node uuid, p_epoch bigint, p_shard integer
 CREATE FUNCTION hwqueue.check_everywhere_limit(p_row hwqueue.everywhere, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.check_expiry(p_expires_at timestamp with time zone, p_now timestamp with time zone) RETURNS timestamp with time zone
+CREATE FUNCTION hwqueue.check_expiry(p_expires_at timestamp with time zone, p_after interval, p_now timestamp with time zone) RETURNS timestamp with time zone
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.check_extend(p_extend interval) RETURNS void
@@ -1809,6 +1869,9 @@ CREATE FUNCTION hwqueue.check_taint_effect(p_effect text, p_field text) RETURNS 
 
 CREATE FUNCTION hwqueue.check_tenant_work(p_run hwqueue.run, p_steps integer, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.check_time() RETURNS void
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.check_token(p_secret_sha256 bytea, p_shard integer DEFAULT 0) RETURNS TABLE(name text, role text, tenant text, expires_at timestamp with time zone, shard_id integer)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1960,6 +2023,9 @@ CREATE FUNCTION hwqueue.claims_of_node(p_node uuid, p_leases uuid[], p_shard int
 
 CREATE FUNCTION hwqueue.claims_scan_start(p_shard integer) RETURNS timestamp with time zone
     LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.claims_until(p_token bigint, p_shard integer) RETURNS integer
+    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.class_affinity(p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_taints jsonb) RETURNS double precision
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -2159,6 +2225,7 @@ CREATE TABLE hwqueue.webhook (
     delivered bigint DEFAULT 0 NOT NULL,
     failed bigint DEFAULT 0 NOT NULL,
     dead bigint DEFAULT 0 NOT NULL,
+    clock_step bigint DEFAULT 0 NOT NULL,
     CONSTRAINT webhook_check CHECK (((old_secret IS NULL) = (old_secret_until IS NULL))),
     CONSTRAINT webhook_check1 CHECK (((paused_at IS NULL) = (paused_reason IS NULL))),
     CONSTRAINT webhook_old_secret_check CHECK ((octet_length(old_secret) = 32)),
@@ -2184,6 +2251,8 @@ COMMENT ON COLUMN hwqueue.webhook.failing_since IS 'the first attempt that faile
 
 COMMENT ON COLUMN hwqueue.webhook.failed IS 'attempts that failed; dead: deliveries given up';
 
+COMMENT ON COLUMN hwqueue.webhook.clock_step IS 'the last step of the clock behind completed_at';
+
 CREATE FUNCTION hwqueue.count_attempt(p_webhook hwqueue.webhook, p_state text, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
@@ -2199,6 +2268,9 @@ CREATE FUNCTION hwqueue.count_items(p_run uuid, p_step integer, p_kind text, p_o
 CREATE FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[] DEFAULT NULL::text[], p_limit integer DEFAULT 10000, p_cursor jsonb DEFAULT NULL::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(lease_count integer, next_cursor jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
+
+CREATE FUNCTION hwqueue.count_members(p_gang hwqueue.gang, p_shard integer, OUT waiting integer, OUT reserved integer, OUT running integer, OUT failed integer, OUT cancelled integer, OUT next_state text) RETURNS record
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.count_parents(p_run uuid, p_step integer, p_is_any boolean, p_delta hwqueue.tally_delta, p_is_short boolean, p_now timestamp with time zone, p_shard integer, OUT verdict text, OUT reason text, OUT opened integer, OUT closed integer) RETURNS record
     LANGUAGE plpgsql;
@@ -2267,7 +2339,7 @@ CREATE FUNCTION hwqueue.create_queue(p_queue text, p_policy jsonb DEFAULT '{}'::
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.create_token(p_name text, p_secret_sha256 bytea, p_role text, p_tenant text DEFAULT NULL::text, p_expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_shard integer DEFAULT 0) RETURNS void
+CREATE FUNCTION hwqueue.create_token(p_name text, p_secret_sha256 bytea, p_role text, p_tenant text DEFAULT NULL::text, p_expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_shard integer DEFAULT 0, p_expires_after interval DEFAULT NULL::interval) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
@@ -2297,6 +2369,9 @@ CREATE FUNCTION hwqueue.default_placement(p_placement jsonb, p_defaults jsonb) R
 
 CREATE FUNCTION hwqueue.default_policy() RETURNS hwqueue.queue
     LANGUAGE sql IMMUTABLE;
+
+CREATE FUNCTION hwqueue.defaults_digest(p_defaults jsonb) RETURNS bytea
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.define_workflow(p_spec jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(workflow text, version integer, created boolean, shard_id integer)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2421,7 +2496,7 @@ CREATE FUNCTION hwqueue.end_completed_claims(p_leases uuid[], p_tokens bigint[],
 CREATE FUNCTION hwqueue.end_due_steps(p_limit integer, p_from timestamp with time zone, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.end_members(p_gang hwqueue.gang, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.end_members(p_gang hwqueue.gang, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.end_older_claims(p_node uuid, p_epoch bigint, p_now timestamp with time zone, p_shard integer) RETURNS integer
@@ -2484,7 +2559,23 @@ CREATE FUNCTION hwqueue.end_unbound_items(p_leases uuid[], p_reason text, p_shar
 CREATE FUNCTION hwqueue.end_waiting(p_leases uuid[], p_state text, p_error jsonb, p_now timestamp with time zone, p_shard integer) RETURNS uuid[]
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.ended_between(p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) RETURNS TABLE(queue_id integer, finished text, outcome text, retried boolean, waited double precision, ran double precision)
+CREATE TABLE hwqueue.clock_step (
+    shard_id integer NOT NULL,
+    step_no bigint NOT NULL,
+    counted_to timestamp with time zone NOT NULL,
+    counted_as pg_snapshot NOT NULL,
+    goes_on_at timestamp with time zone NOT NULL
+);
+
+COMMENT ON TABLE hwqueue.clock_step IS 'a time that the clock was set back; statistics and webhooks go on there';
+
+COMMENT ON COLUMN hwqueue.clock_step.counted_to IS 'up to where ends were counted by then';
+
+COMMENT ON COLUMN hwqueue.clock_step.counted_as IS 'of those before counted_to it sees what had been counted';
+
+COMMENT ON COLUMN hwqueue.clock_step.goes_on_at IS 'where the count goes on';
+
+CREATE FUNCTION hwqueue.ended_between(p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[], p_shard integer) RETURNS TABLE(queue_id integer, finished text, outcome text, retried boolean, waited double precision, ran double precision)
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.ended_items(p_run hwqueue.run, p_step integer, p_numbers integer[], p_shard integer, OUT leases jsonb, OUT held integer) RETURNS record
@@ -2789,8 +2880,14 @@ CREATE FUNCTION hwqueue.first_class_head(p_classes bigint[], p_scores double pre
 CREATE FUNCTION hwqueue.first_epoch(p_shard integer) RETURNS bigint
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.first_item_error(p_run hwqueue.run, p_step integer, p_shard integer) RETURNS jsonb
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.first_live_entry(p_queue_id integer, p_shard integer, p_or_mark boolean DEFAULT false, OUT tier smallint, OUT rank bigint, OUT "position" bigint, OUT is_blocked boolean, OUT is_mark boolean) RETURNS record
     LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.first_step_error(p_run hwqueue.run, p_shard integer) RETURNS text
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.first_stop_at(p_taints jsonb, p_tolerate jsonb, p_claimed_at timestamp with time zone, OUT stop_at timestamp with time zone, OUT taint jsonb) RETURNS record
     LANGUAGE sql STABLE PARALLEL SAFE;
@@ -2928,6 +3025,9 @@ CREATE FUNCTION hwqueue.gang_step_headline(p_step hwqueue.step, p_defined hwqueu
 CREATE FUNCTION hwqueue.gang_story(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) RETURNS text
     LANGUAGE sql STABLE;
 
+CREATE FUNCTION hwqueue.gang_turn(p_gang_id uuid, p_step text, p_now timestamp with time zone, p_shard integer) RETURNS integer
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.gang_verdict(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally, p_shard integer) RETURNS hwqueue.step_verdict
     LANGUAGE plpgsql STABLE;
 
@@ -2963,7 +3063,7 @@ CREATE FUNCTION hwqueue.get_workflow(p_workflow text, p_version integer DEFAULT 
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.get_workflow_run(p_run uuid, p_shard integer DEFAULT 0) RETURNS TABLE(run_id uuid, shard_id integer, workflow text, version integer, state text, reason text, detail jsonb, tenant text, labels jsonb, headers jsonb, priority smallint, input jsonb, result jsonb, attempt integer, deadline timestamp with time zone, submitted_at timestamp with time zone, finished_at timestamp with time zone, step_counts jsonb, parent_run_id uuid, root_run_id uuid)
+CREATE FUNCTION hwqueue.get_workflow_run(p_run uuid, p_shard integer DEFAULT 0) RETURNS TABLE(run_id uuid, shard_id integer, workflow text, version integer, state text, reason text, detail jsonb, tenant text, labels jsonb, headers jsonb, priority smallint, input jsonb, result jsonb, attempt integer, deadline timestamp with time zone, submitted_at timestamp with time zone, finished_at timestamp with time zone, step_counts jsonb, parent_run_id uuid, root_run_id uuid, idempotency_key text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
@@ -3177,6 +3277,9 @@ COMMENT ON COLUMN hwqueue.profile.left_out IS 'labels that nodes judged as this 
 CREATE FUNCTION hwqueue.imagined_nodes(p_nodes jsonb, p_shard integer) RETURNS TABLE(node hwqueue.node, profile hwqueue.profile, how_many bigint)
     LANGUAGE plpgsql STABLE;
 
+CREATE FUNCTION hwqueue.in_seconds(p_span interval) RETURNS interval
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
 CREATE FUNCTION hwqueue.insert_gang(p_gang hwqueue.gang, p_queue hwqueue.queue, p_priority integer, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.gang
     LANGUAGE plpgsql;
 
@@ -3197,6 +3300,9 @@ CREATE FUNCTION hwqueue.is_binding(p_value jsonb) RETURNS boolean
 
 CREATE FUNCTION hwqueue.is_cache_valid(p_fit hwqueue.class_nodes, p_open bit varying) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.is_counted(p_steps hwqueue.clock_step[], p_at timestamp with time zone, p_xid xid) RETURNS boolean
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.is_forgotten(p_lease uuid, p_shard integer) RETURNS boolean
     LANGUAGE sql STABLE;
@@ -3234,6 +3340,9 @@ CREATE FUNCTION hwqueue.is_left_behind(p_claim hwqueue.claim, p_shard integer) R
 CREATE FUNCTION hwqueue.is_live(p_node hwqueue.node, p_state hwqueue.node_state, p_now timestamp with time zone) RETURNS boolean
     LANGUAGE sql STABLE PARALLEL SAFE;
 
+CREATE FUNCTION hwqueue.is_new(p_at timestamp with time zone, p_xid xid, p_steps hwqueue.clock_step[], p_age integer DEFAULT 2147483647) RETURNS boolean
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.is_old_floor(p_next_xid xid8) RETURNS boolean
     LANGUAGE sql STABLE;
 
@@ -3253,6 +3362,9 @@ CREATE FUNCTION hwqueue.is_served(p_class hwqueue.placement_class, p_kinds uuid[
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.is_still_attested_for(p_class_id bigint, p_node hwqueue.node, p_attested text[], p_shard integer) RETURNS boolean
+    LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.is_time_up() RETURNS boolean
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.is_unlocked(p_xmax xid) RETURNS boolean
@@ -3320,6 +3432,9 @@ CREATE FUNCTION hwqueue.json_interval(p_value jsonb, p_field text, p_min interva
 
 CREATE FUNCTION hwqueue.json_list(p_value jsonb, p_field text, p_most integer, p_wanted text, p_hint text, p_code text DEFAULT 'QHA01'::text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
+
+CREATE FUNCTION hwqueue.json_moment(p_value jsonb, p_field text, p_now timestamp with time zone) RETURNS timestamp with time zone
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.json_names(p_value jsonb, p_field text, p_max_length integer) RETURNS text[]
     LANGUAGE plpgsql IMMUTABLE;
@@ -3396,6 +3511,9 @@ CREATE FUNCTION hwqueue.kind_keys(p_kind text) RETURNS text[]
 CREATE FUNCTION hwqueue.known_ends(p_node_ids uuid[], p_shard integer) RETURNS TABLE(lease_id uuid, node_id uuid, ends_at timestamp with time zone)
     LANGUAGE sql STABLE;
 
+CREATE FUNCTION hwqueue.known_lacks(p_class_id bigint, p_shard integer) RETURNS text[]
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.label_contradiction(p_required jsonb) RETURNS text
     LANGUAGE plpgsql IMMUTABLE;
 
@@ -3427,6 +3545,9 @@ CREATE FUNCTION hwqueue.lacking(p_shortage integer, p_class hwqueue.placement_cl
 CREATE FUNCTION hwqueue.lacking_custom(p_needed jsonb, p_free jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
+CREATE FUNCTION hwqueue.last_clock_step(p_shard integer) RETURNS bigint
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.last_drawn_position() RETURNS bigint
     LANGUAGE plpgsql;
 
@@ -3442,26 +3563,6 @@ CREATE FUNCTION hwqueue.later_earmarks(p_node uuid, p_tier smallint, p_rank bigi
 CREATE FUNCTION hwqueue.lead_planner(p_holder text, p_ttl interval DEFAULT '00:00:10'::interval, p_shard integer DEFAULT 0) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
-
-CREATE TABLE hwqueue.prune_cursor (
-    shard_id integer NOT NULL,
-    class_id bigint DEFAULT 0 NOT NULL,
-    profile_id bigint DEFAULT 0 NOT NULL,
-    pruned_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
-    leases_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
-    leases_counted timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
-    leases_policy text
-);
-
-COMMENT ON TABLE hwqueue.prune_cursor IS 'when prune last ran, and where its scans start; the session that locks the row prunes';
-
-COMMENT ON COLUMN hwqueue.prune_cursor.pruned_at IS 'when prune last ran';
-
-COMMENT ON COLUMN hwqueue.prune_cursor.leases_at IS 'when a call last deleted all leases past their retention: what it left is kept for runs';
-
-COMMENT ON COLUMN hwqueue.prune_cursor.leases_counted IS 'up to where roll_up had counted by then';
-
-COMMENT ON COLUMN hwqueue.prune_cursor.leases_policy IS 'a digest of the retentions by then';
 
 CREATE FUNCTION hwqueue.lead_prune(p_unless_within interval, p_now timestamp with time zone, p_shard integer, OUT goes boolean, OUT prune_cursor hwqueue.prune_cursor) RETURNS record
     LANGUAGE plpgsql;
@@ -3970,7 +4071,7 @@ CREATE FUNCTION hwqueue.next_gang_state(p_gang hwqueue.gang, p_waiting integer, 
 
 CREATE TABLE hwqueue.shard (
     shard_id integer NOT NULL,
-    generation bigint DEFAULT 1 NOT NULL,
+    generation bigint DEFAULT 0 NOT NULL,
     system_identifier bigint,
     timeline integer,
     server_started_at timestamp with time zone,
@@ -3978,17 +4079,20 @@ CREATE TABLE hwqueue.shard (
     event_base bigint DEFAULT 0 NOT NULL,
     storage_path text,
     event_days integer DEFAULT 14 NOT NULL,
-    node_expiry interval DEFAULT '7 days'::interval,
+    node_expiry interval DEFAULT '168:00:00'::interval,
     wake_key uuid DEFAULT gen_random_uuid() NOT NULL,
     node_epoch_floor bigint DEFAULT 0 NOT NULL,
     former_event_base bigint DEFAULT 0 NOT NULL,
     event_base_xid xid8 DEFAULT '0'::xid8 NOT NULL,
     CONSTRAINT shard_event_days_check CHECK (((event_days >= 1) AND (event_days <= 14))),
-    CONSTRAINT shard_generation_check CHECK (((generation >= 1) AND (generation <= 4194303))),
     CONSTRAINT shard_shard_id_check CHECK ((shard_id >= 0))
 );
 
 COMMENT ON TABLE hwqueue.shard IS 'one row for each shard: its generation, with which claim tokens begin, and settings of the installation';
+
+COMMENT ON COLUMN hwqueue.shard.generation IS 'the token of a first claim: it rises at each start of the server, and in a copy';
+
+COMMENT ON COLUMN hwqueue.shard.timeline IS 'with the next three: the start of a server that generation is of';
 
 COMMENT ON COLUMN hwqueue.shard.event_base IS 'added to the ids of events, so that they rise on a server whose transaction ids do not';
 
@@ -4004,11 +4108,14 @@ COMMENT ON COLUMN hwqueue.shard.node_epoch_floor IS 'the highest epoch of a node
 
 COMMENT ON COLUMN hwqueue.shard.event_base_xid IS 'the transaction that raised event_base; ids of those that were open then follow former_event_base';
 
-CREATE FUNCTION hwqueue.next_generation(p_shard hwqueue.shard, p_timeline integer, p_system bigint, p_path text) RETURNS bigint
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+CREATE FUNCTION hwqueue.next_generation(p_shard hwqueue.shard, p_timeline integer, p_system bigint) RETURNS bigint
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.next_score_group(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_starts, p_window integer, p_probe integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT classes bigint[], OUT positions bigint[], OUT seen_classes bigint[], OUT is_head boolean, OUT takes integer) RETURNS record
     LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.next_token(p_generation bigint, p_claims integer) RETURNS bigint
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.next_waiting_rank(p_class_id bigint, p_tier smallint, p_rank bigint, p_since timestamp with time zone, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT lease_id uuid) RETURNS record
     LANGUAGE plpgsql STABLE;
@@ -4166,6 +4273,9 @@ CREATE FUNCTION hwqueue.note_blocked(p_state hwqueue.node_state, p_blocked boole
 CREATE FUNCTION hwqueue.note_bound(p_bytes bigint) RETURNS void
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.note_clock(p_cursor hwqueue.reap_cursor, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.reap_cursor
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.note_deaths(p_leases uuid[], p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
@@ -4181,7 +4291,7 @@ CREATE FUNCTION hwqueue.note_gang(p_gang hwqueue.gang, p_state text, p_shard int
 CREATE FUNCTION hwqueue.note_generation(p_from bigint, p_to bigint, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.note_lasting(p_lease uuid, p_claim_no integer, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.note_lasting(p_lease uuid, p_claims integer, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.note_leases(p_code text, p_leases uuid[], p_message text, p_shard integer, p_detail jsonb DEFAULT NULL::jsonb, p_node uuid DEFAULT NULL::uuid) RETURNS void
@@ -4219,6 +4329,9 @@ CREATE FUNCTION hwqueue.note_start(p_gang hwqueue.gang, p_now timestamp with tim
 
 CREATE FUNCTION hwqueue.note_taken(p_entry hwqueue.ready, p_is_named boolean, p_is_lasting boolean, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.nothing_done(p_holds boolean) RETURNS hwqueue.upkeep_done
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.nothing_is_stopping(p_now timestamp with time zone, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql STABLE;
@@ -4364,6 +4477,9 @@ CREATE FUNCTION hwqueue.part_reason(p_part text, p_expr jsonb, p_class hwqueue.p
     LANGUAGE plpgsql STABLE
     SET plan_cache_mode TO 'auto';
 
+CREATE FUNCTION hwqueue.parts_due(p_kind text, p_parts text[], p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(part text, most integer)
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.parts_of_devices(p_node hwqueue.node, p_used integer[]) RETURNS integer[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
@@ -4492,8 +4608,14 @@ CREATE FUNCTION hwqueue.planner_view(p_part text, p_queue text DEFAULT NULL::tex
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
+CREATE FUNCTION hwqueue.postpone(p_part text, p_item uuid, p_state text, p_message text, p_now timestamp with time zone, p_shard integer) RETURNS timestamp with time zone
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.postpone_checks(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.postponed_words(p_item uuid, p_shard integer) RETURNS text
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.prefer_own_node(p_lease uuid, p_node uuid, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
@@ -4581,6 +4703,12 @@ CREATE FUNCTION hwqueue.prune_minutes(p_limit integer, p_now timestamp with time
 
 CREATE FUNCTION hwqueue.prune_nodes(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.prune_part(p_part text, p_most integer, p_done hwqueue.upkeep_done, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.upkeep_done
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.prune_postponed(p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.prune_prices(p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
@@ -4813,18 +4941,12 @@ CREATE FUNCTION hwqueue.readable_run(p_run uuid, p_lease uuid, p_shard integer) 
 CREATE FUNCTION hwqueue.ready_classes(p_queue_id integer, p_after bigint, p_limit integer, p_most integer, p_shard integer, OUT items jsonb[], OUT last_id bigint, OUT has_more boolean) RETURNS record
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.real_time(p_at timestamp with time zone) RETURNS timestamp with time zone
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
 CREATE FUNCTION hwqueue.reap(p_limit integer DEFAULT 1000, p_unless_within interval DEFAULT '00:00:00'::interval, p_shard integer DEFAULT 0) RETURNS TABLE(expired integer, promoted integer, deadlines integer, reaches integer, more boolean)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
-
-CREATE FUNCTION hwqueue.reap_all(p_limit integer, p_cursor hwqueue.reap_cursor, p_holds boolean, p_now timestamp with time zone, p_shard integer, OUT expired integer, OUT promoted integer, OUT deadlines integer, OUT reaches integer, OUT more boolean) RETURNS record
-    LANGUAGE plpgsql
-    SET plan_cache_mode TO 'force_generic_plan'
-    SET enable_seqscan TO 'off'
-    SET enable_bitmapscan TO 'off'
-    SET enable_hashjoin TO 'off'
-    SET enable_mergejoin TO 'off'
-    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.reap_claims(p_limit integer, p_node uuid, p_now timestamp with time zone, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
@@ -4860,6 +4982,9 @@ CREATE FUNCTION hwqueue.reap_gangs(p_limit integer, p_budget interval, p_now tim
     SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.reap_lasting(p_after uuid, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS uuid
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.reap_part(p_part text, p_most integer, p_limit integer, p_done hwqueue.upkeep_done, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.upkeep_done
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.reap_positions(p_sweeps boolean, p_shard integer) RETURNS void
@@ -5210,10 +5335,10 @@ CREATE FUNCTION hwqueue.revoke_token(p_name text, p_shard integer DEFAULT 0) RET
 CREATE FUNCTION hwqueue.roll_up(p_limit integer, p_cursor hwqueue.reap_cursor, p_now timestamp with time zone, p_shard integer, OUT reap_cursor hwqueue.reap_cursor, OUT more boolean) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.roll_up_minute(p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.roll_up_minute(p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[], p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.roll_up_runs(p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.roll_up_runs(p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[], p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.room_failures(p_lacks_now integer, p_lacks_ever integer, p_cpu text, p_gpu text) RETURNS TABLE(stage text, code text, permanent boolean, lacks integer)
@@ -5256,6 +5381,15 @@ CREATE FUNCTION hwqueue.route_webhooks(p_limit integer, p_now timestamp with tim
 CREATE FUNCTION hwqueue.run_input(p_run uuid, p_lease uuid DEFAULT NULL::uuid, p_shard integer DEFAULT 0) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
+
+CREATE FUNCTION hwqueue.run_parts(p_kind text, p_parts text[], p_limit integer, p_done hwqueue.upkeep_done, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.upkeep_done
+    LANGUAGE plpgsql
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.run_tenant(p_run uuid, p_shard integer) RETURNS text
     LANGUAGE plpgsql STABLE;
@@ -5344,6 +5478,9 @@ CREATE FUNCTION hwqueue.score_group_entries(p_classes bigint[], p_from hwqueue.s
 CREATE FUNCTION hwqueue.seconds_since(p_at timestamp with time zone, p_now timestamp with time zone) RETURNS double precision
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
+CREATE FUNCTION hwqueue.seen_gang(p_gang hwqueue.gang, p_shard integer) RETURNS hwqueue.gang
+    LANGUAGE plpgsql STABLE;
+
 CREATE FUNCTION hwqueue.selected_anchors(p_class hwqueue.placement_class) RETURNS text[]
     LANGUAGE sql IMMUTABLE;
 
@@ -5357,8 +5494,11 @@ CREATE FUNCTION hwqueue.selector_words(p_selector jsonb, p_tenants jsonb) RETURN
 CREATE FUNCTION hwqueue.served_masks(p_class_ids bigint[], p_none bit varying, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(queue_id integer, task_name text, mask bit varying)
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.served_names(p_now timestamp with time zone, p_shard integer, OUT queues text[], OUT tasks text[], OUT any_queue boolean) RETURNS record
+CREATE FUNCTION hwqueue.served_names(p_now timestamp with time zone, p_shard integer, OUT queues text[], OUT tasks text[], OUT any_queue boolean, OUT any_task boolean, OUT declared text[]) RETURNS record
     LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.server_timeline() RETURNS integer
+    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.service_away_from(p_service uuid, p_shard integer) RETURNS uuid[]
     LANGUAGE plpgsql STABLE;
@@ -5551,7 +5691,7 @@ CREATE FUNCTION hwqueue.spawn_items(p_run hwqueue.run, p_map hwqueue.map, p_defi
 CREATE FUNCTION hwqueue.spawn_kind(p_element jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.spawn_lease(p_queue text, p_task text, p_params jsonb DEFAULT '{}'::jsonb, p_options jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, created boolean, state text, shard_id integer)
+CREATE FUNCTION hwqueue.spawn_lease(p_queue text, p_task text, p_params jsonb DEFAULT '{}'::jsonb, p_options jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, created boolean, state text, shard_id integer, warnings text[])
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
@@ -5570,6 +5710,11 @@ CREATE FUNCTION hwqueue.spawn_steps(p_requests hwqueue.spawn_request[], p_queue 
 
 CREATE FUNCTION hwqueue.spawn_time(p_options jsonb, p_now timestamp with time zone) RETURNS timestamp with time zone
     LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.spawn_warnings(p_id uuid, p_shard integer DEFAULT 0) RETURNS text[]
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.spawned_keys(p_leases uuid[], p_shard integer) RETURNS TABLE(lease_id uuid, turn bigint, tenant text, queue_id integer, idempotency_key text)
     LANGUAGE sql STABLE;
@@ -5827,6 +5972,10 @@ CREATE FUNCTION hwqueue.sweep_one(p_run uuid, p_step integer, p_kind text, p_now
 CREATE FUNCTION hwqueue.sweep_signal(p_run uuid, p_step integer, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.sync_tasks(p_defaults jsonb, p_version text DEFAULT NULL::text, p_forces boolean DEFAULT false, p_shard integer DEFAULT 0) RETURNS TABLE(task text, is_set boolean)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
+
 CREATE FUNCTION hwqueue.tag_distribution(p_label text DEFAULT NULL::text, p_limit integer DEFAULT 100, p_shard integer DEFAULT 0) RETURNS TABLE(shard_id integer, label text, value jsonb, nodes bigint, live bigint, claims bigint)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -5981,11 +6130,14 @@ CREATE FUNCTION hwqueue.test_webhook(p_name text, p_shard integer DEFAULT 0) RET
 CREATE FUNCTION hwqueue.text_bytes(p_value jsonb, p_limit integer) RETURNS integer
     LANGUAGE plpgsql STABLE;
 
+CREATE FUNCTION hwqueue.this_generation(p_shard integer) RETURNS bigint
+    LANGUAGE sql;
+
 CREATE FUNCTION hwqueue.throughput(p_queue text DEFAULT NULL::text, p_minutes integer DEFAULT 60, p_shard integer DEFAULT 0) RETURNS TABLE(minute timestamp with time zone, claims bigint, completed bigint, failed bigint, cancelled bigint, retried bigint, expired bigint, wait_p50 double precision, wait_p95 double precision, run_p50 double precision, run_p95 double precision, shard_id integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.time_of_nth_end(p_n integer, p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) RETURNS timestamp with time zone
+CREATE FUNCTION hwqueue.time_of_nth_end(p_n integer, p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[], p_shard integer, p_age integer DEFAULT 2147483647) RETURNS timestamp with time zone
     LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.together_words(p_together text[]) RETURNS text
@@ -6045,6 +6197,9 @@ CREATE FUNCTION hwqueue.try_those_before(p_gang hwqueue.gang, p_now timestamp wi
 CREATE FUNCTION hwqueue.try_those_behind(p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.type_words(p_expr jsonb, p_value jsonb) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
 CREATE FUNCTION hwqueue.unchecked_claims(p_shard integer) RETURNS TABLE(lease_id uuid, detail jsonb)
     LANGUAGE sql STABLE;
 
@@ -6070,10 +6225,10 @@ CREATE FUNCTION hwqueue.unique_until(p_unique jsonb, p_now timestamp with time z
 CREATE FUNCTION hwqueue.unknown_fails(p_expr jsonb) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.unknown_names(p_exprs jsonb, p_custom jsonb, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(words text, nearest text)
+CREATE FUNCTION hwqueue.unknown_names(p_exprs jsonb, p_custom jsonb, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(words text, guess text)
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.unknown_words(p_words text, p_nearest text) RETURNS text
+CREATE FUNCTION hwqueue.unknown_words(p_words text, p_guess text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.unmatched_headline(p_class hwqueue.placement_class, p_fleet jsonb, OUT headline text, OUT code text, OUT permanent boolean) RETURNS record
@@ -6590,6 +6745,15 @@ CREATE TABLE hwqueue.class_term (
 ALTER TABLE ONLY hwqueue.class_term REPLICA IDENTITY FULL;
 
 COMMENT ON TABLE hwqueue.class_term IS 'the term selects leases of the class; the same row twice does no harm';
+
+ALTER TABLE hwqueue.clock_step ALTER COLUMN step_no ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME hwqueue.clock_step_step_no_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
 
 CREATE TABLE hwqueue.death (
     shard_id integer NOT NULL,
@@ -7146,7 +7310,7 @@ WITH (autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0.05');
 
 COMMENT ON TABLE hwqueue.placement_check IS 'a claim with requirements that must hold as long as it runs: reap checks them';
 
-COMMENT ON COLUMN hwqueue.placement_check.claim_no IS 'the lower 40 bits of its claim token';
+COMMENT ON COLUMN hwqueue.placement_check.claim_no IS 'the lower 31 bits of its claim token';
 
 COMMENT ON COLUMN hwqueue.placement_check.broken IS 'those that do not hold: [{"at": place in placement_class.required, from 0, "code", "since"}]';
 
@@ -7231,6 +7395,28 @@ CREATE TABLE hwqueue.position_horizon (
 WITH (autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0');
 
 COMMENT ON TABLE hwqueue.position_horizon IS 'how far low-water marks may move; the newest version counts';
+
+CREATE TABLE hwqueue.postponed (
+    shard_id integer NOT NULL,
+    part text NOT NULL,
+    item uuid NOT NULL,
+    tries integer NOT NULL,
+    at timestamp with time zone NOT NULL,
+    next_try_at timestamp with time zone NOT NULL,
+    sqlstate text,
+    message text
+)
+WITH (fillfactor='50');
+
+COMMENT ON TABLE hwqueue.postponed IS 'parts of reap and prune, gangs and replacements that a timeout ended or that failed, for ten minutes';
+
+COMMENT ON COLUMN hwqueue.postponed.part IS 'such as "reap gangs" or "prune leases", or gang, or replacement';
+
+COMMENT ON COLUMN hwqueue.postponed.item IS 'the gang, or the lease that replaces another one; zeros: the part as a whole';
+
+COMMENT ON COLUMN hwqueue.postponed.tries IS 'how often in a row; each time a part does half as much in a call';
+
+COMMENT ON COLUMN hwqueue.postponed.sqlstate IS 'what ended it; null: nothing, but it used up the time of the call';
 
 CREATE TABLE hwqueue.profile_eligibility (
     shard_id integer NOT NULL,
@@ -7346,12 +7532,15 @@ CREATE TABLE hwqueue.requeued (
     queue_id integer NOT NULL,
     state text NOT NULL,
     finished_at timestamp with time zone NOT NULL,
-    lease_id uuid NOT NULL
+    lease_id uuid NOT NULL,
+    xid xid
 );
 
 ALTER TABLE ONLY hwqueue.requeued REPLICA IDENTITY FULL;
 
 COMMENT ON TABLE hwqueue.requeued IS 'an ended lease that was requeued, until roll_up has counted it';
+
+COMMENT ON COLUMN hwqueue.requeued.xid IS 'the transaction that the lease ended in';
 
 CREATE TABLE hwqueue.retried_run (
     shard_id integer NOT NULL,
@@ -7361,12 +7550,15 @@ CREATE TABLE hwqueue.retried_run (
     name text NOT NULL,
     state text NOT NULL,
     submitted_at timestamp with time zone NOT NULL,
-    finished_at timestamp with time zone NOT NULL
+    finished_at timestamp with time zone NOT NULL,
+    xid xid
 );
 
 COMMENT ON TABLE hwqueue.retried_run IS 'an end of a run that was retried, until it has been counted';
 
 COMMENT ON COLUMN hwqueue.retried_run.attempt IS 'the attempt of the run that has ended so';
+
+COMMENT ON COLUMN hwqueue.retried_run.xid IS 'the transaction that the run ended in';
 
 CREATE TABLE hwqueue.run_class (
     shard_id integer NOT NULL,
@@ -7456,6 +7648,7 @@ CREATE TABLE hwqueue.served (
     tasks text[],
     concurrency integer,
     hears_deaths boolean DEFAULT false NOT NULL,
+    declared text[],
     CONSTRAINT served_concurrency_check CHECK ((concurrency > 0))
 );
 
@@ -7468,6 +7661,8 @@ COMMENT ON COLUMN hwqueue.served.tasks IS 'tasks that it has handlers for; null:
 COMMENT ON COLUMN hwqueue.served.concurrency IS 'how many leases its worker runs at a time; null: it has not said';
 
 COMMENT ON COLUMN hwqueue.served.hears_deaths IS 'its worker takes from death what it serves';
+
+COMMENT ON COLUMN hwqueue.served.declared IS 'tasks for which its app declares defaults; null: it has not said';
 
 CREATE TABLE hwqueue.service (
     shard_id integer NOT NULL,
@@ -7523,12 +7718,21 @@ CREATE TABLE hwqueue.task (
     name text NOT NULL,
     defaults jsonb NOT NULL,
     set_at timestamp with time zone NOT NULL,
-    set_by text NOT NULL
+    set_by text NOT NULL,
+    by_hand boolean DEFAULT true NOT NULL,
+    version text,
+    earlier bytea[] DEFAULT '{}'::bytea[] NOT NULL
 );
 
 COMMENT ON TABLE hwqueue.task IS 'the spawn options that leases of a task have by default';
 
 COMMENT ON COLUMN hwqueue.task.defaults IS 'spawn options, as they were given; a spawn''s own options win';
+
+COMMENT ON COLUMN hwqueue.task.by_hand IS 'set_task has set them: a worker does not replace them';
+
+COMMENT ON COLUMN hwqueue.task.version IS 'of the app that declares them; null: it has not said';
+
+COMMENT ON COLUMN hwqueue.task.earlier IS 'digests of the last 100 defaults that it had before: an app that declares one of them is older';
 
 CREATE TABLE hwqueue.tenant_work (
     shard_id integer NOT NULL,
@@ -7677,6 +7881,9 @@ ALTER TABLE ONLY hwqueue.class_nodes
 ALTER TABLE ONLY hwqueue.class_range
     ADD CONSTRAINT class_range_pkey PRIMARY KEY (shard_id, class_id, range_id);
 
+ALTER TABLE ONLY hwqueue.clock_step
+    ADD CONSTRAINT clock_step_pkey PRIMARY KEY (shard_id, step_no);
+
 ALTER TABLE ONLY hwqueue.death
     ADD CONSTRAINT death_pkey PRIMARY KEY (shard_id, lease_id);
 
@@ -7754,6 +7961,9 @@ ALTER TABLE ONLY hwqueue.planner
 
 ALTER TABLE ONLY hwqueue.position_horizon
     ADD CONSTRAINT position_horizon_pkey PRIMARY KEY (shard_id, version);
+
+ALTER TABLE ONLY hwqueue.postponed
+    ADD CONSTRAINT postponed_pkey PRIMARY KEY (shard_id, part, item);
 
 ALTER TABLE ONLY hwqueue.profile_eligibility
     ADD CONSTRAINT profile_eligibility_pkey PRIMARY KEY (shard_id, profile_id, queue_id, class_id);
@@ -8644,9 +8854,9 @@ REVOKE ALL ON FUNCTION hwqueue.assignment_counts() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.assignment_state(p_lease uuid, p_node uuid, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at timestamp with time zone, p_any_instance boolean, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at timestamp with time zone, p_any_instance boolean, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at timestamp with time zone, p_any_instance boolean, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at timestamp with time zone, p_any_instance boolean, p_shard integer, p_expires_after interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at timestamp with time zone, p_any_instance boolean, p_shard integer, p_expires_after interval) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at timestamp with time zone, p_any_instance boolean, p_shard integer, p_expires_after interval) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.attested_at(p_node hwqueue.node, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -8680,6 +8890,8 @@ REVOKE ALL ON FUNCTION hwqueue.begin_gang(p_run hwqueue.run, p_step hwqueue.step
 REVOKE ALL ON FUNCTION hwqueue.begin_map(p_run hwqueue.run, p_step hwqueue.step, p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.begin_other(p_run hwqueue.run, p_step integer, p hwqueue.run_progress, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.begin_reap(p_cursor hwqueue.reap_cursor, p_holds boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.begin_run(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -8751,6 +8963,8 @@ REVOKE ALL ON FUNCTION hwqueue.broken_runs(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_terms(p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.broken_upkeep(p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.broken_waits(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.build_placement(p_required jsonb, p_preferred jsonb, p_tolerations jsonb, p_spread jsonb, p_resources jsonb, p_isolation jsonb, p_strength integer) FROM PUBLIC;
@@ -8810,6 +9024,8 @@ REVOKE ALL ON FUNCTION hwqueue.check_added_run(p_run hwqueue.run, p_step integer
 
 REVOKE ALL ON FUNCTION hwqueue.check_changes(p_changes jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.check_claim(p_item jsonb, p_field text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.check_claim(p_queues text[], p_qty integer, p_claim_timeout interval) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_completions(p_lease_ids uuid[], p_tokens bigint[], p_ids_name text, p_tokens_name text) FROM PUBLIC;
@@ -8826,7 +9042,7 @@ REVOKE ALL ON FUNCTION hwqueue.check_epoch(p_node uuid, p_epoch bigint, p_shard 
 
 REVOKE ALL ON FUNCTION hwqueue.check_everywhere_limit(p_row hwqueue.everywhere, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.check_expiry(p_expires_at timestamp with time zone, p_now timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.check_expiry(p_expires_at timestamp with time zone, p_after interval, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_extend(p_extend interval) FROM PUBLIC;
 
@@ -8918,6 +9134,8 @@ REVOKE ALL ON FUNCTION hwqueue.check_taint_effect(p_effect text, p_field text) F
 
 REVOKE ALL ON FUNCTION hwqueue.check_tenant_work(p_run hwqueue.run, p_steps integer, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.check_time() FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.check_token(p_secret_sha256 bytea, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.check_token(p_secret_sha256 bytea, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.check_token(p_secret_sha256 bytea, p_shard integer) TO hwqueue_admin;
@@ -8991,6 +9209,8 @@ REVOKE ALL ON FUNCTION hwqueue.claims_in_the_way(p_node_ids uuid[], p_now timest
 REVOKE ALL ON FUNCTION hwqueue.claims_of_node(p_node uuid, p_leases uuid[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.claims_scan_start(p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.claims_until(p_token bigint, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_affinity(p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_taints jsonb) FROM PUBLIC;
 
@@ -9104,6 +9324,8 @@ REVOKE ALL ON FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[], p_l
 GRANT ALL ON FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb, p_shard integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.count_members(p_gang hwqueue.gang, p_shard integer, OUT waiting integer, OUT reserved integer, OUT running integer, OUT failed integer, OUT cancelled integer, OUT next_state text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.count_parents(p_run uuid, p_step integer, p_is_any boolean, p_delta hwqueue.tally_delta, p_is_short boolean, p_now timestamp with time zone, p_shard integer, OUT verdict text, OUT reason text, OUT opened integer, OUT closed integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.count_rivals(p_class_ids bigint[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -9133,8 +9355,8 @@ REVOKE ALL ON FUNCTION hwqueue.cpu_needed(p_cpu_milli bigint, p_isolation text) 
 REVOKE ALL ON FUNCTION hwqueue.create_queue(p_queue text, p_policy jsonb, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.create_queue(p_queue text, p_policy jsonb, p_shard integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.create_token(p_name text, p_secret_sha256 bytea, p_role text, p_tenant text, p_expires_at timestamp with time zone, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.create_token(p_name text, p_secret_sha256 bytea, p_role text, p_tenant text, p_expires_at timestamp with time zone, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.create_token(p_name text, p_secret_sha256 bytea, p_role text, p_tenant text, p_expires_at timestamp with time zone, p_shard integer, p_expires_after interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.create_token(p_name text, p_secret_sha256 bytea, p_role text, p_tenant text, p_expires_at timestamp with time zone, p_shard integer, p_expires_after interval) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.crowded_nodes(p_rooms hwqueue.gang_room[], p_node_ids uuid[], p_members bigint, p_shard integer) FROM PUBLIC;
 
@@ -9153,6 +9375,8 @@ REVOKE ALL ON FUNCTION hwqueue.default_options() FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.default_placement(p_placement jsonb, p_defaults jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.default_policy() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.defaults_digest(p_defaults jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.define_workflow(p_spec jsonb, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.define_workflow(p_spec jsonb, p_shard integer) TO hwqueue_operator;
@@ -9262,7 +9486,7 @@ REVOKE ALL ON FUNCTION hwqueue.end_unbound_items(p_leases uuid[], p_reason text,
 
 REVOKE ALL ON FUNCTION hwqueue.end_waiting(p_leases uuid[], p_state text, p_error jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.ended_between(p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.ended_between(p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.ended_items(p_run hwqueue.run, p_step integer, p_numbers integer[], p_shard integer, OUT leases jsonb, OUT held integer) FROM PUBLIC;
 
@@ -9421,7 +9645,11 @@ REVOKE ALL ON FUNCTION hwqueue.first_class_head(p_classes bigint[], p_scores dou
 
 REVOKE ALL ON FUNCTION hwqueue.first_epoch(p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.first_item_error(p_run hwqueue.run, p_step integer, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.first_live_entry(p_queue_id integer, p_shard integer, p_or_mark boolean, OUT tier smallint, OUT rank bigint, OUT "position" bigint, OUT is_blocked boolean, OUT is_mark boolean) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.first_step_error(p_run hwqueue.run, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.first_stop_at(p_taints jsonb, p_tolerate jsonb, p_claimed_at timestamp with time zone, OUT stop_at timestamp with time zone, OUT taint jsonb) FROM PUBLIC;
 
@@ -9506,6 +9734,8 @@ GRANT ALL ON FUNCTION hwqueue.gang_status(p_lease uuid, p_token bigint, p_shard 
 REVOKE ALL ON FUNCTION hwqueue.gang_step_headline(p_step hwqueue.step, p_defined hwqueue.workflow_step, p_gang uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.gang_story(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.gang_turn(p_gang_id uuid, p_step text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.gang_verdict(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally, p_shard integer) FROM PUBLIC;
 
@@ -9658,6 +9888,8 @@ REVOKE ALL ON FUNCTION hwqueue.ignored_labels_of(p_labels jsonb, p_shard integer
 
 REVOKE ALL ON FUNCTION hwqueue.imagined_nodes(p_nodes jsonb, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.in_seconds(p_span interval) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.insert_gang(p_gang hwqueue.gang, p_queue hwqueue.queue, p_priority integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.insert_members(p_gang uuid, p_leases uuid[], p_shard integer) FROM PUBLIC;
@@ -9671,6 +9903,8 @@ REVOKE ALL ON FUNCTION hwqueue.is_barred(p_class hwqueue.pending_class) FROM PUB
 REVOKE ALL ON FUNCTION hwqueue.is_binding(p_value jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_cache_valid(p_fit hwqueue.class_nodes, p_open bit varying) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.is_counted(p_steps hwqueue.clock_step[], p_at timestamp with time zone, p_xid xid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_forgotten(p_lease uuid, p_shard integer) FROM PUBLIC;
 
@@ -9696,6 +9930,8 @@ REVOKE ALL ON FUNCTION hwqueue.is_left_behind(p_claim hwqueue.claim, p_shard int
 
 REVOKE ALL ON FUNCTION hwqueue.is_live(p_node hwqueue.node, p_state hwqueue.node_state, p_now timestamp with time zone) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.is_new(p_at timestamp with time zone, p_xid xid, p_steps hwqueue.clock_step[], p_age integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.is_old_floor(p_next_xid xid8) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_own(p_login text) FROM PUBLIC;
@@ -9709,6 +9945,8 @@ REVOKE ALL ON FUNCTION hwqueue.is_selected(p_class_id bigint, p_shard integer) F
 REVOKE ALL ON FUNCTION hwqueue.is_served(p_class hwqueue.placement_class, p_kinds uuid[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_still_attested_for(p_class_id bigint, p_node hwqueue.node, p_attested text[], p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.is_time_up() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_unlocked(p_xmax xid) FROM PUBLIC;
 
@@ -9753,6 +9991,8 @@ REVOKE ALL ON FUNCTION hwqueue.json_integer(p_value jsonb, p_field text, p_min b
 REVOKE ALL ON FUNCTION hwqueue.json_interval(p_value jsonb, p_field text, p_min interval, p_code text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.json_list(p_value jsonb, p_field text, p_most integer, p_wanted text, p_hint text, p_code text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.json_moment(p_value jsonb, p_field text, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.json_names(p_value jsonb, p_field text, p_max_length integer) FROM PUBLIC;
 
@@ -9802,6 +10042,8 @@ REVOKE ALL ON FUNCTION hwqueue.kind_keys(p_kind text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.known_ends(p_node_ids uuid[], p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.known_lacks(p_class_id bigint, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.label_contradiction(p_required jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.label_failures(p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
@@ -9821,6 +10063,8 @@ REVOKE ALL ON FUNCTION hwqueue.labels_read(p_labels jsonb, p_keys text[]) FROM P
 REVOKE ALL ON FUNCTION hwqueue.lacking(p_shortage integer, p_class hwqueue.placement_class, p_room hwqueue.headroom) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lacking_custom(p_needed jsonb, p_free jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.last_clock_step(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.last_drawn_position() FROM PUBLIC;
 
@@ -10159,9 +10403,11 @@ REVOKE ALL ON FUNCTION hwqueue.next_classes(p_from hwqueue.judging_progress, p_a
 
 REVOKE ALL ON FUNCTION hwqueue.next_gang_state(p_gang hwqueue.gang, p_waiting integer, p_earmarked integer, p_reserved integer, p_running integer, p_failed integer, p_cancelled integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.next_generation(p_shard hwqueue.shard, p_timeline integer, p_system bigint, p_path text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.next_generation(p_shard hwqueue.shard, p_timeline integer, p_system bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.next_score_group(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_starts, p_window integer, p_probe integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT classes bigint[], OUT positions bigint[], OUT seen_classes bigint[], OUT is_head boolean, OUT takes integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.next_token(p_generation bigint, p_claims integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.next_waiting_rank(p_class_id bigint, p_tier smallint, p_rank bigint, p_since timestamp with time zone, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT lease_id uuid) FROM PUBLIC;
 
@@ -10269,6 +10515,8 @@ REVOKE ALL ON FUNCTION hwqueue.note_blocked(p_state hwqueue.node_state, p_blocke
 
 REVOKE ALL ON FUNCTION hwqueue.note_bound(p_bytes bigint) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.note_clock(p_cursor hwqueue.reap_cursor, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.note_deaths(p_leases uuid[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_event(p_code text, p_message text, p_shard integer, p_detail jsonb, p_node uuid, p_queue text, p_class bigint) FROM PUBLIC;
@@ -10279,7 +10527,7 @@ REVOKE ALL ON FUNCTION hwqueue.note_gang(p_gang hwqueue.gang, p_state text, p_sh
 
 REVOKE ALL ON FUNCTION hwqueue.note_generation(p_from bigint, p_to bigint, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.note_lasting(p_lease uuid, p_claim_no integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.note_lasting(p_lease uuid, p_claims integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_leases(p_code text, p_leases uuid[], p_message text, p_shard integer, p_detail jsonb, p_node uuid) FROM PUBLIC;
 
@@ -10300,6 +10548,8 @@ REVOKE ALL ON FUNCTION hwqueue.note_server(p_timeline integer, p_shard integer) 
 REVOKE ALL ON FUNCTION hwqueue.note_start(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_taken(p_entry hwqueue.ready, p_is_named boolean, p_is_lasting boolean, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.nothing_done(p_holds boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.nothing_is_stopping(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -10382,6 +10632,8 @@ REVOKE ALL ON FUNCTION hwqueue.parse_wire_entry(p_blob bytea, p_at integer, p_le
 REVOKE ALL ON FUNCTION hwqueue.part_origins(p_levels jsonb, p_path text[], p_part jsonb, p_rest text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.part_reason(p_part text, p_expr jsonb, p_class hwqueue.placement_class, p_node hwqueue.node, p_tells boolean, p_now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.parts_due(p_kind text, p_parts text[], p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.parts_of_devices(p_node hwqueue.node, p_used integer[]) FROM PUBLIC;
 
@@ -10466,7 +10718,11 @@ REVOKE ALL ON FUNCTION hwqueue.planner_view(p_part text, p_queue text, p_after t
 GRANT ALL ON FUNCTION hwqueue.planner_view(p_part text, p_queue text, p_after text, p_limit integer, p_most integer, p_shard integer) TO hwqueue_planner;
 GRANT ALL ON FUNCTION hwqueue.planner_view(p_part text, p_queue text, p_after text, p_limit integer, p_most integer, p_shard integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.postpone(p_part text, p_item uuid, p_state text, p_message text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.postpone_checks(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.postponed_words(p_item uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prefer_own_node(p_lease uuid, p_node uuid, p_shard integer) FROM PUBLIC;
 
@@ -10526,6 +10782,10 @@ REVOKE ALL ON FUNCTION hwqueue.prune_leases(p_cursor hwqueue.prune_cursor, p_lim
 REVOKE ALL ON FUNCTION hwqueue.prune_minutes(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_nodes(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.prune_part(p_part text, p_most integer, p_done hwqueue.upkeep_done, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.prune_postponed(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_prices(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -10671,12 +10931,12 @@ REVOKE ALL ON FUNCTION hwqueue.readable_run(p_run uuid, p_lease uuid, p_shard in
 
 REVOKE ALL ON FUNCTION hwqueue.ready_classes(p_queue_id integer, p_after bigint, p_limit integer, p_most integer, p_shard integer, OUT items jsonb[], OUT last_id bigint, OUT has_more boolean) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.real_time(p_at timestamp with time zone) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.reap(p_limit integer, p_unless_within interval, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.reap(p_limit integer, p_unless_within interval, p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.reap(p_limit integer, p_unless_within interval, p_shard integer) TO hwqueue_admin;
 GRANT ALL ON FUNCTION hwqueue.reap(p_limit integer, p_unless_within interval, p_shard integer) TO hwqueue_operator;
-
-REVOKE ALL ON FUNCTION hwqueue.reap_all(p_limit integer, p_cursor hwqueue.reap_cursor, p_holds boolean, p_now timestamp with time zone, p_shard integer, OUT expired integer, OUT promoted integer, OUT deadlines integer, OUT reaches integer, OUT more boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reap_claims(p_limit integer, p_node uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -10693,6 +10953,8 @@ REVOKE ALL ON FUNCTION hwqueue.reap_fleets(p_after bigint, p_limit integer, p_ag
 REVOKE ALL ON FUNCTION hwqueue.reap_gangs(p_limit integer, p_budget interval, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reap_lasting(p_after uuid, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.reap_part(p_part text, p_most integer, p_limit integer, p_done hwqueue.upkeep_done, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reap_positions(p_sweeps boolean, p_shard integer) FROM PUBLIC;
 
@@ -10919,9 +11181,9 @@ GRANT ALL ON FUNCTION hwqueue.revoke_token(p_name text, p_shard integer) TO hwqu
 
 REVOKE ALL ON FUNCTION hwqueue.roll_up(p_limit integer, p_cursor hwqueue.reap_cursor, p_now timestamp with time zone, p_shard integer, OUT reap_cursor hwqueue.reap_cursor, OUT more boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.roll_up_minute(p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.roll_up_minute(p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[], p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.roll_up_runs(p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.roll_up_runs(p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.room_failures(p_lacks_now integer, p_lacks_ever integer, p_cpu text, p_gpu text) FROM PUBLIC;
 
@@ -10949,6 +11211,8 @@ GRANT ALL ON FUNCTION hwqueue.run_input(p_run uuid, p_lease uuid, p_shard intege
 GRANT ALL ON FUNCTION hwqueue.run_input(p_run uuid, p_lease uuid, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.run_input(p_run uuid, p_lease uuid, p_shard integer) TO hwqueue_admin;
 GRANT ALL ON FUNCTION hwqueue.run_input(p_run uuid, p_lease uuid, p_shard integer) TO hwqueue_worker;
+
+REVOKE ALL ON FUNCTION hwqueue.run_parts(p_kind text, p_parts text[], p_limit integer, p_done hwqueue.upkeep_done, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.run_tenant(p_run uuid, p_shard integer) FROM PUBLIC;
 
@@ -10991,6 +11255,8 @@ REVOKE ALL ON FUNCTION hwqueue.score_group_entries(p_classes bigint[], p_from hw
 
 REVOKE ALL ON FUNCTION hwqueue.seconds_since(p_at timestamp with time zone, p_now timestamp with time zone) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.seen_gang(p_gang hwqueue.gang, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.selected_anchors(p_class hwqueue.placement_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.selected_classes(p_spec jsonb, p_shard integer) FROM PUBLIC;
@@ -10999,7 +11265,9 @@ REVOKE ALL ON FUNCTION hwqueue.selector_words(p_selector jsonb, p_tenants jsonb)
 
 REVOKE ALL ON FUNCTION hwqueue.served_masks(p_class_ids bigint[], p_none bit varying, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.served_names(p_now timestamp with time zone, p_shard integer, OUT queues text[], OUT tasks text[], OUT any_queue boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.served_names(p_now timestamp with time zone, p_shard integer, OUT queues text[], OUT tasks text[], OUT any_queue boolean, OUT any_task boolean, OUT declared text[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.server_timeline() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.service_away_from(p_service uuid, p_shard integer) FROM PUBLIC;
 
@@ -11141,6 +11409,11 @@ REVOKE ALL ON FUNCTION hwqueue.spawn_placement(p_options jsonb, p_field text) FR
 REVOKE ALL ON FUNCTION hwqueue.spawn_steps(p_requests hwqueue.spawn_request[], p_queue hwqueue.queue, p_revived integer[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.spawn_time(p_options jsonb, p_now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.spawn_warnings(p_id uuid, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.spawn_warnings(p_id uuid, p_shard integer) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.spawn_warnings(p_id uuid, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.spawn_warnings(p_id uuid, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.spawned_keys(p_leases uuid[], p_shard integer) FROM PUBLIC;
 
@@ -11293,6 +11566,10 @@ REVOKE ALL ON FUNCTION hwqueue.sweep_one(p_run uuid, p_step integer, p_kind text
 
 REVOKE ALL ON FUNCTION hwqueue.sweep_signal(p_run uuid, p_step integer, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.sync_tasks(p_defaults jsonb, p_version text, p_forces boolean, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.sync_tasks(p_defaults jsonb, p_version text, p_forces boolean, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.sync_tasks(p_defaults jsonb, p_version text, p_forces boolean, p_shard integer) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.tag_distribution(p_label text, p_limit integer, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.tag_distribution(p_label text, p_limit integer, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.tag_distribution(p_label text, p_limit integer, p_shard integer) TO hwqueue_admin;
@@ -11397,11 +11674,13 @@ GRANT ALL ON FUNCTION hwqueue.test_webhook(p_name text, p_shard integer) TO hwqu
 
 REVOKE ALL ON FUNCTION hwqueue.text_bytes(p_value jsonb, p_limit integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.this_generation(p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.throughput(p_queue text, p_minutes integer, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.throughput(p_queue text, p_minutes integer, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.throughput(p_queue text, p_minutes integer, p_shard integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.time_of_nth_end(p_n integer, p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.time_of_nth_end(p_n integer, p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[], p_shard integer, p_age integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.together_words(p_together text[]) FROM PUBLIC;
 
@@ -11441,6 +11720,8 @@ REVOKE ALL ON FUNCTION hwqueue.try_those_before(p_gang hwqueue.gang, p_now times
 
 REVOKE ALL ON FUNCTION hwqueue.try_those_behind(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.type_words(p_expr jsonb, p_value jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.unchecked_claims(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer) FROM PUBLIC;
@@ -11461,7 +11742,7 @@ REVOKE ALL ON FUNCTION hwqueue.unknown_fails(p_expr jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.unknown_names(p_exprs jsonb, p_custom jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.unknown_words(p_words text, p_nearest text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.unknown_words(p_words text, p_guess text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.unmatched_headline(p_class hwqueue.placement_class, p_fleet jsonb, OUT headline text, OUT code text, OUT permanent boolean) FROM PUBLIC;
 

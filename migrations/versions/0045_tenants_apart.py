@@ -12,8 +12,8 @@ from alembic import op
 
 from hwqueue.schema.files import run_revision_sql
 
-revision = "0040_tenants_apart"
-down_revision = "0039_planned_leases"
+revision = "0045_tenants_apart"
+down_revision = "0044_task_syncs"
 branch_labels = None
 depends_on = None
 
