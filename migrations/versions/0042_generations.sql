@@ -1,4 +1,4 @@
--- A generation is the token of a first claim now: what led tokens before, in the same place. The next claim or
+-- The column holds the token of a first claim now: what led tokens before, in the same place. The next claim or
 -- reap notes this start of the server and goes on above it.
 alter table hwqueue.shard drop constraint shard_generation_check, alter column generation set default 0;
 update hwqueue.shard set generation = generation << 40, server_started_at = null where timeline is not null;

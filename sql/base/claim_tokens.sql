@@ -1,12 +1,12 @@
 -- Claim tokens: what leads them, and which claim of its lease one is.
 --
--- A token is a generation and a counter. The generation belongs to one start of one server and one
--- database: when that is another one than the shard's row says, the next token begins with a higher one. So
--- tokens rise though the last commits are lost (a crash, a failover). And none is given twice by two
--- histories that begin with the same row (a disk that was rolled back, a copy, a dump that is restored
--- twice): the lower 31 bits of a generation are a hash of that identity, the upper ones the second of the
--- start, or one more than the row's. Example: the first claim of a lease gets the generation itself, its
--- second claim that and 3.
+-- A token is generation x 2^40, plus a number of that generation, plus the lease's own counter. The generation
+-- belongs to one start of one server and one database: when that is another one than the shard's row says,
+-- it rises, to the ten minutes of the start or to one more than the row's. So tokens rise though the last
+-- commits are lost (a crash, a failover). And none is given twice by two histories that begin with the same
+-- row (a disk that was rolled back, a copy, a dump that is restored twice), though both may get the same
+-- generation: its number is made of that identity. shard.generation holds both, the token of a first
+-- claim. Example: the first claim of a lease gets that, its second claim that and 3.
 --
 -- Invariants: the tokens of a lease only rise. The generation follows from the row and the server alone, so
 -- a session that cannot lock the row computes the one that another session writes. The token of a lease's
@@ -14,19 +14,22 @@
 --
 -- Read next_generation and next_token first.
 
--- The generation of this start of the server: the recorded one, or a higher one if what is recorded is of
--- another server, database or start. The seconds of the start, since 2020, are its upper half, or more than
--- that where a clock was set back. A row without a path has not seen a claim yet, nor has its copy.
+-- The generation of this start of the server, with its number: the recorded one, or a higher one if what is
+-- recorded is of another server, database or start. It is the ten minutes of the start, counted since 1970 (4
+-- million are reached in 2049, and 2^23 in 2129), or one more than the recorded one. Its number is the time
+-- of the start in tenths of a second, which leads where two starts of the same ten minutes know nothing of
+-- each other, and a hash. A row without a path has not seen a claim yet, nor has its copy.
 create or replace function hwqueue.next_generation(p_shard hwqueue.shard, p_timeline int, p_system bigint)
 returns bigint
 language sql stable
 as $$
   select case when (p_shard.timeline, p_shard.system_identifier, p_shard.server_started_at,
       p_shard.storage_path) = (p_timeline, p_system, t.started, t.path) then p_shard.generation
-    else (greatest((p_shard.generation >> 32) + 1, floor(t.seconds)::bigint - 1577836800) << 32)
-      + (hashtextextended(concat_ws(' ', p_system, p_timeline, t.seconds, t.path), 0) & 2147483646) end
+    else (g.generation << 40) + (greatest(floor(t.seconds * 10)::bigint - 6000 * (g.generation - 40), 0) << 22)
+      + (hashtextextended(concat_ws(' ', p_system, p_timeline, t.seconds, t.path), 0) & 4194302) end
   from (select pg_postmaster_start_time() as started, hwqueue.storage_path() as path,
-               extract(epoch from pg_postmaster_start_time()) as seconds) t
+               extract(epoch from pg_postmaster_start_time()) as seconds) t,
+    greatest((p_shard.generation >> 40) + 1, floor(t.seconds / 600)::bigint) g (generation)
 $$;
 
 -- The file in which this database keeps the table `shard`. A copy of a database has another folder, a

@@ -55,7 +55,7 @@ begin
       storage_path = hwqueue.storage_path(), generation = v_next
   where s.shard_id = p_shard;
   if v_shard.timeline is not null then  -- else nothing has been claimed or reaped before
-    perform hwqueue.note_generation(v_shard.generation >> 32, v_next >> 32, p_shard);
+    perform hwqueue.note_generation(v_shard.generation >> 40, v_next >> 40, p_shard);
   end if;
   if v_shard.system_identifier <> v_system then
     update hwqueue.placement_class c set created_xid = '0', retired_before = null where c.shard_id = p_shard;

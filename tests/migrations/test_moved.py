@@ -180,8 +180,8 @@ def test_sequences_are_raised_all(conn: psycopg.Connection, life: Life) -> None:
     api = Api(conn)
     for _ in range(2):  # gangs wait, and changes of them that nobody has looked at
         members = Jsonb([{"task": "t", "count": 2}])
-        gang = api.value("spawn_gang", queue=life.queue, members=members)
-        api.rows("cancel_gang", gang=gang)
+        [member, _] = api.rows("spawn_gang", queue=life.queue, members=members)
+        api.rows("cancel_gang", gang=member["gang_id"])
     outlive(conn)
     for table, column, sequence in conn.execute(_KEY_SEQUENCES).fetchall():
         [most] = conn.execute(f"select max({column}) from {table}").fetchone() or (None,)

@@ -87,7 +87,7 @@ class Storm:
     def move(self, dsn: str) -> None:
         """Go on with a copy of the database, in which nothing is held yet."""
         with psycopg.connect(self.dsn) as conn:
-            row = conn.execute("select max(claim_token) >> 32 from hwqueue.claim").fetchone()
+            row = conn.execute("select max(claim_token) >> 40 from hwqueue.claim").fetchone()
         self.generation = (row[0] if row else None) or self.generation
         self.dsn = dsn
         self.moves += 1
@@ -209,7 +209,7 @@ class Session:
         with self.storm.lock:
             self.storm.held[node].update((row["lease_id"], row) for row in rows)
             self.storm.done["granted"] += len(rows)
-        old = [row for row in rows if row["claim_token"] >> 32 <= self.storm.generation]
+        old = [row for row in rows if row["claim_token"] >> 40 <= self.storm.generation]
         self.storm.report([f"{row} has a token of before the copy" for row in old])
         if rows:
             seen = look(self.conn, verify=False)

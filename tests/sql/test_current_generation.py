@@ -69,7 +69,7 @@ def test_reap_sees_another_server(api: Api, conn: psycopg.Connection, column: st
     become_another_server(conn, column)
     api.rows("reap")
     new = generation(conn)
-    assert new >> 32 > before >> 32
+    assert new >> 40 > before >> 40
     api.rows("reap")
     assert generation(conn) == new
 
