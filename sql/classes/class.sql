@@ -12,7 +12,7 @@
 -- Read find_class and draft_class first, then class_anchors.
 
 -- Stores which queues and tasks a registration announces, how many leases its worker runs at a time,
--- whether it takes deaths (take_deaths), and for which tasks its app declares defaults (lacking_defaults).
+-- whether it takes deaths (take_deaths), and for which tasks its app declares defaults (list_tasks).
 -- It writes nothing when the node announced the same before.
 -- Locks: the node's row in served. The caller holds node_state. Raises: QHA01.
 create or replace function hwqueue.note_served(p_node uuid, p_spec jsonb, p_shard int) returns void
