@@ -4092,7 +4092,7 @@ COMMENT ON TABLE hwqueue.shard IS 'one row for each shard: its generation, with 
 
 COMMENT ON COLUMN hwqueue.shard.generation IS 'the token of a first claim: it rises at each start of the server, and in a copy';
 
-COMMENT ON COLUMN hwqueue.shard.timeline IS 'with the next three: the start of a server that generation is of';
+COMMENT ON COLUMN hwqueue.shard.timeline IS 'with the next three: the start that generation is of';
 
 COMMENT ON COLUMN hwqueue.shard.event_base IS 'added to the ids of events, so that they rise on a server whose transaction ids do not';
 
