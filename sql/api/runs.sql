@@ -26,7 +26,8 @@ begin
     select r.run_id, r.shard_id, r.name, w.version, r.state, r.reason, r.detail, r.tenant, r.labels,
       r.headers, r.priority, r.input, r.result, r.attempt, r.deadline, r.submitted_at, r.finished_at,
       hwqueue.count_steps(r, p_shard), r.parent_run_id, r.root_run_id,
-      (select k.idempotency_key from hwqueue.run_key k where k.shard_id = p_shard and k.run_id = p_run limit 1)
+      (select k.idempotency_key from hwqueue.run_key k
+       where k.shard_id = p_shard and k.run_id = p_run limit 1)
     from hwqueue.run r
     join hwqueue.workflow w on w.shard_id = p_shard and w.workflow_id = r.workflow_id
     where r.shard_id = p_shard and r.run_id = p_run;
