@@ -158,7 +158,9 @@ begin
   return query select v.rule, v.subject::text, v.detail from hwqueue.broken_everywhere(p_shard) v;
   return query select v.rule, v.subject::text, v.detail from hwqueue.broken_choices(p_shard) v;
   return query select v.rule, v.subject::text, v.detail from hwqueue.broken_replacements(p_shard) v;
-  return query select v.rule, v.subject, v.detail from hwqueue.broken_upkeep(p_shard) v;
+  return query  -- not by a timeout, nor because others held what it needs
+    select 'upkeep_failed', d.part, to_jsonb(d) from hwqueue.postponed d
+    where d.shard_id = p_shard and d.sqlstate not in ('57014', '55P03', '40P01');
 end
 $$;
 

@@ -1,8 +1,8 @@
 -- What upkeep could not finish: parts of reap and prune, gangs and replacements that were cut short.
 --
 -- upkeep/parts, gangs/change and gangs/replace run each step in a savepoint and call postpone when it fails.
--- Example: a gang of 1,000 takes three seconds to assemble, and statement_timeout is two. The timeout undoes
--- the savepoint of that gang: what the call did before is committed, and the gang is tried in a second again.
+-- Example: a gang takes three seconds to assemble, and statement_timeout is two. The timeout undoes the
+-- savepoint of that gang; what the call did before is committed, and the gang is tried again in a second.
 --
 -- Invariant: a cancellation by somebody is passed on; only what ran out of time, or failed, is postponed.
 --
@@ -19,18 +19,12 @@ as $$
     false)
 $$;
 
--- Ends a step whose time is up, as statement_timeout would a moment later.
--- Raises: 57014, which whoever runs the steps of upkeep catches.
-create or replace function hwqueue.check_time() returns void
-language plpgsql stable
-as $$
-begin
-  if hwqueue.is_time_up() then
-    raise query_canceled using message = format('it takes longer than a statement_timeout of %s leaves',
-      current_setting('statement_timeout'));
-  end if;
-end
-$$;
+-- What a call has done that begins. p_holds: it holds the cursor, so its notes are its own.
+create or replace function hwqueue.nothing_done(p_holds boolean) returns hwqueue.upkeep_done
+language sql immutable
+as $$ select jsonb_populate_record(null::hwqueue.upkeep_done, jsonb_build_object('holds', p_holds,
+  'more', false, 'expired', 0, 'promoted', 0, 'deadlines', 0, 'reaches', 0, 'leases', 0, 'classes', 0,
+  'nodes', 0)) $$;
 
 -- Notes that a step was cut short by p_state, and when it is tried next: after 1, 2, 4, 8, then 15 seconds.
 -- p_state null: it was not, but used up the time; it comes last from now on. p_item: a gang or a lease; null:
@@ -45,7 +39,7 @@ declare
   v_row hwqueue.postponed;
 begin
   if p_state = '57014' and not hwqueue.is_time_up() or p_state like '42%' then
-    raise exception using errcode = p_state, message = p_message;
+    perform hwqueue.refuse(p_state, p_message, null, 'nothing was done; call again');
   end if;
   insert into hwqueue.postponed as d (shard_id, part, item, tries, at, next_try_at, sqlstate, message)
   values (p_shard, p_part, coalesce(p_item, '00000000-0000-0000-0000-000000000000'), 1, p_now,
@@ -88,21 +82,4 @@ as $$
     to_char(d.next_try_at at time zone 'UTC', 'HH24:MI:SS'))
   from hwqueue.postponed d
   where d.shard_id = p_shard and d.part in ('gang', 'replacement') and d.item = p_item
-$$;
-
--- Forgets what was cut short more than ten minutes ago: it is tried as the others are.
-create or replace function hwqueue.prune_postponed(p_now timestamptz, p_shard int) returns void
-language sql volatile
-as $$ delete from hwqueue.postponed d where d.shard_id = p_shard and d.at <= p_now - interval '10 minutes' $$;
-
--- Returns parts of upkeep that failed, for verify_invariants: not by a timeout, or because others held what
--- they needed.
-create or replace function hwqueue.broken_upkeep(p_shard int)
-returns table (rule text, subject text, detail jsonb)
-language sql stable
-as $$
-  select 'upkeep_failed', d.part, jsonb_build_object('item', d.item, 'sqlstate', d.sqlstate,
-         'message', d.message)
-  from hwqueue.postponed d
-  where d.shard_id = p_shard and d.sqlstate not in ('57014', '55P03', '40P01')
 $$;

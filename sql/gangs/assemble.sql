@@ -164,7 +164,7 @@ $$;
 -- Locks nodes and reserves entries on them, one class after the other: each node takes as many as fit. With
 -- p_is_earmark each node takes as many as fit now, then each those that would fit if nothing ran there.
 -- Returns null when all have room, else why not. What it has written until then is for the caller to undo.
--- Raises: as check_time.
+-- Raises: 57014 when its time is up, before statement_timeout does.
 -- Locks: node_state by node_id, skip locked; as reserve_member.
 create or replace function hwqueue.reserve_members(p_gang hwqueue.gang, p_entries hwqueue.scheduled[],
   p_node_ids uuid[], p_is_earmark boolean, p_now timestamptz, p_shard int) returns text
@@ -187,7 +187,10 @@ declare
     else 'insufficient_capacity' end;
 begin
   foreach v_entry in array p_entries loop
-    perform hwqueue.check_time();
+    if hwqueue.is_time_up() then
+      perform hwqueue.refuse('57014', format('it takes longer than a statement_timeout of %s leaves',
+        current_setting('statement_timeout')), null, 'give the login that reaps a longer one');
+    end if;
     if v_entry.class_id <> v_class_id then
       v_class_id := v_entry.class_id;
       v_turn := 1;

@@ -4,17 +4,10 @@
 -- That part is undone; claims that had expired are ended all the same. The next calls run it last, and let it
 -- count half as much.
 --
--- Invariant: whoever calls, however short its statement_timeout, a part that takes longer keeps no other one
+-- Invariant: however short the statement_timeout of the caller, a part that takes longer keeps no other one
 -- from being done. What a part has done is whole.
 --
--- Read run_parts; what a part does is in reap_part (upkeep/reap) and prune_part (upkeep/prune).
-
--- What a call has done that begins. p_holds: it holds the cursor, so its notes are its own.
-create or replace function hwqueue.nothing_done(p_holds boolean) returns hwqueue.upkeep_done
-language sql immutable
-as $$ select jsonb_populate_record(null::hwqueue.upkeep_done, jsonb_build_object('holds', p_holds,
-  'more', false, 'expired', 0, 'promoted', 0, 'deadlines', 0, 'reaches', 0, 'leases', 0, 'classes', 0,
-  'nodes', 0)) $$;
+-- Read run_parts; what a part does is in upkeep/reap.reap_part and prune_part.
 
 -- Runs the parts of p_kind that are due, each in a savepoint: what is cut short or fails is undone alone and
 -- noted (base/postponed). Once time is up no further part begins, because it would not be timed again, and
@@ -65,6 +58,46 @@ begin
       exit;
     end if;
   end loop;
+  return p_done;
+end
+$$;
+
+-- Runs one part of prune, about p_most rows of it, and returns p_done with what it did.
+-- Locks: as prune.
+create or replace function hwqueue.prune_part(p_part text, p_most int, p_done hwqueue.upkeep_done,
+  p_now timestamptz, p_shard int) returns hwqueue.upkeep_done
+language plpgsql volatile
+as $$
+declare
+  v_count int := 0;
+begin
+  case p_part
+  when 'leases' then v_count := hwqueue.prune_leases(p_done.prune_cursor, p_most, p_now, p_shard);
+  when 'runs' then v_count := hwqueue.prune_runs(p_most, p_now, p_shard);
+  when 'workflows' then
+    perform hwqueue.prune_workflows(p_most, p_shard), hwqueue.prune_traced_runs(p_most, p_now, p_shard);
+  when 'gangs' then
+    perform hwqueue.prune_gangs(p_most, p_shard), hwqueue.prune_everywhere(p_most, p_shard),
+      hwqueue.prune_choices(p_most, p_now, p_shard);
+    delete from hwqueue.postponed d where d.shard_id = p_shard and d.at <= p_now - interval '10 minutes';
+  when 'classes' then v_count := hwqueue.prune_classes(p_most, p_shard);
+  when 'nodes' then v_count := hwqueue.prune_nodes(p_most, p_now, p_shard);
+  when 'silent' then perform hwqueue.expire_nodes(p_most, p_now, p_shard);
+  when 'unused' then perform hwqueue.prune_unused(p_done.prune_cursor, p_most, p_now, p_shard);
+  when 'queues' then v_count := hwqueue.purge_queues(p_most, p_shard);
+  when 'terms' then v_count := hwqueue.prune_terms(p_most, p_shard);
+  when 'fleets' then
+    perform hwqueue.prune_fleets(p_most, p_now, p_shard), hwqueue.prune_prices(p_now, p_shard);
+  when 'deaths' then v_count := hwqueue.prune_deaths(p_most, p_now, p_shard);
+  when 'deliveries' then v_count := hwqueue.prune_deliveries(p_most, p_now, p_shard);
+  when 'figures' then
+    perform hwqueue.prune_minutes(p_most, p_now, p_shard), hwqueue.prune_run_totals(p_most, p_now, p_shard);
+  else perform hwqueue.prune_events(p_now, p_shard);
+  end case;
+  p_done.leases := p_done.leases + case when p_part in ('leases', 'runs') then v_count else 0 end;
+  p_done.classes := p_done.classes + case when p_part = 'classes' then v_count else 0 end;
+  p_done.nodes := p_done.nodes + case when p_part = 'nodes' then v_count else 0 end;
+  p_done.more := p_done.more or v_count >= case when p_part in ('classes', 'nodes') then 1 else p_most end;
   return p_done;
 end
 $$;

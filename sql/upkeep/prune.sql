@@ -1,7 +1,7 @@
 -- Pruning: deleting what is no longer needed, in bounded steps, once no transaction can still use it.
 --
--- api/upkeep.prune calls run_parts, which calls prune_part, after lead_prune has elected the caller;
--- prune_terms.sql is the part about affinity terms. Each deletes about p_limit rows a call and skips rows
+-- upkeep/parts.prune_part calls these functions after lead_prune has elected the caller; prune_terms.sql is
+-- the part about affinity terms. Each deletes about p_limit rows a call and skips rows
 -- that another session holds.
 --
 -- Retired classes and dropped queues are deleted without a lock that a spawn could meet, in three steps:
@@ -162,45 +162,6 @@ begin
   goes := p_unless_within = '0' or not hwqueue.pruned_within(
     case when found then p_unless_within else greatest(10 * p_unless_within, interval '1 minute') end, p_now,
       p_shard);
-end
-$$;
-
--- Runs one part of prune, about p_most rows of it, and returns p_done with what it did.
--- Locks: as prune.
-create or replace function hwqueue.prune_part(p_part text, p_most int, p_done hwqueue.upkeep_done,
-  p_now timestamptz, p_shard int) returns hwqueue.upkeep_done
-language plpgsql volatile
-as $$
-declare
-  v_count int := 0;
-begin
-  case p_part
-  when 'leases' then v_count := hwqueue.prune_leases(p_done.prune_cursor, p_most, p_now, p_shard);
-  when 'runs' then v_count := hwqueue.prune_runs(p_most, p_now, p_shard);
-  when 'workflows' then
-    perform hwqueue.prune_workflows(p_most, p_shard), hwqueue.prune_traced_runs(p_most, p_now, p_shard);
-  when 'gangs' then
-    perform hwqueue.prune_gangs(p_most, p_shard), hwqueue.prune_everywhere(p_most, p_shard),
-      hwqueue.prune_choices(p_most, p_now, p_shard), hwqueue.prune_postponed(p_now, p_shard);
-  when 'classes' then v_count := hwqueue.prune_classes(p_most, p_shard);
-  when 'nodes' then v_count := hwqueue.prune_nodes(p_most, p_now, p_shard);
-  when 'silent' then perform hwqueue.expire_nodes(p_most, p_now, p_shard);
-  when 'unused' then perform hwqueue.prune_unused(p_done.prune_cursor, p_most, p_now, p_shard);
-  when 'queues' then v_count := hwqueue.purge_queues(p_most, p_shard);
-  when 'terms' then v_count := hwqueue.prune_terms(p_most, p_shard);
-  when 'fleets' then
-    perform hwqueue.prune_fleets(p_most, p_now, p_shard), hwqueue.prune_prices(p_now, p_shard);
-  when 'deaths' then v_count := hwqueue.prune_deaths(p_most, p_now, p_shard);
-  when 'deliveries' then v_count := hwqueue.prune_deliveries(p_most, p_now, p_shard);
-  when 'figures' then
-    perform hwqueue.prune_minutes(p_most, p_now, p_shard), hwqueue.prune_run_totals(p_most, p_now, p_shard);
-  else perform hwqueue.prune_events(p_now, p_shard);
-  end case;
-  p_done.leases := p_done.leases + case when p_part in ('leases', 'runs') then v_count else 0 end;
-  p_done.classes := p_done.classes + case when p_part = 'classes' then v_count else 0 end;
-  p_done.nodes := p_done.nodes + case when p_part = 'nodes' then v_count else 0 end;
-  p_done.more := p_done.more or v_count >= case when p_part in ('classes', 'nodes') then 1 else p_most end;
-  return p_done;
 end
 $$;
 
