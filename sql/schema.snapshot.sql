@@ -297,6 +297,9 @@ CREATE TABLE hwqueue.queue (
     failure_domain text DEFAULT 'rack'::text NOT NULL,
     earmarks smallint DEFAULT 1 NOT NULL,
     has_prices boolean DEFAULT false NOT NULL,
+    everywhere_tenants text[] DEFAULT '{}'::text[] NOT NULL,
+    everywhere_limit integer DEFAULT 20 NOT NULL,
+    earmark_time interval DEFAULT '00:10:00'::interval NOT NULL,
     CONSTRAINT queue_ageing_step_check CHECK ((ageing_step >= '00:00:00'::interval)),
     CONSTRAINT queue_max_attempts_check CHECK (((max_attempts >= 1) AND (max_attempts <= 1000))),
     CONSTRAINT queue_max_params_bytes_check CHECK (((max_params_bytes >= 1) AND (max_params_bytes <= 104857600))),
@@ -324,6 +327,12 @@ COMMENT ON COLUMN hwqueue.queue.failure_domain IS 'of services that have none of
 COMMENT ON COLUMN hwqueue.queue.earmarks IS 'how many gangs may have room kept for them on nodes that they could share; 0: none of this queue';
 
 COMMENT ON COLUMN hwqueue.queue.has_prices IS 'claims read its prices; set with the first ones, cleared an hour after the last ones ran out';
+
+COMMENT ON COLUMN hwqueue.queue.everywhere_tenants IS 'tenants whose callers may spawn everywhere tasks; *: all tenants';
+
+COMMENT ON COLUMN hwqueue.queue.everywhere_limit IS 'how many everywhere tasks such a tenant has at most';
+
+COMMENT ON COLUMN hwqueue.queue.earmark_time IS 'how long room is kept at most when it is not known by when it is enough; then for as long not again';
 
 CREATE TYPE hwqueue.spawn_target AS (
 	queue hwqueue.queue,
@@ -396,7 +405,10 @@ CREATE TABLE hwqueue.reap_cursor (
     judged_profile bigint DEFAULT 0 NOT NULL,
     arrivals_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
     steps_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
-    checked_lease uuid DEFAULT '00000000-0000-0000-0000-000000000000'::uuid NOT NULL
+    checked_lease uuid DEFAULT '00000000-0000-0000-0000-000000000000'::uuid NOT NULL,
+    counted_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    counted_as pg_snapshot,
+    counted_on bigint
 )
 WITH (autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0');
 
@@ -427,6 +439,12 @@ COMMENT ON COLUMN hwqueue.reap_cursor.arrivals_from IS 'no arrival has an earlie
 COMMENT ON COLUMN hwqueue.reap_cursor.steps_from IS 'no running step has an earlier due_at, and none can get one';
 
 COMMENT ON COLUMN hwqueue.reap_cursor.checked_lease IS 'where checks of placement_check go on';
+
+COMMENT ON COLUMN hwqueue.reap_cursor.counted_from IS 'from where the last count went that moved counted_to';
+
+COMMENT ON COLUMN hwqueue.reap_cursor.counted_as IS 'it saw all that has been counted';
+
+COMMENT ON COLUMN hwqueue.reap_cursor.counted_on IS 'the server, by its system identifier, that counted_as is of';
 
 CREATE TYPE hwqueue.upkeep_done AS (
 	holds boolean,
@@ -734,7 +752,8 @@ CREATE TABLE hwqueue.claim (
     is_step boolean,
     gang_id uuid,
     is_reserved boolean,
-    is_earmark boolean
+    is_earmark boolean,
+    yields_at timestamp with time zone
 )
 WITH (fillfactor='60', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_cost_delay='0', autovacuum_vacuum_insert_threshold='-1');
 
@@ -761,6 +780,8 @@ COMMENT ON COLUMN hwqueue.claim.gang_id IS 'as in lease';
 COMMENT ON COLUMN hwqueue.claim.is_reserved IS 'its node has not fetched it yet; null: it has, as every claim that a node has asked for';
 
 COMMENT ON COLUMN hwqueue.claim.is_earmark IS 'reserved, and its room is still in use by others: its node cannot fetch it yet; null: of all others';
+
+COMMENT ON COLUMN hwqueue.claim.yields_at IS 'of an earmark: when it had room and waited for leases that come before it';
 
 CREATE FUNCTION hwqueue.admit_again(p_claim hwqueue.claim, p_now timestamp with time zone, p_shard integer, OUT term_deltas jsonb, OUT reason text) RETURNS record
     LANGUAGE plpgsql;
@@ -897,6 +918,7 @@ CREATE TABLE hwqueue.node_state (
     login text,
     has_reserved boolean DEFAULT false NOT NULL,
     backfill_until timestamp with time zone,
+    expands_until timestamp with time zone,
     CONSTRAINT node_state_check CHECK (((judged_xid IS NULL) = (judged_class IS NULL))),
     CONSTRAINT node_state_node_epoch_check CHECK ((node_epoch > 0))
 )
@@ -929,6 +951,8 @@ COMMENT ON COLUMN hwqueue.node_state.login IS 'the role whose members may act fo
 COMMENT ON COLUMN hwqueue.node_state.has_reserved IS 'claims of the node may be reserved';
 
 COMMENT ON COLUMN hwqueue.node_state.backfill_until IS 'until when leases that are over by then may use the room that is earmarked here; null: none may';
+
+COMMENT ON COLUMN hwqueue.node_state.expands_until IS 'it has registered: until then only everywhere tasks get its room; null: they have it';
 
 CREATE FUNCTION hwqueue.after_claim(p_state hwqueue.node_state, p_queue_ids integer[], p_entry hwqueue.ready, p_granted boolean, p_moves boolean, p_drawn bigint, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
@@ -1055,7 +1079,8 @@ CREATE TABLE hwqueue.gang (
     min_size integer,
     missing integer DEFAULT 0 NOT NULL,
     run_id uuid,
-    step_no integer
+    step_no integer,
+    earmark_after timestamp with time zone
 )
 WITH (fillfactor='50', autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0.05');
 
@@ -1092,6 +1117,8 @@ COMMENT ON COLUMN hwqueue.gang.missing IS 'how many members wait to join the oth
 COMMENT ON COLUMN hwqueue.gang.run_id IS 'the run whose step it is; null: it was spawned by itself';
 
 COMMENT ON COLUMN hwqueue.gang.step_no IS 'which step of that run: its members are the items of the step';
+
+COMMENT ON COLUMN hwqueue.gang.earmark_after IS 'it was earmarked for too long, and is not before then';
 
 CREATE FUNCTION hwqueue.assemble_gang(p_gang hwqueue.gang, p_first text, p_is_earmark boolean, p_now timestamp with time zone, p_shard integer) RETURNS text
     LANGUAGE plpgsql;
@@ -1140,7 +1167,7 @@ CREATE FUNCTION hwqueue.assignment_counts() RETURNS text[]
 CREATE FUNCTION hwqueue.assignment_state(p_lease uuid, p_node uuid, p_shard integer) RETURNS text
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_any_instance boolean DEFAULT false, p_shard integer DEFAULT 0) RETURNS void
+CREATE FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_any_instance boolean DEFAULT false, p_shard integer DEFAULT 0, p_expires_after interval DEFAULT NULL::interval) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
@@ -1406,6 +1433,9 @@ CREATE FUNCTION hwqueue.blocked_classes(p_classes bigint[], p_node hwqueue.node,
 CREATE FUNCTION hwqueue.blocker_words(p_stage text, p_code text, p_predicate jsonb, p_lacks integer, p_class hwqueue.placement_class) RETURNS text
     LANGUAGE sql STABLE;
 
+CREATE FUNCTION hwqueue.booked_load(p_node hwqueue.node, p_leases uuid[]) RETURNS hwqueue.node_load
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue."both"(p_classes bigint[], p_others bigint[]) RETURNS bigint[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
@@ -1573,7 +1603,8 @@ CREATE TABLE hwqueue.everywhere (
     stops_running boolean DEFAULT false NOT NULL,
     finished_at timestamp with time zone,
     swept_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
-    swept_node uuid DEFAULT '00000000-0000-0000-0000-000000000000'::uuid NOT NULL
+    swept_node uuid DEFAULT '00000000-0000-0000-0000-000000000000'::uuid NOT NULL,
+    anchors text[]
 )
 WITH (fillfactor='50', autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0.05');
 
@@ -1595,6 +1626,8 @@ COMMENT ON COLUMN hwqueue.everywhere.finished_at IS 'when the last lease of a st
 
 COMMENT ON COLUMN hwqueue.everywhere.swept_node IS 'nodes up to this one were checked in this round';
 
+COMMENT ON COLUMN hwqueue.everywhere.anchors IS 'those of its class: a profile with none of them cannot run it; null: from an older version';
+
 CREATE TABLE hwqueue.everywhere_node (
     shard_id integer NOT NULL,
     everywhere_id uuid NOT NULL,
@@ -1605,7 +1638,8 @@ CREATE TABLE hwqueue.everywhere_node (
     failures integer DEFAULT 0 NOT NULL,
     starts integer DEFAULT 1 NOT NULL,
     reason text,
-    ended_as text
+    ended_as text,
+    earmark_after timestamp with time zone
 )
 WITH (fillfactor='70', autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0.05');
 
@@ -1624,6 +1658,8 @@ COMMENT ON COLUMN hwqueue.everywhere_node.starts IS 'how many leases it has had'
 COMMENT ON COLUMN hwqueue.everywhere_node.reason IS 'why its room was not reserved at the last try';
 
 COMMENT ON COLUMN hwqueue.everywhere_node.ended_as IS 'how the last lease has ended; null: it is open';
+
+COMMENT ON COLUMN hwqueue.everywhere_node.earmark_after IS 'its lease was earmarked for too long, and is not before then';
 
 CREATE FUNCTION hwqueue.cancel_on_node(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
@@ -1666,6 +1702,9 @@ CREATE FUNCTION hwqueue.check_added_run(p_run hwqueue.run, p_step integer, p_sha
 CREATE FUNCTION hwqueue.check_changes(p_changes jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
 
+CREATE FUNCTION hwqueue.check_claim(p_item jsonb, p_field text) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE;
+
 CREATE FUNCTION hwqueue.check_claim(p_queues text[], p_qty integer, p_claim_timeout interval) RETURNS boolean
     LANGUAGE plpgsql STABLE;
 
@@ -1687,7 +1726,10 @@ CREATE FUNCTION hwqueue.check_depth(p_value jsonb, p_field text, p_code text DEF
 CREATE FUNCTION hwqueue.check_epoch(p_node uuid, p_epoch bigint, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.check_expiry(p_expires_at timestamp with time zone, p_now timestamp with time zone) RETURNS timestamp with time zone
+CREATE FUNCTION hwqueue.check_everywhere_limit(p_row hwqueue.everywhere, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.check_expiry(p_expires_at timestamp with time zone, p_after interval, p_now timestamp with time zone) RETURNS timestamp with time zone
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.check_extend(p_extend interval) RETURNS void
@@ -1822,6 +1864,9 @@ CREATE FUNCTION hwqueue.check_step_size(p_lease uuid, p_value jsonb, p_field tex
 CREATE FUNCTION hwqueue.check_taint_effect(p_effect text, p_field text) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
 
+CREATE FUNCTION hwqueue.check_tenant_work(p_run hwqueue.run, p_steps integer, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.check_token(p_secret_sha256 bytea, p_shard integer DEFAULT 0) RETURNS TABLE(name text, role text, tenant text, expires_at timestamp with time zone, shard_id integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
@@ -1879,9 +1924,6 @@ CREATE FUNCTION hwqueue.claim_assignment(p_class hwqueue.placement_class, p_node
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.claim_at_head(p_state hwqueue.node_state, p_queues text[], p_qty integer, p_tasks text[], p_claim_timeout interval, p_moves boolean, p_drawn bigint, p_shard integer, OUT queue_head hwqueue.queue_head, OUT lease_id uuid, OUT claim_token bigint, OUT attempt smallint, OUT queue text, OUT task_name text, OUT params jsonb, OUT headers jsonb, OUT expires_at timestamp with time zone) RETURNS record
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.claim_backfill(p_request hwqueue.claim_request, p_state hwqueue.node_state) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamp with time zone, assignment jsonb, shard_id integer)
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.claim_beside_reserved(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_moves boolean, p_drawn bigint) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamp with time zone, assignment jsonb, shard_id integer)
@@ -1950,6 +1992,9 @@ CREATE FUNCTION hwqueue.claim_holders(p_leases uuid[], p_shard integer) RETURNS 
 CREATE FUNCTION hwqueue.claim_no(p_token bigint) RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
+CREATE FUNCTION hwqueue.claim_over_earmarks(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_before hwqueue.later_class) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamp with time zone, assignment jsonb, shard_id integer)
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch bigint, p_qty integer DEFAULT 1, p_tasks text[] DEFAULT NULL::text[], p_claim_timeout interval DEFAULT NULL::interval, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamp with time zone, assignment jsonb, shard_id integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1972,6 +2017,9 @@ CREATE FUNCTION hwqueue.claims_of_node(p_node uuid, p_leases uuid[], p_shard int
 
 CREATE FUNCTION hwqueue.claims_scan_start(p_shard integer) RETURNS timestamp with time zone
     LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.claims_until(p_token bigint, p_shard integer) RETURNS integer
+    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.class_affinity(p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_taints jsonb) RETURNS double precision
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -2030,6 +2078,9 @@ CREATE FUNCTION hwqueue.class_nodes(p_classes hwqueue.placement_class[], p_now t
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.class_options(p_options jsonb) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.class_part(p_step jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.class_reasons(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_recount jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
@@ -2168,6 +2219,7 @@ CREATE TABLE hwqueue.webhook (
     delivered bigint DEFAULT 0 NOT NULL,
     failed bigint DEFAULT 0 NOT NULL,
     dead bigint DEFAULT 0 NOT NULL,
+    clock_step bigint DEFAULT 0 NOT NULL,
     CONSTRAINT webhook_check CHECK (((old_secret IS NULL) = (old_secret_until IS NULL))),
     CONSTRAINT webhook_check1 CHECK (((paused_at IS NULL) = (paused_reason IS NULL))),
     CONSTRAINT webhook_old_secret_check CHECK ((octet_length(old_secret) = 32)),
@@ -2193,6 +2245,8 @@ COMMENT ON COLUMN hwqueue.webhook.failing_since IS 'the first attempt that faile
 
 COMMENT ON COLUMN hwqueue.webhook.failed IS 'attempts that failed; dead: deliveries given up';
 
+COMMENT ON COLUMN hwqueue.webhook.clock_step IS 'the last step of the clock behind completed_at';
+
 CREATE FUNCTION hwqueue.count_attempt(p_webhook hwqueue.webhook, p_state text, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
@@ -2208,6 +2262,9 @@ CREATE FUNCTION hwqueue.count_items(p_run uuid, p_step integer, p_kind text, p_o
 CREATE FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[] DEFAULT NULL::text[], p_limit integer DEFAULT 10000, p_cursor jsonb DEFAULT NULL::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(lease_count integer, next_cursor jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
+
+CREATE FUNCTION hwqueue.count_members(p_gang hwqueue.gang, p_shard integer, OUT waiting integer, OUT reserved integer, OUT running integer, OUT failed integer, OUT cancelled integer, OUT next_state text) RETURNS record
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.count_parents(p_run uuid, p_step integer, p_is_any boolean, p_delta hwqueue.tally_delta, p_is_short boolean, p_now timestamp with time zone, p_shard integer, OUT verdict text, OUT reason text, OUT opened integer, OUT closed integer) RETURNS record
     LANGUAGE plpgsql;
@@ -2245,6 +2302,9 @@ CREATE FUNCTION hwqueue.count_running(p_term hwqueue.affinity_term, p_holds bool
 CREATE FUNCTION hwqueue.count_steps(p_run hwqueue.run, p_shard integer) RETURNS jsonb
     LANGUAGE sql STABLE;
 
+CREATE FUNCTION hwqueue.count_tenant_work(p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.count_words(p_count bigint, p_one text, p_many text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
@@ -2273,7 +2333,7 @@ CREATE FUNCTION hwqueue.create_queue(p_queue text, p_policy jsonb DEFAULT '{}'::
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.create_token(p_name text, p_secret_sha256 bytea, p_role text, p_tenant text DEFAULT NULL::text, p_expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_shard integer DEFAULT 0) RETURNS void
+CREATE FUNCTION hwqueue.create_token(p_name text, p_secret_sha256 bytea, p_role text, p_tenant text DEFAULT NULL::text, p_expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_shard integer DEFAULT 0, p_expires_after interval DEFAULT NULL::interval) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
@@ -2303,6 +2363,9 @@ CREATE FUNCTION hwqueue.default_placement(p_placement jsonb, p_defaults jsonb) R
 
 CREATE FUNCTION hwqueue.default_policy() RETURNS hwqueue.queue
     LANGUAGE sql IMMUTABLE;
+
+CREATE FUNCTION hwqueue.defaults_digest(p_defaults jsonb) RETURNS bytea
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.define_workflow(p_spec jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(workflow text, version integer, created boolean, shard_id integer)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2382,11 +2445,17 @@ CREATE FUNCTION hwqueue.drop_webhook(p_name text, p_shard integer DEFAULT 0) RET
 CREATE FUNCTION hwqueue.due_verdict(p_step hwqueue.step, p_shard integer) RETURNS hwqueue.step_verdict
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.earlier_waits(p_lease uuid, p_node uuid, p_now timestamp with time zone, p_shard integer) RETURNS boolean
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.earmark_fault(p_gang_id uuid, p_now timestamp with time zone, p_shard integer) RETURNS text
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.earmark_gang(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) RETURNS text
     LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.earmark_order(p_lease uuid, p_shard integer, OUT tier smallint, OUT rank bigint) RETURNS record
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.earmark_room(p_class hwqueue.placement_class, p_node hwqueue.node, p_own hwqueue.node_load, INOUT p_load hwqueue.node_load, OUT assignment jsonb, OUT fits boolean) RETURNS record
     LANGUAGE plpgsql STABLE;
@@ -2394,8 +2463,8 @@ CREATE FUNCTION hwqueue.earmark_room(p_class hwqueue.placement_class, p_node hwq
 CREATE FUNCTION hwqueue.earmark_start(p_gang_id uuid, p_now timestamp with time zone, p_shard integer) RETURNS timestamp with time zone
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.earmarked_load(p_node hwqueue.node) RETURNS hwqueue.node_load
-    LANGUAGE sql STABLE;
+CREATE FUNCTION hwqueue.earmarks_yield(p_leases uuid[], p_now timestamp with time zone, p_shard integer) RETURNS boolean
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.edge_holds(p_wants text, p_state text) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -2484,7 +2553,23 @@ CREATE FUNCTION hwqueue.end_unbound_items(p_leases uuid[], p_reason text, p_shar
 CREATE FUNCTION hwqueue.end_waiting(p_leases uuid[], p_state text, p_error jsonb, p_now timestamp with time zone, p_shard integer) RETURNS uuid[]
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.ended_between(p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) RETURNS TABLE(queue_id integer, finished text, outcome text, retried boolean, waited double precision, ran double precision)
+CREATE TABLE hwqueue.clock_step (
+    shard_id integer NOT NULL,
+    step_no bigint NOT NULL,
+    counted_to timestamp with time zone NOT NULL,
+    counted_as pg_snapshot NOT NULL,
+    goes_on_at timestamp with time zone NOT NULL
+);
+
+COMMENT ON TABLE hwqueue.clock_step IS 'a time that the clock was set back; statistics and webhooks go on there';
+
+COMMENT ON COLUMN hwqueue.clock_step.counted_to IS 'up to where ends were counted by then';
+
+COMMENT ON COLUMN hwqueue.clock_step.counted_as IS 'of those before counted_to it sees what had been counted';
+
+COMMENT ON COLUMN hwqueue.clock_step.goes_on_at IS 'where the count goes on';
+
+CREATE FUNCTION hwqueue.ended_between(p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[], p_shard integer) RETURNS TABLE(queue_id integer, finished text, outcome text, retried boolean, waited double precision, ran double precision)
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.ended_items(p_run hwqueue.run, p_step integer, p_numbers integer[], p_shard integer, OUT leases jsonb, OUT held integer) RETURNS record
@@ -2585,7 +2670,7 @@ CREATE FUNCTION hwqueue.everywhere_detail(p_everywhere hwqueue.everywhere) RETUR
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.everywhere_fit(p_everywhere hwqueue.everywhere, p_node uuid, p_now timestamp with time zone, p_shard integer) RETURNS text
-    LANGUAGE sql STABLE;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.everywhere_hold() RETURNS interval
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -2616,7 +2701,7 @@ CREATE FUNCTION hwqueue.everywhere_words(p_lease uuid, p_now timestamp with time
 CREATE FUNCTION hwqueue.excerpt(p_value jsonb) RETURNS text
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.expand_on_node(p_node uuid, p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.expand_node(p_state hwqueue.node_state, p_shard integer) RETURNS hwqueue.node_state
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.expire_claim(p_claim hwqueue.claim, p_now timestamp with time zone, p_shard integer) RETURNS void
@@ -2789,8 +2874,14 @@ CREATE FUNCTION hwqueue.first_class_head(p_classes bigint[], p_scores double pre
 CREATE FUNCTION hwqueue.first_epoch(p_shard integer) RETURNS bigint
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.first_item_error(p_run hwqueue.run, p_step integer, p_shard integer) RETURNS jsonb
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.first_live_entry(p_queue_id integer, p_shard integer, p_or_mark boolean DEFAULT false, OUT tier smallint, OUT rank bigint, OUT "position" bigint, OUT is_blocked boolean, OUT is_mark boolean) RETURNS record
     LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.first_step_error(p_run hwqueue.run, p_shard integer) RETURNS text
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.first_stop_at(p_taints jsonb, p_tolerate jsonb, p_claimed_at timestamp with time zone, OUT stop_at timestamp with time zone, OUT taint jsonb) RETURNS record
     LANGUAGE sql STABLE PARALLEL SAFE;
@@ -2857,7 +2948,7 @@ CREATE FUNCTION hwqueue.free_by(p_rooms hwqueue.gang_room[], p_classes hwqueue.p
 CREATE FUNCTION hwqueue.free_devices(p_after uuid, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT items jsonb[], OUT last_id uuid, OUT has_more boolean) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.fresh_arrivals(p_limit integer, p_from timestamp with time zone, p_shard integer) RETURNS TABLE(run_id uuid, step_no integer, kind text)
+CREATE FUNCTION hwqueue.fresh_arrivals(p_limit integer, p_from timestamp with time zone, p_shard integer) RETURNS TABLE(run_id uuid, step_no integer, kind text, turn bigint)
     LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.full_nodes(p_shard integer) RETURNS TABLE(node_id uuid, concurrency integer)
@@ -2966,7 +3057,7 @@ CREATE FUNCTION hwqueue.get_workflow(p_workflow text, p_version integer DEFAULT 
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.get_workflow_run(p_run uuid, p_shard integer DEFAULT 0) RETURNS TABLE(run_id uuid, shard_id integer, workflow text, version integer, state text, reason text, detail jsonb, tenant text, labels jsonb, headers jsonb, priority smallint, input jsonb, result jsonb, attempt integer, deadline timestamp with time zone, submitted_at timestamp with time zone, finished_at timestamp with time zone, step_counts jsonb, parent_run_id uuid, root_run_id uuid)
+CREATE FUNCTION hwqueue.get_workflow_run(p_run uuid, p_shard integer DEFAULT 0) RETURNS TABLE(run_id uuid, shard_id integer, workflow text, version integer, state text, reason text, detail jsonb, tenant text, labels jsonb, headers jsonb, priority smallint, input jsonb, result jsonb, attempt integer, deadline timestamp with time zone, submitted_at timestamp with time zone, finished_at timestamp with time zone, step_counts jsonb, parent_run_id uuid, root_run_id uuid, idempotency_key text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
@@ -3180,6 +3271,9 @@ COMMENT ON COLUMN hwqueue.profile.left_out IS 'labels that nodes judged as this 
 CREATE FUNCTION hwqueue.imagined_nodes(p_nodes jsonb, p_shard integer) RETURNS TABLE(node hwqueue.node, profile hwqueue.profile, how_many bigint)
     LANGUAGE plpgsql STABLE;
 
+CREATE FUNCTION hwqueue.in_seconds(p_span interval) RETURNS interval
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
 CREATE FUNCTION hwqueue.insert_gang(p_gang hwqueue.gang, p_queue hwqueue.queue, p_priority integer, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.gang
     LANGUAGE plpgsql;
 
@@ -3200,6 +3294,9 @@ CREATE FUNCTION hwqueue.is_binding(p_value jsonb) RETURNS boolean
 
 CREATE FUNCTION hwqueue.is_cache_valid(p_fit hwqueue.class_nodes, p_open bit varying) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.is_counted(p_steps hwqueue.clock_step[], p_at timestamp with time zone, p_xid xid) RETURNS boolean
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.is_forgotten(p_lease uuid, p_shard integer) RETURNS boolean
     LANGUAGE sql STABLE;
@@ -3236,6 +3333,9 @@ CREATE FUNCTION hwqueue.is_left_behind(p_claim hwqueue.claim, p_shard integer) R
 
 CREATE FUNCTION hwqueue.is_live(p_node hwqueue.node, p_state hwqueue.node_state, p_now timestamp with time zone) RETURNS boolean
     LANGUAGE sql STABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.is_new(p_at timestamp with time zone, p_xid xid, p_steps hwqueue.clock_step[], p_age integer DEFAULT 2147483647) RETURNS boolean
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.is_old_floor(p_next_xid xid8) RETURNS boolean
     LANGUAGE sql STABLE;
@@ -3327,6 +3427,9 @@ CREATE FUNCTION hwqueue.json_interval(p_value jsonb, p_field text, p_min interva
 CREATE FUNCTION hwqueue.json_list(p_value jsonb, p_field text, p_most integer, p_wanted text, p_hint text, p_code text DEFAULT 'QHA01'::text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
+CREATE FUNCTION hwqueue.json_moment(p_value jsonb, p_field text, p_now timestamp with time zone) RETURNS timestamp with time zone
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.json_names(p_value jsonb, p_field text, p_max_length integer) RETURNS text[]
     LANGUAGE plpgsql IMMUTABLE;
 
@@ -3402,6 +3505,9 @@ CREATE FUNCTION hwqueue.kind_keys(p_kind text) RETURNS text[]
 CREATE FUNCTION hwqueue.known_ends(p_node_ids uuid[], p_shard integer) RETURNS TABLE(lease_id uuid, node_id uuid, ends_at timestamp with time zone)
     LANGUAGE sql STABLE;
 
+CREATE FUNCTION hwqueue.known_lacks(p_class_id bigint, p_shard integer) RETURNS text[]
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.label_contradiction(p_required jsonb) RETURNS text
     LANGUAGE plpgsql IMMUTABLE;
 
@@ -3433,6 +3539,9 @@ CREATE FUNCTION hwqueue.lacking(p_shortage integer, p_class hwqueue.placement_cl
 CREATE FUNCTION hwqueue.lacking_custom(p_needed jsonb, p_free jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
+CREATE FUNCTION hwqueue.last_clock_step(p_shard integer) RETURNS bigint
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.last_drawn_position() RETURNS bigint
     LANGUAGE plpgsql;
 
@@ -3440,6 +3549,9 @@ CREATE FUNCTION hwqueue.last_fetched_at(p_gang uuid, p_shard integer) RETURNS ti
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.lasting_facts(p_class hwqueue.placement_class, p_claim hwqueue.claim, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
+    LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.later_earmarks(p_node uuid, p_tier smallint, p_rank bigint, p_shard integer) RETURNS uuid[]
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.lead_planner(p_holder text, p_ttl interval DEFAULT '00:00:10'::interval, p_shard integer DEFAULT 0) RETURNS bigint
@@ -3953,7 +4065,7 @@ CREATE FUNCTION hwqueue.next_gang_state(p_gang hwqueue.gang, p_waiting integer, 
 
 CREATE TABLE hwqueue.shard (
     shard_id integer NOT NULL,
-    generation bigint DEFAULT 1 NOT NULL,
+    generation bigint DEFAULT 0 NOT NULL,
     system_identifier bigint,
     timeline integer,
     server_started_at timestamp with time zone,
@@ -3961,17 +4073,20 @@ CREATE TABLE hwqueue.shard (
     event_base bigint DEFAULT 0 NOT NULL,
     storage_path text,
     event_days integer DEFAULT 14 NOT NULL,
-    node_expiry interval DEFAULT '7 days'::interval,
+    node_expiry interval DEFAULT '168:00:00'::interval,
     wake_key uuid DEFAULT gen_random_uuid() NOT NULL,
     node_epoch_floor bigint DEFAULT 0 NOT NULL,
     former_event_base bigint DEFAULT 0 NOT NULL,
     event_base_xid xid8 DEFAULT '0'::xid8 NOT NULL,
     CONSTRAINT shard_event_days_check CHECK (((event_days >= 1) AND (event_days <= 14))),
-    CONSTRAINT shard_generation_check CHECK (((generation >= 1) AND (generation <= 4194303))),
     CONSTRAINT shard_shard_id_check CHECK ((shard_id >= 0))
 );
 
 COMMENT ON TABLE hwqueue.shard IS 'one row for each shard: its generation, with which claim tokens begin, and settings of the installation';
+
+COMMENT ON COLUMN hwqueue.shard.generation IS 'the token of a first claim: it rises at each start of the server, and in a copy';
+
+COMMENT ON COLUMN hwqueue.shard.timeline IS 'with the next three: the start of a server that generation is of';
 
 COMMENT ON COLUMN hwqueue.shard.event_base IS 'added to the ids of events, so that they rise on a server whose transaction ids do not';
 
@@ -3987,11 +4102,14 @@ COMMENT ON COLUMN hwqueue.shard.node_epoch_floor IS 'the highest epoch of a node
 
 COMMENT ON COLUMN hwqueue.shard.event_base_xid IS 'the transaction that raised event_base; ids of those that were open then follow former_event_base';
 
-CREATE FUNCTION hwqueue.next_generation(p_shard hwqueue.shard, p_timeline integer, p_system bigint, p_path text) RETURNS bigint
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+CREATE FUNCTION hwqueue.next_generation(p_shard hwqueue.shard, p_timeline integer, p_system bigint) RETURNS bigint
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.next_score_group(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_starts, p_window integer, p_probe integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT classes bigint[], OUT positions bigint[], OUT seen_classes bigint[], OUT is_head boolean, OUT takes integer) RETURNS record
     LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.next_token(p_generation bigint, p_claims integer) RETURNS bigint
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.next_waiting_rank(p_class_id bigint, p_tier smallint, p_rank bigint, p_since timestamp with time zone, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT lease_id uuid) RETURNS record
     LANGUAGE plpgsql STABLE;
@@ -4149,6 +4267,9 @@ CREATE FUNCTION hwqueue.note_blocked(p_state hwqueue.node_state, p_blocked boole
 CREATE FUNCTION hwqueue.note_bound(p_bytes bigint) RETURNS void
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.note_clock(p_cursor hwqueue.reap_cursor, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.reap_cursor
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.note_deaths(p_leases uuid[], p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
@@ -4164,7 +4285,7 @@ CREATE FUNCTION hwqueue.note_gang(p_gang hwqueue.gang, p_state text, p_shard int
 CREATE FUNCTION hwqueue.note_generation(p_from bigint, p_to bigint, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.note_lasting(p_lease uuid, p_claim_no integer, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.note_lasting(p_lease uuid, p_claims integer, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.note_leases(p_code text, p_leases uuid[], p_message text, p_shard integer, p_detail jsonb DEFAULT NULL::jsonb, p_node uuid DEFAULT NULL::uuid) RETURNS void
@@ -4398,7 +4519,7 @@ CREATE FUNCTION hwqueue.pending_reasons(p_queue text DEFAULT NULL::text, p_kind 
 CREATE FUNCTION hwqueue.pick_entries(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_room hwqueue.headroom, p_on_fast_path boolean, p_queue_head hwqueue.queue_head, p_window integer, p_limit integer) RETURNS hwqueue.picked_entries
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.pick_leases(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_room hwqueue.headroom, p_limit integer, p_without bigint[], p_is_new boolean, p_only bigint[] DEFAULT NULL::bigint[]) RETURNS hwqueue.picked_entries
+CREATE FUNCTION hwqueue.pick_leases(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_room hwqueue.headroom, p_limit integer, p_without bigint[], p_is_new boolean, p_only bigint[] DEFAULT NULL::bigint[], p_before hwqueue.later_class DEFAULT NULL::hwqueue.later_class) RETURNS hwqueue.picked_entries
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.pinned_version(p_name text, p_pin jsonb, p_options jsonb) RETURNS text
@@ -4451,10 +4572,10 @@ CREATE FUNCTION hwqueue.planned_headline(p_run hwqueue.run, p_step integer, p_no
 CREATE FUNCTION hwqueue.planned_nested(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step integer, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(step_no integer, step jsonb, workflow hwqueue.workflow, refusal jsonb)
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.planned_step(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_shard integer, OUT class hwqueue.placement_class, OUT came_from jsonb) RETURNS record
+CREATE FUNCTION hwqueue.planned_step(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_asks_origins boolean, p_shard integer, OUT class hwqueue.placement_class, OUT came_from jsonb) RETURNS record
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.planned_steps(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb, p_shard integer) RETURNS TABLE(step_no integer, step jsonb, class hwqueue.placement_class, came_from jsonb)
+CREATE FUNCTION hwqueue.planned_steps(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb, p_most integer, p_shard integer) RETURNS TABLE(step_no integer, step jsonb, class hwqueue.placement_class, came_from jsonb)
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.planned_updates(p_run hwqueue.run, p_update jsonb, p_named integer[], p_shard integer) RETURNS TABLE(step_no integer, changed boolean, class hwqueue.placement_class, came_from jsonb, run hwqueue.run)
@@ -4811,6 +4932,9 @@ CREATE FUNCTION hwqueue.readable_run(p_run uuid, p_lease uuid, p_shard integer) 
 CREATE FUNCTION hwqueue.ready_classes(p_queue_id integer, p_after bigint, p_limit integer, p_most integer, p_shard integer, OUT items jsonb[], OUT last_id bigint, OUT has_more boolean) RETURNS record
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.real_time(p_at timestamp with time zone) RETURNS timestamp with time zone
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
 CREATE FUNCTION hwqueue.reap(p_limit integer DEFAULT 1000, p_unless_within interval DEFAULT '00:00:00'::interval, p_shard integer DEFAULT 0) RETURNS TABLE(expired integer, promoted integer, deadlines integer, reaches integer, more boolean)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
@@ -4946,6 +5070,9 @@ CREATE FUNCTION hwqueue.refuse_gang(p_gang uuid, p_message text) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.refuse_held(p_run uuid, p_name text) RETURNS void
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.refuse_more(p_what text, p_used bigint, p_limit integer, p_tenant text, p_hint text) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.refuse_nested(p_run hwqueue.run, p_shard integer) RETURNS void
@@ -5199,10 +5326,10 @@ CREATE FUNCTION hwqueue.revoke_token(p_name text, p_shard integer DEFAULT 0) RET
 CREATE FUNCTION hwqueue.roll_up(p_limit integer, p_cursor hwqueue.reap_cursor, p_now timestamp with time zone, p_shard integer, OUT reap_cursor hwqueue.reap_cursor, OUT more boolean) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.roll_up_minute(p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.roll_up_minute(p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[], p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.roll_up_runs(p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.roll_up_runs(p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[], p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.room_failures(p_lacks_now integer, p_lacks_ever integer, p_cpu text, p_gpu text) RETURNS TABLE(stage text, code text, permanent boolean, lacks integer)
@@ -5254,6 +5381,9 @@ CREATE FUNCTION hwqueue.run_parts(p_kind text, p_parts text[], p_limit integer, 
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
+
+CREATE FUNCTION hwqueue.run_tenant(p_run uuid, p_shard integer) RETURNS text
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.run_total_metrics(p_shard integer) RETURNS TABLE(name text, labels jsonb, value double precision)
     LANGUAGE sql STABLE;
@@ -5339,6 +5469,9 @@ CREATE FUNCTION hwqueue.score_group_entries(p_classes bigint[], p_from hwqueue.s
 CREATE FUNCTION hwqueue.seconds_since(p_at timestamp with time zone, p_now timestamp with time zone) RETURNS double precision
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
+CREATE FUNCTION hwqueue.seen_gang(p_gang hwqueue.gang, p_shard integer) RETURNS hwqueue.gang
+    LANGUAGE plpgsql STABLE;
+
 CREATE FUNCTION hwqueue.selected_anchors(p_class hwqueue.placement_class) RETURNS text[]
     LANGUAGE sql IMMUTABLE;
 
@@ -5352,8 +5485,11 @@ CREATE FUNCTION hwqueue.selector_words(p_selector jsonb, p_tenants jsonb) RETURN
 CREATE FUNCTION hwqueue.served_masks(p_class_ids bigint[], p_none bit varying, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(queue_id integer, task_name text, mask bit varying)
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.served_names(p_now timestamp with time zone, p_shard integer, OUT queues text[], OUT tasks text[], OUT any_queue boolean) RETURNS record
+CREATE FUNCTION hwqueue.served_names(p_now timestamp with time zone, p_shard integer, OUT queues text[], OUT tasks text[], OUT any_queue boolean, OUT any_task boolean, OUT declared text[]) RETURNS record
     LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.server_timeline() RETURNS integer
+    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.service_away_from(p_service uuid, p_shard integer) RETURNS uuid[]
     LANGUAGE plpgsql STABLE;
@@ -5546,7 +5682,7 @@ CREATE FUNCTION hwqueue.spawn_items(p_run hwqueue.run, p_map hwqueue.map, p_defi
 CREATE FUNCTION hwqueue.spawn_kind(p_element jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.spawn_lease(p_queue text, p_task text, p_params jsonb DEFAULT '{}'::jsonb, p_options jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, created boolean, state text, shard_id integer)
+CREATE FUNCTION hwqueue.spawn_lease(p_queue text, p_task text, p_params jsonb DEFAULT '{}'::jsonb, p_options jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, created boolean, state text, shard_id integer, warnings text[])
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
@@ -5565,6 +5701,11 @@ CREATE FUNCTION hwqueue.spawn_steps(p_requests hwqueue.spawn_request[], p_queue 
 
 CREATE FUNCTION hwqueue.spawn_time(p_options jsonb, p_now timestamp with time zone) RETURNS timestamp with time zone
     LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.spawn_warnings(p_id uuid, p_shard integer DEFAULT 0) RETURNS text[]
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.spawned_keys(p_leases uuid[], p_shard integer) RETURNS TABLE(lease_id uuid, turn bigint, tenant text, queue_id integer, idempotency_key text)
     LANGUAGE sql STABLE;
@@ -5822,6 +5963,10 @@ CREATE FUNCTION hwqueue.sweep_one(p_run uuid, p_step integer, p_kind text, p_now
 CREATE FUNCTION hwqueue.sweep_signal(p_run uuid, p_step integer, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.sync_tasks(p_defaults jsonb, p_version text DEFAULT NULL::text, p_forces boolean DEFAULT false, p_shard integer DEFAULT 0) RETURNS TABLE(task text, is_set boolean)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
+
 CREATE FUNCTION hwqueue.tag_distribution(p_label text DEFAULT NULL::text, p_limit integer DEFAULT 100, p_shard integer DEFAULT 0) RETURNS TABLE(shard_id integer, label text, value jsonb, nodes bigint, live bigint, claims bigint)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -5850,7 +5995,7 @@ CREATE FUNCTION hwqueue.take_at_head(p_request hwqueue.claim_request, p_eligible
 CREATE FUNCTION hwqueue.take_choice(p_choice uuid, p_taker uuid, p_now timestamp with time zone, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.take_constrained(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_node hwqueue.node, p_asks boolean, p_limit integer, p_window integer, p_probe integer, OUT ctids tid[], OUT score double precision, OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT is_new boolean) RETURNS record
+CREATE FUNCTION hwqueue.take_constrained(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_node hwqueue.node, p_asks boolean, p_limit integer, p_window integer, p_probe integer, p_before hwqueue.later_class, OUT ctids tid[], OUT score double precision, OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT is_new boolean) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.take_deaths(p_node uuid, p_epoch bigint, p_limit integer DEFAULT 100, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt integer, queue text, task_name text, params jsonb, headers jsonb, died_at timestamp with time zone, error jsonb, shard_id integer)
@@ -5888,7 +6033,7 @@ CREATE FUNCTION hwqueue.take_outcomes(p_leases uuid[], p_shard integer) RETURNS 
 CREATE FUNCTION hwqueue.take_publish_step(p_node uuid, p_now timestamp with time zone, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.take_room_back(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.take_room_back(p_gang hwqueue.gang, p_goes_on boolean, p_is_earmark boolean, p_reason text, p_now timestamp with time zone, p_shard integer) RETURNS text
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.take_run_key(p_workflow hwqueue.workflow, p_run hwqueue.run, p_options jsonb, p_shard integer) RETURNS uuid
@@ -5976,11 +6121,14 @@ CREATE FUNCTION hwqueue.test_webhook(p_name text, p_shard integer DEFAULT 0) RET
 CREATE FUNCTION hwqueue.text_bytes(p_value jsonb, p_limit integer) RETURNS integer
     LANGUAGE plpgsql STABLE;
 
+CREATE FUNCTION hwqueue.this_generation(p_shard integer) RETURNS bigint
+    LANGUAGE sql;
+
 CREATE FUNCTION hwqueue.throughput(p_queue text DEFAULT NULL::text, p_minutes integer DEFAULT 60, p_shard integer DEFAULT 0) RETURNS TABLE(minute timestamp with time zone, claims bigint, completed bigint, failed bigint, cancelled bigint, retried bigint, expired bigint, wait_p50 double precision, wait_p95 double precision, run_p50 double precision, run_p95 double precision, shard_id integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.time_of_nth_end(p_n integer, p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) RETURNS timestamp with time zone
+CREATE FUNCTION hwqueue.time_of_nth_end(p_n integer, p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[], p_shard integer, p_age integer DEFAULT 2147483647) RETURNS timestamp with time zone
     LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.together_words(p_together text[]) RETURNS text
@@ -6040,6 +6188,9 @@ CREATE FUNCTION hwqueue.try_those_before(p_gang hwqueue.gang, p_now timestamp wi
 CREATE FUNCTION hwqueue.try_those_behind(p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.type_words(p_expr jsonb, p_value jsonb) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
 CREATE FUNCTION hwqueue.unchecked_claims(p_shard integer) RETURNS TABLE(lease_id uuid, detail jsonb)
     LANGUAGE sql STABLE;
 
@@ -6065,10 +6216,10 @@ CREATE FUNCTION hwqueue.unique_until(p_unique jsonb, p_now timestamp with time z
 CREATE FUNCTION hwqueue.unknown_fails(p_expr jsonb) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.unknown_names(p_exprs jsonb, p_custom jsonb, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(words text, nearest text)
+CREATE FUNCTION hwqueue.unknown_names(p_exprs jsonb, p_custom jsonb, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(words text, guess text)
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.unknown_words(p_words text, p_nearest text) RETURNS text
+CREATE FUNCTION hwqueue.unknown_words(p_words text, p_guess text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.unmatched_headline(p_class hwqueue.placement_class, p_fleet jsonb, OUT headline text, OUT code text, OUT permanent boolean) RETURNS record
@@ -6446,7 +6597,8 @@ CREATE TABLE hwqueue.arrival (
     skipped integer DEFAULT 0 NOT NULL,
     reason text,
     at timestamp with time zone NOT NULL,
-    after_xid xid8
+    after_xid xid8,
+    tenant text DEFAULT ''::text NOT NULL
 )
 WITH (autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_cost_delay='0', autovacuum_vacuum_insert_threshold='-1');
 
@@ -6455,6 +6607,8 @@ COMMENT ON TABLE hwqueue.arrival IS 'what a session could not count or release b
 COMMENT ON COLUMN hwqueue.arrival.kind IS 'count: for a tally; item: for that of a map; release, skip: of a step; fail: the run; state: the run''s state has changed; signal: a step may have a signal to take; nested: a step and its nested run, or (step_no 0) a nested run and its parent, are to be compared';
 
 COMMENT ON COLUMN hwqueue.arrival.after_xid IS 'of kind state: transactions below this one may have read the state before';
+
+COMMENT ON COLUMN hwqueue.arrival.tenant IS 'that of the run: sweeps take turns';
 
 ALTER TABLE hwqueue.arrival ALTER COLUMN arrival_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME hwqueue.arrival_arrival_id_seq
@@ -6582,6 +6736,15 @@ CREATE TABLE hwqueue.class_term (
 ALTER TABLE ONLY hwqueue.class_term REPLICA IDENTITY FULL;
 
 COMMENT ON TABLE hwqueue.class_term IS 'the term selects leases of the class; the same row twice does no harm';
+
+ALTER TABLE hwqueue.clock_step ALTER COLUMN step_no ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME hwqueue.clock_step_step_no_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
 
 CREATE TABLE hwqueue.death (
     shard_id integer NOT NULL,
@@ -7138,7 +7301,7 @@ WITH (autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0.05');
 
 COMMENT ON TABLE hwqueue.placement_check IS 'a claim with requirements that must hold as long as it runs: reap checks them';
 
-COMMENT ON COLUMN hwqueue.placement_check.claim_no IS 'the lower 40 bits of its claim token';
+COMMENT ON COLUMN hwqueue.placement_check.claim_no IS 'the lower 31 bits of its claim token';
 
 COMMENT ON COLUMN hwqueue.placement_check.broken IS 'those that do not hold: [{"at": place in placement_class.required, from 0, "code", "since"}]';
 
@@ -7360,12 +7523,15 @@ CREATE TABLE hwqueue.requeued (
     queue_id integer NOT NULL,
     state text NOT NULL,
     finished_at timestamp with time zone NOT NULL,
-    lease_id uuid NOT NULL
+    lease_id uuid NOT NULL,
+    xid xid
 );
 
 ALTER TABLE ONLY hwqueue.requeued REPLICA IDENTITY FULL;
 
 COMMENT ON TABLE hwqueue.requeued IS 'an ended lease that was requeued, until roll_up has counted it';
+
+COMMENT ON COLUMN hwqueue.requeued.xid IS 'the transaction that the lease ended in';
 
 CREATE TABLE hwqueue.retried_run (
     shard_id integer NOT NULL,
@@ -7375,12 +7541,15 @@ CREATE TABLE hwqueue.retried_run (
     name text NOT NULL,
     state text NOT NULL,
     submitted_at timestamp with time zone NOT NULL,
-    finished_at timestamp with time zone NOT NULL
+    finished_at timestamp with time zone NOT NULL,
+    xid xid
 );
 
 COMMENT ON TABLE hwqueue.retried_run IS 'an end of a run that was retried, until it has been counted';
 
 COMMENT ON COLUMN hwqueue.retried_run.attempt IS 'the attempt of the run that has ended so';
+
+COMMENT ON COLUMN hwqueue.retried_run.xid IS 'the transaction that the run ended in';
 
 CREATE TABLE hwqueue.run_class (
     shard_id integer NOT NULL,
@@ -7470,6 +7639,7 @@ CREATE TABLE hwqueue.served (
     tasks text[],
     concurrency integer,
     hears_deaths boolean DEFAULT false NOT NULL,
+    declared text[],
     CONSTRAINT served_concurrency_check CHECK ((concurrency > 0))
 );
 
@@ -7482,6 +7652,8 @@ COMMENT ON COLUMN hwqueue.served.tasks IS 'tasks that it has handlers for; null:
 COMMENT ON COLUMN hwqueue.served.concurrency IS 'how many leases its worker runs at a time; null: it has not said';
 
 COMMENT ON COLUMN hwqueue.served.hears_deaths IS 'its worker takes from death what it serves';
+
+COMMENT ON COLUMN hwqueue.served.declared IS 'tasks for which its app declares defaults; null: it has not said';
 
 CREATE TABLE hwqueue.service (
     shard_id integer NOT NULL,
@@ -7537,12 +7709,34 @@ CREATE TABLE hwqueue.task (
     name text NOT NULL,
     defaults jsonb NOT NULL,
     set_at timestamp with time zone NOT NULL,
-    set_by text NOT NULL
+    set_by text NOT NULL,
+    by_hand boolean DEFAULT true NOT NULL,
+    version text,
+    earlier bytea[] DEFAULT '{}'::bytea[] NOT NULL
 );
 
 COMMENT ON TABLE hwqueue.task IS 'the spawn options that leases of a task have by default';
 
 COMMENT ON COLUMN hwqueue.task.defaults IS 'spawn options, as they were given; a spawn''s own options win';
+
+COMMENT ON COLUMN hwqueue.task.by_hand IS 'set_task has set them: a worker does not replace them';
+
+COMMENT ON COLUMN hwqueue.task.version IS 'of the app that declares them; null: it has not said';
+
+COMMENT ON COLUMN hwqueue.task.earlier IS 'digests of the last 100 defaults that it had before: an app that declares one of them is older';
+
+CREATE TABLE hwqueue.tenant_work (
+    shard_id integer NOT NULL,
+    tenant text NOT NULL,
+    steps bigint NOT NULL,
+    nested bigint NOT NULL,
+    counted_at timestamp with time zone NOT NULL
+)
+WITH (fillfactor='50');
+
+COMMENT ON TABLE hwqueue.tenant_work IS 'open steps and nested runs of tenants that have more than a thousand';
+
+COMMENT ON COLUMN hwqueue.tenant_work.tenant IS 'empty: runs without a tenant';
 
 CREATE TABLE hwqueue.term_counter (
     shard_id integer NOT NULL,
@@ -7677,6 +7871,9 @@ ALTER TABLE ONLY hwqueue.class_nodes
 
 ALTER TABLE ONLY hwqueue.class_range
     ADD CONSTRAINT class_range_pkey PRIMARY KEY (shard_id, class_id, range_id);
+
+ALTER TABLE ONLY hwqueue.clock_step
+    ADD CONSTRAINT clock_step_pkey PRIMARY KEY (shard_id, step_no);
 
 ALTER TABLE ONLY hwqueue.death
     ADD CONSTRAINT death_pkey PRIMARY KEY (shard_id, lease_id);
@@ -7846,6 +8043,9 @@ ALTER TABLE ONLY hwqueue.tally
 ALTER TABLE ONLY hwqueue.task
     ADD CONSTRAINT task_pkey PRIMARY KEY (shard_id, name);
 
+ALTER TABLE ONLY hwqueue.tenant_work
+    ADD CONSTRAINT tenant_work_pkey PRIMARY KEY (shard_id, tenant);
+
 ALTER TABLE ONLY hwqueue.traced_run
     ADD CONSTRAINT traced_run_pkey PRIMARY KEY (shard_id, run_id, attempt);
 
@@ -7873,6 +8073,8 @@ CREATE INDEX arrival_at ON hwqueue.arrival USING btree (shard_id, at) WHERE (aft
 CREATE INDEX arrival_kept ON hwqueue.arrival USING btree (shard_id, arrival_id) WHERE (after_xid IS NOT NULL);
 
 CREATE INDEX arrival_of ON hwqueue.arrival USING btree (run_id, step_no, kind);
+
+CREATE INDEX arrival_tenant ON hwqueue.arrival USING btree (shard_id, tenant, at) WHERE (after_xid IS NULL);
 
 CREATE INDEX attempt_ended ON hwqueue.attempt USING btree (ended_at);
 
@@ -8181,6 +8383,8 @@ CREATE UNIQUE INDEX node_name ON hwqueue.node USING btree (shard_id, name) WHERE
 CREATE INDEX node_no_execute ON hwqueue.node USING btree (shard_id, node_id) WHERE ((taints || operator_taints) @> '[{"effect": "no_execute"}]'::jsonb);
 
 CREATE INDEX node_profile ON hwqueue.node USING btree (shard_id, profile_id);
+
+CREATE INDEX node_state_expands ON hwqueue.node_state USING btree (shard_id, node_id) WHERE (expands_until IS NOT NULL);
 
 CREATE INDEX node_state_moved ON hwqueue.node_state USING btree (moved_xid);
 
@@ -8641,9 +8845,9 @@ REVOKE ALL ON FUNCTION hwqueue.assignment_counts() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.assignment_state(p_lease uuid, p_node uuid, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at timestamp with time zone, p_any_instance boolean, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at timestamp with time zone, p_any_instance boolean, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at timestamp with time zone, p_any_instance boolean, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at timestamp with time zone, p_any_instance boolean, p_shard integer, p_expires_after interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at timestamp with time zone, p_any_instance boolean, p_shard integer, p_expires_after interval) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at timestamp with time zone, p_any_instance boolean, p_shard integer, p_expires_after interval) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.attested_at(p_node hwqueue.node, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -8711,6 +8915,8 @@ REVOKE ALL ON FUNCTION hwqueue.blocked_by_leases(p_classes bigint[], p_node hwqu
 REVOKE ALL ON FUNCTION hwqueue.blocked_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT blocked bigint[], OUT lasting bigint[], OUT known hwqueue.node_candidates) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.blocker_words(p_stage text, p_code text, p_predicate jsonb, p_lacks integer, p_class hwqueue.placement_class) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.booked_load(p_node hwqueue.node, p_leases uuid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue."both"(p_classes bigint[], p_others bigint[]) FROM PUBLIC;
 
@@ -8807,6 +9013,8 @@ REVOKE ALL ON FUNCTION hwqueue.check_added_run(p_run hwqueue.run, p_step integer
 
 REVOKE ALL ON FUNCTION hwqueue.check_changes(p_changes jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.check_claim(p_item jsonb, p_field text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.check_claim(p_queues text[], p_qty integer, p_claim_timeout interval) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_completions(p_lease_ids uuid[], p_tokens bigint[], p_ids_name text, p_tokens_name text) FROM PUBLIC;
@@ -8821,7 +9029,9 @@ REVOKE ALL ON FUNCTION hwqueue.check_depth(p_value jsonb, p_field text, p_code t
 
 REVOKE ALL ON FUNCTION hwqueue.check_epoch(p_node uuid, p_epoch bigint, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.check_expiry(p_expires_at timestamp with time zone, p_now timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.check_everywhere_limit(p_row hwqueue.everywhere, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.check_expiry(p_expires_at timestamp with time zone, p_after interval, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_extend(p_extend interval) FROM PUBLIC;
 
@@ -8911,6 +9121,8 @@ REVOKE ALL ON FUNCTION hwqueue.check_step_size(p_lease uuid, p_value jsonb, p_fi
 
 REVOKE ALL ON FUNCTION hwqueue.check_taint_effect(p_effect text, p_field text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.check_tenant_work(p_run hwqueue.run, p_steps integer, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.check_token(p_secret_sha256 bytea, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.check_token(p_secret_sha256 bytea, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.check_token(p_secret_sha256 bytea, p_shard integer) TO hwqueue_admin;
@@ -8950,8 +9162,6 @@ REVOKE ALL ON FUNCTION hwqueue.claim_assignment(p_class hwqueue.placement_class,
 
 REVOKE ALL ON FUNCTION hwqueue.claim_at_head(p_state hwqueue.node_state, p_queues text[], p_qty integer, p_tasks text[], p_claim_timeout interval, p_moves boolean, p_drawn bigint, p_shard integer, OUT queue_head hwqueue.queue_head, OUT lease_id uuid, OUT claim_token bigint, OUT attempt smallint, OUT queue text, OUT task_name text, OUT params jsonb, OUT headers jsonb, OUT expires_at timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.claim_backfill(p_request hwqueue.claim_request, p_state hwqueue.node_state) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.claim_beside_reserved(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_moves boolean, p_drawn bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.claim_candidates(p_state hwqueue.node_state, p_queue_ids integer[], p_room hwqueue.headroom, p_now timestamp with time zone, p_shard integer, OUT classes bigint[], OUT blocked bigint[], OUT met bigint[]) FROM PUBLIC;
@@ -8973,6 +9183,8 @@ REVOKE ALL ON FUNCTION hwqueue.claim_holders(p_leases uuid[], p_shard integer) F
 
 REVOKE ALL ON FUNCTION hwqueue.claim_no(p_token bigint) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.claim_over_earmarks(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_before hwqueue.later_class) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch bigint, p_qty integer, p_tasks text[], p_claim_timeout interval, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch bigint, p_qty integer, p_tasks text[], p_claim_timeout interval, p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch bigint, p_qty integer, p_tasks text[], p_claim_timeout interval, p_shard integer) TO hwqueue_admin;
@@ -8984,6 +9196,8 @@ REVOKE ALL ON FUNCTION hwqueue.claims_in_the_way(p_node_ids uuid[], p_now timest
 REVOKE ALL ON FUNCTION hwqueue.claims_of_node(p_node uuid, p_leases uuid[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.claims_scan_start(p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.claims_until(p_token bigint, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_affinity(p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_taints jsonb) FROM PUBLIC;
 
@@ -9010,6 +9224,8 @@ REVOKE ALL ON FUNCTION hwqueue.class_near(p_class bigint, p_near jsonb, p_places
 REVOKE ALL ON FUNCTION hwqueue.class_nodes(p_classes hwqueue.placement_class[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_options(p_options jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.class_part(p_step jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_reasons(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_recount jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -9095,6 +9311,8 @@ REVOKE ALL ON FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[], p_l
 GRANT ALL ON FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb, p_shard integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.count_members(p_gang hwqueue.gang, p_shard integer, OUT waiting integer, OUT reserved integer, OUT running integer, OUT failed integer, OUT cancelled integer, OUT next_state text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.count_parents(p_run uuid, p_step integer, p_is_any boolean, p_delta hwqueue.tally_delta, p_is_short boolean, p_now timestamp with time zone, p_shard integer, OUT verdict text, OUT reason text, OUT opened integer, OUT closed integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.count_rivals(p_class_ids bigint[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -9102,6 +9320,8 @@ REVOKE ALL ON FUNCTION hwqueue.count_rivals(p_class_ids bigint[], p_now timestam
 REVOKE ALL ON FUNCTION hwqueue.count_running(p_term hwqueue.affinity_term, p_holds boolean, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.count_steps(p_run hwqueue.run, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.count_tenant_work(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.count_words(p_count bigint, p_one text, p_many text) FROM PUBLIC;
 
@@ -9122,8 +9342,8 @@ REVOKE ALL ON FUNCTION hwqueue.cpu_needed(p_cpu_milli bigint, p_isolation text) 
 REVOKE ALL ON FUNCTION hwqueue.create_queue(p_queue text, p_policy jsonb, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.create_queue(p_queue text, p_policy jsonb, p_shard integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.create_token(p_name text, p_secret_sha256 bytea, p_role text, p_tenant text, p_expires_at timestamp with time zone, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.create_token(p_name text, p_secret_sha256 bytea, p_role text, p_tenant text, p_expires_at timestamp with time zone, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.create_token(p_name text, p_secret_sha256 bytea, p_role text, p_tenant text, p_expires_at timestamp with time zone, p_shard integer, p_expires_after interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.create_token(p_name text, p_secret_sha256 bytea, p_role text, p_tenant text, p_expires_at timestamp with time zone, p_shard integer, p_expires_after interval) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.crowded_nodes(p_rooms hwqueue.gang_room[], p_node_ids uuid[], p_members bigint, p_shard integer) FROM PUBLIC;
 
@@ -9142,6 +9362,8 @@ REVOKE ALL ON FUNCTION hwqueue.default_options() FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.default_placement(p_placement jsonb, p_defaults jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.default_policy() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.defaults_digest(p_defaults jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.define_workflow(p_spec jsonb, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.define_workflow(p_spec jsonb, p_shard integer) TO hwqueue_operator;
@@ -9203,15 +9425,19 @@ GRANT ALL ON FUNCTION hwqueue.drop_webhook(p_name text, p_shard integer) TO hwqu
 
 REVOKE ALL ON FUNCTION hwqueue.due_verdict(p_step hwqueue.step, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.earlier_waits(p_lease uuid, p_node uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.earmark_fault(p_gang_id uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.earmark_gang(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.earmark_order(p_lease uuid, p_shard integer, OUT tier smallint, OUT rank bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.earmark_room(p_class hwqueue.placement_class, p_node hwqueue.node, p_own hwqueue.node_load, INOUT p_load hwqueue.node_load, OUT assignment jsonb, OUT fits boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.earmark_start(p_gang_id uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.earmarked_load(p_node hwqueue.node) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.earmarks_yield(p_leases uuid[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.edge_holds(p_wants text, p_state text) FROM PUBLIC;
 
@@ -9247,7 +9473,7 @@ REVOKE ALL ON FUNCTION hwqueue.end_unbound_items(p_leases uuid[], p_reason text,
 
 REVOKE ALL ON FUNCTION hwqueue.end_waiting(p_leases uuid[], p_state text, p_error jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.ended_between(p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.ended_between(p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.ended_items(p_run hwqueue.run, p_step integer, p_numbers integer[], p_shard integer, OUT leases jsonb, OUT held integer) FROM PUBLIC;
 
@@ -9293,7 +9519,7 @@ REVOKE ALL ON FUNCTION hwqueue.everywhere_words(p_lease uuid, p_now timestamp wi
 
 REVOKE ALL ON FUNCTION hwqueue.excerpt(p_value jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.expand_on_node(p_node uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.expand_node(p_state hwqueue.node_state, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.expire_claim(p_claim hwqueue.claim, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -9406,7 +9632,11 @@ REVOKE ALL ON FUNCTION hwqueue.first_class_head(p_classes bigint[], p_scores dou
 
 REVOKE ALL ON FUNCTION hwqueue.first_epoch(p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.first_item_error(p_run hwqueue.run, p_step integer, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.first_live_entry(p_queue_id integer, p_shard integer, p_or_mark boolean, OUT tier smallint, OUT rank bigint, OUT "position" bigint, OUT is_blocked boolean, OUT is_mark boolean) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.first_step_error(p_run hwqueue.run, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.first_stop_at(p_taints jsonb, p_tolerate jsonb, p_claimed_at timestamp with time zone, OUT stop_at timestamp with time zone, OUT taint jsonb) FROM PUBLIC;
 
@@ -9645,6 +9875,8 @@ REVOKE ALL ON FUNCTION hwqueue.ignored_labels_of(p_labels jsonb, p_shard integer
 
 REVOKE ALL ON FUNCTION hwqueue.imagined_nodes(p_nodes jsonb, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.in_seconds(p_span interval) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.insert_gang(p_gang hwqueue.gang, p_queue hwqueue.queue, p_priority integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.insert_members(p_gang uuid, p_leases uuid[], p_shard integer) FROM PUBLIC;
@@ -9658,6 +9890,8 @@ REVOKE ALL ON FUNCTION hwqueue.is_barred(p_class hwqueue.pending_class) FROM PUB
 REVOKE ALL ON FUNCTION hwqueue.is_binding(p_value jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_cache_valid(p_fit hwqueue.class_nodes, p_open bit varying) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.is_counted(p_steps hwqueue.clock_step[], p_at timestamp with time zone, p_xid xid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_forgotten(p_lease uuid, p_shard integer) FROM PUBLIC;
 
@@ -9682,6 +9916,8 @@ REVOKE ALL ON FUNCTION hwqueue.is_lasting(p_class hwqueue.placement_class) FROM 
 REVOKE ALL ON FUNCTION hwqueue.is_left_behind(p_claim hwqueue.claim, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_live(p_node hwqueue.node, p_state hwqueue.node_state, p_now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.is_new(p_at timestamp with time zone, p_xid xid, p_steps hwqueue.clock_step[], p_age integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_old_floor(p_next_xid xid8) FROM PUBLIC;
 
@@ -9743,6 +9979,8 @@ REVOKE ALL ON FUNCTION hwqueue.json_interval(p_value jsonb, p_field text, p_min 
 
 REVOKE ALL ON FUNCTION hwqueue.json_list(p_value jsonb, p_field text, p_most integer, p_wanted text, p_hint text, p_code text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.json_moment(p_value jsonb, p_field text, p_now timestamp with time zone) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.json_names(p_value jsonb, p_field text, p_max_length integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.json_number(p_value jsonb, p_field text, p_min numeric, p_max numeric, p_code text) FROM PUBLIC;
@@ -9791,6 +10029,8 @@ REVOKE ALL ON FUNCTION hwqueue.kind_keys(p_kind text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.known_ends(p_node_ids uuid[], p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.known_lacks(p_class_id bigint, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.label_contradiction(p_required jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.label_failures(p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
@@ -9811,11 +10051,15 @@ REVOKE ALL ON FUNCTION hwqueue.lacking(p_shortage integer, p_class hwqueue.place
 
 REVOKE ALL ON FUNCTION hwqueue.lacking_custom(p_needed jsonb, p_free jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.last_clock_step(p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.last_drawn_position() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.last_fetched_at(p_gang uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lasting_facts(p_class hwqueue.placement_class, p_claim hwqueue.claim, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.later_earmarks(p_node uuid, p_tier smallint, p_rank bigint, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lead_planner(p_holder text, p_ttl interval, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.lead_planner(p_holder text, p_ttl interval, p_shard integer) TO hwqueue_planner;
@@ -10146,9 +10390,11 @@ REVOKE ALL ON FUNCTION hwqueue.next_classes(p_from hwqueue.judging_progress, p_a
 
 REVOKE ALL ON FUNCTION hwqueue.next_gang_state(p_gang hwqueue.gang, p_waiting integer, p_earmarked integer, p_reserved integer, p_running integer, p_failed integer, p_cancelled integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.next_generation(p_shard hwqueue.shard, p_timeline integer, p_system bigint, p_path text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.next_generation(p_shard hwqueue.shard, p_timeline integer, p_system bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.next_score_group(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_starts, p_window integer, p_probe integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT classes bigint[], OUT positions bigint[], OUT seen_classes bigint[], OUT is_head boolean, OUT takes integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.next_token(p_generation bigint, p_claims integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.next_waiting_rank(p_class_id bigint, p_tier smallint, p_rank bigint, p_since timestamp with time zone, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT lease_id uuid) FROM PUBLIC;
 
@@ -10256,6 +10502,8 @@ REVOKE ALL ON FUNCTION hwqueue.note_blocked(p_state hwqueue.node_state, p_blocke
 
 REVOKE ALL ON FUNCTION hwqueue.note_bound(p_bytes bigint) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.note_clock(p_cursor hwqueue.reap_cursor, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.note_deaths(p_leases uuid[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_event(p_code text, p_message text, p_shard integer, p_detail jsonb, p_node uuid, p_queue text, p_class bigint) FROM PUBLIC;
@@ -10266,7 +10514,7 @@ REVOKE ALL ON FUNCTION hwqueue.note_gang(p_gang hwqueue.gang, p_state text, p_sh
 
 REVOKE ALL ON FUNCTION hwqueue.note_generation(p_from bigint, p_to bigint, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.note_lasting(p_lease uuid, p_claim_no integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.note_lasting(p_lease uuid, p_claims integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_leases(p_code text, p_leases uuid[], p_message text, p_shard integer, p_detail jsonb, p_node uuid) FROM PUBLIC;
 
@@ -10407,7 +10655,7 @@ GRANT ALL ON FUNCTION hwqueue.pending_reasons(p_queue text, p_kind text, p_class
 
 REVOKE ALL ON FUNCTION hwqueue.pick_entries(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_room hwqueue.headroom, p_on_fast_path boolean, p_queue_head hwqueue.queue_head, p_window integer, p_limit integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.pick_leases(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_room hwqueue.headroom, p_limit integer, p_without bigint[], p_is_new boolean, p_only bigint[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.pick_leases(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_room hwqueue.headroom, p_limit integer, p_without bigint[], p_is_new boolean, p_only bigint[], p_before hwqueue.later_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.pinned_version(p_name text, p_pin jsonb, p_options jsonb) FROM PUBLIC;
 
@@ -10437,9 +10685,9 @@ REVOKE ALL ON FUNCTION hwqueue.planned_headline(p_run hwqueue.run, p_step intege
 
 REVOKE ALL ON FUNCTION hwqueue.planned_nested(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.planned_step(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_shard integer, OUT class hwqueue.placement_class, OUT came_from jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.planned_step(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_asks_origins boolean, p_shard integer, OUT class hwqueue.placement_class, OUT came_from jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.planned_steps(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.planned_steps(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb, p_most integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.planned_updates(p_run hwqueue.run, p_update jsonb, p_named integer[], p_shard integer) FROM PUBLIC;
 
@@ -10668,6 +10916,8 @@ REVOKE ALL ON FUNCTION hwqueue.readable_run(p_run uuid, p_lease uuid, p_shard in
 
 REVOKE ALL ON FUNCTION hwqueue.ready_classes(p_queue_id integer, p_after bigint, p_limit integer, p_most integer, p_shard integer, OUT items jsonb[], OUT last_id bigint, OUT has_more boolean) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.real_time(p_at timestamp with time zone) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.reap(p_limit integer, p_unless_within interval, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.reap(p_limit integer, p_unless_within interval, p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.reap(p_limit integer, p_unless_within interval, p_shard integer) TO hwqueue_admin;
@@ -10750,6 +11000,8 @@ REVOKE ALL ON FUNCTION hwqueue.refuse_foreign(p_what text, p_field text, p_hint 
 REVOKE ALL ON FUNCTION hwqueue.refuse_gang(p_gang uuid, p_message text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_held(p_run uuid, p_name text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.refuse_more(p_what text, p_used bigint, p_limit integer, p_tenant text, p_hint text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_nested(p_run hwqueue.run, p_shard integer) FROM PUBLIC;
 
@@ -10914,9 +11166,9 @@ GRANT ALL ON FUNCTION hwqueue.revoke_token(p_name text, p_shard integer) TO hwqu
 
 REVOKE ALL ON FUNCTION hwqueue.roll_up(p_limit integer, p_cursor hwqueue.reap_cursor, p_now timestamp with time zone, p_shard integer, OUT reap_cursor hwqueue.reap_cursor, OUT more boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.roll_up_minute(p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.roll_up_minute(p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[], p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.roll_up_runs(p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.roll_up_runs(p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.room_failures(p_lacks_now integer, p_lacks_ever integer, p_cpu text, p_gpu text) FROM PUBLIC;
 
@@ -10946,6 +11198,8 @@ GRANT ALL ON FUNCTION hwqueue.run_input(p_run uuid, p_lease uuid, p_shard intege
 GRANT ALL ON FUNCTION hwqueue.run_input(p_run uuid, p_lease uuid, p_shard integer) TO hwqueue_worker;
 
 REVOKE ALL ON FUNCTION hwqueue.run_parts(p_kind text, p_parts text[], p_limit integer, p_done hwqueue.upkeep_done, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.run_tenant(p_run uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.run_total_metrics(p_shard integer) FROM PUBLIC;
 
@@ -10986,6 +11240,8 @@ REVOKE ALL ON FUNCTION hwqueue.score_group_entries(p_classes bigint[], p_from hw
 
 REVOKE ALL ON FUNCTION hwqueue.seconds_since(p_at timestamp with time zone, p_now timestamp with time zone) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.seen_gang(p_gang hwqueue.gang, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.selected_anchors(p_class hwqueue.placement_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.selected_classes(p_spec jsonb, p_shard integer) FROM PUBLIC;
@@ -10994,7 +11250,9 @@ REVOKE ALL ON FUNCTION hwqueue.selector_words(p_selector jsonb, p_tenants jsonb)
 
 REVOKE ALL ON FUNCTION hwqueue.served_masks(p_class_ids bigint[], p_none bit varying, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.served_names(p_now timestamp with time zone, p_shard integer, OUT queues text[], OUT tasks text[], OUT any_queue boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.served_names(p_now timestamp with time zone, p_shard integer, OUT queues text[], OUT tasks text[], OUT any_queue boolean, OUT any_task boolean, OUT declared text[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.server_timeline() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.service_away_from(p_service uuid, p_shard integer) FROM PUBLIC;
 
@@ -11105,7 +11363,6 @@ REVOKE ALL ON FUNCTION hwqueue.spawn_class(p_queue_id integer, p_task text, p_op
 REVOKE ALL ON FUNCTION hwqueue.spawn_content(p_queue_id integer, p_task text, p_options jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.spawn_everywhere(p_queue text, p_task text, p_params jsonb, p_options jsonb, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.spawn_everywhere(p_queue text, p_task text, p_params jsonb, p_options jsonb, p_shard integer) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.spawn_everywhere(p_queue text, p_task text, p_params jsonb, p_options jsonb, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.spawn_everywhere(p_queue text, p_task text, p_params jsonb, p_options jsonb, p_shard integer) TO hwqueue_admin;
 
@@ -11137,6 +11394,11 @@ REVOKE ALL ON FUNCTION hwqueue.spawn_placement(p_options jsonb, p_field text) FR
 REVOKE ALL ON FUNCTION hwqueue.spawn_steps(p_requests hwqueue.spawn_request[], p_queue hwqueue.queue, p_revived integer[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.spawn_time(p_options jsonb, p_now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.spawn_warnings(p_id uuid, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.spawn_warnings(p_id uuid, p_shard integer) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.spawn_warnings(p_id uuid, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.spawn_warnings(p_id uuid, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.spawned_keys(p_leases uuid[], p_shard integer) FROM PUBLIC;
 
@@ -11289,6 +11551,10 @@ REVOKE ALL ON FUNCTION hwqueue.sweep_one(p_run uuid, p_step integer, p_kind text
 
 REVOKE ALL ON FUNCTION hwqueue.sweep_signal(p_run uuid, p_step integer, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.sync_tasks(p_defaults jsonb, p_version text, p_forces boolean, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.sync_tasks(p_defaults jsonb, p_version text, p_forces boolean, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.sync_tasks(p_defaults jsonb, p_version text, p_forces boolean, p_shard integer) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.tag_distribution(p_label text, p_limit integer, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.tag_distribution(p_label text, p_limit integer, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.tag_distribution(p_label text, p_limit integer, p_shard integer) TO hwqueue_admin;
@@ -11309,7 +11575,7 @@ REVOKE ALL ON FUNCTION hwqueue.take_at_head(p_request hwqueue.claim_request, p_e
 
 REVOKE ALL ON FUNCTION hwqueue.take_choice(p_choice uuid, p_taker uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.take_constrained(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_node hwqueue.node, p_asks boolean, p_limit integer, p_window integer, p_probe integer, OUT ctids tid[], OUT score double precision, OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT is_new boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.take_constrained(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_node hwqueue.node, p_asks boolean, p_limit integer, p_window integer, p_probe integer, p_before hwqueue.later_class, OUT ctids tid[], OUT score double precision, OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT is_new boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_deaths(p_node uuid, p_epoch bigint, p_limit integer, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.take_deaths(p_node uuid, p_epoch bigint, p_limit integer, p_shard integer) TO hwqueue_worker;
@@ -11337,7 +11603,7 @@ REVOKE ALL ON FUNCTION hwqueue.take_outcomes(p_leases uuid[], p_shard integer) F
 
 REVOKE ALL ON FUNCTION hwqueue.take_publish_step(p_node uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.take_room_back(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.take_room_back(p_gang hwqueue.gang, p_goes_on boolean, p_is_earmark boolean, p_reason text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_run_key(p_workflow hwqueue.workflow, p_run hwqueue.run, p_options jsonb, p_shard integer) FROM PUBLIC;
 
@@ -11393,11 +11659,13 @@ GRANT ALL ON FUNCTION hwqueue.test_webhook(p_name text, p_shard integer) TO hwqu
 
 REVOKE ALL ON FUNCTION hwqueue.text_bytes(p_value jsonb, p_limit integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.this_generation(p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.throughput(p_queue text, p_minutes integer, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.throughput(p_queue text, p_minutes integer, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.throughput(p_queue text, p_minutes integer, p_shard integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.time_of_nth_end(p_n integer, p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.time_of_nth_end(p_n integer, p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[], p_shard integer, p_age integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.together_words(p_together text[]) FROM PUBLIC;
 
@@ -11437,6 +11705,8 @@ REVOKE ALL ON FUNCTION hwqueue.try_those_before(p_gang hwqueue.gang, p_now times
 
 REVOKE ALL ON FUNCTION hwqueue.try_those_behind(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.type_words(p_expr jsonb, p_value jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.unchecked_claims(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer) FROM PUBLIC;
@@ -11457,7 +11727,7 @@ REVOKE ALL ON FUNCTION hwqueue.unknown_fails(p_expr jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.unknown_names(p_exprs jsonb, p_custom jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.unknown_words(p_words text, p_nearest text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.unknown_words(p_words text, p_guess text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.unmatched_headline(p_class hwqueue.placement_class, p_fleet jsonb, OUT headline text, OUT code text, OUT permanent boolean) FROM PUBLIC;
 
