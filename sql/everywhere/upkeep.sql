@@ -70,6 +70,7 @@ declare
   v_state hwqueue.node_state := p_state;
   v_anchors text[];
   v_id uuid;
+  v_has_changed boolean;
   v_everywhere hwqueue.everywhere;
   v_is_cut boolean := false;
 begin
@@ -79,23 +80,27 @@ begin
   select n.anchors || p.anchors into v_anchors from hwqueue.node n
   join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = n.profile_id
   where n.shard_id = p_shard and n.node_id = p_state.node_id;
-  for v_id in
-    select e.everywhere_id from hwqueue.everywhere e
+  for v_id, v_has_changed in
+    select e.everywhere_id, r.has_changed from hwqueue.everywhere e
     left join lateral (  -- a fence (offset 0): by key, whatever the statistics say
-      select x.due_at from hwqueue.everywhere_node x
+      select x.node_id, x.due_at, exists (
+               select from hwqueue.gang_change c
+               where c.gang_id = x.lease_id and c.shard_id = p_shard) as has_changed
+      from hwqueue.everywhere_node x
       where x.shard_id = p_shard and x.everywhere_id = e.everywhere_id and x.node_id = p_state.node_id
       offset 0) r on true
     where e.shard_id = p_shard and e.finished_at is null and p_state.expands_until > v_now
-      and (e.anchors && v_anchors) is not false  -- else the profile can run none of it
-      and r.due_at is null
+      -- without a common anchor the profile cannot run it: then a lease that it has is to end
+      and (r.has_changed or case when (e.anchors && v_anchors) is not false then r.due_at is null
+        else r.node_id is not null end)
     order by e.created_at, e.everywhere_id
   loop
     v_is_cut := clock_timestamp() >= v_until;
     exit when v_is_cut;
     select e.* into v_everywhere from hwqueue.everywhere e
     where e.shard_id = p_shard and e.everywhere_id = v_id for key share skip locked;
-    if found and exists (
-        select from hwqueue.differing_nodes(v_everywhere, array[p_state.node_id], v_now, p_shard)) then
+    if found and (v_has_changed or exists (
+        select from hwqueue.differing_nodes(v_everywhere, array[p_state.node_id], v_now, p_shard))) then
       perform hwqueue.look_at_node(v_everywhere, p_state.node_id, v_now, p_shard);
     end if;
   end loop;

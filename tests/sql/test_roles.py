@@ -61,7 +61,7 @@ MAY_CALL: dict[str, set[str]] = {
     "explain_gang": {PRODUCER, OPERATOR, ADMIN},
     "what_if_gang": {PRODUCER, OPERATOR, ADMIN},
     "gang_status": {WORKER, ADMIN},
-    "spawn_everywhere": {PRODUCER, OPERATOR, ADMIN},
+    "spawn_everywhere": {OPERATOR, ADMIN},
     "get_everywhere": {PRODUCER, OPERATOR, ADMIN},
     "list_everywhere": {PRODUCER, OPERATOR, ADMIN},
     "stop_everywhere": {PRODUCER, OPERATOR, ADMIN},

@@ -91,7 +91,7 @@ class Its(s.Step):
 
 
 class Registers(o.OfNode):
-    """A node registers: its own lease is there before any claim of it can be."""
+    """A node registers, and asks for work: its own lease is there before others can be."""
 
     def wrong(self, before: Seen, after: Seen, outcome: s.Outcome) -> list[str]:
         """Leases of other nodes are what they were, and this one has what it is to have."""
@@ -103,6 +103,11 @@ class Registers(o.OfNode):
                 leases[key] = lost(one)
         return unlike(before, after, leases) + standing_wrong(after, self.node)
 
+    def asks(self, direct: Direct, epoch: int) -> int:
+        """Let the node claim, of a task that there is not."""
+        direct.rows("claim_task", queues=[QUEUE], node=self.node, epoch=epoch, tasks=["none"])
+        return epoch
+
     def _own(self, seen: Seen) -> set[UUID]:
         row = _rows(seen).get(self.node)
         return set() if row is None else {UUID(row["lease_id"])}
@@ -111,9 +116,17 @@ class Registers(o.OfNode):
 class Arrives(Registers, o.Arrive):
     """A node comes, or comes back."""
 
+    def make(self, direct: Direct, seen: Seen) -> int:
+        """Register it, and let it ask."""
+        return self.asks(direct, super().make(direct, seen))
+
 
 class Restarts(Registers, o.RestartAlike):
     """Another process of the node registers: what the old one held has ended."""
+
+    def make(self, direct: Direct, seen: Seen) -> int:
+        """Register it, and let it ask."""
+        return self.asks(direct, super().make(direct, seen))
 
 
 class Relabel(Registers):
@@ -125,7 +138,8 @@ class Relabel(Registers):
         """Register it, in the other zone."""
         node = seen.nodes[self.node]
         zone = "b" if node["labels"].get("zone") == "a" else "a"
-        return direct.register(self.node, spec_of(node) | {"labels": {"zone": zone}})
+        epoch = direct.register(self.node, spec_of(node) | {"labels": {"zone": zone}})
+        return self.asks(direct, epoch)
 
 
 class ReapNodes(s.Reap):
