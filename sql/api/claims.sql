@@ -103,6 +103,7 @@ declare
   v_state hwqueue.node_state;
   v_head record;
 begin
+  p_claim_timeout := hwqueue.in_seconds(p_claim_timeout);
   if current_setting('transaction_isolation') <> 'read committed' then
     perform hwqueue.require_read_committed();
   end if;
@@ -126,9 +127,7 @@ begin
   end if;
   if p_qty = 0 then
     return;
-  end if;
-  p_claim_timeout := hwqueue.in_seconds(p_claim_timeout);
-  if v_state.has_reserved then
+  elsif v_state.has_reserved then
     v_state := hwqueue.expand_node(v_state, p_shard);
     return query select 'claimed', null::int, f.lease_id, null::text, 'claimed', f.claim_token, f.attempt,
         f.queue, f.task_name, f.params, f.headers, f.score, f.expires_at, f.assignment, p_shard

@@ -1,11 +1,11 @@
 -- Claim tokens: what leads them, and which claim of its lease one is.
 --
--- A token is generation x 2^40, plus a number of that generation, plus the lease's own counter. The generation
--- belongs to one start of one server and one database: when that is another one than the shard's row says,
--- it rises, to the ten minutes of the start or to one more than the row's. So tokens rise though the last
--- commits are lost (a crash, a failover). And none is given twice by two histories that begin with the same
--- row (a disk that was rolled back, a copy, a dump that is restored twice), though both may get the same
--- generation: its number is made of that identity. shard.generation holds both, the token of a first
+-- A token is generation x 2^40, plus a number of that generation, plus the lease's own counter. The
+-- generation belongs to one start of one server and one database: when that is another one than the shard's
+-- row says, it rises, to the ten minutes of the start or to one more than the row's. So tokens rise though
+-- the last commits are lost (a crash, a failover). And none is given twice by two histories that begin with
+-- the same row (a disk that was rolled back, a copy, a dump that is restored twice), though both may get the
+-- same generation: its number is made of that identity. shard.generation holds both, the token of a first
 -- claim. Example: the first claim of a lease gets that, its second claim that and 3.
 --
 -- Invariants: the tokens of a lease only rise. The generation follows from the row and the server alone, so
@@ -25,7 +25,8 @@ language sql stable
 as $$
   select case when (p_shard.timeline, p_shard.system_identifier, p_shard.server_started_at,
       p_shard.storage_path) = (p_timeline, p_system, t.started, t.path) then p_shard.generation
-    else (g.generation << 40) + (greatest(floor(t.seconds * 10)::bigint - 6000 * (g.generation - 40), 0) << 22)
+    else (g.generation << 40)
+      + (greatest(floor(t.seconds * 10)::bigint - 6000 * (g.generation - 40), 0) << 22)
       + (hashtextextended(concat_ws(' ', p_system, p_timeline, t.seconds, t.path), 0) & 4194302) end
   from (select pg_postmaster_start_time() as started, hwqueue.storage_path() as path,
                extract(epoch from pg_postmaster_start_time()) as seconds) t,

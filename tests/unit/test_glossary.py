@@ -124,8 +124,8 @@ def test_banned_words_are_found() -> None:
 POSTGRES = {
     "autovacuum_naptime", "deadlock_timeout", "default_transaction_isolation",
     "max_prepared_transactions", "max_slot_wal_keep_size", "max_wal_size", "n_dead_tup",
-    "pg_cancel_backend", "pg_prepared_xacts", "pg_replication_slots", "pg_stat_statements", "pg_stat_user_tables",
-    "shared_buffers", "transaction_timeout", "wal_level", "wal_status",
+    "pg_cancel_backend", "pg_prepared_xacts", "pg_replication_slots", "pg_stat_statements",
+    "pg_stat_user_tables", "shared_buffers", "transaction_timeout", "wal_level", "wal_status",
 }  # fmt: skip
 READERS = {"text": lines_of_text, "python": lines_of_python, "sql": lines_of_sql}
 
