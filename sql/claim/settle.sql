@@ -68,8 +68,7 @@ begin
     select e.value, format('p_settle[%s]', e.ordinality - 1)
     from jsonb_array_elements(p_settle) with ordinality e
   loop
-    perform hwqueue.check_settlement(v_item, v_field);
-    perform hwqueue.check_claim(v_item, v_field);
+    perform hwqueue.check_settlement(v_item, v_field), hwqueue.check_claim(v_item, v_field);
     perform hwqueue.check_result((v_item ->> 'lease_id')::uuid, nullif(v_item -> 'result', 'null'),
         v_field || '.result', p_shard);
   end loop;

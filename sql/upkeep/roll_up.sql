@@ -99,7 +99,7 @@ begin
     v_step.counted_as := p_cursor.counted_as;
     v_step.goes_on_at := least(p_now, hwqueue.time_of_nth_end(1,
       case when p_now < p_cursor.counted_to then p_now - interval '5 minutes' else p_cursor.counted_from end,
-      least(p_now, p_cursor.counted_to), array[v_step], p_shard,
+      least(p_now, p_cursor.counted_to), array[v_step], p_shard,  -- at most as much as one call counts
       age(pg_snapshot_xmin(p_cursor.counted_as)::xid)));
     if v_step.goes_on_at < p_cursor.counted_to then
       insert into hwqueue.clock_step (shard_id, counted_to, counted_as, goes_on_at)

@@ -127,7 +127,8 @@ def test_counting(api: Api, conn: psycopg.Connection) -> None:
         for _ in range(40):
             more: Row = {"error": {}} if settle == "fail_lease" else {}
             api.rows(settle, **token(api.running(queue, node)), **more)
-    count_all(conn)
+    for _ in range(2):  # a call looks again at what the one before has counted
+        count_all(conn)
     claims = [api.running(queue, node) for _ in range(6)]
     for claim in claims[:3]:
         api.rows("complete_lease", **token(claim))

@@ -290,7 +290,7 @@ def _(stage: Stage) -> Row:
     return {
         "lease_id": row["lease_id"],
         "node_id": node.node_id,
-        "detail": {"claim_token": row["claim_token"]},
+        "detail": {"claim_token": str(row["claim_token"])},
     }
 
 
