@@ -11,6 +11,7 @@ import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass
+from datetime import datetime
 from typing import Any
 
 from rich.table import Table
@@ -119,7 +120,12 @@ def flat(value: object, spell: Callable[[object], str]) -> str:
         return ", ".join(f"{key}={flat(each, spell)}" for key, each in value.items())
     if isinstance(value, list | tuple) and not any(map(_is_nested, value)):
         return ", ".join(flat(each, spell) for each in value)
-    return spell(value)
+    written = spell(value)
+    return (
+        f"{written[:-6]}Z"
+        if isinstance(value, datetime) and written.endswith("+00:00")
+        else written
+    )
 
 
 def _column(name: str, values: Sequence[object], spell: Callable[[object], str]) -> _Column:
