@@ -243,8 +243,13 @@ def test_a_session_that_ends_in_the_middle_of_assembling(
             assert gang(direct, gang_id)["state"] == "waiting"
             if end == "terminated":
                 conn.execute("select pg_terminate_backend(%s)", [ticks.conn.info.backend_pid])
-            with pytest.raises(psycopg.OperationalError):
+                with pytest.raises(psycopg.OperationalError):
+                    tick.result(TIMEOUT)
+            else:  # the tick ends, and only this gang is undone
                 tick.result(TIMEOUT)
+                assert gang(direct, gang_id)["reason"] == "upkeep_postponed"
+                conn.execute("update hwqueue.postponed set next_try_at = now()")
+                conn.execute("update hwqueue.gang set next_try_at = now()")
         assert (gang(direct, gang_id)["state"], broken(direct)) == ("waiting", [])
         reap(direct)
     assert len([claim for node in nodes for claim in direct.claim(QUEUE, *node)]) == 3
