@@ -72,7 +72,7 @@ def conn(dsn: str) -> Iterator[psycopg.Connection]:
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
     """A folder that every user can reach (as root, pytest's tmp_path is closed to a server)."""
-    with _open_folder() as made:
+    with temporary_folder() as made:
         yield made
 
 
@@ -111,7 +111,7 @@ def _container() -> Iterator[str]:
 
 
 def _embedded() -> Iterator[str]:
-    with _open_folder(memory_disk()) as folder:
+    with temporary_folder(memory_disk()) as folder:
         server = EmbeddedServer(folder / "server", settings=THROWAWAY)
         try:
             yield server.ensure_running()
@@ -120,7 +120,8 @@ def _embedded() -> Iterator[str]:
 
 
 @contextmanager
-def _open_folder(parent: Path | None = None) -> Iterator[Path]:
+def temporary_folder(parent: Path | None = None) -> Iterator[Path]:
+    """A folder that every user can reach, gone at the end."""
     made = open_folder_in(parent)
     try:
         yield made

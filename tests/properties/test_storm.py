@@ -4,7 +4,9 @@ HWQUEUE_STORM_SECONDS: how long the slow run takes (60). HWQUEUE_STORM_SEED: the
 """
 
 import os
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from random import Random
 from time import monotonic
 from typing import Any
@@ -16,6 +18,7 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
+from hwqueue.schema import upgrade
 from hwqueue.testing import install_clock
 from tests.direct import Direct
 from tests.fix_db import fresh_database
@@ -24,6 +27,7 @@ from tests.oracle.isolation import IsolatingNode
 from tests.oracle.isolation import may_run as has_room
 from tests.oracle.occupancy import may_run
 from tests.oracle.tables import cluster_of
+from tests.own_server import OwnServer, own_server
 from tests.properties.storm_sessions import Session, Storm, stop_everywhere
 from tests.properties.storm_watch import faults, install_notes, look, stamp
 from tests.properties.storm_work import KNOWN_SERVICES, NODES, POLICY, QUEUE, SERVICE_POLICIES
@@ -54,6 +58,12 @@ def test_storm_that_goes_on_in_a_copy(server_dsn: str, dsn: str) -> None:
     move_and_blow(server_dsn, Storm(dsn, SEED, steps=100))
 
 
+def test_storm_over_crashes(server_dsn: str) -> None:
+    """The server is killed in the middle, and what it had not written is lost."""
+    with own_server(server_dsn, synchronous_commit="off") as server:
+        crash_and_blow(server, Storm(server.dsn, SEED, steps=80, gangs=0.2), crashes=2)
+
+
 @pytest.mark.slow
 def test_long_storm(server_dsn: str, template: str) -> None:
     """As many storms as there is time for, each in a database of its own, or going on in a copy."""
@@ -65,6 +75,10 @@ def test_long_storm(server_dsn: str, template: str) -> None:
                 dsn, seed, steps=1500, naming=0.2 * (seed % 3 == 0), gangs=0.1 * (seed % 2)
             )
             blow(storm) if seed % 4 else move_and_blow(server_dsn, storm)
+        print(f"seed {seed}: {sum(storm.done.values())} calls", dict(storm.done), storm.refused)
+        with own_server(server_dsn, synchronous_commit="off") as server:
+            storm = Storm(server.dsn, seed, steps=500, naming=0.1, gangs=0.1 * (seed % 3))
+            crash_and_blow(server, storm, crashes=3)
         print(f"seed {seed}: {sum(storm.done.values())} calls", dict(storm.done), storm.refused)
         seed += 1
 
@@ -89,11 +103,39 @@ def move_and_blow(server_dsn: str, storm: Storm) -> None:
             calm(conn, storm)
 
 
-def rage(storm: Storm) -> None:
+def crash_and_blow(server: OwnServer, storm: Storm, crashes: int) -> None:
+    """The same, but the storm goes on over crashes of its server."""
+    upgrade(server.dsn)
+    with psycopg.connect(server.dsn, autocommit=True) as conn:
+        prepare(conn, storm)
+    for _ in range(crashes):
+        rage(storm, meanwhile=lambda: kill(server, storm))
+        if not storm.is_killed:
+            server.crash()
+        server.start(synchronous_commit="off")
+        storm.go_on()
+    rage(storm)
+    with psycopg.connect(server.dsn, autocommit=True) as conn:
+        calm(conn, storm)
+
+
+def kill(server: OwnServer, storm: Storm) -> None:
+    """Kill the server when each session is half through."""
+    half = storm.done.total() + SESSIONS * storm.steps // 2
+    while storm.done.total() < half:
+        if storm.is_over.wait(0.05):
+            return
+    storm.is_killed = True
+    server.crash()
+    storm.is_over.set()
+
+
+def rage(storm: Storm, meanwhile: Callable[[], None] = lambda: None) -> None:
     """All sessions act at once, and somebody watches."""
-    with ThreadPoolExecutor(SESSIONS + 2) as pool:
+    with ThreadPoolExecutor(SESSIONS + 3) as pool:
         watch = pool.submit(watch_out, storm)
         idling = pool.submit(idle, storm)
+        killing = pool.submit(meanwhile)
         acting = [pool.submit(act, storm, number) for number in range(SESSIONS)]
         try:
             for each in acting:
@@ -102,6 +144,7 @@ def rage(storm: Storm) -> None:
             storm.is_over.set()
         watched = watch.result()
         idling.result()
+        killing.result()
     assert storm.wrong == [], f"seed {storm.seed}"
     assert watched > 0
 
@@ -120,10 +163,20 @@ def prepare(conn: psycopg.Connection[Any], storm: Storm) -> None:
         storm.specs[node] = storm.spec(number)
 
 
+@contextmanager
+def unless_killed(storm: Storm) -> Iterator[None]:
+    """Whoever had a connection to the killed server is done."""
+    try:
+        yield
+    except psycopg.OperationalError:
+        if not storm.is_killed:
+            raise
+
+
 def act(storm: Storm, number: int) -> None:
     """One session, from its first call to its last."""
     try:
-        with Session(storm, number) as session:
+        with unless_killed(storm), Session(storm, number) as session:
             session.run()
     except BaseException as error:
         storm.is_over.set()
@@ -134,7 +187,7 @@ def act(storm: Storm, number: int) -> None:
 def watch_out(storm: Storm) -> int:
     """Look at one instant after another until the storm is over, and once more; gives how many."""
     looks = 0
-    with storm.connect() as conn:
+    with unless_killed(storm), storm.connect() as conn:
         is_last = False
         while not is_last:
             is_last = storm.is_over.is_set()
@@ -149,7 +202,7 @@ def idle(storm: Storm) -> None:
     It waits for nothing and holds nothing of the queue's: all must go on beside it.
     """
     choose = Random(f"{storm.seed}-idle")
-    with storm.connect() as conn:
+    with unless_killed(storm), storm.connect() as conn:
         while not storm.is_over.is_set():
             with conn.transaction():
                 conn.execute("select pg_current_xact_id()")
