@@ -185,7 +185,7 @@ class Session:
         if self.storm.is_killed and isinstance(error, psycopg.OperationalError):
             return
         # what an asynchronous commit had told us may be gone since
-        gone = {"QHL04"} if self.storm.moves else set()
+        gone = {"QHL04", "QHL05"} if self.storm.moves else set()
         if error.sqlstate not in DOCUMENTED | gone:
             self.storm.report([f"{kind}: {error.sqlstate} {error}"])
 
