@@ -68,8 +68,8 @@ class Storm:
     instances: Counter[UUID] = field(default_factory=Counter)
     held: dict[UUID, dict[UUID, Row]] = field(default_factory=dict)
     moves: int = 0  # how often the database has been copied, or its server has been killed
-    generation: int = 0  # of the newest claim token before that
-    newest: int = 0  # generation of all claim tokens
+    tokens: dict[UUID, int] = field(default_factory=dict)  # the newest one of each lease
+    told: dict[UUID, int] = field(default_factory=dict)  # the same, before the last move
     is_killed: bool = False
     kinds: list[Options] = field(default_factory=list)
     spawned: list[UUID] = field(default_factory=list)
@@ -94,8 +94,8 @@ class Storm:
         self.go_on()
 
     def go_on(self) -> None:
-        """Go on where nobody may be granted a token of before."""
-        self.generation = self.newest
+        """Go on where no lease may be granted a token of before, or a lower one."""
+        self.told = dict(self.tokens)
         self.moves += 1
         self.is_killed = False
         self.is_over.clear()
@@ -218,10 +218,12 @@ class Session:
         with self.storm.lock:
             self.storm.held[node].update((row["lease_id"], row) for row in rows)
             self.storm.done["granted"] += len(rows)
-            tokens = [row["claim_token"] >> 40 for row in rows]
-            self.storm.newest = max([self.storm.newest, *tokens])
-        old = [row for row in rows if row["claim_token"] >> 40 <= self.storm.generation]
-        self.storm.report([f"{row} has a token of before the copy" for row in old])
+            for row in rows:
+                token = max(row["claim_token"], self.storm.tokens.get(row["lease_id"], 0))
+                self.storm.tokens[row["lease_id"]] = token
+        told = self.storm.told
+        old = [row for row in rows if row["claim_token"] <= told.get(row["lease_id"], 0)]
+        self.storm.report([f"{row} has a token of before the crash or the copy" for row in old])
         if rows:
             seen = look(self.conn, verify=False)
             self.storm.report(faults(seen, self.storm.specs, verify=False))
