@@ -300,7 +300,7 @@ SPAWN_LEASES = replace(
     _call("spawn_leases", {**_QUEUE, "p_leases": "jsonb"}, row=types.SpawnResult),
     columns=tuple(name for name in SPAWN_LEASE.columns if name != "warnings"),
 )
-SPAWN_WARNINGS = _call("spawn_warnings", {"p_id": "uuid"}, returns="text[]")
+SPAWN_WARNINGS = _call("spawn_warnings", {"p_id": "uuid"}, returns="jsonb")
 GET_LEASE = _call("get_lease", _LEASE, row=types.Lease)
 LEASE_LOGS = _call(
     "lease_logs",

@@ -65,7 +65,7 @@ returns hwqueue.node_state
 language plpgsql volatile
 as $$
 declare
-  v_until timestamptz := clock_timestamp() + interval '50 milliseconds';
+  v_until timestamptz := clock_timestamp() + hwqueue.upkeep_budget() / 20;
   v_now timestamptz := hwqueue.clock();
   v_state hwqueue.node_state := p_state;
   v_anchors text[];

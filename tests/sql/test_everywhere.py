@@ -10,6 +10,7 @@ from psycopg.types.json import Jsonb
 
 from hwqueue.testing import Clock
 from tests.calls import Row
+from tests.patience import NO_BUDGET
 from tests.sql.api import Api, Node, beat, token
 
 SECOND = timedelta(seconds=1)
@@ -60,6 +61,7 @@ class Fleet:
 @pytest.fixture
 def fleet(api: Api, clock: Clock) -> Iterator[Fleet]:
     """A fleet whose everywhere tasks are over after the test."""
+    api.conn.execute(NO_BUDGET)
     made = Fleet(api, clock)
     yield made
     for row in api.rows("list_everywhere", limit=1000):

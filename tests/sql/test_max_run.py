@@ -41,7 +41,7 @@ def test_a_worker_that_goes_on_loses_the_claim(api: Api, clock: Clock, capacity:
     queue, node = api.queue(), api.node(**capacity)
     needs = {"placement": {"resources": {"cpu_milli": 1000}}} if capacity else {}
     claim = api.running(queue, node, max_run=100, max_attempts=1, **needs)
-    beats(api, clock, node, claim, 140)
+    beats(api, clock, node, claim, 120)
     assert api.state(claim["lease_id"]) == "claimed"
     assert beats(api, clock, node, claim, 40) in ("preempted", "lost")
     found = api.lease(claim["lease_id"])

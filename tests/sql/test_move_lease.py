@@ -71,7 +71,7 @@ def test_attempts_and_tokens_go_on_there(api: Api) -> None:
     api.rows("release_lease", **token(old))
     move(api, old["lease_id"], queue)
     [new] = api.claim(node, queue)
-    assert new["claim_token"] == old["claim_token"] + 1
+    assert new["claim_token"] > old["claim_token"]
 
 
 def test_it_ages_there_since_it_was_spawned(api: Api, clock: Clock) -> None:

@@ -24,8 +24,10 @@ def test_while_open_the_lease_is_kept(api: Api, clock: Clock) -> None:
     queue = api.queue()
     later = (clock.now() + timedelta(hours=1)).isoformat()
     first = spawn(api, queue, {"n": 1}, available_at=later)
+    del first["warnings"]
     for state in ("scheduled", "pending", "claimed"):
         again = spawn(api, queue, {"n": 2}, task="other")
+        del again["warnings"]  # by then upkeep has looked at its class
         assert again == first | {"created": False, "state": state}
         if state == "scheduled":
             clock.advance(timedelta(hours=2))

@@ -73,7 +73,8 @@ def test_attempts_and_tokens_go_on(api: Api) -> None:
     changes = {"priority": 1, "available_at": "2020-01-01T00:00:00Z"}
     api.rows("update_lease", lease=old["lease_id"], changes=changes)
     [new] = api.claim(node, queue)
-    assert (new["attempt"], new["claim_token"]) == (2, old["claim_token"] + 1)
+    assert new["attempt"] == 2
+    assert new["claim_token"] > old["claim_token"]
 
 
 def test_nothing_to_change(api: Api) -> None:
