@@ -27,7 +27,7 @@ begin
       r.headers, r.priority, r.input, r.result, r.attempt, r.deadline, r.submitted_at, r.finished_at,
       hwqueue.count_steps(r, p_shard), r.parent_run_id, r.root_run_id,
       (select k.idempotency_key from hwqueue.run_key k
-       where k.shard_id = p_shard and k.run_id = p_run limit 1)
+       where k.run_id = p_run and (k.shard_id = p_shard) is true limit 1)  -- by its index alone
     from hwqueue.run r
     join hwqueue.workflow w on w.shard_id = p_shard and w.workflow_id = r.workflow_id
     where r.shard_id = p_shard and r.run_id = p_run;

@@ -270,6 +270,6 @@ def test_an_assembler_that_stops_after_its_commit(conn: psycopg.Connection, dsn:
         assert told["ready"]
     for claim in claims:
         direct.complete(claim["lease_id"], claim["claim_token"])
-    assert gang(direct, gang_id)["state"] == "reserved"  # nobody has looked since
+    assert gang(direct, gang_id)["state"] == "completed"  # as its members are, before upkeep looks
     reap(direct)
     assert (gang(direct, gang_id)["state"], broken(direct)) == ("completed", [])

@@ -561,3 +561,13 @@ def _(stage: Stage) -> Row:
     flow, its = _flow(stage)
     stage.api.rows("skip_step", run=flow.run, step="a")
     return {"detail": its | {"step": "a"}}
+
+
+@tells("upkeep_postponed")
+def _(stage: Stage) -> Row:
+    for _ in range(2):
+        stage.api.conn.execute(
+            "select hwqueue.postpone('reap terms', null, '55P03', 'waited', hwqueue.clock(), 0)"
+        )
+    stage.api.conn.execute("delete from hwqueue.postponed")
+    return {"queue": None}

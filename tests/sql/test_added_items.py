@@ -242,7 +242,7 @@ def test_an_item_that_fails_fails_the_step(api: Api) -> None:
     flow.settle(claim, result=1)
     row = flow.steps()["a"]
     assert (row["state"], row["reason"]) == ("failed", "items_failed")
-    assert row["error"] == {"items": 2, "failed": 1, "tolerated": 0}
+    assert row["error"] == {"items": 2, "failed": 1, "tolerated": 0, "first_error": "item 0: no"}
 
 
 def test_a_lease_that_is_cancelled(api: Api) -> None:
