@@ -3059,7 +3059,8 @@ CREATE FUNCTION hwqueue.get_workflow(p_workflow text, p_version integer DEFAULT 
 
 CREATE FUNCTION hwqueue.get_workflow_run(p_run uuid, p_shard integer DEFAULT 0) RETURNS TABLE(run_id uuid, shard_id integer, workflow text, version integer, state text, reason text, detail jsonb, tenant text, labels jsonb, headers jsonb, priority smallint, input jsonb, result jsonb, attempt integer, deadline timestamp with time zone, submitted_at timestamp with time zone, finished_at timestamp with time zone, step_counts jsonb, parent_run_id uuid, root_run_id uuid, idempotency_key text)
     LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp';
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off';
 
 CREATE FUNCTION hwqueue.go_on(p_run hwqueue.run, p_progress hwqueue.run_progress, p_is_short boolean, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.run_progress
     LANGUAGE plpgsql;

@@ -237,9 +237,10 @@ begin
       jsonb_build_object('field', 'p_after'),
       'give a span such as interval ''7 days'', or null for never');
   end if;
+  p_after := hwqueue.in_seconds(p_after);
   select s.node_expiry into v_was from hwqueue.shard s where s.shard_id = p_shard for no key update;
   if v_was is distinct from p_after then
-    update hwqueue.shard s set node_expiry = hwqueue.in_seconds(p_after) where s.shard_id = p_shard;
+    update hwqueue.shard s set node_expiry = p_after where s.shard_id = p_shard;
     perform hwqueue.note_event('node_expiry_set',
       format('silent nodes are deregistered after: %s', coalesce(p_after::text, 'never')), p_shard,
       jsonb_build_object('from', v_was, 'to', p_after));

@@ -18,7 +18,7 @@ returns table (run_id uuid, shard_id int, workflow text, version int, state text
   tenant text, labels jsonb, headers jsonb, priority smallint, input jsonb, result jsonb, attempt int,
   deadline timestamptz, submitted_at timestamptz, finished_at timestamptz, step_counts jsonb,
   parent_run_id uuid, root_run_id uuid, idempotency_key text)
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off
 as $$
 begin
   perform hwqueue.find_run(p_run, p_shard);

@@ -409,7 +409,7 @@ def _(stage: Stage) -> Row:
 def _(stage: Stage) -> Row:
     for _ in range(2):
         stage.api.rows("set_node_expiry", after=timedelta(days=30))
-    return {"queue": None, "detail": {"from": "7 days", "to": "30 days"}}
+    return {"queue": None, "detail": {"from": "168:00:00", "to": "720:00:00"}}
 
 
 @tells("token_created")
