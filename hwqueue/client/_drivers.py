@@ -102,6 +102,8 @@ def _text(value: Any) -> str:
     if isinstance(value, timedelta):
         # each part with its sign: some settings of IntervalStyle extend the first one to all
         return f"{value.days:+d} days {value.seconds:+d} s {value.microseconds:+d} us"
+    if isinstance(value, bytes):
+        return rf"\x{value.hex()}"  # psycopg's own escapes depend on a connection
     [dumped] = Transformer().dump_sequence([value], [PyFormat.TEXT])
     return bytes(dumped or b"").decode()
 

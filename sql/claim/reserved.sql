@@ -18,8 +18,7 @@
 -- Read fetch_reserved, then back_earmarks.
 
 -- Returns reservations of a node as claims that begin now, up to the number that is asked for, of the queues
--- and tasks that are asked for. One that the node may not run any more, or that was made before the server
--- was started, is released: its gang is placed again.
+-- and tasks that are asked for. One that the node may not run any more is released: its gang is placed again.
 -- Locks: the caller holds node_state; the claims by lease_id, skip locked; as end_claim. Not idempotent.
 create or replace function hwqueue.fetch_reserved(p_request hwqueue.claim_request)
 returns table (lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb,
@@ -29,7 +28,6 @@ as $$
 declare
   v_now timestamptz;
   v_node hwqueue.node := hwqueue.read_node(p_request.node_id, p_request.shard_id);
-  v_generation bigint := hwqueue.current_generation(p_request.shard_id);
   v_claims hwqueue.claim[];
   v_claim hwqueue.claim;
   v_lease hwqueue.lease;
@@ -54,8 +52,7 @@ begin
     where q.shard_id = p_request.shard_id and q.queue_id = v_claim.queue_id;
     if v_claim.stop_requested_at <= v_now or v_lease.deadline <= v_now
       or v_node.cordoned_at is not null and not hwqueue.runs_on_cordoned(v_claim.lease_id, p_request.shard_id)
-      or not hwqueue.node_suits(v_claim.class_id, v_node, v_now)
-      or v_claim.claim_token < v_generation then  -- it may have been fetched by a claim that was lost
+      or not hwqueue.node_suits(v_claim.class_id, v_node, v_now) then
       perform hwqueue.end_claim(v_claim, 'released', null, v_now, v_now, p_request.shard_id);
       continue;
     end if;

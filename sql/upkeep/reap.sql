@@ -492,10 +492,3 @@ begin
   insert into hwqueue.reap_cursor select v_next.*;
 end
 $$;
-
--- How long judging, and ending claims, may each run in one call: a second, or a quarter of
--- statement_timeout where that is less. Each does one step at least. Measured by the real clock, because
--- it limits the server's work and does not decide what is due.
-create or replace function hwqueue.upkeep_budget() returns interval
-language sql stable
-as $$ select least(interval '1 second', nullif(current_setting('statement_timeout'), '0')::interval / 4) $$;

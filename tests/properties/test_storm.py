@@ -58,6 +58,7 @@ def test_storm_that_goes_on_in_a_copy(server_dsn: str, dsn: str) -> None:
     move_and_blow(server_dsn, Storm(dsn, SEED, steps=100))
 
 
+@pytest.mark.slow
 def test_storm_over_crashes(server_dsn: str) -> None:
     """The server is killed in the middle, and what it had not written is lost."""
     with own_server(server_dsn, synchronous_commit="off") as server:
