@@ -110,6 +110,7 @@ def _made(api: Api, queue: str, tenant: str) -> Things:
     members = Jsonb([{"task": task, "count": 2}])
     [member, _] = api.rows("spawn_gang", queue=queue, members=members, options={"tenant": tenant})
     options = {"tenant": tenant, "affinity_tags": {"none": task}}
+    api.rows("set_queue_policy", queue=queue, policy={"everywhere_tenants": ["*"]})
     everywhere = api.row("spawn_everywhere", queue=queue, task=task, options=options)
     ids = (run, member["gang_id"], everywhere["everywhere_id"])
     return Things(tenant, lease, done, service, node.node_id, class_id, *ids)
