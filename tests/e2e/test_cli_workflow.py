@@ -254,7 +254,7 @@ def test_a_submission_may_be_watched(runner: Runner, cli: Cli, shown: Callable[.
     assert f"run {run_id} of workflow short is running" in late
     runner.fail("tell")
     told = cli(*line, code=1).stdout
-    assert f"run {run_id} of short version 1: failed" in told.splitlines()[-1]
+    assert f"run {run_id} of short version 1, key k: failed" in told.splitlines()[-1]
     assert shown(*line, code=1)["run_id"] == run_id
     refused = cli("workflow", "run", "short", "--timeout", "1s", code=2).stderr
     assert "--timeout goes with --watch" in refused
