@@ -91,8 +91,15 @@ def _reason(code: str, error: Mapping[str, Any]) -> str:
     if code in _REASONS:
         return reason_words(code)
     facts = [
-        f"{name.replace('_', ' ')} {value:,}" if isinstance(value, int) else f"{name} {value}"
+        f"{name.replace('_', ' ')} {_fact(value)}"
         for name, value in error.items()
-        if isinstance(value, str | int) and name not in _SAID and not name.endswith(_IDS)
+        if isinstance(value, str | int | dict | list) and not name.endswith(_IDS)
+        if name not in _SAID
     ]
     return ", ".join([reason_words(code), *facts])
+
+
+def _fact(value: str | int | dict[str, Any] | list[Any]) -> str:
+    if isinstance(value, int):
+        return f"{value:,}"
+    return value if isinstance(value, str) else json.dumps(value, default=str)

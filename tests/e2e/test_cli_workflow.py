@@ -166,7 +166,7 @@ def test_a_run_that_failed_at_its_submission_says_where_to_look(runner: Runner, 
     told = cli("workflow", "run", "training", "--input", '{"datsaet": 1}')
     run_id = told.stdout.split()[1]
     assert f"it has ended; how: hwqueue workflow status {run_id}\n" in told.stderr
-    assert "binding_missing" in cli("workflow", "status", run_id).stdout
+    assert "binding missing" in cli("workflow", "status", run_id).stdout
     under_way = cli("workflow", "run", "training", "--input", '{"dataset": 1}').stderr
     assert "follow it: hwqueue workflow status" in under_way
 
@@ -196,7 +196,7 @@ def test_runs_are_listed_by_what_they_are(
     assert f"--before {third}" in cli("workflow", "runs", "--limit", "1").stderr
     unbound = cli("workflow", "run", "other").stdout.split()[1]
     told = cli("workflow", "status", unbound).stdout
-    assert 'binding_missing: {"binding": {"$input": ["dataset"]}}' in told
+    assert 'binding missing, binding {"$input": ["dataset"]}' in told
 
 
 def test_a_line_for_each_step(runner: Runner, cli: Cli, submitted: str) -> None:
