@@ -150,13 +150,11 @@ def show_one(ctx: typer.Context, facts: Row) -> None:
         typer.echo(to_json(dict(facts)))
         return
     listed = {name: value for name, value in facts.items() if is_list_of_records(value)}
-    lines = {_heading(name): value for name, value in facts.items() if name not in listed}
+    lines = {name: value for name, value in facts.items() if name not in listed}
     if Console().is_terminal:
-        _unbroken(*grid_of(lines, plain_text))
+        _unbroken(*grid_of({_heading(name): value for name, value in lines.items()}, plain_text))
     elif lines:
-        _print_aligned(
-            [[name.replace(" ", "_"), plain_text(value)] for name, value in lines.items()]
-        )
+        _print_aligned([[name, plain_text(value)] for name, value in lines.items()])
     for name, records in listed.items():
         typer.echo(f"\n{_heading(name)}:")
         show_rows(ctx, columns_of(records))
