@@ -28,6 +28,7 @@ async def test_from_spawned_to_stopped(http: Http, sql: Client, queue: str) -> N
         "created": True,
         "nodes": 1,
         "shard_id": 0,
+        "warnings": [],
     }
     url = f"{EVERYWHERE}/{own}"
     assert answer.headers["location"] == url
