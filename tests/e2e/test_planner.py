@@ -27,6 +27,10 @@ from tests.parking import is_parked, parking
 BOUND_SECONDS = 60.0
 PROGRAM = "from hwqueue.cli.main import app; app()"
 ANOTHER = "another"
+CUT_WHO_WAITS = (
+    "select pg_terminate_backend(pid) from pg_stat_activity"
+    " where datname = current_database() and wait_event_type = 'Lock' limit 1"
+)
 
 Placed = tuple[UUID, int]
 
@@ -152,14 +156,14 @@ def test_one_leads_and_the_other_follows(
 def test_a_database_that_comes_back(
     filled: tuple[str, Placed], conn: psycopg.Connection[Any], planner: Callable[..., Process]
 ) -> None:
+    """A connection that is cut in the middle of a call is told of; the rounds go on."""
     dsn, _node = filled
     process = planner(dsn, "--interval", "100ms")
     process.wait_for("training set")
-    conn.execute(
-        "select pg_terminate_backend(pid) from pg_stat_activity"
-        " where datname = current_database() and pid <> pg_backend_pid()"
-    )
-    process.wait_for("the database did not answer")
+    with psycopg.connect(dsn) as holder:
+        holder.execute("lock table hwqueue.queue")
+        wait_until(lambda: conn.execute(CUT_WHO_WAITS).fetchone() == (True,))
+        process.wait_for("the database did not answer")
     process.wait_for(r"round \d+: 26 leases", after=len(process.said))
     assert process.end(signal.SIGTERM) == 0
 
