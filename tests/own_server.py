@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -9,12 +10,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
+from psycopg import Connection
 
 from hwqueue.embedded.account import server_account
 from hwqueue.embedded.binaries import Binaries
 from hwqueue.embedded.server import HOST
 from hwqueue.testing.databases import memory_disk
 from tests.fix_db import THROWAWAY, strict_skip, temporary_folder
+from tests.patience import looks
 
 
 class OwnServer:
@@ -44,6 +47,11 @@ class OwnServer:
         log = str(self.data / "server.log")
         self._run("pg_ctl", "start", "-w", "-D", str(self.data), "-l", log, "-o", options)
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it has been started, and not stopped since."""
+        return (self.data / "postmaster.pid").exists()
+
     def stop(self) -> None:
         """Stop it in order."""
         self._run("pg_ctl", "stop", "-w", "-D", str(self.data), "-m", "fast")
@@ -52,13 +60,31 @@ class OwnServer:
         """Stop it as a power cut does: what was not written is lost."""
         self._run("pg_ctl", "stop", "-w", "-D", str(self.data), "-m", "immediate")
 
+    @contextmanager
+    def crashing(self, dsn: str, *, in_place: bool, **settings: str) -> Iterator[Connection]:
+        """A session that a crash ends, before the log of its last commit is written.
+
+        Args:
+            dsn: Of a database of this server.
+            in_place: One backend is killed, and the server recovers; else it is started again.
+            settings: As for `start`. It has been started with a long `wal_writer_delay`.
+        """
+        with psycopg.connect(dsn, autocommit=True) as conn, psycopg.connect(dsn) as witness:
+            yield conn
+            if in_place:
+                os.kill(conn.info.backend_pid, signal.SIGKILL)
+                assert any(_is_over(witness) for _ in looks())
+                assert any(_takes_connections(dsn) for _ in looks())
+            else:
+                self.crash()
+                self.start(**settings)
+
     def copy_data(self, target: Path) -> None:
-        """A copy of its disk, or back from one; while it is stopped."""
+        """Copy its disk, over what is there; while it is stopped."""
         _copy(self.data, target)
 
     def roll_back(self, copied: Path) -> None:
         """Bring its disk back to what was copied; while it is stopped."""
-        shutil.rmtree(self.data)
         _copy(copied, self.data)
 
     def _run(self, *command: str) -> None:
@@ -89,7 +115,7 @@ def own_server(server_dsn: str, **settings: str) -> Iterator[OwnServer]:
         try:
             yield server
         finally:
-            if (server.data / "postmaster.pid").exists():
+            if server.is_running:
                 server.crash()
 
 
@@ -100,6 +126,23 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def _is_over(conn: Connection) -> bool:
+    try:
+        conn.execute("select 1")
+    except psycopg.OperationalError:
+        return True
+    return False
+
+
+def _takes_connections(dsn: str) -> bool:
+    try:
+        psycopg.connect(dsn).close()
+    except psycopg.OperationalError:
+        return False
+    return True
+
+
 def _copy(source: Path, target: Path) -> None:
     """With owners and modes, which the server checks."""
+    shutil.rmtree(target, ignore_errors=True)
     subprocess.run(["cp", "-a", str(source), str(target)], check=True)

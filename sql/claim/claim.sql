@@ -38,8 +38,8 @@ begin
   if (v_state.node_epoch = p_request.node_epoch and v_state.login = session_user) is not true then
     perform hwqueue.lock_node(p_request.node_id, coalesce(p_request.node_epoch, 0), shard_id);  -- says why
   end if;
-  v_generation := case when v_state.server_started_at = pg_postmaster_start_time()
-    and v_state.storage_path = pg_relation_filepath('hwqueue.shard'::regclass)
+  v_generation := case
+    when hwqueue.is_this_life(v_state.server_started_at, v_state.recovered_to, v_state.storage_path)
     then v_state.generation else hwqueue.node_generation(p_request.node_id, shard_id) end;
   p_request.now := hwqueue.clock();
   v_state.awaits_terms := v_state.awaits_terms

@@ -1,4 +1,4 @@
--- Noting another server or another start of it, and the repairs that a new server needs.
+-- Noting another server or another life of it, and the repairs that a new server needs.
 --
 -- Claims call node_generation, reap calls reap_positions. An example: a standby is promoted and has lost
 -- the last commits. Its timeline is another one, so the generation (base/claim_tokens) rises, and every new
@@ -12,8 +12,8 @@
 -- Read current_generation first, then note_server and repair_positions.
 
 -- The generation that leads every claim token, noted if this is another server, another database of it, or
--- another start of it than the last time. Reading the server's identity reads a file. That it has not been
--- started since proves the same, because no identity changes while a primary runs.
+-- another life of it than the last time. Reading the server's identity reads a file. That it is the same life
+-- proves the same, because no identity changes while a primary runs.
 -- Locks: the shard's row, skip locked, only when something changed.
 create or replace function hwqueue.current_generation(p_shard int) returns bigint
 language plpgsql volatile
@@ -22,8 +22,8 @@ declare
   v_generation bigint;
 begin
   select s.generation into v_generation from hwqueue.shard s
-  where s.shard_id = p_shard and s.server_started_at = pg_postmaster_start_time()
-    and s.storage_path = hwqueue.storage_path();
+  where s.shard_id = p_shard
+    and hwqueue.is_this_life(s.server_started_at, s.recovered_to, s.storage_path);
   return coalesce(v_generation, hwqueue.note_server(hwqueue.server_timeline(), p_shard));
 end
 $$;
@@ -52,7 +52,7 @@ begin
   end if;
   update hwqueue.shard s
   set timeline = p_timeline, system_identifier = v_system, server_started_at = pg_postmaster_start_time(),
-      storage_path = hwqueue.storage_path(), generation = v_next
+      recovered_to = pg_last_wal_replay_lsn(), storage_path = hwqueue.storage_path(), generation = v_next
   where s.shard_id = p_shard;
   if v_shard.timeline is not null then  -- else nothing has been claimed or reaped before
     perform hwqueue.note_generation(v_shard.generation >> 40, v_next >> 40, p_shard);
@@ -86,8 +86,8 @@ begin
 end
 $$;
 
--- The same, cached in node_state, so that the node's claims need not read the shard's row until the
--- server is started again.
+-- The same, cached in node_state, so that the node's claims need not read the shard's row in this life of
+-- the server.
 -- Locks: the caller holds node_state; the shard's row, skip locked, only when something changed.
 create or replace function hwqueue.node_generation(p_node uuid, p_shard int) returns bigint
 language plpgsql volatile
@@ -97,11 +97,11 @@ declare
 begin
   -- what the shard's row says; if another session is about to write it, the next claim reads it again
   update hwqueue.node_state n
-  set generation = s.generation, server_started_at = s.server_started_at, storage_path = s.storage_path
+  set generation = s.generation, server_started_at = s.server_started_at, recovered_to = s.recovered_to,
+      storage_path = s.storage_path
   from hwqueue.shard s
   where n.shard_id = p_shard and n.node_id = p_node and s.shard_id = p_shard
-    and s.server_started_at = pg_postmaster_start_time()
-    and s.storage_path = hwqueue.storage_path();
+    and hwqueue.is_this_life(s.server_started_at, s.recovered_to, s.storage_path);
   return v_generation;
 end
 $$;

@@ -35,9 +35,9 @@ declare
   v_is_step boolean;
 begin
   if (p_qty = 1 and p_state.login = session_user and p_state.on_fast_path and not p_state.has_limits
-      and not p_state.awaits_terms and p_state.server_started_at = pg_postmaster_start_time()
-      and p_state.storage_path = pg_relation_filepath('hwqueue.shard'::regclass)
-      and cardinality(p_queues) <= 16) is not true then
+      and not p_state.awaits_terms and cardinality(p_queues) <= 16
+      and hwqueue.is_this_life(p_state.server_started_at, p_state.recovered_to, p_state.storage_path)
+      ) is not true then
     return;
   end if;
   v_now := hwqueue.clock();

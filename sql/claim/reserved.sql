@@ -6,7 +6,8 @@
 -- for leases that a planner assigns to a node. claim_task and settle_and_claim (api/claims) call
 -- fetch_reserved before they look for other work. Example: member 3 of a gang is reserved on gpu-1 until
 -- 10:00:30. gpu-1 asks for work at 10:00:01 and gets it, with its devices and the token that the reservation
--- has.
+-- has. One that a crash has brought back gets another token: this one may have been told by a fetch that the
+-- crash has lost, and what that began is fenced.
 --
 -- An earmark is a reservation whose room is still in use by others (capacity/earmark). It is not fetched and
 -- does not expire. Once its node has room for it, upkeep backs it (back_earmarks), and its time begins.
@@ -31,6 +32,7 @@ declare
   v_claims hwqueue.claim[];
   v_claim hwqueue.claim;
   v_lease hwqueue.lease;
+  v_generation bigint := hwqueue.current_generation(p_request.shard_id);
 begin
   lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
   v_now := hwqueue.clock();
@@ -56,13 +58,20 @@ begin
       perform hwqueue.end_claim(v_claim, 'released', null, v_now, v_now, p_request.shard_id);
       continue;
     end if;
+    claim_token := v_claim.claim_token;
+    if claim_token < v_generation then
+      claim_token := hwqueue.next_token(v_generation, 1);
+      perform hwqueue.note_lasting(v_claim.lease_id, 1, p_request.shard_id)
+      from hwqueue.placement_class k
+      where k.shard_id = p_request.shard_id and k.class_id = v_claim.class_id and hwqueue.is_lasting(k);
+    end if;
     update hwqueue.claim c
-    set is_reserved = null, claimed_at = v_now, claim_timeout = t.span, expires_at = v_now + t.span,
+    set is_reserved = null, claim_token = fetch_reserved.claim_token, claimed_at = v_now, claim_timeout = t.span, expires_at = v_now + t.span,
         check_at = v_now + t.span
     from (select coalesce(v_lease.claim_timeout, p_request.claim_timeout, v_claim.claim_timeout) as span) t
     where c.shard_id = p_request.shard_id and c.lease_id = v_claim.lease_id
-    returning c.lease_id, c.claim_token, c.attempt, c.expires_at, c.assignment
-    into lease_id, claim_token, attempt, expires_at, assignment;
+    returning c.lease_id, c.attempt, c.expires_at, c.assignment
+    into lease_id, attempt, expires_at, assignment;
     task_name := v_lease.task_name;
     params := v_lease.params;
     headers := v_lease.headers;
