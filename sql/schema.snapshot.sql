@@ -5858,9 +5858,6 @@ CREATE FUNCTION hwqueue.stops_in_place(p_rooms hwqueue.gang_room[], p_classes hw
 CREATE FUNCTION hwqueue.stops_on_node(p_node uuid, p_class_nos integer[], p_classes hwqueue.placement_class[], p_want integer[], p_stops uuid[], p_candidates uuid[], p_shard integer) RETURNS uuid[]
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.storage_path() RETURNS text
-    LANGUAGE sql STABLE;
-
 CREATE FUNCTION hwqueue.store_run_signal(p_run uuid, p_name text, p_payload jsonb, p_key text, p_shard integer) RETURNS bigint
     LANGUAGE plpgsql;
 
@@ -11510,8 +11507,6 @@ REVOKE ALL ON FUNCTION hwqueue.stopping_count(p_term_id bigint, p_place text, p_
 REVOKE ALL ON FUNCTION hwqueue.stops_in_place(p_rooms hwqueue.gang_room[], p_classes hwqueue.placement_class[], p_members integer[], p_node_ids uuid[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.stops_on_node(p_node uuid, p_class_nos integer[], p_classes hwqueue.placement_class[], p_want integer[], p_stops uuid[], p_candidates uuid[], p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.storage_path() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.store_run_signal(p_run uuid, p_name text, p_payload jsonb, p_key text, p_shard integer) FROM PUBLIC;
 

@@ -7,3 +7,5 @@ alter table hwqueue.node_state add column recovered_to pg_lsn;
 comment on column hwqueue.node_state.recovered_to is 'of the shard, when generation was read';
 comment on column hwqueue.node_state.generation is
   'of the shard, as long as the server has neither been started nor recovered since';
+
+drop function if exists hwqueue.storage_path();

@@ -1,13 +1,13 @@
 -- Claim tokens: what leads them, and which claim of its lease one is.
 --
 -- A token is generation x 2^40, plus a number of that generation, plus the lease's own counter. The
--- generation belongs to one life of one server and one database: a life begins with a start, or with the
--- recovery from a crash. When it is another one than the shard's row says, the generation rises, to the ten
--- minutes in which the life began or to one more than the row's. So tokens rise though the last commits are
--- lost (a crash, a failover). And none is given twice by two histories that begin with
--- the same row (a disk that was rolled back, a copy, a dump that is restored twice), though both may get the
--- same generation: its number is made of that identity. shard.generation holds both, the token of a first
--- claim. Example: the first claim of a lease gets that, its second claim that and 3.
+-- generation belongs to one life of one server and one database; a life begins with a start, or with a
+-- recovery. When it is another one than the shard's row says, the generation rises, to the ten minutes in
+-- which the life began or to one more than the row's. So tokens rise though the last commits are lost (a
+-- crash, a failover). And none is given twice by two histories that begin with the same row (a disk that was
+-- rolled back, a copy, a dump that is restored twice), though both may get the same generation: its number
+-- is made of that identity. shard.generation holds both, the token of a first claim. Example: the first
+-- claim of a lease gets that, its second claim that and 3.
 --
 -- Invariants: the tokens of a lease only rise. The generation follows from the row and the server alone, so
 -- a session that cannot lock the row computes the one that another session writes. The token of a lease's
@@ -17,10 +17,10 @@
 
 -- The generation of this life of the server, with its number: the recorded one, or a higher one if what is
 -- recorded is of another server, database or life. It is the ten minutes in which the life began, counted
--- since 1970 (4 million are reached in 2049, and 2^23 in 2129), or one more than the recorded one. Its number
--- is that time in tenths of a second, which leads where two lives of the same ten minutes know nothing of
--- each other, and a hash. A recovery resets statistics, which says when it was. A row without a path has not
--- seen a claim yet, nor has its copy.
+-- since 1970 (4 million are reached in 2049, and 2^23 in 2129), or one more than the recorded one. Its
+-- number is that time (a recovery resets statistics) in tenths of a second, which leads where two lives of
+-- the same ten minutes know nothing of each other, and a hash. A row without a path has not seen a claim
+-- yet, nor has its copy.
 create or replace function hwqueue.next_generation(p_shard hwqueue.shard, p_timeline int, p_system bigint)
 returns bigint
 language sql volatile
@@ -31,30 +31,24 @@ as $$
     else (g.generation << 40)
       + (greatest(floor(t.seconds * 10)::bigint - 6000 * (g.generation - 40), 0) << 22)
       + (hashtextextended(concat_ws(' ', p_system, p_timeline, extract(epoch from pg_postmaster_start_time()),
-          pg_last_wal_replay_lsn(), hwqueue.storage_path()), 0) & 4194302) end
+          pg_last_wal_replay_lsn(), pg_relation_filepath('hwqueue.shard'::regclass)), 0) & 4194302) end
   from (select extract(epoch from greatest(pg_postmaster_start_time(), case
           when pg_last_wal_replay_lsn() is not null then pg_stat_get_bgwriter_stat_reset_time() end))
         as seconds) t,
     greatest((p_shard.generation >> 40) + 1, floor(t.seconds / 600)::bigint) g (generation)
 $$;
 
--- Whether this is the life of the server, and its database, of which a row says when the server was started,
--- up to where it has recovered (null: it had no need to), and storage_path. A backend that is killed makes
--- the server recover without a start. It costs a microsecond, and reads no page. Inlined.
+-- Whether this is the life of the server of which a row says when it was started, up to where it recovered
+-- (null: it had no need to; a killed backend makes it recover without a start), and the file of the table
+-- `shard`, which is another one in a copy and after a restore. It costs a microsecond, and reads no page.
+-- Inlined.
 create or replace function hwqueue.is_this_life(p_started timestamptz, p_recovered pg_lsn, p_path text)
 returns boolean
 language sql volatile
 as $$
   select p_started = pg_postmaster_start_time() and p_recovered is not distinct from pg_last_wal_replay_lsn()
-    and p_path = hwqueue.storage_path()
+    and p_path = pg_relation_filepath('hwqueue.shard'::regclass)
 $$;
-
--- The file in which this database keeps the table `shard`. A copy of a database has another folder, a
--- restored or truncated table another file. (So has one that vacuum full rewrote: then tokens rise
--- without need.)
-create or replace function hwqueue.storage_path() returns text
-language sql stable
-as $$ select pg_relation_filepath('hwqueue.shard'::regclass) $$;
 
 -- The token of the next claim of a lease that has been claimed p_claims times. Inlined.
 create or replace function hwqueue.next_token(p_generation bigint, p_claims int) returns bigint

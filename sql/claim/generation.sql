@@ -22,8 +22,7 @@ declare
   v_generation bigint;
 begin
   select s.generation into v_generation from hwqueue.shard s
-  where s.shard_id = p_shard
-    and hwqueue.is_this_life(s.server_started_at, s.recovered_to, s.storage_path);
+  where s.shard_id = p_shard and hwqueue.is_this_life(s.server_started_at, s.recovered_to, s.storage_path);
   return coalesce(v_generation, hwqueue.note_server(hwqueue.server_timeline(), p_shard));
 end
 $$;
@@ -52,7 +51,8 @@ begin
   end if;
   update hwqueue.shard s
   set timeline = p_timeline, system_identifier = v_system, server_started_at = pg_postmaster_start_time(),
-      recovered_to = pg_last_wal_replay_lsn(), storage_path = hwqueue.storage_path(), generation = v_next
+      recovered_to = pg_last_wal_replay_lsn(), generation = v_next,
+      storage_path = pg_relation_filepath('hwqueue.shard'::regclass)
   where s.shard_id = p_shard;
   if v_shard.timeline is not null then  -- else nothing has been claimed or reaped before
     perform hwqueue.note_generation(v_shard.generation >> 40, v_next >> 40, p_shard);

@@ -6,8 +6,7 @@
 -- for leases that a planner assigns to a node. claim_task and settle_and_claim (api/claims) call
 -- fetch_reserved before they look for other work. Example: member 3 of a gang is reserved on gpu-1 until
 -- 10:00:30. gpu-1 asks for work at 10:00:01 and gets it, with its devices and the token that the reservation
--- has. One that a crash has brought back gets another token: this one may have been told by a fetch that the
--- crash has lost, and what that began is fenced.
+-- has. One that a crash may have brought back gets another: a fetch that is lost may have told this one.
 --
 -- An earmark is a reservation whose room is still in use by others (capacity/earmark). It is not fetched and
 -- does not expire. Once its node has room for it, upkeep backs it (back_earmarks), and its time begins.
@@ -20,7 +19,8 @@
 
 -- Returns reservations of a node as claims that begin now, up to the number that is asked for, of the queues
 -- and tasks that are asked for. One that the node may not run any more is released: its gang is placed again.
--- Locks: the caller holds node_state; the claims by lease_id, skip locked; as end_claim. Not idempotent.
+-- Locks: the caller holds node_state; as current_generation; the claims by lease_id, skip locked; as
+-- end_claim. Not idempotent.
 create or replace function hwqueue.fetch_reserved(p_request hwqueue.claim_request)
 returns table (lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb,
   headers jsonb, score double precision, expires_at timestamptz, assignment jsonb, shard_id int)
@@ -66,8 +66,8 @@ begin
       where k.shard_id = p_request.shard_id and k.class_id = v_claim.class_id and hwqueue.is_lasting(k);
     end if;
     update hwqueue.claim c
-    set is_reserved = null, claim_token = fetch_reserved.claim_token, claimed_at = v_now, claim_timeout = t.span, expires_at = v_now + t.span,
-        check_at = v_now + t.span
+    set is_reserved = null, claim_token = fetch_reserved.claim_token, claimed_at = v_now,
+        claim_timeout = t.span, expires_at = v_now + t.span, check_at = v_now + t.span
     from (select coalesce(v_lease.claim_timeout, p_request.claim_timeout, v_claim.claim_timeout) as span) t
     where c.shard_id = p_request.shard_id and c.lease_id = v_claim.lease_id
     returning c.lease_id, c.attempt, c.expires_at, c.assignment

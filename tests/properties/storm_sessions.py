@@ -213,10 +213,15 @@ class Session:
             count = min(len(held), self.choose.randint(1, most))
             return [held.pop(lease) for lease in self.choose.sample(sorted(held), count)]
 
-    def keep(self, node: UUID, rows: list[Row]) -> None:
-        """The node remembers claims; whoever comes next to decide finds no rule broken."""
+    def hold(self, node: UUID, rows: list[Row]) -> None:
+        """The node remembers claims."""
         with self.storm.lock:
             self.storm.held[node].update((row["lease_id"], row) for row in rows)
+
+    def keep(self, node: UUID, rows: list[Row]) -> None:
+        """The node remembers what it is granted; whoever decides next finds no rule broken."""
+        self.hold(node, rows)
+        with self.storm.lock:
             self.storm.done["granted"] += len(rows)
             for row in rows:
                 token = max(row["claim_token"], self.storm.tokens.get(row["lease_id"], 0))
@@ -366,11 +371,11 @@ def heartbeat(session: Session, direct: Direct | None = None) -> Note:
 
 
 def extend(session: Session) -> Note:
-    """A claim is extended, and remembered still."""
+    """A claim is extended, and remembered still: perhaps one that a crash has left."""
     node = session.node()
     for row in session.some_claims(node, 1):
         session.direct.extend(row["lease_id"], row["claim_token"], timedelta(seconds=40))
-        return lambda: session.keep(node, [row])
+        return lambda: session.hold(node, [row])
     return None
 
 
