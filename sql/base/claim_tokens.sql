@@ -27,14 +27,13 @@ language sql volatile
 as $$
   select case when (p_shard.timeline, p_shard.system_identifier) = (p_timeline, p_system)
       and hwqueue.is_this_life(p_shard.server_started_at, p_shard.recovered_to, p_shard.storage_path)
-      then p_shard.generation
+    then p_shard.generation
     else (g.generation << 40)
       + (greatest(floor(t.seconds * 10)::bigint - 6000 * (g.generation - 40), 0) << 22)
       + (hashtextextended(concat_ws(' ', p_system, p_timeline, extract(epoch from pg_postmaster_start_time()),
           pg_last_wal_replay_lsn(), pg_relation_filepath('hwqueue.shard'::regclass)), 0) & 4194302) end
-  from (select extract(epoch from greatest(pg_postmaster_start_time(), case
-          when pg_last_wal_replay_lsn() is not null then pg_stat_get_bgwriter_stat_reset_time() end))
-        as seconds) t,
+  from (select extract(epoch from greatest(pg_postmaster_start_time(), case when pg_last_wal_replay_lsn()
+          is not null then pg_stat_get_bgwriter_stat_reset_time() end)) as seconds) t,
     greatest((p_shard.generation >> 40) + 1, floor(t.seconds / 600)::bigint) g (generation)
 $$;
 

@@ -19,8 +19,7 @@
 
 -- Returns reservations of a node as claims that begin now, up to the number that is asked for, of the queues
 -- and tasks that are asked for. One that the node may not run any more is released: its gang is placed again.
--- Locks: the caller holds node_state; as current_generation; the claims by lease_id, skip locked; as
--- end_claim. Not idempotent.
+-- Locks: the caller holds node_state; as current_generation, end_claim; claims, skip locked. Not idempotent.
 create or replace function hwqueue.fetch_reserved(p_request hwqueue.claim_request)
 returns table (lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb,
   headers jsonb, score double precision, expires_at timestamptz, assignment jsonb, shard_id int)
@@ -61,9 +60,8 @@ begin
     claim_token := v_claim.claim_token;
     if claim_token < v_generation then
       claim_token := hwqueue.next_token(v_generation, 1);
-      perform hwqueue.note_lasting(v_claim.lease_id, 1, p_request.shard_id)
-      from hwqueue.placement_class k
-      where k.shard_id = p_request.shard_id and k.class_id = v_claim.class_id and hwqueue.is_lasting(k);
+      perform hwqueue.note_lasting(v_claim.lease_id, 1, v_claim.shard_id) from hwqueue.placement_class k
+      where k.shard_id = v_claim.shard_id and k.class_id = v_claim.class_id and hwqueue.is_lasting(k);
     end if;
     update hwqueue.claim c
     set is_reserved = null, claim_token = fetch_reserved.claim_token, claimed_at = v_now,
