@@ -29,8 +29,8 @@ _GROWS = _names("""
     version updates claim_token claim_count claim_no range_id fleet_id floor_id judged_xid
     next_after_xid
     node_epoch registered_at created_at claimed_at finished_at stop_by stop_detail moved
-    blocked_to_version server_started_at recovered_to storage_path error moved_xid next_constrained_class
-    drawn_before set_at set_by
+    blocked_to_version server_started_at storage_path error moved_xid next_constrained_class
+    recovered_to drawn_before set_at set_by
 """)
 # Where a lease ran counts once it has completed there.
 _RAN_ON = _names("node_id")
