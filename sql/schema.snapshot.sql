@@ -668,65 +668,6 @@ CREATE FUNCTION hwqueue.add_term(p_use text, p_items jsonb, p_domain text, p_cla
 CREATE FUNCTION hwqueue.add_to_step(p_lease hwqueue.lease, p_items jsonb, p_shard integer) RETURNS TABLE(name text, item integer, created boolean)
     LANGUAGE plpgsql;
 
-CREATE TABLE hwqueue.map (
-    shard_id integer NOT NULL,
-    run_id uuid NOT NULL,
-    step_no integer NOT NULL,
-    items integer NOT NULL,
-    over_step integer,
-    params jsonb NOT NULL,
-    keeps_completed boolean DEFAULT false NOT NULL,
-    stopped_below integer DEFAULT 0 NOT NULL,
-    added integer DEFAULT 0 NOT NULL,
-    runs integer DEFAULT 0 NOT NULL
-);
-
-COMMENT ON TABLE hwqueue.map IS 'a map or a gang that was released, or a task that has added items: then the step has a lease of its own, too';
-
-COMMENT ON COLUMN hwqueue.map.items IS 'the length of its list, with what was added; of a gang its size';
-
-COMMENT ON COLUMN hwqueue.map.over_step IS 'the map whose results are its list; null: the list is in map_list';
-
-COMMENT ON COLUMN hwqueue.map.params IS 'those of its items, with all bound but the item itself';
-
-COMMENT ON COLUMN hwqueue.map.keeps_completed IS 'of a retry: items that have completed in an earlier attempt are not run again';
-
-COMMENT ON COLUMN hwqueue.map.stopped_below IS 'of a run that stops: items below this have been asked to stop';
-
-COMMENT ON COLUMN hwqueue.map.added IS 'how many of its items were added: the last ones';
-
-COMMENT ON COLUMN hwqueue.map.runs IS 'how many runs were added (added_run)';
-
-CREATE FUNCTION hwqueue.added_request(p_map hwqueue.map, p_item integer, p_shard integer, OUT task_name text, OUT params jsonb) RETURNS record
-    LANGUAGE plpgsql STABLE;
-
-CREATE FUNCTION hwqueue.added_verdict(p_run uuid, p_step integer, p_verdict hwqueue.step_verdict, p_shard integer) RETURNS hwqueue.step_verdict
-    LANGUAGE plpgsql STABLE;
-
-CREATE TABLE hwqueue.workflow (
-    shard_id integer NOT NULL,
-    workflow_id bigint NOT NULL,
-    name text NOT NULL,
-    version integer,
-    digest bytea NOT NULL,
-    settings jsonb NOT NULL,
-    steps jsonb NOT NULL,
-    created_at timestamp with time zone NOT NULL,
-    retired_at timestamp with time zone,
-    retired_before xid8
-);
-
-COMMENT ON TABLE hwqueue.workflow IS 'a version of a definition of a workflow; it never changes';
-
-COMMENT ON COLUMN hwqueue.workflow.version IS 'from 1; null: the definition of ad hoc runs';
-
-COMMENT ON COLUMN hwqueue.workflow.settings IS 'the specification without its steps';
-
-COMMENT ON COLUMN hwqueue.workflow.retired_before IS 'transactions from this one on cannot have found the definition (prune_workflows)';
-
-CREATE FUNCTION hwqueue.adhoc_workflow(p_spec jsonb, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.workflow
-    LANGUAGE sql;
-
 CREATE TABLE hwqueue.claim (
     shard_id integer NOT NULL,
     lease_id uuid NOT NULL,
@@ -1351,17 +1292,32 @@ CREATE FUNCTION hwqueue.begin_other(p_run hwqueue.run, p_step integer, p hwqueue
 CREATE FUNCTION hwqueue.begin_reap(p_cursor hwqueue.reap_cursor, p_holds boolean, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.upkeep_done
     LANGUAGE plpgsql;
 
+CREATE TABLE hwqueue.workflow (
+    shard_id integer NOT NULL,
+    workflow_id bigint NOT NULL,
+    name text NOT NULL,
+    version integer,
+    digest bytea NOT NULL,
+    settings jsonb NOT NULL,
+    steps jsonb NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    retired_at timestamp with time zone,
+    retired_before xid8
+);
+
+COMMENT ON TABLE hwqueue.workflow IS 'a version of a definition of a workflow; it never changes';
+
+COMMENT ON COLUMN hwqueue.workflow.version IS 'from 1; null: the definition of ad hoc runs';
+
+COMMENT ON COLUMN hwqueue.workflow.settings IS 'the specification without its steps';
+
+COMMENT ON COLUMN hwqueue.workflow.retired_before IS 'transactions from this one on cannot have found the definition (prune_workflows)';
+
 CREATE FUNCTION hwqueue.begin_run(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.begin_sleep(p_run hwqueue.run, p_settings jsonb, p_results jsonb, p_now timestamp with time zone) RETURNS hwqueue.step_verdict
     LANGUAGE plpgsql STABLE;
-
-CREATE FUNCTION hwqueue.begin_step(p_run hwqueue.run, p_step hwqueue.step, p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.step_verdict
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.begin_wait(p_run uuid, p_step integer, p_settings jsonb, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.step_verdict
-    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.best_affinity(p_class hwqueue.placement_class) RETURNS double precision
     LANGUAGE sql IMMUTABLE;
@@ -1699,9 +1655,6 @@ CREATE FUNCTION hwqueue.carry_on(p_run uuid, p_progress hwqueue.run_progress, p_
 CREATE FUNCTION hwqueue.carry_run(p_run hwqueue.run, p_progress hwqueue.run_progress, p_closed integer, p_is_short boolean, p_now timestamp with time zone, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.check_added_run(p_run hwqueue.run, p_step integer, p_shard integer) RETURNS void
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.check_changes(p_changes jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
 
@@ -1744,12 +1697,6 @@ CREATE FUNCTION hwqueue.check_gang_options(p_options jsonb, p_field text) RETURN
 CREATE FUNCTION hwqueue.check_heartbeat(p_claims jsonb, p_extend interval) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.check_kind(p_step jsonb, p_kind text, p_name text, p_field text) RETURNS void
-    LANGUAGE plpgsql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.check_known_steps(p_named text[], p_steps jsonb[], p_name text, p_field text) RETURNS void
-    LANGUAGE plpgsql IMMUTABLE;
-
 CREATE FUNCTION hwqueue.check_labels(p_labels jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
@@ -1775,9 +1722,6 @@ CREATE FUNCTION hwqueue.check_move(p_lease hwqueue.lease, p_queue hwqueue.queue,
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.check_name(p_name text, p_field text, p_max_length integer DEFAULT 100) RETURNS void
-    LANGUAGE plpgsql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.check_near_kinds(p_step jsonb, p_other jsonb, p_field text) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.check_near_steps(p_steps jsonb[], p_order integer[]) RETURNS void
@@ -1867,9 +1811,6 @@ CREATE FUNCTION hwqueue.check_step_size(p_lease uuid, p_value jsonb, p_field tex
 CREATE FUNCTION hwqueue.check_taint_effect(p_effect text, p_field text) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.check_tenant_work(p_run hwqueue.run, p_steps integer, p_shard integer) RETURNS void
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.check_token(p_secret_sha256 bytea, p_shard integer DEFAULT 0) RETURNS TABLE(name text, role text, tenant text, expires_at timestamp with time zone, shard_id integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
@@ -1891,9 +1832,6 @@ CREATE FUNCTION hwqueue.check_workflow(p_spec jsonb, p_options jsonb DEFAULT '{}
 
 CREATE FUNCTION hwqueue.checked_limit(p_limit integer) RETURNS integer
     LANGUAGE plpgsql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.checked_workflow(p_spec jsonb, p_options jsonb, p_shard integer) RETURNS hwqueue.workflow
-    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.checked_worth(p_prices jsonb) RETURNS double precision[]
     LANGUAGE plpgsql IMMUTABLE;
@@ -2174,9 +2112,6 @@ CREATE FUNCTION hwqueue.contended_headline(p_class hwqueue.placement_class, p_fl
 
 CREATE FUNCTION hwqueue.content_own(p_own jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
-CREATE FUNCTION hwqueue.contradicting_levels(p_workflow hwqueue.workflow, p_run hwqueue.run, p_defined jsonb, p_step jsonb, p_mode text) RETURNS jsonb
-    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.contradicts(p_outer jsonb, p_inner jsonb, p_mode text) RETURNS boolean
     LANGUAGE plpgsql STABLE;
@@ -2547,12 +2482,6 @@ CREATE FUNCTION hwqueue.end_replaced(p_row hwqueue.replacement, p_shard integer)
 CREATE FUNCTION hwqueue.end_run(p_run hwqueue.run, p_state text, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.end_unbound(p_run uuid, p_step integer, p_bad jsonb, p hwqueue.run_progress, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.run_progress
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.end_unbound_items(p_leases uuid[], p_reason text, p_shard integer) RETURNS void
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.end_waiting(p_leases uuid[], p_state text, p_error jsonb, p_now timestamp with time zone, p_shard integer) RETURNS uuid[]
     LANGUAGE plpgsql;
 
@@ -2811,8 +2740,34 @@ CREATE FUNCTION hwqueue.fence_planner(p_round bigint, p_epoch bigint, p_shard in
 CREATE FUNCTION hwqueue.fetch_reserved(p_request hwqueue.claim_request) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamp with time zone, assignment jsonb, shard_id integer)
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.few_ended(p_state text, p_since timestamp with time zone, p_shard integer) RETURNS uuid[]
-    LANGUAGE plpgsql STABLE;
+CREATE TABLE hwqueue.map (
+    shard_id integer NOT NULL,
+    run_id uuid NOT NULL,
+    step_no integer NOT NULL,
+    items integer NOT NULL,
+    over_step integer,
+    params jsonb NOT NULL,
+    keeps_completed boolean DEFAULT false NOT NULL,
+    stopped_below integer DEFAULT 0 NOT NULL,
+    added integer DEFAULT 0 NOT NULL,
+    runs integer DEFAULT 0 NOT NULL
+);
+
+COMMENT ON TABLE hwqueue.map IS 'a map or a gang that was released, or a task that has added items: then the step has a lease of its own, too';
+
+COMMENT ON COLUMN hwqueue.map.items IS 'the length of its list, with what was added; of a gang its size';
+
+COMMENT ON COLUMN hwqueue.map.over_step IS 'the map whose results are its list; null: the list is in map_list';
+
+COMMENT ON COLUMN hwqueue.map.params IS 'those of its items, with all bound but the item itself';
+
+COMMENT ON COLUMN hwqueue.map.keeps_completed IS 'of a retry: items that have completed in an earlier attempt are not run again';
+
+COMMENT ON COLUMN hwqueue.map.stopped_below IS 'of a run that stops: items below this have been asked to stop';
+
+COMMENT ON COLUMN hwqueue.map.added IS 'how many of its items were added: the last ones';
+
+COMMENT ON COLUMN hwqueue.map.runs IS 'how many runs were added (added_run)';
 
 CREATE FUNCTION hwqueue.fill_gang(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally, p_most integer, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.tally
     LANGUAGE plpgsql;
@@ -2931,9 +2886,6 @@ CREATE FUNCTION hwqueue.fleet_scores(p_class hwqueue.placement_class, p_queue hw
     SET plan_cache_mode TO 'force_custom_plan';
 
 CREATE FUNCTION hwqueue.follow_parent(p_run uuid, p_shard integer) RETURNS integer
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.forget_added(p_run uuid, p_steps integer[], p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.forget_bound() RETURNS void
@@ -3187,14 +3139,8 @@ CREATE FUNCTION hwqueue.histogram_quantile(p_counts bigint[], p_part double prec
 CREATE FUNCTION hwqueue.hmac_sha256(p_key bytea, p_message bytea) RETURNS bytea
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.hold_begun_maps(p_run uuid, p_steps integer[], p_shard integer) RETURNS void
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.hold_claim(p_lease uuid, p_token bigint, p_is_written boolean, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.hold_gang(p_run uuid, p_step integer, p_shard integer) RETURNS hwqueue.gang
-    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.hold_items(p_run uuid, p_step integer, p_waits boolean, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
@@ -3389,9 +3335,6 @@ CREATE FUNCTION hwqueue.isolation_conflicts(p_class hwqueue.placement_class, p_c
 CREATE FUNCTION hwqueue.item_ended(p_lease uuid, p_state text, p_is_short boolean, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.item_key(p_template jsonb) RETURNS text
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
 CREATE FUNCTION hwqueue.item_page(p_run hwqueue.run, p_step integer, p_after integer, p_limit integer, p_state text, p_shard integer) RETURNS uuid[]
     LANGUAGE plpgsql STABLE;
 
@@ -3402,9 +3345,6 @@ CREATE FUNCTION hwqueue.item_requests(p_run hwqueue.run, p_map hwqueue.map, p_de
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.item_results(p_run hwqueue.run, p_step integer, p_after integer, p_limit integer, p_state text, p_shard integer) RETURNS TABLE(item integer, state text, result jsonb, error jsonb, name text, lease_id uuid, lease_state text, node_id uuid, node_name text, attempt smallint, claimed_at timestamp with time zone, finished_at timestamp with time zone)
-    LANGUAGE plpgsql STABLE;
-
-CREATE FUNCTION hwqueue.item_values(p_map hwqueue.map, p_over jsonb, p_item integer, p_shard integer) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.items_ended(p_leases uuid[], p_state text, p_is_short boolean, p_shard integer) RETURNS void
@@ -3654,9 +3594,6 @@ CREATE FUNCTION hwqueue.leave_arrivals(p_run uuid, p_steps integer[], p_kind tex
 CREATE FUNCTION hwqueue.leave_fleet(p_node hwqueue.node, p_why text, p_detail jsonb, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.leave_releases(p_run uuid, p_steps integer[], p_done integer[], p_unbound integer[], p_now timestamp with time zone, p_shard integer) RETURNS integer
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.left_in_place(p_rooms hwqueue.gang_room[], p_classes hwqueue.placement_class[], p_left integer[], p_node_ids uuid[], p_without uuid[], p_shard integer) RETURNS integer[]
     LANGUAGE plpgsql STABLE;
 
@@ -3888,9 +3825,6 @@ CREATE FUNCTION hwqueue.lower_low_water(p_queue_id integer, p_class_id bigint, p
 CREATE FUNCTION hwqueue.map_headline(p_step hwqueue.step, p_kind text, p_items integer, p_done integer, p_failed integer) RETURNS text
     LANGUAGE sql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.map_low(p_map hwqueue.map, p_defined hwqueue.workflow_step, p_need integer) RETURNS integer
-    LANGUAGE sql IMMUTABLE;
-
 CREATE FUNCTION hwqueue.map_room(p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally) RETURNS integer
     LANGUAGE sql IMMUTABLE;
 
@@ -3946,9 +3880,6 @@ CREATE FUNCTION hwqueue.may_not_go_on(p_everywhere hwqueue.everywhere) RETURNS b
 
 CREATE FUNCTION hwqueue.may_start(p_requests hwqueue.spawn_request[], p_now timestamp with time zone) RETURNS boolean
     LANGUAGE plpgsql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.member_params(p_map hwqueue.map, p_queue_id integer, p_shard integer, OUT bytes bigint, OUT bad jsonb) RETURNS record
-    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.member_requests(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_known jsonb, p_gang_id uuid, p_now timestamp with time zone, p_shard integer, OUT requests hwqueue.spawn_request[], OUT starts_at timestamp with time zone) RETURNS record
     LANGUAGE plpgsql;
@@ -4532,9 +4463,6 @@ CREATE FUNCTION hwqueue.pick_entries(p_request hwqueue.claim_request, p_state hw
 CREATE FUNCTION hwqueue.pick_leases(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_room hwqueue.headroom, p_limit integer, p_without bigint[], p_is_new boolean, p_only bigint[] DEFAULT NULL::bigint[], p_before hwqueue.later_class DEFAULT NULL::hwqueue.later_class) RETURNS hwqueue.picked_entries
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.pinned_version(p_name text, p_pin jsonb, p_options jsonb) RETURNS text
-    LANGUAGE plpgsql IMMUTABLE;
-
 CREATE FUNCTION hwqueue.place_begun_maps(p_run hwqueue.run, p_steps integer[], p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
@@ -4574,9 +4502,6 @@ CREATE FUNCTION hwqueue.places_are_there(p_places jsonb, p_what text, p_now time
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.places_with_room(p_rooms hwqueue.gang_room[], p_kinds integer, p_is_idle boolean, p_together text[], p_same text[], p_shard integer) RETURNS TABLE(level bigint, place text, node_ids uuid[], class_nos integer[], room bigint, room_now bigint)
-    LANGUAGE sql STABLE;
-
-CREATE FUNCTION hwqueue.planned_headline(p_run hwqueue.run, p_step integer, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(headline text, code text, permanent boolean)
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.planned_nested(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step integer, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(step_no integer, step jsonb, workflow hwqueue.workflow, refusal jsonb)
@@ -4855,9 +4780,6 @@ CREATE FUNCTION hwqueue.read_max_run(p_options jsonb, p_field text) RETURNS inte
 CREATE FUNCTION hwqueue.read_near(p_near jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.read_nested(p_step jsonb, p_field text, OUT settings jsonb, OUT steps text[], OUT binds boolean) RETURNS record
-    LANGUAGE plpgsql STABLE;
-
 CREATE FUNCTION hwqueue.read_nested_run(p_run hwqueue.run, p_workflow hwqueue.workflow, p_input jsonb, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.run
     LANGUAGE plpgsql STABLE;
 
@@ -4873,9 +4795,6 @@ CREATE FUNCTION hwqueue.read_page_cursor(p_cursor jsonb, p_states text[]) RETURN
 CREATE FUNCTION hwqueue.read_past_blocked(p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.queue_head
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.read_pin(p_pin jsonb, p_field text) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE;
-
 CREATE FUNCTION hwqueue.read_queue_head(p_queue text, p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_shard integer) RETURNS SETOF hwqueue.queue_head
     LANGUAGE sql STABLE;
 
@@ -4883,9 +4802,6 @@ CREATE FUNCTION hwqueue.read_queue_heads(p_queues text[], p_profile_id bigint, p
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.read_regexp(p_pattern text, OUT danger text, OUT size integer) RETURNS record
-    LANGUAGE plpgsql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.read_retention(p_retain jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.read_retry(p_run hwqueue.run, p_options jsonb, p_shard integer) RETURNS integer[]
@@ -4896,9 +4812,6 @@ CREATE FUNCTION hwqueue.read_run(p_workflow hwqueue.workflow, p_input jsonb, p_o
 
 CREATE FUNCTION hwqueue.read_single_spawn(p_queue hwqueue.queue, p_task text, p_params jsonb, p_options jsonb, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.spawn_request
     LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.read_sleep(p_step jsonb, p_name text, p_field text, OUT settings jsonb, OUT steps text[], OUT binds boolean) RETURNS record
-    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.read_spawn(p_ordinal integer, p_lease_id uuid, p_class_id bigint, p_task text, p_params jsonb, p_options jsonb, p_max_params_bytes integer, p_now timestamp with time zone) RETURNS hwqueue.spawn_request
     LANGUAGE sql;
@@ -4929,9 +4842,6 @@ CREATE FUNCTION hwqueue.read_update(p_changes jsonb) RETURNS jsonb
 
 CREATE FUNCTION hwqueue.read_update_call(p_run hwqueue.run, p_changes jsonb, p_steps text[], p_shard integer, OUT changes jsonb, OUT named integer[]) RETURNS record
     LANGUAGE plpgsql STABLE;
-
-CREATE FUNCTION hwqueue.read_wait(p_step jsonb, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.read_workflow(p_spec jsonb) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
@@ -5085,9 +4995,6 @@ CREATE FUNCTION hwqueue.refuse_held(p_run uuid, p_name text) RETURNS void
 CREATE FUNCTION hwqueue.refuse_more(p_what text, p_used bigint, p_limit integer, p_tenant text, p_hint text) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.refuse_nested(p_run hwqueue.run, p_shard integer) RETURNS void
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.refuse_object(p_value jsonb, p_allowed text[], p_field text, p_code text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
@@ -5157,9 +5064,6 @@ CREATE FUNCTION hwqueue.remove_claim(p_lease uuid, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.remove_leases(p_leases uuid[], p_shard integer) RETURNS integer
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.renew_items(p_tally hwqueue.tally) RETURNS hwqueue.tally
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.repair_positions(p_shard integer) RETURNS boolean
@@ -5302,9 +5206,6 @@ CREATE FUNCTION hwqueue.retire_classes(p_after bigint, p_limit integer, p_now ti
 
 CREATE FUNCTION hwqueue.retried_steps(p_run hwqueue.run, p_mode text, p_named integer[], p_shard integer) RETURNS integer[]
     LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.retry_added_runs(p_run uuid, p_step integer, p_shard integer) RETURNS integer
-    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.retry_delay(p_retry jsonb, p_attempt integer) RETURNS interval
     LANGUAGE sql;
@@ -5867,9 +5768,6 @@ CREATE FUNCTION hwqueue.store_signal(p_lease uuid, p_name text, p_key text, p_pa
 CREATE FUNCTION hwqueue.stripes_of(p_touched hwqueue.touched_term[], p_terms integer, p_joins boolean, p_starts boolean, OUT alone integer[], OUT shared integer[], OUT by_counters_alone boolean) RETURNS record
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.submit_nested(p_run hwqueue.run, p_step hwqueue.step, p_settings jsonb, p_input jsonb, p_shard integer) RETURNS void
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.submit_spec(p_spec jsonb, p_input jsonb DEFAULT '{}'::jsonb, p_options jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(run_id uuid, created boolean, state text, shard_id integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -6186,9 +6084,6 @@ CREATE FUNCTION hwqueue.try_replacement(p_row hwqueue.replacement, p_lease hwque
 CREATE FUNCTION hwqueue.try_score_groups(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_node hwqueue.node, p_from hwqueue.scan_starts, p_before hwqueue.later_class, p_limit integer, p_window integer, p_probe integer, OUT ctids tid[], OUT score double precision, OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.try_steps(p_run uuid, p_steps integer[], p_shard integer) RETURNS integer[]
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.try_those_before(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql;
 
@@ -6212,9 +6107,6 @@ CREATE FUNCTION hwqueue.unfull_mask(p_none bit varying, p_shard integer) RETURNS
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.unique_key(p_options jsonb) RETURNS text
-    LANGUAGE plpgsql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.unique_run_key(p_options jsonb) RETURNS text
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.unique_until(p_unique jsonb, p_now timestamp with time zone) RETURNS timestamp with time zone
@@ -8753,12 +8645,6 @@ REVOKE ALL ON FUNCTION hwqueue.add_term(p_use text, p_items jsonb, p_domain text
 
 REVOKE ALL ON FUNCTION hwqueue.add_to_step(p_lease hwqueue.lease, p_items jsonb, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.added_request(p_map hwqueue.map, p_item integer, p_shard integer, OUT task_name text, OUT params jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.added_verdict(p_run uuid, p_step integer, p_verdict hwqueue.step_verdict, p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.adhoc_workflow(p_spec jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.admit_again(p_claim hwqueue.claim, p_now timestamp with time zone, p_shard integer, OUT term_deltas jsonb, OUT reason text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.admit_class(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_exact boolean, p_now timestamp with time zone, p_shard integer, OUT term_deltas jsonb, OUT reason text, OUT is_named boolean) FROM PUBLIC;
@@ -8895,10 +8781,6 @@ REVOKE ALL ON FUNCTION hwqueue.begin_run(p_workflow hwqueue.workflow, p_run hwqu
 
 REVOKE ALL ON FUNCTION hwqueue.begin_sleep(p_run hwqueue.run, p_settings jsonb, p_results jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.begin_step(p_run hwqueue.run, p_step hwqueue.step, p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.begin_wait(p_run uuid, p_step integer, p_settings jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.best_affinity(p_class hwqueue.placement_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.bind_exprs(p_exprs jsonb, p_place text, p_together jsonb, p_class hwqueue.placement_class, INOUT p_terms jsonb, OUT exprs jsonb) FROM PUBLIC;
@@ -9016,8 +8898,6 @@ REVOKE ALL ON FUNCTION hwqueue.carry_on(p_run uuid, p_progress hwqueue.run_progr
 
 REVOKE ALL ON FUNCTION hwqueue.carry_run(p_run hwqueue.run, p_progress hwqueue.run_progress, p_closed integer, p_is_short boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.check_added_run(p_run hwqueue.run, p_step integer, p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.check_changes(p_changes jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_claim(p_item jsonb, p_field text) FROM PUBLIC;
@@ -9046,10 +8926,6 @@ REVOKE ALL ON FUNCTION hwqueue.check_gang_options(p_options jsonb, p_field text)
 
 REVOKE ALL ON FUNCTION hwqueue.check_heartbeat(p_claims jsonb, p_extend interval) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.check_kind(p_step jsonb, p_kind text, p_name text, p_field text) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.check_known_steps(p_named text[], p_steps jsonb[], p_name text, p_field text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.check_labels(p_labels jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_limit(p_limit integer) FROM PUBLIC;
@@ -9067,8 +8943,6 @@ REVOKE ALL ON FUNCTION hwqueue.check_min_size(p_min_size integer, p_elements jso
 REVOKE ALL ON FUNCTION hwqueue.check_move(p_lease hwqueue.lease, p_queue hwqueue.queue, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_name(p_name text, p_field text, p_max_length integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.check_near_kinds(p_step jsonb, p_other jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_near_steps(p_steps jsonb[], p_order integer[]) FROM PUBLIC;
 
@@ -9128,8 +9002,6 @@ REVOKE ALL ON FUNCTION hwqueue.check_step_size(p_lease uuid, p_value jsonb, p_fi
 
 REVOKE ALL ON FUNCTION hwqueue.check_taint_effect(p_effect text, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.check_tenant_work(p_run hwqueue.run, p_steps integer, p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.check_token(p_secret_sha256 bytea, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.check_token(p_secret_sha256 bytea, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.check_token(p_secret_sha256 bytea, p_shard integer) TO hwqueue_admin;
@@ -9146,8 +9018,6 @@ GRANT ALL ON FUNCTION hwqueue.check_workflow(p_spec jsonb, p_options jsonb, p_sh
 GRANT ALL ON FUNCTION hwqueue.check_workflow(p_spec jsonb, p_options jsonb, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.checked_limit(p_limit integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.checked_workflow(p_spec jsonb, p_options jsonb, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.checked_worth(p_prices jsonb) FROM PUBLIC;
 
@@ -9289,8 +9159,6 @@ GRANT ALL ON FUNCTION hwqueue.confirm_node(p_node uuid, p_instance_id text, p_sh
 REVOKE ALL ON FUNCTION hwqueue.contended_headline(p_class hwqueue.placement_class, p_fleet jsonb, p_shard integer, OUT headline text, OUT code text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.content_own(p_own jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.contradicting_levels(p_workflow hwqueue.workflow, p_run hwqueue.run, p_defined jsonb, p_step jsonb, p_mode text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.contradicts(p_outer jsonb, p_inner jsonb, p_mode text) FROM PUBLIC;
 
@@ -9474,10 +9342,6 @@ REVOKE ALL ON FUNCTION hwqueue.end_replaced(p_row hwqueue.replacement, p_shard i
 
 REVOKE ALL ON FUNCTION hwqueue.end_run(p_run hwqueue.run, p_state text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.end_unbound(p_run uuid, p_step integer, p_bad jsonb, p hwqueue.run_progress, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.end_unbound_items(p_leases uuid[], p_reason text, p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.end_waiting(p_leases uuid[], p_state text, p_error jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.ended_between(p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[], p_shard integer) FROM PUBLIC;
@@ -9595,8 +9459,6 @@ REVOKE ALL ON FUNCTION hwqueue.fence_planner(p_round bigint, p_epoch bigint, p_s
 
 REVOKE ALL ON FUNCTION hwqueue.fetch_reserved(p_request hwqueue.claim_request) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.few_ended(p_state text, p_since timestamp with time zone, p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.fill_gang(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally, p_most integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.fill_map(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally, p_most integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -9674,8 +9536,6 @@ REVOKE ALL ON FUNCTION hwqueue.fleet_key(p_spec jsonb, p_domain text) FROM PUBLI
 REVOKE ALL ON FUNCTION hwqueue.fleet_scores(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_reach double precision, p_known jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.follow_parent(p_run uuid, p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.forget_added(p_run uuid, p_steps integer[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.forget_bound() FROM PUBLIC;
 
@@ -9848,11 +9708,7 @@ REVOKE ALL ON FUNCTION hwqueue.histogram_quantile(p_counts bigint[], p_part doub
 
 REVOKE ALL ON FUNCTION hwqueue.hmac_sha256(p_key bytea, p_message bytea) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.hold_begun_maps(p_run uuid, p_steps integer[], p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.hold_claim(p_lease uuid, p_token bigint, p_is_written boolean, p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.hold_gang(p_run uuid, p_step integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.hold_items(p_run uuid, p_step integer, p_waits boolean, p_shard integer) FROM PUBLIC;
 
@@ -9958,8 +9814,6 @@ REVOKE ALL ON FUNCTION hwqueue.isolation_conflicts(p_class hwqueue.placement_cla
 
 REVOKE ALL ON FUNCTION hwqueue.item_ended(p_lease uuid, p_state text, p_is_short boolean, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.item_key(p_template jsonb) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.item_page(p_run hwqueue.run, p_step integer, p_after integer, p_limit integer, p_state text, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.item_request(p_run hwqueue.run, p_defined hwqueue.workflow_step, p_task text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -9967,8 +9821,6 @@ REVOKE ALL ON FUNCTION hwqueue.item_request(p_run hwqueue.run, p_defined hwqueue
 REVOKE ALL ON FUNCTION hwqueue.item_requests(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_numbers integer[], p_known jsonb, p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer, OUT requests hwqueue.spawn_request[], OUT bad uuid[], OUT reasons text[], OUT stopped integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.item_results(p_run hwqueue.run, p_step integer, p_after integer, p_limit integer, p_state text, p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.item_values(p_map hwqueue.map, p_over jsonb, p_item integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.items_ended(p_leases uuid[], p_state text, p_is_short boolean, p_shard integer) FROM PUBLIC;
 
@@ -10119,8 +9971,6 @@ REVOKE ALL ON FUNCTION hwqueue.leases_to_stop(p_run hwqueue.run, p_limit integer
 REVOKE ALL ON FUNCTION hwqueue.leave_arrivals(p_run uuid, p_steps integer[], p_kind text, p_reasons text[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.leave_fleet(p_node hwqueue.node, p_why text, p_detail jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.leave_releases(p_run uuid, p_steps integer[], p_done integer[], p_unbound integer[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.left_in_place(p_rooms hwqueue.gang_room[], p_classes hwqueue.placement_class[], p_left integer[], p_node_ids uuid[], p_without uuid[], p_shard integer) FROM PUBLIC;
 
@@ -10276,8 +10126,6 @@ REVOKE ALL ON FUNCTION hwqueue.lower_low_water(p_queue_id integer, p_class_id bi
 
 REVOKE ALL ON FUNCTION hwqueue.map_headline(p_step hwqueue.step, p_kind text, p_items integer, p_done integer, p_failed integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.map_low(p_map hwqueue.map, p_defined hwqueue.workflow_step, p_need integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.map_room(p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.map_verdict(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally, p_shard integer) FROM PUBLIC;
@@ -10318,8 +10166,6 @@ REVOKE ALL ON FUNCTION hwqueue.may_earmark(p_class_id bigint, p_node uuid, p_sha
 REVOKE ALL ON FUNCTION hwqueue.may_not_go_on(p_everywhere hwqueue.everywhere) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.may_start(p_requests hwqueue.spawn_request[], p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.member_params(p_map hwqueue.map, p_queue_id integer, p_shard integer, OUT bytes bigint, OUT bad jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.member_requests(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_known jsonb, p_gang_id uuid, p_now timestamp with time zone, p_shard integer, OUT requests hwqueue.spawn_request[], OUT starts_at timestamp with time zone) FROM PUBLIC;
 
@@ -10666,8 +10512,6 @@ REVOKE ALL ON FUNCTION hwqueue.pick_entries(p_request hwqueue.claim_request, p_s
 
 REVOKE ALL ON FUNCTION hwqueue.pick_leases(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_room hwqueue.headroom, p_limit integer, p_without bigint[], p_is_new boolean, p_only bigint[], p_before hwqueue.later_class) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.pinned_version(p_name text, p_pin jsonb, p_options jsonb) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.place_begun_maps(p_run hwqueue.run, p_steps integer[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.place_counts(p_spread jsonb, p_spec jsonb, p_digest bigint, p_recount jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -10689,8 +10533,6 @@ REVOKE ALL ON FUNCTION hwqueue.placement_limits(OUT patterns integer, OUT patter
 REVOKE ALL ON FUNCTION hwqueue.places_are_there(p_places jsonb, p_what text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.places_with_room(p_rooms hwqueue.gang_room[], p_kinds integer, p_is_idle boolean, p_together text[], p_same text[], p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.planned_headline(p_run hwqueue.run, p_step integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.planned_nested(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -10867,8 +10709,6 @@ REVOKE ALL ON FUNCTION hwqueue.read_max_run(p_options jsonb, p_field text) FROM 
 
 REVOKE ALL ON FUNCTION hwqueue.read_near(p_near jsonb, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.read_nested(p_step jsonb, p_field text, OUT settings jsonb, OUT steps text[], OUT binds boolean) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.read_nested_run(p_run hwqueue.run, p_workflow hwqueue.workflow, p_input jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_node(p_node uuid, p_shard integer) FROM PUBLIC;
@@ -10879,23 +10719,17 @@ REVOKE ALL ON FUNCTION hwqueue.read_page_cursor(p_cursor jsonb, p_states text[])
 
 REVOKE ALL ON FUNCTION hwqueue.read_past_blocked(p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.read_pin(p_pin jsonb, p_field text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.read_queue_head(p_queue text, p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_queue_heads(p_queues text[], p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_pinned integer[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_regexp(p_pattern text, OUT danger text, OUT size integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.read_retention(p_retain jsonb, p_field text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.read_retry(p_run hwqueue.run, p_options jsonb, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_run(p_workflow hwqueue.workflow, p_input jsonb, p_options jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_single_spawn(p_queue hwqueue.queue, p_task text, p_params jsonb, p_options jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.read_sleep(p_step jsonb, p_name text, p_field text, OUT settings jsonb, OUT steps text[], OUT binds boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_spawn(p_ordinal integer, p_lease_id uuid, p_class_id bigint, p_task text, p_params jsonb, p_options jsonb, p_max_params_bytes integer, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -10916,8 +10750,6 @@ REVOKE ALL ON FUNCTION hwqueue.read_total(p_term_id bigint, p_shard integer) FRO
 REVOKE ALL ON FUNCTION hwqueue.read_update(p_changes jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_update_call(p_run hwqueue.run, p_changes jsonb, p_steps text[], p_shard integer, OUT changes jsonb, OUT named integer[]) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.read_wait(p_step jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_workflow(p_spec jsonb) FROM PUBLIC;
 
@@ -11012,8 +10844,6 @@ REVOKE ALL ON FUNCTION hwqueue.refuse_held(p_run uuid, p_name text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_more(p_what text, p_used bigint, p_limit integer, p_tenant text, p_hint text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.refuse_nested(p_run hwqueue.run, p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.refuse_object(p_value jsonb, p_allowed text[], p_field text, p_code text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_payload(p_bytes integer, p_field text, p_max_bytes integer) FROM PUBLIC;
@@ -11059,8 +10889,6 @@ REVOKE ALL ON FUNCTION hwqueue.remaining_count(p_term_id bigint, p_recount jsonb
 REVOKE ALL ON FUNCTION hwqueue.remove_claim(p_lease uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.remove_leases(p_leases uuid[], p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.renew_items(p_tally hwqueue.tally) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.repair_positions(p_shard integer) FROM PUBLIC;
 
@@ -11152,8 +10980,6 @@ GRANT ALL ON FUNCTION hwqueue.resume_workflow_run(p_run uuid, p_shard integer) T
 REVOKE ALL ON FUNCTION hwqueue.retire_classes(p_after bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.retried_steps(p_run hwqueue.run, p_mode text, p_named integer[], p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.retry_added_runs(p_run uuid, p_step integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.retry_delay(p_retry jsonb, p_attempt integer) FROM PUBLIC;
 
@@ -11514,8 +11340,6 @@ REVOKE ALL ON FUNCTION hwqueue.store_signal(p_lease uuid, p_name text, p_key tex
 
 REVOKE ALL ON FUNCTION hwqueue.stripes_of(p_touched hwqueue.touched_term[], p_terms integer, p_joins boolean, p_starts boolean, OUT alone integer[], OUT shared integer[], OUT by_counters_alone boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.submit_nested(p_run hwqueue.run, p_step hwqueue.step, p_settings jsonb, p_input jsonb, p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.submit_spec(p_spec jsonb, p_input jsonb, p_options jsonb, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.submit_spec(p_spec jsonb, p_input jsonb, p_options jsonb, p_shard integer) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.submit_spec(p_spec jsonb, p_input jsonb, p_options jsonb, p_shard integer) TO hwqueue_operator;
@@ -11706,8 +11530,6 @@ REVOKE ALL ON FUNCTION hwqueue.try_replacement(p_row hwqueue.replacement, p_leas
 
 REVOKE ALL ON FUNCTION hwqueue.try_score_groups(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_node hwqueue.node, p_from hwqueue.scan_starts, p_before hwqueue.later_class, p_limit integer, p_window integer, p_probe integer, OUT ctids tid[], OUT score double precision, OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.try_steps(p_run uuid, p_steps integer[], p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.try_those_before(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.try_those_behind(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -11725,8 +11547,6 @@ REVOKE ALL ON FUNCTION hwqueue.undated_taints(p_taints jsonb) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.unfull_mask(p_none bit varying, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.unique_key(p_options jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.unique_run_key(p_options jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.unique_until(p_unique jsonb, p_now timestamp with time zone) FROM PUBLIC;
 

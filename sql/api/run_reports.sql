@@ -181,7 +181,13 @@ begin
       where x.shard_id = p_shard and x.run_id = p_run and x.step_no = p.step_no offset 0) s
     left join hwqueue.class_verdicts(array(select i.class from planned i where i.run is null), v_now,
       p_shard) v on v.digest = (p.class).digest
-    left join lateral hwqueue.planned_headline(p.run, p.step_no, v_now, p_shard) n on d.kind = 'workflow'
+    left join lateral (
+      select hwqueue.nested_headline(x.step, x.workflow, x.refusal) as headline,
+        case when x.refusal is null then 'ready' else 'nested_refused' end as code,
+        x.refusal is not null as permanent
+      from hwqueue.workflow w
+      cross join lateral hwqueue.planned_nested(w, p.run, p.step_no, v_now, p_shard) x
+      where w.shard_id = p_shard and w.workflow_id = (p.run).workflow_id) n on d.kind = 'workflow'
     order by p.step_no;
 end
 $$;

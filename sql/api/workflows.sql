@@ -218,7 +218,7 @@ begin
   if p_options ? 'version' then
     perform hwqueue.refuse_version();
   end if;
-  v_workflow := hwqueue.adhoc_workflow(p_spec, hwqueue.clock(), p_shard);
+  v_workflow := hwqueue.find_adhoc(hwqueue.read_workflow(p_spec), hwqueue.clock(), p_shard);
   v_written := hwqueue.write_run(v_workflow, p_input, coalesce(p_options, '{}'), hwqueue.clock(), p_shard);
   return query
     select v_written.run_id, v_written.created, r.state, p_shard
@@ -252,11 +252,23 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_now timestamptz := hwqueue.clock();
+  v_spec jsonb;
   v_workflow hwqueue.workflow;
   v_run hwqueue.run;
 begin
   perform hwqueue.check_shard(p_shard), hwqueue.json_object(p_options, 'options');
-  v_workflow := hwqueue.checked_workflow(p_spec, p_options, p_shard);
+  if jsonb_typeof(p_spec) = 'string' then
+    v_workflow := hwqueue.find_workflow(p_spec #>> '{}',
+      hwqueue.json_integer(p_options -> 'version', 'options.version', 1, 2147483647)::int, p_shard);
+  elsif p_options ? 'version' then
+    perform hwqueue.refuse_version();
+  else  -- it is not written
+    v_spec := hwqueue.read_workflow(p_spec);
+    v_workflow.shard_id := p_shard;
+    v_workflow.name := v_spec ->> 'name';
+    v_workflow.settings := v_spec - 'steps';
+    v_workflow.steps := v_spec -> 'steps';
+  end if;
   v_run := hwqueue.read_run(v_workflow, '{}', coalesce(p_options, '{}'), v_now, p_shard);
   return query
     with planned as materialized (

@@ -13,7 +13,7 @@
 -- what it has added is visible, and the step cannot end between the two. No tally is locked, because a
 -- handler's transaction may stay open: an arrival says that the window is to be filled.
 --
--- Read add_to_step first, then begin_adding and added_request.
+-- Read add_to_step first, then begin_adding.
 
 -- Reads items as add_items takes them: [{"name", "task", "params"}].
 -- Raises: QHA01.
@@ -127,66 +127,6 @@ begin
 end
 $$;
 
--- What the lease of an item asks that was added, or of a step's own lease that runs again (-1): its task and
--- params.
-create or replace function hwqueue.added_request(p_map hwqueue.map, p_item int, p_shard int,
-  out task_name text, out params jsonb)
-language plpgsql stable
-as $$
-begin
-  if p_item < 0 then
-    select l.task_name, l.params into task_name, params from hwqueue.lease l
-    where l.run_id = p_map.run_id and l.step_no = p_map.step_no and l.item_no = p_item
-      and l.shard_id = p_shard;
-  else
-    select a.task_name, a.params into task_name, params from hwqueue.added_item a
-    where a.shard_id = p_shard and a.run_id = p_map.run_id and a.step_no = p_map.step_no
-      and a.item_no = p_item;
-  end if;
-end
-$$;
-
--- How a task that has added items ends: as its own lease has, where that has not completed. Its result, and
--- then its error, are those of that lease.
-create or replace function hwqueue.added_verdict(p_run uuid, p_step int, p_verdict hwqueue.step_verdict,
-  p_shard int) returns hwqueue.step_verdict
-language plpgsql stable
-as $$
-declare
-  v_verdict hwqueue.step_verdict := p_verdict;
-  v_own text := (
-    select o.state from hwqueue.lease l
-    join hwqueue.outcome o on o.shard_id = p_shard and o.lease_id = l.lease_id
-    where l.run_id = p_run and l.step_no = p_step and l.item_no = -1 and l.shard_id = p_shard);
-begin
-  v_verdict.result := null;
-  if v_own <> 'completed' then
-    v_verdict := row(v_own, null, null, null, null);
-  end if;
-  return v_verdict;
-end
-$$;
-
--- Lets tasks that have added items begin as if for the first time: they have added nothing yet.
-create or replace function hwqueue.forget_added(p_run uuid, p_steps int[], p_shard int) returns void
-language plpgsql volatile
-as $$
-begin
-  delete from hwqueue.added_item a
-  where a.shard_id = p_shard and a.run_id = p_run and a.step_no = any (p_steps);
-  with gone as (
-    delete from hwqueue.added_run a
-    where a.shard_id = p_shard and a.run_id = p_run and a.step_no = any (p_steps)
-    returning a.nested_run_id
-  )
-  insert into hwqueue.arrival (shard_id, run_id, step_no, kind, at, tenant)
-  select p_shard, g.nested_run_id, 0, 'nested', hwqueue.clock(), hwqueue.run_tenant(p_run, p_shard)
-  from gone g;  -- one may be open: it is cancelled
-  update hwqueue.lease l set item_no = null
-  where l.run_id = p_run and l.step_no = any (p_steps) and l.item_no = -1 and l.shard_id = p_shard;
-end
-$$;
-
 -- The runs that were added to a step: how many of them are open, or are to be retried, and how many of the
 -- others have failed or were cancelled.
 create or replace function hwqueue.count_added_runs(p_run uuid, p_step int, p_shard int, out open int,
@@ -199,17 +139,4 @@ as $$
   from hwqueue.added_run a
   join hwqueue.run n on n.shard_id = p_shard and n.run_id = a.nested_run_id
   where a.shard_id = p_shard and a.run_id = p_run and a.step_no = p_step
-$$;
-
--- Lets the runs that were added to a step be retried that have not completed. Returns their number.
-create or replace function hwqueue.retry_added_runs(p_run uuid, p_step int, p_shard int) returns int
-language sql volatile
-as $$
-  with again as (
-    update hwqueue.added_run a set retry_mode = 'failed'
-    from hwqueue.run n
-    where a.shard_id = p_shard and a.run_id = p_run and a.step_no = p_step
-      and n.shard_id = p_shard and n.run_id = a.nested_run_id and n.state in ('failed', 'cancelled')
-    returning a.name)
-  select count(*)::int from again
 $$;

@@ -318,16 +318,6 @@ begin
 end
 $$;
 
--- Returns the key of the only member of a template that is to be bound, where that is the item or a part of
--- it, without a default. Null: there are others, or none.
-create or replace function hwqueue.item_key(p_template jsonb) returns text
-language sql immutable parallel safe
-as $$
-  select case when count(*) = 1 and bool_and(e.value ? '$item' and not e.value ? 'default')
-    then max(e.key) end
-  from jsonb_each(p_template) e where jsonb_typeof(e.value) in ('object', 'array')
-$$;
-
 -- Checks the conditions of a step, [{"step" | "input", "path", "op", "values"}], and returns the steps that
 -- they name. The operators are those of placements.
 -- Raises: QHF02, QHC03.

@@ -9,31 +9,6 @@
 --
 -- Read planned_steps first.
 
--- Returns the definition that a dry run is about: a specification that is not written, or by name.
--- Raises: QHF01, QHF02, QHF07, QHA01, as submit_spec and submit_workflow.
-create or replace function hwqueue.checked_workflow(p_spec jsonb, p_options jsonb, p_shard int)
-returns hwqueue.workflow
-language plpgsql stable
-as $$
-declare
-  v_workflow hwqueue.workflow;
-  v_spec jsonb;
-begin
-  if jsonb_typeof(p_spec) = 'string' then
-    return hwqueue.find_workflow(p_spec #>> '{}',
-      hwqueue.json_integer(p_options -> 'version', 'options.version', 1, 2147483647)::int, p_shard);
-  elsif p_options ? 'version' then
-    perform hwqueue.refuse_version();
-  end if;
-  v_spec := hwqueue.read_workflow(p_spec);
-  v_workflow.shard_id := p_shard;
-  v_workflow.name := v_spec ->> 'name';
-  v_workflow.settings := v_spec - 'steps';
-  v_workflow.steps := v_spec -> 'steps';
-  return v_workflow;
-end
-$$;
-
 -- Refuses the version of a specification, which has none.
 -- Raises: QHA01, always.
 create or replace function hwqueue.refuse_version() returns void
@@ -146,19 +121,6 @@ begin
     end loop;
   end loop;
 end
-$$;
-
--- The same of one step of a run, in words, with a reason code.
-create or replace function hwqueue.planned_headline(p_run hwqueue.run, p_step int, p_now timestamptz,
-  p_shard int)
-returns table (headline text, code text, permanent boolean)
-language sql stable
-as $$
-  select hwqueue.nested_headline(n.step, n.workflow, n.refusal),
-         case when n.refusal is null then 'ready' else 'nested_refused' end, n.refusal is not null
-  from hwqueue.workflow w
-  cross join lateral hwqueue.planned_nested(w, p_run, p_step, p_now, p_shard) n
-  where w.shard_id = p_shard and w.workflow_id = p_run.workflow_id
 $$;
 
 -- What would become of a step that is a nested run, in words.

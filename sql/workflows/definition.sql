@@ -38,14 +38,6 @@ begin
 end
 $$;
 
--- Returns the definition of an ad hoc run: one of equal content, or a new one. Two sessions may write twins
--- at the same time; later ones find the older.
--- Locks: above read committed the workflow row, for key share. Raises: as read_workflow.
-create or replace function hwqueue.adhoc_workflow(p_spec jsonb, p_now timestamptz, p_shard int)
-returns hwqueue.workflow
-language sql volatile
-as $$ select hwqueue.find_adhoc(hwqueue.read_workflow(p_spec), p_now, p_shard) $$;
-
 -- The same of a specification in normal form.
 create or replace function hwqueue.find_adhoc(p_spec jsonb, p_now timestamptz, p_shard int)
 returns hwqueue.workflow

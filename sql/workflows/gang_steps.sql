@@ -67,47 +67,33 @@ declare
   v_opened record := hwqueue.open_map(p_run, p_step, p_defined, p_results, p_now, p_shard);
   v_map hwqueue.map := v_opened.map;
   v_tally hwqueue.tally := v_opened.tally;
+  v_rank int := v_map.items - 1;  -- params differ by the rank alone: one with most digits is asked
+  v_most int := (
+    select q.max_params_bytes from hwqueue.queue q
+    where q.shard_id = p_shard and q.queue_id = p_step.queue_id);
   v_bound record;
+  v_bytes bigint;
   v_verdict hwqueue.step_verdict;
 begin
   if v_opened.bad is not null then
     return hwqueue.bad_verdict(v_opened.bad);
   end if;
-  v_bound := hwqueue.member_params(v_map, p_step.queue_id, p_shard);
-  if v_bound.bad is not null then
-    return hwqueue.bad_verdict(v_bound.bad);
+  v_bound := hwqueue.bind_item(v_map.params #> '{}', to_jsonb(v_rank), v_rank,
+    least(8 * v_most::bigint, 67108864));
+  v_bytes := hwqueue.text_bytes(v_bound.value, v_most);
+  if v_bound.missing is not null then
+    return hwqueue.bad_verdict(jsonb_build_object('reason', 'binding_missing', 'binding', v_bound.missing));
+  elsif v_bound.too_large or v_bytes > v_most or v_bytes * v_map.items > 67108864 then
+    return hwqueue.bad_verdict(jsonb_build_object('reason', 'params_too_large', 'limit',
+      case when v_bound.too_large or v_bytes > v_most then v_most else 67108864 / v_map.items end));
   end if;
   v_tally := hwqueue.fill_gang(p_run, v_map, p_defined, v_tally,
-    case when v_bound.bytes > 8388608 then 0 else 500 end, p_now, p_shard);
+    case when v_bytes * v_map.items > 8388608 then 0 else 500 end, p_now, p_shard);
   if v_tally.arrived = v_tally.need then
     perform hwqueue.leave_arrivals(p_run.run_id, array[p_defined.step_no], 'item', '{}', p_now, p_shard);
   end if;
   v_verdict.state := 'running';
   return v_verdict;
-end
-$$;
-
--- How many bytes the params of all members have together. bad: why they cannot be bound, else null. All have
--- the same params but for their rank, so the last one, with most digits, is asked.
-create or replace function hwqueue.member_params(p_map hwqueue.map, p_queue_id int, p_shard int,
-  out bytes bigint, out bad jsonb)
-language plpgsql stable
-as $$
-declare
-  v_most int := (
-    select q.max_params_bytes from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = p_queue_id);
-  v_rank int := p_map.items - 1;
-  v_bound record := hwqueue.bind_item(p_map.params #> '{}', to_jsonb(v_rank), v_rank,
-    least(8 * v_most::bigint, 67108864));
-begin
-  bytes := hwqueue.text_bytes(v_bound.value, v_most);
-  bad := case when v_bound.missing is not null
-      then jsonb_build_object('reason', 'binding_missing', 'binding', v_bound.missing)
-    when v_bound.too_large or bytes > v_most
-      then jsonb_build_object('reason', 'params_too_large', 'limit', v_most)
-    when bytes * p_map.items > 67108864
-      then jsonb_build_object('reason', 'params_too_large', 'limit', 67108864 / p_map.items) end;
-  bytes := bytes * p_map.items;
 end
 $$;
 
@@ -141,7 +127,10 @@ begin
         p_shard);
       v_known := v_found.leases;
       if v_found.held is null and v_known <> '{}' then
-        v_old := hwqueue.hold_gang(p_run.run_id, p_map.step_no, p_shard);
+        select g.* into v_old from hwqueue.gang g
+        where g.shard_id = p_shard
+          and g.gang_id = (select hwqueue.gang_of_step(p_run.run_id, p_map.step_no, p_shard))
+        for no key update skip locked;
       end if;
       if v_found.held is not null or v_known <> '{}' and v_old.gang_id is null then
         return v_tally;
@@ -234,16 +223,6 @@ language sql stable
 as $$
   select l.gang_id from hwqueue.lease l
   where l.run_id = p_run and l.step_no = p_step and l.item_no = 0 and l.shard_id = p_shard
-$$;
-
--- Locks the gang of a step and returns it; null when another session holds it.
--- Locks: the gang, skip locked.
-create or replace function hwqueue.hold_gang(p_run uuid, p_step int, p_shard int) returns hwqueue.gang
-language sql volatile
-as $$
-  select g.* from hwqueue.gang g
-  where g.shard_id = p_shard and g.gang_id = (select hwqueue.gang_of_step(p_run, p_step, p_shard))
-  for no key update skip locked
 $$;
 
 -- How a gang step ends whose members have ended: as its gang does. A failed member fails it, unless the gang

@@ -90,8 +90,14 @@ begin
   elsif v_map.items = v_tally.need then
     return hwqueue.map_verdict(p_run, v_map, p_defined, v_tally, p_shard);
   end if;
-  if v_map.runs > 0 and hwqueue.retry_added_runs(p_run.run_id, v_map.step_no, p_shard) > 0 then
-    perform hwqueue.leave_arrivals(p_run.run_id, array[v_map.step_no], 'nested', '{}', p_now, p_shard);
+  if v_map.runs > 0 then  -- added runs that have not completed are retried
+    update hwqueue.added_run a set retry_mode = 'failed'
+    from hwqueue.run n
+    where a.shard_id = p_shard and a.run_id = p_run.run_id and a.step_no = v_map.step_no
+      and n.shard_id = p_shard and n.run_id = a.nested_run_id and n.state in ('failed', 'cancelled');
+    if found then
+      perform hwqueue.leave_arrivals(p_run.run_id, array[v_map.step_no], 'nested', '{}', p_now, p_shard);
+    end if;
   end if;
   v_tally := hwqueue.fill_map(p_run, v_map, p_defined, v_tally, 500, p_now, p_shard);
   if v_tally.arrived = v_tally.need or hwqueue.map_room(v_map, p_defined, v_tally) > 0 then
@@ -217,17 +223,6 @@ as $$
       - (p_tally.need - p_tally.arrived)) end
 $$;
 
--- While more items of a map than this are open its window is left alone. It is filled again when a sixteenth
--- of it is free, not for each end, because that reads the run, the map and its list. p_need: how many are
--- spawned.
-create or replace function hwqueue.map_low(p_map hwqueue.map, p_defined hwqueue.workflow_step, p_need int)
-returns int
-language sql immutable
-as $$
-  select case when p_need < p_map.items then w.size - greatest(1, least(w.size / 16, 250)) else 0 end
-  from (select coalesce((p_defined.settings ->> 'max_parallel')::int, 1000) as size) w
-$$;
-
 -- How a map ends whose open items have ended.
 create or replace function hwqueue.map_verdict(p_run hwqueue.run, p_map hwqueue.map,
   p_defined hwqueue.workflow_step, p_tally hwqueue.tally, p_shard int) returns hwqueue.step_verdict
@@ -237,6 +232,7 @@ declare
   v_verdict hwqueue.step_verdict;
   v_most int := hwqueue.tolerated(p_defined.settings -> 'tolerate', p_map.items);
   v_stops boolean := p_run.state in ('failing', 'cancelling') and (not p_run.is_finishing or p_run.stops);
+  v_own text;
 begin
   v_verdict.state := case when p_tally.failed > v_most then 'failed'
     when p_tally.failed + p_tally.skipped > v_most then case when v_stops then 'cancelled' else 'failed' end
@@ -248,8 +244,16 @@ begin
   v_verdict.error := case when v_verdict.state = 'failed' then jsonb_build_object('items', p_map.items,
     'failed', p_tally.failed + p_tally.skipped, 'tolerated', v_most)
     || hwqueue.first_item_error(p_run, p_defined.step_no, p_shard) end;
-  if p_defined.kind = 'task' then
-    return hwqueue.added_verdict(p_run.run_id, p_defined.step_no, v_verdict, p_shard);
+  if p_defined.kind = 'task' then  -- it has added items, and ends as its own lease has, if that has failed
+    v_own := (
+      select o.state from hwqueue.lease l
+      join hwqueue.outcome o on o.shard_id = p_shard and o.lease_id = l.lease_id
+      where l.run_id = p_run.run_id and l.step_no = p_defined.step_no and l.item_no = -1
+        and l.shard_id = p_shard);
+    v_verdict.result := null;  -- its result, and then its error, are those of that lease
+    if v_own <> 'completed' then
+      v_verdict := row(v_own, null, null, null, null);
+    end if;
   end if;
   return v_verdict;
 end
@@ -270,6 +274,7 @@ declare
   v_numbers int[];
   v_end int;
   v_spawned record;
+  v_window int := coalesce((p_defined.settings ->> 'max_parallel')::int, 1000);
   v_tally hwqueue.tally := p_tally;
 begin
   if v_count <= 0 or hwqueue.has_bound_enough() then
@@ -294,9 +299,12 @@ begin
   v_spawned := hwqueue.spawn_items(p_run, p_map, p_defined, v_numbers, p_now, p_shard);
   v_end := coalesce(v_spawned.held,
     case when cardinality(v_numbers) < v_count then v_below else v_numbers[v_count] + 1 end);
+  -- while more items than `low` are open the window is left alone: it is filled again when a sixteenth of it
+  -- is free, not for each end, because that reads the run, the map and its list
   update hwqueue.tally t
   set need = v_end, arrived = t.arrived + (v_end - t.need - v_spawned.spawned),
-    unmet = 0, failed = t.failed + v_spawned.failed, low = hwqueue.map_low(p_map, p_defined, v_end)
+    unmet = 0, failed = t.failed + v_spawned.failed,
+    low = case when v_end < p_map.items then v_window - greatest(1, least(v_window / 16, 250)) else 0 end
   where t.shard_id = p_shard and t.run_id = p_run.run_id and t.step_no = p_map.step_no
     and t.part = p_tally.part
   returning t.* into v_tally;
@@ -354,7 +362,10 @@ begin
     from unnest(v_found.bad, v_found.reasons) b(lease_id, reason)
     group by b.reason order by b.reason
   loop
-    perform hwqueue.end_unbound_items(v_bad.leases, v_bad.reason, p_shard);
+    perform hwqueue.take_entries_of(v_bad.leases, p_shard);
+    lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
+    perform hwqueue.end_waiting(v_bad.leases, 'failed', jsonb_build_object('reason', v_bad.reason),
+      hwqueue.clock(), p_shard);
   end loop;
   failed := cardinality(v_found.bad);
   spawned := cardinality(v_found.requests) - failed;
@@ -382,20 +393,6 @@ begin
   perform hwqueue.revive_leases(array(
     select r from unnest(p_requests) r where r.lease_id = any (v_ended) and r.lease_id <> all (p_bad)),
     p_now, p_shard);
-end
-$$;
-
--- Ends these leases of items, whose params cannot be bound.
--- Locks: the entries of new ones, which this session has written.
-create or replace function hwqueue.end_unbound_items(p_leases uuid[], p_reason text, p_shard int)
-returns void
-language plpgsql volatile
-as $$
-begin
-  perform hwqueue.take_entries_of(p_leases, p_shard);
-  lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
-  perform hwqueue.end_waiting(p_leases, 'failed', jsonb_build_object('reason', p_reason), hwqueue.clock(),
-    p_shard);
 end
 $$;
 
@@ -445,11 +442,15 @@ declare
   v_first int;
   v_no int;
   v_template jsonb := p_map.params #> '{}';  -- read and unpacked once
-  v_key text := hwqueue.item_key(v_template);
+  -- of the only member that is to be bound, where that is the item or a part of it, without a default
+  v_key text := (
+    select case when count(*) = 1 and bool_and(e.value ? '$item' and not e.value ? 'default')
+      then max(e.key) end
+    from jsonb_each(v_template) e where jsonb_typeof(e.value) in ('object', 'array'));
   v_path text[] := hwqueue.binding_path(v_template -> v_key -> '$item', '');
   v_part jsonb;
   v_bound record;
-  v_added record;
+  v_task text;
   v_reason text;
   v_bytes bigint := 0;
 begin
@@ -464,18 +465,39 @@ begin
     end if;
     v_reason := null;
     if v_no < 0 or v_no >= p_map.items - p_map.added then
-      v_added := hwqueue.added_request(p_map, v_no, p_shard);
-      v_value := v_added.params;
-      if v_added.task_name <> v_request.task_name then
-        v_request := hwqueue.item_request(p_run, p_defined, v_added.task_name, p_now, p_shard);
+      if v_no < 0 then  -- a step's own lease that runs again
+        select l.task_name, l.params into v_task, v_value from hwqueue.lease l
+        where l.run_id = p_map.run_id and l.step_no = p_map.step_no and l.item_no = v_no
+          and l.shard_id = p_shard;
+      else
+        select a.task_name, a.params into v_task, v_value from hwqueue.added_item a
+        where a.shard_id = p_shard and a.run_id = p_map.run_id and a.step_no = p_map.step_no
+          and a.item_no = v_no;
+      end if;
+      if v_task <> v_request.task_name then
+        v_request := hwqueue.item_request(p_run, p_defined, v_task, p_now, p_shard);
       end if;
       v_request.available_at := case when v_no < 0 then v_request.available_at else p_now end;
     else
-      if p_map.over_step is not null or v_no / 100 * 100 is distinct from v_first then
-        v_first := v_no / 100 * 100;
-        v_list := hwqueue.item_values(p_map, p_defined.settings -> 'over', v_no, p_shard);
+      if p_map.over_step is not null then  -- what the item with its number returned, or null
+        v_value := coalesce((
+          select o.result #> hwqueue.binding_path(p_defined.settings #> '{over,path}', '')
+          from hwqueue.lease l
+          cross join lateral (  -- a fence (offset 0), as in fill_map
+            select x.result from hwqueue.outcome x
+            where x.shard_id = p_shard and x.lease_id = l.lease_id and x.state = 'completed' offset 0) o
+          where l.run_id = p_map.run_id and l.step_no = p_map.over_step and l.item_no = v_no
+            and l.shard_id = p_shard), p_defined.settings #> '{over,default}', 'null');
+      else
+        if v_no / 100 * 100 is distinct from v_first then
+          v_first := v_no / 100 * 100;
+          v_list := (  -- the path makes a value of its own of it, read and unpacked once
+            select c.items #> '{}' from hwqueue.map_list c
+            where c.shard_id = p_shard and c.run_id = p_map.run_id and c.step_no = p_map.step_no
+              and c.first_item = v_first);
+        end if;
+        v_value := v_list -> (v_no - v_first);
       end if;
-      v_value := case when p_map.over_step is null then v_list -> (v_no - v_first) else v_list end;
       v_part := case when v_key is not null then v_value #> v_path end;
       if v_part is not null then  -- mostly, and without a call
         v_value := v_template || jsonb_build_object(v_key, v_part);
@@ -521,28 +543,4 @@ as $$
   from hwqueue.step s
   left join hwqueue.task t on t.shard_id = p_shard and t.name = p_task
   where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = p_defined.step_no
-$$;
-
--- The values of a hundred items, the one with this number among them: a list; of a map over results the value
--- of this item alone, which is what the item with its number returned, or null.
-create or replace function hwqueue.item_values(p_map hwqueue.map, p_over jsonb, p_item int, p_shard int)
-returns jsonb
-language plpgsql stable
-as $$
-begin
-  if p_map.over_step is null then
-    return (  -- the path makes a value of its own of it, read and unpacked once
-      select c.items #> '{}' from hwqueue.map_list c
-      where c.shard_id = p_shard and c.run_id = p_map.run_id and c.step_no = p_map.step_no
-        and c.first_item = p_item / 100 * 100);
-  end if;
-  return coalesce((
-    select o.result #> hwqueue.binding_path(p_over -> 'path', '')
-    from hwqueue.lease l
-    cross join lateral (  -- a fence (offset 0), as in fill_map
-      select x.result from hwqueue.outcome x
-      where x.shard_id = p_shard and x.lease_id = l.lease_id and x.state = 'completed' offset 0) o
-    where l.run_id = p_map.run_id and l.step_no = p_map.over_step and l.item_no = p_item
-      and l.shard_id = p_shard), p_over -> 'default', 'null');
-end
 $$;

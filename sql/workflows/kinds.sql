@@ -1,13 +1,13 @@
--- Kinds of steps: which keys each kind has, and how a step begins that is no task.
+-- Kinds of steps: which keys each kind has, and how a sleep begins.
 --
 -- workflows/spec hands the keys of a step that are not common to all kinds to read_kind. workflows/release
--- calls begin_step for a step that is due. Example: {"name": "cool-down", "kind": "sleep", "for": "1 h"} has
+-- begins a step that is due (begin_other). Example: {"name": "cool-down", "kind": "sleep", "for": "1 h"} has
 -- the settings {"for": 3600}; when it is released it is due an hour later, and reap ends it.
 --
--- Invariant: begin_step does not raise for what a run contains: a step that cannot begin fails, with the
+-- Invariant: begin_other does not raise for what a run contains: a step that cannot begin fails, with the
 -- reason in its row. A step of these kinds ends by step_over (workflows/ending), or at once.
 --
--- Read kind_keys first, then read_kind and begin_step.
+-- Read kind_keys first, then read_kind.
 
 -- Returns the keys that steps of a kind have beside the common ones. Those of a task are the columns of its
 -- definition, the others its settings.
@@ -29,15 +29,18 @@ create or replace function hwqueue.is_idle(p_kind text) returns boolean
 language sql immutable parallel safe
 as $$ select p_kind in ('sleep', 'wait') $$;
 
--- Refuses keys that steps of this kind do not have.
--- Raises: QHF02, naming the kind that has the key.
-create or replace function hwqueue.check_kind(p_step jsonb, p_kind text, p_name text, p_field text)
-returns void
-language plpgsql immutable
+-- Returns what a step of a kind needs, in normal form and without what is absent or the default. steps: those
+-- whose results its bindings name; binds: there is at least one binding. Whether the workflow of a nested run
+-- exists is known when the step is released.
+-- Raises: QHF02, QHC03, QHC04, QHW01, QHA01, naming the field, or the kind that has it.
+create or replace function hwqueue.read_kind(p_step jsonb, p_kind text, p_name text, p_field text,
+  out settings jsonb, out steps text[], out binds boolean)
+language plpgsql stable
 as $$
 declare
   v_kinds text[] := array['task', 'map', 'gang', 'wait', 'sleep', 'workflow'];
   v_key text;
+  v_bound jsonb := nullif(p_step -> case p_kind when 'sleep' then 'until' else 'input' end, 'null');
 begin
   select k into v_key from jsonb_object_keys(p_step) k
   where k <> all (array['name', 'kind', 'after', 'join', 'run_if', 'on_failure', 'finally'])
@@ -50,23 +53,36 @@ begin
       jsonb_build_object('field', p_field || '.' || v_key, 'step', p_name),
       format('keys of kind %s are: %s', p_kind, array_to_string(hwqueue.kind_keys(p_kind), ', ')));
   end if;
-end
-$$;
-
--- Returns what a step of a kind needs, in normal form and without what is absent or the default. steps: those
--- whose results its bindings name; binds: there is at least one binding.
--- Raises: QHF02, QHC03, QHC04, QHW01, QHA01, naming the field.
-create or replace function hwqueue.read_kind(p_step jsonb, p_kind text, p_name text, p_field text,
-  out settings jsonb, out steps text[], out binds boolean)
-language plpgsql stable
-as $$
-begin
-  perform hwqueue.check_kind(p_step, p_kind, p_name, p_field);
   if p_kind = 'sleep' then
-    select r.settings, r.steps, r.binds into settings, steps, binds
-    from hwqueue.read_sleep(p_step, p_name, p_field) r;
+    if (nullif(p_step -> 'for', 'null') is null) = (v_bound is null) then
+      perform hwqueue.refuse('QHF02', format('%s needs either for or until', p_field),
+        jsonb_build_object('field', p_field || '.for', 'step', p_name),
+        'for example "for": "90 min", or "until": {"$input": ["starts_at"]}');
+    end if;
+    select b.steps, b.binds into steps, binds from hwqueue.binding_steps(v_bound, p_field || '.until') b;
+    settings := hwqueue.present('for', to_jsonb(extract(epoch from hwqueue.json_short_interval(
+        p_step -> 'for', p_field || '.for', '0', '3650 days'))))
+      || hwqueue.present('until', case when hwqueue.is_binding(v_bound) then v_bound
+        else to_jsonb(to_jsonb(hwqueue.json_time(v_bound, p_field || '.until', 'QHF02') at time zone 'UTC')
+          #>> '{}' || 'Z') end);
   elsif p_kind = 'wait' then
-    settings := hwqueue.read_wait(p_step, p_field);
+    perform hwqueue.check_name(p_step ->> 'signal', p_field || '.signal', 200);
+    -- it is sent by its name in a URL, where clients drop a . and a .. between slashes
+    if p_step ->> 'signal' ~ '/[.]{1,2}(/|$)' then
+      perform hwqueue.refuse('QHA01', format('%s has a . or .. between slashes, which no URL can carry',
+          p_field || '.signal'), jsonb_build_object('field', p_field || '.signal'),
+        'write it another way, for example orders/7.paid');
+    end if;
+    if nullif(p_step -> 'timeout', 'null') is null and nullif(p_step -> 'on_timeout', 'null') is not null then
+      perform hwqueue.refuse('QHF02', format('%s has on_timeout and no timeout', p_field),
+        jsonb_build_object('field', p_field || '.timeout'), 'say when, for example "timeout": "2 d"');
+    end if;
+    settings := jsonb_strip_nulls(jsonb_build_object(
+      'signal', hwqueue.json_text(p_step -> 'signal', p_field || '.signal', 200, 'QHF02'),
+      'timeout', extract(epoch from hwqueue.json_short_interval(p_step -> 'timeout', p_field || '.timeout',
+        '0', '3650 days')),
+      'on_timeout', nullif(hwqueue.json_choice(p_step -> 'on_timeout', p_field || '.on_timeout',
+        array['fail', 'skip', 'continue'], 'QHF02'), 'fail')));
     steps := '{}';
     binds := false;
   elsif p_kind = 'map' then
@@ -80,8 +96,12 @@ begin
     into settings, steps, binds
     from hwqueue.read_task(p_step, p_field) t;
   elsif p_kind = 'workflow' then
-    select r.settings, r.steps, r.binds into settings, steps, binds
-    from hwqueue.read_nested(p_step, p_field) r;
+    perform hwqueue.check_name(p_step ->> 'workflow', p_field || '.workflow', 100);
+    select b.steps, b.binds into steps, binds from hwqueue.binding_steps(v_bound, p_field || '.input') b;
+    settings := jsonb_build_object('workflow', p_step ->> 'workflow')
+      || hwqueue.present('version', to_jsonb(hwqueue.json_integer(p_step -> 'version', p_field || '.version',
+        1, 2147483647, 'QHF02')))
+      || hwqueue.present('input', nullif(v_bound, '{}'));
   else
     select r.settings, r.steps, r.binds into settings, steps, binds
     from hwqueue.read_task(p_step, p_field) r;
@@ -136,102 +156,6 @@ begin
     hwqueue.json_uuid(p_options -> 'service_id', p_field || '.service_id'),
     hwqueue.check_labels(p_options -> 'labels', p_field || '.labels');
   return nullif(hwqueue.without_nulls(p_options), '{}');
-end
-$$;
-
--- The keys of a sleep: for, in seconds, or until, a time or a binding.
--- Raises: QHF02, QHA01.
-create or replace function hwqueue.read_sleep(p_step jsonb, p_name text, p_field text, out settings jsonb,
-  out steps text[], out binds boolean)
-language plpgsql stable
-as $$
-declare
-  v_until jsonb := nullif(p_step -> 'until', 'null');
-begin
-  if (nullif(p_step -> 'for', 'null') is null) = (v_until is null) then
-    perform hwqueue.refuse('QHF02', format('%s needs either for or until', p_field),
-      jsonb_build_object('field', p_field || '.for', 'step', p_name),
-      'for example "for": "90 min", or "until": {"$input": ["starts_at"]}');
-  end if;
-  select b.steps, b.binds into steps, binds from hwqueue.binding_steps(v_until, p_field || '.until') b;
-  settings := hwqueue.present('for', to_jsonb(extract(epoch from hwqueue.json_short_interval(p_step -> 'for',
-      p_field || '.for', '0', '3650 days'))))
-    || hwqueue.present('until', case when hwqueue.is_binding(v_until) then v_until
-      else to_jsonb(to_jsonb(hwqueue.json_time(v_until, p_field || '.until', 'QHF02') at time zone 'UTC')
-        #>> '{}' || 'Z') end);
-end
-$$;
-
--- The keys of a wait: the name of its signal, its timeout in seconds, and how it ends then.
--- A signal is sent by its name in a URL, where clients drop a . and a .. between slashes.
--- Raises: QHF02, QHA01.
-create or replace function hwqueue.read_wait(p_step jsonb, p_field text) returns jsonb
-language plpgsql immutable
-as $$
-begin
-  perform hwqueue.check_name(p_step ->> 'signal', p_field || '.signal', 200);
-  if p_step ->> 'signal' ~ '/[.]{1,2}(/|$)' then
-    perform hwqueue.refuse('QHA01', format('%s has a . or .. between slashes, which no URL can carry',
-        p_field || '.signal'), jsonb_build_object('field', p_field || '.signal'),
-      'write it another way, for example orders/7.paid');
-  end if;
-  if nullif(p_step -> 'timeout', 'null') is null and nullif(p_step -> 'on_timeout', 'null') is not null then
-    perform hwqueue.refuse('QHF02', format('%s has on_timeout and no timeout', p_field),
-      jsonb_build_object('field', p_field || '.timeout'), 'say when, for example "timeout": "2 d"');
-  end if;
-  return jsonb_strip_nulls(jsonb_build_object(
-    'signal', hwqueue.json_text(p_step -> 'signal', p_field || '.signal', 200, 'QHF02'),
-    'timeout', extract(epoch from hwqueue.json_short_interval(p_step -> 'timeout', p_field || '.timeout', '0',
-      '3650 days')),
-    'on_timeout', nullif(hwqueue.json_choice(p_step -> 'on_timeout', p_field || '.on_timeout',
-      array['fail', 'skip', 'continue'], 'QHF02'), 'fail')));
-end
-$$;
-
--- The keys of a nested run: the name of a workflow, its version if it is not the newest, and the input.
--- Whether the workflow exists is known when the step is released.
--- Raises: QHF02, QHA01.
-create or replace function hwqueue.read_nested(p_step jsonb, p_field text, out settings jsonb,
-  out steps text[], out binds boolean)
-language plpgsql stable
-as $$
-declare
-  v_input jsonb := nullif(p_step -> 'input', 'null');
-begin
-  perform hwqueue.check_name(p_step ->> 'workflow', p_field || '.workflow', 100);
-  select b.steps, b.binds into steps, binds from hwqueue.binding_steps(v_input, p_field || '.input') b;
-  settings := jsonb_build_object('workflow', p_step ->> 'workflow')
-    || hwqueue.present('version', to_jsonb(hwqueue.json_integer(p_step -> 'version', p_field || '.version', 1,
-      2147483647, 'QHF02')))
-    || hwqueue.present('input', nullif(v_input, '{}'));
-end
-$$;
-
--- Begins a step that is due, and no task or one with items. The verdict says how: it is running from now on,
--- until due_at or what its kind waits for, or it has ended at once. The caller writes it. A nested run is
--- opened by advance_workflows (workflows/nested): a settlement submits nothing.
--- Locks: the caller holds the step.
-create or replace function hwqueue.begin_step(p_run hwqueue.run, p_step hwqueue.step,
-  p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamptz, p_shard int)
-returns hwqueue.step_verdict
-language plpgsql volatile
-as $$
-begin
-  case p_defined.kind
-    when 'sleep' then
-      return hwqueue.begin_sleep(p_run, p_defined.settings, p_results,
-        hwqueue.start_time(p_run, p_now));
-    when 'wait' then
-      return hwqueue.begin_wait(p_run.run_id, p_step.step_no, p_defined.settings,
-        hwqueue.start_time(p_run, p_now), p_shard);
-    when 'gang' then
-      return hwqueue.begin_gang(p_run, p_step, p_defined, p_results, p_now, p_shard);
-    when 'map', 'task' then  -- a task that has added items before a retry
-      return hwqueue.begin_map(p_run, p_step, p_defined, p_results, p_now, p_shard);
-    when 'workflow' then
-      perform hwqueue.leave_arrivals(p_run.run_id, array[p_step.step_no], 'nested', '{}', p_now, p_shard);
-      return row('running', null, null, null, null)::hwqueue.step_verdict;
-  end case;
 end
 $$;
 

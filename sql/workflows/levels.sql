@@ -118,36 +118,6 @@ as $$
     hwqueue.tags_placement(p_level -> 'affinity_tags', p_field), p_field), p_field)
 $$;
 
--- Returns whether runs of a definition are pinned to a version of the code: true, the submission names it; or
--- that version. Null: they are not.
--- Raises: QHF02.
-create or replace function hwqueue.read_pin(p_pin jsonb, p_field text) returns jsonb
-language sql immutable
-as $$
-  select case when jsonb_typeof(p_pin) = 'boolean' then nullif(p_pin, 'false')
-    else to_jsonb(hwqueue.json_text(p_pin, p_field, 100, 'QHF02')) end
-$$;
-
--- Returns the version of the code that a run is pinned to: the one that its submission names, else the one of
--- its definition. Null: none.
--- Raises: QHA01 when its definition leaves it to the submission, which names none.
-create or replace function hwqueue.pinned_version(p_name text, p_pin jsonb, p_options jsonb) returns text
-language plpgsql immutable
-as $$
-declare
-  v_version text := coalesce(hwqueue.json_text(p_options -> 'app_version', 'options.app_version', 100),
-    case when jsonb_typeof(p_pin) = 'string' then p_pin #>> '{}' end);
-begin
-  if v_version is null and p_pin is not null then
-    perform hwqueue.refuse('QHA01', format('runs of workflow %s are pinned to a version of the code, and '
-        'options names none', to_json(p_name)),
-      '{"field": "options.app_version"}',
-      'for example {"app_version": "2.4.1"}: for workers that run with --app-version 2.4.1');
-  end if;
-  return v_version;
-end
-$$;
-
 -- Returns what a step asks of its node beside its levels when its run is pinned to a version of the code.
 create or replace function hwqueue.version_placement(p_run hwqueue.run) returns jsonb
 language sql immutable

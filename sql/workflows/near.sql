@@ -79,6 +79,9 @@ declare
   v_mask bit varying;
   v_step record;
   v_name text;
+  v_kind text;
+  v_near jsonb;
+  v_why text;
 begin
   if not exists (select from unnest(p_steps) s where s ? 'near') then
     return;
@@ -106,37 +109,26 @@ begin
             'step', v_step.spec -> 'name'),
           'add it to after: the place of a step is known when it has run');
       end if;
-      perform hwqueue.check_near_kinds(v_step.spec, v_facts -> v_name,
-        format('spec.steps[%s].near', v_step.at));
+      v_kind := coalesce(v_facts #>> array[v_name, 'kind'], 'task');
+      v_near := v_step.spec -> 'near';
+      v_why := case
+        when v_kind not in ('task', 'map', 'gang') then 'has no lease of its own'
+        when v_near ? 'match' and v_kind <> 'map' then 'is no map'
+        when v_near ? 'match' and v_step.spec ->> 'kind' is distinct from 'map' then 'has other items than it'
+        when not v_near ? 'match' and v_kind <> 'task' and v_near ? 'away' and v_near ? 'mode'
+          then 'may have run anywhere' end;
+      if v_why is not null then
+        perform hwqueue.refuse('QHF02', format('step %s is near %s, which %s', v_step.spec -> 'name',
+            to_json(v_name), v_why),
+          jsonb_build_object('field', format('spec.steps[%s].near', v_step.at),
+            'step', v_step.spec -> 'name'),
+          case when v_kind not in ('task', 'map', 'gang')
+              then 'name a step of kind task, map or gang: others run on no node'
+            when v_near ? 'match' then 'match "item" is for a map near another map: leave it out'
+            else format('prefer to be away: of a %s only the first 100 places are read', v_kind) end);
+      end if;
     end loop;
   end loop;
-end
-$$;
-
--- Refuses a step that is near another one of a kind that does not allow it.
--- Raises: QHF02, naming the step.
-create or replace function hwqueue.check_near_kinds(p_step jsonb, p_other jsonb, p_field text) returns void
-language plpgsql immutable
-as $$
-declare
-  v_kind text := coalesce(p_other ->> 'kind', 'task');
-  v_near jsonb := p_step -> 'near';
-  v_why text := case
-    when v_kind not in ('task', 'map', 'gang') then 'has no lease of its own'
-    when v_near ? 'match' and v_kind <> 'map' then 'is no map'
-    when v_near ? 'match' and p_step ->> 'kind' is distinct from 'map' then 'has other items than it'
-    when not v_near ? 'match' and v_kind <> 'task' and v_near ? 'away' and v_near ? 'mode'
-      then 'may have run anywhere' end;
-begin
-  if v_why is not null then
-    perform hwqueue.refuse('QHF02', format('step %s is near %s, which %s', p_step -> 'name',
-        p_other -> 'name', v_why),
-      jsonb_build_object('field', p_field, 'step', p_step -> 'name'),
-      case when v_kind not in ('task', 'map', 'gang')
-          then 'name a step of kind task, map or gang: others run on no node'
-        when v_near ? 'match' then 'match "item" is for a map near another map: leave it out'
-        else format('prefer to be away: of a %s only the first 100 places are read', v_kind) end);
-  end if;
 end
 $$;
 

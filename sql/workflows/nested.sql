@@ -77,8 +77,10 @@ as $$
 $$;
 
 -- Opens the nested run of a step, or retries the one that there is. A step whose run would be refused fails,
--- with the refusal in its row. Returns 1, or 0 when another session holds something of the nested run.
--- Locks: the caller holds the step; as submit_nested and retry_nested. Wakes: waiting workers.
+-- with the refusal in its row. It is of the newest version, unless the step names one. A run that a former
+-- attempt of the step has left open is cancelled. Returns 1, or 0 when another session holds something of the
+-- nested run.
+-- Locks: the caller holds the step; new rows; as retry_nested. Wakes: waiting workers.
 create or replace function hwqueue.open_nested(p_run hwqueue.run, p_step hwqueue.step, p_nested hwqueue.run,
   p_shard int) returns int
 language plpgsql volatile
@@ -88,6 +90,9 @@ declare
   v_results jsonb;
   v_bound record;
   v_verdict hwqueue.step_verdict;
+  v_now timestamptz;
+  v_workflow hwqueue.workflow;
+  v_nested hwqueue.run;
 begin
   v_verdict.state := 'failed';
   select d.* into v_defined from hwqueue.workflow_step d
@@ -115,7 +120,21 @@ begin
       if p_nested.finished_at is not null then
         return hwqueue.retry_nested(p_run, p_step, v_bound.value, p_shard);
       end if;
-      perform hwqueue.submit_nested(p_run, p_step, v_defined.settings, v_bound.value, p_shard);
+      v_now := hwqueue.clock();
+      v_workflow := hwqueue.nested_workflow(v_defined.settings, p_run.tenant, p_shard);
+      v_nested := hwqueue.read_nested_run(hwqueue.updated_run(p_run, p_step.own -> 'update'), v_workflow,
+        v_bound.value, v_now, p_shard);
+      v_nested.parent_step_no := p_step.step_no;
+      if p_run.state = 'paused' and not p_run.is_finishing then
+        v_nested.state := 'paused';
+        v_nested.reason := 'parent_paused';
+      end if;
+      if p_step.nested_run_id is not null then
+        perform hwqueue.leave_arrivals(p_step.nested_run_id, array[0], 'nested', '{}', v_now, p_shard);
+      end if;
+      update hwqueue.step s set nested_run_id = v_nested.run_id, nested_mode = null
+      where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = p_step.step_no;
+      perform hwqueue.begin_run(v_workflow, v_nested, '{}', v_now, p_shard);
       return 1;
     exception when sqlstate 'QH000' then  -- the class QH: what the API refuses
       v_verdict.reason := 'nested_refused';
@@ -126,33 +145,6 @@ begin
   update hwqueue.step s set nested_mode = null
   where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = p_step.step_no;
   return hwqueue.step_over(p_run.run_id, p_step.step_no, v_verdict, true, hwqueue.clock(), p_shard)::int;
-end
-$$;
-
--- Submits the nested run of a step: of the newest version, unless the step names one. A run that a former
--- attempt of the step has left open is cancelled.
--- Locks: the caller holds the step; new rows. Raises: as submit_workflow. Wakes: waiting workers.
-create or replace function hwqueue.submit_nested(p_run hwqueue.run, p_step hwqueue.step, p_settings jsonb,
-  p_input jsonb, p_shard int) returns void
-language plpgsql volatile
-as $$
-declare
-  v_now timestamptz := hwqueue.clock();
-  v_workflow hwqueue.workflow := hwqueue.nested_workflow(p_settings, p_run.tenant, p_shard);
-  v_nested hwqueue.run := hwqueue.read_nested_run(hwqueue.updated_run(p_run, p_step.own -> 'update'),
-    v_workflow, p_input, v_now, p_shard);
-begin
-  v_nested.parent_step_no := p_step.step_no;
-  if p_run.state = 'paused' and not p_run.is_finishing then
-    v_nested.state := 'paused';
-    v_nested.reason := 'parent_paused';
-  end if;
-  if p_step.nested_run_id is not null then
-    perform hwqueue.leave_arrivals(p_step.nested_run_id, array[0], 'nested', '{}', v_now, p_shard);
-  end if;
-  update hwqueue.step s set nested_run_id = v_nested.run_id, nested_mode = null
-  where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = p_step.step_no;
-  perform hwqueue.begin_run(v_workflow, v_nested, '{}', v_now, p_shard);
 end
 $$;
 
@@ -394,7 +386,24 @@ begin
   elsif not created then
     return;
   end if;
-  perform hwqueue.check_added_run(v_run, p_lease.step_no, p_shard);
+  if v_run.state in ('failing', 'cancelling') and (not v_run.is_finishing or v_run.stops) then
+    perform hwqueue.refuse_run_state(v_run, 'it stops, and adds no steps; a retry runs this one again');
+  elsif v_run.depth >= 8 then
+    perform hwqueue.refuse('QHF07', format('run %s is eight runs below the one that was submitted',
+        v_run.run_id),
+      jsonb_build_object('run_id', v_run.run_id, 'limit', 8), 'add items, or steps to a run further up');
+  elsif exists (
+    select from hwqueue.run r
+    where r.parent_run_id is not null and r.root_run_id = v_run.root_run_id offset 9999) then
+    perform hwqueue.refuse('QHF07', format('there are 10000 runs below run %s', v_run.root_run_id),
+      jsonb_build_object('run_id', v_run.root_run_id, 'limit', 10000), 'add items instead');
+  elsif exists (
+    select from hwqueue.map m
+    where m.shard_id = p_shard and m.run_id = v_run.run_id and m.step_no = p_lease.step_no
+      and m.runs >= 1000) then
+    perform hwqueue.refuse('QHF07', 'the step has 1000 added runs', '{"field": "p_spec", "limit": 1000}',
+      'add items, or more steps in one specification');
+  end if;
   v_workflow := hwqueue.find_adhoc(v_spec, v_now, p_shard);
   if v_workflow.settings ->> 'tenant' <> v_run.tenant then
     perform hwqueue.refuse('QHA03', format('spec.tenant is %s, and that of run %s is %s',
@@ -416,33 +425,6 @@ begin
   where m.shard_id = p_shard and m.run_id = p_lease.run_id and m.step_no = p_lease.step_no;
   perform hwqueue.begin_run(v_workflow, v_nested, '{}', v_now, p_shard);
   perform set_config('hwqueue.tenant', v_tenant, true) where v_tenant <> '';
-end
-$$;
-
--- Refuses to add a run to a step of a run that stops or is nested too deep, or whose root has 10,000 runs
--- below it, or to a step that has 1,000 already.
--- Raises: QHF04, QHF07.
-create or replace function hwqueue.check_added_run(p_run hwqueue.run, p_step int, p_shard int) returns void
-language plpgsql volatile
-as $$
-begin
-  if p_run.state in ('failing', 'cancelling') and (not p_run.is_finishing or p_run.stops) then
-    perform hwqueue.refuse_run_state(p_run, 'it stops, and adds no steps; a retry runs this one again');
-  elsif p_run.depth >= 8 then
-    perform hwqueue.refuse('QHF07', format('run %s is eight runs below the one that was submitted',
-        p_run.run_id),
-      jsonb_build_object('run_id', p_run.run_id, 'limit', 8), 'add items, or steps to a run further up');
-  elsif exists (
-    select from hwqueue.run r
-    where r.parent_run_id is not null and r.root_run_id = p_run.root_run_id offset 9999) then
-    perform hwqueue.refuse('QHF07', format('there are 10000 runs below run %s', p_run.root_run_id),
-      jsonb_build_object('run_id', p_run.root_run_id, 'limit', 10000), 'add items instead');
-  elsif exists (
-    select from hwqueue.map m
-    where m.shard_id = p_shard and m.run_id = p_run.run_id and m.step_no = p_step and m.runs >= 1000) then
-    perform hwqueue.refuse('QHF07', 'the step has 1000 added runs', '{"field": "p_spec", "limit": 1000}',
-      'add items, or more steps in one specification');
-  end if;
 end
 $$;
 

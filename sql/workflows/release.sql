@@ -83,7 +83,12 @@ begin
       from hwqueue.near_class(p_run, v_item.step_no, v_item.near, p_now, p_shard) n;
     end if;
     if v_bound.bad is not null then
-      p := hwqueue.end_unbound(p_run.run_id, v_item.step_no, v_bound.bad, p, p_now, p_shard);
+      p.ended := p.ended || v_item.step_no;
+      p.states := p.states || case v_bound.bad ->> 'reason' when 'condition' then 'skipped' else 'failed' end;
+      update hwqueue.step s
+      set state = p.states[cardinality(p.states)], reason = v_bound.bad ->> 'reason',
+        error = nullif(v_bound.bad - 'reason', '{}'), ended_at = p_now
+      where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = v_item.step_no;
       continue;
     end if;
     if v_item.queue_id <> v_queue.queue_id then
@@ -98,36 +103,20 @@ begin
   p.opened := p.opened + case when v_holds then cardinality(v_done)
     else hwqueue.spawn_steps(v_requests, v_queue, v_revived, p_now, p_shard) end;
   if cardinality(v_done) < cardinality(p.released) then
-    p.opened := p.opened + hwqueue.leave_releases(p_run.run_id, p.released, v_done, v_left, p_now,
-      p_shard);
+    if v_left <> '{}' then  -- taken and not bound: they wait again
+      update hwqueue.step s set state = 'waiting'
+      where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = any (v_left);
+    end if;
+    -- held ones are open work in any case, and get none: apply_state finds them again
+    select coalesce(array_agg(s.step_no) filter (where s.state = 'waiting'), '{}'), p.opened + count(*)::int
+    into v_left, p.opened
+    from hwqueue.step s
+    where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = any (p.released)
+      and s.state in ('waiting', 'held') and s.step_no <> all (v_done);
+    perform hwqueue.leave_arrivals(p_run.run_id, v_left, 'release', '{}', p_now, p_shard);
   end if;
   p.released := '{}';
   return p;
-end
-$$;
-
--- Leaves arrivals for those of these steps that still wait, but for p_done, and returns the number of those
--- that are open work by that. Held ones are it in any case, and get none: apply_state finds them again.
--- p_unbound: those that the caller has taken and not bound; they wait again.
-create or replace function hwqueue.leave_releases(p_run uuid, p_steps int[], p_done int[], p_unbound int[],
-  p_now timestamptz, p_shard int) returns int
-language plpgsql volatile
-as $$
-declare
-  v_left record;
-begin
-  if p_unbound <> '{}' then
-    update hwqueue.step s set state = 'waiting'
-    where s.shard_id = p_shard and s.run_id = p_run and s.step_no = any (p_unbound);
-  end if;
-  select coalesce(array_agg(s.step_no) filter (where s.state = 'waiting'), '{}') as waiting,
-         count(*)::int as open
-  into v_left
-  from hwqueue.step s
-  where s.shard_id = p_shard and s.run_id = p_run and s.step_no = any (p_steps)
-    and s.state in ('waiting', 'held') and s.step_no <> all (p_done);
-  perform hwqueue.leave_arrivals(p_run, v_left.waiting, 'release', '{}', p_now, p_shard);
-  return v_left.open;
 end
 $$;
 
@@ -177,27 +166,10 @@ begin
 end
 $$;
 
--- Writes the end of a step that cannot run, and adds it to progress.
--- Locks: the caller holds the step.
-create or replace function hwqueue.end_unbound(p_run uuid, p_step int, p_bad jsonb, p hwqueue.run_progress,
-  p_now timestamptz, p_shard int) returns hwqueue.run_progress
-language plpgsql volatile
-as $$
-declare
-  v_state text := case p_bad ->> 'reason' when 'condition' then 'skipped' else 'failed' end;
-begin
-  update hwqueue.step s
-  set state = v_state, reason = p_bad ->> 'reason', error = nullif(p_bad - 'reason', '{}'), ended_at = p_now
-  where s.shard_id = p_shard and s.run_id = p_run and s.step_no = p_step;
-  p.ended := p.ended || p_step;
-  p.states := p.states || v_state;
-  return p;
-end
-$$;
-
 -- Begins a step that is no task, or has items, unless its condition does not hold, and adds it to progress:
--- as open, or as ended.
--- Locks: the caller holds the step.
+-- as open, until due_at or what its kind waits for, or as ended. A wait is over whose signal is there. A
+-- nested run is opened by advance_workflows (workflows/nested): a settlement submits nothing.
+-- Locks: the caller holds the step; a signal, skip locked; as begin_gang and begin_map.
 create or replace function hwqueue.begin_other(p_run hwqueue.run, p_step int, p hwqueue.run_progress,
   p_now timestamptz, p_shard int) returns hwqueue.run_progress
 language plpgsql volatile
@@ -206,6 +178,7 @@ declare
   v_defined hwqueue.workflow_step;
   v_step hwqueue.step;
   v_results jsonb;
+  v_taken record;
   v_verdict hwqueue.step_verdict;
 begin
   select d.* into v_defined from hwqueue.workflow_step d
@@ -222,8 +195,30 @@ begin
       v_verdict.reason := 'condition';
     end if;
   end if;
-  if v_verdict.state is null then
-    v_verdict := hwqueue.begin_step(p_run, v_step, v_defined, v_results, p_now, p_shard);
+  if v_verdict.state is not null then
+    null;
+  elsif v_defined.kind = 'sleep' then
+    v_verdict := hwqueue.begin_sleep(p_run, v_defined.settings, v_results,
+      hwqueue.start_time(p_run, p_now));
+  elsif v_defined.kind = 'gang' then
+    v_verdict := hwqueue.begin_gang(p_run, v_step, v_defined, v_results, p_now, p_shard);
+  elsif v_defined.kind in ('map', 'task') then  -- a task that has added items before a retry
+    v_verdict := hwqueue.begin_map(p_run, v_step, v_defined, v_results, p_now, p_shard);
+  elsif v_defined.kind = 'workflow' then
+    perform hwqueue.leave_arrivals(p_run.run_id, array[p_step], 'nested', '{}', p_now, p_shard);
+    v_verdict.state := 'running';
+  else
+    v_taken := hwqueue.take_run_signal(p_run.run_id, v_defined.settings ->> 'signal', p_step, p_shard);
+    v_verdict.result := v_taken.payload;
+    v_verdict.state := case when v_taken.payload is null then 'running' else 'completed' end;
+    if v_taken.payload is null then
+      v_verdict.due_at := hwqueue.start_time(p_run, p_now)
+        + make_interval(secs => (v_defined.settings ->> 'timeout')::float8);
+      if v_taken.is_held then
+        perform hwqueue.leave_arrivals(p_run.run_id, array[p_step], 'signal', '{}',
+          hwqueue.start_time(p_run, p_now), p_shard);
+      end if;
+    end if;
   end if;
   update hwqueue.step s
   set state = v_verdict.state, reason = v_verdict.reason, error = v_verdict.error, result = v_verdict.result,

@@ -76,24 +76,6 @@ as $$
   where l.shard_id = p_shard and l.lease_id = p_lease
 $$;
 
--- The leases that have ended in this state since p_since, in any order; null when these are more than 10,000.
-create or replace function hwqueue.few_ended(p_state text, p_since timestamptz, p_shard int) returns uuid[]
-language plpgsql stable
-as $$
-declare
-  v_ended uuid[] := array(
-    select o.lease_id
-    from hwqueue.queue q
-    cross join lateral (  -- a fence (offset 0): by outcome_finished
-      select x.lease_id from hwqueue.outcome x
-      where x.queue_id = q.queue_id and x.shard_id = p_shard and x.state = p_state
-        and x.finished_at >= p_since offset 0) o
-    where q.shard_id = p_shard limit 10001);
-begin
-  return case when cardinality(v_ended) <= 10000 then v_ended end;
-end
-$$;
-
 -- The leases of the items of a step behind p_after, p_limit at most, in the order of their numbers. p_state:
 -- only those in this state; null: any. Where few leases have ended in it since the run was submitted, these
 -- are held against the step; else its items are looked at one after the other.
@@ -105,10 +87,19 @@ declare
   v_items int := (
     select m.items from hwqueue.map m
     where m.shard_id = p_shard and m.run_id = p_run.run_id and m.step_no = p_step);
-  v_few uuid[] := case when p_state in ('completed', 'failed', 'cancelled')
-    then hwqueue.few_ended(p_state, p_run.submitted_at, p_shard) end;
+  v_few uuid[];
 begin
-  if v_few is not null then
+  if p_state in ('completed', 'failed', 'cancelled') then
+    v_few := array(
+      select o.lease_id
+      from hwqueue.queue q
+      cross join lateral (  -- a fence (offset 0): by outcome_finished
+        select x.lease_id from hwqueue.outcome x
+        where x.queue_id = q.queue_id and x.shard_id = p_shard and x.state = p_state
+          and x.finished_at >= p_run.submitted_at offset 0) o
+      where q.shard_id = p_shard limit 10001);
+  end if;
+  if cardinality(v_few) <= 10000 then
     return array(
       select l.lease_id
       from unnest(v_few) u(lease_id)

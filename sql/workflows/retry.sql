@@ -140,24 +140,6 @@ begin
 end
 $$;
 
--- Refuses to retry a nested run by itself: its parent waits for it, or has counted its end.
--- Raises: QHF04.
-create or replace function hwqueue.refuse_nested(p_run hwqueue.run, p_shard int) returns void
-language plpgsql volatile
-as $$
-begin
-  if exists (
-    select from hwqueue.run r where r.shard_id = p_shard and r.run_id = p_run.parent_run_id) then
-    perform hwqueue.refuse('QHF04', format('run %s is a step of run %s: it cannot be retried by itself',
-        p_run.run_id, p_run.parent_run_id),
-      jsonb_build_object('run_id', p_run.run_id, 'state', p_run.state, 'parent_run_id', p_run.parent_run_id,
-        'root_run_id', p_run.root_run_id),
-      format('retry the run that was submitted: select hwqueue.retry_workflow_run(p_run => ''%s'')',
-        p_run.root_run_id));
-  end if;
-end
-$$;
-
 -- Reads the options of a retry, and returns the steps that it runs again.
 -- Raises: QHF04 for a run that has not ended or has nothing to retry, QHF06, QHA01.
 create or replace function hwqueue.read_retry(p_run hwqueue.run, p_options jsonb, p_shard int) returns int[]
@@ -179,8 +161,14 @@ begin
   end if;
   if p_run.finished_at is null then
     perform hwqueue.refuse_run_state(p_run, 'cancel it first, or wait until it has ended');
-  elsif p_run.parent_run_id is not null then
-    perform hwqueue.refuse_nested(p_run, p_shard);
+  elsif exists (  -- its parent waits for it, or has counted its end
+    select from hwqueue.run r where r.shard_id = p_shard and r.run_id = p_run.parent_run_id) then
+    perform hwqueue.refuse('QHF04', format('run %s is a step of run %s: it cannot be retried by itself',
+        p_run.run_id, p_run.parent_run_id),
+      jsonb_build_object('run_id', p_run.run_id, 'state', p_run.state, 'parent_run_id', p_run.parent_run_id,
+        'root_run_id', p_run.root_run_id),
+      format('retry the run that was submitted: select hwqueue.retry_workflow_run(p_run => ''%s'')',
+        p_run.root_run_id));
   end if;
   v_named := hwqueue.named_steps(p_run, p_options -> 'steps', 'options.steps', p_shard);
   if p_run.state = 'completed' and v_named = '{}' and v_mode is distinct from 'all' then
@@ -309,7 +297,18 @@ begin
     where c.shard_id = p_shard and c.run_id = p_run.run_id and c.step_no = any (v_maps);
     delete from hwqueue.map m
     where m.shard_id = p_shard and m.run_id = p_run.run_id and m.step_no = any (v_maps);
-    perform hwqueue.forget_added(p_run.run_id, v_maps, p_shard);
+    delete from hwqueue.added_item a
+    where a.shard_id = p_shard and a.run_id = p_run.run_id and a.step_no = any (v_maps);
+    with gone as (
+      delete from hwqueue.added_run a
+      where a.shard_id = p_shard and a.run_id = p_run.run_id and a.step_no = any (v_maps)
+      returning a.nested_run_id
+    )
+    insert into hwqueue.arrival (shard_id, run_id, step_no, kind, at, tenant)
+    select p_shard, g.nested_run_id, 0, 'nested', hwqueue.clock(), p_run.tenant
+    from gone g;  -- one may be open: it is cancelled
+    update hwqueue.lease l set item_no = null
+    where l.run_id = p_run.run_id and l.step_no = any (v_maps) and l.item_no = -1 and l.shard_id = p_shard;
   end if;
 end
 $$;

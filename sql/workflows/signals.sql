@@ -1,16 +1,16 @@
 -- Signals of runs that steps take: a wait takes the oldest one of its name, or is open until one comes. Those
 -- of leases are in claim/checkpoint.
 --
--- workflows/kinds calls begin_wait when a wait is released, workflows/delivery when a signal is sent, and
+-- workflows/release takes a signal when a wait is released, workflows/delivery when a signal is sent, and
 -- workflows/advance when a wait has timed out. Example: "approved" is sent before the wait is released. It is
--- kept, and begin_wait takes it: the step has completed at once, its result is the payload.
+-- kept, and the wait takes it: the step has completed at once, its result is the payload.
 --
 -- Invariant: a session that begins or ends a wait holds its row, and so does one that hands it a signal. Each
 -- looks in a statement after the lock. A sender that meets a step which is not open, or misses its row,
 -- leaves an arrival of kind `signal`. So a signal and a wait that meet find each other, whichever commits
 -- first.
 --
--- Read take_run_signal first, then begin_wait.
+-- Read take_run_signal.
 
 -- Takes the oldest signal of this name for a step, and returns its payload; null: there is none. is_held:
 -- another session holds one, and may yet leave it.
@@ -35,25 +35,6 @@ begin
   payload := v_signal.payload;
   update hwqueue.run_signal s set taken_by = p_step, payload = null
   where s.shard_id = p_shard and s.run_id = p_run and s.signal_id = v_signal.signal_id;
-end
-$$;
-
--- Begins a wait: it has completed if its signal is there, else it is open until one comes or its timeout.
--- Locks: the caller holds the step; a signal, skip locked.
-create or replace function hwqueue.begin_wait(p_run uuid, p_step int, p_settings jsonb, p_now timestamptz,
-  p_shard int) returns hwqueue.step_verdict
-language plpgsql volatile
-as $$
-declare
-  v_taken record := hwqueue.take_run_signal(p_run, p_settings ->> 'signal', p_step, p_shard);
-begin
-  if v_taken.payload is not null then
-    return row('completed', null, null, v_taken.payload, null)::hwqueue.step_verdict;
-  elsif v_taken.is_held then
-    perform hwqueue.leave_arrivals(p_run, array[p_step], 'signal', '{}', p_now, p_shard);
-  end if;
-  return row('running', null, null, null,
-    p_now + make_interval(secs => (p_settings ->> 'timeout')::float8))::hwqueue.step_verdict;
 end
 $$;
 

@@ -20,6 +20,7 @@ declare
   v_spec jsonb;
   v_steps jsonb[];
   v_order int[];
+  v_unknown text;
 begin
   perform hwqueue.check_object(p_spec, array['name', 'queue', 'affinity_tags', 'placement', 'wire', 'labels',
     'tenant', 'priority', 'deadline', 'on_failure', 'retain', 'result', 'pin_version', 'steps'], 'spec',
@@ -41,8 +42,17 @@ begin
         array['finish_running', 'fail_fast', 'continue'], 'QHF02'), 'finish_running')))
     || hwqueue.read_level(p_spec, 'spec', false)
     || hwqueue.present('labels', nullif(hwqueue.check_labels(p_spec -> 'labels', 'spec.labels'), '{}'))
-    || hwqueue.present('retain', hwqueue.read_retention(p_spec -> 'retain', 'spec.retain'))
-    || hwqueue.present('pin_version', hwqueue.read_pin(p_spec -> 'pin_version', 'spec.pin_version'));
+    || hwqueue.present('pin_version', case when jsonb_typeof(p_spec -> 'pin_version') = 'boolean'
+      then nullif(p_spec -> 'pin_version', 'false')
+      else to_jsonb(hwqueue.json_text(p_spec -> 'pin_version', 'spec.pin_version', 100, 'QHF02')) end);
+  if p_spec -> 'retain' <> 'null' then
+    perform hwqueue.check_object(p_spec -> 'retain', array['completed', 'failed'], 'spec.retain', 'QHF02');
+    v_spec := v_spec || jsonb_build_object('retain', jsonb_strip_nulls(jsonb_build_object(
+      'completed', extract(epoch from hwqueue.json_interval(p_spec #> '{retain,completed}',
+        'spec.retain.completed')),
+      'failed', extract(epoch from hwqueue.json_interval(p_spec #> '{retain,failed}',
+        'spec.retain.failed')))));
+  end if;
   v_steps := hwqueue.read_steps(p_spec -> 'steps');
   v_order := hwqueue.order_named_steps(v_steps);
   perform hwqueue.check_near_steps(v_steps, v_order);
@@ -50,29 +60,19 @@ begin
     select jsonb_agg(s.value order by o.new_no)
     from unnest(v_steps, v_order) o(value, new_no) cross join lateral (select o.value) s));
   if nullif(p_spec -> 'result', 'null') is not null then
-    perform hwqueue.check_known_steps((hwqueue.binding_steps(p_spec -> 'result', 'spec.result')).steps,
-      v_steps, null, 'spec.result');
+    v_unknown := (
+      select n from unnest((hwqueue.binding_steps(p_spec -> 'result', 'spec.result')).steps) n
+      where n not in (select s ->> 'name' from unnest(v_steps) s) limit 1);
+    if v_unknown is not null then
+      perform hwqueue.refuse('QHF02', format('spec.result names step %s, which does not exist',
+          to_json(v_unknown)), jsonb_build_object('field', 'spec.result', 'step', null),
+        'steps are: ' || left((select string_agg(s ->> 'name', ', ') from unnest(v_steps) s), 200));
+    end if;
     perform hwqueue.check_lists(p_spec -> 'result',
       hwqueue.steps_with_items(v_steps), null, 'spec.result');
     v_spec := v_spec || jsonb_build_object('result', p_spec -> 'result');
   end if;
   return v_spec;
-end
-$$;
-
--- Returns how long runs are kept after their end, {"completed", "failed"}, in seconds.
--- Raises: QHF02, QHA01.
-create or replace function hwqueue.read_retention(p_retain jsonb, p_field text) returns jsonb
-language plpgsql immutable
-as $$
-begin
-  if p_retain is null or p_retain = 'null' then
-    return null;
-  end if;
-  perform hwqueue.check_object(p_retain, array['completed', 'failed'], p_field, 'QHF02');
-  return jsonb_strip_nulls(jsonb_build_object(
-    'completed', extract(epoch from hwqueue.json_interval(p_retain -> 'completed', p_field || '.completed')),
-    'failed', extract(epoch from hwqueue.json_interval(p_retain -> 'failed', p_field || '.failed'))));
 end
 $$;
 
@@ -226,24 +226,5 @@ begin
       jsonb_build_object('field', v_again.field, 'step', p_name), 'name each step once');
   end if;
   return jsonb_object(v_steps, v_wants);  -- at once: an object that grows is copied for each parent
-end
-$$;
-
--- Refuses names of steps that do not exist. p_name: the step that names them.
--- Raises: QHF02.
-create or replace function hwqueue.check_known_steps(p_named text[], p_steps jsonb[], p_name text,
-  p_field text) returns void
-language plpgsql immutable
-as $$
-declare
-  v_unknown text := (
-    select n from unnest(p_named) n
-    where n not in (select s ->> 'name' from unnest(p_steps) s) limit 1);
-begin
-  if v_unknown is not null then
-    perform hwqueue.refuse('QHF02', format('%s names step %s, which does not exist', p_field,
-        to_json(v_unknown)), jsonb_build_object('field', p_field, 'step', p_name),
-      'steps are: ' || left((select string_agg(s ->> 'name', ', ') from unnest(p_steps) s), 200));
-  end if;
 end
 $$;

@@ -20,6 +20,7 @@ declare
   v_settings jsonb := p_workflow.settings;
   v_mode text;
   v_level jsonb;
+  v_version text;
 begin
   perform hwqueue.check_object(p_options, array['version', 'affinity_tags', 'placement', 'wire', 'affinity',
     'tenant', 'priority', 'labels', 'headers', 'deadline', 'available_at', 'delay', 'idempotency_key',
@@ -43,12 +44,24 @@ begin
       'name the tenant that the caller is for');
   end if;
   v_run.input := hwqueue.check_payload(coalesce(p_input, '{}'), 'input', 1048576);
+  if coalesce(p_options #>> '{unique,while}', 'open') <> 'open' then
+    perform hwqueue.refuse('QHA01', 'options.unique.while is not "open"',
+      '{"field": "options.unique.while"}', 'the key of a run is held until the run ends: leave while out');
+  end if;
+  v_version := coalesce(hwqueue.json_text(p_options -> 'app_version', 'options.app_version', 100),
+    case when jsonb_typeof(v_settings -> 'pin_version') = 'string' then v_settings ->> 'pin_version' end);
+  if v_version is null and v_settings ? 'pin_version' then
+    perform hwqueue.refuse('QHA01', format('runs of workflow %s are pinned to a version of the code, and '
+        'options names none', to_json(p_workflow.name)),
+      '{"field": "options.app_version"}',
+      'for example {"app_version": "2.4.1"}: for workers that run with --app-version 2.4.1');
+  end if;
   v_run.policy := hwqueue.present('on_failure', v_settings -> 'on_failure')
     || hwqueue.present('retain', v_settings -> 'retain')
     || hwqueue.present('result', v_settings -> 'result')
-    || hwqueue.present('unique', to_jsonb(hwqueue.unique_run_key(p_options)))
-    || hwqueue.present('app_version',
-      to_jsonb(hwqueue.pinned_version(p_workflow.name, v_settings -> 'pin_version', p_options)));
+    || case when nullif(p_options -> 'unique', 'null') is null then '{}'
+      else hwqueue.present('unique', to_jsonb(hwqueue.unique_key(p_options))) end
+    || hwqueue.present('app_version', to_jsonb(v_version));
   if p_options ?| array['available_at', 'delay'] then
     v_run.policy := v_run.policy || hwqueue.present('available_at', to_jsonb(nullif(
       greatest(hwqueue.spawn_time(p_options, p_now), p_now), p_now)));
@@ -135,16 +148,35 @@ end
 $$;
 
 -- Writes a run as read_run returned it with its steps, and releases the first ones. p_own: what the
--- submission says about single steps.
--- Locks: its run_id; new rows. Raises: QHA01, QHF06, QHQ01, QHC04, QHA03, QHT03. Wakes: waiting workers.
+-- submission says about single steps. A tenant may have 200,000 open steps and 20,000 nested runs; runs
+-- without a tenant ten times as many.
+-- Locks: a row of tenant_work, skip locked; its run_id; new rows. Raises: QHA01, QHF06, QHQ01, QHC04, QHA03,
+-- QHT03. Wakes: waiting workers.
 create or replace function hwqueue.begin_run(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb,
   p_now timestamptz, p_shard int) returns void
 language plpgsql volatile
 as $$
 declare
   v_roots int[];
+  v_work hwqueue.tenant_work;
+  v_steps int := jsonb_array_length(p_workflow.steps);
+  v_nested int := (p_run.parent_run_id is not null)::int;
+  v_times int := case when p_run.tenant = '' then 10 else 1 end;
 begin
-  perform hwqueue.check_tenant_work(p_run, jsonb_array_length(p_workflow.steps), p_shard);
+  select w.* into v_work from hwqueue.tenant_work w where w.shard_id = p_shard and w.tenant = p_run.tenant;
+  if found then
+    if v_work.steps + v_steps > 200000 * v_times then
+      perform hwqueue.refuse_more('open steps', v_work.steps, 200000 * v_times, p_run.tenant,
+        'submit more when some have ended, or cancel runs: hwqueue run cancel');
+    elsif v_nested * v_work.nested >= 20000 * v_times then
+      perform hwqueue.refuse_more('open nested runs', v_work.nested, 20000 * v_times, p_run.tenant,
+        'start more when some have ended, or put their steps into one workflow');
+    end if;
+    update hwqueue.tenant_work w set steps = w.steps + v_steps, nested = w.nested + v_nested
+    where w.shard_id = p_shard and w.tenant = (
+      select x.tenant from hwqueue.tenant_work x
+      where x.shard_id = p_shard and x.tenant = p_run.tenant for no key update skip locked);
+  end if;
   begin
     insert into hwqueue.run select p_run.*;
   exception when unique_violation then
@@ -180,23 +212,6 @@ begin
   p := hwqueue.go_on(p_run, hwqueue.new_progress(p_released => p_released, p_skipped => p_skipped,
     p_reasons => p_reasons, p_most => 5000), true, p_now, p_shard);
   perform hwqueue.count_work(p_run.run_id, p.opened, p.closed, p.failed, p_now, p_shard);
-end
-$$;
-
--- Returns the key of the option unique of a submission, {"key", "while": "open", "on_conflict"}, which it
--- checks as that of a spawn. Null without.
--- Raises: QHA01.
-create or replace function hwqueue.unique_run_key(p_options jsonb) returns text
-language plpgsql immutable
-as $$
-begin
-  if nullif(p_options -> 'unique', 'null') is null then
-    return null;
-  elsif coalesce(p_options #>> '{unique,while}', 'open') <> 'open' then
-    perform hwqueue.refuse('QHA01', 'options.unique.while is not "open"',
-      '{"field": "options.unique.while"}', 'the key of a run is held until the run ends: leave while out');
-  end if;
-  return hwqueue.unique_key(p_options);
 end
 $$;
 
@@ -458,7 +473,12 @@ begin
     perform hwqueue.refuse('QHC04', format('step %s asks %s, its run asks %s: %s',
         to_json(p_step ->> 'name'), coalesce(v_step, p_step), p_run.level, sqlerrm),
       jsonb_build_object('step', p_step ->> 'name', 'field', v_field,
-        'level', hwqueue.contradicting_levels(p_workflow, p_run, v_defined, v_step, v_mode),
+        'level', case when v_step is null then '["step", "submission"]' else jsonb_build_array(
+          case when hwqueue.contradicts(hwqueue.shared_level(p_workflow.settings, p_run.level), v_step,
+              v_mode) then 'workflow'
+            when p_run.parent_run_id is not null then 'parent' else 'submission' end,
+          case when hwqueue.contradicts(p_run.level, v_defined, v_mode) then 'step'
+            else 'submission' end) end,
         'left', p_run.level, 'right', coalesce(v_step, p_step)),
       'use affinity "override" or "replace" on the step, or drop one of them');
   end;
@@ -505,20 +525,6 @@ exception when sqlstate 'QHC04' then
 end
 $$;
 
--- Returns the two levels that contradict each other: what the run asks, and what the step asks. Of the run it
--- is workflow, or submission if only that does, or parent (of a nested run). Of the step it is step, or
--- submission if that has said so about this step. p_step: null when these two contradict each other.
-create or replace function hwqueue.contradicting_levels(p_workflow hwqueue.workflow, p_run hwqueue.run,
-  p_defined jsonb, p_step jsonb, p_mode text) returns jsonb
-language sql stable
-as $$
-  select case when p_step is null then '["step", "submission"]' else jsonb_build_array(
-    case when hwqueue.contradicts(hwqueue.shared_level(p_workflow.settings, p_run.level), p_step, p_mode)
-        then 'workflow'
-      when p_run.parent_run_id is not null then 'parent' else 'submission' end,
-    case when hwqueue.contradicts(p_run.level, p_defined, p_mode) then 'step' else 'submission' end) end
-$$;
-
 -- Whether two levels cannot both hold, as merge_levels has it.
 create or replace function hwqueue.contradicts(p_outer jsonb, p_inner jsonb, p_mode text) returns boolean
 language plpgsql stable
@@ -540,4 +546,33 @@ as $$
       where p_level #> array['affinity_tags', t.key] = t.value))
     || case when p_level -> 'placement' @> (p_settings -> 'placement')
       then jsonb_build_object('placement', p_settings -> 'placement') else '{}' end
+$$;
+
+-- Counts open steps and nested runs of each tenant again. Those with less than a thousand have no row. Nobody
+-- waits for it: a count is off by what begin_run admitted since, in several sessions at once.
+-- Locks: rows of tenant_work, skip locked.
+create or replace function hwqueue.count_tenant_work(p_now timestamptz, p_shard int) returns void
+language plpgsql volatile
+as $$
+declare
+  v_free text[] := array(
+    select w.tenant from hwqueue.tenant_work w where w.shard_id = p_shard for update skip locked);
+begin
+  with open as materialized (
+    select r.tenant, sum(t.need - t.arrived) as steps, count(r.parent_run_id) as nested
+    from hwqueue.run r
+    join hwqueue.tally t on t.shard_id = p_shard and t.run_id = r.run_id and t.step_no = 0 and t.part = 0
+    where r.shard_id = p_shard and r.finished_at is null
+    group by r.tenant having greatest(sum(t.need - t.arrived), count(r.parent_run_id)) >= 1000
+  ), gone as (
+    delete from hwqueue.tenant_work w
+    where w.shard_id = p_shard and w.tenant = any (v_free) and w.tenant not in (select o.tenant from open o)
+  )
+  insert into hwqueue.tenant_work as w (shard_id, tenant, steps, nested, counted_at)
+  select p_shard, o.tenant, o.steps, o.nested, p_now from open o
+  where o.tenant = any (v_free) or o.tenant not in (
+    select x.tenant from hwqueue.tenant_work x where x.shard_id = p_shard)
+  on conflict (shard_id, tenant) do update
+  set steps = excluded.steps, nested = excluded.nested, counted_at = excluded.counted_at;
+end
 $$;

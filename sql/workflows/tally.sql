@@ -73,7 +73,13 @@ begin
   failed := v_counted.failed;
   tally := v_counted.tally;
   if p_is_of_items and tally.arrived / 64 > (tally.arrived - v_counted.arrived) / 64 then
-    tally := hwqueue.renew_items(tally);
+    -- a new row, the next part, after 64 items: while any transaction on the server is open that has written,
+    -- the former versions of a row stay, and a search by its key walks over all of them. The highest part is
+    -- found at once (as the newest version in node_load)
+    delete from hwqueue.tally t
+    where t.shard_id = p_shard and t.run_id = p_run and t.step_no = p_step and t.part = v_part;
+    tally.part := v_part + 1;
+    insert into hwqueue.tally select tally.*;
   end if;
   is_full := tally.arrived >= tally.need and (folded < 1000 or not exists (
     select from hwqueue.arrival a
@@ -106,25 +112,6 @@ begin
       where t.shard_id = p_shard and t.run_id = p_run and t.step_no = p_step and t.part > 0);
   end loop;  -- the one that this session waited for was renewed
   return v_part;
-end
-$$;
-
--- Puts the tally of a map into a new row, the next part, after 64 of its items. While any transaction on the
--- server is open that has written, the former versions of a row stay, and a search by its key walks over all
--- of them. The highest part is found at once (as the newest version in node_load).
--- Locks: the caller holds the tally; a new row. Not idempotent.
-create or replace function hwqueue.renew_items(p_tally hwqueue.tally) returns hwqueue.tally
-language plpgsql volatile
-as $$
-declare
-  v_tally hwqueue.tally := p_tally;
-begin
-  delete from hwqueue.tally t
-  where t.shard_id = p_tally.shard_id and t.run_id = p_tally.run_id and t.step_no = p_tally.step_no
-    and t.part = p_tally.part;
-  v_tally.part := p_tally.part + 1;
-  insert into hwqueue.tally select v_tally.*;
-  return v_tally;
 end
 $$;
 

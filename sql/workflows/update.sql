@@ -169,7 +169,9 @@ $$;
 -- Who ends a step waits for its row, and may have released others that are missing here. So this waits for
 -- one step at a time, and meanwhile holds none that was released: they would wait for each other. Nor does
 -- it hold one afterwards: who runs it must not wait for a caller that stays open.
--- Locks: as try_steps and hold_steps. Raises: QHL09, and as check_updatable.
+-- Of a map that has begun a step is missed with its items: who holds these ends it.
+-- Locks: the tallies of items, then the steps, all skip locked; hold_steps. Raises: QHL09, and as
+-- check_updatable.
 create or replace function hwqueue.hold_updatable(p_run hwqueue.run, p_named int[], p_shard int)
 returns int[]
 language plpgsql volatile
@@ -177,6 +179,8 @@ as $$
 declare
   v_due int[] := p_named;
   v_missed int[];
+  v_map int;
+  v_held int[];
   v_left int[];
 begin
   loop  -- each round has fewer steps than the one before
@@ -184,7 +188,23 @@ begin
     perform hwqueue.check_updatable(p_run, p_named, v_due, p_shard);
     begin
       loop
-        v_missed := hwqueue.try_steps(p_run.run_id, v_due, p_shard);
+        v_missed := '{}';
+        for v_map in
+          select distinct t.step_no from hwqueue.tally t
+          where t.shard_id = p_shard and t.run_id = p_run.run_id and t.step_no = any (v_due) and t.part > 0
+          order by 1
+        loop
+          if hwqueue.hold_items(p_run.run_id, v_map, false, p_shard) is null then
+            v_missed := v_missed || v_map;
+          end if;
+        end loop;
+        v_held := array(
+          select s.step_no from hwqueue.step s
+          where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = any (v_due)
+            and s.step_no <> all (v_missed)
+          for no key update skip locked);
+        v_missed := array(
+          select d.step_no from unnest(v_due) d(step_no) where d.step_no <> all (v_held) order by 1);
         -- a statement after the locks: what was released meanwhile is not among them any more
         v_left := hwqueue.updatable_steps(p_run, v_due, p_shard);
         if exists (
@@ -208,34 +228,6 @@ begin
 end
 $$;
 
--- Locks those of some steps that no other session holds, and returns the others. Of a map that has begun a
--- step is missed with its items: who holds these ends it.
--- Locks: the tallies of items, then the steps, all skip locked.
-create or replace function hwqueue.try_steps(p_run uuid, p_steps int[], p_shard int) returns int[]
-language plpgsql volatile
-as $$
-declare
-  v_missed int[] := '{}';
-  v_map int;
-  v_held int[];
-begin
-  for v_map in
-    select distinct t.step_no from hwqueue.tally t
-    where t.shard_id = p_shard and t.run_id = p_run and t.step_no = any (p_steps) and t.part > 0 order by 1
-  loop
-    if hwqueue.hold_items(p_run, v_map, false, p_shard) is null then
-      v_missed := v_missed || v_map;
-    end if;
-  end loop;
-  v_held := array(
-    select s.step_no from hwqueue.step s
-    where s.shard_id = p_shard and s.run_id = p_run and s.step_no = any (p_steps)
-      and s.step_no <> all (v_missed)
-    for no key update skip locked);
-  return array(select d.step_no from unnest(p_steps) d(step_no) where d.step_no <> all (v_held) order by 1);
-end
-$$;
-
 -- Changes what the steps ask that were not released, or those of p_named. due: these; changed: those of them
 -- that ask something else than before.
 -- Locks: the caller holds the run; as hold_updatable; new classes. Raises: QHL09, and as check_updatable and
@@ -252,9 +244,19 @@ declare
   v_group record;
   v_step jsonb;
   v_class bigint;
+  v_map int;
 begin
   due := hwqueue.hold_updatable(p_run, p_named, p_shard);
-  perform hwqueue.hold_begun_maps(p_run.run_id, due, p_shard);
+  for v_map in  -- those began while this waited for them whose items it does not hold
+    select m.step_no from hwqueue.map m
+    where m.shard_id = p_shard and m.run_id = p_run.run_id and m.step_no = any (due) order by m.step_no
+  loop
+    if hwqueue.hold_items(p_run.run_id, v_map, false, p_shard) is null and exists (
+      select from hwqueue.tally t
+      where t.shard_id = p_shard and t.run_id = p_run.run_id and t.step_no = v_map and t.part > 0) then
+      perform hwqueue.refuse_held(p_run.run_id, null);
+    end if;
+  end loop;
   changed := '{}';
   for v_group in select g.* from hwqueue.update_groups(p_run, due, p_update, p_shard) g loop
     v_step := v_steps[v_group.steps[1]];
@@ -276,27 +278,6 @@ begin
     where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = any (v_group.steps)
       and s.class_id is not null
     on conflict do nothing;
-  end loop;
-end
-$$;
-
--- Refuses maps among these steps whose items this session does not hold: they began while it waited for them.
--- Locks: the tallies of their items, skip locked. Raises: QHL09.
-create or replace function hwqueue.hold_begun_maps(p_run uuid, p_steps int[], p_shard int) returns void
-language plpgsql volatile
-as $$
-declare
-  v_map int;
-begin
-  for v_map in
-    select m.step_no from hwqueue.map m
-    where m.shard_id = p_shard and m.run_id = p_run and m.step_no = any (p_steps) order by m.step_no
-  loop
-    if hwqueue.hold_items(p_run, v_map, false, p_shard) is null and exists (
-      select from hwqueue.tally t
-      where t.shard_id = p_shard and t.run_id = p_run and t.step_no = v_map and t.part > 0) then
-      perform hwqueue.refuse_held(p_run, null);
-    end if;
   end loop;
 end
 $$;
