@@ -860,7 +860,6 @@ CREATE TABLE hwqueue.node_state (
     has_reserved boolean DEFAULT false NOT NULL,
     backfill_until timestamp with time zone,
     expands_until timestamp with time zone,
-    recovered_to pg_lsn,
     CONSTRAINT node_state_check CHECK (((judged_xid IS NULL) = (judged_class IS NULL))),
     CONSTRAINT node_state_node_epoch_check CHECK ((node_epoch > 0))
 )
@@ -876,7 +875,7 @@ COMMENT ON COLUMN hwqueue.node_state.has_limits IS 'claims on the node may alloc
 
 COMMENT ON COLUMN hwqueue.node_state.pinned_queues IS 'queues in which node_eligibility has rows of this node';
 
-COMMENT ON COLUMN hwqueue.node_state.generation IS 'of the shard, as long as the server has neither been started nor recovered since';
+COMMENT ON COLUMN hwqueue.node_state.generation IS 'of the shard, as long as the server has not been started since server_started_at';
 
 COMMENT ON COLUMN hwqueue.node_state.met_blocked IS 'its last claims met classes that are blocked now: the next one reads all that are blocked before it starts';
 
@@ -895,8 +894,6 @@ COMMENT ON COLUMN hwqueue.node_state.has_reserved IS 'claims of the node may be 
 COMMENT ON COLUMN hwqueue.node_state.backfill_until IS 'until when leases that are over by then may use the room that is earmarked here; null: none may';
 
 COMMENT ON COLUMN hwqueue.node_state.expands_until IS 'it has registered: until then only everywhere tasks get its room; null: they have it';
-
-COMMENT ON COLUMN hwqueue.node_state.recovered_to IS 'of the shard, when generation was read';
 
 CREATE FUNCTION hwqueue.after_claim(p_state hwqueue.node_state, p_queue_ids integer[], p_entry hwqueue.ready, p_granted boolean, p_moves boolean, p_drawn bigint, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
@@ -987,9 +984,6 @@ CREATE FUNCTION hwqueue.arrive(p_run uuid, p_step integer, p_is_of_items boolean
 
 CREATE FUNCTION hwqueue.ask_to_stop(p_node uuid, p_leases uuid[], p_by timestamp with time zone, p_detail text, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.asked_labels(p_exprs jsonb) RETURNS TABLE(label text, wanted jsonb)
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.asks_lock_holders() RETURNS boolean
     LANGUAGE sql;
@@ -1130,9 +1124,6 @@ CREATE FUNCTION hwqueue.await_node(p_node uuid, p_shard integer) RETURNS void
 
 CREATE FUNCTION hwqueue.awaited_runs(p_run uuid, p_shard integer) RETURNS TABLE(nested_run_id uuid)
     LANGUAGE sql;
-
-CREATE FUNCTION hwqueue.away_holders(p_class hwqueue.placement_class, p_lease uuid, p_domain text, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
-    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.back_earmarks(p_leases uuid[], p_hold interval, p_now timestamp with time zone, p_shard integer) RETURNS text
     LANGUAGE plpgsql;
@@ -1790,9 +1781,6 @@ CREATE FUNCTION hwqueue.check_replaced(p_old uuid, p_lease uuid, p_tenant text, 
 CREATE FUNCTION hwqueue.check_result(p_lease uuid, p_result jsonb, p_field text, p_shard integer) RETURNS void
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.check_run_signal(p_run hwqueue.run, p_name text, p_shard integer) RETURNS void
-    LANGUAGE plpgsql STABLE;
-
 CREATE FUNCTION hwqueue.check_settlement(p_settlement jsonb, p_field text) RETURNS void
     LANGUAGE plpgsql STABLE;
 
@@ -2126,9 +2114,6 @@ CREATE FUNCTION hwqueue.core_use_of(p_node hwqueue.node, p_assignments jsonb[]) 
 CREATE FUNCTION hwqueue.cores_of(p_assignment jsonb) RETURNS TABLE(core integer, milli integer)
     LANGUAGE sql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.cost_of_stops(p_plan uuid[], p_stops uuid[], p_order uuid[]) RETURNS integer
-    LANGUAGE sql IMMUTABLE;
-
 CREATE FUNCTION hwqueue.count_added_runs(p_run uuid, p_step integer, p_shard integer, OUT open integer, OUT failed integer, OUT cancelled integer) RETURNS record
     LANGUAGE sql STABLE;
 
@@ -2193,9 +2178,6 @@ CREATE FUNCTION hwqueue.count_by_node(p_class hwqueue.placement_class, p_term in
 
 CREATE FUNCTION hwqueue.count_fact(p_term_id bigint, p_value text, p_self boolean, p_use text, p_recount jsonb, p_own integer, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
-
-CREATE FUNCTION hwqueue.count_items(p_run uuid, p_step integer, p_kind text, p_own text, p_shard integer) RETURNS TABLE(items integer, items_done integer, items_failed integer)
-    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[] DEFAULT NULL::text[], p_limit integer DEFAULT 10000, p_cursor jsonb DEFAULT NULL::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(lease_count integer, next_cursor jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2865,9 +2847,6 @@ CREATE FUNCTION hwqueue.flag_awaited(p_leases uuid[], p_shard integer) RETURNS v
 CREATE FUNCTION hwqueue.flag_waiting(p_queue_ids integer[], p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.fleet_affinities(p_class hwqueue.placement_class, p_shard integer) RETURNS TABLE(node_id uuid, affinity double precision)
-    LANGUAGE sql STABLE;
-
 CREATE FUNCTION hwqueue.fleet_facts(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(node_id uuid, facts jsonb)
     LANGUAGE sql STABLE;
 
@@ -3121,9 +3100,6 @@ CREATE FUNCTION hwqueue.held_claims(p_leases uuid[], p_shard integer) RETURNS uu
 CREATE FUNCTION hwqueue.held_spawns(p_spawns hwqueue.spawn_request[]) RETURNS hwqueue.spawn_request[]
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.help_of_names(p_class hwqueue.placement_class, p_help jsonb, p_pending bigint, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
-    LANGUAGE sql STABLE;
-
 CREATE FUNCTION hwqueue.help_words(p_sole jsonb, p_class hwqueue.placement_class) RETURNS jsonb
     LANGUAGE sql STABLE;
 
@@ -3302,14 +3278,8 @@ CREATE FUNCTION hwqueue.is_own_service(p_service uuid, p_shard integer) RETURNS 
 CREATE FUNCTION hwqueue.is_selected(p_class_id bigint, p_shard integer) RETURNS boolean
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.is_served(p_class hwqueue.placement_class, p_kinds uuid[], p_now timestamp with time zone, p_shard integer) RETURNS boolean
-    LANGUAGE sql STABLE;
-
 CREATE FUNCTION hwqueue.is_still_attested_for(p_class_id bigint, p_node hwqueue.node, p_attested text[], p_shard integer) RETURNS boolean
     LANGUAGE sql STABLE;
-
-CREATE FUNCTION hwqueue.is_this_life(p_started timestamp with time zone, p_recovered pg_lsn, p_path text) RETURNS boolean
-    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.is_time_up() RETURNS boolean
     LANGUAGE sql STABLE;
@@ -3436,9 +3406,6 @@ CREATE FUNCTION hwqueue.kept_out_places(p_class hwqueue.placement_class, p_lease
 
 CREATE FUNCTION hwqueue.kept_out_words(p_domain text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
-CREATE FUNCTION hwqueue.kept_words(p_class hwqueue.placement_class, p_shard integer) RETURNS text
-    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.keyed_spawns(p_spawns hwqueue.spawn_request[], p_shard integer) RETURNS TABLE(ordinal integer, tenant text, idempotency_key text, lease_id uuid, content bytea, held_until timestamp with time zone)
     LANGUAGE sql STABLE;
@@ -3691,9 +3658,6 @@ CREATE FUNCTION hwqueue.load_fits(p_node hwqueue.node, p_load hwqueue.node_load)
 CREATE FUNCTION hwqueue.load_that_stays(p_node hwqueue.node, p_old uuid, p_shard integer) RETURNS hwqueue.node_load
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.load_without(p_node hwqueue.node, p_without uuid[], OUT load hwqueue.node_load, OUT places integer) RETURNS record
-    LANGUAGE plpgsql STABLE;
-
 CREATE FUNCTION hwqueue.lock_alternative(p_request hwqueue.claim_request, p_class_id bigint, p_seen hwqueue.seen_entries, p_from bigint, p_to bigint, p_since timestamp with time zone, p_lease uuid) RETURNS tid
     LANGUAGE plpgsql;
 
@@ -3821,9 +3785,6 @@ CREATE FUNCTION hwqueue.low_water_at(p_marks hwqueue.low_water, p_tier smallint,
 
 CREATE FUNCTION hwqueue.lower_low_water(p_queue_id integer, p_class_id bigint, p_tier smallint, p_rank bigint, p_position bigint, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.map_headline(p_step hwqueue.step, p_kind text, p_items integer, p_done integer, p_failed integer) RETURNS text
-    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.map_room(p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally) RETURNS integer
     LANGUAGE sql IMMUTABLE;
@@ -4016,7 +3977,6 @@ CREATE TABLE hwqueue.shard (
     node_epoch_floor bigint DEFAULT 0 NOT NULL,
     former_event_base bigint DEFAULT 0 NOT NULL,
     event_base_xid xid8 DEFAULT '0'::xid8 NOT NULL,
-    recovered_to pg_lsn,
     CONSTRAINT shard_event_days_check CHECK (((event_days >= 1) AND (event_days <= 14))),
     CONSTRAINT shard_shard_id_check CHECK ((shard_id >= 0))
 );
@@ -4041,10 +4001,8 @@ COMMENT ON COLUMN hwqueue.shard.node_epoch_floor IS 'the highest epoch of a node
 
 COMMENT ON COLUMN hwqueue.shard.event_base_xid IS 'the transaction that raised event_base; ids of those that were open then follow former_event_base';
 
-COMMENT ON COLUMN hwqueue.shard.recovered_to IS 'up to where the server had recovered when generation was written; null: it had no need to';
-
 CREATE FUNCTION hwqueue.next_generation(p_shard hwqueue.shard, p_timeline integer, p_system bigint) RETURNS bigint
-    LANGUAGE sql;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.next_score_group(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_starts, p_window integer, p_probe integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT classes bigint[], OUT positions bigint[], OUT seen_classes bigint[], OUT is_head boolean, OUT takes integer) RETURNS record
     LANGUAGE plpgsql STABLE;
@@ -4297,9 +4255,6 @@ CREATE FUNCTION hwqueue.open_map(p_run hwqueue.run, p_step hwqueue.step, p_defin
 
 CREATE FUNCTION hwqueue.open_nested(p_run hwqueue.run, p_step hwqueue.step, p_nested hwqueue.run, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.open_parents(p_run hwqueue.run, p_shard integer) RETURNS jsonb
-    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.open_queues(p_queues text[], p_shard integer) RETURNS integer[]
     LANGUAGE plpgsql STABLE;
@@ -5510,16 +5465,10 @@ CREATE FUNCTION hwqueue.shortage(p_cpu_milli bigint, p_memory_mib bigint, p_room
 CREATE FUNCTION hwqueue.should_advance_low_water(p_qty integer) RETURNS boolean
     LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.shown_reason(p_step hwqueue.step, p_run hwqueue.run) RETURNS text
-    LANGUAGE sql IMMUTABLE;
-
 CREATE FUNCTION hwqueue.shown_secret(p_secret bytea) RETURNS text
     LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.shown_state(p_state text, p_run hwqueue.run) RETURNS text
-    LANGUAGE sql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.shown_time(p_time timestamp with time zone) RETURNS text
     LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.signal_lease(p_lease uuid, p_name text, p_payload jsonb DEFAULT 'null'::jsonb, p_key text DEFAULT NULL::text, p_shard integer DEFAULT 0) RETURNS TABLE(created boolean, state text, shard_id integer)
@@ -5672,9 +5621,6 @@ CREATE FUNCTION hwqueue.step_ended(p_lease uuid, p_state text, p_is_short boolea
 CREATE FUNCTION hwqueue.step_error(p_step hwqueue.step, p_of_lease jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.step_headline(p_step hwqueue.step, p_defined hwqueue.workflow_step) RETURNS text
-    LANGUAGE sql STABLE;
-
 CREATE FUNCTION hwqueue.step_levels(p_names text[], p_from integer[], p_to integer[]) RETURNS integer[]
     LANGUAGE plpgsql IMMUTABLE;
 
@@ -5759,8 +5705,8 @@ CREATE FUNCTION hwqueue.stops_in_place(p_rooms hwqueue.gang_room[], p_classes hw
 CREATE FUNCTION hwqueue.stops_on_node(p_node uuid, p_class_nos integer[], p_classes hwqueue.placement_class[], p_want integer[], p_stops uuid[], p_candidates uuid[], p_shard integer) RETURNS uuid[]
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.store_run_signal(p_run uuid, p_name text, p_payload jsonb, p_key text, p_shard integer) RETURNS bigint
-    LANGUAGE plpgsql;
+CREATE FUNCTION hwqueue.storage_path() RETURNS text
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.store_signal(p_lease uuid, p_name text, p_key text, p_payload jsonb, p_now timestamp with time zone, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql;
@@ -5998,9 +5944,6 @@ CREATE FUNCTION hwqueue.term_failures(p_class hwqueue.placement_class, p_known j
     LANGUAGE plpgsql STABLE
     SET plan_cache_mode TO 'force_custom_plan';
 
-CREATE FUNCTION hwqueue.term_holders(p_spec jsonb, p_domain text, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
-    LANGUAGE plpgsql STABLE;
-
 CREATE FUNCTION hwqueue.term_item(p_selector jsonb, p_tenants jsonb, p_class hwqueue.placement_class) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
@@ -6012,9 +5955,6 @@ CREATE FUNCTION hwqueue.term_places(p_class hwqueue.placement_class, p_known jso
 
 CREATE FUNCTION hwqueue.term_selects(p_spec jsonb, p_class hwqueue.placement_class) RETURNS boolean
     LANGUAGE plpgsql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.term_wait(p_now timestamp with time zone) RETURNS text
-    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.terms_reason(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_facts jsonb, p_skew boolean, p_exact boolean, p_now timestamp with time zone, p_shard integer) RETURNS text
     LANGUAGE plpgsql STABLE;
@@ -6036,14 +5976,8 @@ CREATE FUNCTION hwqueue.throughput(p_queue text DEFAULT NULL::text, p_minutes in
 CREATE FUNCTION hwqueue.time_of_nth_end(p_n integer, p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[], p_shard integer, p_age integer DEFAULT 2147483647) RETURNS timestamp with time zone
     LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.together_words(p_together text[]) RETURNS text
-    LANGUAGE sql IMMUTABLE;
-
 CREATE FUNCTION hwqueue.told_earmarks(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE sql STABLE;
-
-CREATE FUNCTION hwqueue.told_places(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[], p_size integer, p_now timestamp with time zone, p_shard integer, OUT places jsonb, OUT place_count bigint, OUT most_emptied integer) RETURNS record
-    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.tolerated(p_tolerate jsonb, p_items integer) RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -6239,9 +6173,6 @@ CREATE FUNCTION hwqueue.waiting_classes(p_classes bigint[], p_node hwqueue.node,
 CREATE FUNCTION hwqueue.waiting_gangs(p_rank bigint, p_position bigint, p_limit integer, p_shard integer, OUT items jsonb[], OUT last_id text, OUT has_more boolean) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.waiting_members(p_gang hwqueue.gang, p_shard integer, OUT classes hwqueue.placement_class[], OUT members integer[], OUT waiting integer) RETURNS record
-    LANGUAGE plpgsql STABLE;
-
 CREATE FUNCTION hwqueue.waits_for(p_class hwqueue.placement_class, p_node hwqueue.node, p_eligible_at timestamp with time zone, p_looks boolean, p_now timestamp with time zone, p_shard integer, OUT wait interval, OUT is_known boolean) RETURNS record
     LANGUAGE plpgsql STABLE;
 
@@ -6356,9 +6287,6 @@ CREATE FUNCTION hwqueue.without_steps(p_workflow hwqueue.workflow) RETURNS hwque
 
 CREATE FUNCTION hwqueue.without_terms(p_expr jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.words_of_classes(p_classes bigint[], p_shard integer) RETURNS jsonb
-    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.workflow_metrics(p_now timestamp with time zone, p_shard integer) RETURNS TABLE(name text, labels jsonb, value double precision)
     LANGUAGE sql STABLE
@@ -8714,8 +8642,6 @@ REVOKE ALL ON FUNCTION hwqueue.arrive(p_run uuid, p_step integer, p_is_of_items 
 
 REVOKE ALL ON FUNCTION hwqueue.ask_to_stop(p_node uuid, p_leases uuid[], p_by timestamp with time zone, p_detail text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.asked_labels(p_exprs jsonb) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.asks_lock_holders() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.asks_others(p_exprs jsonb) FROM PUBLIC;
@@ -8754,8 +8680,6 @@ GRANT ALL ON FUNCTION hwqueue.await_leases(p_lease_ids uuid[], p_notify boolean,
 REVOKE ALL ON FUNCTION hwqueue.await_node(p_node uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.awaited_runs(p_run uuid, p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.away_holders(p_class hwqueue.placement_class, p_lease uuid, p_domain text, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.back_earmarks(p_leases uuid[], p_hold interval, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -8988,8 +8912,6 @@ REVOKE ALL ON FUNCTION hwqueue.check_replaced(p_old uuid, p_lease uuid, p_tenant
 
 REVOKE ALL ON FUNCTION hwqueue.check_result(p_lease uuid, p_result jsonb, p_field text, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.check_run_signal(p_run hwqueue.run, p_name text, p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.check_settlement(p_settlement jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_settlements(p_settle jsonb, p_shard integer) FROM PUBLIC;
@@ -9170,8 +9092,6 @@ REVOKE ALL ON FUNCTION hwqueue.core_use_of(p_node hwqueue.node, p_assignments js
 
 REVOKE ALL ON FUNCTION hwqueue.cores_of(p_assignment jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.cost_of_stops(p_plan uuid[], p_stops uuid[], p_order uuid[]) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.count_added_runs(p_run uuid, p_step integer, p_shard integer, OUT open integer, OUT failed integer, OUT cancelled integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.count_attempt(p_webhook hwqueue.webhook, p_state text, p_now timestamp with time zone) FROM PUBLIC;
@@ -9179,8 +9099,6 @@ REVOKE ALL ON FUNCTION hwqueue.count_attempt(p_webhook hwqueue.webhook, p_state 
 REVOKE ALL ON FUNCTION hwqueue.count_by_node(p_class hwqueue.placement_class, p_term integer, p_recounts jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.count_fact(p_term_id bigint, p_value text, p_self boolean, p_use text, p_recount jsonb, p_own integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.count_items(p_run uuid, p_step integer, p_kind text, p_own text, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb, p_shard integer) TO hwqueue_operator;
@@ -9523,8 +9441,6 @@ REVOKE ALL ON FUNCTION hwqueue.flag_awaited(p_leases uuid[], p_shard integer) FR
 
 REVOKE ALL ON FUNCTION hwqueue.flag_waiting(p_queue_ids integer[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.fleet_affinities(p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.fleet_facts(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.fleet_failures(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -9696,8 +9612,6 @@ REVOKE ALL ON FUNCTION hwqueue.held_claims(p_leases uuid[], p_shard integer) FRO
 
 REVOKE ALL ON FUNCTION hwqueue.held_spawns(p_spawns hwqueue.spawn_request[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.help_of_names(p_class hwqueue.placement_class, p_help jsonb, p_pending bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.help_words(p_sole jsonb, p_class hwqueue.placement_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.histogram_bounds() FROM PUBLIC;
@@ -9792,11 +9706,7 @@ REVOKE ALL ON FUNCTION hwqueue.is_own_service(p_service uuid, p_shard integer) F
 
 REVOKE ALL ON FUNCTION hwqueue.is_selected(p_class_id bigint, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.is_served(p_class hwqueue.placement_class, p_kinds uuid[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.is_still_attested_for(p_class_id bigint, p_node hwqueue.node, p_attested text[], p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.is_this_life(p_started timestamp with time zone, p_recovered pg_lsn, p_path text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_time_up() FROM PUBLIC;
 
@@ -9879,8 +9789,6 @@ REVOKE ALL ON FUNCTION hwqueue.kept_out_of(p_class hwqueue.placement_class, p_le
 REVOKE ALL ON FUNCTION hwqueue.kept_out_places(p_class hwqueue.placement_class, p_lease uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.kept_out_words(p_domain text) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.kept_words(p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.keyed_spawns(p_spawns hwqueue.spawn_request[], p_shard integer) FROM PUBLIC;
 
@@ -10060,8 +9968,6 @@ REVOKE ALL ON FUNCTION hwqueue.load_fits(p_node hwqueue.node, p_load hwqueue.nod
 
 REVOKE ALL ON FUNCTION hwqueue.load_that_stays(p_node hwqueue.node, p_old uuid, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.load_without(p_node hwqueue.node, p_without uuid[], OUT load hwqueue.node_load, OUT places integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.lock_alternative(p_request hwqueue.claim_request, p_class_id bigint, p_seen hwqueue.seen_entries, p_from bigint, p_to bigint, p_since timestamp with time zone, p_lease uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lock_between(p_request hwqueue.claim_request, p_queue_id integer, p_seen hwqueue.seen_entries, p_limit integer) FROM PUBLIC;
@@ -10123,8 +10029,6 @@ REVOKE ALL ON FUNCTION hwqueue.look_if_free(p_everywhere_id uuid, p_node uuid, p
 REVOKE ALL ON FUNCTION hwqueue.low_water_at(p_marks hwqueue.low_water, p_tier smallint, p_rank bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lower_low_water(p_queue_id integer, p_class_id bigint, p_tier smallint, p_rank bigint, p_position bigint, p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.map_headline(p_step hwqueue.step, p_kind text, p_items integer, p_done integer, p_failed integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.map_room(p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally) FROM PUBLIC;
 
@@ -10412,8 +10316,6 @@ REVOKE ALL ON FUNCTION hwqueue.open_claim(p_request hwqueue.claim_request, p_sta
 REVOKE ALL ON FUNCTION hwqueue.open_map(p_run hwqueue.run, p_step hwqueue.step, p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamp with time zone, p_shard integer, OUT map hwqueue.map, OUT tally hwqueue.tally, OUT bad jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.open_nested(p_run hwqueue.run, p_step hwqueue.step, p_nested hwqueue.run, p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.open_parents(p_run hwqueue.run, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.open_queues(p_queues text[], p_shard integer) FROM PUBLIC;
 
@@ -11159,13 +11061,9 @@ REVOKE ALL ON FUNCTION hwqueue.shortage(p_cpu_milli bigint, p_memory_mib bigint,
 
 REVOKE ALL ON FUNCTION hwqueue.should_advance_low_water(p_qty integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.shown_reason(p_step hwqueue.step, p_run hwqueue.run) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.shown_secret(p_secret bytea) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.shown_state(p_state text, p_run hwqueue.run) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.shown_time(p_time timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.signal_lease(p_lease uuid, p_name text, p_payload jsonb, p_key text, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.signal_lease(p_lease uuid, p_name text, p_payload jsonb, p_key text, p_shard integer) TO hwqueue_producer;
@@ -11271,8 +11169,6 @@ REVOKE ALL ON FUNCTION hwqueue.step_ended(p_lease uuid, p_state text, p_is_short
 
 REVOKE ALL ON FUNCTION hwqueue.step_error(p_step hwqueue.step, p_of_lease jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.step_headline(p_step hwqueue.step, p_defined hwqueue.workflow_step) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.step_levels(p_names text[], p_from integer[], p_to integer[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.step_origins(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_defaults jsonb, p_placement jsonb) FROM PUBLIC;
@@ -11334,7 +11230,7 @@ REVOKE ALL ON FUNCTION hwqueue.stops_in_place(p_rooms hwqueue.gang_room[], p_cla
 
 REVOKE ALL ON FUNCTION hwqueue.stops_on_node(p_node uuid, p_class_nos integer[], p_classes hwqueue.placement_class[], p_want integer[], p_stops uuid[], p_candidates uuid[], p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.store_run_signal(p_run uuid, p_name text, p_payload jsonb, p_key text, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.storage_path() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.store_signal(p_lease uuid, p_name text, p_key text, p_payload jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -11470,8 +11366,6 @@ REVOKE ALL ON FUNCTION hwqueue.term_facts(p_class hwqueue.placement_class, p_nod
 
 REVOKE ALL ON FUNCTION hwqueue.term_failures(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.term_holders(p_spec jsonb, p_domain text, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.term_item(p_selector jsonb, p_tenants jsonb, p_class hwqueue.placement_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.term_place(p_spec jsonb, p_domain text, p_node uuid, p_rack bigint, p_labels jsonb) FROM PUBLIC;
@@ -11479,8 +11373,6 @@ REVOKE ALL ON FUNCTION hwqueue.term_place(p_spec jsonb, p_domain text, p_node uu
 REVOKE ALL ON FUNCTION hwqueue.term_places(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.term_selects(p_spec jsonb, p_class hwqueue.placement_class) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.term_wait(p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.terms_reason(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_facts jsonb, p_skew boolean, p_exact boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -11498,11 +11390,7 @@ GRANT ALL ON FUNCTION hwqueue.throughput(p_queue text, p_minutes integer, p_shar
 
 REVOKE ALL ON FUNCTION hwqueue.time_of_nth_end(p_n integer, p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[], p_shard integer, p_age integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.together_words(p_together text[]) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.told_earmarks(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.told_places(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[], p_size integer, p_now timestamp with time zone, p_shard integer, OUT places jsonb, OUT place_count bigint, OUT most_emptied integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.tolerated(p_tolerate jsonb, p_items integer) FROM PUBLIC;
 
@@ -11638,8 +11526,6 @@ REVOKE ALL ON FUNCTION hwqueue.waiting_classes(p_classes bigint[], p_node hwqueu
 
 REVOKE ALL ON FUNCTION hwqueue.waiting_gangs(p_rank bigint, p_position bigint, p_limit integer, p_shard integer, OUT items jsonb[], OUT last_id text, OUT has_more boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.waiting_members(p_gang hwqueue.gang, p_shard integer, OUT classes hwqueue.placement_class[], OUT members integer[], OUT waiting integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.waits_for(p_class hwqueue.placement_class, p_node hwqueue.node, p_eligible_at timestamp with time zone, p_looks boolean, p_now timestamp with time zone, p_shard integer, OUT wait interval, OUT is_known boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.waits_for_start(p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
@@ -11718,8 +11604,6 @@ REVOKE ALL ON FUNCTION hwqueue.without_nulls(p_object jsonb) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.without_steps(p_workflow hwqueue.workflow) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.without_terms(p_expr jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.words_of_classes(p_classes bigint[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.workflow_metrics(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 

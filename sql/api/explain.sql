@@ -310,7 +310,20 @@ begin
       order by p.pending desc, f.class_id limit 1000
     )
     select k.class_id, p_shard, q.name, hwqueue.class_words(c), k.pending, k.oldest_at, k.fits,
-           hwqueue.is_served(c, v_kinds, v_now, p_shard)
+           -- by the eligibility cache: nodes that have not asked for work since the class came are not in it
+           exists (
+             select 1 from hwqueue.node n
+             join hwqueue.profile_eligibility e on e.shard_id = p_shard and e.profile_id = n.profile_id
+               and e.queue_id = c.queue_id and e.class_id = c.class_id
+             where n.shard_id = p_shard and n.node_id = any (v_kinds)
+               and hwqueue.class_shortage(c, n, hwqueue.idle_load(n)) = 0)
+           or exists (
+             select 1 from hwqueue.node_eligibility e
+             join hwqueue.node n on n.shard_id = p_shard and n.node_id = e.node_id
+             join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = e.node_id
+             where e.shard_id = p_shard and e.class_id = c.class_id and n.deregistered_at is null
+               and n.cordoned_at is null and hwqueue.is_live(n, s, v_now)
+               and hwqueue.class_shortage(c, n, hwqueue.idle_load(n)) = 0)
     from counted k
     join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = k.class_id
     join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = c.queue_id

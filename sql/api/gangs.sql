@@ -145,18 +145,30 @@ as $$
 declare
   v_gang hwqueue.gang := hwqueue.seen_gang(hwqueue.find_gang(p_gang, p_shard), p_shard);
   v_queue hwqueue.queue;
+  v_class_ids bigint[] := array(  -- of the members that wait
+    select s.class_id
+    from hwqueue.gang_member m
+    join hwqueue.scheduled s on s.shard_id = m.shard_id and s.queue_id = v_gang.queue_id
+      and s.available_at = hwqueue.never_due() and s.lease_id = m.lease_id
+    where m.shard_id = p_shard and m.gang_id = v_gang.gang_id order by m.ordinal);
   v_members record;
   v_found record;
 begin
   select q.* into v_queue from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_gang.queue_id;
-  select w.classes, w.members, w.waiting into v_members from hwqueue.waiting_members(v_gang, p_shard) w;
+  waiting := cardinality(v_class_ids);
+  select array_agg(c order by w.members desc, c.class_id) as classes,
+         array_agg(w.members order by w.members desc, c.class_id) as members
+  into v_members
+  from (  -- those that must start together
+    select i.class_id, count(*)::int as members
+    from unnest(v_class_ids[: hwqueue.members_needed(v_gang, waiting)]) i(class_id) group by i.class_id) w
+  join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = w.class_id;
   gang_id := p_gang;
   shard_id := p_shard;
   queue := v_queue.name;
   state := v_gang.state;
   as_of := hwqueue.clock();
   size := v_gang.size;
-  waiting := v_members.waiting;
   if waiting = 0 or v_gang.state <> all (hwqueue.gang_states_without_room())
     and (v_gang.state <> 'running' or v_gang.missing = 0) then
     code := v_gang.state;

@@ -39,10 +39,15 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_run hwqueue.run := hwqueue.find_run(p_run, p_shard);
-  v_words jsonb := hwqueue.words_of_classes(array(
-    select distinct s.class_id from hwqueue.step s
-    where s.shard_id = p_shard and s.run_id = p_run and s.class_id is not null
-    order by s.class_id limit 500), p_shard);
+  v_words jsonb := (
+    select coalesce(jsonb_object_agg(u.class_id, w.words), '{}')
+    from (
+      select distinct s.class_id from hwqueue.step s
+      where s.shard_id = p_shard and s.run_id = p_run and s.class_id is not null
+      order by s.class_id limit 500) u
+    cross join lateral (  -- a fence (offset 0): by key, also before the tables are analyzed
+      select hwqueue.class_words(c) as words from hwqueue.placement_class c
+      where c.shard_id = p_shard and c.class_id = u.class_id offset 0) w);
   v_begun jsonb := (
     select coalesce(jsonb_object_agg(b.step_no, b.begun_at), '{}')
     from hwqueue.steps_begun(v_run, p_shard) b);

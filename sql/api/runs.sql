@@ -119,19 +119,48 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_run hwqueue.run := hwqueue.find_run(p_run, p_shard);
-  v_parents jsonb := hwqueue.open_parents(v_run, p_shard);
+  v_parents jsonb := (  -- those of each step that have not ended: {number of the step: [names]}
+    select coalesce(jsonb_object_agg(g.to_no, g.names), '{}')
+    from (
+      select e.to_no, jsonb_agg(f.name order by e.from_no) as names
+      from hwqueue.workflow_edge e
+      -- fences (offset 0): by key, also before the tables are analyzed
+      cross join lateral (
+        select x.step_no from hwqueue.step x
+        where x.shard_id = p_shard and x.run_id = v_run.run_id and x.step_no = e.from_no
+          and x.state in ('waiting', 'held', 'running') offset 0) p
+      cross join lateral (
+        select x.name from hwqueue.workflow_step x
+        where x.shard_id = p_shard and x.workflow_id = v_run.workflow_id and x.step_no = e.from_no
+        offset 0) f
+      where e.shard_id = p_shard and e.workflow_id = v_run.workflow_id
+      group by e.to_no) g);
   v_origins jsonb := hwqueue.listed_origins(v_run, p_shard);
 begin
   return query
-    select d.step_no, d.name, hwqueue.shown_state(s.state, v_run), hwqueue.shown_reason(s, v_run),
+    select d.step_no, d.name, hwqueue.shown_state(s.state, v_run),
+      case when s.state = 'held' then 'run_paused'
+        when s.state = 'waiting' and v_run.finished_at is not null then
+          case v_run.state when 'cancelled' then 'cancelled' when 'failed' then 'run_failed'
+            else 'not_needed' end
+        else s.reason end,
       d.task_name, q.name, c.placement, l.lease_id, hwqueue.lease_state(l.lease_id, p_shard),
       coalesce(k.node_id, o.node_id, l.node_id), coalesce(k.attempt, o.attempt, l.attempt_count),
       hwqueue.step_result(s, o.result), hwqueue.step_error(s, o.error), s.ended_at,
       case when s.state = 'waiting'
         then array(select jsonb_array_elements_text(v_parents -> d.step_no::text)) else '{}' end,
       p_shard, v_origins -> d.step_no::text, d.kind, s.due_at,
-      coalesce(hwqueue.step_headline(s, d), hwqueue.gang_step_headline(s, d, g.gang_id),
-        hwqueue.map_headline(s, d.kind, i.items, i.items_done, i.items_failed)),
+      case when s.state <> 'running' then null
+        when d.kind = 'sleep' then 'sleeps until ' || u.due
+        when d.kind = 'wait' then concat('waits for signal ', d.settings ->> 'signal', ' until ' || u.due)
+        when d.kind = 'workflow' then
+          case when s.nested_run_id is null then 'is about to submit a run'
+            when s.nested_mode is not null then 'is about to retry its run'
+            else 'waits for a run' end || ' of workflow ' || (d.settings ->> 'workflow')
+        else coalesce(hwqueue.gang_step_headline(s, d, g.gang_id), case when i.items > 0 then
+          concat(i.items_done, ' of ', i.items, case d.kind when 'gang' then ' members' else ' items' end,
+            ' have ended', case when i.items_failed > 0
+              then concat(', ', i.items_failed, ' of them failed') end) end) end,
       i.items, i.items_done, i.items_failed, s.nested_run_id, g.gang_id
     from hwqueue.workflow_step d
     -- fences (offset 0): by key, also before the tables are analyzed
@@ -145,8 +174,23 @@ begin
     left join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = s.lease_id
     left join hwqueue.claim k on k.shard_id = p_shard and k.lease_id = l.lease_id
     left join hwqueue.outcome o on o.shard_id = p_shard and o.lease_id = l.lease_id
-    left join lateral hwqueue.count_items(p_run, d.step_no, d.kind, o.state, p_shard) i
+    left join lateral (  -- the own lease of a task that has items is none of them, but counted with them
+      select m.items, (t.arrived + coalesce(a.arrived, 0))::int
+               + case when d.kind = 'task' and o.state is null then 1 else 0 end as items_done,
+             (t.failed + t.skipped + coalesce(a.failed, 0))::int
+               - case when d.kind = 'task' and o.state <> 'completed' then 1 else 0 end as items_failed
+      from (
+        select x.items from hwqueue.map x
+        where x.shard_id = p_shard and x.run_id = p_run and x.step_no = d.step_no offset 0) m
+      cross join lateral (
+        select x.arrived, x.failed, x.skipped from hwqueue.tally x
+        where x.shard_id = p_shard and x.run_id = p_run and x.step_no = d.step_no and x.part > 0 offset 0) t
+      cross join lateral (
+        select sum(x.arrived) as arrived, sum(x.failed + x.skipped) as failed from hwqueue.arrival x
+        where x.run_id = p_run and x.step_no = d.step_no and x.kind = 'item' and x.shard_id = p_shard) a) i
       on d.kind in ('map', 'gang') or l.item_no is not null
+    cross join lateral (
+      select to_char(s.due_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') as due) u
     left join lateral (select hwqueue.gang_of_step(p_run, d.step_no, p_shard) as gang_id) g
       on d.kind = 'gang'
     where d.shard_id = p_shard and d.workflow_id = v_run.workflow_id
@@ -389,6 +433,7 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_run hwqueue.run;
+  v_names text[];
   v_id bigint;
 begin
   perform hwqueue.require_read_committed(), hwqueue.check_step_name(p_name, 'p_name'),
@@ -402,11 +447,30 @@ begin
     select from hwqueue.run_signal s
     where s.shard_id = p_shard and s.run_id = p_run and s.name = p_name and s.key = p_key);
   if created then
-    perform hwqueue.check_run_signal(v_run, p_name, p_shard);
-    v_id := hwqueue.store_run_signal(p_run, p_name, coalesce(p_payload, 'null'), p_key, p_shard);
+    v_names := array(
+      select distinct d.settings ->> 'signal' from hwqueue.workflow_step d
+      where d.shard_id = p_shard and d.workflow_id = v_run.workflow_id and d.kind = 'wait' order by 1);
+    if v_run.finished_at is not null then
+      perform hwqueue.refuse_run_state(v_run, 'a run that has ended takes no signals');
+    elsif p_name <> all (v_names) then
+      perform hwqueue.refuse('QHF06', format('no step of workflow %s waits for signal %s',
+          to_json(v_run.name), to_json(p_name)),
+        jsonb_build_object('field', 'p_name', 'workflow', v_run.name), 'its signals are: '
+          || left(coalesce(nullif(array_to_string(v_names, ', '), ''), 'none'), 200));
+    end if;
+    insert into hwqueue.run_signal as s (shard_id, run_id, name, key, sent_at, payload)
+    values (p_shard, p_run, p_name, p_key, hwqueue.clock(), coalesce(p_payload, 'null'))
+    on conflict do nothing returning s.signal_id into v_id;
     created := v_id is not null;
   end if;
   if created then
+    -- about as many: sessions that send at once do not count each other's
+    if (select count(*) from (
+        select from hwqueue.run_signal s
+        where s.shard_id = p_shard and s.run_id = p_run limit 1001) x) > 1000 then
+      perform hwqueue.refuse('QHA01', format('run %s was sent 1000 signals, no more are kept', p_run),
+        jsonb_build_object('field', 'p_name', 'run_id', p_run), 'submit a run for each of them instead');
+    end if;
     perform hwqueue.offer_signal(v_run, v_id, p_name, p_shard);
   end if;
   state := (hwqueue.find_run(p_run, p_shard)).state;

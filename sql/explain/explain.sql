@@ -131,7 +131,17 @@ begin
           order by n.ordinality), p_class, p_lease, v_known, p_now, p_shard);
   help := hwqueue.what_helps(p_class, v_queue, v_fleet, nearest, pending);
   if v_verdict.unmatched then
-    help := hwqueue.help_of_names(p_class, help, pending, p_now, p_shard);
+    -- names that no live node has: those with a similar one first, the others last
+    help := (
+      select coalesce(jsonb_agg(k.help order by k.words) filter (where k.is_similar), '[]')
+        || explain_waiting.help
+        || coalesce(jsonb_agg(k.help order by k.words) filter (where not k.is_similar), '[]')
+      from (
+        select u.words, u.guess is not null as is_similar,
+               jsonb_build_object('action', 'correct', 'leases', pending, 'words',
+                 hwqueue.unknown_words(u.words, u.guess)
+                 || case when u.guess is null then ': check its spelling' else '' end) as help
+        from hwqueue.unknown_names(p_class.required, p_class.custom, p_now, p_shard) u) k);
   end if;
   if p_deadline <= p_now then
     code := 'deadline_exceeded';
@@ -310,7 +320,17 @@ begin
   elsif p_class.class_id is not null and not hwqueue.are_terms_published(p_class, p_shard) then
     code := 'unpublished';
     headline := 'what it asks about other leases is not published yet'
-      || coalesce(': ' || hwqueue.term_wait(p_now), '');
+      || coalesce((  -- for the oldest transaction that writes and may not see them, if the server shows it
+        select format(': it waits for the transaction of session %s%s%s', a.pid,
+          coalesce(' (' || nullif(a.application_name, '') || ')', ''),
+          -- null without the rights of pg_read_all_stats
+          ', open for ' || hwqueue.span_words(p_now - a.xact_start))
+        from pg_catalog.pg_stat_activity a
+        -- whose session that is, a caller of one tenant is not told
+        where a.pid <> pg_backend_pid() and a.backend_xid is not null and hwqueue.my_tenants() is null
+          and exists (select 1 from pg_snapshot_xip(pg_current_snapshot()) x
+              where x::text::bigint % 4294967296 = a.backend_xid::text::bigint)
+        order by a.xact_start limit 1), '');
   elsif p_fleet ->> 'free' = '0' then
     select h.headline, h.code into headline, code
     from hwqueue.contended_headline(p_class, p_fleet, p_shard) h;
@@ -390,23 +410,18 @@ begin
                    row_number() over (order by (x.value ->> 'nodes')::bigint desc) as ordinality
             from jsonb_array_elements(p_fleet -> 'first') x
             where x.value ->> 'stage' in ('free', 'away', 'spread')) f
-      where f.ordinality <= 3)) || hwqueue.kept_words(p_class, p_shard);
+      where f.ordinality <= 3)) || (
+      select case when count(*) = 0 then ''
+        else format('; room is kept for a gang on %s of them', count(*)) end
+      from hwqueue.node n
+      where n.shard_id = p_shard and n.deregistered_at is null and n.node_id = any (array(
+          select c.node_id from hwqueue.gang g
+          join hwqueue.gang_member m on m.shard_id = g.shard_id and m.gang_id = g.gang_id
+          join hwqueue.claim c on c.shard_id = m.shard_id and c.lease_id = m.lease_id and c.is_earmark
+          where g.shard_id = p_shard and g.state = 'earmarked'))
+        and hwqueue.node_suits(p_class.class_id, n, hwqueue.clock()));
   end if;
 end
-$$;
-
--- Says on how many nodes that suit a class room is kept for gangs; '' for none.
-create or replace function hwqueue.kept_words(p_class hwqueue.placement_class, p_shard int) returns text
-language sql stable
-as $$
-  select case when count(*) = 0 then '' else format('; room is kept for a gang on %s of them', count(*)) end
-  from hwqueue.node n
-  where n.shard_id = p_shard and n.deregistered_at is null and n.node_id = any (array(
-      select c.node_id from hwqueue.gang g
-      join hwqueue.gang_member m on m.shard_id = g.shard_id and m.gang_id = g.gang_id
-      join hwqueue.claim c on c.shard_id = m.shard_id and c.lease_id = m.lease_id and c.is_earmark
-      where g.shard_id = p_shard and g.state = 'earmarked'))
-    and hwqueue.node_suits(p_class.class_id, n, hwqueue.clock())
 $$;
 
 -- Says what rule a group of judge_fleet failed.
@@ -416,23 +431,6 @@ language sql stable
 as $$
   select hwqueue.blocker_words(p_failure ->> 'stage', p_failure ->> 'code', p_failure -> 'predicate',
          (p_failure ->> 'lacks')::int, p_class)
-$$;
-
--- Says what terms wait for before they come into force: the oldest transaction that writes and may not
--- see them, as far as the server shows it. Null when only the next claim or reap is missing, and for a caller
--- of one tenant: whose session that is, it is not told.
-create or replace function hwqueue.term_wait(p_now timestamptz) returns text
-language sql stable
-as $$
-  select format('it waits for the transaction of session %s%s%s', a.pid,
-         coalesce(' (' || nullif(a.application_name, '') || ')', ''),
-                -- null without the rights of pg_read_all_stats
-                ', open for ' || hwqueue.span_words(p_now - a.xact_start))
-  from pg_catalog.pg_stat_activity a
-  where a.pid <> pg_backend_pid() and a.backend_xid is not null and hwqueue.my_tenants() is null
-    and exists (select 1 from pg_snapshot_xip(pg_current_snapshot()) x
-        where x::text::bigint % 4294967296 = a.backend_xid::text::bigint)
-  order by a.xact_start limit 1
 $$;
 
 -- Returns the action that removes a sole blocker, and its words.
@@ -463,22 +461,6 @@ as $$
            hwqueue.failure_words(p_sole, p_class) as words
   ) a, (select hwqueue.count_words((p_sole ->> 'nodes')::bigint, 'node would match',
       'nodes would match') as nodes) m
-$$;
-
--- Returns what_helps of a class that no node matches, with the names that no live node has: those with a
--- similar one first, the others last. action: correct.
-create or replace function hwqueue.help_of_names(p_class hwqueue.placement_class, p_help jsonb,
-  p_pending bigint, p_now timestamptz, p_shard int) returns jsonb
-language sql stable
-as $$
-  select coalesce(jsonb_agg(k.help order by k.words) filter (where k.is_similar), '[]') || p_help
-    || coalesce(jsonb_agg(k.help order by k.words) filter (where not k.is_similar), '[]')
-  from (
-    select u.words, u.guess is not null as is_similar,
-           jsonb_build_object('action', 'correct', 'leases', p_pending, 'words',
-             hwqueue.unknown_words(u.words, u.guess)
-             || case when u.guess is null then ': check its spelling' else '' end) as help
-    from hwqueue.unknown_names(p_class.required, p_class.custom, p_now, p_shard) u) k
 $$;
 
 -- Returns what would let leases of a class run: [{"action", "words", "nodes", "leases", ...}], the most

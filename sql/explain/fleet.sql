@@ -45,7 +45,18 @@ as $$
     where n.shard_id = p_shard and n.deregistered_at is null
   ), best as materialized (
     select v.node_id, v.name, v.failures, a.affinity
-    from verdict v join hwqueue.fleet_affinities(p_class, p_shard) a on a.node_id = v.node_id
+    from verdict v
+    join (  -- how well every node suits the class, by what it prefers of nodes alone
+      select n.node_id, case when p_class.is_pinned
+               then hwqueue.fixed_affinity(p_class, n.labels, n.rack, n.node_id, n.resources || n.gpu_ids,
+                                           hwqueue.node_taints(n)) else l.affinity end as affinity
+      from hwqueue.node n
+      left join (  -- the fence (offset 0) scores each profile once
+        select p.profile_id,
+               hwqueue.fixed_affinity(p_class, p.labels, p.rack, null, '{}', p.taints) as affinity
+        from hwqueue.profile p where not p_class.is_pinned and p.shard_id = p_shard offset 0) l
+        on l.profile_id = n.profile_id
+      where n.shard_id = p_shard) a on a.node_id = v.node_id
     where p_prefers and v.first_rank >= 9
   ), counted as materialized (
     select f.rule_id, mode() within group (order by r.code) as code, bool_and(f.permanent) as permanent,
@@ -96,24 +107,6 @@ as $$
   from verdict v
 $$;
 
--- Returns how well every node suits a class, by what it prefers of nodes alone. Nodes of one profile are
--- scored once, unless the class names nodes or resources (is_pinned). The planner inlines this function: keep
--- it stable and without SET.
-create or replace function hwqueue.fleet_affinities(p_class hwqueue.placement_class, p_shard int)
-returns table (node_id uuid, affinity double precision)
-language sql stable
-as $$
-  select n.node_id, case when p_class.is_pinned
-           then hwqueue.fixed_affinity(p_class, n.labels, n.rack, n.node_id, n.resources || n.gpu_ids,
-                                       hwqueue.node_taints(n)) else l.affinity end
-  from hwqueue.node n
-  left join (  -- the fence (offset 0) scores each profile once
-    select p.profile_id, hwqueue.fixed_affinity(p_class, p.labels, p.rack, null, '{}', p.taints) as affinity
-    from hwqueue.profile p where not p_class.is_pinned and p.shard_id = p_shard offset 0) l
-    on l.profile_id = n.profile_id
-  where n.shard_id = p_shard
-$$;
-
 -- Returns {"wanted", "has", "holders", "place"} of one failed rule, without those that do not apply.
 create or replace function hwqueue.failure_detail(p_failure hwqueue.failure, p_facts jsonb, p_kept_out text,
   p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_load hwqueue.node_load,
@@ -144,9 +137,33 @@ begin
     v_domain := p_kept_out;
     v_place := hwqueue.place_words(p_kept_out, hwqueue.domain_value(p_kept_out, p_node.node_id, p_node.rack,
         p_node.labels), v_shard);
-    v_holders := hwqueue.away_holders(p_class, p_lease, p_kept_out, p_node, p_now, v_shard);
+    -- those that require to be away from such leases
+    v_holders := hwqueue.holder_list(array(
+      select c.lease_id
+      from hwqueue.claim c
+      join hwqueue.placement_class k on k.shard_id = v_shard and k.class_id = c.class_id and k.terms <> '[]'
+      where c.shard_id = v_shard and c.node_id = any (array(
+          select n.node_id from hwqueue.node n
+          where n.shard_id = v_shard and hwqueue.domain_value(v_domain, n.node_id, n.rack, n.labels)
+            = hwqueue.domain_value(v_domain, p_node.node_id, p_node.rack, p_node.labels)))
+        and exists (
+          select 1 from jsonb_array_elements(k.terms) t
+          where t.value #>> '{spec,use}' = 'away'
+            and hwqueue.term_domain(t.value -> 'spec', v_shard) = v_domain
+            and (hwqueue.term_selects(t.value -> 'spec', p_class)
+                or (t.value #>> '{spec,all,0,lease}')::uuid = p_lease))
+      order by c.claimed_at, c.lease_id limit 5), false, p_now, v_shard);
   elsif p_failure.stage = 'spread' or p_failure.stage = 'away' and p_failure.predicate ? 'away' then
-    v_holders := hwqueue.term_holders(v_spec, v_domain, p_node, p_now, v_shard);
+    v_holders := hwqueue.holder_list(array(  -- those that the term selects in the same place
+      select c.lease_id
+      from hwqueue.node n
+      join hwqueue.claim c on c.shard_id = v_shard and c.node_id = n.node_id
+      where n.shard_id = v_shard
+        and c.class_id = any ((select hwqueue.selected_classes(v_spec, v_shard))::bigint[])
+        and coalesce(c.lease_id = (v_spec #>> '{all,0,lease}')::uuid, true)
+        and hwqueue.domain_value(v_domain, n.node_id, n.rack, n.labels)
+          = hwqueue.domain_value(v_domain, p_node.node_id, p_node.rack, p_node.labels)
+      order by c.claimed_at, c.lease_id limit 5), false, p_now, v_shard);
   end if;
   return jsonb_strip_nulls(jsonb_build_object(
     'wanted', hwqueue.blocker_words(p_failure.stage, p_failure.code, p_failure.predicate,
@@ -209,51 +226,4 @@ as $$
   join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = c.queue_id
   join hwqueue.node n on n.shard_id = p_shard and n.node_id = c.node_id
   where c.shard_id = p_shard and c.lease_id = any (p_leases)
-$$;
-
--- Returns the holders that a term selects in the same place as a node.
-create or replace function hwqueue.term_holders(p_spec jsonb, p_domain text, p_node hwqueue.node,
-  p_now timestamptz, p_shard int) returns jsonb
-language plpgsql stable
-as $$
-declare
-  v_classes bigint[] := hwqueue.selected_classes(p_spec, p_shard);
-  v_lease uuid := (p_spec #>> '{all,0,lease}')::uuid;
-begin
-  return hwqueue.holder_list(array(
-    select c.lease_id
-    from hwqueue.node n
-    join hwqueue.claim c on c.shard_id = p_shard and c.node_id = n.node_id
-    where n.shard_id = p_shard and c.class_id = any (v_classes) and coalesce(c.lease_id = v_lease, true)
-      and hwqueue.domain_value(p_domain, n.node_id, n.rack, n.labels)
-        = hwqueue.domain_value(p_domain, p_node.node_id, p_node.rack, p_node.labels)
-    order by c.claimed_at, c.lease_id limit 5), false, p_now, p_shard);
-end
-$$;
-
--- Returns the holders that keep a lease of a class out of a node's place in a domain, because they
--- require to be away from such leases.
-create or replace function hwqueue.away_holders(p_class hwqueue.placement_class, p_lease uuid, p_domain text,
-  p_node hwqueue.node, p_now timestamptz, p_shard int)
-returns jsonb
-language plpgsql stable
-as $$
-declare
-  v_neighbours uuid[] := array(
-    select n.node_id from hwqueue.node n
-    where n.shard_id = p_shard and hwqueue.domain_value(p_domain, n.node_id, n.rack, n.labels)
-      = hwqueue.domain_value(p_domain, p_node.node_id, p_node.rack, p_node.labels));
-begin
-  return hwqueue.holder_list(array(
-    select c.lease_id
-    from hwqueue.claim c
-    join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = c.class_id and k.terms <> '[]'
-    where c.shard_id = p_shard and c.node_id = any (v_neighbours)
-      and exists (
-        select 1 from jsonb_array_elements(k.terms) t
-        where t.value #>> '{spec,use}' = 'away' and hwqueue.term_domain(t.value -> 'spec', p_shard) = p_domain
-          and (hwqueue.term_selects(t.value -> 'spec', p_class)
-              or (t.value #>> '{spec,all,0,lease}')::uuid = p_lease))
-    order by c.claimed_at, c.lease_id limit 5), false, p_now, p_shard);
-end
 $$;

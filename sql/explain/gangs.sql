@@ -9,7 +9,7 @@
 -- nodes. So does each variant: only the places differ. Like there, these are estimates, and what members ask
 -- about other leases is not in them.
 --
--- Read explain_rooms, place_sums, then gang_ways; waiting_members and draft_members say of which classes.
+-- Read explain_rooms, place_sums, then gang_ways.
 -- Which leases would have to stop, and by when there is room without that, is in explain/ways.
 
 -- Returns the 20 places with most room, those with room for all in the order of gang_places: how many nodes
@@ -84,31 +84,7 @@ begin
 end
 $$;
 
--- Returns the places of place_sums as JSON: [{"place", "words", "nodes", "room", "emptied", "kinds",
--- "in_the_way": names of nodes, "claims", "others"}]. Claims are listed of the first 5.
-create or replace function hwqueue.told_places(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[],
-  p_size int, p_now timestamptz, p_shard int, out places jsonb, out place_count bigint,
-  out most_emptied int)
-language plpgsql stable
-as $$
-begin
-  select coalesce(jsonb_agg(jsonb_build_object('place', nullif(s.place, ''),
-           'words', concat_ws(', ', hwqueue.place_words(s.domain, s.value, p_shard), s.alike),
-           'nodes', s.nodes, 'room', s.room, 'emptied', s.emptied, 'kinds', s.kinds,
-           'in_the_way', (
-             select coalesce(jsonb_agg(n.name order by w.nth), '[]')
-             from unnest(s.in_the_way) with ordinality w(node_id, nth)
-             join hwqueue.node n on n.shard_id = p_shard and n.node_id = w.node_id),
-           'claims', c.claims, 'others', c.others) order by s.turn), '[]'),
-         coalesce(max(s.places), 0), coalesce(max(s.most_emptied), 0)
-  into places, place_count, most_emptied
-  from hwqueue.place_sums(p_gang, p_rooms, p_size, p_shard) s
-  cross join lateral hwqueue.claims_in_the_way(case when s.turn <= 5 then s.in_the_way else '{}' end, p_now,
-    p_shard) c;
-end
-$$;
-
--- Returns the place of an earmarked gang as told_places does: its members have room on the nodes where
+-- Returns the place of an earmarked gang as explain_rooms does: its members have room on the nodes where
 -- nothing is in the way of their earmarks any more.
 create or replace function hwqueue.told_earmarks(p_gang hwqueue.gang, p_now timestamptz, p_shard int)
 returns jsonb
@@ -139,16 +115,6 @@ as $$
   cross join lateral hwqueue.claims_in_the_way(o.node_ids[:20], p_now, p_shard) c
 $$;
 
--- Says where members are together: "in one rack", "on one node", "in one zone or in one rack"; "anywhere".
-create or replace function hwqueue.together_words(p_together text[]) returns text
-language sql immutable
-as $$
-  select coalesce(string_agg(case d.domain when 'node' then 'on one node'
-      else 'in one ' || left(regexp_replace(d.domain, '^label:', ''), 60) end, ' or ' order by d.ordinality),
-    'anywhere')
-  from unnest(p_together) with ordinality d(domain, ordinality)
-$$;
-
 -- Returns what would let a gang start that has no room: [{"way", "words", "place", "together", "same",
 -- "members"}]. way: wider, anywhere, without_same, without_both: the gang with these options has room now;
 -- smaller: n members have; empty: all have, once the claims that are in the way have ended.
@@ -167,7 +133,7 @@ begin
   for v_try in
     select t.way, t.together, t.same, t.words
     from (values
-      (1, 'wider', v_wider, p_gang.same, hwqueue.together_words(v_wider[cardinality(v_wider):])),
+      (1, 'wider', v_wider, p_gang.same, 'in one rack'),
       (2, 'anywhere', '{}'::text[], p_gang.same, 'anywhere'),
       (3, 'without_same', p_gang.together, '{}'::text[],
         'with different values of ' || array_to_string(p_gang.same, ', ')),
@@ -251,6 +217,8 @@ $$;
 
 -- Returns whether members have room, in words, and what that rests on: p_members[i] of class p_classes[i], of
 -- the 10 classes with most members. p_gang: its options, and its place if it may be in no other.
+-- places: [{"place", "words", "nodes", "room", "emptied", "kinds", "in_the_way": names of nodes, "claims",
+-- "others"}]; claims are listed of the first 5.
 -- code: ready, a reason why no node may run a kind, no_place (the nodes that may are in no such place), or
 -- insufficient_capacity; permanent: no place has room even if it were empty.
 create or replace function hwqueue.explain_rooms(p_gang hwqueue.gang,
@@ -273,8 +241,19 @@ begin
   from (select i as nth from generate_subscripts(p_classes, 1) i order by p_members[i] desc, i limit 10) c;
   v_rooms := hwqueue.gang_rooms(v_classes, v_members, 'both', p_now, p_shard);
   kinds := hwqueue.gang_kinds(v_classes, v_members, v_rooms, p_now, p_shard);
-  select t.places, t.place_count, t.most_emptied into places, place_count, v_most
-  from hwqueue.told_places(p_gang, v_rooms, v_size, p_now, p_shard) t;
+  select coalesce(jsonb_agg(jsonb_build_object('place', nullif(s.place, ''),
+           'words', concat_ws(', ', hwqueue.place_words(s.domain, s.value, p_shard), s.alike),
+           'nodes', s.nodes, 'room', s.room, 'emptied', s.emptied, 'kinds', s.kinds,
+           'in_the_way', (
+             select coalesce(jsonb_agg(n.name order by w.nth), '[]')
+             from unnest(s.in_the_way) with ordinality w(node_id, nth)
+             join hwqueue.node n on n.shard_id = p_shard and n.node_id = w.node_id),
+           'claims', c.claims, 'others', c.others) order by s.turn), '[]'),
+         coalesce(max(s.places), 0), coalesce(max(s.most_emptied), 0)
+  into places, place_count, v_most
+  from hwqueue.place_sums(p_gang, v_rooms, v_size, p_shard) s
+  cross join lateral hwqueue.claims_in_the_way(case when s.turn <= 5 then s.in_the_way else '{}' end, p_now,
+    p_shard) c;
   select k.value into v_blocked from jsonb_array_elements(kinds) k where k.value ->> 'nodes' = '0' limit 1;
   permanent := false;
   ways := '[]';
@@ -311,31 +290,6 @@ begin
   if cardinality(p_classes) > 10 then
     headline := headline || format('; judged by 10 of its %s kinds of members', cardinality(p_classes));
   end if;
-end
-$$;
-
--- Returns of the members of a gang that wait those that must start together: how many of each class. waiting:
--- how many wait in all.
-create or replace function hwqueue.waiting_members(p_gang hwqueue.gang, p_shard int,
-  out classes hwqueue.placement_class[], out members int[], out waiting int)
-language plpgsql stable
-as $$
-declare
-  v_class_ids bigint[] := array(
-    select s.class_id
-    from hwqueue.gang_member m
-    join hwqueue.scheduled s on s.shard_id = m.shard_id and s.queue_id = p_gang.queue_id
-      and s.available_at = hwqueue.never_due() and s.lease_id = m.lease_id
-    where m.shard_id = p_shard and m.gang_id = p_gang.gang_id order by m.ordinal);
-begin
-  waiting := cardinality(v_class_ids);
-  select array_agg(c order by w.members desc, c.class_id),
-         array_agg(w.members order by w.members desc, c.class_id)
-  into classes, members
-  from (
-    select i.class_id, count(*)::int as members
-    from unnest(v_class_ids[: hwqueue.members_needed(p_gang, waiting)]) i(class_id) group by i.class_id) w
-  join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = w.class_id;
 end
 $$;
 

@@ -1,7 +1,7 @@
 -- Dry runs: which nodes a lease could run on, and what nodes that do not exist yet would run.
 --
--- match_nodes, match_page and match_groups read match_fleet; what_if reads imagined_nodes, fits_at_once
--- and is_served. Nothing is written: match_question drafts the class that such a lease would have, and
+-- match_nodes, match_page and match_groups read match_fleet; what_if reads imagined_nodes and fits_at_once.
+-- Nothing is written: match_question drafts the class that such a lease would have, and
 -- the rules and scores are those of claims.
 --
 -- Read match_question, then match_fleet.
@@ -75,29 +75,6 @@ begin
     return next;
   end loop;
 end
-$$;
-
--- True if a live, uncordoned node may run a class and is large enough, judging by the eligibility cache:
--- nodes that have not asked for work since the class came are not in it. p_kinds: one live node of every
--- profile and size.
-create or replace function hwqueue.is_served(p_class hwqueue.placement_class, p_kinds uuid[],
-  p_now timestamptz, p_shard int) returns boolean
-language sql stable
-as $$
-  select exists (
-      select 1 from hwqueue.node n
-      join hwqueue.profile_eligibility e on e.shard_id = p_shard and e.profile_id = n.profile_id
-        and e.queue_id = p_class.queue_id
-        and e.class_id = p_class.class_id
-      where n.shard_id = p_shard and n.node_id = any (p_kinds)
-        and hwqueue.class_shortage(p_class, n, hwqueue.idle_load(n)) = 0)
-    or exists (
-      select 1 from hwqueue.node_eligibility e
-      join hwqueue.node n on n.shard_id = p_shard and n.node_id = e.node_id
-      join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = e.node_id
-      where e.shard_id = p_shard and e.class_id = p_class.class_id and n.deregistered_at is null
-        and n.cordoned_at is null and hwqueue.is_live(n, s, p_now)
-        and hwqueue.class_shortage(p_class, n, hwqueue.idle_load(n)) = 0)
 $$;
 
 -- Judges a placement on every registered node, by the rules and the score of claims. Returns a row for

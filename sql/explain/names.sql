@@ -114,26 +114,6 @@ as $$
   from (select not p_any_queue and p_queue <> all (p_queues) as is_unpolled) w
 $$;
 
--- Returns the node labels that expressions ask for, those of the branches of an any, too. wanted: the
--- values of which one is asked; null: the label itself, or what no list of values says.
-create or replace function hwqueue.asked_labels(p_exprs jsonb) returns table (label text, wanted jsonb)
-language sql immutable parallel safe
-as $$
-  with recursive expr as (
-    select e.value as expr from jsonb_array_elements(p_exprs) e
-    union all
-    select i.value from expr x
-    cross join jsonb_array_elements(x.expr -> 'any') b
-    cross join jsonb_array_elements(b.value) i
-  )
-  select x.expr ->> 'label', case x.expr ->> 'op' when 'in' then x.expr -> 'values' end
-  from expr x where x.expr ? 'label' and x.expr ->> 'op' not in ('not_in', 'does_not_exist')
-  union
-  select x.expr ->> 'other_label', null from expr x where x.expr ? 'other_label'
-  union
-  select t.key, null from expr x cross join jsonb_object_keys(x.expr -> 'tags') t(key)
-$$;
-
 -- Returns the labels, values and countables that are asked and that no live node has, at most 20 of
 -- each: what is asked, in words, and what is wrong with it: the name that the asker probably meant, or that
 -- the label's values are of another type; null if neither. Similar names are sought on 1,000 live nodes, of
@@ -143,8 +123,20 @@ create or replace function hwqueue.unknown_names(p_exprs jsonb, p_custom jsonb, 
 returns table (words text, guess text)
 language sql stable
 as $$
-  with asked as materialized (
-    select a.label, a.wanted from hwqueue.asked_labels(p_exprs) a limit 20
+  with recursive expr as (
+    select e.value as expr from jsonb_array_elements(p_exprs) e
+    union all
+    select i.value from expr x
+    cross join jsonb_array_elements(x.expr -> 'any') b
+    cross join jsonb_array_elements(b.value) i
+  ), asked as materialized (  -- wanted: the values of which one is asked; null: any, or what no list says
+    select x.expr ->> 'label' as label, case x.expr ->> 'op' when 'in' then x.expr -> 'values' end as wanted
+    from expr x where x.expr ? 'label' and x.expr ->> 'op' not in ('not_in', 'does_not_exist')
+    union
+    select x.expr ->> 'other_label', null from expr x where x.expr ? 'other_label'
+    union
+    select t.key, null from expr x cross join jsonb_object_keys(x.expr -> 'tags') t(key)
+    limit 20
   ), live as materialized (
     select n.profile_id, n.labels, n.custom, n.gpu_ids <> '{}' as has_gpus
     from hwqueue.node n

@@ -12,30 +12,6 @@
 --
 -- Read ways_in_time, stops_in_place, stops_on_node, left_on_node, then free_by; ways_of_earmark.
 
--- Returns what a node runs without these claims, as a load, and for how many more leases its worker has a
--- place; null: no limit.
-create or replace function hwqueue.load_without(p_node hwqueue.node, p_without uuid[],
-  out load hwqueue.node_load, out places int)
-language plpgsql stable
-as $$
-declare
-  v_assignments jsonb[];
-  v_claims int;
-begin
-  select array_agg(c.assignment) filter (where c.assignment is not null), count(*)
-  into v_assignments, v_claims
-  from hwqueue.claim c
-  where c.shard_id = p_node.shard_id and c.node_id = p_node.node_id and c.lease_id <> all (p_without);
-  load := hwqueue.idle_load(p_node);
-  select u.claim_count, u.cpu_used, u.memory_used, u.gpu_used, u.custom_used, u.core_used
-  into load.claim_count, load.cpu_used, load.memory_used, load.gpu_used, load.custom_used, load.core_used
-  from hwqueue.node_usage_of(p_node, coalesce(v_assignments, '{}')) u;
-  places := (
-    select v.concurrency from hwqueue.served v
-    where v.shard_id = p_node.shard_id and v.node_id = p_node.node_id) - v_claims;
-end
-$$;
-
 -- Returns how many of p_left[i] members of class p_classes[i] are left when a node has taken as many as fit
 -- beside its claims but p_without, one class after the other as in p_class_nos. With p_class_nos '{}', for a
 -- node that is earmarked: '{0}' when all that is booked there fits without them, else '{1}'.
@@ -49,12 +25,22 @@ declare
   v_places int;
   v_left int[] := p_left;
   v_no int;
+  v_assignments jsonb[];
+  v_claims int;
   v_taken record;
 begin
   select n.* into v_node from hwqueue.node n where n.shard_id = p_shard and n.node_id = p_node;
-  v_taken := hwqueue.load_without(v_node, p_without);
-  v_load := v_taken.load;
-  v_places := v_taken.places;
+  select array_agg(c.assignment) filter (where c.assignment is not null), count(*)
+  into v_assignments, v_claims
+  from hwqueue.claim c
+  where c.shard_id = p_shard and c.node_id = p_node and c.lease_id <> all (p_without);
+  v_load := hwqueue.idle_load(v_node);
+  select u.claim_count, u.cpu_used, u.memory_used, u.gpu_used, u.custom_used, u.core_used
+  into v_load.claim_count, v_load.cpu_used, v_load.memory_used, v_load.gpu_used, v_load.custom_used,
+    v_load.core_used
+  from hwqueue.node_usage_of(v_node, coalesce(v_assignments, '{}')) u;
+  v_places := (  -- null: no limit
+    select v.concurrency from hwqueue.served v where v.shard_id = p_shard and v.node_id = p_node) - v_claims;
   if p_class_nos = '{}' then
     return case when hwqueue.load_fits(v_node, v_load) and (v_places < 0) is not true
       then '{0}'::int[] else '{1}'::int[] end;
@@ -238,6 +224,8 @@ declare
   v_held text[] := '{}';  -- how many members of each class each node takes
   v_stops text[] := array_fill('{}'::text, array[cardinality(v_nodes)]);  -- which claims stop there
   v_plans text[];  -- and which for one more
+  v_plan uuid[];
+  v_more int;
   v_costs int[];
   v_best int;
 begin
@@ -263,11 +251,14 @@ begin
     end if;
     for v_n in 1 .. coalesce(cardinality(v_nodes), 0) loop
       continue when v_plans[v_n] is not null or v_no <> all (v_class_nos[v_n]::int[]);
-      v_plans[v_n] := coalesce(hwqueue.stops_on_node(v_nodes[v_n], v_class_nos[v_n]::int[], p_classes,
+      v_plan := hwqueue.stops_on_node(v_nodes[v_n], v_class_nos[v_n]::int[], p_classes,
         hwqueue.add_counts_of(v_held[v_n]::int[], v_one, 1), v_stops[v_n]::uuid[], v_claims[v_n]::uuid[],
-        p_shard)::text, 'none');
-      v_costs[v_n] := hwqueue.cost_of_stops(nullif(v_plans[v_n], 'none')::uuid[], v_stops[v_n]::uuid[],
-        v_order);
+        p_shard);
+      v_plans[v_n] := coalesce(v_plan::text, 'none');
+      -- what it costs: the number of claims that stop besides, then how late the last of them is in order
+      v_more := cardinality(v_plan) - cardinality(v_stops[v_n]::uuid[]);
+      v_costs[v_n] := 10000 * v_more
+        + case when v_more = 0 then 0 else array_position(v_order, v_plan[cardinality(v_plan)]) end;
     end loop;
     select c.nth into v_best from unnest(v_costs) with ordinality c(cost, nth)
     where c.cost is not null order by c.cost, c.nth limit 1;
@@ -281,16 +272,6 @@ begin
   end loop;
   return array(select i from unnest(v_stops) s, unnest(s::uuid[]) i);
 end
-$$;
-
--- What it costs to stop p_plan where p_stops stop already: the number of claims, then how late the last of
--- them is in order. Null without a plan.
-create or replace function hwqueue.cost_of_stops(p_plan uuid[], p_stops uuid[], p_order uuid[]) returns int
-language sql immutable
-as $$
-  select 10000 * (cardinality(p_plan) - cardinality(p_stops))
-    + case when cardinality(p_plan) = cardinality(p_stops) then 0
-      else array_position(p_order, p_plan[cardinality(p_plan)]) end
 $$;
 
 -- When all members have room on these nodes at the latest, if nothing else starts there: once enough of what
@@ -409,8 +390,8 @@ as $$
 $$;
 
 -- Returns the ways out that are in time of a gang that has no room: stop, in the place where fewest leases
--- have to stop, if there is one; wait, for the place that is free first. Of the first 3 places of told_places
--- that would be large enough; [] where there are none.
+-- have to stop, if there is one; wait, for the place that is free first. Of the first 3 places of
+-- explain_rooms that would be large enough; [] where there are none.
 create or replace function hwqueue.ways_in_time(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[],
   p_classes hwqueue.placement_class[], p_members int[], p_places jsonb, p_now timestamptz, p_shard int)
 returns jsonb

@@ -74,17 +74,6 @@ begin
 end
 $$;
 
--- The same of classes by their ids: {id: words}.
-create or replace function hwqueue.words_of_classes(p_classes bigint[], p_shard int) returns jsonb
-language sql stable
-as $$
-  select coalesce(jsonb_object_agg(u.class_id, w.words), '{}')
-  from unnest(p_classes) u(class_id)
-  cross join lateral (  -- a fence (offset 0): by key, also before the tables are analyzed
-    select hwqueue.class_words(c) as words from hwqueue.placement_class c
-    where c.shard_id = p_shard and c.class_id = u.class_id offset 0) w
-$$;
-
 -- Says one place of a domain: "node gpu-7", "rack 42", "zone a".
 create or replace function hwqueue.place_words(p_domain text, p_place text, p_shard int) returns text
 language sql stable

@@ -6,7 +6,7 @@
 -- Invariant: no state is decided here. What is shown follows from the rows of the run and the step, so
 -- that no step is shown as waiting in a run that has ended. Only cancel_unclaimed, for skip_step, writes.
 --
--- Read shown_state and shown_reason first, then step_headline.
+-- Read shown_state first, then step_result and step_error.
 
 -- The state of a step as people see it.
 create or replace function hwqueue.shown_state(p_state text, p_run hwqueue.run) returns text
@@ -14,17 +14,6 @@ language sql immutable
 as $$
   select case when p_state = 'held' then 'waiting'
     when p_state = 'waiting' and p_run.finished_at is not null then 'skipped' else p_state end
-$$;
-
--- Why a step is in its state; null for one that just waits, runs or has completed.
-create or replace function hwqueue.shown_reason(p_step hwqueue.step, p_run hwqueue.run) returns text
-language sql immutable
-as $$
-  select case when p_step.state = 'held' then 'run_paused'
-    when p_step.state = 'waiting' and p_run.finished_at is not null then
-      case p_run.state when 'cancelled' then 'cancelled' when 'failed' then 'run_failed'
-        else 'not_needed' end
-    else p_step.reason end
 $$;
 
 -- What a step has returned: its own result, or that of its lease. A step that a retry has not run again, or
@@ -42,27 +31,6 @@ language sql immutable
 as $$
   select coalesce(p_step.error, case when p_step.state in ('running', 'failed', 'cancelled')
     then p_of_lease end)
-$$;
-
--- The parents of each step that have not ended: {number of the step: [names]}, without the steps that have
--- none.
-create or replace function hwqueue.open_parents(p_run hwqueue.run, p_shard int) returns jsonb
-language sql volatile
-as $$
-  select coalesce(jsonb_object_agg(g.to_no, g.names), '{}')
-  from (
-    select e.to_no, jsonb_agg(f.name order by e.from_no) as names
-    from hwqueue.workflow_edge e
-    -- fences (offset 0): by key, also before the tables are analyzed
-    cross join lateral (
-      select x.step_no from hwqueue.step x
-      where x.shard_id = p_shard and x.run_id = p_run.run_id and x.step_no = e.from_no
-        and x.state in ('waiting', 'held', 'running') offset 0) p
-    cross join lateral (
-      select x.name from hwqueue.workflow_step x
-      where x.shard_id = p_shard and x.workflow_id = p_run.workflow_id and x.step_no = e.from_no offset 0) f
-    where e.shard_id = p_shard and e.workflow_id = p_run.workflow_id
-    group by e.to_no) g
 $$;
 
 -- When the steps of a run have begun that are no tasks: when their parents let them, since nothing is written
@@ -104,27 +72,6 @@ as $$
     or o.state = 'skipped' and o.reason = 'timeout'
 $$;
 
--- What a step without a lease waits for, in words; null for one that does not.
-create or replace function hwqueue.step_headline(p_step hwqueue.step, p_defined hwqueue.workflow_step)
-returns text
-language sql stable
-as $$
-  select case when p_step.state = 'running' and p_defined.kind = 'sleep' then
-      'sleeps until ' || hwqueue.shown_time(p_step.due_at)
-    when p_step.state = 'running' and p_defined.kind = 'wait' then
-      concat('waits for signal ', p_defined.settings ->> 'signal',
-        ' until ' || hwqueue.shown_time(p_step.due_at))
-    when p_step.state = 'running' and p_defined.kind = 'workflow' then
-      case when p_step.nested_run_id is null then 'is about to submit a run'
-        when p_step.nested_mode is not null then 'is about to retry its run'
-        else 'waits for a run' end || ' of workflow ' || (p_defined.settings ->> 'workflow') end
-$$;
-
--- A time in UTC, to the second.
-create or replace function hwqueue.shown_time(p_time timestamptz) returns text
-language sql immutable
-as $$ select to_char(p_time at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') $$;
-
 -- How many steps of a run are in each state: {state: count}.
 create or replace function hwqueue.count_steps(p_run hwqueue.run, p_shard int) returns jsonb
 language sql stable
@@ -158,40 +105,6 @@ begin
   end if;
   return array(select distinct (v_numbers ->> n)::int from unnest(v_names) n order by 1);
 end
-$$;
-
--- How many items a step has, how many of them have ended, and how many of these failed or were cancelled; no
--- row for a step without a row in map. The own lease of a task is none of them, but counted with them: p_own
--- is how that has ended, null while it is open.
-create or replace function hwqueue.count_items(p_run uuid, p_step int, p_kind text, p_own text,
-  p_shard int)
-returns table (items int, items_done int, items_failed int)
-language sql stable
-as $$
-  select m.items, (t.arrived + coalesce(a.arrived, 0))::int
-           + case when p_kind = 'task' and p_own is null then 1 else 0 end,
-         (t.failed + t.skipped + coalesce(a.failed, 0))::int
-           - case when p_kind = 'task' and p_own <> 'completed' then 1 else 0 end
-  -- fences (offset 0): by key, also before the tables are analyzed
-  from (
-    select x.items from hwqueue.map x
-    where x.shard_id = p_shard and x.run_id = p_run and x.step_no = p_step offset 0) m
-  cross join lateral (
-    select x.arrived, x.failed, x.skipped from hwqueue.tally x
-    where x.shard_id = p_shard and x.run_id = p_run and x.step_no = p_step and x.part > 0 offset 0) t
-  cross join lateral (
-    select sum(x.arrived) as arrived, sum(x.failed + x.skipped) as failed from hwqueue.arrival x
-    where x.run_id = p_run and x.step_no = p_step and x.kind = 'item' and x.shard_id = p_shard) a
-$$;
-
--- How far a map or a gang has come that is open, in words; null for a step that is none.
-create or replace function hwqueue.map_headline(p_step hwqueue.step, p_kind text, p_items int, p_done int,
-  p_failed int) returns text
-language sql immutable
-as $$
-  select case when p_step.state = 'running' and p_items > 0 then
-    concat(p_done, ' of ', p_items, case p_kind when 'gang' then ' members' else ' items' end, ' have ended',
-      case when p_failed > 0 then concat(', ', p_failed, ' of them failed') end) end
 $$;
 
 -- Cancels the lease of a step, or those of the items of a map, that nobody has claimed.
