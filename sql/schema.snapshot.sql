@@ -1456,9 +1456,6 @@ CREATE FUNCTION hwqueue.cache_class_fleets(p_class_ids bigint[], p_now timestamp
     SET jit TO 'off'
     SET max_parallel_workers_per_gather TO '0';
 
-CREATE FUNCTION hwqueue.cache_eligible(p_profile_id bigint, p_batch bigint[], p_shard integer) RETURNS void
-    LANGUAGE sql;
-
 CREATE FUNCTION hwqueue.cached_candidates(p_state hwqueue.node_state, p_queue_ids integer[], p_room hwqueue.headroom, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.node_candidates
     LANGUAGE plpgsql;
 
@@ -1718,9 +1715,6 @@ CREATE FUNCTION hwqueue.check_name(p_name text, p_field text, p_max_length integ
 CREATE FUNCTION hwqueue.check_near_steps(p_steps jsonb[], p_order integer[]) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.check_node_labels(p_labels jsonb) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE;
-
 CREATE FUNCTION hwqueue.check_numbers(p_value jsonb, p_field text, p_code text DEFAULT 'QHA01'::text) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
@@ -1743,9 +1737,6 @@ CREATE FUNCTION hwqueue.check_own_spawns(p_spawns hwqueue.spawn_request[], p_is_
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.check_own_steps(p_workflow hwqueue.workflow, p_own jsonb) RETURNS void
-    LANGUAGE plpgsql STABLE;
-
-CREATE FUNCTION hwqueue.check_page_key(p_after jsonb, p_state text) RETURNS void
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.check_patterns(p_placement jsonb, p_field text) RETURNS void
@@ -1808,9 +1799,6 @@ CREATE FUNCTION hwqueue.check_trust_domain(p_domain text) RETURNS void
 
 CREATE FUNCTION hwqueue.check_updatable(p_run hwqueue.run, p_named integer[], p_found integer[], p_shard integer) RETURNS void
     LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.check_version_range(p_range text, p_kind text, p_field text) RETURNS void
-    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.check_workflow(p_spec jsonb, p_options jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(step_no integer, step text, queue text, task_name text, placement jsonb, came_from jsonb, headline text, code text, permanent boolean, nodes_matching bigint, nodes_free bigint, reasons jsonb, shard_id integer, kind text, workflow text, version integer)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2685,9 +2673,6 @@ CREATE FUNCTION hwqueue.extend_claim(p_lease uuid, p_token bigint, p_extend inte
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.fact_reason(p_expr jsonb, p_fact jsonb) RETURNS text
-    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
-
 CREATE FUNCTION hwqueue.facts_of_others(p_class hwqueue.placement_class, p_lease uuid, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
@@ -2804,9 +2789,6 @@ CREATE FUNCTION hwqueue.finish_run(p_run uuid, p_failed integer, p_now timestamp
 
 CREATE FUNCTION hwqueue.first_between(p_queue_id integer, p_from_tier smallint, p_from_rank bigint, p_to_tier integer, p_to_rank bigint, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint) RETURNS record
     LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.first_broken(p_class hwqueue.placement_class, p_broken jsonb, p_shard integer, OUT stop_at timestamp with time zone, OUT detail text) RETURNS record
-    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.first_class_head(p_classes bigint[], p_scores double precision[], p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_starts, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT head_position bigint, OUT class_id bigint, OUT score double precision) RETURNS record
     LANGUAGE plpgsql STABLE;
@@ -3097,9 +3079,6 @@ CREATE FUNCTION hwqueue.held_alone(p_assignment jsonb, p_node hwqueue.node) RETU
 CREATE FUNCTION hwqueue.held_claims(p_leases uuid[], p_shard integer) RETURNS uuid[]
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.held_spawns(p_spawns hwqueue.spawn_request[]) RETURNS hwqueue.spawn_request[]
-    LANGUAGE plpgsql IMMUTABLE;
-
 CREATE FUNCTION hwqueue.help_words(p_sole jsonb, p_class hwqueue.placement_class) RETURNS jsonb
     LANGUAGE sql STABLE;
 
@@ -3147,9 +3126,6 @@ CREATE FUNCTION hwqueue.id_of_time(p_at timestamp with time zone) RETURNS uuid
 
 CREATE FUNCTION hwqueue.idle_load(p_node hwqueue.node) RETURNS hwqueue.node_load
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
-CREATE FUNCTION hwqueue.idle_rooms(p_none bit varying, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(room hwqueue.headroom, mask bit varying)
-    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.idle_steps(p_run hwqueue.run, p_shard integer) RETURNS SETOF hwqueue.step
     LANGUAGE sql;
@@ -3223,9 +3199,6 @@ CREATE FUNCTION hwqueue.is_cache_valid(p_fit hwqueue.class_nodes, p_open bit var
 
 CREATE FUNCTION hwqueue.is_counted(p_steps hwqueue.clock_step[], p_at timestamp with time zone, p_xid xid) RETURNS boolean
     LANGUAGE sql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.is_forgotten(p_lease uuid, p_shard integer) RETURNS boolean
-    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.is_gang_ready(p_gang hwqueue.gang, p_members jsonb) RETURNS boolean
     LANGUAGE sql IMMUTABLE;
@@ -3321,9 +3294,6 @@ CREATE FUNCTION hwqueue.items_ended(p_leases uuid[], p_state text, p_is_short bo
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.join_choice(p_choice uuid, p_tenant text, p_member uuid, p_is_gang boolean, p_now timestamp with time zone, p_shard integer) RETURNS void
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.join_choices(p_spawns hwqueue.spawn_request[], p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.json_boolean(p_value jsonb, p_field text, p_code text DEFAULT 'QHA01'::text) RETURNS boolean
@@ -3441,9 +3411,6 @@ CREATE FUNCTION hwqueue.label_words(p_expr jsonb) RETURNS text
 CREATE FUNCTION hwqueue.labels_among(p_labels jsonb, p_keys text[]) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.labels_hold(p_op text, p_value jsonb, p_other jsonb) RETURNS boolean
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
 CREATE FUNCTION hwqueue.labels_read(p_labels jsonb, p_keys text[]) RETURNS jsonb
     LANGUAGE sql STABLE PARALLEL SAFE;
 
@@ -3462,9 +3429,6 @@ CREATE FUNCTION hwqueue.last_drawn_position() RETURNS bigint
 CREATE FUNCTION hwqueue.last_fetched_at(p_gang uuid, p_shard integer) RETURNS timestamp with time zone
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.lasting_facts(p_class hwqueue.placement_class, p_claim hwqueue.claim, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
-    LANGUAGE sql STABLE;
-
 CREATE FUNCTION hwqueue.later_earmarks(p_node uuid, p_tier smallint, p_rank bigint, p_shard integer) RETURNS uuid[]
     LANGUAGE sql STABLE;
 
@@ -3481,9 +3445,6 @@ CREATE FUNCTION hwqueue.lead_reap(p_unless_within interval, p_now timestamp with
 CREATE FUNCTION hwqueue.lease_checkpoints(p_lease uuid, p_limit integer DEFAULT 100, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, shard_id integer, name text, saved_at timestamp with time zone, bytes integer, waits_for text, waits_until timestamp with time zone, is_open boolean, is_suspended boolean)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
-
-CREATE FUNCTION hwqueue.lease_contradiction(p_required jsonb) RETURNS text
-    LANGUAGE sql IMMUTABLE;
 
 CREATE TABLE hwqueue.outcome (
     shard_id integer NOT NULL,
@@ -3548,9 +3509,6 @@ CREATE FUNCTION hwqueue.lease_state(p_lease uuid, p_shard integer) RETURNS text
 
 CREATE FUNCTION hwqueue.lease_to_replace(p_row hwqueue.replacement, p_lease hwqueue.lease, p_shard integer) RETURNS uuid
     LANGUAGE sql STABLE;
-
-CREATE FUNCTION hwqueue.leases_of_key(p_key text, p_filter hwqueue.lease_filter, p_shard integer) RETURNS uuid[]
-    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.leases_to_stop(p_run hwqueue.run, p_limit integer, p_shard integer) RETURNS uuid[]
     LANGUAGE sql;
@@ -3854,9 +3812,6 @@ CREATE FUNCTION hwqueue.membership(p_classes bigint[], p_others bigint[]) RETURN
 CREATE FUNCTION hwqueue.mentions_label(p_class hwqueue.placement_class, p_keys text[]) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.merge_isolation(p_left jsonb, p_right jsonb, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE;
-
 CREATE FUNCTION hwqueue.merge_levels(p_outer jsonb, p_inner jsonb, p_mode text, p_field text) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
@@ -4010,9 +3965,6 @@ CREATE FUNCTION hwqueue.next_score_group(p_request hwqueue.claim_request, p_fit 
 CREATE FUNCTION hwqueue.next_token(p_generation bigint, p_claims integer) RETURNS bigint
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.next_waiting_rank(p_class_id bigint, p_tier smallint, p_rank bigint, p_since timestamp with time zone, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT lease_id uuid) RETURNS record
-    LANGUAGE plpgsql STABLE;
-
 CREATE FUNCTION hwqueue.no_level_words(p_together text[]) RETURNS text
     LANGUAGE sql IMMUTABLE;
 
@@ -4127,9 +4079,6 @@ CREATE FUNCTION hwqueue.normalise_selector_expr(p_expr jsonb, p_field text) RETU
 CREATE FUNCTION hwqueue.normalise_skew(p_rule jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.normalise_spread(p_spread jsonb, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE;
-
 CREATE FUNCTION hwqueue.normalise_spread_rule(p_rule jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
@@ -4142,16 +4091,7 @@ CREATE FUNCTION hwqueue.normalise_target_expr(p_expr jsonb, p_kind text, p_field
 CREATE FUNCTION hwqueue.normalise_targets(p_targets jsonb, p_domain text, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.normalise_tenants(p_tenants jsonb, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql STABLE;
-
 CREATE FUNCTION hwqueue.normalise_toleration(p_toleration jsonb, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.normalise_tolerations(p_tolerate jsonb, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.normalise_trust_expr(p_expr jsonb, p_preferred boolean, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.note_alive(p_state hwqueue.node_state, p_now timestamp with time zone, p_shard integer) RETURNS void
@@ -4197,9 +4137,6 @@ CREATE FUNCTION hwqueue.note_leases(p_code text, p_leases uuid[], p_message text
     SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.note_policy(p_code text, p_of text, p_from jsonb, p_to jsonb, p_queue text, p_shard integer) RETURNS void
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.note_registration(p_node hwqueue.node, p_old hwqueue.node, p_epoch bigint, p_ended integer, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.note_room(p_room jsonb, p_ttl interval, p_round bigint, p_epoch bigint, p_shard integer DEFAULT 0) RETURNS text
@@ -4342,16 +4279,10 @@ CREATE FUNCTION hwqueue.parse_short_interval(p_value jsonb, p_field text, p_min 
 CREATE FUNCTION hwqueue.parse_taint(p_taint jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.parse_taints(p_taints jsonb, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE;
-
 CREATE FUNCTION hwqueue.parse_time(p_value jsonb, p_field text, p_code text) RETURNS timestamp with time zone
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.parse_wire(p_blob bytea, p_field text DEFAULT 'wire'::text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.parse_wire_class(p_blob bytea, p_at integer, p_length integer, p_classes text[], p_field text) RETURNS text
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.parse_wire_domain(p_bytes bytea, p_at integer, p_field text) RETURNS text
@@ -5024,9 +4955,6 @@ CREATE FUNCTION hwqueue.remove_leases(p_leases uuid[], p_shard integer) RETURNS 
 CREATE FUNCTION hwqueue.repair_positions(p_shard integer) RETURNS boolean
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.repeated_pattern(p_placement jsonb) RETURNS text
-    LANGUAGE sql IMMUTABLE;
-
 CREATE FUNCTION hwqueue.replace_node(p_node hwqueue.node, p_old hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.node
     LANGUAGE plpgsql;
 
@@ -5347,9 +5275,6 @@ CREATE FUNCTION hwqueue.selected_classes(p_spec jsonb, p_shard integer) RETURNS 
 
 CREATE FUNCTION hwqueue.selector_words(p_selector jsonb, p_tenants jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
-CREATE FUNCTION hwqueue.served_masks(p_class_ids bigint[], p_none bit varying, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(queue_id integer, task_name text, mask bit varying)
-    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.served_names(p_now timestamp with time zone, p_shard integer, OUT queues text[], OUT tasks text[], OUT any_queue boolean, OUT any_task boolean, OUT declared text[]) RETURNS record
     LANGUAGE sql STABLE;
@@ -5925,9 +5850,6 @@ CREATE FUNCTION hwqueue.target_gain(p_spread jsonb, p_fact jsonb, p_class hwqueu
 CREATE FUNCTION hwqueue.target_queue(p_changes jsonb, p_shard integer) RETURNS hwqueue.queue
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.target_value(p_value jsonb, p_domain text, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE;
-
 CREATE FUNCTION hwqueue.tell_nested(p_run hwqueue.run, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
@@ -5985,9 +5907,6 @@ CREATE FUNCTION hwqueue.tolerated(p_tolerate jsonb, p_items integer) RETURNS int
 CREATE FUNCTION hwqueue.tolerates(p_toleration jsonb, p_taint jsonb) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.toleration_masks(p_tolerate jsonb[], p_none bit varying, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(tolerate jsonb, mask bit varying)
-    LANGUAGE sql STABLE;
-
 CREATE FUNCTION hwqueue.total_metrics(p_shard integer) RETURNS TABLE(name text, labels jsonb, value double precision)
     LANGUAGE sql STABLE;
 
@@ -6026,9 +5945,6 @@ CREATE FUNCTION hwqueue.try_those_behind(p_now timestamp with time zone, p_shard
 
 CREATE FUNCTION hwqueue.type_words(p_expr jsonb, p_value jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
-CREATE FUNCTION hwqueue.unchecked_claims(p_shard integer) RETURNS TABLE(lease_id uuid, detail jsonb)
-    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer DEFAULT 0) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
@@ -6261,12 +6177,6 @@ CREATE FUNCTION hwqueue.window_score_group(p_classes bigint[], p_scores double p
 CREATE FUNCTION hwqueue.wire_blob(p_value jsonb, p_field text) RETURNS bytea
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.wire_contradiction(p_entries jsonb) RETURNS integer
-    LANGUAGE sql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.wire_expr(p_entry jsonb) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE;
-
 CREATE FUNCTION hwqueue.wire_number(p_blob bytea, p_at integer) RETURNS integer
     LANGUAGE sql IMMUTABLE;
 
@@ -6275,9 +6185,6 @@ CREATE FUNCTION hwqueue.wire_placement(p_intent jsonb) RETURNS jsonb
 
 CREATE FUNCTION hwqueue.with_defaults(p_options jsonb, p_defaults jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
-CREATE FUNCTION hwqueue.with_taint(p_node hwqueue.node, p_taint jsonb, p_key text, p_effect text, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.node
-    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.without_nulls(p_object jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -6300,9 +6207,6 @@ CREATE FUNCTION hwqueue.would_start_group(p_class hwqueue.placement_class, p_fac
     LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.write_checkpoint(p_row hwqueue.checkpoint) RETURNS void
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.write_count(p_term_id bigint, p_place text, p_leases integer, p_holders integer, p_is_less boolean, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.write_earmark(p_entry hwqueue.scheduled, p_node uuid, p_load hwqueue.node_load, p_assignment jsonb, p_term_deltas jsonb, p_now timestamp with time zone, p_shard integer) RETURNS void
@@ -6351,9 +6255,6 @@ CREATE FUNCTION hwqueue.write_terms(p_limit integer, p_now timestamp with time z
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.write_workflow(p_spec jsonb, p_version integer, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.workflow
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.write_worth(p_queue hwqueue.queue, p_worth double precision[], p_until timestamp with time zone, p_round bigint, p_epoch bigint) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE TABLE hwqueue.added_run (
@@ -8773,8 +8674,6 @@ REVOKE ALL ON FUNCTION hwqueue.build_placement(p_required jsonb, p_preferred jso
 
 REVOKE ALL ON FUNCTION hwqueue.cache_class_fleets(p_class_ids bigint[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.cache_eligible(p_profile_id bigint, p_batch bigint[], p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.cached_candidates(p_state hwqueue.node_state, p_queue_ids integer[], p_room hwqueue.headroom, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.cached_fleet(p_spec jsonb, p_domain text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -8870,8 +8769,6 @@ REVOKE ALL ON FUNCTION hwqueue.check_name(p_name text, p_field text, p_max_lengt
 
 REVOKE ALL ON FUNCTION hwqueue.check_near_steps(p_steps jsonb[], p_order integer[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.check_node_labels(p_labels jsonb) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.check_numbers(p_value jsonb, p_field text, p_code text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_object(p_value jsonb, p_allowed text[], p_field text, p_code text) FROM PUBLIC;
@@ -8887,8 +8784,6 @@ REVOKE ALL ON FUNCTION hwqueue.check_own_level(p_tenant text, p_level jsonb, p_f
 REVOKE ALL ON FUNCTION hwqueue.check_own_spawns(p_spawns hwqueue.spawn_request[], p_is_batch boolean, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_own_steps(p_workflow hwqueue.workflow, p_own jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.check_page_key(p_after jsonb, p_state text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_patterns(p_placement jsonb, p_field text) FROM PUBLIC;
 
@@ -8931,8 +8826,6 @@ GRANT ALL ON FUNCTION hwqueue.check_token(p_secret_sha256 bytea, p_shard integer
 REVOKE ALL ON FUNCTION hwqueue.check_trust_domain(p_domain text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_updatable(p_run hwqueue.run, p_named integer[], p_found integer[], p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.check_version_range(p_range text, p_kind text, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_workflow(p_spec jsonb, p_options jsonb, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.check_workflow(p_spec jsonb, p_options jsonb, p_shard integer) TO hwqueue_producer;
@@ -9355,8 +9248,6 @@ REVOKE ALL ON FUNCTION hwqueue.extend_claim(p_lease uuid, p_token bigint, p_exte
 GRANT ALL ON FUNCTION hwqueue.extend_claim(p_lease uuid, p_token bigint, p_extend interval, p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.extend_claim(p_lease uuid, p_token bigint, p_extend interval, p_shard integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.fact_reason(p_expr jsonb, p_fact jsonb) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.facts_of_others(p_class hwqueue.placement_class, p_lease uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.fail_late(p_leases uuid[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -9412,8 +9303,6 @@ REVOKE ALL ON FUNCTION hwqueue.finish_replacement(p_row hwqueue.replacement, p_h
 REVOKE ALL ON FUNCTION hwqueue.finish_run(p_run uuid, p_failed integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.first_between(p_queue_id integer, p_from_tier smallint, p_from_rank bigint, p_to_tier integer, p_to_rank bigint, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.first_broken(p_class hwqueue.placement_class, p_broken jsonb, p_shard integer, OUT stop_at timestamp with time zone, OUT detail text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.first_class_head(p_classes bigint[], p_scores double precision[], p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_starts, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT head_position bigint, OUT class_id bigint, OUT score double precision) FROM PUBLIC;
 
@@ -9610,8 +9499,6 @@ REVOKE ALL ON FUNCTION hwqueue.held_alone(p_assignment jsonb, p_node hwqueue.nod
 
 REVOKE ALL ON FUNCTION hwqueue.held_claims(p_leases uuid[], p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.held_spawns(p_spawns hwqueue.spawn_request[]) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.help_words(p_sole jsonb, p_class hwqueue.placement_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.histogram_bounds() FROM PUBLIC;
@@ -9644,8 +9531,6 @@ REVOKE ALL ON FUNCTION hwqueue.id_of_time(p_at timestamp with time zone) FROM PU
 
 REVOKE ALL ON FUNCTION hwqueue.idle_load(p_node hwqueue.node) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.idle_rooms(p_none bit varying, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.idle_steps(p_run hwqueue.run, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.ignored_labels_of(p_labels jsonb, p_shard integer) FROM PUBLIC;
@@ -9669,8 +9554,6 @@ REVOKE ALL ON FUNCTION hwqueue.is_binding(p_value jsonb) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.is_cache_valid(p_fit hwqueue.class_nodes, p_open bit varying) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_counted(p_steps hwqueue.clock_step[], p_at timestamp with time zone, p_xid xid) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.is_forgotten(p_lease uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_gang_ready(p_gang hwqueue.gang, p_members jsonb) FROM PUBLIC;
 
@@ -9735,8 +9618,6 @@ REVOKE ALL ON FUNCTION hwqueue.item_results(p_run hwqueue.run, p_step integer, p
 REVOKE ALL ON FUNCTION hwqueue.items_ended(p_leases uuid[], p_state text, p_is_short boolean, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.join_choice(p_choice uuid, p_tenant text, p_member uuid, p_is_gang boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.join_choices(p_spawns hwqueue.spawn_request[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.json_boolean(p_value jsonb, p_field text, p_code text) FROM PUBLIC;
 
@@ -9812,8 +9693,6 @@ REVOKE ALL ON FUNCTION hwqueue.label_words(p_expr jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.labels_among(p_labels jsonb, p_keys text[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.labels_hold(p_op text, p_value jsonb, p_other jsonb) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.labels_read(p_labels jsonb, p_keys text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lacking(p_shortage integer, p_class hwqueue.placement_class, p_room hwqueue.headroom) FROM PUBLIC;
@@ -9825,8 +9704,6 @@ REVOKE ALL ON FUNCTION hwqueue.last_clock_step(p_shard integer) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.last_drawn_position() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.last_fetched_at(p_gang uuid, p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.lasting_facts(p_class hwqueue.placement_class, p_claim hwqueue.claim, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.later_earmarks(p_node uuid, p_tier smallint, p_rank bigint, p_shard integer) FROM PUBLIC;
 
@@ -9842,8 +9719,6 @@ REVOKE ALL ON FUNCTION hwqueue.lease_checkpoints(p_lease uuid, p_limit integer, 
 GRANT ALL ON FUNCTION hwqueue.lease_checkpoints(p_lease uuid, p_limit integer, p_shard integer) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.lease_checkpoints(p_lease uuid, p_limit integer, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.lease_checkpoints(p_lease uuid, p_limit integer, p_shard integer) TO hwqueue_admin;
-
-REVOKE ALL ON FUNCTION hwqueue.lease_contradiction(p_required jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lease_end(p_lease uuid, p_shard integer) FROM PUBLIC;
 
@@ -9871,8 +9746,6 @@ REVOKE ALL ON FUNCTION hwqueue.lease_score(p_weight_affinity double precision, p
 REVOKE ALL ON FUNCTION hwqueue.lease_state(p_lease uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lease_to_replace(p_row hwqueue.replacement, p_lease hwqueue.lease, p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.leases_of_key(p_key text, p_filter hwqueue.lease_filter, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.leases_to_stop(p_run hwqueue.run, p_limit integer, p_shard integer) FROM PUBLIC;
 
@@ -10079,8 +9952,6 @@ REVOKE ALL ON FUNCTION hwqueue.membership(p_classes bigint[], p_others bigint[])
 
 REVOKE ALL ON FUNCTION hwqueue.mentions_label(p_class hwqueue.placement_class, p_keys text[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.merge_isolation(p_left jsonb, p_right jsonb, p_field text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.merge_levels(p_outer jsonb, p_inner jsonb, p_mode text, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.merge_lists(p_left jsonb, p_right jsonb) FROM PUBLIC;
@@ -10154,8 +10025,6 @@ REVOKE ALL ON FUNCTION hwqueue.next_generation(p_shard hwqueue.shard, p_timeline
 REVOKE ALL ON FUNCTION hwqueue.next_score_group(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_starts, p_window integer, p_probe integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT classes bigint[], OUT positions bigint[], OUT seen_classes bigint[], OUT is_head boolean, OUT takes integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.next_token(p_generation bigint, p_claims integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.next_waiting_rank(p_class_id bigint, p_tier smallint, p_rank bigint, p_since timestamp with time zone, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT lease_id uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.no_level_words(p_together text[]) FROM PUBLIC;
 
@@ -10235,8 +10104,6 @@ REVOKE ALL ON FUNCTION hwqueue.normalise_selector_expr(p_expr jsonb, p_field tex
 
 REVOKE ALL ON FUNCTION hwqueue.normalise_skew(p_rule jsonb, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.normalise_spread(p_spread jsonb, p_field text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.normalise_spread_rule(p_rule jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.normalise_tags(p_tags jsonb, p_field text) FROM PUBLIC;
@@ -10245,13 +10112,7 @@ REVOKE ALL ON FUNCTION hwqueue.normalise_target_expr(p_expr jsonb, p_kind text, 
 
 REVOKE ALL ON FUNCTION hwqueue.normalise_targets(p_targets jsonb, p_domain text, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.normalise_tenants(p_tenants jsonb, p_field text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.normalise_toleration(p_toleration jsonb, p_field text) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.normalise_tolerations(p_tolerate jsonb, p_field text) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.normalise_trust_expr(p_expr jsonb, p_preferred boolean, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_alive(p_state hwqueue.node_state, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -10278,8 +10139,6 @@ REVOKE ALL ON FUNCTION hwqueue.note_lasting(p_lease uuid, p_claims integer, p_sh
 REVOKE ALL ON FUNCTION hwqueue.note_leases(p_code text, p_leases uuid[], p_message text, p_shard integer, p_detail jsonb, p_node uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_policy(p_code text, p_of text, p_from jsonb, p_to jsonb, p_queue text, p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.note_registration(p_node hwqueue.node, p_old hwqueue.node, p_epoch bigint, p_ended integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_room(p_room jsonb, p_ttl interval, p_round bigint, p_epoch bigint, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.note_room(p_room jsonb, p_ttl interval, p_round bigint, p_epoch bigint, p_shard integer) TO hwqueue_planner;
@@ -10361,13 +10220,9 @@ REVOKE ALL ON FUNCTION hwqueue.parse_short_interval(p_value jsonb, p_field text,
 
 REVOKE ALL ON FUNCTION hwqueue.parse_taint(p_taint jsonb, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.parse_taints(p_taints jsonb, p_field text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.parse_time(p_value jsonb, p_field text, p_code text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.parse_wire(p_blob bytea, p_field text) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.parse_wire_class(p_blob bytea, p_at integer, p_length integer, p_classes text[], p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.parse_wire_domain(p_bytes bytea, p_at integer, p_field text) FROM PUBLIC;
 
@@ -10794,8 +10649,6 @@ REVOKE ALL ON FUNCTION hwqueue.remove_leases(p_leases uuid[], p_shard integer) F
 
 REVOKE ALL ON FUNCTION hwqueue.repair_positions(p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.repeated_pattern(p_placement jsonb) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.replace_node(p_node hwqueue.node, p_old hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.replace_running(p_row hwqueue.replacement, p_old uuid, p_entry hwqueue.scheduled, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -10984,8 +10837,6 @@ REVOKE ALL ON FUNCTION hwqueue.selected_anchors(p_class hwqueue.placement_class)
 REVOKE ALL ON FUNCTION hwqueue.selected_classes(p_spec jsonb, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.selector_words(p_selector jsonb, p_tenants jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.served_masks(p_class_ids bigint[], p_none bit varying, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.served_names(p_now timestamp with time zone, p_shard integer, OUT queues text[], OUT tasks text[], OUT any_queue boolean, OUT any_task boolean, OUT declared text[]) FROM PUBLIC;
 
@@ -11354,8 +11205,6 @@ REVOKE ALL ON FUNCTION hwqueue.target_gain(p_spread jsonb, p_fact jsonb, p_class
 
 REVOKE ALL ON FUNCTION hwqueue.target_queue(p_changes jsonb, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.target_value(p_value jsonb, p_domain text, p_field text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.tell_nested(p_run hwqueue.run, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.term_anchors(p_spec jsonb) FROM PUBLIC;
@@ -11396,8 +11245,6 @@ REVOKE ALL ON FUNCTION hwqueue.tolerated(p_tolerate jsonb, p_items integer) FROM
 
 REVOKE ALL ON FUNCTION hwqueue.tolerates(p_toleration jsonb, p_taint jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.toleration_masks(p_tolerate jsonb[], p_none bit varying, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.total_metrics(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.touched_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer, OUT touched hwqueue.touched_term[], OUT is_named boolean) FROM PUBLIC;
@@ -11423,8 +11270,6 @@ REVOKE ALL ON FUNCTION hwqueue.try_those_before(p_gang hwqueue.gang, p_now times
 REVOKE ALL ON FUNCTION hwqueue.try_those_behind(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.type_words(p_expr jsonb, p_value jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.unchecked_claims(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer) TO hwqueue_operator;
@@ -11587,17 +11432,11 @@ REVOKE ALL ON FUNCTION hwqueue.window_score_group(p_classes bigint[], p_scores d
 
 REVOKE ALL ON FUNCTION hwqueue.wire_blob(p_value jsonb, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.wire_contradiction(p_entries jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.wire_expr(p_entry jsonb) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.wire_number(p_blob bytea, p_at integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.wire_placement(p_intent jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.with_defaults(p_options jsonb, p_defaults jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.with_taint(p_node hwqueue.node, p_taint jsonb, p_key text, p_effect text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.without_nulls(p_object jsonb) FROM PUBLIC;
 
@@ -11612,8 +11451,6 @@ REVOKE ALL ON FUNCTION hwqueue.worth_gain(p_gpu_count integer, p_gpu_milli integ
 REVOKE ALL ON FUNCTION hwqueue.would_start_group(p_class hwqueue.placement_class, p_facts jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.write_checkpoint(p_row hwqueue.checkpoint) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.write_count(p_term_id bigint, p_place text, p_leases integer, p_holders integer, p_is_less boolean, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.write_earmark(p_entry hwqueue.scheduled, p_node uuid, p_load hwqueue.node_load, p_assignment jsonb, p_term_deltas jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -11646,8 +11483,6 @@ REVOKE ALL ON FUNCTION hwqueue.write_steps(p_workflow hwqueue.workflow, p_run hw
 REVOKE ALL ON FUNCTION hwqueue.write_terms(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.write_workflow(p_spec jsonb, p_version integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.write_worth(p_queue hwqueue.queue, p_worth double precision[], p_until timestamp with time zone, p_round bigint, p_epoch bigint) FROM PUBLIC;
 
 GRANT SELECT ON TABLE hwqueue.lease_history TO hwqueue_operator;
 GRANT SELECT ON TABLE hwqueue.lease_history TO hwqueue_admin;

@@ -83,7 +83,15 @@ begin
     perform hwqueue.recheck_claims(p_node, v_lasting, v_now, p_shard);
   end if;
   perform hwqueue.refresh_node_state(p_node, p_shard);
-  perform hwqueue.note_registration(v_node, v_old, v_epoch, v_ended, p_shard);
+  if v_old.node_id is null or v_old.deregistered_at is not null then
+    perform hwqueue.note_event('node_registered', format('node %s is registered', v_node.name), p_shard,
+      jsonb_build_object('node_epoch', v_epoch, 'instance_id', v_node.instance_id), p_node => p_node);
+  elsif v_old.instance_id <> v_node.instance_id then
+    perform hwqueue.note_event('node_superseded',
+      format('node %s has a new instance, %s claims of older ones ended', v_node.name, v_ended), p_shard,
+      jsonb_build_object('node_epoch', v_epoch, 'instance_id', v_node.instance_id, 'claims_ended', v_ended),
+      p_node => p_node);
+  end if;
   -- its first claims, or reap, look at everywhere tasks (expand_node): others wait for at most five seconds
   update hwqueue.node_state s set expands_until = v_now + interval '5 seconds', has_reserved = true
   where s.shard_id = p_shard and s.node_id = p_node and exists (

@@ -141,7 +141,17 @@ begin
   v_queue := hwqueue.find_queue(p_queue, p_shard);
   v_refusal := hwqueue.fence_planner(p_round, p_epoch, p_shard);
   if v_refusal is null then
-    perform hwqueue.write_worth(v_queue, v_worth, hwqueue.clock() + p_ttl, p_round, p_epoch);
+    insert into hwqueue.queue_price as p (shard_id, queue_id, epoch, round, device_worth, worth_until)
+    values (p_shard, v_queue.queue_id, p_epoch, p_round, v_worth, hwqueue.clock() + p_ttl)
+    on conflict (shard_id, queue_id, epoch, round) do update
+    set device_worth = excluded.device_worth, worth_until = excluded.worth_until;
+    delete from hwqueue.queue_price p  -- one row that is older
+    where p.shard_id = p_shard and p.queue_id = v_queue.queue_id and (p.epoch, p.round) = (
+      select o.epoch, o.round from hwqueue.queue_price o
+      where o.shard_id = p_shard and o.queue_id = v_queue.queue_id and (o.epoch, o.round) < (p_epoch, p_round)
+      order by o.epoch desc, o.round desc limit 1);
+    update hwqueue.queue q set has_prices = true
+    where q.shard_id = p_shard and q.queue_id = v_queue.queue_id and not q.has_prices;
   end if;
   return coalesce(v_refusal, 'set');
 end

@@ -154,7 +154,14 @@ begin
   return query select v.rule, v.lease_id::text, v.detail from hwqueue.broken_checkpoints(p_shard) v;
   return query select v.rule, v.subject::text, v.detail from hwqueue.broken_gangs(p_shard) v;
   return query select v.rule, v.subject::text, v.detail from hwqueue.broken_earmarks(p_shard) v;
-  return query select 'placement_check', v.lease_id::text, v.detail from hwqueue.unchecked_claims(p_shard) v;
+  return query
+    select 'placement_check', c.lease_id::text,
+      jsonb_build_object('node_id', c.node_id, 'claim_token', c.claim_token)
+    from hwqueue.claim c
+    join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = c.class_id
+    where c.shard_id = p_shard and hwqueue.is_lasting(k) and not exists (
+      select 1 from hwqueue.placement_check x where x.shard_id = p_shard and x.lease_id = c.lease_id
+        and x.claim_no = hwqueue.claim_no(c.claim_token));
   return query select v.rule, v.subject::text, v.detail from hwqueue.broken_everywhere(p_shard) v;
   return query select v.rule, v.subject::text, v.detail from hwqueue.broken_choices(p_shard) v;
   return query select v.rule, v.subject::text, v.detail from hwqueue.broken_replacements(p_shard) v;

@@ -182,6 +182,7 @@ declare
   v_place text;
   v_leases int;
   v_holders int;
+  v_row record;
 begin
   for i in 0 .. coalesce(jsonb_array_length(p_deltas), 0) - 1 loop
     v_term_id := (p_deltas #> array[i::text, 't'])::bigint;
@@ -196,36 +197,22 @@ begin
       select x.ctid from hwqueue.term_counter x
       where x.shard_id = p_shard and x.term_id = v_term_id and x.place = v_place
       limit 1 for no key update skip locked);
-    if not found then
-      perform hwqueue.write_count(v_term_id, v_place, v_leases, v_holders, p_sign < 0, p_shard);
+    if not found then  -- one row is replaced; if all are locked, or there are none, it is another one
+      select k.ctid as row_ctid, k.leases, k.holders, k.dropped_xid into v_row
+      from hwqueue.term_counter k
+      where k.shard_id = p_shard and k.term_id = v_term_id and k.place = v_place
+      limit 1 for no key update skip locked;
+      delete from hwqueue.term_counter k where k.ctid = v_row.row_ctid;
+      insert into hwqueue.term_counter (shard_id, term_id, place, leases, holders, updates, dropped_xid)
+      select p_shard, v_term_id, v_place, v_leases + coalesce(v_row.leases, 0),
+             v_holders + coalesce(v_row.holders, 0), 0,
+             case when t.use <> 'skew' then null when p_sign < 0 then pg_current_xact_id()
+               else coalesce(v_row.dropped_xid, '0') end
+      -- no row if the term was pruned meanwhile: no claim reads its counters any more
+      from hwqueue.affinity_term t where t.shard_id = p_shard and t.term_id = v_term_id;
     end if;
   end loop;
   return p_deltas;
-end
-$$;
-
--- Replaces one row of a counter by one with p_leases and p_holders added. If all its rows are locked, or
--- there are none, writes another one.
--- Locks: one row of term_counter, skip locked. Not idempotent.
-create or replace function hwqueue.write_count(p_term_id bigint, p_place text, p_leases int, p_holders int,
-  p_is_less boolean, p_shard int) returns void
-language plpgsql volatile
-as $$
-declare
-  v_row record;
-begin
-  select k.ctid as row_ctid, k.leases, k.holders, k.dropped_xid into v_row
-  from hwqueue.term_counter k
-  where k.shard_id = p_shard and k.term_id = p_term_id and k.place = p_place
-  limit 1 for no key update skip locked;
-  delete from hwqueue.term_counter k where k.ctid = v_row.row_ctid;
-  insert into hwqueue.term_counter (shard_id, term_id, place, leases, holders, updates, dropped_xid)
-  select p_shard, p_term_id, p_place, p_leases + coalesce(v_row.leases, 0),
-         p_holders + coalesce(v_row.holders, 0), 0,
-         case when t.use <> 'skew' then null when p_is_less then pg_current_xact_id()
-           else coalesce(v_row.dropped_xid, '0') end
-  -- no row if the term was pruned meanwhile: no claim reads its counters any more
-  from hwqueue.affinity_term t where t.shard_id = p_shard and t.term_id = p_term_id;
 end
 $$;
 

@@ -43,6 +43,7 @@ as $$
 declare
   v_class hwqueue.placement_class;
   v_waits record;
+  v_head record;
   v_entered record;
 begin
   select c.* into v_class from hwqueue.placement_class c
@@ -54,9 +55,23 @@ begin
   if v_waits.wait > '0' then
     since := p_now - v_waits.wait;
     if p_eligible_at > since then
-      select x.tier, x.rank, case when x.lease_id is null then 'waits' else 'later' end
-      into tier, rank, reason
-      from hwqueue.next_waiting_rank(p_class_id, p_tier, p_rank, since, p_now, p_shard) x;
+      reason := 'waits';
+      tier := p_tier;
+      rank := p_rank;
+      for v_try in 1 .. 16 loop  -- the heads of so many ranks: within a rank the head is the oldest
+        select r.tier, r.rank, r.eligible_at into v_head from hwqueue.ready r
+        where r.shard_id = p_shard and r.class_id = p_class_id
+          and (r.tier, r.rank) > (decide_class.tier, decide_class.rank)
+          and (r.deadline is null or r.deadline > p_now)
+        order by r.tier, r.rank, r.position limit 1;
+        exit when not found;
+        tier := v_head.tier;
+        rank := v_head.rank;
+        if v_head.eligible_at <= since then
+          reason := 'later';
+          exit;
+        end if;
+      end loop;
       return;
     end if;
   end if;
@@ -73,35 +88,6 @@ begin
   if is_named then
     only_lease := p_lease;  -- the decision holds for this lease of the class, not for others
   end if;
-end
-$$;
-
--- The next tier and rank after a given one where an entry of a class has been claimable since p_since.
--- Reads the heads of at most 16 ranks, because within a rank the head is the oldest. lease_id: that
--- entry's lease; null when there is none.
-create or replace function hwqueue.next_waiting_rank(p_class_id bigint, p_tier smallint, p_rank bigint,
-  p_since timestamptz, p_now timestamptz, p_shard int, out tier smallint, out rank bigint, out lease_id uuid)
-language plpgsql stable
-as $$
-declare
-  v_head record;
-begin
-  tier := p_tier;
-  rank := p_rank;
-  for v_try in 1 .. 16 loop
-    select r.tier, r.rank, r.eligible_at, r.lease_id into v_head from hwqueue.ready r
-    where r.shard_id = p_shard and r.class_id = p_class_id
-      and (r.tier, r.rank) > (next_waiting_rank.tier, next_waiting_rank.rank)
-      and (r.deadline is null or r.deadline > p_now)
-    order by r.tier, r.rank, r.position limit 1;
-    exit when not found;
-    tier := v_head.tier;
-    rank := v_head.rank;
-    if v_head.eligible_at <= p_since then
-      lease_id := v_head.lease_id;
-      return;
-    end if;
-  end loop;
 end
 $$;
 

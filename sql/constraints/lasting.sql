@@ -10,7 +10,7 @@
 --
 -- The invariant: only a session that holds the node_state of the claim's node updates its row.
 --
--- Reading order: note_lasting, broken_requirements, lasting_facts, date_broken.
+-- Reading order: note_lasting, broken_requirements, date_broken.
 
 -- Has reap check the lasting requirements of a claim that the caller grants. p_claims: how often its lease
 -- has been claimed before. A lease that was deleted and spawned again with the same id may have a row from
@@ -38,7 +38,20 @@ declare
   v_facts jsonb := '[]';
 begin
   if p_class.terms <> '[]' then
-    v_facts := hwqueue.lasting_facts(p_class, p_claim, p_node, p_now, p_shard);
+    v_facts := (  -- without itself, and without leases that are about to stop, also where it keeps away
+      select coalesce(jsonb_agg(case
+        when f.value = 'null' or t.lease_id is not null
+          and not exists (select from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = t.lease_id)
+          and not exists (select from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = t.lease_id)
+          and not exists (
+            select from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = t.lease_id) then 'null'
+        else f.value || jsonb_build_object('held',
+          least((f.value ->> 'held')::bigint, (f.value ->> 'here')::bigint)) end order by f.ordinality), '[]')
+      from jsonb_array_elements(hwqueue.term_facts(p_class, p_node, null, p_now, p_shard,
+        coalesce(p_claim.term_deltas, '[]'))) with ordinality f
+      cross join lateral (
+        select (p_class.terms #>> array[(f.ordinality - 1)::text, 'spec', 'all', '0', 'lease'])::uuid
+          as lease_id) t);
   end if;
   return (
     select coalesce(jsonb_agg(jsonb_build_object('at', e.ordinality - 1, 'code', r.code)
@@ -53,32 +66,6 @@ begin
 end
 $$;
 
--- Returns the facts of a class's terms (term_facts) for a claim that runs: without itself, and without
--- leases that are about to stop, also where it keeps away from them.
-create or replace function hwqueue.lasting_facts(p_class hwqueue.placement_class, p_claim hwqueue.claim,
-  p_node hwqueue.node, p_now timestamptz, p_shard int) returns jsonb
-language sql stable
-as $$
-  select coalesce(jsonb_agg(case
-    when f.value = 'null' or t.lease_id is not null and hwqueue.is_forgotten(t.lease_id, p_shard) then 'null'
-    else f.value || jsonb_build_object('held',
-      least((f.value ->> 'held')::bigint, (f.value ->> 'here')::bigint)) end order by f.ordinality), '[]')
-  from jsonb_array_elements(hwqueue.term_facts(p_class, p_node, null, p_now, p_shard,
-    coalesce(p_claim.term_deltas, '[]'))) with ordinality f
-  cross join lateral (
-    select (p_class.terms #>> array[(f.ordinality - 1)::text, 'spec', 'all', '0', 'lease'])::uuid as lease_id
-  ) t
-$$;
-
--- Whether nothing is kept of a lease any more, so that nobody can say where it ran.
-create or replace function hwqueue.is_forgotten(p_lease uuid, p_shard int) returns boolean
-language sql stable
-as $$
-  select not exists (select 1 from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = p_lease)
-    and not exists (select 1 from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease)
-    and not exists (select 1 from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = p_lease)
-$$;
-
 -- Returns broken requirements with the time since which they are broken. Those that p_before already had
 -- keep their time.
 create or replace function hwqueue.date_broken(p_broken jsonb, p_before jsonb, p_now timestamptz)
@@ -89,17 +76,4 @@ as $$
     (select o -> 'since' from jsonb_array_elements(p_before) o where o -> 'at' = b.value -> 'at'),
     to_jsonb(p_now))) order by b.ordinality), '[]')
   from jsonb_array_elements(p_broken) with ordinality b
-$$;
-
--- Returns claims of classes with lasting requirements that reap does not know of (verify_invariants).
-create or replace function hwqueue.unchecked_claims(p_shard int)
-returns table (lease_id uuid, detail jsonb)
-language sql stable
-as $$
-  select c.lease_id, jsonb_build_object('node_id', c.node_id, 'claim_token', c.claim_token)
-  from hwqueue.claim c
-  join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = c.class_id
-  where c.shard_id = p_shard and hwqueue.is_lasting(k) and not exists (
-    select 1 from hwqueue.placement_check x where x.shard_id = p_shard and x.lease_id = c.lease_id
-      and x.claim_no = hwqueue.claim_no(c.claim_token))
 $$;

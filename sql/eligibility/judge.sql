@@ -125,7 +125,24 @@ begin
     where c.shard_id = p_shard and c.class_id = any (v_next.batch)
       and hwqueue.suits(c, p_profile, null, '{}')
     on conflict do nothing;
-    perform hwqueue.cache_eligible(p_profile.profile_id, v_next.batch, p_shard);
+    -- what nodes of a profile without GPUs and custom countables may run of each queue
+    insert into hwqueue.profile_queue as s (shard_id, profile_id, queue_id, classes, task_names,
+        most_cpu_milli, most_memory_mib, scores_equal, checked, classes_seen)
+    select p_shard, p_profile.profile_id, e.queue_id, (array_agg(e.class_id))[1 : 201],
+           (array_agg(distinct e.task_name))[1 : 51],
+           max(e.cpu_milli), max(e.memory_mib), bool_and(coalesce(e.affinity = 0, false)),
+           coalesce((array_agg(e.class_id) filter (where e.is_checked))[1 : 201], '{}'), '0'
+    from hwqueue.profile_eligibility e
+    where e.shard_id = p_shard and e.profile_id = p_profile.profile_id and e.class_id = any (v_next.batch)
+      and e.gpu_count = 0 and e.custom is null
+    group by e.queue_id
+    on conflict (shard_id, profile_id, queue_id) do update
+    set classes = array(select distinct u from unnest(s.classes || excluded.classes) u limit 201),
+        task_names = array(select distinct u from unnest(s.task_names || excluded.task_names) u limit 51),
+        most_cpu_milli = greatest(s.most_cpu_milli, excluded.most_cpu_milli),
+        most_memory_mib = greatest(s.most_memory_mib, excluded.most_memory_mib),
+        checked = array(select distinct u from unnest(s.checked || excluded.checked) u limit 201),
+        scores_equal = s.scores_equal and excluded.scores_equal;
     -- only of classes that ask for GPUs, because it orders claims of no others. For the rest, and when
     -- another session is estimating, reap makes the estimate
     perform hwqueue.refresh_reach(array(
@@ -304,32 +321,6 @@ begin
     judged.class_id := -greatest(judged.class_id, v_own_judged);
   end if;
 end
-$$;
-
--- Adds a batch of judged classes to what nodes of a profile without GPUs and custom countables may run
--- of each queue (profile_queue).
--- Locks: the caller holds the profile's row.
-create or replace function hwqueue.cache_eligible(p_profile_id bigint, p_batch bigint[], p_shard int)
-returns void
-language sql volatile
-as $$
-  insert into hwqueue.profile_queue as s (shard_id, profile_id, queue_id, classes, task_names,
-      most_cpu_milli, most_memory_mib, scores_equal, checked, classes_seen)
-  select p_shard, p_profile_id, e.queue_id, (array_agg(e.class_id))[1 : 201],
-         (array_agg(distinct e.task_name))[1 : 51],
-         max(e.cpu_milli), max(e.memory_mib), bool_and(coalesce(e.affinity = 0, false)),
-         coalesce((array_agg(e.class_id) filter (where e.is_checked))[1 : 201], '{}'), '0'
-  from hwqueue.profile_eligibility e
-  where e.shard_id = p_shard and e.profile_id = p_profile_id and e.class_id = any (p_batch)
-    and e.gpu_count = 0 and e.custom is null
-  group by e.queue_id
-  on conflict (shard_id, profile_id, queue_id) do update
-  set classes = array(select distinct u from unnest(s.classes || excluded.classes) u limit 201),
-      task_names = array(select distinct u from unnest(s.task_names || excluded.task_names) u limit 51),
-      most_cpu_milli = greatest(s.most_cpu_milli, excluded.most_cpu_milli),
-      most_memory_mib = greatest(s.most_memory_mib, excluded.most_memory_mib),
-      checked = array(select distinct u from unnest(s.checked || excluded.checked) u limit 201),
-      scores_equal = s.scores_equal and excluded.scores_equal
 $$;
 
 -- Estimates for each class which share of the nodes could take it, by labels and total capacity. The 200

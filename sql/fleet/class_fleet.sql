@@ -135,9 +135,21 @@ create or replace function hwqueue.class_fits(p_class_ids bigint[], p_snapshot h
 returns setof hwqueue.class_nodes
 language sql stable
 as $$
-  with served as materialized (
-    select v.queue_id, v.task_name, v.mask
-    from hwqueue.served_masks(p_class_ids, (p_snapshot).none, p_now, p_shard) v
+  with announced as materialized (  -- nodes that announced the same are judged once
+    select v.queues, v.tasks, bit_or(set_bit((p_snapshot).none, n.number, 1)) as mask
+    from hwqueue.served v
+    join hwqueue.numbered_nodes(p_now, p_shard) n on (n.node).node_id = v.node_id
+    where v.shard_id = p_shard
+    group by v.queues, v.tasks
+  ), served as materialized (  -- no row for what all nodes serve
+    select k.queue_id, k.task_name, ~bit_or(a.mask) as mask
+    from (
+      select distinct c.queue_id, q.name, c.task_name
+      from hwqueue.placement_class c
+      join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = c.queue_id
+      where c.shard_id = p_shard and c.class_id = any (p_class_ids)) k
+    join announced a on hwqueue.unserved_part(a.queues, a.tasks, k.name, k.task_name) is not null
+    group by k.queue_id, k.task_name
   ), ask as materialized (  -- classes that ask the same, with one of them to judge for all
     select min(c.class_id) as ask_id, array_agg(c.class_id) as class_ids, n.required, c.tolerate,
            v.mask as served
@@ -158,9 +170,17 @@ as $$
   ), listed as materialized (
     select r.required, bit_and(m.mask) as mask, bool_and(m.mask is not null) as is_known
     from required r join met m on m.expr = r.expr group by r.required
-  ), tolerated as materialized (
-    select t.tolerate, t.mask from hwqueue.toleration_masks(
-      array(select distinct a.tolerate from ask a), (p_snapshot).none, p_now, p_shard) t
+  ), tainted as materialized (
+    select p.taints, bit_or(set_bit((p_snapshot).none, n.number, 1)) as mask
+    from hwqueue.profile p
+    join hwqueue.numbered_nodes(p_now, p_shard) n on (n.node).profile_id = p.profile_id
+    where p.shard_id = p_shard and p.taints <> '[]'
+    group by p.taints
+  ), tolerated as materialized (  -- the nodes whose taints do not keep off leases with these tolerations
+    select a.tolerate, ~coalesce(bit_or(x.mask), (p_snapshot).none) as mask
+    from (select distinct a.tolerate from ask a) a
+    left join tainted x on hwqueue.barring_taints(x.taints, a.tolerate) <> '[]'
+    group by a.tolerate
   ), capacity as materialized (
     select c.* from hwqueue.capacity_parts(
       array(select a.ask_id from ask a), true, (p_snapshot).open, (p_snapshot).none, p_now, p_shard) c

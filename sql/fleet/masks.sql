@@ -97,26 +97,6 @@ as $$
   from hwqueue.full_nodes(p_shard) u join hwqueue.node_numbers(p_shard) k on k.node_id = u.node_id
 $$;
 
--- Returns the headroom of idle nodes, once for all nodes with the same capacity, and which nodes these
--- are.
-create or replace function hwqueue.idle_rooms(p_none bit varying, p_now timestamptz, p_shard int)
-returns table (room hwqueue.headroom, mask bit varying)
-language sql stable
-as $$
-  with node as materialized (
-    select n.number, n.node from hwqueue.numbered_nodes(p_now, p_shard) n
-  )
-  select hwqueue.node_headroom(n.node, hwqueue.idle_load(n.node)), k.mask
-  from (
-    select min(x.number) as number, bit_or(set_bit(p_none, x.number, 1)) as mask
-    from node x
-    group by (x.node).cpu_milli, (x.node).memory_mib, (x.node).slots, (x.node).custom,
-      cardinality((x.node).gpu_ids),
-             cardinality(array_remove((x.node).gpu_parents, null)), (x.node).core_numa
-  ) k
-  join node n on n.number = k.number
-$$;
-
 -- Returns what a node has left of an amount, as amount_left does from its headroom, but from columns
 -- alone; null: read the headroom. p_cpu_left, p_memory_left, p_slots_left: capacity less what is used;
 -- null: not counted. Reports call it for every node: it is one expression, which the planner inlines
@@ -151,6 +131,8 @@ as $$
   with asked as materialized (
     select a.name, array_agg(distinct a.amount) as steps from unnest(p_names, p_amounts) a(name, amount)
     group by a.name
+  ), node as materialized (
+    select n.number, n.node from hwqueue.numbered_nodes(p_now, p_shard) n where p_idle
   ), plain as materialized (
     select a.name, k.number, k.node_id, hwqueue.amount_left_by_columns(a.name, n.cpu_milli - u.cpu_used,
            n.memory_mib - u.memory_used, n.slots - u.claim_count, n.core_ids, n.gpu_ids, n.gpu_parents,
@@ -165,7 +147,16 @@ as $$
     from (
       select a.name, width_bucket(hwqueue.amount_left(r.room, a.name), a.steps) as step,
              cardinality(a.steps) as steps, r.mask, null::int as number
-      from asked a cross join hwqueue.idle_rooms(p_none, p_now, p_shard) r
+      from asked a
+      cross join (  -- once for all nodes with the same capacity
+        select hwqueue.node_headroom(n.node, hwqueue.idle_load(n.node)) as room, k.mask
+        from (
+          select min(x.number) as number, bit_or(set_bit(p_none, x.number, 1)) as mask
+          from node x
+          group by (x.node).cpu_milli, (x.node).memory_mib, (x.node).slots, (x.node).custom,
+            cardinality((x.node).gpu_ids), cardinality(array_remove((x.node).gpu_parents, null)),
+            (x.node).core_numa) k
+        join node n on n.number = k.number) r
       where p_idle
       union all
       select p.name, width_bucket(p.amount, a.steps), cardinality(a.steps), null, p.number
@@ -334,50 +325,6 @@ as $$
     when 1 then case when p_labels ? p_keys[1] then jsonb_build_object(p_keys[1], p_labels -> p_keys[1])
       else '{}' end
     else hwqueue.labels_among(p_labels, p_keys) end
-$$;
-
--- Returns the nodes that serve the queue and task of each of these classes; no row for what all nodes
--- serve. Nodes that announced the same are judged once.
-create or replace function hwqueue.served_masks(p_class_ids bigint[], p_none bit varying, p_now timestamptz,
-  p_shard int)
-returns table (queue_id int, task_name text, mask bit varying)
-language sql stable
-as $$
-  with announced as materialized (
-    select v.queues, v.tasks, bit_or(set_bit(p_none, n.number, 1)) as mask
-    from hwqueue.served v
-    join hwqueue.numbered_nodes(p_now, p_shard) n on (n.node).node_id = v.node_id
-    where v.shard_id = p_shard
-    group by v.queues, v.tasks
-  ), asked as (
-    select distinct c.queue_id, q.name, c.task_name
-    from hwqueue.placement_class c
-    join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = c.queue_id
-    where c.shard_id = p_shard and c.class_id = any (p_class_ids)
-  )
-  select k.queue_id, k.task_name, ~bit_or(a.mask)
-  from asked k
-  join announced a on hwqueue.unserved_part(a.queues, a.tasks, k.name, k.task_name) is not null
-  group by k.queue_id, k.task_name
-$$;
-
--- Returns the nodes whose taints do not keep off leases with these tolerations.
-create or replace function hwqueue.toleration_masks(p_tolerate jsonb[], p_none bit varying,
-  p_now timestamptz, p_shard int)
-returns table (tolerate jsonb, mask bit varying)
-language sql stable
-as $$
-  with tainted as materialized (
-    select p.taints, bit_or(set_bit(p_none, n.number, 1)) as mask
-    from hwqueue.profile p
-    join hwqueue.numbered_nodes(p_now, p_shard) n on (n.node).profile_id = p.profile_id
-    where p.shard_id = p_shard and p.taints <> '[]'
-    group by p.taints
-  )
-  select t, ~coalesce(bit_or(x.mask), p_none)
-  from unnest(p_tolerate) t
-  left join tainted x on hwqueue.barring_taints(x.taints, t) <> '[]'
-  group by t
 $$;
 
 -- Numbers the registered nodes of a shard from 0: the same in every statement of a stable function.

@@ -89,7 +89,13 @@ begin
   loop
     v_before := hwqueue.read_node(p_node, p_shard);
     -- before the lock: finding the profile may wait for a registration of such a node
-    v_node := hwqueue.with_taint(v_before, p_taint, p_key, p_effect, hwqueue.clock(), p_shard);
+    v_now := hwqueue.clock();
+    v_node := v_before;
+    v_node.operator_taints := hwqueue.date_taints(hwqueue.normal_set(
+      coalesce((select jsonb_agg(t - 'since') from jsonb_array_elements(v_before.operator_taints) t
+                where t ->> 'key' <> p_key or t ->> 'effect' <> p_effect), '[]')
+      || coalesce(p_taint, '[]')), v_before.operator_taints, v_now);
+    v_node.profile_id := hwqueue.find_profile(v_node, v_now, p_shard);
     if hwqueue.has_no_execute(v_before) or hwqueue.has_no_execute(v_node) then
       perform hwqueue.await_node(p_node, p_shard);
     end if;
@@ -128,25 +134,6 @@ begin
       p_shard, coalesce(p_taint, jsonb_build_object('key', p_key, 'effect', p_effect)), p_node => p_node);
   end if;
   return v_count;
-end
-$$;
-
--- A node's row as it is with such operators' taints, and with the profile that it has then.
--- Locks: the profile, for key share.
-create or replace function hwqueue.with_taint(p_node hwqueue.node, p_taint jsonb, p_key text, p_effect text,
-  p_now timestamptz, p_shard int)
-returns hwqueue.node
-language plpgsql volatile
-as $$
-declare
-  v_node hwqueue.node := p_node;
-begin
-  v_node.operator_taints := hwqueue.date_taints(hwqueue.normal_set(
-    coalesce((select jsonb_agg(t - 'since') from jsonb_array_elements(p_node.operator_taints) t
-              where t ->> 'key' <> p_key or t ->> 'effect' <> p_effect), '[]')
-    || coalesce(p_taint, '[]')), p_node.operator_taints, p_now);
-  v_node.profile_id := hwqueue.find_profile(v_node, p_now, p_shard);
-  return v_node;
 end
 $$;
 

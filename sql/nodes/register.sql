@@ -84,12 +84,38 @@ begin
         jsonb_build_object('field', 'spec.instance_id'),
       'give a fresh id for every start of the worker process: it fences the one before');
   end if;
-  v_node.labels := hwqueue.check_node_labels(p_spec -> 'labels');
+  v_node.labels := '{}';  -- any JSON object; order operators and anchors read its top level only
+  if p_spec -> 'labels' <> 'null' then
+    v_node.labels := hwqueue.check_depth(
+      hwqueue.check_numbers(p_spec -> 'labels', 'spec.labels'), 'spec.labels');
+    if jsonb_typeof(v_node.labels) <> 'object' or length(v_node.labels::text) > 65536
+      or (select count(*) from jsonb_object_keys(v_node.labels)) > 256 then
+      perform hwqueue.refuse('QHA01',
+          'spec.labels must be an object of at most 256 labels and 65536 characters',
+        jsonb_build_object('field', 'spec.labels'), 'for example {"region": "us-east", "gpu": true}');
+    end if;
+    select k into v_key from jsonb_object_keys(v_node.labels) k where length(k) not between 1 and 253 limit 1;
+    if found then
+      perform hwqueue.refuse('QHA01', format('spec.labels has a key of %s characters', length(v_key)),
+        jsonb_build_object('field', 'spec.labels'), 'label keys have 1 to 253 characters');
+    end if;
+    v_node.labels := hwqueue.normal_value(v_node.labels);
+  end if;
   v_node.rack := hwqueue.json_integer(p_spec -> 'rack', 'spec.rack', 0, 4294967295);
   v_node.heartbeat_timeout := coalesce(hwqueue.json_short_interval(p_spec -> 'heartbeat_timeout',
       'spec.heartbeat_timeout', '1 second', '1 day'), '45 seconds');
   v_node.slots := hwqueue.json_integer(p_spec -> 'slots', 'spec.slots', 0, 1000000);
-  v_node.taints := hwqueue.parse_taints(p_spec -> 'taints', 'spec.taints');
+  v_node.taints := hwqueue.normal_set((
+    select coalesce(
+      jsonb_agg(hwqueue.parse_taint(e.value, format('spec.taints[%s]', e.ordinality - 1))), '[]')
+    from jsonb_array_elements(hwqueue.json_list(p_spec -> 'taints', 'spec.taints', 100,
+      'a list of at most 100 taints',
+      'for example [{"key": "dedicated", "value": "film", "effect": "no_schedule"}]')) with ordinality e));
+  if (select count(distinct t - 'value') from jsonb_array_elements(v_node.taints) t)
+    < jsonb_array_length(v_node.taints) then
+    perform hwqueue.refuse('QHA01', 'spec.taints has two taints of the same key and effect',
+      jsonb_build_object('field', 'spec.taints'), 'keep one of them, or name them differently');
+  end if;
   v_node.resources := hwqueue.json_uuids(p_spec -> 'resources', 'spec.resources');
   if jsonb_typeof(v_capacity) <> 'object' or (select count(*) from jsonb_object_keys(v_capacity)) > 64 then
     perform hwqueue.refuse('QHA01', 'spec.capacity must be an object of at most 64 amounts',
@@ -178,32 +204,6 @@ begin
     v_node.gpu_parents := '{}';
   end if;
   return v_node;
-end
-$$;
-
--- Node labels: any JSON object. Order operators and anchors read its top level only.
-create or replace function hwqueue.check_node_labels(p_labels jsonb) returns jsonb
-language plpgsql immutable
-as $$
-declare
-  v_key text;
-begin
-  if p_labels is null or jsonb_typeof(p_labels) = 'null' then
-    return '{}'::jsonb;
-  end if;
-  perform hwqueue.check_depth(hwqueue.check_numbers(p_labels, 'spec.labels'), 'spec.labels');
-  if jsonb_typeof(p_labels) <> 'object' or length(p_labels::text) > 65536
-    or (select count(*) from jsonb_object_keys(p_labels)) > 256 then
-    perform hwqueue.refuse('QHA01',
-        'spec.labels must be an object of at most 256 labels and 65536 characters',
-      jsonb_build_object('field', 'spec.labels'), 'for example {"region": "us-east", "gpu": true}');
-  end if;
-  select k into v_key from jsonb_object_keys(p_labels) k where length(k) not between 1 and 253 limit 1;
-  if found then
-    perform hwqueue.refuse('QHA01', format('spec.labels has a key of %s characters', length(v_key)),
-      jsonb_build_object('field', 'spec.labels'), 'label keys have 1 to 253 characters');
-  end if;
-  return hwqueue.normal_value(p_labels);
 end
 $$;
 
@@ -463,24 +463,5 @@ begin
   from hwqueue.node_usage_of_claims(p_node) u;
   perform hwqueue.write_load(v_load);
   return v_lasting;
-end
-$$;
-
--- Writes an event when a registration is the node's first, or fences an older instance; none when the
--- same instance registers again.
-create or replace function hwqueue.note_registration(p_node hwqueue.node, p_old hwqueue.node, p_epoch bigint,
-  p_ended int, p_shard int) returns void
-language plpgsql volatile
-as $$
-begin
-  if p_old.node_id is null or p_old.deregistered_at is not null then
-    perform hwqueue.note_event('node_registered', format('node %s is registered', p_node.name), p_shard,
-      jsonb_build_object('node_epoch', p_epoch, 'instance_id', p_node.instance_id), p_node => p_node.node_id);
-  elsif p_old.instance_id <> p_node.instance_id then
-    perform hwqueue.note_event('node_superseded',
-        format('node %s has a new instance, %s claims of older ones ended', p_node.name, p_ended), p_shard,
-      jsonb_build_object('node_epoch', p_epoch, 'instance_id', p_node.instance_id, 'claims_ended', p_ended),
-        p_node => p_node.node_id);
-  end if;
 end
 $$;

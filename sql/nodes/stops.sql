@@ -74,7 +74,14 @@ as $$
         where t.stop_at is not null
         union all
         select b.stop_at, 'placement_broken', b.detail
-        from hwqueue.first_broken(k, coalesce(x.broken, '[]'), p_shard) b
+        from (  -- the first of the requirements that are noted as broken
+          select (o.value ->> 'since')::timestamptz
+                   + make_interval(secs => coalesce((e.expr ->> 'grace')::double precision, 0)) as stop_at,
+                 format('requirement "%s" does not hold any more (%s)',
+                   hwqueue.requirement_text(e.expr, p_shard), o.value ->> 'code') as detail
+          from jsonb_array_elements(coalesce(x.broken, '[]')) o
+          cross join lateral (select k.required -> (o.value ->> 'at')::int as expr) e
+          order by 1, o.value -> 'at' limit 1) b
         where b.stop_at is not null
         order by stop_at, reason desc limit 1) f on true
       where r.shard_id = p_shard and r.lease_id = any (p_leases)
@@ -90,21 +97,6 @@ as $$
     jsonb_build_object('reason', a.stop_reason, 'stop_by', a.stop_requested_at), p_node.node_id)
   from asked a where a.stop_requested_at is not null
   group by a.stop_requested_at, a.stop_reason, a.stop_detail
-$$;
-
--- Returns when a claim has to stop for the requirements that are noted as broken, and because of which. Null:
--- none is broken.
-create or replace function hwqueue.first_broken(p_class hwqueue.placement_class, p_broken jsonb, p_shard int,
-  out stop_at timestamptz, out detail text)
-language sql stable
-as $$
-  select (b.value ->> 'since')::timestamptz
-           + make_interval(secs => coalesce((e.expr ->> 'grace')::double precision, 0)),
-         format('requirement "%s" does not hold any more (%s)',
-           hwqueue.requirement_text(e.expr, p_shard), b.value ->> 'code')
-  from jsonb_array_elements(p_broken) b
-  cross join lateral (select p_class.required -> (b.value ->> 'at')::int as expr) e
-  order by 1, b.value -> 'at' limit 1
 $$;
 
 -- Judges claims of a node by their lasting requirements again: notes which are broken since when, and sets

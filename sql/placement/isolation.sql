@@ -99,28 +99,6 @@ as $$
     select from hwqueue.isolation_conflicts(p_class, p_cpu, p_gpu, p_share_mode, p_gpu_ids, p_gpu_parents))
 $$;
 
--- Returns the isolation classes that either side asks for. Null when neither asks for one.
--- Raises: QHC04 when they differ, naming the class.
-create or replace function hwqueue.merge_isolation(p_left jsonb, p_right jsonb, p_field text) returns jsonb
-language plpgsql immutable
-as $$
-declare
-  v_kind text;
-begin
-  if p_left is null or p_right is null then
-    return coalesce(p_left, p_right);
-  end if;
-  foreach v_kind in array array['cpu', 'gpu'] loop
-    if p_left -> v_kind <> p_right -> v_kind then
-      perform hwqueue.refuse('QHC04',
-        format('%s asks for %s isolation %s and %s', p_field, v_kind, p_left ->> v_kind, p_right ->> v_kind),
-        jsonb_build_object('field', p_field, 'class', p_right ->> v_kind), 'ask for one class, in one place');
-    end if;
-  end loop;
-  return p_left || p_right;
-end
-$$;
-
 -- Returns the resources that a normal placement names itself, without the single GPU that a GPU class
 -- implies.
 create or replace function hwqueue.own_resources(p_placement jsonb) returns jsonb

@@ -356,11 +356,18 @@ as $$
 declare
   v_away boolean := p_expr ? 'away';
   v_holds boolean;
+  v_other jsonb;
+  v_fact jsonb;
 begin
   if p_expr ? 'label' then
     if p_expr ? 'other_label' then
-      v_holds := hwqueue.labels_hold(p_expr ->> 'op', p_labels -> (p_expr ->> 'label'),
-        p_labels -> (p_expr ->> 'other_label'));
+      v_other := p_labels -> (p_expr ->> 'other_label');
+      v_holds := case  -- a label that is missing on either side meets not_in only
+        when v_other is null or p_labels -> (p_expr ->> 'label') is null then p_expr ->> 'op' = 'not_in'
+        when p_expr ->> 'op' in ('contains_all', 'contains_any') then jsonb_typeof(v_other) = 'array'
+          and hwqueue.label_holds(p_expr ->> 'op', p_labels -> (p_expr ->> 'label'), v_other)
+        else hwqueue.label_holds(p_expr ->> 'op', p_labels -> (p_expr ->> 'label'),
+          jsonb_build_array(v_other)) end;
     else
       v_holds := hwqueue.label_holds(p_expr ->> 'op', p_labels -> (p_expr ->> 'label'), p_expr -> 'values');
     end if;
@@ -380,8 +387,18 @@ begin
   elsif p_expr ? 'trust' then
     return case when p_expr ->> 'trust' = any (p_attested) then null else 'trust_not_attested' end;
   elsif p_expr ?| array['leases', 'service', 'lease'] then
-    return case when p_facts is not null
-      then hwqueue.fact_reason(p_expr, p_facts -> (p_expr ->> 'term')::int) end;
+    v_fact := p_facts -> (p_expr ->> 'term')::int;
+    return case
+      when p_facts is null then null
+      when v_away and v_fact ->> 'value' is null then
+        case when p_expr ->> 'unknown' = 'fail' then 'anti_affinity_conflict' end
+      when v_away then case when (v_fact ->> 'held')::bigint > 0 then 'anti_affinity_conflict' end
+      when v_fact ->> 'value' is null then
+        case when p_expr ->> 'unknown' is distinct from 'pass' then 'required_affinity_unsatisfiable' end
+      -- a lease that selects itself may be the first of its group
+      when (v_fact ->> 'here')::bigint <= 0
+        and not ((v_fact -> 'self')::boolean and not (v_fact -> 'elsewhere')::boolean)
+      then 'required_affinity_unsatisfiable' end;
   elsif p_expr ? 'domain' then
     return case when hwqueue.domain_value(p_expr ->> 'domain', p_node, p_rack, p_labels) is null
       then 'label_missing' end;
@@ -404,27 +421,6 @@ begin
 end
 $$;
 
--- Returns the same for an expression about other leases, from the fact of its term.
-create or replace function hwqueue.fact_reason(p_expr jsonb, p_fact jsonb) returns text
-language plpgsql immutable parallel safe
-as $$
-begin
-  if p_expr ? 'away' then
-    return case
-      when p_fact ->> 'value' is null
-        then case when p_expr ->> 'unknown' = 'fail' then 'anti_affinity_conflict' end
-      when (p_fact ->> 'held')::bigint > 0 then 'anti_affinity_conflict' end;
-  elsif p_fact ->> 'value' is null then
-    return case when p_expr ->> 'unknown' is distinct from 'pass' then 'required_affinity_unsatisfiable' end;
-  end if;
-  -- a lease that selects itself may be the first of its group
-  return case
-    when (p_fact ->> 'here')::bigint <= 0
-      and not ((p_fact -> 'self')::boolean and not (p_fact -> 'elsewhere')::boolean)
-    then 'required_affinity_unsatisfiable' end;
-end
-$$;
-
 -- Whether a node meets all of a list of normal expressions.
 create or replace function hwqueue.exprs_hold(p_exprs jsonb, p_labels jsonb, p_rack bigint, p_node uuid,
   p_resources uuid[], p_facts jsonb, p_attested text[] default '{}') returns boolean
@@ -441,19 +437,6 @@ begin
   end loop;
   return true;
 end
-$$;
-
--- Whether one label compares with another of the same node. A label that is missing on either side meets
--- not_in only.
-create or replace function hwqueue.labels_hold(p_op text, p_value jsonb, p_other jsonb) returns boolean
-language sql immutable parallel safe
-as $$
-  select case
-    when p_value is null or p_other is null then p_op = 'not_in'
-    when p_op in ('contains_all', 'contains_any') then
-      jsonb_typeof(p_other) = 'array' and hwqueue.label_holds(p_op, p_value, p_other)
-    else hwqueue.label_holds(p_op, p_value, jsonb_build_array(p_other))
-  end
 $$;
 
 -- Whether a label's value (null when the node lacks the label) meets one operator.

@@ -49,7 +49,16 @@ begin
   end if;
   if v_why is null and jsonb_path_exists(p_required,
       '$[*] ? (exists(@.lease) || exists(@.service) || exists(@.leases))') then
-    v_why := hwqueue.lease_contradiction(p_required);
+    -- leases on one node share every domain, so toward by node contradicts away by any domain
+    with term as (
+      select e.value - array['domain', 'away', 'unknown', 'during', 'grace'] as target,
+             e.value ->> 'domain' as domain,
+             e.value ? 'away' as away
+      from jsonb_array_elements(p_required) e
+      where e.value ?| array['lease', 'service', 'leases']
+    )
+    select format('toward and away from %s', t.target) into v_why from term t join term a using (target)
+    where not t.away and a.away and (t.domain = 'node' or t.domain is not distinct from a.domain) limit 1;
   end if;
   if v_why is not null then
     perform hwqueue.refuse('QHC04', format('%s contradicts itself: %s', p_field, v_why),
@@ -88,23 +97,6 @@ begin
             or (a.alternatives ->> 0)::numeric = (b.alternatives ->> 0)::numeric
             and not (a.op = 'gte' and b.op = 'lte')) limit 1)));
 end
-$$;
-
--- Returns in words which leases a placement requires to be with and also keeps away from. Null when
--- there are none.
--- Leases on one node share every domain, so toward by node contradicts away by any domain.
-create or replace function hwqueue.lease_contradiction(p_required jsonb) returns text
-language sql immutable
-as $$
-  with term as (
-    select e.value - array['domain', 'away', 'unknown', 'during', 'grace'] as target,
-           e.value ->> 'domain' as domain,
-           e.value ? 'away' as away
-    from jsonb_array_elements(p_required) e
-    where e.value ?| array['lease', 'service', 'leases']
-  )
-  select format('toward and away from %s', t.target) from term t join term a using (target)
-  where not t.away and a.away and (t.domain = 'node' or t.domain is not distinct from a.domain) limit 1
 $$;
 
 -- Refuses too many or too large patterns, before any is compiled. The placement need not be normal.
@@ -156,27 +148,6 @@ as $$
   from jsonb_array_elements(hwqueue.patterns_within(p_exprs)) e
 $$;
 
--- Returns the key of a normal placement whose large patterns every claim would judge again. Null when
--- there is none.
--- These keys are: prefer, where it asks about other leases or a spread is preferred; require, where an
--- any asks about other leases; require, where max_skew counts only the nodes that it allows.
-create or replace function hwqueue.repeated_pattern(p_placement jsonb) returns text
-language sql immutable
-as $$
-  select case
-    when hwqueue.pattern_chars(p_placement) <= l.repeated_chars then null
-    when hwqueue.pattern_chars(p_placement -> 'prefer') > l.repeated_chars
-      and (hwqueue.asks_others(p_placement -> 'prefer') or jsonb_path_exists(p_placement,
-        'strict $.spread[*] ? (exists(@.targets) || @.when == "prefer")', '{}', true)) then 'prefer'
-    when (select sum(hwqueue.pattern_chars(e.value))
-          from jsonb_array_elements(coalesce(p_placement -> 'require', '[]')) e
-          where e.value ? 'any' and hwqueue.asks_others(e.value)) > l.repeated_chars then 'require'
-    when hwqueue.pattern_chars(p_placement -> 'require') > l.repeated_chars
-      and jsonb_path_exists(p_placement,
-        'lax $.spread[*] ? (exists(@.max_skew) && !(@.count_nodes.affinity == "ignore"))') then 'require' end
-  from hwqueue.placement_limits() l
-$$;
-
 -- Returns a normal placement, unless it costs too much to judge: too many patterns or expressions, or
 -- large patterns that every claim would judge again.
 -- Raises: QHC03.
@@ -198,7 +169,19 @@ begin
       jsonb_build_object('field', p_field, 'expressions', v_count, 'limit', v_limits.exprs),
       format('the limit is %s in all; give a label many values instead of many expressions', v_limits.exprs));
   end if;
-  v_key := hwqueue.repeated_pattern(p_placement);
+  -- whose patterns are judged again: prefer, where it asks about other leases or a spread is preferred;
+  -- require, where an any asks about other leases, or max_skew counts only the nodes that it allows
+  v_key := case
+    when hwqueue.pattern_chars(p_placement) <= v_limits.repeated_chars then null
+    when hwqueue.pattern_chars(p_placement -> 'prefer') > v_limits.repeated_chars
+      and (hwqueue.asks_others(p_placement -> 'prefer') or jsonb_path_exists(p_placement,
+        'strict $.spread[*] ? (exists(@.targets) || @.when == "prefer")', '{}', true)) then 'prefer'
+    when (select sum(hwqueue.pattern_chars(e.value))
+          from jsonb_array_elements(coalesce(p_placement -> 'require', '[]')) e
+          where e.value ? 'any' and hwqueue.asks_others(e.value)) > v_limits.repeated_chars then 'require'
+    when hwqueue.pattern_chars(p_placement -> 'require') > v_limits.repeated_chars
+      and jsonb_path_exists(p_placement,
+        'lax $.spread[*] ? (exists(@.max_skew) && !(@.count_nodes.affinity == "ignore"))') then 'require' end;
   if v_key is not null then
     perform hwqueue.refuse('QHC03',
       format('%s.%s has regexp, version or semver expressions of more than %s characters beside what it '
@@ -215,7 +198,7 @@ $$;
 -- Returns the limits of a placement.
 -- patterns: the number of regexp, version and semver expressions. pattern_chars: their total length, the
 -- bounds of regexps written out. repeated_chars: the same where every claim judges them again
--- (repeated_pattern). exprs: the number of all expressions, including those of selectors and inside any.
+-- (check_cost). exprs: the number of all expressions, including those of selectors and inside any.
 create or replace function hwqueue.placement_limits(out patterns int, out pattern_chars int,
   out repeated_chars int, out exprs int)
 language sql immutable parallel safe

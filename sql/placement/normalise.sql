@@ -18,6 +18,7 @@ declare
   v_isolation jsonb := coalesce(p_left -> 'isolation', p_right -> 'isolation');
   v_resources jsonb := coalesce(p_left -> 'resources', p_right -> 'resources');
   v_other jsonb;
+  v_kind text;
 begin
   if p_left -> 'strength' <> p_right -> 'strength' then
     perform hwqueue.refuse('QHC04',
@@ -25,7 +26,15 @@ begin
       jsonb_build_object('field', p_field), 'give the strength once');
   end if;
   if v_isolation is not null or p_left ? 'resources' and p_right ? 'resources' then
-    v_isolation := hwqueue.merge_isolation(p_left -> 'isolation', p_right -> 'isolation', p_field);
+    foreach v_kind in array array['cpu', 'gpu'] loop
+      if p_left #> array['isolation', v_kind] <> p_right #> array['isolation', v_kind] then
+        perform hwqueue.refuse('QHC04', format('%s asks for %s isolation %s and %s', p_field, v_kind,
+            p_left #>> array['isolation', v_kind], p_right #>> array['isolation', v_kind]),
+          jsonb_build_object('field', p_field, 'class', p_right #>> array['isolation', v_kind]),
+          'ask for one class, in one place');
+      end if;
+    end loop;
+    v_isolation := coalesce(p_left -> 'isolation' || (p_right -> 'isolation'), v_isolation);
     v_resources := hwqueue.own_resources(p_left);
     v_other := hwqueue.own_resources(p_right);
     if v_resources <> '{}' and v_other <> '{}' and v_resources <> v_other then
@@ -91,8 +100,20 @@ begin
   end if;
   v_isolation := hwqueue.normalise_isolation(v_placement -> 'isolation', p_field || '.isolation');
   return hwqueue.check_cost(hwqueue.build_placement(v_required, v_preferred,
-      hwqueue.normalise_tolerations(v_placement -> 'tolerate', p_field || '.tolerate'),
-      hwqueue.normalise_spread(v_placement -> 'spread', p_field || '.spread'),
+      hwqueue.normal_set((
+        select coalesce(jsonb_agg(hwqueue.normalise_toleration(e.value,
+          format('%s.tolerate[%s]', p_field, e.ordinality - 1))), '[]')
+        from jsonb_array_elements(hwqueue.json_list(v_placement -> 'tolerate', p_field || '.tolerate', 100,
+          'a list of at most 100 tolerations',
+          'for example [{"key": "gpu", "op": "exists", "effect": "no_schedule"}]', 'QHC03'))
+          with ordinality e)),
+      hwqueue.normal_set((
+        select coalesce(jsonb_agg(hwqueue.normalise_spread_rule(e.value,
+          format('%s.spread[%s]', p_field, e.ordinality - 1))), '[]')
+        from jsonb_array_elements(hwqueue.json_list(v_placement -> 'spread', p_field || '.spread', 100,
+          'a list of at most 100 rules',
+          'for example [{"domain": "rack", "max_skew": 1, "select": {"labels": {"app": "web"}}}]', 'QHC03'))
+          with ordinality e)),
       hwqueue.isolated_resources(v_isolation, v_resources, p_field), v_isolation, v_strength), p_field);
 end
 $$;
@@ -163,6 +184,7 @@ as $$
 declare
   v_kinds text[];
   v_branches jsonb;
+  v_domain text;
 begin
   if jsonb_typeof(p_expr) is distinct from 'object' then
     perform hwqueue.refuse('QHC03', format('%s must be an object', p_field),
@@ -212,7 +234,18 @@ begin
       return case when jsonb_array_length(v_branches) = 1 then v_branches -> 0
         else jsonb_build_array(jsonb_build_object('any', v_branches)) end;
     when 'trust' then
-      return jsonb_build_array(hwqueue.normalise_trust_expr(p_expr, p_preferred, p_field));
+      if p_preferred then  -- that would weaken it without notice
+        perform hwqueue.refuse('QHC03', format('%s: trust cannot be preferred', p_field),
+          jsonb_build_object('field', p_field || '.trust'), 'require it, or leave it out');
+      end if;
+      perform hwqueue.check_object(p_expr, array['trust'], p_field, 'QHC03');
+      v_domain := hwqueue.json_text(p_expr -> 'trust', p_field || '.trust', 255, 'QHC03');
+      if v_domain is null or octet_length(convert_to(v_domain, 'UTF8')) > 255 then
+        perform hwqueue.refuse('QHC03', format('%s.trust must be text of 1 to 255 bytes', p_field),
+          jsonb_build_object('field', p_field || '.trust'),
+          'name the trust domain that nodes are attested in');
+      end if;  -- compared byte by byte, without folding or trimming
+      return jsonb_build_array(jsonb_build_object('trust', v_domain));
     else
       return jsonb_build_array(hwqueue.normalise_lease_expr(p_expr, v_kinds[1], p_field));
   end case;
@@ -330,6 +363,8 @@ declare
   v_values jsonb := v_expr -> 'values';
   v_first jsonb := v_values -> 0;
   v_bad_values boolean;
+  v_part text;
+  v_match text[];
 begin
   if v_op is null or v_op not in ('in', 'not_in', 'exists', 'does_not_exist', 'gt', 'gte', 'lt', 'lte',
     'regexp', 'version', 'semver', 'contains_all', 'contains_any') or v_label is null then
@@ -380,7 +415,18 @@ begin
     elsif v_op = 'regexp' then
       perform hwqueue.check_regexp(v_first #>> '{}', p_field || '.values[0]');
     else
-      perform hwqueue.check_version_range(v_first #>> '{}', v_op, p_field || '.values[0]');
+      -- an empty range would split into no bound and pass
+      foreach v_part in array coalesce(
+        nullif(string_to_array(left(v_first #>> '{}', 1025), ','), '{}'), array['']) loop
+        v_match := regexp_match(v_part,
+          '^[[:space:]]*(=|!=|>=|<=|>|<|~>|)[[:space:]]*([^[:space:]]+)[[:space:]]*$');
+        if v_match is null or not hwqueue.is_version(v_match[2], v_op)
+          or v_op = 'semver' and v_match[1] = '~>' then
+          perform hwqueue.refuse('QHC03', format('%s.values[0] has a bound that is no %s bound: %s', p_field,
+              v_op, to_json(left(v_part, 60))), jsonb_build_object('field', p_field || '.values[0]'),
+            'write bounds like ">= 1.2, < 2"; ops are = != > >= < <=, and ~> for op version only');
+        end if;
+      end loop;
     end if;
   end if;
   return jsonb_build_object('label', v_label, 'op', v_op, 'values', hwqueue.normal_set(v_values));
@@ -397,14 +443,30 @@ as $$
 declare
   v_expr jsonb;
   v_domain text;
+  v_tenants jsonb := p_expr -> 'tenants';
 begin
   perform hwqueue.check_object(p_expr,
     array[p_kind, 'domain', 'away', 'unknown']
       || case when p_kind = 'leases' then array['tenants'] else '{}' end, p_field, 'QHC03');
   if p_kind = 'leases' then
+    if not hwqueue.are_own_tenants(v_tenants) then  -- check_own_class cannot name the field any more
+      perform hwqueue.refuse_foreign(format('%s.tenants names others', p_field), p_field || '.tenants',
+        'leave out tenants: they are the lease''s own');
+    elsif v_tenants not in ('null', '"*"') and (
+        jsonb_typeof(v_tenants) <> 'array' or jsonb_array_length(v_tenants) not between 1 and 100
+        or exists (select 1 from jsonb_array_elements(v_tenants) t
+                   where jsonb_typeof(t.value) <> 'string' or length(t.value #>> '{}') > 100
+                     or t.value = '"*"')) then
+      perform hwqueue.refuse('QHC03', format('%s.tenants must be "*" or a list of 1 to 100 names', p_field),
+        jsonb_build_object('field', p_field || '.tenants'),
+        'for example ["acme", "globex"]; "" names the leases without a tenant, "*" instead of the list all '
+        'tenants');
+    end if;
     v_expr := jsonb_build_object(
         'leases', hwqueue.normalise_selector(p_expr -> 'leases', p_field || '.leases'))
-      || hwqueue.normalise_tenants(p_expr -> 'tenants', p_field || '.tenants');
+      || case when coalesce(v_tenants, 'null') = 'null' then '{}'  -- the lease's own tenant
+        when v_tenants = '"*"' then '{"tenants": "*"}'
+        else jsonb_build_object('tenants', hwqueue.normal_set(v_tenants)) end;
     v_domain := hwqueue.require_domain(p_expr -> 'domain', p_field || '.domain');
   else
     if jsonb_typeof(p_expr -> p_kind) = 'null' then
@@ -419,59 +481,5 @@ begin
   return v_expr || case when v_domain is null then '{}' else jsonb_build_object('domain', v_domain) end
     -- every node has a value in the domain node
     || hwqueue.normalise_direction(p_expr, p_field) - case when v_domain = 'node' then 'unknown' else '' end;
-end
-$$;
-
--- Returns whose leases a selector means, as {"tenants": ...}. {} means the lease's own tenant.
--- A caller that is limited to one tenant is refused here if it names another: check_own_class cannot
--- name the field any more.
--- Raises: QHC03, QHA03.
-create or replace function hwqueue.normalise_tenants(p_tenants jsonb, p_field text) returns jsonb
-language plpgsql stable
-as $$
-begin
-  if not hwqueue.are_own_tenants(p_tenants) then
-    perform hwqueue.refuse_foreign(format('%s names others', p_field), p_field,
-      'leave out tenants: they are the lease''s own');
-  end if;
-  if p_tenants is null or jsonb_typeof(p_tenants) = 'null' then
-    return '{}'::jsonb;
-  elsif p_tenants = '"*"' then
-    return jsonb_build_object('tenants', '*');
-  elsif jsonb_typeof(p_tenants) <> 'array' or jsonb_array_length(p_tenants) not between 1 and 100
-        or exists (select 1 from jsonb_array_elements(p_tenants) t
-                   where jsonb_typeof(t.value) <> 'string' or length(t.value #>> '{}') > 100
-                     or t.value = '"*"') then
-    perform hwqueue.refuse('QHC03', format('%s must be "*" or a list of 1 to 100 names', p_field),
-      jsonb_build_object('field', p_field),
-      'for example ["acme", "globex"]; "" names the leases without a tenant, "*" instead of the list all '
-      'tenants');
-  end if;
-  return jsonb_build_object('tenants', hwqueue.normal_set(p_tenants));
-end
-$$;
-
--- Returns a {"trust": DOMAIN} expression. Domains are compared byte by byte, without folding or
--- trimming.
--- Only a requirement can name one. A preference for trust would weaken it without notice.
--- Raises: QHC03.
-create or replace function hwqueue.normalise_trust_expr(p_expr jsonb, p_preferred boolean, p_field text)
-returns jsonb
-language plpgsql immutable
-as $$
-declare
-  v_domain text;
-begin
-  if p_preferred then
-    perform hwqueue.refuse('QHC03', format('%s: trust cannot be preferred', p_field),
-      jsonb_build_object('field', p_field || '.trust'), 'require it, or leave it out');
-  end if;
-  perform hwqueue.check_object(p_expr, array['trust'], p_field, 'QHC03');
-  v_domain := hwqueue.json_text(p_expr -> 'trust', p_field || '.trust', 255, 'QHC03');
-  if v_domain is null or octet_length(convert_to(v_domain, 'UTF8')) > 255 then
-    perform hwqueue.refuse('QHC03', format('%s.trust must be text of 1 to 255 bytes', p_field),
-      jsonb_build_object('field', p_field || '.trust'), 'name the trust domain that nodes are attested in');
-  end if;
-  return jsonb_build_object('trust', v_domain);
 end
 $$;

@@ -3,22 +3,7 @@
 -- normalise_placement and normalise_expr call these functions. Like all of the grammar they return
 -- normal forms: sorted, distinct, and without defaults, so that writing a default out does not make
 -- another class.
--- Read normalise_spread and normalise_selector first.
-
--- Returns the rules about how leases spread over domains, in normal form: sorted and distinct.
--- Raises: QHC03.
-create or replace function hwqueue.normalise_spread(p_spread jsonb, p_field text) returns jsonb
-language plpgsql immutable
-as $$
-begin
-  return hwqueue.normal_set((
-    select coalesce(jsonb_agg(
-      hwqueue.normalise_spread_rule(e.value, format('%s[%s]', p_field, e.ordinality - 1))), '[]')
-    from jsonb_array_elements(hwqueue.json_list(p_spread, p_field, 100, 'a list of at most 100 rules',
-      'for example [{"domain": "rack", "max_skew": 1, "select": {"labels": {"app": "web"}}}]', 'QHC03'))
-      with ordinality e));
-end
-$$;
+-- Read normalise_spread_rule and normalise_selector first.
 
 -- Returns one rule: {"domain", "select"} and one of max_skew, max_per_domain or targets, with the
 -- options of that kind. The domain fleet, which holds all nodes, goes with max_per_domain alone: it limits
@@ -285,6 +270,7 @@ declare
   v_target jsonb;
   v_field text;
   v_percent bigint;
+  v_value jsonb;
   v_targets jsonb := '[]';
   v_rest jsonb;
 begin
@@ -303,9 +289,19 @@ begin
       perform hwqueue.refuse('QHC03', format('%s.percent must be given', v_field),
         jsonb_build_object('field', v_field || '.percent'), 'give an integer from 0 to 100');
     end if;
-    v_targets := v_targets
-      || jsonb_build_object('value', hwqueue.target_value(v_target -> 'value', p_domain, v_field || '.value'),
-        'percent', v_percent);
+    v_value := v_target -> 'value';
+    if v_value is null or jsonb_typeof(v_value) in ('null', 'array', 'object')
+      or length(v_value::text) > 1100 then
+      perform hwqueue.refuse('QHC03', format('%s.value must be a string, number or boolean', v_field),
+        jsonb_build_object('field', v_field || '.value'),
+        'name one domain: a node id, a rack number, or the value of the label');
+    end if;
+    v_targets := v_targets || jsonb_build_object('percent', v_percent, 'value', case
+      when v_value = '"*"' then v_value
+      when p_domain = 'node' then to_jsonb(hwqueue.json_uuid(v_value, v_field || '.value', 'QHC03'))
+      when p_domain = 'rack' then
+        to_jsonb(hwqueue.json_integer(v_value, v_field || '.value', 0, 4294967295, 'QHC03'))
+      else hwqueue.normal_value(v_value) end);
   end loop;
   v_targets := hwqueue.normal_set(v_targets);
   if (select count(distinct t.value -> 'value') < count(*) or sum((t.value ->> 'percent')::int) > 100
@@ -320,25 +316,5 @@ begin
   return coalesce(
     (select jsonb_agg(t.value order by t.ordinality)
      from jsonb_array_elements(v_targets) with ordinality t where t.value <> v_rest), v_targets);
-end
-$$;
-
--- Returns the name of one domain: a node id, a rack number or a label's value. "*" means all domains
--- that are not named.
--- Raises: QHC03.
-create or replace function hwqueue.target_value(p_value jsonb, p_domain text, p_field text) returns jsonb
-language plpgsql immutable
-as $$
-begin
-  if p_value is null or jsonb_typeof(p_value) in ('null', 'array', 'object')
-    or length(p_value::text) > 1100 then
-    perform hwqueue.refuse('QHC03', format('%s must be a string, number or boolean', p_field),
-      jsonb_build_object('field', p_field),
-      'name one domain: a node id, a rack number, or the value of the label');
-  end if;
-  return case when p_value = '"*"' then p_value
-    when p_domain = 'node' then to_jsonb(hwqueue.json_uuid(p_value, p_field, 'QHC03'))
-    when p_domain = 'rack' then to_jsonb(hwqueue.json_integer(p_value, p_field, 0, 4294967295, 'QHC03'))
-    else hwqueue.normal_value(p_value) end;
 end
 $$;

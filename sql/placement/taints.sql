@@ -1,6 +1,6 @@
 -- Taints of nodes and tolerations of leases, with the meaning that they have in Kubernetes.
--- Registration and operators write taints (parse_taints). Spawns write tolerations
--- (normalise_tolerations). Eligibility asks barring_taints, scores ask untolerated for
+-- Registration and operators write taints (parse_taint). Spawns write tolerations
+-- (normalise_toleration). Eligibility asks barring_taints, scores ask untolerated for
 -- prefer_no_schedule, and reap asks first_stop_at which running leases have to stop.
 -- Taints and tolerations are stored in normal form. A missing value counts as "".
 -- Read tolerates first: it decides whether one toleration matches one taint, and everything else calls
@@ -43,28 +43,6 @@ begin
 end
 $$;
 
--- Reads a list of at most 100 taints into normal form, one for each key and effect.
--- Raises: QHA01, naming the field.
-create or replace function hwqueue.parse_taints(p_taints jsonb, p_field text) returns jsonb
-language plpgsql immutable
-as $$
-declare
-  v_taints jsonb;
-begin
-  v_taints := hwqueue.normal_set((
-    select coalesce(
-      jsonb_agg(hwqueue.parse_taint(e.value, format('%s[%s]', p_field, e.ordinality - 1))), '[]')
-    from jsonb_array_elements(hwqueue.json_list(p_taints, p_field, 100, 'a list of at most 100 taints',
-      'for example [{"key": "dedicated", "value": "film", "effect": "no_schedule"}]')) with ordinality e));
-  if (select count(distinct t - 'value') from jsonb_array_elements(v_taints) t)
-    < jsonb_array_length(v_taints) then
-    perform hwqueue.refuse('QHA01', format('%s has two taints of the same key and effect', p_field),
-      jsonb_build_object('field', p_field), 'keep one of them, or name them differently');
-  end if;
-  return v_taints;
-end
-$$;
-
 -- Returns taints with the time since which they apply. Taints that p_before already had keep their time.
 create or replace function hwqueue.date_taints(p_taints jsonb, p_before jsonb, p_now timestamptz)
 returns jsonb
@@ -94,20 +72,6 @@ $$;
 create or replace function hwqueue.has_no_execute(p_node hwqueue.node) returns boolean
 language sql immutable parallel safe
 as $$ select p_node.taints || p_node.operator_taints @> '[{"effect": "no_execute"}]' $$;
-
--- Returns tolerations in normal form: sorted and distinct.
--- Raises: QHC03.
-create or replace function hwqueue.normalise_tolerations(p_tolerate jsonb, p_field text) returns jsonb
-language plpgsql immutable
-as $$
-begin
-  return hwqueue.normal_set((
-    select coalesce(jsonb_agg(
-      hwqueue.normalise_toleration(e.value, format('%s[%s]', p_field, e.ordinality - 1))), '[]')
-    from jsonb_array_elements(hwqueue.json_list(p_tolerate, p_field, 100, 'a list of at most 100 tolerations',
-      'for example [{"key": "gpu", "op": "exists", "effect": "no_schedule"}]', 'QHC03')) with ordinality e));
-end
-$$;
 
 -- Returns one {"key", "op", "value", "effect", "seconds"}. The defaults are any key (with op exists), op
 -- equal, value "", any effect, for ever.

@@ -1,33 +1,9 @@
 -- Versions and version ranges, for the operators version and semver of label expressions.
 -- "version" follows HashiCorp's go-version. "semver" follows the order of SemVer 2.0 (section 11) and
 -- has no "~>". A range is a list of bounds, separated by commas, that must all hold: ">= 1.2, < 2".
--- check_version_range refuses malformed ranges at the spawn. The other functions raise nothing:
+-- normalise_label_expr refuses malformed ranges at the spawn. These functions raise nothing:
 -- label_holds calls them while it judges nodes, and a malformed version simply meets no range.
 -- Read version_in_range first, then version_meets and compare_versions.
-
--- Refuses a version range that cannot be read and so would never hold.
--- Raises: QHC03.
-create or replace function hwqueue.check_version_range(p_range text, p_kind text, p_field text) returns void
-language plpgsql immutable
-as $$
-declare
-  v_part text;
-  v_match text[];
-begin
-  -- an empty range would split into no bound and pass
-  foreach v_part in array coalesce(nullif(string_to_array(left(p_range, 1025), ','), '{}'), array['']) loop
-    v_match := regexp_match(v_part,
-      '^[[:space:]]*(=|!=|>=|<=|>|<|~>|)[[:space:]]*([^[:space:]]+)[[:space:]]*$');
-    if v_match is null or not hwqueue.is_version(v_match[2], p_kind)
-      or (p_kind = 'semver' and v_match[1] = '~>') then
-      perform hwqueue.refuse('QHC03',
-        format('%s has a bound that is no %s bound: %s', p_field, p_kind, to_json(left(v_part, 60))),
-        jsonb_build_object('field', p_field),
-        'write bounds like ">= 1.2, < 2"; ops are = != > >= < <=, and ~> for op version only');
-    end if;
-  end loop;
-end
-$$;
 
 -- Returns the numeric segments of a version, at least three. Null when the text is no version.
 create or replace function hwqueue.version_segments(p_version text) returns numeric[]

@@ -26,27 +26,21 @@ begin
     jsonb_agg(jsonb_build_object('weight', 100, 'when', jsonb_build_array(x.expr)))
       filter (where x.strength = 'preferred')
   into v_required, v_preferred
-  from (select hwqueue.wire_expr(e.value) as expr, e.value ->> 'strength' as strength
-        from jsonb_array_elements(p_intent -> 'affinity') e) x;
+  from (
+    select e ->> 'strength' as strength, case e ->> 'target_type'
+        when 'node_id' then jsonb_build_object('node', jsonb_build_array((e ->> 'target')::uuid))
+        when 'resource_id' then jsonb_build_object('resource', jsonb_build_array((e ->> 'target')::uuid))
+        when 'rack_id' then jsonb_build_object('rack', jsonb_build_array(e -> 'target'))
+        when 'lease_id' then jsonb_build_object('lease', (e ->> 'target')::uuid, 'domain', 'node')
+        when 'service_id' then jsonb_build_object('service', (e ->> 'target')::uuid)
+        when 'trust_domain' then jsonb_build_object('trust', e -> 'target') end
+      || case e ->> 'direction' when 'away' then '{"away": true}'::jsonb else '{}' end as expr
+    from jsonb_array_elements(p_intent -> 'affinity') e) x;
   return jsonb_strip_nulls(jsonb_build_object(
     'require', hwqueue.normal_set(v_required), 'prefer', hwqueue.normal_set(v_preferred),
     'resources', case when v_gpu is not null then '{"gpu": 1}'::jsonb end,
     'isolation', nullif(v_isolation, '{}')));
 end
-$$;
-
--- Returns the expression of one entry.
-create or replace function hwqueue.wire_expr(p_entry jsonb) returns jsonb
-language sql immutable
-as $$
-  select case p_entry ->> 'target_type'
-      when 'node_id' then jsonb_build_object('node', jsonb_build_array((p_entry ->> 'target')::uuid))
-      when 'resource_id' then jsonb_build_object('resource', jsonb_build_array((p_entry ->> 'target')::uuid))
-      when 'rack_id' then jsonb_build_object('rack', jsonb_build_array(p_entry -> 'target'))
-      when 'lease_id' then jsonb_build_object('lease', (p_entry ->> 'target')::uuid, 'domain', 'node')
-      when 'service_id' then jsonb_build_object('service', (p_entry ->> 'target')::uuid)
-      when 'trust_domain' then jsonb_build_object('trust', p_entry -> 'target') end
-    || case p_entry ->> 'direction' when 'away' then '{"away": true}'::jsonb else '{}' end
 $$;
 
 -- Reads the bytes of the option wire: hex with a leading \x, or base64, with or without line breaks.
@@ -115,9 +109,17 @@ begin
         v_offsets := v_offsets || v_at;
       end if;
     elsif v_tag in ('0902', '0903') then
-      v_class := hwqueue.parse_wire_class(p_blob, v_at + 4, v_length, case v_tag
-        when '0902' then array['best_effort', 'whole_core', 'strict_isolated']
-        else array['shared', 'session_exclusive', 'device_exclusive', 'partition_exclusive'] end, p_field);
+      if v_length <> 1 then
+        perform hwqueue.refuse_wire('bad_length', v_at + 2, p_field);
+      end if;
+      v_class := (case v_tag when '0902' then array['best_effort', 'whole_core', 'strict_isolated']
+        else array['shared', 'session_exclusive', 'device_exclusive', 'partition_exclusive'] end)[
+        get_byte(p_blob, v_at + 4) + 1];
+      if v_class is null then
+        perform hwqueue.refuse_wire(case get_byte(p_blob, v_at + 4) when 255 then 'sentinel_class'
+          else 'unknown_class' end, v_at + 4, p_field,
+          '0x' || encode(substring(p_blob from v_at + 5 for 1), 'hex'));
+      end if;
       v_tag := case v_tag when '0902' then 'cpu_isolation' else 'gpu_exclusivity' end;
       if v_intent ->> v_tag is not null then  -- neither of two classes is the safe choice
         perform hwqueue.refuse_wire('duplicate_tlv', v_at, p_field);
@@ -128,30 +130,22 @@ begin
     end if;
     v_at := v_at + 4 + v_length;
   end loop;
-  v_at := v_offsets[hwqueue.wire_contradiction(v_entries)];
+  -- the first entry that requires toward and away from the same target as an earlier one, whatever their
+  -- categories, or toward two nodes or two racks; two leases or two resources may be in one place
+  with required as (
+    select e.ordinality, e.value ->> 'direction' as direction, e.value ->> 'target_type' as target_type,
+           e.value ->> 'target' as target
+    from jsonb_array_elements(v_entries) with ordinality e where e.value ->> 'strength' = 'required'
+  )
+  select v_offsets[min(b.ordinality)::int] into v_at
+  from required a join required b on a.ordinality < b.ordinality and a.target_type = b.target_type
+  where case when a.target = b.target then a.direction <> b.direction
+    else a.target_type in ('node_id', 'rack_id') and a.direction = 'toward' and b.direction = 'toward' end;
   if v_at is not null then
     perform hwqueue.refuse_wire('contradictory', v_at, p_field);
   end if;
   return v_intent || jsonb_build_object('affinity', v_entries, 'unknown_tags', v_unknown);
 end
-$$;
-
--- Returns the number (from 1) of the first entry that no node can meet together with an earlier one.
--- Null when there is none.
--- Such entries require toward and away from the same target, whatever their categories, or toward two
--- nodes or two racks. Two leases or two resources may be in one place.
-create or replace function hwqueue.wire_contradiction(p_entries jsonb) returns int
-language sql immutable
-as $$
-  with required as (
-    select e.ordinality, e.value ->> 'direction' as direction, e.value ->> 'target_type' as target_type,
-           e.value ->> 'target' as target
-    from jsonb_array_elements(p_entries) with ordinality e where e.value ->> 'strength' = 'required'
-  )
-  select min(b.ordinality)::int from required a join required b on a.ordinality < b.ordinality
-    and a.target_type = b.target_type
-  where case when a.target = b.target then a.direction <> b.direction
-    else a.target_type in ('node_id', 'rack_id') and a.direction = 'toward' and b.direction = 'toward' end
 $$;
 
 -- Returns two bytes as a number, high byte first. The caller has checked that they exist.
@@ -252,26 +246,5 @@ begin
     perform hwqueue.refuse_wire('invalid_utf8', p_at, p_field);
   end;
   return null;
-end
-$$;
-
--- Reads one isolation class. The first element of p_classes has code 0.
--- Raises: QHW01, naming the class.
-create or replace function hwqueue.parse_wire_class(p_blob bytea, p_at int, p_length int, p_classes text[],
-  p_field text) returns text
-language plpgsql immutable
-as $$
-declare
-  v_code int;
-begin
-  if p_length <> 1 then
-    perform hwqueue.refuse_wire('bad_length', p_at - 2, p_field);
-  end if;
-  v_code := get_byte(p_blob, p_at);
-  if p_classes[v_code + 1] is null then
-    perform hwqueue.refuse_wire(case v_code when 255 then 'sentinel_class' else 'unknown_class' end, p_at,
-      p_field, '0x' || encode(substring(p_blob from p_at + 1 for 1), 'hex'));
-  end if;
-  return p_classes[v_code + 1];
 end
 $$;

@@ -100,6 +100,9 @@ create or replace function hwqueue.read_page_cursor(p_cursor jsonb, p_states tex
 returns jsonb
 language plpgsql volatile
 as $$
+declare
+  v_after jsonb := nullif(p_cursor -> 'after', 'null');
+  v_complete boolean;
 begin
   if coalesce(p_cursor, 'null') = 'null' or jsonb_typeof(p_cursor) = 'object' and p_cursor ? 'only_at'
     and not p_cursor ? 'state' then
@@ -119,36 +122,24 @@ begin
     perform hwqueue.refuse('QHA01', 'cursor does not belong to this call',
       jsonb_build_object('field', 'cursor'), 'pass next_cursor of the call before, with the same filter');
   end if;
-  perform hwqueue.check_page_key(nullif(p_cursor -> 'after', 'null'), p_cursor ->> 'state');
+  if v_after is not null then  -- as somebody may have written it by hand
+    if hwqueue.my_tenants() is not null or p_cursor ->> 'state' = 'claimed' then
+      v_complete := hwqueue.json_uuid(v_after -> 0, 'cursor.after[0]') is not null;
+    elsif p_cursor ->> 'state' = 'pending' then
+      v_complete := hwqueue.json_integer(v_after -> 0, 'cursor.after[0]', -32768, 32767) is not null
+        and hwqueue.json_integer(v_after -> 1, 'cursor.after[1]', -9223372036854775808,
+          9223372036854775807) is not null
+        and hwqueue.json_integer(v_after -> 2, 'cursor.after[2]', 0, 9223372036854775807) is not null;
+    else
+      v_complete := hwqueue.json_time(v_after -> 0, 'cursor.after[0]') is not null
+        and hwqueue.json_uuid(v_after -> 1, 'cursor.after[1]') is not null;
+    end if;
+    if not v_complete then
+      perform hwqueue.refuse('QHA01', 'cursor.after is not complete',
+        jsonb_build_object('field', 'cursor.after'), 'pass next_cursor of the call before as it is');
+    end if;
+  end if;
   return p_cursor;
-end
-$$;
-
--- Checks the key after which a page begins, as somebody may have written it by hand.
--- Raises: QHA01.
-create or replace function hwqueue.check_page_key(p_after jsonb, p_state text) returns void
-language plpgsql stable
-as $$
-declare
-  v_complete boolean;
-begin
-  if p_after is null then
-    return;
-  elsif hwqueue.my_tenants() is not null or p_state = 'claimed' then
-    v_complete := hwqueue.json_uuid(p_after -> 0, 'cursor.after[0]') is not null;
-  elsif p_state = 'pending' then
-    v_complete := hwqueue.json_integer(p_after -> 0, 'cursor.after[0]', -32768, 32767) is not null
-      and hwqueue.json_integer(p_after -> 1, 'cursor.after[1]', -9223372036854775808,
-        9223372036854775807) is not null
-      and hwqueue.json_integer(p_after -> 2, 'cursor.after[2]', 0, 9223372036854775807) is not null;
-  else
-    v_complete := hwqueue.json_time(p_after -> 0, 'cursor.after[0]') is not null
-      and hwqueue.json_uuid(p_after -> 1, 'cursor.after[1]') is not null;
-  end if;
-  if not v_complete then
-    perform hwqueue.refuse('QHA01', 'cursor.after is not complete',
-      jsonb_build_object('field', 'cursor.after'), 'pass next_cursor of the call before as it is');
-  end if;
 end
 $$;
 

@@ -60,6 +60,7 @@ as $$
 declare
   v_filter hwqueue.lease_filter;
   v_tenant text;
+  v_key text;
   v_now timestamptz := hwqueue.clock();
 begin
   perform hwqueue.check_object(p_filter, array['queue', 'state', 'task', 'tenant', 'service', 'node',
@@ -96,31 +97,20 @@ begin
     v_now);
   v_filter.error_type := hwqueue.json_text(p_filter -> 'error_type', 'filter.error_type', 200);
   if p_filter -> 'idempotency_key' <> 'null' then
-    v_filter.lease_ids := hwqueue.leases_of_key(
-      hwqueue.json_text(p_filter -> 'idempotency_key', 'filter.idempotency_key', 255), v_filter, p_shard);
+    v_key := hwqueue.json_text(p_filter -> 'idempotency_key', 'filter.idempotency_key', 255);
+    if v_filter.queue_id is null then
+      perform hwqueue.refuse('QHA01', 'filter.idempotency_key needs filter.queue',
+        jsonb_build_object('field', 'filter.queue'), 'name the queue: each queue has keys of its own');
+    end if;
+    v_filter.lease_ids := array(  -- one for each tenant
+      select i.lease_id
+      from (select distinct c.tenant from hwqueue.placement_class c
+            where c.shard_id = p_shard and c.queue_id = v_filter.queue_id) t
+      join hwqueue.idempotency i on i.shard_id = p_shard and i.tenant = t.tenant
+        and i.queue_id = v_filter.queue_id and i.idempotency_key = v_key
+      where v_filter.tenants is null or t.tenant = any (v_filter.tenants));
   end if;
   return v_filter;
-end
-$$;
-
--- The leases that have an idempotency key in the filter's queue, one for each tenant.
--- Raises: QHA01 without a queue, because a key is unique within one.
-create or replace function hwqueue.leases_of_key(p_key text, p_filter hwqueue.lease_filter, p_shard int)
-returns uuid[]
-language plpgsql stable
-as $$
-begin
-  if p_filter.queue_id is null then
-    perform hwqueue.refuse('QHA01', 'filter.idempotency_key needs filter.queue',
-      jsonb_build_object('field', 'filter.queue'), 'name the queue: each queue has keys of its own');
-  end if;
-  return array(
-    select i.lease_id
-    from (select distinct c.tenant from hwqueue.placement_class c
-          where c.shard_id = p_shard and c.queue_id = p_filter.queue_id) t
-    join hwqueue.idempotency i on i.shard_id = p_shard and i.tenant = t.tenant
-      and i.queue_id = p_filter.queue_id and i.idempotency_key = p_key
-    where p_filter.tenants is null or t.tenant = any (p_filter.tenants));
 end
 $$;
 

@@ -4,7 +4,7 @@
 -- device with 190 left is worth nothing then, one with 550 left about half a device. A claim that would
 -- leave 190 of 1000 is scored lower than one that leaves 530 for a lease of 530.
 --
--- set_prices (api/planner) calls checked_worth and write_worth. Claims and match_nodes call queue_worth
+-- set_prices (api/planner) calls checked_worth. Claims and match_nodes call queue_worth
 -- and hand the curve to fit_score. The invariant: prices change the order of classes that fit, and
 -- nothing else. Past worth_until the score is what it is without prices.
 --
@@ -12,7 +12,7 @@
 -- every second would have thousands of versions that each claim reads. For the same reason queue has only
 -- has_prices: a claim of a queue without prices reads nothing more.
 --
--- Reading order: queue_worth, valid_prices, checked_worth, write_worth.
+-- Reading order: queue_worth, valid_prices, checked_worth.
 
 -- Returns the curve of a queue: what a device with 0, 10, 20, ... 1000 thousandths left is worth, in
 -- devices. Null without prices that are valid now.
@@ -75,29 +75,5 @@ begin
     end if;
   end loop;
   return v_worth;
-end
-$$;
-
--- Writes the prices of a queue, of one round of a planner; of the same round again, it replaces them.
--- Deletes one row that is older.
--- Locks: the caller holds the planner's row (fence_planner); the first time the queue's row.
-create or replace function hwqueue.write_worth(p_queue hwqueue.queue, p_worth double precision[],
-  p_until timestamptz, p_round bigint, p_epoch bigint) returns void
-language plpgsql volatile
-as $$
-declare
-  v_shard int := p_queue.shard_id;
-begin
-  insert into hwqueue.queue_price as p (shard_id, queue_id, epoch, round, device_worth, worth_until)
-  values (v_shard, p_queue.queue_id, p_epoch, p_round, p_worth, p_until)
-  on conflict (shard_id, queue_id, epoch, round) do update
-  set device_worth = excluded.device_worth, worth_until = excluded.worth_until;
-  delete from hwqueue.queue_price p
-  where p.shard_id = v_shard and p.queue_id = p_queue.queue_id and (p.epoch, p.round) = (
-    select o.epoch, o.round from hwqueue.queue_price o
-    where o.shard_id = v_shard and o.queue_id = p_queue.queue_id and (o.epoch, o.round) < (p_epoch, p_round)
-    order by o.epoch desc, o.round desc limit 1);
-  update hwqueue.queue q set has_prices = true
-  where q.shard_id = v_shard and q.queue_id = p_queue.queue_id and not q.has_prices;
 end
 $$;

@@ -47,18 +47,3 @@ begin
   values (p_shard, p_choice, p_member, p_is_gang);
 end
 $$;
-
--- Adds the leases of a batch to their choices.
--- Locks: the choices by id, so that two batches cannot deadlock. Raises: as join_choice.
-create or replace function hwqueue.join_choices(p_spawns hwqueue.spawn_request[], p_now timestamptz,
-  p_shard int) returns void
-language plpgsql volatile
-as $$
-begin
-  perform hwqueue.join_choice(s.choice_id, s.tenant, s.lease_id, false, p_now, p_shard)
-  from (select u.choice_id, c.tenant, u.lease_id
-        from unnest(p_spawns) u
-        join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = u.class_id
-        where u.choice_id is not null order by u.choice_id, u.ordinal offset 0) s;
-end
-$$;

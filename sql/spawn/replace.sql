@@ -1,6 +1,6 @@
 -- Spawning a lease that takes the place of another one: the option replaces.
 --
--- spawn/read reads the option, spawn/write calls held_spawns and write_replacements. Example: a new version
+-- spawn/read reads the option, spawn/write calls write_replacements. Example: a new version
 -- of a service is spawned with {"replaces": {"lease": A}}. It waits, scheduled for a time that never comes,
 -- until upkeep has booked room for it on the node of A (gangs/replace).
 --
@@ -41,21 +41,6 @@ begin
     'then', coalesce(hwqueue.json_choice(v_given -> 'then', 'options.replaces.then',
       array['cancel', 'requeue']), 'cancel'),
     'overlap', coalesce(hwqueue.json_boolean(v_given -> 'overlap', 'options.replaces.overlap'), false));
-end
-$$;
-
--- Returns spawns with those that replace others scheduled for a time that never comes.
-create or replace function hwqueue.held_spawns(p_spawns hwqueue.spawn_request[])
-returns hwqueue.spawn_request[]
-language plpgsql immutable
-as $$
-begin
-  for v_index in 1 .. cardinality(p_spawns) loop
-    if p_spawns[v_index].replaces is not null then
-      p_spawns[v_index].available_at := hwqueue.never_due();
-    end if;
-  end loop;
-  return p_spawns;
 end
 $$;
 

@@ -114,7 +114,11 @@ begin
     into v_has_keys, v_has_own_ids, v_has_choices, v_has_replaces, v_must_wake from unnest(p_spawns) s;
   end if;
   if v_has_replaces then
-    p_spawns := hwqueue.held_spawns(p_spawns);
+    for v_index in 1 .. cardinality(p_spawns) loop
+      if p_spawns[v_index].replaces is not null then
+        p_spawns[v_index].available_at := hwqueue.never_due();
+      end if;
+    end loop;
     v_spawns := p_spawns;
     v_fresh := p_spawns;
     v_must_wake := exists (select 1 from unnest(v_fresh) s where s.notify and s.available_at <= p_now);
@@ -125,7 +129,11 @@ begin
     v_must_wake := exists (select 1 from unnest(v_fresh) s where s.notify and s.available_at <= p_now);
   end if;
   if v_has_choices then
-    perform hwqueue.join_choices(v_fresh, p_now, p_shard);
+    perform hwqueue.join_choice(s.choice_id, s.tenant, s.lease_id, false, p_now, p_shard)
+    from (select u.choice_id, c.tenant, u.lease_id  -- by id, so that two batches cannot deadlock
+          from unnest(v_fresh) u
+          join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = u.class_id
+          where u.choice_id is not null order by u.choice_id, u.ordinal offset 0) s;
   end if;
   if v_has_own_ids then
     perform hwqueue.insert_own_spawns(v_fresh, p_queue, p_now, p_shard);
