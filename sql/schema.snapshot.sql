@@ -860,6 +860,7 @@ CREATE TABLE hwqueue.node_state (
     has_reserved boolean DEFAULT false NOT NULL,
     backfill_until timestamp with time zone,
     expands_until timestamp with time zone,
+    recovered_to pg_lsn,
     CONSTRAINT node_state_check CHECK (((judged_xid IS NULL) = (judged_class IS NULL))),
     CONSTRAINT node_state_node_epoch_check CHECK ((node_epoch > 0))
 )
@@ -875,7 +876,7 @@ COMMENT ON COLUMN hwqueue.node_state.has_limits IS 'claims on the node may alloc
 
 COMMENT ON COLUMN hwqueue.node_state.pinned_queues IS 'queues in which node_eligibility has rows of this node';
 
-COMMENT ON COLUMN hwqueue.node_state.generation IS 'of the shard, as long as the server has not been started since server_started_at';
+COMMENT ON COLUMN hwqueue.node_state.generation IS 'of the shard, as long as the server has neither been started nor recovered since';
 
 COMMENT ON COLUMN hwqueue.node_state.met_blocked IS 'its last claims met classes that are blocked now: the next one reads all that are blocked before it starts';
 
@@ -894,6 +895,8 @@ COMMENT ON COLUMN hwqueue.node_state.has_reserved IS 'claims of the node may be 
 COMMENT ON COLUMN hwqueue.node_state.backfill_until IS 'until when leases that are over by then may use the room that is earmarked here; null: none may';
 
 COMMENT ON COLUMN hwqueue.node_state.expands_until IS 'it has registered: until then only everywhere tasks get its room; null: they have it';
+
+COMMENT ON COLUMN hwqueue.node_state.recovered_to IS 'of the shard, when generation was read';
 
 CREATE FUNCTION hwqueue.after_claim(p_state hwqueue.node_state, p_queue_ids integer[], p_entry hwqueue.ready, p_granted boolean, p_moves boolean, p_drawn bigint, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
@@ -3254,6 +3257,9 @@ CREATE FUNCTION hwqueue.is_selected(p_class_id bigint, p_shard integer) RETURNS 
 CREATE FUNCTION hwqueue.is_still_attested_for(p_class_id bigint, p_node hwqueue.node, p_attested text[], p_shard integer) RETURNS boolean
     LANGUAGE sql STABLE;
 
+CREATE FUNCTION hwqueue.is_this_life(p_started timestamp with time zone, p_recovered pg_lsn, p_path text) RETURNS boolean
+    LANGUAGE sql;
+
 CREATE FUNCTION hwqueue.is_time_up() RETURNS boolean
     LANGUAGE sql STABLE;
 
@@ -3932,6 +3938,7 @@ CREATE TABLE hwqueue.shard (
     node_epoch_floor bigint DEFAULT 0 NOT NULL,
     former_event_base bigint DEFAULT 0 NOT NULL,
     event_base_xid xid8 DEFAULT '0'::xid8 NOT NULL,
+    recovered_to pg_lsn,
     CONSTRAINT shard_event_days_check CHECK (((event_days >= 1) AND (event_days <= 14))),
     CONSTRAINT shard_shard_id_check CHECK ((shard_id >= 0))
 );
@@ -3956,8 +3963,10 @@ COMMENT ON COLUMN hwqueue.shard.node_epoch_floor IS 'the highest epoch of a node
 
 COMMENT ON COLUMN hwqueue.shard.event_base_xid IS 'the transaction that raised event_base; ids of those that were open then follow former_event_base';
 
+COMMENT ON COLUMN hwqueue.shard.recovered_to IS 'up to where the server had recovered when generation was written; null: it had no need to';
+
 CREATE FUNCTION hwqueue.next_generation(p_shard hwqueue.shard, p_timeline integer, p_system bigint) RETURNS bigint
-    LANGUAGE sql STABLE;
+    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.next_score_group(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_starts, p_window integer, p_probe integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT classes bigint[], OUT positions bigint[], OUT seen_classes bigint[], OUT is_head boolean, OUT takes integer) RETURNS record
     LANGUAGE plpgsql STABLE;
@@ -5629,9 +5638,6 @@ CREATE FUNCTION hwqueue.stops_in_place(p_rooms hwqueue.gang_room[], p_classes hw
 
 CREATE FUNCTION hwqueue.stops_on_node(p_node uuid, p_class_nos integer[], p_classes hwqueue.placement_class[], p_want integer[], p_stops uuid[], p_candidates uuid[], p_shard integer) RETURNS uuid[]
     LANGUAGE plpgsql STABLE;
-
-CREATE FUNCTION hwqueue.storage_path() RETURNS text
-    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.store_signal(p_lease uuid, p_name text, p_key text, p_payload jsonb, p_now timestamp with time zone, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql;
@@ -9591,6 +9597,8 @@ REVOKE ALL ON FUNCTION hwqueue.is_selected(p_class_id bigint, p_shard integer) F
 
 REVOKE ALL ON FUNCTION hwqueue.is_still_attested_for(p_class_id bigint, p_node hwqueue.node, p_attested text[], p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.is_this_life(p_started timestamp with time zone, p_recovered pg_lsn, p_path text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.is_time_up() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_unlocked(p_xmax xid) FROM PUBLIC;
@@ -11080,8 +11088,6 @@ REVOKE ALL ON FUNCTION hwqueue.stopping_count(p_term_id bigint, p_place text, p_
 REVOKE ALL ON FUNCTION hwqueue.stops_in_place(p_rooms hwqueue.gang_room[], p_classes hwqueue.placement_class[], p_members integer[], p_node_ids uuid[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.stops_on_node(p_node uuid, p_class_nos integer[], p_classes hwqueue.placement_class[], p_want integer[], p_stops uuid[], p_candidates uuid[], p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.storage_path() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.store_signal(p_lease uuid, p_name text, p_key text, p_payload jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 

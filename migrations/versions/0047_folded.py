@@ -9,8 +9,8 @@ from alembic import op
 
 from hwqueue.schema.files import run_revision_sql
 
-revision = "0046_folded"
-down_revision = "0045_tenants_apart"
+revision = "0047_folded"
+down_revision = "0046_recoveries"
 branch_labels = None
 depends_on = None
 
