@@ -265,7 +265,8 @@ CREATE TYPE hwqueue.spawn_request AS (
 	item_no integer,
 	gang_id uuid,
 	choice_id uuid,
-	replaces jsonb
+	replaces jsonb,
+	tenant text
 );
 
 CREATE TABLE hwqueue.queue (
@@ -627,7 +628,8 @@ CREATE TABLE hwqueue.lease (
     item_no integer,
     near_node uuid,
     gang_id uuid,
-    choice_id uuid
+    choice_id uuid,
+    tenant text
 )
 WITH (autovacuum_vacuum_threshold='10000', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_vacuum_insert_scale_factor='0.05', fillfactor='90');
 
@@ -648,6 +650,8 @@ COMMENT ON COLUMN hwqueue.lease.near_node IS 'the node that its class prefers be
 COMMENT ON COLUMN hwqueue.lease.gang_id IS 'the gang that it starts with; its own id: it is of an everywhere task; null: it starts alone';
 
 COMMENT ON COLUMN hwqueue.lease.choice_id IS 'the choice that it is an alternative of; null: of none';
+
+COMMENT ON COLUMN hwqueue.lease.tenant IS 'that of the run whose step this is; null: a lease of its own, or from an older version';
 
 CREATE FUNCTION hwqueue.add_run(p_lease hwqueue.lease, p_spec jsonb, p_shard integer, OUT run_id uuid, OUT created boolean) RETURNS record
     LANGUAGE plpgsql;
@@ -807,7 +811,7 @@ CREATE FUNCTION hwqueue.advance_horizon(p_drawn bigint, p_shard integer) RETURNS
 CREATE FUNCTION hwqueue.advance_low_water(p_entry hwqueue.ready, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.advance_map(p_run uuid, p_step integer, p_delta hwqueue.tally_delta, p_is_short boolean, p_now timestamp with time zone, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.advance_map(p_run uuid, p_step integer, p_delta hwqueue.tally_delta, p_is_short boolean, p_now timestamp with time zone, p_shard integer, p_tenant text DEFAULT NULL::text) RETURNS integer
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.advance_maps(p_run uuid, p_now timestamp with time zone, p_shard integer) RETURNS integer
@@ -982,7 +986,7 @@ COMMENT ON COLUMN hwqueue.tally.is_decided IS 'the step was released or skipped'
 
 COMMENT ON COLUMN hwqueue.tally.low IS 'of items: while more of them are open, their ends are counted and nothing else; null: parents or open work';
 
-CREATE FUNCTION hwqueue.arrive(p_run uuid, p_step integer, p_is_of_items boolean, p_delta hwqueue.tally_delta, p_leave boolean, p_now timestamp with time zone, p_shard integer, OUT is_full boolean, OUT folded integer, OUT failed integer, OUT tally hwqueue.tally) RETURNS record
+CREATE FUNCTION hwqueue.arrive(p_run uuid, p_step integer, p_is_of_items boolean, p_delta hwqueue.tally_delta, p_leave boolean, p_now timestamp with time zone, p_shard integer, p_tenant text, OUT is_full boolean, OUT folded integer, OUT failed integer, OUT tally hwqueue.tally) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.ask_to_stop(p_node uuid, p_leases uuid[], p_by timestamp with time zone, p_detail text, p_now timestamp with time zone, p_shard integer) RETURNS void
@@ -2177,7 +2181,7 @@ CREATE FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[] DEFAULT NUL
 CREATE FUNCTION hwqueue.count_members(p_gang hwqueue.gang, p_shard integer, OUT waiting integer, OUT reserved integer, OUT running integer, OUT failed integer, OUT cancelled integer, OUT next_state text) RETURNS record
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.count_parents(p_run uuid, p_step integer, p_is_any boolean, p_delta hwqueue.tally_delta, p_is_short boolean, p_now timestamp with time zone, p_shard integer, OUT verdict text, OUT reason text, OUT opened integer, OUT closed integer) RETURNS record
+CREATE FUNCTION hwqueue.count_parents(p_run uuid, p_step integer, p_is_any boolean, p_delta hwqueue.tally_delta, p_is_short boolean, p_now timestamp with time zone, p_shard integer, p_tenant text, OUT verdict text, OUT reason text, OUT opened integer, OUT closed integer) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.count_rivals(p_class_ids bigint[], p_now timestamp with time zone, p_shard integer) RETURNS integer
@@ -2219,7 +2223,7 @@ CREATE FUNCTION hwqueue.count_tenant_work(p_now timestamp with time zone, p_shar
 CREATE FUNCTION hwqueue.count_words(p_count bigint, p_one text, p_many text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.count_work(p_run uuid, p_opened integer, p_closed integer, p_failed integer, p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.count_work(p_run uuid, p_opened integer, p_closed integer, p_failed integer, p_now timestamp with time zone, p_shard integer, p_tenant text DEFAULT NULL::text) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.count_wrong_marks(p_shard integer) RETURNS bigint
@@ -8498,7 +8502,7 @@ REVOKE ALL ON FUNCTION hwqueue.advance_horizon(p_drawn bigint, p_shard integer) 
 
 REVOKE ALL ON FUNCTION hwqueue.advance_low_water(p_entry hwqueue.ready, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.advance_map(p_run uuid, p_step integer, p_delta hwqueue.tally_delta, p_is_short boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.advance_map(p_run uuid, p_step integer, p_delta hwqueue.tally_delta, p_is_short boolean, p_now timestamp with time zone, p_shard integer, p_tenant text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.advance_maps(p_run uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -8545,7 +8549,7 @@ REVOKE ALL ON FUNCTION hwqueue.are_own_tenants(p_tenants jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.are_terms_published(p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.arrive(p_run uuid, p_step integer, p_is_of_items boolean, p_delta hwqueue.tally_delta, p_leave boolean, p_now timestamp with time zone, p_shard integer, OUT is_full boolean, OUT folded integer, OUT failed integer, OUT tally hwqueue.tally) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.arrive(p_run uuid, p_step integer, p_is_of_items boolean, p_delta hwqueue.tally_delta, p_leave boolean, p_now timestamp with time zone, p_shard integer, p_tenant text, OUT is_full boolean, OUT folded integer, OUT failed integer, OUT tally hwqueue.tally) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.ask_to_stop(p_node uuid, p_leases uuid[], p_by timestamp with time zone, p_detail text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -9005,7 +9009,7 @@ GRANT ALL ON FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[], p_li
 
 REVOKE ALL ON FUNCTION hwqueue.count_members(p_gang hwqueue.gang, p_shard integer, OUT waiting integer, OUT reserved integer, OUT running integer, OUT failed integer, OUT cancelled integer, OUT next_state text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.count_parents(p_run uuid, p_step integer, p_is_any boolean, p_delta hwqueue.tally_delta, p_is_short boolean, p_now timestamp with time zone, p_shard integer, OUT verdict text, OUT reason text, OUT opened integer, OUT closed integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.count_parents(p_run uuid, p_step integer, p_is_any boolean, p_delta hwqueue.tally_delta, p_is_short boolean, p_now timestamp with time zone, p_shard integer, p_tenant text, OUT verdict text, OUT reason text, OUT opened integer, OUT closed integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.count_rivals(p_class_ids bigint[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -9017,7 +9021,7 @@ REVOKE ALL ON FUNCTION hwqueue.count_tenant_work(p_now timestamp with time zone,
 
 REVOKE ALL ON FUNCTION hwqueue.count_words(p_count bigint, p_one text, p_many text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.count_work(p_run uuid, p_opened integer, p_closed integer, p_failed integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.count_work(p_run uuid, p_opened integer, p_closed integer, p_failed integer, p_now timestamp with time zone, p_shard integer, p_tenant text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.count_wrong_marks(p_shard integer) FROM PUBLIC;
 

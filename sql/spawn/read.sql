@@ -198,7 +198,8 @@ as $$
     null,
     null,
     case when p_options ? 'one_of' then hwqueue.choice_of(p_options) end,
-    case when p_options ? 'replaces' then hwqueue.replaces_of(p_options) end
+    case when p_options ? 'replaces' then hwqueue.replaces_of(p_options) end,
+    null
   )::hwqueue.spawn_request
 $$;
 

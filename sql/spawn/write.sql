@@ -262,12 +262,12 @@ begin
   end if;
   insert into hwqueue.lease (shard_id, lease_id, queue_id, class_id, task_name, params, headers, priority,
     tier, rank, position, max_attempts, retry, claim_timeout, deadline, idempotency_key, available_at,
-    created_at, wire, run_id, step_no, item_no, gang_id, choice_id)
+    created_at, wire, run_id, step_no, item_no, gang_id, choice_id, tenant)
   select p_shard, s.lease_id, p_queue.queue_id, s.class_id, s.task_name, s.params, s.headers, s.priority, 0,
     hwqueue.lease_rank(p_queue.ageing_step, greatest(s.available_at, p_now), s.priority),
     case when s.available_at <= p_now then s.position else 0 end, s.max_attempts, s.retry, s.claim_timeout,
     s.deadline, s.idempotency_key, s.available_at, p_now, s.wire, s.run_id, s.step_no,
-    s.item_no, s.gang_id, s.choice_id
+    s.item_no, s.gang_id, s.choice_id, s.tenant
   from unnest(p_spawns) s;
 end
 $$;

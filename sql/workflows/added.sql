@@ -105,7 +105,7 @@ begin
     where m.shard_id = p_shard and m.run_id = p_lease.run_id and m.step_no = p_lease.step_no;
     insert into hwqueue.arrival (shard_id, run_id, step_no, kind, unmet, at, tenant)
     values (p_shard, p_lease.run_id, p_lease.step_no, 'item', 1, hwqueue.clock(),
-      hwqueue.run_tenant(p_lease.run_id, p_shard));
+      coalesce(p_lease.tenant, hwqueue.run_tenant(p_lease.run_id, p_shard)));
   end if;
 end
 $$;

@@ -53,8 +53,8 @@ $$;
 
 -- Returns up to p_limit tallies, steps and runs that have arrivals, but for kept ones. Tenants take turns:
 -- the first of each, in an order that chance says, then the second of each. A tenant's oldest come first.
--- Where there are more than the oldest arrivals, those of each of up to 1,000 tenants are read by the index,
--- and half of the others are from a place that chance chooses: an open transaction may hold what the oldest
+-- Where there are more than the oldest arrivals, those of each of up to 1,000 tenants are read by the index
+-- if there are several, and half of the others are from a place that chance chooses: an open transaction may hold what the oldest
 -- wait for, and thousands of arrivals at one tally must not hide the others. Chance says, too, which half
 -- comes first: the limit may be 1.
 create or replace function hwqueue.fresh_arrivals(p_limit int, p_from timestamptz, p_shard int)
@@ -95,7 +95,7 @@ as $$
     from known t
     cross join lateral (
       select * from hwqueue.arrival x
-      where x.shard_id = p_shard and x.tenant = t.name and x.at >= p_from and x.after_xid is null
+      where t.tenants > 1 and x.shard_id = p_shard and x.tenant = t.name and x.at >= p_from and x.after_xid is null
       order by x.at limit greatest(20, 4 * p_limit / t.tenants)) a
     group by a.tenant, a.run_id, a.step_no, a.kind
   )
@@ -217,7 +217,7 @@ begin
     from hwqueue.run r
     join hwqueue.workflow_step d on d.shard_id = p_shard and d.workflow_id = r.workflow_id
     cross join lateral hwqueue.count_parents(p_run, p_step, d.is_any, row(0, 0, 0, 0, 0), true, p_now,
-      p_shard) c
+      p_shard, r.tenant) c
     where r.shard_id = p_shard and r.run_id = p_run and d.step_no = p_step;
     return hwqueue.carry_on(p_run, case v_due.verdict
       when 'release' then hwqueue.new_progress(p_released => array[p_step])

@@ -108,7 +108,8 @@ begin
     end if;
     -- mostly another session holds the tally: then this leaves the count, else it holds the tally
     insert into hwqueue.arrival (shard_id, run_id, step_no, kind, arrived, at, tenant)
-    select p_shard, l.run_id, l.step_no, 'item', 1, hwqueue.clock(), hwqueue.run_tenant(l.run_id, p_shard)
+    select p_shard, l.run_id, l.step_no, 'item', 1, hwqueue.clock(),
+           coalesce(l.tenant, hwqueue.run_tenant(l.run_id, p_shard))
     from hwqueue.lease l
     where l.shard_id = p_shard and l.lease_id = p_lease and not exists (
       select from hwqueue.tally y
@@ -132,12 +133,12 @@ declare
   v_now timestamptz := hwqueue.clock();  -- as in step_ended
 begin
   perform hwqueue.advance_map(i.run_id, i.step_no, row(0, i.count, 0, i.count * (p_state = 'failed')::int,
-    i.count * (p_state = 'cancelled')::int), p_is_short, v_now, p_shard)
+    i.count * (p_state = 'cancelled')::int), p_is_short, v_now, p_shard, i.tenant)
   from (
-    select l.run_id, l.step_no, count(*)::int as count
+    select l.run_id, l.step_no, min(l.tenant) as tenant, count(*)::int as count
     from unnest(p_leases) u(lease_id)
     cross join lateral (  -- a fence (offset 0): by key, and not by the index of all items
-      select x.run_id, x.step_no, x.item_no from hwqueue.lease x
+      select x.run_id, x.step_no, x.item_no, x.tenant from hwqueue.lease x
       where x.shard_id = p_shard and x.lease_id = u.lease_id offset 0) l
     where l.item_no is not null
     group by l.run_id, l.step_no order by l.run_id, l.step_no) i;
@@ -172,14 +173,14 @@ $$;
 -- filled, items were added, an item has failed, or nothing is open. Returns how many items it has let in; the
 -- end of the map counts as one.
 -- A transaction that may stay open (not p_is_short) leaves its count as an arrival: with the tally it would
--- hold up the window.
+-- hold up the window. p_tenant: as in arrive.
 -- Locks: the tally of the map, skip locked; as go_on_map. Not idempotent. Wakes: waiting workers.
 create or replace function hwqueue.advance_map(p_run uuid, p_step int, p_delta hwqueue.tally_delta,
-  p_is_short boolean, p_now timestamptz, p_shard int) returns int
+  p_is_short boolean, p_now timestamptz, p_shard int, p_tenant text default null) returns int
 language plpgsql volatile
 as $$
 declare
-  v_count record := hwqueue.arrive(p_run, p_step, true, p_delta, not p_is_short, p_now, p_shard);
+  v_count record := hwqueue.arrive(p_run, p_step, true, p_delta, not p_is_short, p_now, p_shard, p_tenant);
   v_tally hwqueue.tally := v_count.tally;
 begin
   if v_tally.run_id is null or p_delta.arrived > v_count.failed + p_delta.failed + p_delta.skipped
@@ -319,23 +320,25 @@ begin
   p := hwqueue.go_on(p_run, p_progress, p_is_short, p_now, p_shard);
   -- a step that releases one other leaves the open work as it was
   if p.opened <> p_closed + p.closed or p.failed > 0 then
-    perform hwqueue.count_work(p_run.run_id, p.opened, p_closed + p.closed, p.failed, p_now, p_shard);
+    perform hwqueue.count_work(p_run.run_id, p.opened, p_closed + p.closed, p.failed, p_now, p_shard,
+      p_run.tenant);
   end if;
   return p.opened;
 end
 $$;
 
 -- Adds to the open work of a run: steps that were opened, steps that have ended, failures among them. Ends
--- the run when nothing is open.
+-- the run when nothing is open. p_tenant: as in arrive.
 -- Locks: the tally and the run, skip locked. Not idempotent.
 create or replace function hwqueue.count_work(p_run uuid, p_opened int, p_closed int, p_failed int,
-  p_now timestamptz, p_shard int) returns void
+  p_now timestamptz, p_shard int, p_tenant text default null) returns void
 language plpgsql volatile
 as $$
 declare
   v_count record;
 begin
-  v_count := hwqueue.arrive(p_run, 0, false, row(p_opened, p_closed, 0, p_failed, 0), false, p_now, p_shard);
+  v_count := hwqueue.arrive(p_run, 0, false, row(p_opened, p_closed, 0, p_failed, 0), false, p_now, p_shard,
+    p_tenant);
   if v_count.is_full then
     perform hwqueue.finish_run(p_run, (v_count.tally).failed, p_now, p_shard);
   end if;

@@ -78,7 +78,8 @@ begin
   loop
     if v_child.parent_count > 1 then
       v_due := hwqueue.count_parents(p_run.run_id, v_child.to_no, v_child.is_any,
-        row(0, v_child.arrived, v_child.unmet, v_child.failed, v_child.skipped), p_is_short, p_now, p_shard);
+        row(0, v_child.arrived, v_child.unmet, v_child.failed, v_child.skipped), p_is_short, p_now, p_shard,
+        p_run.tenant);
       p.opened := p.opened + v_due.opened;
       p.closed := p.closed + v_due.closed;
       v_verdict := v_due.verdict;

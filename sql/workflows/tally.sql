@@ -17,12 +17,12 @@
 -- instead when another session holds the tally, or with p_leave.
 -- is_full: everything has arrived, and this session holds the tally; folded: how many arrivals it has
 -- folded; failed: how many items of these have not completed; tally: as it is now, null when it left an
--- arrival.
+-- arrival. p_tenant: of the run, for an arrival; null: it is read.
 -- It folds up to 1,000 arrivals; if there are more it is not full yet, and another call goes on.
 -- Locks: the tally, skip locked. Not idempotent.
 create or replace function hwqueue.arrive(p_run uuid, p_step int, p_is_of_items boolean,
-  p_delta hwqueue.tally_delta, p_leave boolean, p_now timestamptz, p_shard int, out is_full boolean,
-  out folded int, out failed int, out tally hwqueue.tally)
+  p_delta hwqueue.tally_delta, p_leave boolean, p_now timestamptz, p_shard int, p_tenant text,
+  out is_full boolean, out folded int, out failed int, out tally hwqueue.tally)
 language plpgsql volatile
 as $$
 declare
@@ -45,7 +45,7 @@ begin
     insert into hwqueue.arrival (shard_id, run_id, step_no, kind, need, arrived, unmet, failed, skipped, at,
       tenant)
     values (p_shard, p_run, p_step, v_kind, p_delta.need, p_delta.arrived, p_delta.unmet, p_delta.failed,
-      p_delta.skipped, p_now, hwqueue.run_tenant(p_run, p_shard));
+      p_delta.skipped, p_now, coalesce(p_tenant, hwqueue.run_tenant(p_run, p_shard)));
     return;
   end if;
   -- a statement of its own, after the lock: it sees what former holders left
@@ -124,7 +124,7 @@ $$;
 -- could end before its child is released.
 -- Locks: the tally, skip locked. Not idempotent.
 create or replace function hwqueue.count_parents(p_run uuid, p_step int, p_is_any boolean,
-  p_delta hwqueue.tally_delta, p_is_short boolean, p_now timestamptz, p_shard int,
+  p_delta hwqueue.tally_delta, p_is_short boolean, p_now timestamptz, p_shard int, p_tenant text,
   out verdict text, out reason text, out opened int, out closed int)
 language plpgsql volatile
 as $$
@@ -138,7 +138,8 @@ begin
     where t.shard_id = p_shard and t.run_id = p_run and t.step_no = p_step and t.part = 0) then
     return;  -- nobody needs the count any more
   end if;
-  v_count := hwqueue.arrive(p_run, p_step, false, p_delta, p_is_any and not p_is_short, p_now, p_shard);
+  v_count := hwqueue.arrive(p_run, p_step, false, p_delta, p_is_any and not p_is_short, p_now, p_shard,
+    p_tenant);
   opened := case when (v_count.tally).run_id is null then 1 else 0 end;
   closed := v_count.folded;
   if (v_count.tally).run_id is null or (v_count.tally).is_decided then

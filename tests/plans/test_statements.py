@@ -136,7 +136,7 @@ def test_statements_of_an_item_of_a_map(api: Api, database: str) -> None:
             "select from hwqueue.tally where run_id = %s and part > 0 for no key update", [flow.run]
         )
         beside, _ = statements(api, partial(flow.settle, claims[4]))
-    assert beside == alone + 2  # what it leaves, and of which tenant
+    assert beside == alone + 1  # what it leaves
 
 
 BLOCKED: dict[str, dict[str, Any]] = {

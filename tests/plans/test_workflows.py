@@ -368,7 +368,7 @@ def test_a_sweep(api: Api) -> None:
     with explained(api.conn) as work:
         found = api.row("advance_workflows", limit=LIMIT)
     assert found["folded"] == LIMIT
-    by_key(work, rows=4 * 10 * LIMIT + ROWS)
+    by_key(work, rows=3 * 10 * LIMIT + ROWS)
 
 
 @pytest.mark.parametrize("change", ["open", "retry", "cancel"])
@@ -386,7 +386,7 @@ def test_a_sweep_of_a_nested_run(api: Api, change: str) -> None:
         api.rows("advance_workflows", limit=LIMIT)
     with explained(api.conn) as work:
         api.rows("advance_workflows", limit=LIMIT)
-    by_key(work, rows=4 * 10 * LIMIT + 2 * ROWS)  # as of any sweep, and of each of the two
+    by_key(work, rows=3 * 10 * LIMIT + 2 * ROWS)  # as of any sweep, and of each of the two
     assert below(flow, "n").state == ("cancelled" if change == "cancel" else "running")
 
 

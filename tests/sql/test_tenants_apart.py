@@ -9,7 +9,7 @@ import pytest
 
 from hwqueue.testing import Clock
 from tests.calls import Row
-from tests.flows import step
+from tests.flows import Flow, each, step
 from tests.nests import nested
 from tests.sql.api import Api, Node, token
 from tests.sql.test_everywhere import Fleet, fleet
@@ -309,6 +309,17 @@ def test_sweeps_take_turns_by_tenant(api: Api) -> None:
     api.rows("advance_workflows", limit=3)
     below = "select count(*) from hwqueue.run where parent_run_id = %s"
     assert [api.conn.execute(below, [run]).fetchone() for run in runs] == [(1,), (1,)]
+
+
+def test_what_ends_says_whose_it_is(api: Api) -> None:
+    """An item that has ended, and a parent of a join, where another session may hold the count."""
+    mine, left = {"tenant": "a"}, "select kind, tenant from hwqueue.arrival where run_id = %s"
+    items = Flow(api, [each("m", [1, 2])], options=mine)
+    finish(api, items.items()[0])
+    join = Flow(api, [step("a"), step("b"), step("c", "a", "b", join="any")], options=mine)
+    finish(api, join.claims()["a"])
+    for flow, kind in ((items, "item"), (join, "count")):
+        assert set(api.conn.execute(left, [flow.run]).fetchall()) == {(kind, "a")}
 
 
 def test_a_dry_run_plans_equal_steps_once(api: Api) -> None:

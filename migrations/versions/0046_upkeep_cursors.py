@@ -1,0 +1,25 @@
+"""Upkeep knows where to go on, and whose a step is.
+
+Why: an arrival at the tally of a run read whose run it is, beside the lease that it came from.
+Locks: `lease`, access exclusive, for a column without values: no row is written; all calls wait.
+Expected duration: instant.
+"""
+
+from alembic import op
+
+from hwqueue.schema.files import run_revision_sql
+
+revision = "0046_upkeep_cursors"
+down_revision = "0045_tenants_apart"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Run the SQL file beside this one."""
+    run_revision_sql(op, __file__)
+
+
+def downgrade() -> None:
+    """Refuse: the schema only moves forward."""
+    raise NotImplementedError("hwqueue migrations only move forward; restore a backup instead")
