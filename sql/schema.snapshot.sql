@@ -409,7 +409,13 @@ CREATE TABLE hwqueue.reap_cursor (
     checked_lease uuid DEFAULT '00000000-0000-0000-0000-000000000000'::uuid NOT NULL,
     counted_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
     counted_as pg_snapshot,
-    counted_on bigint
+    counted_on bigint,
+    choices_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    deliveries_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    changes_from bigint DEFAULT 0 NOT NULL,
+    next_change bigint DEFAULT 0 NOT NULL,
+    kept_from bigint DEFAULT 0 NOT NULL,
+    next_arrival bigint DEFAULT 0 NOT NULL
 )
 WITH (autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0');
 
@@ -446,6 +452,16 @@ COMMENT ON COLUMN hwqueue.reap_cursor.counted_from IS 'from where the last count
 COMMENT ON COLUMN hwqueue.reap_cursor.counted_as IS 'it saw all that has been counted';
 
 COMMENT ON COLUMN hwqueue.reap_cursor.counted_on IS 'the server, by its system identifier, that counted_as is of';
+
+COMMENT ON COLUMN hwqueue.reap_cursor.choices_from IS 'no choice that is to be settled has an earlier taken_at, and none can get one';
+
+COMMENT ON COLUMN hwqueue.reap_cursor.deliveries_from IS 'no delivery that waits has an earlier available_at, and none can get one';
+
+COMMENT ON COLUMN hwqueue.reap_cursor.changes_from IS 'no change of a gang has a lower change_id, and none can get one';
+
+COMMENT ON COLUMN hwqueue.reap_cursor.next_change IS 'only transactions below next_after_xid can still insert a lower change_id; likewise next_arrival';
+
+COMMENT ON COLUMN hwqueue.reap_cursor.kept_from IS 'no arrival has a lower arrival_id, and none can get one';
 
 CREATE TYPE hwqueue.upkeep_done AS (
 	holds boolean,
@@ -2302,6 +2318,9 @@ CREATE FUNCTION hwqueue.delete_single_entry(p_ctids tid[]) RETURNS hwqueue.ready
 CREATE FUNCTION hwqueue.deliver_signal(p_run uuid, p_step integer, p_name text, p_is_short boolean, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.deliveries_from(p_shard integer) RETURNS timestamp with time zone
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.demand_metrics(p_now timestamp with time zone, p_shard integer) RETURNS TABLE(name text, labels jsonb, value double precision)
     LANGUAGE plpgsql STABLE
     SET enable_nestloop TO 'off';
@@ -3696,7 +3715,7 @@ CREATE FUNCTION hwqueue.lock_window(p_request hwqueue.claim_request, p_eligible 
 CREATE FUNCTION hwqueue.login_hint(p_login text) RETURNS text
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.look_at_changed(p_limit integer, p_until timestamp with time zone, p_now timestamp with time zone, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.look_at_changed(p_limit integer, p_from bigint, p_until timestamp with time zone, p_now timestamp with time zone, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.look_at_claim(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_fit text, p_now timestamp with time zone, p_shard integer) RETURNS text
@@ -4517,9 +4536,6 @@ CREATE FUNCTION hwqueue.prune_events(p_now timestamp with time zone, p_shard int
 CREATE FUNCTION hwqueue.prune_everywhere(p_limit integer, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.prune_fleets(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS void
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.prune_gangs(p_limit integer, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
@@ -4541,16 +4557,10 @@ CREATE FUNCTION hwqueue.prune_prices(p_now timestamp with time zone, p_shard int
 CREATE FUNCTION hwqueue.prune_profiles(p_after bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS bigint
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.prune_run_totals(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS void
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.prune_runs(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.prune_terms(p_limit integer, p_shard integer) RETURNS integer
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.prune_traced_runs(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.prune_unseen_xids(p_unseen xid8[], p_shard integer) RETURNS xid8[]
@@ -4770,7 +4780,7 @@ CREATE FUNCTION hwqueue.reap_deadlines(p_limit integer, p_now timestamp with tim
 CREATE FUNCTION hwqueue.reap_dropped(p_limit integer, p_again boolean, p_now timestamp with time zone, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.reap_everywhere(p_limit integer, p_budget interval, p_now timestamp with time zone, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.reap_everywhere(p_limit integer, p_budget interval, p_now timestamp with time zone, p_shard integer, p_from bigint DEFAULT 0) RETURNS boolean
     LANGUAGE plpgsql
     SET plan_cache_mode TO 'force_generic_plan'
     SET enable_seqscan TO 'off'
@@ -4782,7 +4792,7 @@ CREATE FUNCTION hwqueue.reap_everywhere(p_limit integer, p_budget interval, p_no
 CREATE FUNCTION hwqueue.reap_fleets(p_after bigint, p_limit integer, p_again boolean, p_now timestamp with time zone, p_shard integer, OUT fleets integer, OUT next_after bigint, OUT look hwqueue.fleet_snapshot) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.reap_gangs(p_limit integer, p_budget interval, p_now timestamp with time zone, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.reap_gangs(p_limit integer, p_budget interval, p_now timestamp with time zone, p_shard integer, p_from bigint DEFAULT 0) RETURNS integer
     LANGUAGE plpgsql
     SET plan_cache_mode TO 'force_generic_plan'
     SET enable_seqscan TO 'off'
@@ -5067,9 +5077,6 @@ CREATE FUNCTION hwqueue.resource_words(p_resources jsonb) RETURNS text
 CREATE FUNCTION hwqueue.restart_delay(p_everywhere hwqueue.everywhere, p_failures integer, p_shard integer) RETURNS interval
     LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.restart_scans(p_cursor hwqueue.reap_cursor, p_now timestamp with time zone) RETURNS hwqueue.reap_cursor
-    LANGUAGE plpgsql IMMUTABLE;
-
 CREATE FUNCTION hwqueue.resting_story(p_lease hwqueue.lease, p_end hwqueue.outcome, p_state text, p_now timestamp with time zone, p_shard integer) RETURNS text
     LANGUAGE plpgsql STABLE;
 
@@ -5161,7 +5168,7 @@ CREATE FUNCTION hwqueue.rotate_webhook(p_name text, p_keep interval DEFAULT '1 d
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.route_completions(p_webhook hwqueue.webhook, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.route_completions(p_webhook hwqueue.webhook, p_limit integer, p_shard integer) RETURNS integer
     LANGUAGE plpgsql
     SET plan_cache_mode TO 'force_generic_plan'
     SET enable_seqscan TO 'off'
@@ -5170,10 +5177,10 @@ CREATE FUNCTION hwqueue.route_completions(p_webhook hwqueue.webhook, p_limit int
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.route_events(p_webhook hwqueue.webhook, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.route_events(p_webhook hwqueue.webhook, p_limit integer, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.route_webhooks(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.route_webhooks(p_limit integer, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.run_input(p_run uuid, p_lease uuid DEFAULT NULL::uuid, p_shard integer DEFAULT 0) RETURNS jsonb
@@ -5356,7 +5363,7 @@ CREATE FUNCTION hwqueue.settle_and_claim(p_node uuid, p_epoch bigint, p_settle j
 CREATE FUNCTION hwqueue.settle_choice(p_choice hwqueue.choice, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.settle_choices(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.settle_choices(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone) RETURNS void
     LANGUAGE plpgsql
     SET plan_cache_mode TO 'force_generic_plan'
     SET enable_seqscan TO 'off'
@@ -5778,7 +5785,7 @@ CREATE FUNCTION hwqueue.take_adhoc(p_workflow bigint, p_shard integer) RETURNS b
 CREATE FUNCTION hwqueue.take_at_head(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_window integer, p_room hwqueue.headroom, p_limit integer, OUT ctids tid[], OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT meets boolean, OUT is_new boolean) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.take_choice(p_choice uuid, p_taker uuid, p_now timestamp with time zone, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.take_choice(p_choice uuid, p_taker uuid, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.take_constrained(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_node hwqueue.node, p_asks boolean, p_limit integer, p_window integer, p_probe integer, p_before hwqueue.later_class, OUT ctids tid[], OUT score double precision, OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT is_new boolean) RETURNS record
@@ -9077,6 +9084,8 @@ REVOKE ALL ON FUNCTION hwqueue.delete_single_entry(p_ctids tid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.deliver_signal(p_run uuid, p_step integer, p_name text, p_is_short boolean, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.deliveries_from(p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.demand_metrics(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.deregister_node(p_node uuid, p_shard integer) FROM PUBLIC;
@@ -9889,7 +9898,7 @@ REVOKE ALL ON FUNCTION hwqueue.lock_window(p_request hwqueue.claim_request, p_el
 
 REVOKE ALL ON FUNCTION hwqueue.login_hint(p_login text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.look_at_changed(p_limit integer, p_until timestamp with time zone, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.look_at_changed(p_limit integer, p_from bigint, p_until timestamp with time zone, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.look_at_claim(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_fit text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -10380,8 +10389,6 @@ REVOKE ALL ON FUNCTION hwqueue.prune_events(p_now timestamp with time zone, p_sh
 
 REVOKE ALL ON FUNCTION hwqueue.prune_everywhere(p_limit integer, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.prune_fleets(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.prune_gangs(p_limit integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_leases(p_cursor hwqueue.prune_cursor, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -10396,13 +10403,9 @@ REVOKE ALL ON FUNCTION hwqueue.prune_prices(p_now timestamp with time zone, p_sh
 
 REVOKE ALL ON FUNCTION hwqueue.prune_profiles(p_after bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.prune_run_totals(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.prune_runs(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_terms(p_limit integer, p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.prune_traced_runs(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_unseen_xids(p_unseen xid8[], p_shard integer) FROM PUBLIC;
 
@@ -10541,11 +10544,11 @@ REVOKE ALL ON FUNCTION hwqueue.reap_deadlines(p_limit integer, p_now timestamp w
 
 REVOKE ALL ON FUNCTION hwqueue.reap_dropped(p_limit integer, p_again boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.reap_everywhere(p_limit integer, p_budget interval, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.reap_everywhere(p_limit integer, p_budget interval, p_now timestamp with time zone, p_shard integer, p_from bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reap_fleets(p_after bigint, p_limit integer, p_again boolean, p_now timestamp with time zone, p_shard integer, OUT fleets integer, OUT next_after bigint, OUT look hwqueue.fleet_snapshot) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.reap_gangs(p_limit integer, p_budget interval, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.reap_gangs(p_limit integer, p_budget interval, p_now timestamp with time zone, p_shard integer, p_from bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reap_lasting(p_after uuid, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -10723,8 +10726,6 @@ REVOKE ALL ON FUNCTION hwqueue.resource_words(p_resources jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.restart_delay(p_everywhere hwqueue.everywhere, p_failures integer, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.restart_scans(p_cursor hwqueue.reap_cursor, p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.resting_story(p_lease hwqueue.lease, p_end hwqueue.outcome, p_state text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.results_of(p_run hwqueue.run, p_steps integer[], p_shard integer) FROM PUBLIC;
@@ -10787,11 +10788,11 @@ REVOKE ALL ON FUNCTION hwqueue.roomy_classes(p_eligible hwqueue.profile_queue, p
 REVOKE ALL ON FUNCTION hwqueue.rotate_webhook(p_name text, p_keep interval, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.rotate_webhook(p_name text, p_keep interval, p_shard integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.route_completions(p_webhook hwqueue.webhook, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.route_completions(p_webhook hwqueue.webhook, p_limit integer, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.route_events(p_webhook hwqueue.webhook, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.route_events(p_webhook hwqueue.webhook, p_limit integer, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.route_webhooks(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.route_webhooks(p_limit integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.run_input(p_run uuid, p_lease uuid, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.run_input(p_run uuid, p_lease uuid, p_shard integer) TO hwqueue_producer;
@@ -10898,7 +10899,7 @@ GRANT ALL ON FUNCTION hwqueue.settle_and_claim(p_node uuid, p_epoch bigint, p_se
 
 REVOKE ALL ON FUNCTION hwqueue.settle_choice(p_choice hwqueue.choice, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.settle_choices(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.settle_choices(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.settle_claim(p_lease uuid, p_token bigint, p_settlement jsonb, p_holds_node boolean, p_now timestamp with time zone, p_shard integer, p_node uuid, OUT verdict text, OUT state text) FROM PUBLIC;
 
@@ -11161,7 +11162,7 @@ REVOKE ALL ON FUNCTION hwqueue.take_adhoc(p_workflow bigint, p_shard integer) FR
 
 REVOKE ALL ON FUNCTION hwqueue.take_at_head(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_window integer, p_room hwqueue.headroom, p_limit integer, OUT ctids tid[], OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT meets boolean, OUT is_new boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.take_choice(p_choice uuid, p_taker uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.take_choice(p_choice uuid, p_taker uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_constrained(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_node hwqueue.node, p_asks boolean, p_limit integer, p_window integer, p_probe integer, p_before hwqueue.later_class, OUT ctids tid[], OUT score double precision, OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT is_new boolean) FROM PUBLIC;
 

@@ -1,7 +1,9 @@
 """Upkeep knows where to go on, and whose a step is.
 
-Why: an arrival at the tally of a run read whose run it is, beside the lease that it came from.
-Locks: `lease`, access exclusive, for a column without values: no row is written; all calls wait.
+Why: beside an old snapshot scans for gangs, choices and deliveries walked over all that had been
+done; an arrival at the tally of a run read whose run it is, beside the lease that it came from.
+Locks: `reap_cursor` and `lease`, access exclusive, for columns with a constant default or without
+values: no row is written; all calls wait.
 Expected duration: instant.
 """
 

@@ -387,7 +387,7 @@ begin
   v_node := hwqueue.read_node(p_node, p_shard);
   v_now := hwqueue.clock();
   v_lease := hwqueue.find_lease(v_lease.lease_id, p_shard);
-  if not hwqueue.take_choice(v_lease.choice_id, v_lease.lease_id, v_now, p_shard) then
+  if not hwqueue.take_choice(v_lease.choice_id, v_lease.lease_id, p_shard) then
     perform hwqueue.refuse('QHL03', format('another alternative of choice %s was taken', v_lease.choice_id),
       jsonb_build_object('lease_id', v_lease.lease_id, 'one_of', v_lease.choice_id),
       'of alternatives one runs: adopt the work as a lease without one_of');

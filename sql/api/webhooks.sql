@@ -255,12 +255,13 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_webhook uuid;
-  v_now timestamptz := hwqueue.clock();
+  v_now timestamptz;
   v_count int;
 begin
   perform hwqueue.require_all_tenants();
   perform hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'call again for more');
   v_webhook := (hwqueue.lock_webhook(p_name, p_shard)).webhook_id;
+  v_now := hwqueue.clock();
   update hwqueue.webhook_delivery u
   set state = 'waiting', failures = 0, finished_at = null, available_at = v_now, claimed_until = null
   where u.shard_id = p_shard and u.delivery_id = any (array(
@@ -298,7 +299,7 @@ begin
     perform hwqueue.refuse('QHA01', 'p_timeout must be from 1 second to 10 minutes',
       jsonb_build_object('field', 'p_timeout'), 'give a span such as interval ''1 minute''');
   end if;
-  perform hwqueue.route_webhooks(1000, hwqueue.clock(), p_shard);
+  perform hwqueue.route_webhooks(1000, p_shard);
   v_now := hwqueue.clock();
   return query
     select d.delivery_id, d.attempt_count, w.name, w.url, d.code,
@@ -321,7 +322,7 @@ create or replace function hwqueue.settle_delivery(p_delivery uuid, p_attempt in
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_now timestamptz := hwqueue.clock();
+  v_now timestamptz;
   v_status int;
   v_response text;
   v_error text;
@@ -342,6 +343,7 @@ begin
   where w.shard_id = p_shard and w.webhook_id = (
     select d.webhook_id from hwqueue.webhook_delivery d
     where d.shard_id = p_shard and d.delivery_id = p_delivery) for no key update;
+  v_now := hwqueue.clock();
   select d.* into v_delivery from hwqueue.webhook_delivery d
   where d.shard_id = p_shard and d.delivery_id = p_delivery and d.attempt_count = p_attempt
     and d.claimed_until is not null for update;

@@ -10,6 +10,8 @@
 -- and writes that this one is, in the same transaction. All is done with skip locked, so no claim waits. An
 -- alternative that waits again, for a retry say, stays the one that was taken.
 --
+-- taken_at is read under the lock, so none comes below the mark of reap.
+--
 -- Read lock_alternative, then lock_choice and take_choice.
 
 -- Locks the oldest entry of a class of alternatives that may be claimed: between two positions of a tier and
@@ -35,7 +37,7 @@ begin
   order by x.position limit 1
   for update of x skip locked for no key update of h skip locked;
   if found then
-    update hwqueue.choice h set taken = v_found.lease_id, taken_at = p_request.now
+    update hwqueue.choice h set taken = v_found.lease_id, taken_at = hwqueue.clock()
     where h.shard_id = p_request.shard_id and h.choice_id = v_found.choice_id and h.taken is null;
   end if;
   return v_found.place;
@@ -62,15 +64,14 @@ $$;
 -- Takes a choice for a lease or a gang. False: another was taken, or another session holds the choice. True
 -- for one that has taken it already, and without a choice.
 -- Locks: the choice, skip locked. Idempotent.
-create or replace function hwqueue.take_choice(p_choice uuid, p_taker uuid, p_now timestamptz, p_shard int)
-returns boolean
+create or replace function hwqueue.take_choice(p_choice uuid, p_taker uuid, p_shard int) returns boolean
 language plpgsql volatile
 as $$
 begin
   if p_choice is null or not hwqueue.lock_choice(p_choice, p_taker, p_shard) then
     return p_choice is null;
   end if;
-  update hwqueue.choice h set taken = p_taker, taken_at = p_now
+  update hwqueue.choice h set taken = p_taker, taken_at = hwqueue.clock()
   where h.shard_id = p_shard and h.choice_id = p_choice and h.taken is null;
   return true;
 end

@@ -13,10 +13,10 @@
 
 -- Looks at up to p_limit leases that have changed and p_limit that are due, then at further nodes of each
 -- everywhere task. Stops after p_budget, but looks at one of each first. Returns whether there is more to do
--- at once. One session does it at a time: the one that leads upkeep.
+-- at once. p_from: no change is older. One session does it at a time: the one that leads upkeep.
 -- Locks: everywhere tasks and node_state, skip locked; as look_at_node.
 create or replace function hwqueue.reap_everywhere(p_limit int, p_budget interval, p_now timestamptz,
-  p_shard int) returns boolean
+  p_shard int, p_from bigint default 0) returns boolean
 language plpgsql volatile
   -- generic plans by index, as run_parts
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
@@ -39,7 +39,7 @@ begin
     perform hwqueue.expand_node(v_state, p_shard);
     exit when clock_timestamp() >= v_until;
   end loop;
-  v_more := hwqueue.look_at_changed(p_limit, v_until, p_now, p_shard);
+  v_more := hwqueue.look_at_changed(p_limit, p_from, v_until, p_now, p_shard);
   v_more := hwqueue.look_at_due(p_limit, v_until, p_now, p_shard) or v_more;
   for v_id in
     select e.everywhere_id from hwqueue.everywhere e
@@ -113,8 +113,8 @@ $$;
 -- Looks at leases of everywhere tasks that have changed, the oldest changes first. One that belongs to no
 -- node, because it was requeued after another one had followed it, is cancelled.
 -- Returns whether there may be more. Locks as look_if_free.
-create or replace function hwqueue.look_at_changed(p_limit int, p_until timestamptz, p_now timestamptz,
-  p_shard int) returns boolean
+create or replace function hwqueue.look_at_changed(p_limit int, p_from bigint, p_until timestamptz,
+  p_now timestamptz, p_shard int) returns boolean
 language plpgsql volatile
 as $$
 declare
@@ -125,7 +125,7 @@ begin
   for v_lease_id in
     select c.gang_id
     from (select x.gang_id, x.change_id from hwqueue.gang_change x
-          where x.shard_id = p_shard and not exists (
+          where x.shard_id = p_shard and x.change_id >= p_from and not exists (
             select from hwqueue.gang g where g.shard_id = p_shard and g.gang_id = x.gang_id)
           order by x.change_id limit p_limit) c
     group by c.gang_id order by min(c.change_id)

@@ -147,7 +147,7 @@ begin
     exit when v_try = 2 and cardinality(p_node_ids) <= cardinality(p_entries);
     begin
       v_reason := case when not p_is_earmark
-          and not hwqueue.take_choice(p_gang.choice_id, p_gang.gang_id, p_now, p_shard) then 'busy'
+          and not hwqueue.take_choice(p_gang.choice_id, p_gang.gang_id, p_shard) then 'busy'
         else hwqueue.reserve_members(p_gang, p_entries, case when v_try = 1
           then p_node_ids[: cardinality(p_entries)] else p_node_ids end, p_is_earmark, p_now, p_shard) end;
       if v_reason is null then

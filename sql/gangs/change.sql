@@ -15,11 +15,11 @@
 
 -- Looks at up to p_limit gangs that have changed and at those that are earmarked, then tries to assemble up
 -- to p_limit that wait, or that run and lack members, in order of rank and age. Each part stops after
--- p_budget, but does one gang first. Returns how many it has looked at or tried. One session does it at a
+-- p_budget, but does one gang first. p_from: no change is older. Returns how many it has looked at or tried. One session does it at a
 -- time: the one that leads upkeep.
 -- Locks: as gang_turn.
 create or replace function hwqueue.reap_gangs(p_limit int, p_budget interval, p_now timestamptz,
-  p_shard int) returns int
+  p_shard int, p_from bigint default 0) returns int
 language plpgsql volatile
   -- generic plans by index, as run_parts
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
@@ -33,7 +33,7 @@ begin
   for v_gang_id in
     select c.gang_id
     from (select x.gang_id, x.change_id from hwqueue.gang_change x
-          where x.shard_id = p_shard and exists (  -- else it is of an everywhere task (reap_everywhere)
+          where x.shard_id = p_shard and x.change_id >= p_from and exists (  -- else it is of an everywhere task (reap_everywhere)
             select from hwqueue.gang g where g.shard_id = p_shard and g.gang_id = x.gang_id)
           order by x.change_id limit 20 * p_limit) c
     group by c.gang_id order by min(c.change_id) limit p_limit

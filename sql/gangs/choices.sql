@@ -9,9 +9,11 @@
 --
 -- Read settle_choices, then settle_choice; choice_story serves explain.
 
--- Cancels what was not taken of up to p_limit choices, those that were taken first.
+-- Cancels what was not taken of up to p_limit choices, those that were taken first. p_from: none was
+-- taken before.
 -- Locks: the choices, skip locked; as settle_choice.
-create or replace function hwqueue.settle_choices(p_limit int, p_now timestamptz, p_shard int) returns void
+create or replace function hwqueue.settle_choices(p_limit int, p_now timestamptz, p_shard int,
+  p_from timestamptz default '-infinity') returns void
 language plpgsql volatile
   -- generic plans by index, as run_parts
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
@@ -22,7 +24,7 @@ declare
 begin
   for v_choice in
     select h.* from hwqueue.choice h
-    where h.shard_id = p_shard and h.taken is not null and h.settled_at is null
+    where h.shard_id = p_shard and h.taken is not null and h.settled_at is null and h.taken_at >= p_from
     order by h.taken_at limit p_limit for no key update skip locked
   loop
     perform hwqueue.settle_choice(v_choice, p_now, p_shard);

@@ -200,7 +200,7 @@ declare
       where m.shard_id = p_shard and m.gang_id = p_gang.gang_id), p_gang.hold, p_now, p_shard) end;
 begin
   if v_reason is null then
-    perform hwqueue.take_choice(p_gang.choice_id, p_gang.gang_id, p_now, p_shard);
+    perform hwqueue.take_choice(p_gang.choice_id, p_gang.gang_id, p_shard);
     update hwqueue.gang g set state = 'reserved', reason = null, starts_by = null
     where g.shard_id = p_shard and g.gang_id = p_gang.gang_id;
     perform hwqueue.note_gang(p_gang, 'reserved', p_shard), hwqueue.try_those_behind(p_now, p_shard);

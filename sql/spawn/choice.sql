@@ -35,7 +35,9 @@ declare
 begin
   insert into hwqueue.choice as h (shard_id, choice_id, tenant, checked_at)
   values (p_shard, p_choice, p_tenant, p_now)
-  on conflict (shard_id, choice_id) do update set alternatives = h.alternatives + 1, settled_at = null
+  on conflict (shard_id, choice_id) do update
+  set alternatives = h.alternatives + 1, settled_at = null,
+      taken_at = case when h.taken is not null then hwqueue.clock() end  -- not below the mark of reap
   returning h.* into v_choice;
   if v_choice.tenant <> p_tenant or v_choice.alternatives > 100 then
     perform hwqueue.refuse('QHA01', format('choice %s takes no more alternatives', p_choice),

@@ -75,7 +75,11 @@ begin
   when 'leases' then v_count := hwqueue.prune_leases(p_done.prune_cursor, p_most, p_now, p_shard);
   when 'runs' then v_count := hwqueue.prune_runs(p_most, p_now, p_shard);
   when 'workflows' then
-    perform hwqueue.prune_workflows(p_most, p_shard), hwqueue.prune_traced_runs(p_most, p_now, p_shard);
+    perform hwqueue.prune_workflows(p_most, p_shard);
+    delete from hwqueue.traced_run t where t.ctid = any (array(  -- no worker with a tracer has taken them
+      select x.ctid from hwqueue.traced_run x
+      where x.shard_id = p_shard and x.finished_at < p_now - interval '1 hour'
+      limit p_most for update skip locked));
   when 'gangs' then
     perform hwqueue.prune_gangs(p_most, p_shard), hwqueue.prune_everywhere(p_most, p_shard),
       hwqueue.prune_choices(p_most, p_now, p_shard);
@@ -87,11 +91,27 @@ begin
   when 'queues' then v_count := hwqueue.purge_queues(p_most, p_shard);
   when 'terms' then v_count := hwqueue.prune_terms(p_most, p_shard);
   when 'fleets' then
-    perform hwqueue.prune_fleets(p_most, p_now, p_shard), hwqueue.prune_prices(p_now, p_shard);
+    perform hwqueue.prune_prices(p_now, p_shard);
+    -- facts that no claim has used for an hour: one that needs them computes them again
+    delete from hwqueue.spread_fleet f where f.ctid = any (array(
+      select o.ctid from hwqueue.spread_fleet o
+      where o.shard_id = p_shard and o.live_until < p_now - interval '1 hour'
+      limit p_most for update skip locked));
+    delete from hwqueue.class_range r where r.ctid = any (array(
+      select o.ctid from hwqueue.class_range o
+      where o.shard_id = p_shard and (o.live_until < p_now - interval '1 hour' or not exists (
+        select from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = o.class_id))
+      limit p_most for update skip locked));
   when 'deaths' then v_count := hwqueue.prune_deaths(p_most, p_now, p_shard);
   when 'deliveries' then v_count := hwqueue.prune_deliveries(p_most, p_now, p_shard);
   when 'figures' then
-    perform hwqueue.prune_minutes(p_most, p_now, p_shard), hwqueue.prune_run_totals(p_most, p_now, p_shard);
+    perform hwqueue.prune_minutes(p_most, p_now, p_shard);
+    delete from hwqueue.run_total t where t.ctid = any (array(  -- not counted for 30 days: room for others
+      select x.ctid from hwqueue.run_total x
+      where x.shard_id = p_shard and x.workflow <> '(other)' and not exists (
+        select from hwqueue.run_total y
+        where y.shard_id = p_shard and y.workflow = x.workflow and y.counted_at >= p_now - interval '30 days')
+      order by x.workflow, x.outcome limit p_most for update skip locked));
   else perform hwqueue.prune_events(p_now, p_shard);
   end case;
   p_done.leases := p_done.leases + case when p_part in ('leases', 'runs') then v_count else 0 end;

@@ -81,19 +81,6 @@ begin
 end
 $$;
 
--- Deletes ends of traced runs that no worker with a tracer provider has taken within an hour.
--- Locks: rows of traced_run, skip locked.
-create or replace function hwqueue.prune_traced_runs(p_limit int, p_now timestamptz, p_shard int) returns void
-language plpgsql volatile
-as $$
-begin
-  delete from hwqueue.traced_run t where t.ctid = any (array(
-    select x.ctid from hwqueue.traced_run x
-    where x.shard_id = p_shard and x.finished_at < p_now - interval '1 hour'
-    limit p_limit for update skip locked));
-end
-$$;
-
 -- Takes a definition before one of its runs is deleted, if it goes with the last of them. Of two sessions
 -- that each delete a run each would see the other one's, and neither would retire the definition. False:
 -- another session has it, so the next call deletes the run.

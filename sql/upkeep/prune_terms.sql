@@ -77,25 +77,6 @@ begin
 end
 $$;
 
--- Deletes cached facts about the fleet, for max_skew and for patience, that no claim has used for an
--- hour, and those of deleted classes. A claim that needs them later computes them again.
--- Locks: those rows, skip locked.
-create or replace function hwqueue.prune_fleets(p_limit int, p_now timestamptz, p_shard int) returns void
-language plpgsql volatile
-as $$
-begin
-  delete from hwqueue.spread_fleet f where f.ctid = any (array(
-    select o.ctid from hwqueue.spread_fleet o
-    where o.shard_id = p_shard and o.live_until < p_now - interval '1 hour'
-    limit p_limit for update skip locked));
-  delete from hwqueue.class_range r where r.ctid = any (array(
-    select o.ctid from hwqueue.class_range o
-    where o.shard_id = p_shard and (o.live_until < p_now - interval '1 hour' or not exists (
-      select 1 from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = o.class_id))
-      limit p_limit for update skip locked));
-end
-$$;
-
 -- True if every cached floor of a term was built after the transaction that lowered a counter.
 create or replace function hwqueue.caches_know_of_drop(p_term_id bigint, p_dropped xid8,
   p_shard int) returns boolean

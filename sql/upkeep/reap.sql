@@ -29,7 +29,19 @@ begin
     or p_now not between p_cursor.full_scan_at and p_cursor.full_scan_at + interval '5 minutes');
   v_done.again := not p_holds
     or p_now not between p_cursor.estimated_at and p_cursor.estimated_at + interval '10 seconds';
-  v_done.reap_cursor := case when v_done.sweeps then hwqueue.restart_scans(p_cursor, p_now) else p_cursor end;
+  if v_done.sweeps then
+    p_cursor.full_scan_at := p_now;
+    p_cursor.claims_from := '-infinity';
+    p_cursor.deadlines_from := '-infinity';
+    p_cursor.scheduled_from := '-infinity';
+    p_cursor.arrivals_from := '-infinity';
+    p_cursor.steps_from := '-infinity';
+    p_cursor.choices_from := '-infinity';
+    p_cursor.deliveries_from := '-infinity';
+    p_cursor.changes_from := 0;
+    p_cursor.kept_from := 0;
+  end if;
+  v_done.reap_cursor := p_cursor;
   return v_done;
 end
 $$;
@@ -94,33 +106,17 @@ begin
       hwqueue.reap_dropped(p_most, p_done.again, p_now, p_shard)];
     v_from.checked_lease := hwqueue.reap_lasting(v_from.checked_lease, p_most, p_now, p_shard);
   when 'everywhere' then
-    v_more := hwqueue.reap_everywhere(p_most, v_budget / 4, p_now, p_shard);
+    v_more := hwqueue.reap_everywhere(p_most, v_budget / 4, p_now, p_shard, v_from.changes_from);
   when 'choices' then
-    perform hwqueue.settle_choices(least(p_most, 100), p_now, p_shard);
+    perform hwqueue.settle_choices(least(p_most, 100), p_now, p_shard, v_from.choices_from);
   when 'gangs' then
-    perform hwqueue.reap_gangs(least(p_limit, 20), v_budget / 4, p_now, p_shard);
+    perform hwqueue.reap_gangs(least(p_limit, 20), v_budget / 4, p_now, p_shard, v_from.changes_from);
   else
     perform hwqueue.reap_replacements(least(p_limit, 100), v_budget / 4, p_now, p_shard);
   end case;
   p_done.reap_cursor := v_from;
   p_done.more := p_done.more or v_more or p_most = any (v_counts);
   return p_done;
-end
-$$;
-
--- Returns the cursor with all its scans set to the very start.
-create or replace function hwqueue.restart_scans(
-  p_cursor hwqueue.reap_cursor, p_now timestamptz) returns hwqueue.reap_cursor
-language plpgsql immutable
-as $$
-begin
-  p_cursor.full_scan_at := p_now;
-  p_cursor.claims_from := '-infinity';
-  p_cursor.deadlines_from := '-infinity';
-  p_cursor.scheduled_from := '-infinity';
-  p_cursor.arrivals_from := '-infinity';
-  p_cursor.steps_from := '-infinity';
-  return p_cursor;
 end
 $$;
 
@@ -445,6 +441,7 @@ as $$
 declare
   v_next hwqueue.reap_cursor := p_from;
   v_seen record;
+  v_mark timestamptz;  -- null: transactions of that time are still open
 begin
   -- one statement, one MVCC snapshot: it sees what the ended transactions wrote
   select pg_snapshot_xmin(s.snapshot) >= p_cursor.next_after_xid as ended,
@@ -470,22 +467,43 @@ begin
      order by a.at limit 1) as arrival_at,
     (select s.due_at from hwqueue.step s
      where s.shard_id = p_shard and s.due_at >= p_from.steps_from and s.due_at < p_cursor.next_from
-     order by s.due_at limit 1) as step_at
+     order by s.due_at limit 1) as step_at,
+    (select h.taken_at from hwqueue.choice h
+     where h.shard_id = p_shard and h.taken is not null and h.settled_at is null
+       and h.taken_at >= p_from.choices_from and h.taken_at < p_cursor.next_from
+     order by h.taken_at limit 1) as choice_at,
+    (select min(f.available_at) from hwqueue.webhook w
+     cross join lateral (
+       select d.available_at from hwqueue.webhook_delivery d
+       where d.shard_id = p_shard and d.webhook_id = w.webhook_id and d.state = 'waiting'
+         and d.available_at >= p_from.deliveries_from and d.available_at < p_cursor.next_from
+       order by d.available_at limit 1) f
+     where w.shard_id = p_shard) as delivery_at,
+    (select g.change_id from hwqueue.gang_change g
+     where g.shard_id = p_shard and g.change_id >= p_from.changes_from and g.change_id < p_cursor.next_change
+     order by g.change_id limit 1) as change,
+    (select a.arrival_id from hwqueue.arrival a
+     where a.shard_id = p_shard and a.arrival_id >= p_from.kept_from and a.arrival_id < p_cursor.next_arrival
+     order by a.arrival_id limit 1) as arrival
   into v_seen from (select pg_current_snapshot() as snapshot) s;
   v_next.version := p_cursor.version + 1;
   v_next.reaped_at := p_now;
-  v_next.claims_from := least(
-    case when v_seen.ended then p_cursor.next_from else p_cursor.claims_from end, v_seen.claim_at);
-  v_next.deadlines_from := least(
-    case when v_seen.ended then p_cursor.next_from else p_cursor.deadlines_from end, v_seen.deadline_at);
-  v_next.scheduled_from := least(
-    case when v_seen.ended then p_cursor.next_from else p_cursor.scheduled_from end, v_seen.scheduled_at);
-  v_next.arrivals_from := least(
-    case when v_seen.ended then p_cursor.next_from else p_cursor.arrivals_from end, v_seen.arrival_at);
-  v_next.steps_from := least(
-    case when v_seen.ended then p_cursor.next_from else p_cursor.steps_from end, v_seen.step_at);
+  v_mark := case when v_seen.ended then p_cursor.next_from end;
+  v_next.claims_from := least(coalesce(v_mark, p_cursor.claims_from), v_seen.claim_at);
+  v_next.deadlines_from := least(coalesce(v_mark, p_cursor.deadlines_from), v_seen.deadline_at);
+  v_next.scheduled_from := least(coalesce(v_mark, p_cursor.scheduled_from), v_seen.scheduled_at);
+  v_next.arrivals_from := least(coalesce(v_mark, p_cursor.arrivals_from), v_seen.arrival_at);
+  v_next.steps_from := least(coalesce(v_mark, p_cursor.steps_from), v_seen.step_at);
+  v_next.choices_from := least(coalesce(v_mark, p_cursor.choices_from), v_seen.choice_at);
+  v_next.deliveries_from := least(coalesce(v_mark, p_cursor.deliveries_from), v_seen.delivery_at);
+  v_next.changes_from := least(
+    case when v_seen.ended then p_cursor.next_change else p_cursor.changes_from end, v_seen.change);
+  v_next.kept_from := least(
+    case when v_seen.ended then p_cursor.next_arrival else p_cursor.kept_from end, v_seen.arrival);
   if v_seen.ended or v_seen.foreign_id then
     v_next.next_from := p_now;
+    v_next.next_change := (select s.last_value from hwqueue.gang_change_change_id_seq s);
+    v_next.next_arrival := (select s.last_value from hwqueue.arrival_arrival_id_seq s);
     v_next.next_after_xid := pg_current_xact_id();
   end if;
   delete from hwqueue.reap_cursor m where m.shard_id = p_shard and m.version = p_cursor.version;

@@ -335,21 +335,6 @@ begin
 end
 $$;
 
--- Deletes the totals of workflows no run of which has been counted for 30 days, so that others may have rows.
--- Locks: rows of run_total, skip locked.
-create or replace function hwqueue.prune_run_totals(p_limit int, p_now timestamptz, p_shard int) returns void
-language plpgsql volatile
-as $$
-begin
-  delete from hwqueue.run_total t where t.ctid = any (array(
-    select x.ctid from hwqueue.run_total x
-    where x.shard_id = p_shard and x.workflow <> '(other)' and not exists (
-      select from hwqueue.run_total y
-      where y.shard_id = p_shard and y.workflow = x.workflow and y.counted_at >= p_now - interval '30 days')
-    order by x.workflow, x.outcome limit p_limit for update skip locked));
-end
-$$;
-
 -- Returns each lease that finished and each attempt that ended without completing in [p_from, p_to), with
 -- what roll_up_minute counts of it. finished: the lease's state; outcome: the attempt's; waited, ran:
 -- seconds, of completed leases whose times are still known. A completed attempt is counted as the lease that

@@ -153,12 +153,13 @@ $$;
 -- webhook. Returns how many deliveries it wrote.
 -- A webhook with 10,000 deliveries that wait gets no more: its events wait in their table instead.
 -- Locks: webhook rows, skip locked. What another session routes now is left to it.
-create or replace function hwqueue.route_webhooks(p_limit int, p_now timestamptz, p_shard int) returns int
+create or replace function hwqueue.route_webhooks(p_limit int, p_shard int) returns int
 language plpgsql volatile
 as $$
 declare
   v_webhook hwqueue.webhook;
   v_routed int := 0;
+  v_from timestamptz := hwqueue.deliveries_from(p_shard);
 begin
   for v_webhook in
     select w.* from hwqueue.webhook w where w.shard_id = p_shard and w.paused_at is null
@@ -168,10 +169,11 @@ begin
       select count(*) from (
         select from hwqueue.webhook_delivery d
         where d.shard_id = p_shard and d.webhook_id = v_webhook.webhook_id and d.state = 'waiting'
-        limit 10000) d) = 10000;
-    v_routed := v_routed + hwqueue.route_events(v_webhook, p_limit, p_now, p_shard);
+          and d.available_at >= v_from
+        order by d.available_at limit 10000) d) = 10000;
+    v_routed := v_routed + hwqueue.route_events(v_webhook, p_limit, p_shard);
     if hwqueue.completion_code() = any (v_webhook.codes) then
-      v_routed := v_routed + hwqueue.route_completions(v_webhook, p_limit, p_now, p_shard);
+      v_routed := v_routed + hwqueue.route_completions(v_webhook, p_limit, p_shard);
     end if;
   end loop;
   return v_routed;
@@ -183,8 +185,8 @@ $$;
 -- Whose an event is, its lease or class says. A webhook for one tenant, or with labels, gets nothing of
 -- a lease that is gone. A lease that is younger than the event has the id of one that is gone.
 -- Locks: the caller holds the webhook's row.
-create or replace function hwqueue.route_events(p_webhook hwqueue.webhook, p_limit int, p_now timestamptz,
-  p_shard int) returns int
+create or replace function hwqueue.route_events(p_webhook hwqueue.webhook, p_limit int, p_shard int)
+returns int
 language plpgsql volatile
 as $$
 declare
@@ -212,7 +214,7 @@ begin
       'lease_id', e.lease_id, 'node_id', e.node_id, 'queue', e.queue, 'class_id', e.class_id,
       'task', coalesce(l.task_name, c.task_name), 'tenant', c.tenant, 'labels', c.labels, 'actor', e.actor,
       'message', e.message, 'detail', e.detail)),
-    'waiting', e.at, p_now
+    'waiting', e.at, hwqueue.clock()
   from unnest(v_found) e
   left join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = e.lease_id and l.created_at <= e.at
   left join hwqueue.placement_class c
@@ -237,8 +239,8 @@ $$;
 -- counted, one step a call. A lease that does not stay when it completes has left no row that says whose it
 -- was.
 -- Locks: the caller holds the webhook's row.
-create or replace function hwqueue.route_completions(p_webhook hwqueue.webhook, p_limit int,
-  p_now timestamptz, p_shard int) returns int
+create or replace function hwqueue.route_completions(p_webhook hwqueue.webhook, p_limit int, p_shard int)
+returns int
 language plpgsql volatile
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
@@ -280,7 +282,7 @@ begin
     hwqueue.webhook_body(hwqueue.completion_code(), o.finished_at, jsonb_build_object(
       'lease_id', o.lease_id, 'node_id', o.node_id, 'queue', q.name, 'class_id', l.class_id,
       'task', l.task_name, 'tenant', c.tenant, 'labels', c.labels, 'attempt', o.attempt)),
-    'waiting', o.finished_at, p_now
+    'waiting', o.finished_at, hwqueue.clock()
   from unnest(v_found) o
   join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = o.lease_id
   join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = o.queue_id
@@ -306,6 +308,16 @@ create or replace function hwqueue.last_clock_step(p_shard int) returns bigint
 language sql stable
 as $$ select coalesce(max(s.step_no), 0) from hwqueue.clock_step s where s.shard_id = p_shard $$;
 
+-- Returns the moment before which no delivery waits to be sent, and none can come: whoever writes one reads
+-- the clock after it has locked its webhook.
+create or replace function hwqueue.deliveries_from(p_shard int) returns timestamptz
+language sql stable
+as $$
+  select coalesce((
+    select m.deliveries_from from hwqueue.reap_cursor m
+    where m.shard_id = p_shard order by m.version desc limit 1), '-infinity')
+$$;
+
 -- Claims up to p_limit due deliveries until p_until, the longest due of each webhook first. A webhook has
 -- at most ten requests under way, so that one that answers slowly does not hold up the others.
 -- Locks: deliveries, skip locked. Not idempotent.
@@ -319,14 +331,17 @@ declare
   v_webhook uuid;
   v_room int;
   v_left int := p_limit;
+  v_from timestamptz := hwqueue.deliveries_from(p_shard);
 begin
   for v_webhook in
     select w.webhook_id from hwqueue.webhook w where w.shard_id = p_shard and w.paused_at is null
     order by random()
   loop
     v_room := least(v_left, 10 - (
-      select count(*) from hwqueue.webhook_delivery d
-      where d.shard_id = p_shard and d.webhook_id = v_webhook and d.claimed_until > p_now));
+      select count(*) from (  -- in order: by the index of those that are claimed
+        select from hwqueue.webhook_delivery d
+        where d.shard_id = p_shard and d.webhook_id = v_webhook and d.claimed_until > p_now
+        order by d.claimed_until limit 10) c));
     continue when v_room <= 0;
     return query
       update hwqueue.webhook_delivery u
@@ -335,7 +350,7 @@ begin
       where u.shard_id = p_shard and u.delivery_id = any (array(
         select d.delivery_id from hwqueue.webhook_delivery d
         where d.shard_id = p_shard and d.webhook_id = v_webhook and d.state = 'waiting'
-          and d.available_at <= p_now
+          and d.available_at >= v_from and d.available_at <= p_now
         order by d.available_at limit v_room for update skip locked))
       returning u.*;
     get diagnostics v_room = row_count;

@@ -155,8 +155,12 @@ declare
   v_ends record;
   v_from bigint;
 begin
-  select min(a.arrival_id) as first, max(a.arrival_id) as last into v_ends
-  from hwqueue.arrival a where a.shard_id = p_shard and a.after_xid is not null;
+  select min(a.arrival_id) as first, (select s.last_value from hwqueue.arrival_arrival_id_seq s) as last
+  into v_ends
+  from hwqueue.arrival a
+  where a.shard_id = p_shard and a.after_xid is not null and a.arrival_id >= coalesce((
+    select m.kept_from from hwqueue.reap_cursor m
+    where m.shard_id = p_shard order by m.version desc limit 1), 0);
   if v_ends.first is null then
     return '{}';
   end if;
@@ -169,7 +173,8 @@ begin
        order by a.arrival_id limit 5 * p_limit)
       union all
       (select a.run_id, a.after_xid, 1, a.arrival_id, a.tenant from hwqueue.arrival a
-       where a.shard_id = p_shard and a.after_xid is not null and a.arrival_id < v_from
+       where a.shard_id = p_shard and a.after_xid is not null and a.arrival_id >= v_ends.first
+         and a.arrival_id < v_from
        order by a.arrival_id limit 5 * p_limit)) k
     group by k.run_id
     order by bool_and(k.after_xid <= v_oldest) desc,

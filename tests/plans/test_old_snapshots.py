@@ -144,3 +144,63 @@ def test_asking_who_is_about_to_leave(api: Api, conn: psycopg.Connection) -> Non
     with explained(api.conn) as claim:
         assert api.claim(node, queue) == []
     assert sum(int(scan["Shared Hit Blocks"]) for scan in claim.scans("claim")) <= PAGES
+
+
+# Rows of the tables that upkeep hands out from, as calls write them; and how they go.
+CAME_AND_WENT = {
+    "reap: gang_change": """
+      insert into hwqueue.gang_change (shard_id, gang_id)
+      select 0, gen_random_uuid() from generate_series(1, %(many)s);
+      delete from hwqueue.gang_change""",
+    "reap: choice": """
+      insert into hwqueue.choice (shard_id, choice_id, tenant, taken, taken_at, checked_at)
+      select 0, gen_random_uuid(), '', gen_random_uuid(), clock_timestamp(), 'infinity'
+      from generate_series(1, %(many)s);
+      update hwqueue.choice set settled_at = clock_timestamp()""",
+    "claim_deliveries: webhook_delivery": """
+      insert into hwqueue.webhook_delivery (shard_id, delivery_id, webhook_id, code, body, state,
+        created_at, available_at)
+      select 0, gen_random_uuid(), w.webhook_id, 'c', '', 'waiting', now(), clock_timestamp()
+      from hwqueue.webhook w cross join generate_series(1, %(many)s);
+      update hwqueue.webhook_delivery set state = 'delivered', finished_at = now(), claimed_until = null""",
+    "advance_workflows: arrival": """
+      insert into hwqueue.arrival (shard_id, run_id, step_no, kind, at, tenant)
+      select 0, gen_random_uuid(), 0, 'count', clock_timestamp(), 'a' || n %% 2
+      from generate_series(1, %(many)s) n;
+      delete from hwqueue.arrival;""",
+    "advance_workflows: arrival: kept": """
+      insert into hwqueue.arrival (shard_id, run_id, step_no, kind, at, tenant, after_xid)
+      select 0, gen_random_uuid(), 0, 'state', clock_timestamp(), 'a', '3'
+      from generate_series(1, %(many)s) n;
+      delete from hwqueue.arrival""",
+}
+# Enough for a sweep to take turns by tenant: a count at a tally that is held.
+LEFT = """
+  insert into hwqueue.arrival (shard_id, run_id, step_no, kind, at, tenant)
+  select 0, gen_random_uuid(), 0, 'count', clock_timestamp(), 'a' || n % 2
+  from generate_series(1, 40) n
+"""
+
+
+@pytest.mark.usefixtures("old_snapshot")
+@pytest.mark.parametrize("what", CAME_AND_WENT)
+def test_what_upkeep_hands_out(api: Api, conn: psycopg.Connection, what: str) -> None:
+    """Changes of gangs, choices that were taken, deliveries, arrivals."""
+    call, table = what.split(": ")[:2]
+    api.rows("set_webhook", name="w", url="https://example.com", options={"codes": ["lease_failed"]})
+
+    def pages() -> int:
+        catch_up(api)
+        if table == "arrival":
+            conn.execute(LEFT)
+        with explained(conn) as work:
+            api.rows(call, limit=1)
+        conn.execute("delete from hwqueue.arrival")
+        return sum(int(scan["Shared Hit Blocks"]) for scan in work.scans(table))
+
+    before = pages()
+    for statement in CAME_AND_WENT[what].split(";\n"):
+        conn.execute(statement.encode(), {"many": 5 * MANY})
+    after = pages()
+    print("FIGURE", what, before, after)
+    assert after <= before + PAGES
