@@ -2128,62 +2128,6 @@ CREATE FUNCTION hwqueue.cores_of(p_assignment jsonb) RETURNS TABLE(core integer,
 CREATE FUNCTION hwqueue.count_added_runs(p_run uuid, p_step integer, p_shard integer, OUT open integer, OUT failed integer, OUT cancelled integer) RETURNS record
     LANGUAGE sql STABLE;
 
-CREATE TABLE hwqueue.webhook (
-    shard_id integer NOT NULL,
-    name text NOT NULL,
-    webhook_id uuid NOT NULL,
-    url text NOT NULL,
-    codes text[],
-    queues text[],
-    tenant text,
-    labels jsonb,
-    secret bytea NOT NULL,
-    old_secret bytea,
-    old_secret_until timestamp with time zone,
-    event_cursor bigint NOT NULL,
-    completed_at timestamp with time zone NOT NULL,
-    completed_lease uuid NOT NULL,
-    created_at timestamp with time zone NOT NULL,
-    created_by text NOT NULL,
-    created_login text NOT NULL,
-    paused_at timestamp with time zone,
-    paused_reason text,
-    delivered_at timestamp with time zone,
-    failing_since timestamp with time zone,
-    delivered bigint DEFAULT 0 NOT NULL,
-    failed bigint DEFAULT 0 NOT NULL,
-    dead bigint DEFAULT 0 NOT NULL,
-    clock_step bigint DEFAULT 0 NOT NULL,
-    CONSTRAINT webhook_check CHECK (((old_secret IS NULL) = (old_secret_until IS NULL))),
-    CONSTRAINT webhook_check1 CHECK (((paused_at IS NULL) = (paused_reason IS NULL))),
-    CONSTRAINT webhook_old_secret_check CHECK ((octet_length(old_secret) = 32)),
-    CONSTRAINT webhook_secret_check CHECK ((octet_length(secret) = 32))
-)
-WITH (fillfactor='50');
-
-COMMENT ON TABLE hwqueue.webhook IS 'a receiver of events: its address, its filter, its secret, and what has been routed to it';
-
-COMMENT ON COLUMN hwqueue.webhook.codes IS 'of events, or lease_completed; null: every event';
-
-COMMENT ON COLUMN hwqueue.webhook.tenant IS 'null: all tenants, and events that are no tenant''s';
-
-COMMENT ON COLUMN hwqueue.webhook.secret IS 'the key of the signatures; no function returns it twice';
-
-COMMENT ON COLUMN hwqueue.webhook.event_cursor IS 'every event up to this id has been routed';
-
-COMMENT ON COLUMN hwqueue.webhook.completed_at IS 'with completed_lease: every completion up to here has been routed';
-
-COMMENT ON COLUMN hwqueue.webhook.paused_reason IS 'asked: by an operator; gone: the receiver answered 410';
-
-COMMENT ON COLUMN hwqueue.webhook.failing_since IS 'the first attempt that failed since the last success';
-
-COMMENT ON COLUMN hwqueue.webhook.failed IS 'attempts that failed; dead: deliveries given up';
-
-COMMENT ON COLUMN hwqueue.webhook.clock_step IS 'the last step of the clock behind completed_at';
-
-CREATE FUNCTION hwqueue.count_attempt(p_webhook hwqueue.webhook, p_state text, p_now timestamp with time zone) RETURNS void
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.count_by_node(p_class hwqueue.placement_class, p_term integer, p_recounts jsonb, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(node_id uuid, leases bigint)
     LANGUAGE plpgsql STABLE;
 
@@ -2801,6 +2745,59 @@ CREATE FUNCTION hwqueue.find_run(p_run uuid, p_shard integer) RETURNS hwqueue.ru
 CREATE FUNCTION hwqueue.find_spawn_queue(p_queue text, p_task text, p_shard integer) RETURNS hwqueue.spawn_target
     LANGUAGE plpgsql;
 
+CREATE TABLE hwqueue.webhook (
+    shard_id integer NOT NULL,
+    name text NOT NULL,
+    webhook_id uuid NOT NULL,
+    url text NOT NULL,
+    codes text[],
+    queues text[],
+    tenant text,
+    labels jsonb,
+    secret bytea NOT NULL,
+    old_secret bytea,
+    old_secret_until timestamp with time zone,
+    event_cursor bigint NOT NULL,
+    completed_at timestamp with time zone NOT NULL,
+    completed_lease uuid NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    created_by text NOT NULL,
+    created_login text NOT NULL,
+    paused_at timestamp with time zone,
+    paused_reason text,
+    delivered_at timestamp with time zone,
+    failing_since timestamp with time zone,
+    delivered bigint DEFAULT 0 NOT NULL,
+    failed bigint DEFAULT 0 NOT NULL,
+    dead bigint DEFAULT 0 NOT NULL,
+    clock_step bigint DEFAULT 0 NOT NULL,
+    CONSTRAINT webhook_check CHECK (((old_secret IS NULL) = (old_secret_until IS NULL))),
+    CONSTRAINT webhook_check1 CHECK (((paused_at IS NULL) = (paused_reason IS NULL))),
+    CONSTRAINT webhook_old_secret_check CHECK ((octet_length(old_secret) = 32)),
+    CONSTRAINT webhook_secret_check CHECK ((octet_length(secret) = 32))
+)
+WITH (fillfactor='50');
+
+COMMENT ON TABLE hwqueue.webhook IS 'a receiver of events: its address, its filter, its secret, and what has been routed to it';
+
+COMMENT ON COLUMN hwqueue.webhook.codes IS 'of events, or lease_completed; null: every event';
+
+COMMENT ON COLUMN hwqueue.webhook.tenant IS 'null: all tenants, and events that are no tenant''s';
+
+COMMENT ON COLUMN hwqueue.webhook.secret IS 'the key of the signatures; no function returns it twice';
+
+COMMENT ON COLUMN hwqueue.webhook.event_cursor IS 'every event up to this id has been routed';
+
+COMMENT ON COLUMN hwqueue.webhook.completed_at IS 'with completed_lease: every completion up to here has been routed';
+
+COMMENT ON COLUMN hwqueue.webhook.paused_reason IS 'asked: by an operator; gone: the receiver answered 410';
+
+COMMENT ON COLUMN hwqueue.webhook.failing_since IS 'the first attempt that failed since the last success';
+
+COMMENT ON COLUMN hwqueue.webhook.failed IS 'attempts that failed; dead: deliveries given up';
+
+COMMENT ON COLUMN hwqueue.webhook.clock_step IS 'the last step of the clock behind completed_at';
+
 CREATE FUNCTION hwqueue.find_webhook(p_name text, p_shard integer) RETURNS hwqueue.webhook
     LANGUAGE plpgsql;
 
@@ -3272,6 +3269,9 @@ CREATE FUNCTION hwqueue.is_own_lease(p_lease uuid, p_tenants text[], p_shard int
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.is_own_service(p_service uuid, p_shard integer) RETURNS boolean
+    LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.is_put_off(p_part text, p_item uuid, p_now timestamp with time zone, p_shard integer) RETURNS boolean
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.is_selected(p_class_id bigint, p_shard integer) RETURNS boolean
@@ -4781,25 +4781,13 @@ CREATE FUNCTION hwqueue.reap_dropped(p_limit integer, p_again boolean, p_now tim
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.reap_everywhere(p_limit integer, p_budget interval, p_now timestamp with time zone, p_shard integer, p_from bigint DEFAULT 0) RETURNS boolean
-    LANGUAGE plpgsql
-    SET plan_cache_mode TO 'force_generic_plan'
-    SET enable_seqscan TO 'off'
-    SET enable_bitmapscan TO 'off'
-    SET enable_hashjoin TO 'off'
-    SET enable_mergejoin TO 'off'
-    SET jit TO 'off';
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.reap_fleets(p_after bigint, p_limit integer, p_again boolean, p_now timestamp with time zone, p_shard integer, OUT fleets integer, OUT next_after bigint, OUT look hwqueue.fleet_snapshot) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.reap_gangs(p_limit integer, p_budget interval, p_now timestamp with time zone, p_shard integer, p_from bigint DEFAULT 0) RETURNS integer
-    LANGUAGE plpgsql
-    SET plan_cache_mode TO 'force_generic_plan'
-    SET enable_seqscan TO 'off'
-    SET enable_bitmapscan TO 'off'
-    SET enable_hashjoin TO 'off'
-    SET enable_mergejoin TO 'off'
-    SET jit TO 'off';
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.reap_lasting(p_after uuid, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS uuid
     LANGUAGE plpgsql;
@@ -4811,13 +4799,7 @@ CREATE FUNCTION hwqueue.reap_positions(p_sweeps boolean, p_shard integer) RETURN
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.reap_replacements(p_limit integer, p_budget interval, p_now timestamp with time zone, p_shard integer) RETURNS void
-    LANGUAGE plpgsql
-    SET plan_cache_mode TO 'force_generic_plan'
-    SET enable_seqscan TO 'off'
-    SET enable_bitmapscan TO 'off'
-    SET enable_hashjoin TO 'off'
-    SET enable_mergejoin TO 'off'
-    SET jit TO 'off';
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.reap_scheduled(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
@@ -5364,13 +5346,7 @@ CREATE FUNCTION hwqueue.settle_choice(p_choice hwqueue.choice, p_now timestamp w
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.settle_choices(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone) RETURNS void
-    LANGUAGE plpgsql
-    SET plan_cache_mode TO 'force_generic_plan'
-    SET enable_seqscan TO 'off'
-    SET enable_bitmapscan TO 'off'
-    SET enable_hashjoin TO 'off'
-    SET enable_mergejoin TO 'off'
-    SET jit TO 'off';
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.settle_claim(p_lease uuid, p_token bigint, p_settlement jsonb, p_holds_node boolean, p_now timestamp with time zone, p_shard integer, p_node uuid DEFAULT NULL::uuid, OUT verdict text, OUT state text) RETURNS record
     LANGUAGE plpgsql;
@@ -7144,11 +7120,13 @@ CREATE TABLE hwqueue.postponed (
 )
 WITH (fillfactor='50');
 
-COMMENT ON TABLE hwqueue.postponed IS 'parts of reap and prune, gangs and replacements that a timeout ended or that failed, for ten minutes';
+COMMENT ON TABLE hwqueue.postponed IS 'parts of reap and prune, and gangs, replacements, choices and everywhere tasks on a node, that a timeout
+ended or that failed, for ten minutes';
 
-COMMENT ON COLUMN hwqueue.postponed.part IS 'such as "reap gangs" or "prune leases", or gang, or replacement';
+COMMENT ON COLUMN hwqueue.postponed.part IS 'such as "reap gangs" or "prune leases"; or gang, replacement, choice or everywhere';
 
-COMMENT ON COLUMN hwqueue.postponed.item IS 'the gang, or the lease that replaces another one; zeros: the part as a whole';
+COMMENT ON COLUMN hwqueue.postponed.item IS 'the gang, the lease that replaces another one, the choice, the lease of an everywhere task, or the node that
+has none yet; zeros: the part as a whole';
 
 COMMENT ON COLUMN hwqueue.postponed.tries IS 'how often in a row; each time a part does half as much in a call';
 
@@ -9004,8 +8982,6 @@ REVOKE ALL ON FUNCTION hwqueue.cores_of(p_assignment jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.count_added_runs(p_run uuid, p_step integer, p_shard integer, OUT open integer, OUT failed integer, OUT cancelled integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.count_attempt(p_webhook hwqueue.webhook, p_state text, p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.count_by_node(p_class hwqueue.placement_class, p_term integer, p_recounts jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.count_fact(p_term_id bigint, p_value text, p_self boolean, p_use text, p_recount jsonb, p_own integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -9605,6 +9581,8 @@ REVOKE ALL ON FUNCTION hwqueue.is_own(p_login text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.is_own_lease(p_lease uuid, p_tenants text[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_own_service(p_service uuid, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.is_put_off(p_part text, p_item uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_selected(p_class_id bigint, p_shard integer) FROM PUBLIC;
 

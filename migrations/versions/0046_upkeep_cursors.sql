@@ -15,11 +15,23 @@ comment on column hwqueue.reap_cursor.kept_from is
 comment on column hwqueue.reap_cursor.next_change is
   'only transactions below next_after_xid can still insert a lower change_id; likewise next_arrival';
 
+-- == What upkeep could not finish ==
+
+comment on table hwqueue.postponed is
+  'parts of reap and prune, and gangs, replacements, choices and everywhere tasks on a node, that a timeout
+ended or that failed, for ten minutes';
+comment on column hwqueue.postponed.part is
+  'such as "reap gangs" or "prune leases"; or gang, replacement, choice or everywhere';
+comment on column hwqueue.postponed.item is
+  'the gang, the lease that replaces another one, the choice, the lease of an everywhere task, or the node that
+has none yet; zeros: the part as a whole';
+
 -- they have other arguments, or are a part of others now
 drop function if exists hwqueue.reap_gangs(int, interval, timestamptz, int);
 drop function if exists hwqueue.reap_everywhere(int, interval, timestamptz, int);
 drop function if exists hwqueue.look_at_changed(int, timestamptz, timestamptz, int);
 drop function if exists hwqueue.settle_choices(int, timestamptz, int);
+drop function if exists hwqueue.count_attempt(hwqueue.webhook, text, timestamptz);
 drop function if exists hwqueue.restart_scans(hwqueue.reap_cursor, timestamptz);
 drop function if exists hwqueue.prune_traced_runs(int, timestamptz, int);
 drop function if exists hwqueue.prune_run_totals(int, timestamptz, int);

@@ -361,7 +361,13 @@ begin
     available_at = v_now + coalesce(v_delay, '0'),
     finished_at = case when v_delivery.state <> 'waiting' then v_now end
   where d.shard_id = p_shard and d.delivery_id = p_delivery;
-  perform hwqueue.count_attempt(v_webhook, v_delivery.state, v_now);
+  update hwqueue.webhook w
+  set delivered = w.delivered + (v_delivery.state = 'delivered')::int,
+    failed = w.failed + (v_delivery.state <> 'delivered')::int,
+    dead = w.dead + (v_delivery.state = 'dead')::int,
+    delivered_at = case v_delivery.state when 'delivered' then v_now else w.delivered_at end,
+    failing_since = case when v_delivery.state <> 'delivered' then coalesce(w.failing_since, v_now) end
+  where w.shard_id = p_shard and w.name = v_webhook.name;
   if v_status = 410 and v_webhook.paused_at is null then
     perform hwqueue.stop_webhook(v_webhook, 'gone');
   end if;

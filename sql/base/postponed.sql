@@ -1,6 +1,8 @@
--- What upkeep could not finish: parts of reap and prune, gangs and replacements that were cut short.
+-- What upkeep could not finish: parts of reap and prune, and of their gangs, replacements, choices and
+-- everywhere tasks those that were cut short.
 --
--- upkeep/parts, gangs/change and gangs/replace run each step in a savepoint and call postpone when it fails.
+-- upkeep/parts, gangs/change, gangs/replace, gangs/choices and everywhere/upkeep run each step in a savepoint
+-- and call postpone when it fails.
 -- Example: a gang takes three seconds to assemble, and statement_timeout is two. The timeout undoes the
 -- savepoint of that gang; what the call did before is committed, and the gang is tried again in a second.
 --
@@ -34,8 +36,8 @@ as $$ select jsonb_populate_record(null::hwqueue.upkeep_done, jsonb_build_object
   'nodes', 0)) $$;
 
 -- Notes that a step was cut short by p_state, and when it is tried next: after 1, 2, 4, 8, then 15 seconds.
--- p_state null: it was not, but used up the time; it comes last from now on. p_item: a gang or a lease; null:
--- the whole part. Returns the next try.
+-- p_state null: it was not, but used up the time; it comes last from now on. p_item: a gang, a
+-- lease, a choice or a node; null: the whole part. Returns the next try.
 -- Raises: 57014, if somebody has cancelled the call; class 42, because a function that does not compile is no
 -- matter of time. Not idempotent.
 create or replace function hwqueue.postpone(p_part text, p_item uuid, p_state text, p_message text,
@@ -65,8 +67,20 @@ begin
 end
 $$;
 
+-- Whether an item that was cut short is not to be tried yet. A next try in a far future does not count: the
+-- clock was set back.
+create or replace function hwqueue.is_put_off(p_part text, p_item uuid, p_now timestamptz, p_shard int)
+returns boolean
+language sql stable
+as $$
+  select exists (
+    select from hwqueue.postponed d
+    where d.shard_id = p_shard and d.part = p_part and d.item = p_item and d.next_try_at > p_now
+      and d.next_try_at <= p_now + interval '15 seconds')
+$$;
+
 -- Returns those of some parts that are to run now: those that were cut short last. most: of p_limit, halved
--- each time that the part was cut short. A next try in a far future does not count: the clock was set back.
+-- each time that the part was cut short. A far future counts as in is_put_off.
 create or replace function hwqueue.parts_due(p_kind text, p_parts text[], p_limit int, p_now timestamptz,
   p_shard int) returns table (part text, most int)
 language sql stable

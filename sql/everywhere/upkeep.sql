@@ -18,9 +18,6 @@
 create or replace function hwqueue.reap_everywhere(p_limit int, p_budget interval, p_now timestamptz,
   p_shard int, p_from bigint default 0) returns boolean
 language plpgsql volatile
-  -- generic plans by index, as run_parts
-  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
-  set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
   v_until timestamptz := clock_timestamp() + p_budget;
@@ -34,9 +31,14 @@ begin
   end if;
   for v_state in
     select s.* from hwqueue.node_state s where s.shard_id = p_shard and s.expands_until is not null
+      and not hwqueue.is_put_off('everywhere', s.node_id, p_now, p_shard)
     order by s.node_id limit 20 for no key update skip locked
   loop
-    perform hwqueue.expand_node(v_state, p_shard);
+    begin
+      perform hwqueue.expand_node(v_state, p_shard);
+    exception when query_canceled or others then
+      perform hwqueue.postpone('everywhere', v_state.node_id, sqlstate, sqlerrm, p_now, p_shard);
+    end;
     exit when clock_timestamp() >= v_until;
   end loop;
   v_more := hwqueue.look_at_changed(p_limit, p_from, v_until, p_now, p_shard);
@@ -248,7 +250,9 @@ as $$
     else not exists (select from hwqueue.node n where n.shard_id = p_shard and n.node_id = w.node_id) end
 $$;
 
--- Locks a node and looks at an everywhere task there. False: another session holds the node.
+-- Locks a node and looks at an everywhere task there. A look that is cut short, or fails, is undone alone and
+-- postponed, by the lease that is there, else by the node. False: another session holds the node, or it is
+-- put off.
 -- Locks: node_state, skip locked; as look_at_node.
 create or replace function hwqueue.look_if_free(p_everywhere_id uuid, p_node uuid, p_now timestamptz,
   p_shard int) returns boolean
@@ -256,7 +260,13 @@ language plpgsql volatile
 as $$
 declare
   v_everywhere hwqueue.everywhere;
+  v_item uuid := coalesce((
+    select r.lease_id from hwqueue.everywhere_node r
+    where r.shard_id = p_shard and r.everywhere_id = p_everywhere_id and r.node_id = p_node), p_node);
 begin
+  if hwqueue.is_put_off('everywhere', v_item, p_now, p_shard) then
+    return false;
+  end if;
   perform 1 from hwqueue.node_state s
   where s.shard_id = p_shard and s.node_id = p_node for no key update skip locked;
   if not found and exists (
@@ -265,7 +275,11 @@ begin
   end if;
   select e.* into v_everywhere from hwqueue.everywhere e
   where e.shard_id = p_shard and e.everywhere_id = p_everywhere_id;
-  perform hwqueue.look_at_node(v_everywhere, p_node, p_now, p_shard);
+  begin
+    perform hwqueue.look_at_node(v_everywhere, p_node, p_now, p_shard);
+  exception when query_canceled or others then
+    perform hwqueue.postpone('everywhere', v_item, sqlstate, sqlerrm, p_now, p_shard);
+  end;
   return true;
 end
 $$;

@@ -14,54 +14,51 @@
 -- Read reap_gangs, gang_turn, look_at_earmark, next_gang_state, stop_members, then take_room_back.
 
 -- Looks at up to p_limit gangs that have changed and at those that are earmarked, then tries to assemble up
--- to p_limit that wait, or that run and lack members, in order of rank and age. Each part stops after
--- p_budget, but does one gang first. p_from: no change is older. Returns how many it has looked at or tried. One session does it at a
--- time: the one that leads upkeep.
+-- to p_limit that wait, or that run and lack members. Each of the three stops after p_budget, but does one
+-- first. Tenants take turns among the first 200 * p_limit changes and gangs: the first gang of each, then the
+-- second of each, in order of rank and age. p_from: no change is older. Returns how many it has looked at or
+-- tried. One session does it at a time: the one that leads upkeep.
 -- Locks: as gang_turn.
 create or replace function hwqueue.reap_gangs(p_limit int, p_budget interval, p_now timestamptz,
   p_shard int, p_from bigint default 0) returns int
 language plpgsql volatile
-  -- generic plans by index, as run_parts
-  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
-  set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
+  v_step text;
   v_gang_id uuid;
   v_count int := 0;
-  v_until timestamptz := clock_timestamp() + p_budget;
+  v_until timestamptz;
 begin
-  for v_gang_id in
-    select c.gang_id
-    from (select x.gang_id, x.change_id from hwqueue.gang_change x
-          where x.shard_id = p_shard and x.change_id >= p_from and exists (  -- else it is of an everywhere task (reap_everywhere)
-            select from hwqueue.gang g where g.shard_id = p_shard and g.gang_id = x.gang_id)
-          order by x.change_id limit 20 * p_limit) c
-    group by c.gang_id order by min(c.change_id) limit p_limit
-  loop
-    v_count := v_count + hwqueue.gang_turn(v_gang_id, 'change', p_now, p_shard);
-    exit when clock_timestamp() >= v_until;
-  end loop;
-  v_until := clock_timestamp() + p_budget;
-  for v_gang_id in
-    select g.gang_id from hwqueue.gang g
-    where g.shard_id = p_shard and g.state = 'earmarked' order by g.rank, g.position
-  loop
-    exit when hwqueue.is_time_up();
-    v_count := v_count + hwqueue.gang_turn(v_gang_id, 'earmark', p_now, p_shard);
-    exit when clock_timestamp() >= v_until;
-  end loop;
-  v_until := clock_timestamp() + p_budget;
-  for v_gang_id in
-    select g.gang_id from hwqueue.gang g
-    join hwqueue.queue q on q.shard_id = g.shard_id and q.queue_id = g.queue_id and q.paused_at is null
-      and q.dropped_at is null
-    where g.shard_id = p_shard and (g.state = 'waiting' or g.state = 'running' and g.missing > 0)
-      and g.next_try_at <= p_now
-    order by g.rank, g.position limit p_limit
-  loop
-    exit when hwqueue.is_time_up();
-    v_count := v_count + hwqueue.gang_turn(v_gang_id, 'try', p_now, p_shard);
-    exit when clock_timestamp() >= v_until;
+  foreach v_step in array '{change,earmark,try}'::text[] loop
+    v_until := clock_timestamp() + p_budget;
+    for v_gang_id in
+      select d.gang_id
+      from (
+        (select x.gang_id, g.tenant, 0 as rank, x.change_id as position
+         from hwqueue.gang_change x
+         cross join lateral (  -- without one it is of an everywhere task (reap_everywhere)
+           select y.tenant from hwqueue.gang y
+           where y.shard_id = p_shard and y.gang_id = x.gang_id offset 0) g
+         where v_step = 'change' and x.shard_id = p_shard and x.change_id >= p_from
+         order by x.change_id limit 200 * p_limit)
+        union all
+        (select g.gang_id, g.tenant, g.rank, g.position from hwqueue.gang g
+         where v_step = 'earmark' and g.shard_id = p_shard and g.state = 'earmarked')
+        union all
+        (select g.gang_id, g.tenant, g.rank, g.position from hwqueue.gang g
+         join hwqueue.queue q on q.shard_id = g.shard_id and q.queue_id = g.queue_id and q.paused_at is null
+           and q.dropped_at is null
+         where v_step = 'try' and g.shard_id = p_shard
+           and (g.state = 'waiting' or g.state = 'running' and g.missing > 0) and g.next_try_at <= p_now
+         order by g.rank, g.position limit 200 * p_limit)) d
+      group by d.gang_id, d.tenant
+      order by row_number() over (partition by d.tenant order by min(d.rank), min(d.position)), min(d.rank),
+        min(d.position) limit case when v_step <> 'earmark' then p_limit end
+    loop
+      exit when v_step <> 'change' and hwqueue.is_time_up();
+      v_count := v_count + hwqueue.gang_turn(v_gang_id, v_step, p_now, p_shard);
+      exit when clock_timestamp() >= v_until;
+    end loop;
   end loop;
   return v_count;
 end
@@ -78,9 +75,7 @@ declare
   v_gang hwqueue.gang;
   v_next timestamptz;
 begin
-  select d.next_try_at into v_next from hwqueue.postponed d
-  where d.shard_id = p_shard and d.part = 'gang' and d.item = p_gang_id;
-  if v_next > p_now and v_next <= p_now + interval '15 seconds' then
+  if hwqueue.is_put_off('gang', p_gang_id, p_now, p_shard) then
     return 0;
   end if;
   begin
@@ -95,10 +90,8 @@ begin
     when p_step = 'earmark' then perform hwqueue.look_at_earmark(v_gang, p_now, p_shard);
     else perform hwqueue.try_gang(v_gang, p_now, p_shard);
     end case;
-    if v_next is not null then
-      delete from hwqueue.postponed d
-      where d.shard_id = p_shard and d.part = 'gang' and d.item = p_gang_id;
-    end if;
+    delete from hwqueue.postponed d
+    where d.shard_id = p_shard and d.part = 'gang' and d.item = p_gang_id;
   exception when query_canceled or others then
     v_next := hwqueue.postpone('gang', p_gang_id, sqlstate, sqlerrm, p_now, p_shard);
     if p_step = 'try' then

@@ -15,9 +15,6 @@
 create or replace function hwqueue.settle_choices(p_limit int, p_now timestamptz, p_shard int,
   p_from timestamptz default '-infinity') returns void
 language plpgsql volatile
-  -- generic plans by index, as run_parts
-  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
-  set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
   v_choice hwqueue.choice;
@@ -25,9 +22,15 @@ begin
   for v_choice in
     select h.* from hwqueue.choice h
     where h.shard_id = p_shard and h.taken is not null and h.settled_at is null and h.taken_at >= p_from
+      and not hwqueue.is_put_off('choice', h.choice_id, p_now, p_shard)
     order by h.taken_at limit p_limit for no key update skip locked
   loop
-    perform hwqueue.settle_choice(v_choice, p_now, p_shard);
+    begin
+      perform hwqueue.settle_choice(v_choice, p_now, p_shard);
+    exception when query_canceled or others then  -- undone alone, and the others go on
+      perform hwqueue.postpone('choice', v_choice.choice_id, sqlstate, sqlerrm, p_now, p_shard);
+    end;
+    exit when hwqueue.is_time_up();
   end loop;
 end
 $$;

@@ -18,9 +18,6 @@
 create or replace function hwqueue.reap_replacements(p_limit int, p_budget interval, p_now timestamptz,
   p_shard int) returns void
 language plpgsql volatile
-  -- generic plans by index, as run_parts
-  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
-  set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
   v_row hwqueue.replacement;

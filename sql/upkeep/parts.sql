@@ -25,6 +25,7 @@ declare
   v_began_at timestamptz;
   v_longest interval := '-1';
   v_slowest text;
+  v_is_over boolean;
   v_state text;
   v_error text;
 begin
@@ -47,16 +48,12 @@ begin
       v_longest := clock_timestamp() - v_began_at;
       v_slowest := v_part.part;
     end if;
-    continue when v_state is null and not (p_done.holds and hwqueue.is_time_up());
-    if hwqueue.is_time_up() and v_slowest <> v_part.part then
-      perform hwqueue.postpone(p_kind || ' ' || v_slowest, null, null, null, p_now, p_shard);
-    else
-      perform hwqueue.postpone(p_kind || ' ' || v_part.part, null, v_state, v_error, p_now, p_shard);
-    end if;
-    if hwqueue.is_time_up() then
-      p_done.more := true;
-      exit;
-    end if;
+    v_is_over := p_done.holds and hwqueue.is_time_up();
+    continue when v_state is null and not v_is_over;
+    perform hwqueue.postpone(p_kind || ' ' || case when v_is_over then v_slowest else v_part.part end, null,
+      case when not v_is_over or v_slowest = v_part.part then v_state end, v_error, p_now, p_shard);
+    p_done.more := p_done.more or v_is_over;
+    exit when v_is_over;
   end loop;
   return p_done;
 end

@@ -57,23 +57,6 @@ begin
 end
 $$;
 
--- Counts an attempt in the row of its webhook.
--- Locks: the caller holds the row. Not idempotent.
-create or replace function hwqueue.count_attempt(p_webhook hwqueue.webhook, p_state text, p_now timestamptz)
-returns void
-language plpgsql volatile
-as $$
-begin
-  update hwqueue.webhook w
-  set delivered = w.delivered + case p_state when 'delivered' then 1 else 0 end,
-    failed = w.failed + case p_state when 'delivered' then 0 else 1 end,
-    dead = w.dead + case p_state when 'dead' then 1 else 0 end,
-    delivered_at = case p_state when 'delivered' then p_now else w.delivered_at end,
-    failing_since = case p_state when 'delivered' then null else coalesce(w.failing_since, p_now) end
-  where w.shard_id = p_webhook.shard_id and w.name = p_webhook.name;
-end
-$$;
-
 -- The event code of completions, which are no events: outcomes are read instead.
 create or replace function hwqueue.completion_code() returns text
 language sql immutable

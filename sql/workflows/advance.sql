@@ -53,10 +53,10 @@ $$;
 
 -- Returns up to p_limit tallies, steps and runs that have arrivals, but for kept ones. Tenants take turns:
 -- the first of each, in an order that chance says, then the second of each. A tenant's oldest come first.
--- Where there are more than the oldest arrivals, those of each of up to 1,000 tenants are read by the index
--- if there are several, and half of the others are from a place that chance chooses: an open transaction may hold what the oldest
--- wait for, and thousands of arrivals at one tally must not hide the others. Chance says, too, which half
--- comes first: the limit may be 1.
+-- Where there are more than the oldest arrivals, those of each of up to 1,000 tenants, if there are several,
+-- are read by the index, and half of the others are from a place that chance chooses: an open transaction
+-- may hold what the oldest wait for, and thousands of arrivals at one tally must not hide the others. Chance says,
+-- too, which half comes first: the limit may be 1.
 create or replace function hwqueue.fresh_arrivals(p_limit int, p_from timestamptz, p_shard int)
 returns table (run_id uuid, step_no int, kind text, turn bigint)
 language sql volatile
@@ -95,8 +95,8 @@ as $$
     from known t
     cross join lateral (
       select * from hwqueue.arrival x
-      where t.tenants > 1 and x.shard_id = p_shard and x.tenant = t.name and x.at >= p_from and x.after_xid is null
-      order by x.at limit greatest(20, 4 * p_limit / t.tenants)) a
+      where x.shard_id = p_shard and x.tenant = t.name and x.at >= p_from and x.after_xid is null
+      order by x.at limit greatest(20, 4 * p_limit / t.tenants) * (t.tenants > 1)::int) a
     group by a.tenant, a.run_id, a.step_no, a.kind
   )
   select g.run_id, g.step_no, g.kind, g.turn

@@ -10,7 +10,7 @@ from psycopg.types.json import Jsonb
 from hwqueue.testing import Clock
 from tests.calls import Row
 from tests.direct import Direct
-from tests.sql.api import Api, Node, token
+from tests.sql.api import Api, Node, outlive, token
 
 BIG: Row = {"placement": {"require": [{"label": "gpu", "op": "in", "values": ["a100"]}]}}
 SMALL: Row = {"placement": {"require": [{"label": "gpu", "op": "in", "values": ["v100"]}]}}
@@ -125,11 +125,15 @@ def test_an_alternative_that_ends_unclaimed_leaves_the_others(api: Api, clock: C
     assert api.value("requeue_failed", queue=queue) == 0  # another was taken
 
 
-def test_one_that_is_added_after_the_choice_is_cancelled(api: Api) -> None:
+def test_one_that_is_added_after_the_choice_is_cancelled(api: Api, clock: Clock) -> None:
+    """However long after it: the marks of upkeep have passed what was taken then."""
     queue, big, small = api.queue(), big_node(api), small_node(api)
     choice, _, taken = two(api, queue)
     assert api.claimed(small, queue) == [taken]
-    reap(api)
+    for _ in range(3):
+        clock.advance(timedelta(seconds=1))
+        outlive(api.conn)
+        api.rows("reap")
     late = api.spawn(queue, **BIG, one_of=choice)
     assert api.claimed(big, queue) == []
     reap(api)

@@ -119,3 +119,15 @@ def test_a_webhook_that_is_new_is_told_of_nothing_before(
     line.complete(1)
     assert list(line.told().values()) == [1]
     assert len(line.told()) == 1
+
+
+def test_what_waits_below_the_marks_of_upkeep_is_found(api: Api, clock: Clock) -> None:
+    hook, _ = made(api, codes=["lease_failed"])
+    for _ in range(3):
+        clock.advance(SECOND)
+        outlive(api.conn)
+        api.rows("reap")
+    clock.advance(-STEPS[-1])
+    delivery = api.value("test_webhook", name=hook)
+    api.rows("reap")
+    assert delivery in [row["delivery_id"] for row in api.rows("claim_deliveries", limit=1000)]

@@ -311,6 +311,23 @@ def test_sweeps_take_turns_by_tenant(api: Api) -> None:
     assert [api.conn.execute(below, [run]).fetchone() for run in runs] == [(1,), (1,)]
 
 
+@pytest.mark.parametrize("step", ["tried", "changed"])
+def test_gangs_take_turns_by_tenant(api: Api, machines: list[Node], step: str) -> None:
+    """Upkeep looks at twenty in a call; to cancel one takes two calls."""
+    queue = api.queue(earmarks=0)
+    many = WHOLE if step == "tried" else {}
+    theirs = [spawn(api, queue, 3, many | {"tenant": "a"}) for _ in range(25)]
+    mine = spawn(api, queue, 2, WHOLE | {"tenant": "b"} | LOW)
+    if step == "changed":
+        reap(api)
+        for each_gang in (*theirs, mine):
+            api.rows("cancel_gang", gang=each_gang)
+        api.rows("reap")
+    api.rows("reap")
+    assert gang(api, mine)["state"] == ("reserved" if step == "tried" else "cancelled")
+    assert machines
+
+
 def test_what_ends_says_whose_it_is(api: Api) -> None:
     """An item that has ended, and a parent of a join, where another session may hold the count."""
     mine, left = {"tenant": "a"}, "select kind, tenant from hwqueue.arrival where run_id = %s"

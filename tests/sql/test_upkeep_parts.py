@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import psycopg
 import pytest
@@ -12,7 +12,10 @@ from hwqueue.testing import Clock
 from tests.parking import is_parked
 from tests.patience import looks
 from tests.sql.api import Api
+from tests.sql.test_everywhere import Fleet, fleet
 from tests.sql.test_gangs import GPU, gang, gpus, reap, spawn
+
+__all__ = ["fleet"]  # a fixture
 
 Plant = Callable[[str, str], None]
 
@@ -209,6 +212,51 @@ def test_a_replacement_that_fails_hides_no_others(api: Api, clock: Clock, plant:
     clock.advance(SECOND)
     api.rows("reap")
     assert [api.state(each) for each in news] == ["pending", "pending"]
+
+
+def test_a_choice_that_fails_hides_no_others(
+    api: Api, conn: psycopg.Connection, clock: Clock, plant: Plant
+) -> None:
+    queue, node = api.queue(), api.node()
+    lost = []
+    for choice in (uuid4(), uuid4()):
+        taken, other = (api.spawn(queue, one_of=str(choice)) for _ in range(2))
+        assert api.claimed(node, queue) == [taken]
+        lost.append((choice, other))
+    plant("settle_choice", f"if p_choice.choice_id = '{lost[0][0]}' then {FAILS}; end if")
+    for _ in range(2):
+        api.rows("reap", limit=1)
+    assert [api.state(lease) for _, lease in lost] == ["pending", "cancelled"]
+    assert postponed(conn) == [("choice", 1)]
+    plant("settle_choice", "null")
+    clock.advance(SECOND)
+    api.rows("reap")
+    assert [api.state(lease) for _, lease in lost] == ["cancelled", "cancelled"]
+
+
+@pytest.mark.parametrize("function", ["look_at_node", "expand_node"])
+def test_a_node_where_an_everywhere_task_fails_hides_no_others(
+    api: Api, fleet: Fleet, conn: psycopg.Connection, plant: Plant, function: str
+) -> None:
+    """Whether it has registered after the task was spawned, or is met by a sweep."""
+    nodes = [fleet.node(), fleet.node()]
+    fleet.reap()
+    for node in nodes:
+        api.rows("cordon_node", node=node.node_id)
+    everywhere = fleet.spawn()
+    if function == "expand_node":
+        nodes = [fleet.node(node.node_id) for node in nodes]
+    for node in nodes:
+        api.rows("uncordon_node", node=node.node_id)
+    argument = "p_node" if function == "look_at_node" else "p_state.node_id"
+    plant(function, f"if {argument} = '{nodes[0].node_id}' then {FAILS}; end if")
+    for _ in range(2):
+        api.rows("reap")
+    assert [node.name in fleet.leases(everywhere) for node in nodes] == [False, True]
+    assert postponed(conn) == [("everywhere", 1)]
+    plant(function, "null")
+    fleet.reap(SECOND)
+    assert [node.name in fleet.leases(everywhere) for node in nodes] == [True, True]
 
 
 def test_what_is_cut_short_comes_last_and_does_half_as_much(
