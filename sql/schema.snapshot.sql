@@ -7120,13 +7120,11 @@ CREATE TABLE hwqueue.postponed (
 )
 WITH (fillfactor='50');
 
-COMMENT ON TABLE hwqueue.postponed IS 'parts of reap and prune, and gangs, replacements, choices and everywhere tasks on a node, that a timeout
-ended or that failed, for ten minutes';
+COMMENT ON TABLE hwqueue.postponed IS 'what of upkeep a timeout ended, or failed, for ten minutes: parts, gangs and others';
 
 COMMENT ON COLUMN hwqueue.postponed.part IS 'such as "reap gangs" or "prune leases"; or gang, replacement, choice or everywhere';
 
-COMMENT ON COLUMN hwqueue.postponed.item IS 'the gang, the lease that replaces another one, the choice, the lease of an everywhere task, or the node that
-has none yet; zeros: the part as a whole';
+COMMENT ON COLUMN hwqueue.postponed.item IS 'the gang, the lease, the choice, or a node without the lease yet; zeros: the part as a whole';
 
 COMMENT ON COLUMN hwqueue.postponed.tries IS 'how often in a row; each time a part does half as much in a call';
 

@@ -18,13 +18,11 @@ comment on column hwqueue.reap_cursor.next_change is
 -- == What upkeep could not finish ==
 
 comment on table hwqueue.postponed is
-  'parts of reap and prune, and gangs, replacements, choices and everywhere tasks on a node, that a timeout
-ended or that failed, for ten minutes';
+  'what of upkeep a timeout ended, or failed, for ten minutes: parts, gangs and others';
 comment on column hwqueue.postponed.part is
   'such as "reap gangs" or "prune leases"; or gang, replacement, choice or everywhere';
 comment on column hwqueue.postponed.item is
-  'the gang, the lease that replaces another one, the choice, the lease of an everywhere task, or the node that
-has none yet; zeros: the part as a whole';
+  'the gang, the lease, the choice, or a node without the lease yet; zeros: the part as a whole';
 
 -- they have other arguments, or are a part of others now
 drop function if exists hwqueue.reap_gangs(int, interval, timestamptz, int);

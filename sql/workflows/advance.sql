@@ -55,8 +55,8 @@ $$;
 -- the first of each, in an order that chance says, then the second of each. A tenant's oldest come first.
 -- Where there are more than the oldest arrivals, those of each of up to 1,000 tenants, if there are several,
 -- are read by the index, and half of the others are from a place that chance chooses: an open transaction
--- may hold what the oldest wait for, and thousands of arrivals at one tally must not hide the others. Chance says,
--- too, which half comes first: the limit may be 1.
+-- may hold what the oldest wait for, and thousands of arrivals at one tally must not hide the others. Chance
+-- says, too, which half comes first: the limit may be 1.
 create or replace function hwqueue.fresh_arrivals(p_limit int, p_from timestamptz, p_shard int)
 returns table (run_id uuid, step_no int, kind text, turn bigint)
 language sql volatile
