@@ -291,8 +291,8 @@ create or replace function hwqueue.last_clock_step(p_shard int) returns bigint
 language sql stable
 as $$ select coalesce(max(s.step_no), 0) from hwqueue.clock_step s where s.shard_id = p_shard $$;
 
--- Returns the moment before which no delivery waits to be sent, and none can come: whoever writes one reads
--- the clock after it has locked its webhook.
+-- Returns the moment before which no delivery waits to be sent, and none can come: calls that write one read
+-- the clock after they have locked its webhook.
 create or replace function hwqueue.deliveries_from(p_shard int) returns timestamptz
 language sql stable
 as $$
