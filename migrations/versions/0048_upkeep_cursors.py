@@ -11,8 +11,8 @@ from alembic import op
 
 from hwqueue.schema.files import run_revision_sql
 
-revision = "0046_upkeep_cursors"
-down_revision = "0045_tenants_apart"
+revision = "0048_upkeep_cursors"
+down_revision = "0047_folded"
 branch_labels = None
 depends_on = None
 
