@@ -18,6 +18,8 @@ create or replace function hwqueue.count_leases(p_filter jsonb, p_states text[] 
   p_limit int default 10000, p_cursor jsonb default null, p_shard int default 0)
 returns table (lease_count int, next_cursor jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+  set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
   v_all text[] := array['scheduled', 'pending', 'claimed', 'completed', 'failed', 'cancelled'];
@@ -43,6 +45,8 @@ create or replace function hwqueue.cancel_leases(p_filter jsonb, p_reason text d
   p_limit int default 1000, p_cursor jsonb default null, p_shard int default 0)
 returns table (changed uuid[], skipped uuid[], next_cursor jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+  set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 begin
   perform hwqueue.require_read_committed(), hwqueue.check_payload(to_jsonb(p_reason), 'p_reason', 1024);
@@ -64,6 +68,8 @@ create or replace function hwqueue.requeue_leases(p_filter jsonb, p_limit int de
   p_cursor jsonb default null, p_shard int default 0)
 returns table (changed uuid[], skipped uuid[], next_cursor jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+  set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
   v_kept uuid[];
@@ -94,6 +100,45 @@ begin
 end
 $$;
 
+-- Requeues the failed leases of a queue, oldest first, but for steps of runs, and returns their number:
+-- {"task", "since", "until", "limit"}. At most 1,000 unless limit says more, up to 1,000,000. Leases whose
+-- unique key another lease has, and alternatives of which another was taken, stay as they are, and are not
+-- counted.
+-- Locks: their outcomes and keys, skip locked; the lease rows. Raises: QHQ01, QHA01, QHA02, QHA03.
+-- Idempotent.
+-- Wakes: waiting workers.
+create or replace function hwqueue.requeue_failed(p_queue text, p_filter jsonb default '{}',
+  p_shard int default 0) returns int
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+  set enable_hashjoin = off set enable_mergejoin = off set jit = off
+as $$
+declare
+  v_until timestamptz;
+  v_left int;
+  v_count int := 0;
+  v_filter jsonb;
+  v_page record;
+  v_cursor jsonb;
+begin
+  perform hwqueue.require_all_tenants(), hwqueue.find_queue(p_queue, p_shard),
+    hwqueue.check_object(p_filter, array['task', 'since', 'until', 'limit'], 'filter');
+  v_until := hwqueue.json_moment(p_filter -> 'until', 'filter.until', hwqueue.clock());
+  v_filter := jsonb_strip_nulls(jsonb_build_object('queue', p_queue, 'state', 'failed',
+    'task', hwqueue.json_text(p_filter -> 'task', 'filter.task', 200),
+    'finished_from', hwqueue.json_moment(p_filter -> 'since', 'filter.since', hwqueue.clock()),
+    'finished_before', v_until + interval '1 microsecond'));
+  v_left := coalesce(hwqueue.json_integer(p_filter -> 'limit', 'filter.limit', 1, 1000000), 1000);
+  loop
+    v_page := hwqueue.requeue_leases(v_filter, least(v_left - v_count, 10000), v_cursor, p_shard);
+    v_count := v_count + cardinality(v_page.changed);
+    v_cursor := v_page.next_cursor;
+    exit when v_count = v_left or v_cursor is null;
+  end loop;
+  return v_count;
+end
+$$;
+
 -- Changes waiting leases that a filter means, as update_lease does with p_changes. p_filter: as
 -- count_leases; its state is scheduled or pending, or left out for both. The rest is as with
 -- cancel_leases. With queue in p_changes, skipped names also the leases that cannot move: their params
@@ -105,6 +150,8 @@ create or replace function hwqueue.update_leases(p_filter jsonb, p_changes jsonb
   p_cursor jsonb default null, p_shard int default 0)
 returns table (changed uuid[], skipped uuid[], next_cursor jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+  set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
   v_queue hwqueue.queue;
@@ -146,6 +193,8 @@ create or replace function hwqueue.delete_leases(p_filter jsonb, p_limit int def
   p_cursor jsonb default null, p_shard int default 0)
 returns table (changed uuid[], skipped uuid[], next_cursor jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+  set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
   v_state text;

@@ -98,6 +98,8 @@ $$;
 create or replace function hwqueue.update_lease(p_lease uuid, p_changes jsonb,
   p_shard int default 0) returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+  set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
   v_entry hwqueue.scheduled;
@@ -239,6 +241,8 @@ $$;
 -- Wakes: waiting workers.
 create or replace function hwqueue.requeue_lease(p_lease uuid, p_shard int default 0) returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+  set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
   v_end record;
@@ -293,51 +297,6 @@ begin
 end
 $$;
 
--- Requeues the failed leases of a queue, oldest first, but for steps of runs, and returns their number:
--- {"task", "since", "until", "limit"}. At most 1,000 unless limit says more, up to 1,000,000. Leases whose
--- unique key another lease has, and alternatives of which another was taken, stay as they are, and are not
--- counted.
--- Locks: their outcomes and keys, skip locked; the lease rows. Raises: QHQ01, QHA01, QHA02, QHA03.
--- Idempotent.
--- Wakes: waiting workers.
-create or replace function hwqueue.requeue_failed(p_queue text, p_filter jsonb default '{}',
-  p_shard int default 0) returns int
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
-as $$
-declare
-  v_queue hwqueue.queue;
-  v_task text;
-  v_since timestamptz;
-  v_until timestamptz;
-  v_leases uuid[];
-  v_kept uuid[];
-begin
-  perform hwqueue.require_all_tenants();
-  v_queue := hwqueue.find_queue(p_queue, p_shard);
-  perform hwqueue.require_read_committed();
-  perform hwqueue.check_object(p_filter, array['task', 'since', 'until', 'limit'], 'filter');
-  v_task := hwqueue.json_text(p_filter -> 'task', 'filter.task', 200);
-  v_since := coalesce(hwqueue.json_moment(p_filter -> 'since', 'filter.since', hwqueue.clock()), '-infinity');
-  v_until := coalesce(hwqueue.json_moment(p_filter -> 'until', 'filter.until', hwqueue.clock()), 'infinity');
-  v_leases := array(
-    select o.lease_id
-    from hwqueue.outcome o
-    join hwqueue.lease l on l.shard_id = o.shard_id and l.lease_id = o.lease_id
-    where o.shard_id = p_shard and o.queue_id = v_queue.queue_id and o.state = 'failed' and o.is_step is null
-      and o.finished_at between v_since and v_until and (v_task is null or l.task_name = v_task)
-      and (l.choice_id is null or hwqueue.taken_instead(l, p_shard) is null)
-    order by o.finished_at
-    limit coalesce(hwqueue.json_integer(p_filter -> 'limit', 'filter.limit', 1, 1000000), 1000)
-    for update of o skip locked);
-  v_kept := array(
-    select k.lease_id from hwqueue.regain_keys(v_leases, false, hwqueue.clock(), p_shard) k);
-  perform hwqueue.requeue_lease(u.lease_id, p_shard)
-  from unnest(v_leases) with ordinality u(lease_id, turn)
-  where u.lease_id <> all (v_kept) order by u.turn;
-  return cardinality(v_leases) - cardinality(v_kept);
-end
-$$;
-
 -- Records work that runs on a node already, as a claimed lease, for moving in from another system. It
 -- checks neither requirements nor room; from then on the lease counts like any claim. Devices: {"gpus":
 -- [resource ids]} in the options, else those with most left. It adopts nothing onto cores or devices
@@ -349,6 +308,8 @@ create or replace function hwqueue.adopt_lease(p_queue text, p_node uuid, p_task
   p_params jsonb default '{}', p_options jsonb default '{}', p_shard int default 0)
 returns table (lease_id uuid, claim_token bigint, shard_id int)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+  set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
   v_target hwqueue.spawn_target;

@@ -13,7 +13,7 @@
 -- it begins with the cursor {"only_at": that time}. Then it reads first the entries that have that time
 -- already, and after them those that have another, so that it does not meet again what it has moved.
 --
--- Reading order: lock_page, read_page, read_state_page, page_source, then lock_leases.
+-- Reading order: lock_page, read_page, read_state_page, page_source, filter_page, then lock_leases.
 
 -- Reads one page of the leases in one of p_states that meet a filter, and where the next begins. It goes
 -- from state to state until it finds some, or has read p_limit rows of one state.
@@ -83,14 +83,45 @@ begin
     select array_agg(s.lease_id order by s.number), (array_agg(s.key order by s.number desc))[1]
     into v_ids, v_last
     from hwqueue.page_source(v_filter, p_cursor, p_limit, p_shard) with ordinality s(lease_id, key, number);
-    v_filter.lease_ids := coalesce(v_ids, '{}');
-    v_page.lease_ids := hwqueue.list_lease_ids(v_filter, p_limit, null, null, p_shard);
+    v_page.lease_ids := hwqueue.filter_page(v_ids, v_filter, p_shard);
   end if;
   v_page.state := v_filter.state;
   if cardinality(v_ids) = p_limit then
     v_page.next_cursor := p_cursor || jsonb_build_object('after', v_last);
   end if;
   return v_page;
+end
+$$;
+
+-- Those leases of a page that meet a filter, whose state was that of the page. As list_lease_ids, which is
+-- planned for lists of any length; here all is read by key (fences: offset 0, and subqueries in terms),
+-- whatever the statistics say.
+create or replace function hwqueue.filter_page(p_leases uuid[], p_filter hwqueue.lease_filter, p_shard int)
+returns uuid[]
+language plpgsql stable
+as $$
+begin
+  return array(
+    select l.lease_id from unnest(p_leases) i
+    cross join lateral (
+      select * from hwqueue.lease x where x.shard_id = p_shard and x.lease_id = i offset 0) l
+    where l.queue_id = p_filter.queue_id
+      and (p_filter.task_name is null or l.task_name = p_filter.task_name)
+      and (p_filter.created_from is null or l.created_at >= p_filter.created_from)
+      and (p_filter.created_before is null or l.created_at < p_filter.created_before)
+      and (p_filter.error_type is null and p_filter.finished_from is null and p_filter.finished_before is null
+        or (select (p_filter.error_type is null or o.error ->> 'type' = p_filter.error_type)
+              and o.finished_at >= coalesce(p_filter.finished_from, '-infinity')
+              and (p_filter.finished_before is null or o.finished_at < p_filter.finished_before)
+            from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = l.lease_id))
+      and (p_filter.tenants is null and p_filter.service_id is null and p_filter.labels is null
+        or (select (p_filter.tenants is null or c.tenant = any (p_filter.tenants))
+              and (p_filter.labels is null or c.labels @> p_filter.labels)
+              and (p_filter.service_id is null or c.service_id = p_filter.service_id)
+            from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = l.class_id))
+      and (p_filter.node_id is null
+        or p_filter.node_id = (select c.node_id from hwqueue.claim c
+                               where c.shard_id = p_shard and c.lease_id = l.lease_id)));
 end
 $$;
 
@@ -152,6 +183,7 @@ declare
   v_after jsonb := p_cursor -> 'after';
   v_until timestamptz := (p_cursor ->> 'until')::timestamptz;
   v_only_at timestamptz := p_cursor ->> 'only_at';
+  v_first uuid := '00000000-0000-0000-0000-000000000000';
 begin
   if p_filter.state = 'pending' then
     return query
@@ -162,30 +194,22 @@ begin
           coalesce((v_after ->> 1)::bigint, -9223372036854775808), coalesce((v_after ->> 2)::bigint, -1))
         and r.position <= (p_cursor ->> 'position')::bigint
       order by r.tier, r.rank, r.position limit p_limit;
-  elsif p_filter.state = 'scheduled' and v_only_at is not null then
-    return query
-      select s.lease_id, jsonb_build_array(s.available_at, s.lease_id)
-      from hwqueue.scheduled s
-      where s.shard_id = p_shard and s.queue_id = p_filter.queue_id and s.available_at = v_only_at
-        and s.lease_id > coalesce((v_after ->> 1)::uuid, '00000000-0000-0000-0000-000000000000')
-      order by s.lease_id limit p_limit;
   elsif p_filter.state = 'scheduled' then
     return query
       select s.lease_id, jsonb_build_array(s.available_at, s.lease_id)
       from hwqueue.scheduled s
       where s.shard_id = p_shard and s.queue_id = p_filter.queue_id
-        and s.available_at >= coalesce((v_after ->> 0)::timestamptz, '-infinity')
+        and s.available_at between coalesce(v_only_at, '-infinity') and coalesce(v_only_at, 'infinity')
         and s.available_at is distinct from (p_cursor ->> 'except_at')::timestamptz
-        and (v_after is null
-          or (s.available_at, s.lease_id) > ((v_after ->> 0)::timestamptz, (v_after ->> 1)::uuid))
+        and (s.available_at, s.lease_id) > (coalesce((v_after ->> 0)::timestamptz, '-infinity'),
+          coalesce((v_after ->> 1)::uuid, v_first))
       order by s.available_at, s.lease_id limit p_limit;
   elsif p_filter.state = 'claimed' then
     return query
       select c.lease_id, jsonb_build_array(c.lease_id)
       from hwqueue.claim c
       where c.shard_id = p_shard
-        and c.lease_id >= coalesce((v_after ->> 0)::uuid, '00000000-0000-0000-0000-000000000000')
-        and (v_after is null or c.lease_id > (v_after ->> 0)::uuid)
+        and c.lease_id > coalesce((v_after ->> 0)::uuid, v_first)
         and c.claimed_at <= v_until
       order by c.lease_id limit p_limit;
   else
@@ -193,10 +217,10 @@ begin
       select o.lease_id, jsonb_build_array(o.finished_at, o.lease_id)
       from hwqueue.outcome o
       where o.shard_id = p_shard and o.queue_id = p_filter.queue_id and o.state = p_filter.state
-        and o.finished_at >= greatest(p_filter.finished_from, (v_after ->> 0)::timestamptz, '-infinity')
         and o.finished_at <= least(p_filter.finished_before, v_until)
-        and (v_after is null
-          or (o.finished_at, o.lease_id) > ((v_after ->> 0)::timestamptz, (v_after ->> 1)::uuid))
+        and (o.finished_at, o.lease_id) > (
+          coalesce((v_after ->> 0)::timestamptz, p_filter.finished_from, '-infinity'),
+          coalesce((v_after ->> 1)::uuid, v_first))
       order by o.finished_at, o.lease_id limit p_limit;
   end if;
 end

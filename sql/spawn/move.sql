@@ -74,8 +74,10 @@ language plpgsql volatile
 as $$
 begin
   return hwqueue.move_keys(array(
-    select l.lease_id from hwqueue.lease l
-    where l.shard_id = p_shard and l.lease_id = any (p_leases) and l.gang_id is null
+    select l.lease_id from unnest(p_leases) i
+    cross join lateral (  -- a fence (offset 0): by key, whatever the statistics say
+      select * from hwqueue.lease x where x.shard_id = p_shard and x.lease_id = i offset 0) l
+    where l.gang_id is null
       and case when hwqueue.may_be_long(l.params) then hwqueue.text_bytes(l.params, p_queue.max_params_bytes)
         else octet_length(l.params::text) end <= p_queue.max_params_bytes
     order by l.lease_id), p_queue, p_shard);
@@ -96,29 +98,24 @@ declare
   v_keys hwqueue.idempotency[];
   v_moved uuid[];
 begin
-  -- the fence (offset 0) keeps the planner from joining every key to its lease
+  -- fences (offset 0): by key, whatever the statistics say
   v_held := array(
-    select l.lease_id from hwqueue.lease l
-    join hwqueue.placement_class c on c.shard_id = l.shard_id and c.class_id = l.class_id
+    select s.lease_id from hwqueue.spawned_keys(p_leases, p_shard) s
     cross join lateral (
       select x.lease_id from hwqueue.idempotency x
-      where x.shard_id = p_shard and x.tenant = c.tenant and x.queue_id = l.queue_id
-        and x.idempotency_key = l.idempotency_key offset 0) k
-    where l.shard_id = p_shard and l.lease_id = any (p_leases) and l.idempotency_key is not null
-      and l.queue_id <> p_queue.queue_id and k.lease_id = l.lease_id);
+      where x.shard_id = p_shard and x.tenant = s.tenant and x.queue_id = s.queue_id
+        and x.idempotency_key = s.idempotency_key offset 0) k
+    where s.queue_id <> p_queue.queue_id and k.lease_id = s.lease_id);
   if v_held = '{}' then
     return p_leases;
   end if;
   v_keys := array(
-    select k.key
-    from hwqueue.lease l
-    join hwqueue.placement_class c on c.shard_id = l.shard_id and c.class_id = l.class_id
+    select k.key from hwqueue.spawned_keys(v_held, p_shard) s
     cross join lateral (
       select x as key from hwqueue.idempotency x
-      where x.shard_id = p_shard and x.tenant = c.tenant and x.queue_id = l.queue_id
-        and x.idempotency_key = l.idempotency_key and x.lease_id = l.lease_id offset 0
-      for update skip locked) k
-    where l.shard_id = p_shard and l.lease_id = any (v_held));
+      where x.shard_id = p_shard and x.tenant = s.tenant and x.queue_id = s.queue_id
+        and x.idempotency_key = s.idempotency_key and x.lease_id = s.lease_id offset 0
+      for update skip locked) k);
   with inserted as (
     insert into hwqueue.idempotency as i (shard_id, tenant, queue_id, idempotency_key, lease_id, content,
       held_until)
@@ -145,9 +142,13 @@ begin
     returning i.lease_id
   )
   select v_moved || coalesce(array_agg(t.lease_id), '{}') into v_moved from taken t;
-  delete from hwqueue.idempotency i using unnest(v_keys) k
-  where i.shard_id = p_shard and i.tenant = k.tenant and i.queue_id = k.queue_id
-    and i.idempotency_key = k.idempotency_key and k.lease_id = any (v_moved);
+  delete from hwqueue.idempotency i where i.ctid = any (array(
+    select x.place from unnest(v_keys) k
+    cross join lateral (
+      select y.ctid as place from hwqueue.idempotency y
+      where y.shard_id = p_shard and y.tenant = k.tenant and y.queue_id = k.queue_id
+        and y.idempotency_key = k.idempotency_key for update) x
+    where k.lease_id = any (v_moved)));
   return array(select l from unnest(p_leases) l where l <> all (v_held) or l = any (v_moved));
 end
 $$;

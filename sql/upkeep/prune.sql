@@ -494,19 +494,14 @@ begin
   if p_leases = '{}' then
     return 0;
   end if;
-  -- the fence (offset 0) keeps the planner from joining every idempotency key to its lease
   delete from hwqueue.idempotency i where i.ctid = any (array(
-    select k.place
-    from hwqueue.lease l
-    join hwqueue.placement_class c on c.shard_id = l.shard_id and c.class_id = l.class_id
+    select k.place from hwqueue.spawned_keys(p_leases, p_shard) s
     cross join lateral (
       select x.ctid as place from hwqueue.idempotency x
-      where x.shard_id = p_shard and x.tenant = c.tenant and x.queue_id = l.queue_id
-        and x.idempotency_key = l.idempotency_key
-        and x.lease_id = l.lease_id offset 0
+      where x.shard_id = p_shard and x.tenant = s.tenant and x.queue_id = s.queue_id
+        and x.idempotency_key = s.idempotency_key and x.lease_id = s.lease_id
       -- a spawn that takes over a unique key (take_unique_key) finds that its lease is gone
-      for update skip locked) k
-    where l.shard_id = p_shard and l.lease_id = any (p_leases) and l.idempotency_key is not null));
+      for update skip locked) k));
   delete from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = any (p_leases);
   delete from hwqueue.attempt a where a.shard_id = p_shard and a.lease_id = any (p_leases);
   delete from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = any (p_leases);

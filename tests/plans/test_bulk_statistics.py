@@ -1,4 +1,4 @@
-"""Bulk calls whatever the statistics say: none yet, or those of a queue that was empty."""
+"""Bulk calls whatever the statistics say: none yet, of an empty, a drained or a full queue."""
 
 from collections.abc import Iterator
 
@@ -6,56 +6,87 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
+from tests.calls import Row
 from tests.fix_db import fresh_database
+from tests.plans.conftest import NO_AUTOVACUUM
 from tests.plans.explain import explained
 from tests.sql.api import Api, outlive
 
-BIG = """
-select l.lease_id from hwqueue.lease l join hwqueue.queue q using (queue_id) where q.name = 'big'
-"""
-REQUEUE = """
-explain (analyze, buffers, timing off, format json)
-select * from hwqueue.requeue_leases('{"queue": "big", "state": "cancelled"}', %s)
-"""
-LOCK = "select hwqueue.lock_leases(%s, %s, 0)"
+MANY = 1200
+SOME = 400  # of them each call changes: what it reads beyond these shows
+QUEUES = ("big", "other")
+ALL = {"queue": "big"}
+CANCELLED = {"queue": "big", "state": "cancelled"}
+CALLS: list[tuple[str, Row, Row | None]] = [
+    ("update_leases", ALL, {"priority": 2, "labels": {"film": "7"}}),
+    ("update_leases", ALL, {"queue": "other"}),
+    ("cancel_leases", ALL, None),
+    ("requeue_leases", CANCELLED, None),
+    ("cancel_leases", ALL, None),
+    ("delete_leases", CANCELLED, None),
+]
+PAGES = 150  # for each lease, as a requeue of one that has a key takes 110
 
 
 @pytest.fixture
-def fresh(server_dsn: str, template: str) -> Iterator[psycopg.Connection]:
-    """A database that nobody has analyzed, nor will."""
+def api(server_dsn: str, template: str) -> Iterator[Api]:
+    """A database that nobody has analyzed, nor will, with two queues."""
     with (
         fresh_database(server_dsn, template) as made,
         psycopg.connect(made, autocommit=True) as conn,
     ):
-        for table in ("lease", "ready", "outcome", "placement_class"):
-            conn.execute(f"alter table hwqueue.{table} set (autovacuum_enabled = off)".encode())
-        yield conn
+        conn.execute(NO_AUTOVACUUM)
+        api = Api(conn)
+        for queue in QUEUES:
+            api.rows("create_queue", queue=queue)
+        yield api
 
 
-@pytest.mark.parametrize("statistics", ["none", "of an empty queue"])
-def test_each_lease_is_read_by_its_key(fresh: psycopg.Connection, statistics: str) -> None:
-    """However many there are: what is locked, and what each that is requeued reads."""
-    api, many = Api(fresh), 4000
-    for queue in ("big", "other"):
-        api.rows("create_queue", queue=queue)
+def spawn(api: Api, count: int) -> None:
+    """Leases that have a key each."""
+    options = [{"idempotency_key": str(number)} for number in range(count)]
+    leases = [{"task": "draw", "options": given} for given in options]
+    api.rows("spawn_leases", queue="big", leases=leases)
+
+
+def analyze(api: Api, statistics: str) -> None:
+    """Let the planner know the queue as it is now: empty, or drained of what was there."""
+    if statistics == "of a drained queue":
+        spawn(api, SOME)
+        for function in ("cancel_leases", "delete_leases"):
+            assert len(api.row(function, filter=ALL)["changed"]) == SOME
     if statistics != "none":
-        fresh.execute("analyze")
-    for queue in ("big", "other"):
-        for _ in range(4):
-            batch = Jsonb([{"task": "draw"}] * (many // 4))
-            api.rows("spawn_leases", queue=queue, leases=batch)
-    outlive(fresh)
-    leases = [row[0] for row in fresh.execute(BIG).fetchall()]
-    for state in ("pending", "cancelled"):
-        if state == "cancelled":
-            api.rows("cancel_leases", filter=Jsonb({"queue": "big"}), limit=10000)
-        with explained(fresh) as work:
-            [locked] = fresh.execute(LOCK, [leases, state]).fetchone() or ([],)
-        assert len(locked) == many
-        for table in ("lease", "ready", "outcome"):
-            assert work.rows_read(table) <= 1.1 * many
-    pages = []
-    for limit in (many // 8, many // 8 * 7):
-        [[plan]] = fresh.execute(REQUEUE, [limit]).fetchone() or ([{}],)
-        pages.append(plan["Plan"]["Shared Hit Blocks"] / limit)
-    assert pages[1] <= 1.1 * pages[0] <= 150
+        api.conn.execute("analyze")
+
+
+def pages(api: Api, function: str, wanted: Row, changes: Row | None) -> int:
+    """How many pages a call reads that changes some leases."""
+    given = {"p_filter": wanted} | ({"p_changes": changes} if changes else {})
+    call = f"select * from hwqueue.{function}({', '.join(f'{name} => %s' for name in given)}"
+    explain = f"explain (analyze, buffers, timing off, format json) {call}, p_limit => {SOME})"
+    [[plan]] = api.conn.execute(explain.encode(), [*map(Jsonb, given.values())]).fetchone() or [[]]
+    return int(plan["Plan"]["Shared Hit Blocks"]) + int(plan["Plan"]["Shared Read Blocks"])
+
+
+@pytest.mark.parametrize(
+    "statistics", ["none", "of an empty queue", "of a drained queue", "of a full queue"]
+)
+def test_each_lease_is_read_by_its_key(api: Api, statistics: str) -> None:
+    """However many others there are, and whatever they are filtered by."""
+    analyze(api, statistics)
+    spawn(api, MANY)
+    outlive(api.conn)
+    for function, wanted, changes in CALLS:
+        if statistics == "of a full queue":
+            api.conn.execute("analyze")
+        for asked in ({}, {"labels": {"film": "7"}}, {"error_type": "none"}):
+            with explained(api.conn) as work:
+                api.row("count_leases", filter={**wanted, **asked}, limit=SOME)
+            assert work.most_rows <= 2 * SOME, (function, asked)
+        assert pages(api, function, wanted, changes) <= PAGES * SOME, function
+    assert [
+        api.row("count_leases", filter={"queue": queue})["lease_count"] for queue in QUEUES
+    ] == [
+        MANY - 2 * SOME,
+        SOME,
+    ]

@@ -70,7 +70,7 @@ def test_the_oldest_come_first(api: Api, clock: Clock) -> None:
         ("filter.state", {"state": "failed"}),
         ("filter.task", {"task": 1}),
         ("filter.since", {"since": "yesterday"}),
-        ("filter.until", {"until": 5}),
+        ("filter.until", {"until": True}),
         ("filter.limit", {"limit": 0}),
     ],
 )
