@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
@@ -36,20 +36,51 @@ def end_on_sigterm() -> None:
 
 
 @contextmanager
-def until_told() -> Iterator[None]:
-    """Around what runs until it is told to stop: either signal ends it, with code 0.
+def handled_by(
+    handler: Callable[[int, FrameType | None], object],
+    numbers: Sequence[signal.Signals] = SIGNALS,
+) -> Iterator[None]:
+    """Let a function handle signals while the block runs; what did so before does so again then.
 
     In threads other than the main one, which are told of no signals, it does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, _end_with(0)) for number in SIGNALS}
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, former in before.items():
+            signal.signal(number, former)
+
+
+@contextmanager
+def until_told() -> Iterator[None]:
+    """Around what runs until it is told to stop: either signal ends it, with code 0.
+
+    As `handled_by`, only in the main thread.
+    """
+    with handled_by(_end_with(0)):
+        yield
+
+
+@contextmanager
+def told_first(tell: Callable[[], object]) -> Iterator[None]:
+    """Let the signals call this while the block runs, before what handles them anyway.
+
+    As `handled_by`, only in the main thread.
+    """
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+
+    def hear(number: int, frame: FrameType | None) -> None:
+        tell()
+        handler = before[signal.Signals(number)]
+        if callable(handler):
+            handler(number, frame)
+
+    with handled_by(hear):
+        yield
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from hwqueue.cli.options import options_of
 from hwqueue.cli.output import ExitCode, fields_of, readable, say, show_one, to_json_line
 from hwqueue.cli.patience import asking
 from hwqueue.errors import ConfigError, LeaseFinished
+from hwqueue.stopping import handled_by
 from hwqueue.types import Lease, LeaseState, LogLine, SpawnResult
 from hwqueue.worker.shell import run_command
 
@@ -226,8 +227,5 @@ def _interrupts() -> Iterator[_Interrupt]:
         pressed.is_set = True
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    before = signal.signal(signal.SIGINT, on_interrupt)
-    try:
+    with handled_by(on_interrupt, [signal.SIGINT]):
         yield pressed
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from functools import wraps
 from typing import Annotated, Any, Literal
 
 import typer
@@ -95,18 +98,25 @@ StepOptions = Annotated[
 ]
 
 
-def placing_options(
+def run_options(
     *,
-    version: int | None,
-    tags: list[str] | None,
-    placement: str | None,
-    affinity: Mode | None,
-    label: list[str] | None,
-    step: list[str] | None,
-    tenant: str | None,
-    app_version: str | None,
+    version: Version = None,
+    tags: Tags = None,
+    placement: Placement = None,
+    affinity: Affinity = None,
+    step: StepOptions = None,
+    priority: spawning.Priority = None,
+    label: Label = None,
+    deadline: Deadline = None,
+    available_at: AvailableAt = None,
+    key: Key = None,
+    unique: UniqueKey = None,
+    on_conflict: ConflictChoice = "keep",
+    run_id: OwnId = None,
+    tenant: spawning.Tenant = None,
+    app_version: AppVersion = None,
 ) -> RunOptions:
-    """What says where a run may go, as a client takes it. Raises: ConfigError."""
+    """The options of a submission, as a client takes them. Raises: ConfigError."""
     return {
         "version": version,
         "affinity_tags": labels(tags, "--tags") or None,
@@ -116,21 +126,6 @@ def placing_options(
         "steps": steps_of(step),
         "tenant": tenant,
         "app_version": app_version,
-    }
-
-
-def own_options(
-    *,
-    priority: int | None,
-    deadline: str | None,
-    available_at: str | None,
-    key: str | None,
-    unique: str | None,
-    on_conflict: spawning.OnConflict,
-    run_id: str | None,
-) -> RunOptions:
-    """The other options of a submission, as a client takes them. Raises: ConfigError."""
-    return {
         "priority": priority,
         "deadline": moment_after(deadline, "--deadline"),
         "available_at": moment_after(available_at, "--available-at"),
@@ -138,6 +133,23 @@ def own_options(
         "unique": Unique(key=unique, on_conflict=on_conflict) if unique else None,
         "run_id": identifier(run_id, "--run-id") if run_id else None,
     }
+
+
+def takes_run_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Let a command have the flags of `run_options`, whose result is its argument `options`."""
+    shared = inspect.signature(run_options, eval_str=True).parameters
+
+    @wraps(command)
+    def call(**given: Any) -> None:
+        options = run_options(**{name: given.pop(name) for name in shared})
+        command(**given, options=options)
+
+    parameters: list[inspect.Parameter] = []
+    for each in inspect.signature(command, eval_str=True).parameters.values():
+        parameters += shared.values() if each.name == "options" else [each]
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    call.__annotations__ = {each.name: each.annotation for each in parameters}
+    return call
 
 
 def steps_of(given: list[str] | None) -> dict[str, dict[str, Any]] | None:

@@ -10,7 +10,7 @@ from uuid import UUID
 import psycopg
 import typer
 
-from hwqueue.cli import spawning, submitting, workflow_check, workflow_items, workflow_update
+from hwqueue.cli import submitting, workflow_check, workflow_items, workflow_update
 from hwqueue.cli.completion import workflow_names
 from hwqueue.cli.connect import connection_string, open_client
 from hwqueue.cli.inputs import (
@@ -31,6 +31,7 @@ from hwqueue.errors import ConfigError
 from hwqueue.text import duration, plural
 from hwqueue.types import (
     RetryMode,
+    RunOptions,
     RunSignal,
     RunState,
     RunSummary,
@@ -156,6 +157,7 @@ def versions(
     epilog="""Example: hwqueue workflow run training --input '{"dataset": "s3://in"}' """
     "--tags gpu=true --key 2030-01-31"
 )
+@submitting.takes_run_options
 def run(
     ctx: typer.Context,
     name: Name,
@@ -163,21 +165,7 @@ def run(
     input_: Annotated[
         str, typer.Option("--input", help="What its steps bind with $input: JSON or a file.")
     ] = "{}",
-    version: submitting.Version = None,
-    tags: submitting.Tags = None,
-    placement: submitting.Placement = None,
-    affinity: submitting.Affinity = None,
-    step: submitting.StepOptions = None,
-    priority: spawning.Priority = None,
-    label: submitting.Label = None,
-    deadline: submitting.Deadline = None,
-    available_at: submitting.AvailableAt = None,
-    key: submitting.Key = None,
-    unique: submitting.UniqueKey = None,
-    on_conflict: submitting.ConflictChoice = "keep",
-    run_id: submitting.OwnId = None,
-    tenant: spawning.Tenant = None,
-    app_version: submitting.AppVersion = None,
+    options: RunOptions,
     watch: Watch = False,
     timeout: AtMost = None,
 ) -> None:
@@ -186,25 +174,6 @@ def run(
     With --watch it follows the run, and exits, as `hwqueue workflow status --watch` does.
     """
     given, at_most = json_value(input_, "--input"), _at_most(timeout, watch=watch)
-    options = submitting.placing_options(
-        version=version,
-        tags=tags,
-        placement=placement,
-        affinity=affinity,
-        label=label,
-        step=step,
-        tenant=tenant,
-        app_version=app_version,
-    )
-    options |= submitting.own_options(
-        priority=priority,
-        deadline=deadline,
-        available_at=available_at,
-        key=key,
-        unique=unique,
-        on_conflict=on_conflict,
-        run_id=run_id,
-    )
     with open_client(ctx) as client:
         submitted = client.submit_workflow(name, given, **options)
         if watch:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from hwqueue.asked import asked
-from hwqueue.cli import spawning, submitting
+from hwqueue.cli import submitting
 from hwqueue.cli.completion import workflow_names
 from hwqueue.cli.connect import open_client
 from hwqueue.cli.inputs import json_object, json_value
@@ -16,12 +16,13 @@ from hwqueue.cli.output import ExitCode, plain_text, show_items
 from hwqueue.cli.worker import load_named
 from hwqueue.errors import ConfigError
 from hwqueue.text import plural
-from hwqueue.types import CheckedStep, PreviewedStep, UpdatedStep
+from hwqueue.types import CheckedStep, PreviewedStep, RunOptions, UpdatedStep
 from hwqueue.workflow import Workflow
 
 EXAMPLE = "hwqueue workflow check training.json --tags region=us-east"
 
 
+@submitting.takes_run_options
 def check(
     ctx: typer.Context,
     spec: submitting.SpecFile = None,
@@ -39,21 +40,7 @@ def check(
         str,
         typer.Option("--input", help="As for workflow run; where a step may run hangs on none."),
     ] = "{}",
-    version: submitting.Version = None,
-    tags: submitting.Tags = None,
-    placement: submitting.Placement = None,
-    affinity: submitting.Affinity = None,
-    label: submitting.Label = None,
-    step: submitting.StepOptions = None,
-    priority: spawning.Priority = None,
-    deadline: submitting.Deadline = None,
-    available_at: submitting.AvailableAt = None,
-    key: submitting.Key = None,
-    unique: submitting.UniqueKey = None,
-    on_conflict: submitting.ConflictChoice = "keep",
-    run_id: submitting.OwnId = None,
-    tenant: spawning.Tenant = None,
-    app_version: submitting.AppVersion = None,
+    options: RunOptions,
 ) -> None:
     """Show where each step could run if it were submitted now; nothing is changed.
 
@@ -63,24 +50,6 @@ def check(
     """
     wanted = _wanted(spec, app_name, workflow)
     json_value(input_, "--input")
-    options = submitting.placing_options(
-        version=version,
-        tags=tags,
-        placement=placement,
-        affinity=affinity,
-        label=label,
-        step=step,
-        tenant=tenant,
-        app_version=app_version,
-    ) | submitting.own_options(
-        priority=priority,
-        deadline=deadline,
-        available_at=available_at,
-        key=key,
-        unique=unique,
-        on_conflict=on_conflict,
-        run_id=run_id,
-    )
     with open_client(ctx) as client:
         found = client.check_workflow(wanted, **options)
     show_items(ctx, found, _row, empty="no step of it needs a node")

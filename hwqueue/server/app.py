@@ -23,6 +23,7 @@ from hwqueue.server.rate_limits import RateLimits
 from hwqueue.server.request_log import RequestLogMiddleware
 from hwqueue.server.routers import ROUTERS, health, metrics
 from hwqueue.server.settings import ServerSettings
+from hwqueue.stopping import told_first
 
 PREFIX = "/api/v1"
 
@@ -41,7 +42,7 @@ def create_api(settings: ServerSettings) -> FastAPI:
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await pools.open()
         try:
-            with streams.stop_on_signals():
+            with told_first(streams.stop):
                 yield
         finally:
             collector.close()

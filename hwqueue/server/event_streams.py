@@ -8,13 +8,10 @@ A request that waits for a lease holds a slot like a stream.
 from __future__ import annotations
 
 import asyncio
-import signal
-import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
 from typing import TypeVar
 
 import anyio
@@ -48,28 +45,9 @@ class EventStreams:
         self._open = Counter[str]()
         self.stopping = False
 
-    @contextmanager
-    def stop_on_signals(self) -> Iterator[None]:
-        """Let every stream end, soon after the server is told to stop: it waits for them.
-
-        The server's own handlers of signals are called after.
-        """
-        if threading.current_thread() is not threading.main_thread():
-            yield  # only the main thread is told of signals
-            return
-
-        def stop(number: int, frame: FrameType | None) -> None:
-            self.stopping = True
-            handler = before[signal.Signals(number)]
-            if callable(handler):
-                handler(number, frame)
-
-        before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    def stop(self) -> None:
+        """Let every stream end soon: the server is told to stop, and waits for them."""
+        self.stopping = True
 
     @contextmanager
     def slot(self, who: str) -> Iterator[None]:
