@@ -5717,7 +5717,13 @@ CREATE FUNCTION hwqueue.spawn_everywhere(p_queue text, p_task text, p_params jso
 
 CREATE FUNCTION hwqueue.spawn_gang(p_queue text, p_members jsonb, p_options jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(ordinal integer, lease_id uuid, gang_id uuid, shard_id integer)
     LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp';
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.spawn_gang_step(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_known jsonb, p_old hwqueue.gang, p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
@@ -5730,11 +5736,23 @@ CREATE FUNCTION hwqueue.spawn_kind(p_element jsonb) RETURNS jsonb
 
 CREATE FUNCTION hwqueue.spawn_lease(p_queue text, p_task text, p_params jsonb DEFAULT '{}'::jsonb, p_options jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, created boolean, state text, shard_id integer, warnings text[])
     LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp';
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.spawn_leases(p_queue text, p_leases jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(ordinal integer, lease_id uuid, created boolean, state text, shard_id integer)
     LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp';
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.spawn_options() RETURNS text[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;

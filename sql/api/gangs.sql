@@ -30,6 +30,8 @@ create or replace function hwqueue.spawn_gang(p_queue text, p_members jsonb, p_o
   p_shard int default 0)
 returns table (ordinal int, lease_id uuid, gang_id uuid, shard_id int)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+  set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
   -- also assigns the transaction its id, as in spawn_lease

@@ -5,7 +5,9 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.types.json import Jsonb
 
+from tests.calls import Row
 from tests.fix_db import fresh_database
 from tests.flows import Flow, each, fail, finish, finish_all, gang, step
 from tests.patience import looks
@@ -59,6 +61,27 @@ def test_completions_find_leases_by_key(api: Api, counted: bool) -> None:
         )
     assert work.rows_read("lease") <= 2 * len(claims)  # found, then updated
     assert work.rows_read("claim") <= 4 * len(claims)
+
+
+@pytest.mark.parametrize("function", ["spawn_lease", "spawn_leases", "spawn_gang", "update_lease"])
+def test_a_class_is_found_by_its_digest(api: Api, function: str) -> None:
+    queue = api.queue()
+    lease = api.spawn(queue)
+    many = [{"task": "work", "options": {"labels": {"n": str(n)}}} for n in range(MANY)]
+    calls: dict[str, Row] = {
+        "spawn_lease": {"queue": queue, "task": "work", "options": {"labels": {"n": "1"}}},
+        "spawn_leases": {"queue": queue, "leases": many[:1]},
+        "spawn_gang": {"queue": queue, "members": Jsonb(many[:2])},
+        "update_lease": {"lease": lease, "changes": {"labels": {"n": "1"}}},
+    }
+    for number in range(16):
+        if number == 8:
+            api.conn.execute("analyze")
+        api.rows(function, **calls[function])
+    api.rows("spawn_leases", queue=queue, leases=many)
+    with explained(api.conn) as work:
+        api.rows(function, **calls[function])
+    assert work.rows_read("placement_class") <= 10
 
 
 def test_claims_look_at_their_queue_alone(api: Api) -> None:
