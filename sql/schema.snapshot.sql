@@ -1185,7 +1185,13 @@ CREATE FUNCTION hwqueue.await_claims(p_leases uuid[], p_wait text, p_shard integ
 
 CREATE FUNCTION hwqueue.await_leases(p_lease_ids uuid[], p_notify boolean DEFAULT false, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, state text, payload text, shard_id integer)
     LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp';
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.await_node(p_node uuid, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
@@ -5147,7 +5153,13 @@ CREATE FUNCTION hwqueue.regain_keys(p_leases uuid[], p_waits boolean, p_now time
 
 CREATE FUNCTION hwqueue.register_node(p_node uuid, p_spec jsonb, p_shard integer DEFAULT 0) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp';
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.release_lease(p_lease uuid, p_token bigint, p_delay interval DEFAULT '00:00:00'::interval, p_shard integer DEFAULT 0) RETURNS text
     LANGUAGE sql SECURITY DEFINER
@@ -6064,7 +6076,13 @@ CREATE FUNCTION hwqueue.take_constrained(p_request hwqueue.claim_request, p_fit 
 
 CREATE FUNCTION hwqueue.take_deaths(p_node uuid, p_epoch bigint, p_limit integer DEFAULT 100, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt integer, queue text, task_name text, params jsonb, headers jsonb, died_at timestamp with time zone, error jsonb, shard_id integer)
     LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp';
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.take_ended_leases(p_run uuid, p_steps integer[], p_shard integer, OUT free integer[], OUT revived integer[], OUT with_items integer[]) RETURNS record
     LANGUAGE plpgsql;

@@ -426,6 +426,8 @@ create or replace function hwqueue.take_deaths(p_node uuid, p_epoch bigint, p_li
 returns table (lease_id uuid, claim_token bigint, attempt int, queue text, task_name text, params jsonb,
   headers jsonb, died_at timestamptz, error jsonb, shard_id int)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+  set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
   v_now timestamptz := hwqueue.clock();

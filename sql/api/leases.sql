@@ -481,6 +481,8 @@ create or replace function hwqueue.await_leases(p_lease_ids uuid[], p_notify boo
   p_shard int default 0)
 returns table (lease_id uuid, state text, payload text, shard_id int)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+  set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
   v_tenants text[] := hwqueue.my_tenants();

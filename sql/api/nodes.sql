@@ -23,6 +23,8 @@
 create or replace function hwqueue.register_node(p_node uuid, p_spec jsonb,
   p_shard int default 0) returns bigint
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+  set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
   v_node hwqueue.node;
