@@ -70,6 +70,17 @@ class Flow:
         """The steps by their names."""
         return {row["step"]: row for row in self.calls.rows("list_workflow_steps", run=self.run)}
 
+    def counts(self, step: str = "m") -> tuple[int, int, int]:
+        """How many items a map has, how many of them have ended, how many of these failed."""
+        row = self.steps()[step]
+        return row["items"], row["items_done"], row["items_failed"]
+
+    def lease_count(self) -> int:
+        """How many leases the run has, those of items among them."""
+        query = "select count(*) from hwqueue.lease where run_id = %s"
+        [(number,)] = self.calls.conn.execute(query, [self.run]).fetchall()
+        return int(number)
+
     def states(self) -> dict[str, str]:
         """The states of the steps."""
         return {name: row["state"] for name, row in self.steps().items()}

@@ -18,9 +18,10 @@ from psycopg.adapt import Loader, PyFormat, Transformer
 from psycopg.types.datetime import IntervalBinaryLoader, TimestamptzBinaryLoader
 from psycopg.types.numeric import Float8BinaryLoader
 
-from hwqueue.calls import SET_ACTOR, Call, column_types, numbered, statement_of_texts
+from hwqueue.calls import SET_ACTOR, Call
 from hwqueue.client._json import read_json
 from hwqueue.errors import BadArgument
+from hwqueue.statements import column_types, numbered, statement_of_texts
 
 Rows = Sequence[Sequence[Any]]
 

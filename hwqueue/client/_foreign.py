@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 
-from hwqueue.calls import Call, statement_of_texts
+from hwqueue.calls import Call
 from hwqueue.client._drivers import (
     AsyncpgRunner,
     Psycopg2Runner,
@@ -19,6 +19,7 @@ from hwqueue.client._drivers import (
     texts,
 )
 from hwqueue.errors import BadArgument
+from hwqueue.statements import statement_of_texts
 
 _BY_SQL = (
     "through another driver spawn by SQL, in your transaction: "

@@ -3,7 +3,8 @@
 import psycopg
 import pytest
 
-from hwqueue.calls import CALLS, column_types
+from hwqueue.calls import CALLS
+from hwqueue.statements import column_types
 
 _READ_AS = (
     "jsonb",

@@ -17,20 +17,21 @@ from hwqueue.client._json import MAX_DEPTH, check_json, jsonb, plain
 from hwqueue.client._spawn import spawn_item, spawn_options
 from hwqueue.errors import BadArgument
 from hwqueue.placement import Placement, tags
+from hwqueue.statements import statement
 from hwqueue.types import LeaseSpec, RetryPolicy, Settlement
 
 ID = UUID("0197f3a2-7c1e-7000-8000-000000000001")
 
 
 def test_statements_name_arguments_and_columns() -> None:
-    assert calls.statement(calls.CLAIM_HINT, ("p_queues", "p_node")) == (
+    assert statement(calls.CLAIM_HINT, ("p_queues", "p_node")) == (
         "select retry_after, reasons"
         " from hwqueue.claim_hint(p_queues => %(p_queues)s, p_node => %(p_node)s)"
     )
-    assert calls.statement(calls.PAUSE_QUEUE, ("p_queue",)) == (
+    assert statement(calls.PAUSE_QUEUE, ("p_queue",)) == (
         "select hwqueue.pause_queue(p_queue => %(p_queue)s)"
     )
-    assert calls.statement(calls.LIST_QUEUES, ()).endswith("from hwqueue.list_queues()")
+    assert statement(calls.LIST_QUEUES, ()).endswith("from hwqueue.list_queues()")
 
 
 def test_the_table_has_a_row_per_function() -> None:

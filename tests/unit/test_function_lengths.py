@@ -1,4 +1,4 @@
-"""Functions are short enough to be read at once."""
+"""Functions are short enough to be read at once, and files hold one subject."""
 
 import ast
 from collections.abc import Iterator
@@ -9,6 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("benchmarks", "hwqueue", "lab", "migrations", "tests", "tools")
 MOST_LINES = 60
+MOST_LINES_OF_A_FILE = 600
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -51,6 +52,11 @@ def lines_of_body(function: Function) -> int:
 def test_functions_have_at_most_60_lines_of_code() -> None:
     found = {path: too_long(path.read_text(encoding="utf-8")) for path in sources()}
     assert {str(path): names for path, names in found.items() if names} == {}
+
+
+def test_files_have_at_most_600_lines() -> None:
+    lengths = {path: path.read_bytes().count(b"\n") for path in sources()}
+    assert {str(p): lines for p, lines in lengths.items() if lines > MOST_LINES_OF_A_FILE} == {}
 
 
 def test_a_long_function_is_found() -> None:

@@ -17,8 +17,6 @@ from hwqueue.calls import (
     DEFAULT_ISOLATION,
     SET_ACTOR,
     Call,
-    statement,
-    statement_of_texts,
 )
 from hwqueue.client._arguments import check_span
 from hwqueue.client._drivers import Rows, check_encoding, read_rows, texts
@@ -32,6 +30,7 @@ from hwqueue.client._foreign import (
 from hwqueue.client._pooled import READ_COMMITTED, read_as_usual, says_something
 from hwqueue.connections import in_utf8, named_conninfo
 from hwqueue.errors import ConfigError
+from hwqueue.statements import statement, statement_of_texts
 
 # The pool doubles its wait between two attempts to connect, up to minutes after the server is back;
 # so it is made to give up early, and to start again while a caller waits.
