@@ -141,7 +141,8 @@ declare
   v_class hwqueue.placement_class;
 begin
   select c.class_id into v_class_id from hwqueue.placement_class c
-  where c.shard_id = p_shard and c.digest = v_digest and c.retired_at is null order by c.class_id limit 1;
+  where c.shard_id = p_shard and c.digest = v_digest and c.retired_at is null
+  order by c.class_id + 0 limit 1;  -- found by its digest, never by going through the ids
   if v_class_id is null then
     v_class := hwqueue.draft_class(p_content, hwqueue.service_away_from(p_content.service_id, p_shard),
       p_shard);

@@ -40,13 +40,17 @@ begin
            l.attempt_count, p_state,
            coalesce(p_error, jsonb_build_object('reason', 'deadline_exceeded', 'deadline', l.deadline)),
            case when l.run_id is not null then true end
-    from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = any (p_leases)
+    from unnest(p_leases) i
+    cross join lateral (  -- fences (offset 0): by key, whatever the statistics say
+      select * from hwqueue.lease x where x.shard_id = p_shard and x.lease_id = i offset 0) l
     returning o.lease_id, o.is_step
   )
   select coalesce(array_agg(e.lease_id) filter (where e.is_step), '{}') into v_steps from ended e;
   insert into hwqueue.gang_change (shard_id, gang_id)
-  select distinct p_shard, l.gang_id from hwqueue.lease l
-  where l.shard_id = p_shard and l.lease_id = any (p_leases) and l.gang_id is not null;
+  select distinct p_shard, l.gang_id from unnest(p_leases) i
+  cross join lateral (
+    select * from hwqueue.lease x where x.shard_id = p_shard and x.lease_id = i offset 0) l
+  where l.gang_id is not null;
   return v_steps;
 end
 $$;
