@@ -116,8 +116,10 @@ begin
     v_spawns[v_index].gang_id := v_gang.gang_id;
   end loop;
   v_tenants := array(
-    select distinct c.tenant from hwqueue.placement_class c
-    where c.shard_id = p_shard and c.class_id = any (array(select s.class_id from unnest(v_spawns) s)));
+    select distinct c.tenant from unnest(v_spawns) s
+    cross join lateral (  -- a fence (offset 0): by key, whatever the statistics say
+      select x.tenant from hwqueue.placement_class x
+      where x.shard_id = p_shard and x.class_id = s.class_id offset 0) c);
   perform hwqueue.check_one_tenant(v_tenants);
   v_gang.tenant := v_tenants[1];
   v_gang.size := cardinality(v_spawns);
