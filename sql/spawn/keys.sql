@@ -92,7 +92,8 @@ begin
     continue when holder = v_key.lease_id;
     -- statements of their own: they see what ended while this waited for the keys
     if holder <> all (p_leases) and (v_last.held_until <= p_now or v_last.held_until = 'infinity'
-      and coalesce(hwqueue.lease_state(holder, p_shard), 'gone') not in ('scheduled', 'pending', 'claimed')) then
+      and coalesce(hwqueue.lease_state(holder, p_shard), 'gone')
+        not in ('scheduled', 'pending', 'claimed')) then
       update hwqueue.idempotency i set lease_id = v_key.lease_id
       where i.shard_id = p_shard and i.tenant = v_last.tenant and i.queue_id = v_last.queue_id
         and i.idempotency_key = v_last.idempotency_key;
