@@ -7,7 +7,7 @@ from collections.abc import Callable
 from uuid import uuid4
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Locator, Route, expect
 
 from hwqueue.client import Client
 from hwqueue.types import LeaseState, NodeSpec
@@ -77,18 +77,31 @@ def test_an_open_page_says_since_when_the_database_is_away(visit: Visit, sql: Cl
     banner, cancel = page.locator("#away"), page.get_by_role("link", name="Cancel", exact=True)
     expect(banner).not_to_be_visible()
     page.route("**/leases/*", lambda route: route.fulfill(status=503, body="away"))
+    page.route("**/leases/*/why", answer_after(banner, '<p id="why-body">no longer true</p>'))
     page.keyboard.press("r")
+    expect(page.locator("#why")).to_have_text("no longer true")
+    # the page is as old as its own answer, whichever of its parts answered last
     expect(banner).to_contain_text(re.compile(r"No answer since .*\d\d:\d\d:\d\d .*(now|ago)"))
     expect(cancel).to_have_attribute("aria-disabled", "true")
     cancel.click(force=True)
     expect(page.locator("#said")).to_contain_text("nothing can be changed until it is back")
     expect(page.get_by_role("dialog")).not_to_be_visible()
-    page.unroute("**/leases/*")
+    page.unroute_all()
     visit.refresh()
     expect(banner).not_to_be_visible()
     cancel.click()
     expect(page.get_by_role("dialog")).to_contain_text("Cancel this lease of task draw?")
     visit.complaints.clear()  # the browser's own about the 503
+
+
+def answer_after(shown: Locator, body: str) -> Callable[[Route], None]:
+    """Answers a request once this is to be seen."""
+
+    def answer(route: Route) -> None:
+        expect(shown).to_be_visible()
+        route.fulfill(body=body, content_type="text/html")
+
+    return answer
 
 
 def test_a_long_log_begins_at_its_end(visit: Visit, sql: Client) -> None:

@@ -38,6 +38,14 @@ function showAway(isGone) {
   }
 }
 
+// A page is as old as its own answer: its parts are asked for beside it, and answer in any order.
+function isOfPage(event) { return event.detail.ctx?.sourceElement === main(); }
+function showFailed(hasFailed, isGone) {
+  failed = hasFailed;
+  showAway(isGone);
+  showLive();
+}
+
 function isHeld() {
   const selection = getSelection();
   return paused || document.hidden || busy
@@ -72,13 +80,11 @@ if (seconds && $("live")) {
 }
 body.addEventListener("htmx:before:request", () => { busy = true; });
 body.addEventListener("htmx:finally:request", () => { busy = false; });
-body.addEventListener("htmx:error", () => { failed = true; showAway(true); showLive(); });
+body.addEventListener("htmx:error", (event) => { if (isOfPage(event)) showFailed(true, true); });
 body.addEventListener("htmx:before:response", (event) => {
   const status = event.detail.ctx.response.status;
-  failed = status >= 400;
-  showAway(status >= 500);
+  if (isOfPage(event)) showFailed(status >= 400, status >= 500);
   if (status === 401) location.reload();
-  showLive();
 });
 body.addEventListener("htmx:after:swap", () => { mend(); showAway(since !== null); });
 
@@ -118,7 +124,7 @@ async function ask(link) {
   try {
     answer = await fetch(link.href, { headers: { "HX-Request": "true" } });
   } catch {
-    showAway(true);
+    showFailed(true, true);
     return;
   }
   if (!answer.ok && answer.status !== 409) { location.href = link.href; return; }
@@ -176,9 +182,7 @@ document.addEventListener("submit", async (event) => {
     if (answer.status === 401 || !await show(answer, submitter ?? form)) location.reload();
   } catch {
     say("The server does not answer");
-    failed = true;
-    showAway(true);
-    showLive();
+    showFailed(true, true);
   } finally {
     if (submitter?.isConnected) submitter.disabled = false;
   }
