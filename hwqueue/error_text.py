@@ -8,7 +8,7 @@ these failed. Programs that call SQL keep what they like.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -41,17 +41,30 @@ def reason_words(reason: str) -> str:
 
 
 def error_line(error: Any, reason: str | None = None) -> str:
-    """What went wrong, in one line; nothing where nothing is known.
+    """What went wrong, in one line: the first of each text; nothing where nothing is known.
 
     Args:
         reason: The code that a step, or a gang, has beside its error.
     """
+    return _joined(map(first_line, _told(error, reason)))
+
+
+def error_words(error: Any) -> str:
+    """What went wrong, with every line of its texts, for who can show them all."""
+    return _joined(_told(error, None))
+
+
+def _joined(parts: Iterable[str]) -> str:
+    return ": ".join(parts)[:_LONGEST]
+
+
+def _told(error: Any, reason: str | None) -> list[str]:
     if isinstance(error, Mapping):
         parts = [*_parts(error, error.get("reason") or reason, reason), error.get("first_error")]
     else:
         told = error if isinstance(error, str) or error is None else json.dumps(error, default=str)
         parts = [reason_words(reason) if reason else "", told]
-    return ": ".join(first_line(part) for part in parts if part)[:_LONGEST]
+    return [text for part in parts if part and (text := str(part).strip())]
 
 
 def _parts(error: Mapping[str, Any], code: Any, reason: str | None) -> list[Any]:

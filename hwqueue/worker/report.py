@@ -37,8 +37,11 @@ Answered = tuple[Ended, Settled]
 
 
 def error_line(error: Mapping[str, Any] | None) -> str:
-    """What went wrong, for a log."""
-    return one_line((error_text.error_line(error) or "error")[:_MOST_MESSAGE_CHARS])
+    """What went wrong in one line of a log, with each line of its message.
+
+    Often the first says least: `1 validation error for Params`.
+    """
+    return one_line((error_text.error_words(error) or "error")[:_MOST_MESSAGE_CHARS])
 
 
 class Reports:

@@ -85,7 +85,8 @@ async def test_a_dead_lease_is_an_error_with_its_traceback(
     trace = (record.exc_text or "").splitlines()
     assert record.levelno == logging.ERROR
     assert record.getMessage() == (
-        f"lease {spawned.lease_id} of task boom is dead after attempt 1 of 1: RuntimeError: a"
+        f"lease {spawned.lease_id} of task boom is dead after attempt 1 of 1: "
+        r"RuntimeError: a\nb\x1b[2J"
     )
     assert trace[0].startswith("Traceback")
     assert "in boom" in "\n".join(trace)

@@ -9,6 +9,7 @@ from hwqueue.cli.failures import error_line as of_cli
 from hwqueue.dashboard.formatting import error_line as of_dashboard
 from hwqueue.error_text import error_line
 from hwqueue.schema.files import SHIPPED
+from hwqueue.worker.report import error_line as of_log
 
 LOST = "its claim expired: its worker gave no sign of life"
 RUN = {"run_id": "0195", "workflow": "load"}
@@ -22,6 +23,7 @@ KINDS: list[tuple[Any, str | None, str | None]] = [
     ({"message": "disk full"}, None, "disk full"),
     ({"type": "Oops", "message": "first\nsecond"}, None, "Oops: first"),
     ({"type": "Oops", "message": "", "traceback": "..."}, None, "Oops"),
+    ({"type": "Oops", "message": "\n"}, None, "Oops"),
     ({"type": "hwqueue.app.Reject", "message": "no"}, None, "Reject: no"),
     ({"type": "CommandFailed", "message": "exit 3", "exit_status": 3}, None, None),
     ({"type": "BadParams", "message": "frame: missing"}, None, "BadParams: frame: missing"),
@@ -80,6 +82,14 @@ def test_what_happened_in_one_line(error: Any, reason: str | None, line: str | N
         line = SPELLED[reason or error.get("reason") or error["type"]]
     for spelled in (error_line, of_cli, of_dashboard):
         assert spelled(error, reason) == line
+
+
+def test_a_log_says_every_line_of_a_message_in_one() -> None:
+    message = "1 validation error for Params\nframe\n  Field required\x1b[2J\n"
+    assert of_log({"type": "ValidationError", "message": message}) == (
+        r"ValidationError: 1 validation error for Params\nframe\n  Field required\x1b[2J"
+    )
+    assert (of_log(None), of_log({})) == ("error", "{}")
 
 
 def test_no_code_of_the_database_is_shown_as_it_is() -> None:
