@@ -17,7 +17,6 @@ import psycopg
 
 from hwqueue import tracing
 from hwqueue.app import App
-from hwqueue.client import AsyncClient
 from hwqueue.connections import named_conninfo, with_timeouts
 from hwqueue.errors import ConfigError, HwqueueError
 from hwqueue.stopping import calling, until_told
@@ -33,7 +32,7 @@ from hwqueue.worker.process import environment_of_gpus
 from hwqueue.worker.reaper import prune_regularly, reap_regularly
 from hwqueue.worker.run_spans import send_run_spans
 from hwqueue.worker.runner import Runner, StopReason
-from hwqueue.worker.session import NODE_LOST, NodeSession
+from hwqueue.worker.session import NODE_LOST, NodeClient, NodeSession
 from hwqueue.worker.settings import WorkerSettings
 from hwqueue.worker.signals import Shutdown
 
@@ -143,7 +142,7 @@ class Worker:
         ]
         if settings.isolates_cores and loose:
             _log.warning("not pinned to the cores of their leases: %s", ", ".join(loose))
-        client = AsyncClient(worker_conninfo(settings.dsn))
+        client = NodeClient(worker_conninfo(settings.dsn))
         session = NodeSession(client, settings, node.spec, self._app, shutdown)
         runner = Runner(
             self._app,

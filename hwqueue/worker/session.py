@@ -87,6 +87,18 @@ NODE_LOST = (NodeSuperseded, NodeNotYours)
 """What says that this worker may not act for its node any more; the session stops it."""
 
 
+class NodeClient(AsyncClient):
+    """A worker's client: it is told of each connection that was cut, and makes the call again.
+
+    What cut it may have lasted longer than the claims, so a heartbeat comes before the next claim.
+    """
+
+    def __init__(self, conninfo: str | None) -> None:
+        super().__init__(conninfo)
+        if self._pool is not None:
+            self._pool.hides_cuts = False
+
+
 class NodeSession:
     """The node as the database knows it, for as long as this process lives.
 

@@ -69,7 +69,13 @@ class PoolRunner:
 
     Fit for PgBouncer in transaction mode: no session settings, no startup options, and no prepared
     statements unless asked for.
+
+    Attributes:
+        hides_cuts: Whether a connection that has ended while it was idle is replaced without a
+            word. Else the call that finds it fails. Read by `open`.
     """
+
+    hides_cuts = True
 
     def __init__(
         self, conninfo: str | None, *, size: int, prepare: bool, timeout: timedelta
@@ -105,7 +111,7 @@ class PoolRunner:
             reconnect_failed=_try_again,
             connection_class=Pooled,
             configure=_configure,
-            check=_check,
+            check=_check if self.hides_cuts else None,
             kwargs=options,
             open=False,
         )
