@@ -20,7 +20,7 @@ from typing import (
 )
 
 from hwqueue.binding import Binding, Handler
-from hwqueue.client import AsyncClient, AsyncSpawned, Client, Spawned
+from hwqueue.client import AsyncClient, AsyncTaskSpawned, Client, TaskSpawned
 from hwqueue.client._json import given, plain
 from hwqueue.context import AsyncLeaseContext, LeaseContext
 from hwqueue.errors import BadArgument
@@ -155,14 +155,14 @@ class Task(Generic[P, R_co]):
     @overload
     def spawn(
         self, client: AsyncClient, /, *args: P.args, **kwargs: P.kwargs
-    ) -> Coroutine[Any, Any, AsyncSpawned]: ...
+    ) -> Coroutine[Any, Any, AsyncTaskSpawned[R_co]]: ...
 
     @overload
-    def spawn(self, client: Client, /, *args: P.args, **kwargs: P.kwargs) -> Spawned: ...
+    def spawn(self, client: Client, /, *args: P.args, **kwargs: P.kwargs) -> TaskSpawned[R_co]: ...
 
     def spawn(
         self, client: AsyncClient | Client, /, *args: Any, **kwargs: Any
-    ) -> Coroutine[Any, Any, AsyncSpawned] | Spawned:
+    ) -> Coroutine[Any, Any, AsyncTaskSpawned[R_co]] | TaskSpawned[R_co]:
         """Spawn a lease of this task, with the task's defaults.
 
         Options are given before: `task.with_options(priority=5).spawn(client, frame=1)`.
@@ -180,11 +180,18 @@ class Task(Generic[P, R_co]):
 
     def _spawn(
         self, client: AsyncClient | Client, params: Json
-    ) -> Coroutine[Any, Any, AsyncSpawned] | Spawned:
-        options = self._spawn_options()
-        return client.spawn_lease(
-            self.defaults.queue, self.name, params, shard=self.shard, **options
-        )
+    ) -> Coroutine[Any, Any, AsyncTaskSpawned[R_co]] | TaskSpawned[R_co]:
+        call = (self.defaults.queue, self.name, params)
+        options, read = self._spawn_options(), self.binding.read_result
+        if isinstance(client, Client):
+            spawned = client.spawn_lease(*call, shard=self.shard, **options)
+            return TaskSpawned.reading(spawned, read)
+
+        async def spawn() -> AsyncTaskSpawned[R_co]:
+            spawned = await client.spawn_lease(*call, shard=self.shard, **options)
+            return AsyncTaskSpawned.reading(spawned, read)
+
+        return spawn()
 
     def _spawn_options(self) -> SpawnOptions:
         return cast("SpawnOptions", given({**self.defaults.options(), **self.options}))
@@ -206,16 +213,16 @@ class Task(Generic[P, R_co]):
     @overload
     def spawn_many(
         self, client: AsyncClient, leases: Iterable[LeaseSpec | Mapping[str, Any]]
-    ) -> Coroutine[Any, Any, list[AsyncSpawned]]: ...
+    ) -> Coroutine[Any, Any, list[AsyncTaskSpawned[R_co]]]: ...
 
     @overload
     def spawn_many(
         self, client: Client, leases: Iterable[LeaseSpec | Mapping[str, Any]]
-    ) -> list[Spawned]: ...
+    ) -> list[TaskSpawned[R_co]]: ...
 
     def spawn_many(
         self, client: AsyncClient | Client, leases: Iterable[LeaseSpec | Mapping[str, Any]]
-    ) -> Coroutine[Any, Any, list[AsyncSpawned]] | list[Spawned]:
+    ) -> Coroutine[Any, Any, list[AsyncTaskSpawned[R_co]]] | list[TaskSpawned[R_co]]:
         """Spawn leases of this task in one statement, all or nothing.
 
         Args:
@@ -231,7 +238,16 @@ class Task(Generic[P, R_co]):
         SQL: spawn_leases. Safe inside your transaction: yes, waits for nobody.
         """
         specs = [self._checked(each, index) for index, each in enumerate(leases)]
-        return client.spawn_leases(self.defaults.queue, specs, shard=self.shard)
+        queue, read = self.defaults.queue, self.binding.read_result
+        if isinstance(client, Client):
+            every = client.spawn_leases(queue, specs, shard=self.shard)
+            return [TaskSpawned.reading(one, read) for one in every]
+
+        async def spawn() -> list[AsyncTaskSpawned[R_co]]:
+            every = await client.spawn_leases(queue, specs, shard=self.shard)
+            return [AsyncTaskSpawned.reading(one, read) for one in every]
+
+        return spawn()
 
     def _checked(self, lease: LeaseSpec | Mapping[str, Any], index: int) -> LeaseSpec:
         """One lease of a batch."""
@@ -301,7 +317,7 @@ class ParamsTask(Task[[T], R_co]):
         queue: str | None = None,
         shard: int | None = None,
         **options: Unpack[SpawnOptions],
-    ) -> Coroutine[Any, Any, AsyncSpawned]: ...
+    ) -> Coroutine[Any, Any, AsyncTaskSpawned[R_co]]: ...
 
     @overload
     def spawn(
@@ -312,7 +328,7 @@ class ParamsTask(Task[[T], R_co]):
         queue: str | None = None,
         shard: int | None = None,
         **options: Unpack[SpawnOptions],
-    ) -> Spawned: ...
+    ) -> TaskSpawned[R_co]: ...
 
     def spawn(
         self,
@@ -322,7 +338,7 @@ class ParamsTask(Task[[T], R_co]):
         queue: str | None = None,
         shard: int | None = None,
         **options: Unpack[SpawnOptions],
-    ) -> Coroutine[Any, Any, AsyncSpawned] | Spawned:
+    ) -> Coroutine[Any, Any, AsyncTaskSpawned[R_co]] | TaskSpawned[R_co]:
         """Spawn a lease of this task, with the task's defaults.
 
         Args:

@@ -50,6 +50,7 @@ NAMES = {
     "AsyncSqlAlchemyRunner": "SqlAlchemyRunner",
     "AsyncStatistics": "Statistics",
     "AsyncTasks": "Tasks",
+    "AsyncTaskSpawned": "TaskSpawned",
     "AsyncTokens": "Tokens",
     "AsyncViews": "Views",
     "AsyncWaiting": "Waiting",

@@ -3,15 +3,17 @@
 import asyncio
 import pickle
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
 from uuid import uuid4
 
 import psycopg
 import pytest
 
-from hwqueue import errors
+from hwqueue import App, errors
 from hwqueue.client import AsyncClient, Client, _pauses
-from hwqueue.types import Claim, SpawnResult
+from hwqueue.types import Claim, NodeSpec, SpawnResult
 from tests.client.conftest import Node
 
 BOUND = timedelta(seconds=30)
@@ -226,6 +228,32 @@ async def test_what_was_spawned_can_be_waited_for(dsn: str) -> None:
         sync_client.cancel_lease(other.lease_id)
         with pytest.raises(errors.LeaseCancelled):
             other.result(timeout=BOUND)
+
+
+@App().task("at", queue="work")
+def at(frame: int) -> datetime:
+    return datetime(2030, 1, frame, tzinfo=UTC)
+
+
+async def test_what_a_task_spawned_has_the_result_that_its_handler_returns(dsn: str) -> None:
+    async with AsyncClient(dsn) as client:
+        await client.create_queue("work")
+        with Client(dsn) as other:
+            spawned: list[Any] = [
+                (await at.spawn(client, frame=1)).result,
+                (await at.spawn_many(client, [{"frame": 2}]))[0].result,
+                partial(asyncio.to_thread, at.spawn(other, frame=3).result),
+                partial(asyncio.to_thread, at.spawn_many(other, [{"frame": 4}])[0].result),
+            ]
+            node = uuid4()
+            epoch = await client.register_node(node, NodeSpec(name="n", instance_id="1"))
+            for one in await client.claim_task(["work"], node, epoch, qty=4):
+                result = at(one.params["frame"]).isoformat() if one.params["frame"] != 4 else 4
+                await client.complete_lease(one.lease_id, one.claim_token, result=result)
+            for frame, result_of in enumerate(spawned[:3], 1):
+                assert await result_of(timeout=BOUND) == at(frame)
+            with pytest.raises(errors.BadArgument, match="'at': result must be a time"):
+                await spawned[3](timeout=BOUND)
 
 
 @pytest.mark.thorough

@@ -17,12 +17,13 @@ import web_orders
 
 import hwqueue
 from hwqueue import LeaseContext, Step, Workflow
-from hwqueue.client import AsyncSpawned, Spawned
+from hwqueue.client import TaskSpawned
 
 
 async def right(client: hwqueue.Client, other: hwqueue.AsyncClient) -> None:
-    assert_type(web_orders.send_invoice.spawn(client, order_id=1), Spawned)
-    assert_type(await durable_steps.order.spawn(other, card="visa", amount=30), AsyncSpawned)
+    assert_type(web_orders.send_invoice.spawn(client, order_id=1), TaskSpawned[None])
+    order = await durable_steps.order.spawn(other, card="visa", amount=30)
+    assert_type(await order.result(), dict[str, object])
     assert_type(gpu_training.submit(client, rounds=10, region="eu"), UUID)
 
 

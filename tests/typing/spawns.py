@@ -14,7 +14,7 @@ from typing import Any, assert_type
 import hwqueue
 from hwqueue import AsyncLeaseContext, Depends, Lease, LeaseContext, LeaseSpec
 from hwqueue.app import ParamsTask
-from hwqueue.client import AsyncSpawned, Spawned
+from hwqueue.client import AsyncTaskSpawned, TaskSpawned
 
 app = hwqueue.App()
 
@@ -63,29 +63,36 @@ async def old_picture(params: Picture) -> list[Picture]:
 
 
 def right(client: hwqueue.Client, lease: Lease, context: LeaseContext) -> None:
-    assert_type(draw.spawn(client, frame=1), Spawned)
-    assert_type(draw.spawn(client, 1, scene="end"), Spawned)
-    assert_type(draw.with_options(queue="big", priority=9).spawn(client, 1), Spawned)
+    assert_type(draw.spawn(client, frame=1), TaskSpawned[Picture])
+    assert_type(draw.spawn(client, frame=1).result(), Picture)
+    assert_type(upload.spawn(client, Picture("a")).result(), str)
+    assert_type([one.result() for one in draw.spawn_many(client, [])], list[Picture])
+    assert_type(draw.spawn(client, 1, scene="end"), TaskSpawned[Picture])
+    big = draw.with_options(queue="big", priority=9)
+    assert_type(big.spawn(client, 1), TaskSpawned[Picture])
     assert_type(draw.spec(frame=1), LeaseSpec)
-    assert_type(draw.spawn_many(client, [draw.spec(1), {"frame": 2}]), list[Spawned])
+    many = draw.spawn_many(client, [draw.spec(1), {"frame": 2}])
+    assert_type(many, list[TaskSpawned[Picture]])
     assert_type(draw.result_of(lease), Picture)
     assert_type(draw(frame=1), Picture)
-    assert_type(store.spawn(client, picture=Picture("a")), Spawned)
+    assert_type(store.spawn(client, picture=Picture("a")), TaskSpawned[None])
     assert_type(upload.result_of(lease), str)
     assert_type(old, ParamsTask[dict[str, Any], int])
-    assert_type(old.spawn(client, {"a": 1}, priority=3, queue="big"), Spawned)
-    assert_type(old.spawn(client), Spawned)
+    assert_type(old.spawn(client, {"a": 1}, priority=3, queue="big"), TaskSpawned[int])
+    assert_type(old.spawn(client), TaskSpawned[int])
     assert_type(old.result_of(lease), int)
-    assert_type(old_context.spawn(client, {"a": 1}), Spawned)
-    assert_type(old_picture.spawn(client, Picture("a")), Spawned)
+    assert_type(old_context.spawn(client, {"a": 1}), TaskSpawned[int])
+    assert_type(old_picture.spawn(client, Picture("a")).result(), list[Picture])
     assert_type(old_picture.result_of(lease), list[Picture])
 
 
 async def right_async(client: hwqueue.AsyncClient) -> None:
-    assert_type(await draw.spawn(client, frame=1), AsyncSpawned)
-    assert_type(await upload.spawn(client, Picture("a")), AsyncSpawned)
-    assert_type(await draw.spawn_many(client, [draw.spec(1)]), list[AsyncSpawned])
-    assert_type(await old.spawn(client, {"a": 1}), AsyncSpawned)
+    drawn = await draw.spawn(client, frame=1)
+    assert_type(drawn, AsyncTaskSpawned[Picture])
+    assert_type(await drawn.result(), Picture)
+    assert_type(await (await upload.spawn(client, Picture("a"))).result(), str)
+    assert_type(await draw.spawn_many(client, [draw.spec(1)]), list[AsyncTaskSpawned[Picture]])
+    assert_type(await old.spawn(client, {"a": 1}), AsyncTaskSpawned[int])
 
 
 def wrong(client: hwqueue.Client) -> None:

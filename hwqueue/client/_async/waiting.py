@@ -7,11 +7,11 @@ polls alone.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar, overload
 from uuid import UUID
 
 import psycopg
@@ -24,6 +24,9 @@ from hwqueue.client._ends import ENDED, result_of, run_timed_out, timed_out, uni
 from hwqueue.client._pauses import Pauses, Rate, apause
 from hwqueue.errors import ConfigError, LeaseNotFound
 from hwqueue.types import AwaitedLease, Json, Lease, LeaseState, SpawnResult, WorkflowRun
+
+R_co = TypeVar("R_co", covariant=True)
+X = TypeVar("X")
 
 _MOST_IDS = 1000  # of one call
 
@@ -285,6 +288,39 @@ class AsyncSpawned(SpawnResult):
         """Pickled and copied without the client, whose connections stay here."""
         facts = {name: getattr(self, name) for name in SpawnResult.__dataclass_fields__}
         return (partial(SpawnResult, **facts), ())
+
+
+class AsyncTaskSpawned(AsyncSpawned, Generic[R_co]):
+    """A lease that a task has spawned. `R_co` is what calling its handler returns.
+
+    Attributes:
+        read: What makes of the JSON of a result what the handler returned.
+    """
+
+    __slots__ = ("read",)
+    read: Callable[[Json], Any]
+
+    @classmethod
+    def reading(cls, spawned: AsyncSpawned, read: Callable[[Json], Any]) -> Self:
+        """The same, with what reads its result."""
+        made = cls.of(spawned, spawned.client)
+        object.__setattr__(made, "read", read)
+        return made
+
+    @overload
+    async def result(
+        self: AsyncTaskSpawned[Coroutine[Any, Any, X]], *, timeout: timedelta | None = None
+    ) -> X: ...
+
+    @overload
+    async def result(self, *, timeout: timedelta | None = None) -> R_co: ...
+
+    async def result(self, *, timeout: timedelta | None = None) -> Any:
+        """What the handler returned, as the type that it is annotated with.
+
+        Raises: BadArgument, if the result does not fit the type; else as `AsyncClient.result`.
+        """
+        return self.read(await super().result(timeout=timeout))
 
 
 def _gone(lease_id: UUID) -> LeaseNotFound:

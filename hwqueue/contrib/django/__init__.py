@@ -6,7 +6,7 @@ loaded.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ParamSpec
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from hwqueue.app import App
 from hwqueue.extras import needs
@@ -14,7 +14,7 @@ from hwqueue.extras import needs
 with needs("django"):
     from asgiref.sync import sync_to_async
 
-from hwqueue.client import Spawned
+from hwqueue.client import TaskSpawned
 from hwqueue.contrib.django.connecting import client
 from hwqueue.task import Task
 
@@ -24,12 +24,13 @@ if TYPE_CHECKING:
 __all__ = ["app", "aspawn", "client", "load_app"]
 
 P = ParamSpec("P")
+R_co = TypeVar("R_co", covariant=True)
 
 app = App()
 """The app of the project, unless `HWQUEUE["APP"]` names another one."""
 
 
-async def aspawn(task: Task[P, Any], *args: P.args, **kwargs: P.kwargs) -> Spawned:
+async def aspawn(task: Task[P, R_co], *args: P.args, **kwargs: P.kwargs) -> TaskSpawned[R_co]:
     """`task.spawn(client(), ...)` for an async view: in the thread that holds Django's connection.
 
     It commits by itself: Django has no transaction in async code. To spawn in one, write a function
@@ -38,7 +39,7 @@ async def aspawn(task: Task[P, Any], *args: P.args, **kwargs: P.kwargs) -> Spawn
     Raises: as `Task.spawn`.
     """
 
-    def spawn() -> Spawned:
+    def spawn() -> TaskSpawned[R_co]:
         return task.spawn(client(), *args, **kwargs)
 
     return await sync_to_async(spawn)()
