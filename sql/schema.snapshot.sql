@@ -3636,7 +3636,8 @@ CREATE TABLE hwqueue.outcome (
     result jsonb,
     error jsonb,
     eligible_at timestamp with time zone,
-    is_step boolean
+    is_step boolean,
+    assignment jsonb
 )
 WITH (autovacuum_vacuum_threshold='10000', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_vacuum_insert_scale_factor='0.05');
 
@@ -3651,6 +3652,8 @@ COMMENT ON COLUMN hwqueue.outcome.state IS 'completed, failed or cancelled';
 COMMENT ON COLUMN hwqueue.outcome.eligible_at IS 'of a lease that went when it completed: since when it could be claimed; null: the lease is there';
 
 COMMENT ON COLUMN hwqueue.outcome.is_step IS 'true: it is kept until its run goes; null: of a lease of its own';
+
+COMMENT ON COLUMN hwqueue.outcome.assignment IS 'what was allocated for the last claim; null when nothing was counted for it';
 
 CREATE FUNCTION hwqueue.lease_end(p_lease uuid, p_shard integer) RETURNS hwqueue.outcome
     LANGUAGE sql STABLE;
@@ -6723,11 +6726,14 @@ CREATE TABLE hwqueue.attempt (
     claimed_at timestamp with time zone NOT NULL,
     ended_at timestamp with time zone NOT NULL,
     error jsonb,
+    assignment jsonb,
     CONSTRAINT attempt_outcome_check CHECK ((outcome = ANY (ARRAY['completed'::text, 'failed'::text, 'expired'::text, 'superseded'::text, 'released'::text, 'cancelled'::text])))
 )
 WITH (autovacuum_vacuum_threshold='10000', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_vacuum_insert_scale_factor='0.05');
 
 COMMENT ON TABLE hwqueue.attempt IS 'a claim that ended without completing its lease';
+
+COMMENT ON COLUMN hwqueue.attempt.assignment IS 'what was allocated; null when nothing was counted for it';
 
 CREATE TABLE hwqueue.attempt_log (
     shard_id integer NOT NULL,

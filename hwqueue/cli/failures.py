@@ -65,6 +65,8 @@ def _attempt(attempt: Attempt, names: Mapping[UUID, str]) -> Iterator[str]:
     lasted = duration(attempt.ended_at - attempt.claimed_at)
     when = plain_text(attempt.ended_at)
     yield f"attempt {attempt.attempt} {attempt.outcome} on {node} after {lasted}, {when}"
+    if attempt.assignment is not None and attempt.assignment.gpus:
+        yield f"  had {plain_text(attempt.assignment.gpu_words)}"
     if attempt.progress is not None:
         yield f"  had come to {plain_text(attempt.progress.words)}"
     error = attempt.error

@@ -84,6 +84,7 @@ def _attempts(value: Iterable[Mapping[str, Any]] | str) -> tuple[types.Attempt, 
             ended_at=datetime.fromisoformat(attempt["ended_at"]),
             error=attempt["error"],
             progress=_progress(attempt.get("progress")),
+            assignment=_assignment(given) if (given := attempt.get("assignment")) else None,
         )
         for attempt in value
     )

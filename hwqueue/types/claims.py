@@ -43,6 +43,13 @@ class Assignment:
     cpus: tuple[int, ...] | None = None
     gpu_exclusivity: str | None = None
 
+    @property
+    def gpu_words(self) -> str:
+        """Its devices in a line: `GPU 0 (A100), GPU 3 (A100)`."""
+        return ", ".join(
+            f"GPU {gpu.index}" + (f" ({gpu.model})" if gpu.model else "") for gpu in self.gpus
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:

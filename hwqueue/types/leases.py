@@ -273,7 +273,7 @@ class Attempt:
     """A claim that ended without completing the lease, or that a retry of its run has run again.
 
     outcome: failed, expired, superseded, released or cancelled; completed only of a step of a run
-    that was run again. progress: as reported last.
+    that was run again. progress: as reported last. assignment: None when nothing was counted.
     """
 
     attempt: int
@@ -284,6 +284,7 @@ class Attempt:
     ended_at: datetime
     error: Json
     progress: Progress | None = None
+    assignment: Assignment | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -327,9 +328,9 @@ class LeaseSummary:
 class Lease(LeaseSummary):
     """All that is known about a lease.
 
-    assignment: of the running claim. wire: the params blob as it was sent; what it asks is in
-    `placement`. progress: of the running claim, or of the one that ended the lease; None: it has
-    reported none.
+    assignment: of the running claim, or of the one that ended the lease. wire: the params blob as
+    it was sent; what it asks is in `placement`. progress: of the claim of which the assignment is;
+    None: it has reported none.
     """
 
     params: Json

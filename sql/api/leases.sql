@@ -389,8 +389,8 @@ end
 $$;
 
 -- Everything about one lease. Times are null while they do not apply. wire is the params blob as it was
--- sent. attempts: those that have ended without completing, or that a retry of their run has run again,
--- oldest first.
+-- sent. assignment: of the running claim, or the one that ended it. attempts: those that have ended without
+-- completing, or that a retry of their run has run again, oldest first.
 -- Raises: QHL04.
 create or replace function hwqueue.get_lease(p_lease uuid, p_shard int default 0)
 returns table (lease_id uuid, shard_id int, queue text, task_name text, state text, priority smallint,
@@ -411,12 +411,12 @@ begin
            hwqueue.real_time(l.available_at), l.deadline, l.created_at,
            coalesce(r.claimed_at, o.claimed_at, l.claimed_at), o.finished_at,
            hwqueue.real_time(r.expires_at), coalesce(r.node_id, o.node_id, l.node_id),
-           nullif(coalesce(r.claim_token, o.claim_token, l.claim_token), 0), r.assignment, o.result, o.error,
+           nullif(coalesce(r.claim_token, o.claim_token, l.claim_token), 0),
+           coalesce(r.assignment, o.assignment), o.result, o.error,
            coalesce((select jsonb_agg(jsonb_build_object('attempt', a.attempt, 'claim_token', a.claim_token,
-               'node_id', a.node_id,
-                       'outcome', a.outcome, 'claimed_at', a.claimed_at, 'ended_at', a.ended_at, 'error',
-                         a.error, 'progress', hwqueue.progress_of(a.lease_id, a.claim_token, a.shard_id))
-                         order by a.claim_token)
+               'node_id', a.node_id, 'assignment', a.assignment, 'outcome', a.outcome,
+               'claimed_at', a.claimed_at, 'ended_at', a.ended_at, 'error', a.error,
+               'progress', hwqueue.progress_of(a.lease_id, a.claim_token, a.shard_id)) order by a.claim_token)
                      from hwqueue.attempt a where a.shard_id = l.shard_id and a.lease_id = l.lease_id), '[]'),
            l.idempotency_key, r.stop_reason, l.wire,
            hwqueue.progress_of(l.lease_id, coalesce(r.claim_token, o.claim_token), l.shard_id)

@@ -38,9 +38,9 @@ begin
   end if;
   perform hwqueue.remove_claim(p_claim.lease_id, p_shard);
   insert into hwqueue.attempt (shard_id, lease_id, claim_token, attempt, node_id, outcome, claimed_at,
-    ended_at, error)
-  values (p_shard, p_claim.lease_id, p_claim.claim_token, p_claim.attempt, p_claim.node_id,
-    case when v_cancelled then 'cancelled' else v_outcome end, p_claim.claimed_at, p_now, p_error);
+    ended_at, error, assignment)
+  values (p_shard, p_claim.lease_id, p_claim.claim_token, p_claim.attempt, p_claim.node_id, case when
+    v_cancelled then 'cancelled' else v_outcome end, p_claim.claimed_at, p_now, p_error, p_claim.assignment);
   if (p_next is not null or p_claim.is_reserved) and not v_cancelled then
     update hwqueue.lease l
     set claim_token = p_claim.claim_token, node_id = p_claim.node_id, claimed_at = p_claim.claimed_at
@@ -60,9 +60,9 @@ begin
     insert into hwqueue.gang_change (shard_id, gang_id) values (p_shard, p_claim.gang_id);
   end if;
   insert into hwqueue.outcome (shard_id, lease_id, queue_id, finished_at, claimed_at, claim_token, node_id,
-    attempt, state, error, is_step)
+    attempt, state, assignment, error, is_step)
   values (p_shard, p_claim.lease_id, p_claim.queue_id, p_now, p_claim.claimed_at, p_claim.claim_token,
-    p_claim.node_id, v_attempts, v_state,
+    p_claim.node_id, v_attempts, v_state, p_claim.assignment,
     coalesce(p_error, case when v_cancelled
       then jsonb_build_object('reason', 'cancelled', 'detail', p_claim.stop_detail) end),
     case when p_claim.is_step is not null then true end);
@@ -163,9 +163,9 @@ begin
     v_deltas := hwqueue.add_counts(v_deltas, -1, p_shard);
   end if;
   insert into hwqueue.outcome (shard_id, lease_id, queue_id, finished_at, claimed_at, claim_token, node_id,
-    attempt, state, result, eligible_at, is_step)
+    attempt, state, assignment, result, eligible_at, is_step)
   values (p_shard, p_lease, v_queue_id, hwqueue.clock(), v_claimed_at, p_token, v_node_id, v_attempt,
-    'completed', case when v_eligible_at is null then p_result end, v_eligible_at,
+    'completed', v_assignment, case when v_eligible_at is null then p_result end, v_eligible_at,
     case when v_is_step is not null then true end);
   if v_eligible_at is not null then
     delete from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = p_lease;

@@ -94,9 +94,9 @@ begin
     select x.*, x.xmin from hwqueue.outcome x
     where x.shard_id = p_shard and x.lease_id = e.lease_id offset 0) o;
   insert into hwqueue.attempt (shard_id, lease_id, claim_token, attempt, node_id, outcome, claimed_at,
-    ended_at)
-  select p_shard, e.lease_id, e.claim_token, e.attempt, e.node_id, 'completed', e.claimed_at, e.finished_at
-  from unnest(v_ended) e where e.state = 'completed';
+    ended_at, assignment)
+  select p_shard, e.lease_id, e.claim_token, e.attempt, e.node_id, 'completed', e.claimed_at, e.finished_at,
+         e.assignment from unnest(v_ended) e where e.state = 'completed';
   delete from hwqueue.checkpoint c
   where c.shard_id = p_shard
     and c.lease_id = any (array(select e.lease_id from unnest(v_ended) e where e.state = 'completed'));

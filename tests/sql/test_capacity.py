@@ -4,9 +4,10 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from psycopg.types.json import Jsonb
 
 from tests.calls import Row
-from tests.sql.api import Api, Node, token
+from tests.sql.api import Api, Node, settlement, token
 
 GPU = [str(uuid4()) for _ in range(4)]
 
@@ -193,3 +194,26 @@ def test_every_way_to_end_gives_the_room_back(api: Api) -> None:
         row = api.used(node)
         assert row["used"] == {"cpu_milli": 0, "memory_mib": 0}
         assert [gpu["milli_used"] for gpu in row["gpus"]] == [0, 0]
+
+
+def test_which_device_a_lease_had_is_kept(api: Api) -> None:
+    """Of each attempt, however it ended, and of the one that ended the lease."""
+    node, queue = api.node(gpus=devices(2)), api.queue(retry={"kind": "fixed", "base": 0})
+    one_gpu = {"resources": {"gpu": 1}}
+    for _ in range(2):
+        api.spawn(queue, placement=one_gpu, max_attempts=2)
+    [failing, other] = api.claim(node, queue, qty=2)
+    api.rows("fail_lease", **token(failing), error={"message": "ECC"})
+    assert api.lease(failing["lease_id"])["assignment"] is None  # it has none now
+    api.rows("complete_lease", **token(other))
+    [again] = api.claim(node, queue)
+    done = Jsonb([settlement(again)])
+    api.rows("settle_and_claim", **node.who, settle=done, queues=[queue], qty=0)
+    dead = api.running(queue, node, max_attempts=1, placement={"resources": {"gpu": 2}})
+    api.rows("fail_lease", **token(dead), error={"message": "ECC"})
+    for claim in (again, other, dead):
+        assert api.lease(claim["lease_id"])["assignment"] == claim["assignment"]
+    for claim in (failing, dead):
+        [attempt] = api.lease(claim["lease_id"])["attempts"]
+        assert attempt["assignment"] == claim["assignment"]
+    assert (indexes(failing), indexes(other), indexes(dead)) == ([0], [1], [0, 1])

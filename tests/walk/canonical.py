@@ -50,6 +50,7 @@ _TURNS = _names("""
 # and what counts up there alone.
 _OF_TABLE = {
     "gang": _names("position tries losses reason"),
+    "outcome": _names("assignment"),
     "reap_cursor": _TURNS,
     "everywhere": _names("swept_at"),
     "everywhere_node": _names("tries failures starts reason"),
