@@ -38,8 +38,8 @@ Types are those of JSON. A *span* is a number of seconds, or text such as `"1 ho
 without months; HTTP takes seconds alone, the command line `90s`, `5m`, `1h30m` or `2d`. Python
 takes a `timedelta` in keyword arguments and dataclasses, where a plain number is an error; in a
 mapping, which is JSON, it takes seconds, too. A *time* is text with an offset from UTC, in Python a
-`datetime` with a time zone. A span from now counts by the database's clock: in SQL it is a number,
-HTTP takes the time alone.
+`datetime` with a time zone. A span from now counts by the database's clock: in SQL and over HTTP it
+is a number. Filters over HTTP take times alone.
 
 An option that is null counts as not given. An unknown key is an error that lists those allowed.
 """

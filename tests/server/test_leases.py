@@ -2,6 +2,7 @@
 
 import asyncio
 from base64 import b64encode
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import quote
 from uuid import uuid4
@@ -10,6 +11,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from hwqueue.client import Client
+from hwqueue.testing import Clock
 from hwqueue.types import NodeSpec
 from hwqueue.wire import CpuIsolation, WireIntent, encode
 from tests.server.conftest import V1, Http, Serving, ok, problem
@@ -351,6 +353,28 @@ async def test_a_time_that_nobody_could_read_again(
     found = problem(await http.post(f"{V1}/leases", json=body), 422, "QHA01")
     assert found["field"] == f"options.{field}"
     assert ok(await http.get(f"{V1}/leases", params={"queue": queue}))["items"] == []
+
+
+@pytest.mark.parametrize("field", ["available_at", "deadline"])
+async def test_a_time_may_be_seconds_from_now(
+    http: Http, sql: Client, queue: str, *, clock: Clock, field: str
+) -> None:
+    """By the database's clock, alone and in a batch; nothing else is taken for a time."""
+    now = datetime(2031, 5, 6, tzinfo=UTC)
+    clock.freeze(now)
+    lease = {"task": "draw", "options": {field: 90.5}}
+    one = ok(await http.post(f"{V1}/leases", json={"queue": queue, **lease}), 201)
+    body = {"queue": queue, "leases": [lease]}
+    [other] = ok(await http.post(f"{V1}/leases/batch", json=body), 201)["items"]
+    for spawned in (one, other):
+        found = getattr(sql.get_lease(spawned["lease_id"]), field)
+        assert found == now + timedelta(seconds=90.5)
+    for bad in (-1, 400_000_000, True, "90", "1h", []):
+        body = {"queue": queue, "task": "draw", "options": {field: bad}}
+        found = problem(await http.post(f"{V1}/leases", json=body), 422, "QHA01")
+        [error] = found["errors"]
+        assert error["field"] == f"options.{field}"
+        assert "or seconds from now" in error["message"]
 
 
 async def test_the_last_time_of_all_is_read_in_every_zone(

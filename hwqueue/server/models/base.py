@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -16,7 +16,9 @@ from pydantic import (
     Field,
     StrictBool,
     StrictInt,
+    ValidatorFunctionWrapHandler,
     WithJsonSchema,
+    WrapValidator,
 )
 
 _RFC3339 = re.compile(
@@ -36,6 +38,21 @@ def _moment(value: Any) -> Any:
     return value
 
 
+def _moment_or_span(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
+    """One complaint for both, not one for each."""
+    if isinstance(value, datetime | timedelta):
+        return value
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= TEN_YEARS:
+        return timedelta(seconds=value)
+    try:
+        return read(_moment(value))
+    except ValueError:
+        raise ValueError(
+            "a time in RFC 3339 is needed, such as 2030-01-31T12:00:00Z, or seconds from now, "
+            f"0 to {TEN_YEARS}"
+        ) from None
+
+
 def _id(value: Any) -> Any:
     """Only the usual form of a UUID: pydantic would take others, too."""
     if isinstance(value, UUID):
@@ -53,6 +70,22 @@ Moment = Annotated[
     AwareDatetime, BeforeValidator(_moment), Field(examples=["2030-01-31T12:00:00Z"])
 ]
 """A time, RFC 3339 with an offset."""
+
+MomentOrSpan = Annotated[
+    datetime | timedelta,
+    WrapValidator(_moment_or_span),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string", "format": "date-time"},
+                {"type": "number", "minimum": 0, "maximum": TEN_YEARS},
+            ],
+            "description": "A time, or seconds from now by the database's clock.",
+            "examples": ["2030-01-31T12:00:00Z", 3600],
+        }
+    ),
+]
+"""A time, or how long from now it is."""
 
 Id = Annotated[UUID, BeforeValidator(_id), Field(examples=[EXAMPLE_ID])]
 """A UUID in its usual form."""

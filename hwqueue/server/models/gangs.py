@@ -88,7 +88,10 @@ _gang_options = request_of(
         "max_run": Field(
             default=None, description="How long a member may run; then its attempt fails."
         ),
-        "deadline": Field(default=None, description="Not claimed by then, a member fails."),
+        "deadline": Field(
+            default=None,
+            description="Not claimed by then, a member fails: a time, or seconds from now.",
+        ),
     },
 )
 

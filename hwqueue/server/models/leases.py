@@ -121,12 +121,16 @@ _spawn_options = request_of(
         "anti_affinity_with": Field(default=None, description="Prefer any other node."),
         "tenant": Field(default=None, description="A token of one tenant sets it."),
         "labels": Field(default=None, description="Of the lease, not of its node."),
-        "available_at": Field(default=None, description="Not claimable before."),
+        "available_at": Field(
+            default=None, description="Not claimable before: a time, or seconds from now."
+        ),
         "delay": Field(default=None, description="The same from now, in seconds."),
         "claim_timeout": Field(
             default=None, description="Seconds from a claim's last heartbeat to its end."
         ),
-        "deadline": Field(default=None, description="Not claimed by then, it fails."),
+        "deadline": Field(
+            default=None, description="Not claimed by then, it fails: a time, or seconds from now."
+        ),
         "patience": Field(
             default=None, description="How long it waits for a better node, at most."
         ),

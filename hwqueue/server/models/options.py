@@ -9,7 +9,16 @@ from uuid import UUID
 
 from pydantic import create_model
 
-from hwqueue.server.models.base import Flag, Id, Moment, Object, Request, Seconds, Whole
+from hwqueue.server.models.base import (
+    Flag,
+    Id,
+    Moment,
+    MomentOrSpan,
+    Object,
+    Request,
+    Seconds,
+    Whole,
+)
 
 # The type in JSON of an option, by the first of these that its annotation names.
 _IN_JSON: Mapping[Any, Any] = {
@@ -53,6 +62,8 @@ def _kind(name: str, hint: Any) -> Any:
     """The type of an option in JSON. Raises: TypeError."""
     members = get_args(hint) or (hint,)
     named = {get_origin(member) or member for member in members}
+    if {datetime, timedelta} <= named:
+        return MomentOrSpan
     for kind, in_json in _IN_JSON.items():
         if kind in named:
             return in_json

@@ -99,9 +99,12 @@ _run_options = request_of(
         "tenant": Field(default=None, description="A token of one tenant sets it."),
         "labels": Field(default=None, description="Of the run and its leases."),
         "headers": Field(default=None, description="Carried along with each lease."),
-        "deadline": Field(default=None, description="Not ended by then, it fails."),
+        "deadline": Field(
+            default=None, description="Not ended by then, it fails: a time, or seconds from now."
+        ),
         "available_at": Field(
-            default=None, description="When its first steps may begin; at once unless given."
+            default=None,
+            description="When its first steps may begin, a time or seconds from now; else at once.",
         ),
         "delay": Field(default=None, description="The same from now, in seconds."),
         "idempotency_key": Field(
