@@ -110,7 +110,7 @@ $$;
 -- Stops an everywhere task, and returns its state: nodes get no lease of it any more. Leases that wait or are
 -- reserved are cancelled within about a second. Those that run go on until they end (p_running "keep"), or
 -- are asked to stop ("stop"; also in a second call). When none is open, it is stopped.
--- Locks: the everywhere task; it waits for registrations of nodes and a reap that look at it. Raises: QHE01,
+-- Locks: the everywhere task; it waits for first claims of nodes, and a reap, that look at it. Raises: QHE01,
 -- QHA01, QHA02. Idempotent.
 create or replace function hwqueue.stop_everywhere(p_everywhere uuid, p_running text default 'keep',
   p_shard int default 0) returns text

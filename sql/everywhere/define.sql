@@ -2,7 +2,7 @@
 --
 -- api/everywhere calls read_everywhere and write_everywhere. Example: {"mode": "always", "affinity_tags":
 -- {"gpu": true}} becomes one row with a placement class. No lease is written yet: everywhere/nodes writes one
--- for each node that suits the class, when upkeep gets there or the node registers.
+-- for each node that suits the class, when upkeep gets there or a new node claims.
 --
 -- Invariant: all leases of an everywhere task have one class. The node is not in it: it is in the row of
 -- everywhere_node and in the reservation, so 10,000 nodes cost one class.

@@ -62,7 +62,7 @@ declare
 begin
   select q.* into v_queue from hwqueue.queue q
   where q.shard_id = p_shard and q.queue_id = p_everywhere.queue_id;
-  -- sizes were checked when it was defined: a policy that changed since stops no registration
+  -- sizes were checked when it was defined: a policy that changed since stops no claim
   v_spawn := hwqueue.read_spawn(1, hwqueue.new_id(), p_everywhere.class_id, p_everywhere.task_name,
     p_everywhere.params, p_everywhere.options, 2147483647, p_now);
   v_spawn.gang_id := v_spawn.lease_id;
