@@ -47,7 +47,9 @@ def pending(
     class_id: Annotated[
         int | None, typer.Option("--class", help="Only the placement class of this id.")
     ] = None,
-    order: Annotated[Order, typer.Option(help="The most first, or the oldest.")] = Order.PENDING,
+    order: Annotated[
+        Order, typer.Option(help="What has most pending leases first, or the oldest.")
+    ] = Order.PENDING,
     limit: Annotated[int, typer.Option(min=1, help="At most this many.")] = 50,
 ) -> None:
     """Show why leases are pending: how many nodes match each kind, how many are free, what to mend.

@@ -38,7 +38,9 @@ def check(
     ] = None,
     input_: Annotated[
         str,
-        typer.Option("--input", help="As for workflow run; where a step may run hangs on none."),
+        typer.Option(
+            "--input", help="As for workflow run; where a step may run does not depend on it."
+        ),
     ] = "{}",
     options: RunOptions,
 ) -> None:
