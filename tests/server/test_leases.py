@@ -362,16 +362,18 @@ async def test_a_time_may_be_seconds_from_now(
     """By the database's clock, alone and in a batch; nothing else is taken for a time."""
     now = datetime(2031, 5, 6, tzinfo=UTC)
     clock.freeze(now)
-    lease = {"task": "draw", "options": {field: 90.5}}
+    lease: dict[str, Any] = {"task": "draw", "options": {field: 90.5}}
     one = ok(await http.post(f"{V1}/leases", json={"queue": queue, **lease}), 201)
     body = {"queue": queue, "leases": [lease]}
     [other] = ok(await http.post(f"{V1}/leases/batch", json=body), 201)["items"]
     for spawned in (one, other):
         found = getattr(sql.get_lease(spawned["lease_id"]), field)
         assert found == now + timedelta(seconds=90.5)
-    for bad in (-1, 400_000_000, True, "90", "1h", []):
-        body = {"queue": queue, "task": "draw", "options": {field: bad}}
-        found = problem(await http.post(f"{V1}/leases", json=body), 422, "QHA01")
+    wrong: tuple[Any, ...] = (-1, 400_000_000, True, "90", "1h", [])
+    for bad in wrong:
+        lease = {"task": "draw", "options": {field: bad}}
+        response = await http.post(f"{V1}/leases", json={"queue": queue, **lease})
+        found = problem(response, 422, "QHA01")
         assert found["field"] == f"options.{field}"
         assert "or seconds from now" in found["detail"]
 
