@@ -20,7 +20,14 @@ from typing import (
 )
 
 from hwqueue.binding import Binding, Handler
-from hwqueue.client import AsyncClient, AsyncTaskSpawned, Client, TaskSpawned
+from hwqueue.client import (
+    AsyncClient,
+    AsyncSpawned,
+    AsyncTaskSpawned,
+    Client,
+    Spawned,
+    TaskSpawned,
+)
 from hwqueue.client._json import given, plain
 from hwqueue.context import AsyncLeaseContext, LeaseContext
 from hwqueue.errors import BadArgument
@@ -181,17 +188,26 @@ class Task(Generic[P, R_co]):
     def _spawn(
         self, client: AsyncClient | Client, params: Json
     ) -> Coroutine[Any, Any, AsyncTaskSpawned[R_co]] | TaskSpawned[R_co]:
-        call = (self.defaults.queue, self.name, params)
-        options, read = self._spawn_options(), self.binding.read_result
-        if isinstance(client, Client):
-            spawned = client.spawn_lease(*call, shard=self.shard, **options)
-            return TaskSpawned.reading(spawned, read)
+        options = self._spawn_options()
+        spawned = client.spawn_lease(
+            self.defaults.queue, self.name, params, shard=self.shard, **options
+        )
+        return cast("TaskSpawned[R_co]", self._reading(spawned))
 
-        async def spawn() -> AsyncTaskSpawned[R_co]:
-            spawned = await client.spawn_lease(*call, shard=self.shard, **options)
-            return AsyncTaskSpawned.reading(spawned, read)
+    def _reading(self, spawned: Any) -> Any:
+        """What was spawned, one or many, or will be once awaited: with what reads its result."""
+        if isinstance(spawned, Coroutine):
+            return self._reading_awaited(spawned)
+        if isinstance(spawned, list):
+            return [self._reading(one) for one in spawned]
+        if isinstance(spawned, Spawned):
+            return TaskSpawned.reading(spawned, self.binding.read_result)
+        if isinstance(spawned, AsyncSpawned):
+            return AsyncTaskSpawned.reading(spawned, self.binding.read_result)
+        return spawned
 
-        return spawn()
+    async def _reading_awaited(self, spawned: Coroutine[Any, Any, Any]) -> Any:
+        return self._reading(await spawned)
 
     def _spawn_options(self) -> SpawnOptions:
         return cast("SpawnOptions", given({**self.defaults.options(), **self.options}))
@@ -238,16 +254,8 @@ class Task(Generic[P, R_co]):
         SQL: spawn_leases. Safe inside your transaction: yes, waits for nobody.
         """
         specs = [self._checked(each, index) for index, each in enumerate(leases)]
-        queue, read = self.defaults.queue, self.binding.read_result
-        if isinstance(client, Client):
-            every = client.spawn_leases(queue, specs, shard=self.shard)
-            return [TaskSpawned.reading(one, read) for one in every]
-
-        async def spawn() -> list[AsyncTaskSpawned[R_co]]:
-            every = await client.spawn_leases(queue, specs, shard=self.shard)
-            return [AsyncTaskSpawned.reading(one, read) for one in every]
-
-        return spawn()
+        spawned = client.spawn_leases(self.defaults.queue, specs, shard=self.shard)
+        return cast("list[TaskSpawned[R_co]]", self._reading(spawned))
 
     def _checked(self, lease: LeaseSpec | Mapping[str, Any], index: int) -> LeaseSpec:
         """One lease of a batch."""
