@@ -265,7 +265,8 @@ CREATE TYPE hwqueue.spawn_request AS (
 	item_no integer,
 	gang_id uuid,
 	choice_id uuid,
-	replaces jsonb
+	replaces jsonb,
+	tenant text
 );
 
 CREATE TABLE hwqueue.queue (
@@ -408,7 +409,13 @@ CREATE TABLE hwqueue.reap_cursor (
     checked_lease uuid DEFAULT '00000000-0000-0000-0000-000000000000'::uuid NOT NULL,
     counted_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
     counted_as pg_snapshot,
-    counted_on bigint
+    counted_on bigint,
+    choices_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    deliveries_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    changes_from bigint DEFAULT 0 NOT NULL,
+    next_change bigint DEFAULT 0 NOT NULL,
+    kept_from bigint DEFAULT 0 NOT NULL,
+    next_arrival bigint DEFAULT 0 NOT NULL
 )
 WITH (autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0');
 
@@ -445,6 +452,16 @@ COMMENT ON COLUMN hwqueue.reap_cursor.counted_from IS 'from where the last count
 COMMENT ON COLUMN hwqueue.reap_cursor.counted_as IS 'it saw all that has been counted';
 
 COMMENT ON COLUMN hwqueue.reap_cursor.counted_on IS 'the server, by its system identifier, that counted_as is of';
+
+COMMENT ON COLUMN hwqueue.reap_cursor.choices_from IS 'no choice that is to be settled has an earlier taken_at, and none can get one';
+
+COMMENT ON COLUMN hwqueue.reap_cursor.deliveries_from IS 'no delivery that waits has an earlier available_at, and none can get one';
+
+COMMENT ON COLUMN hwqueue.reap_cursor.changes_from IS 'no change of a gang has a lower change_id, and none can get one';
+
+COMMENT ON COLUMN hwqueue.reap_cursor.next_change IS 'only transactions below next_after_xid can still insert a lower change_id; likewise next_arrival';
+
+COMMENT ON COLUMN hwqueue.reap_cursor.kept_from IS 'no arrival has a lower arrival_id, and none can get one';
 
 CREATE TYPE hwqueue.upkeep_done AS (
 	holds boolean,
@@ -627,7 +644,8 @@ CREATE TABLE hwqueue.lease (
     item_no integer,
     near_node uuid,
     gang_id uuid,
-    choice_id uuid
+    choice_id uuid,
+    tenant text
 )
 WITH (autovacuum_vacuum_threshold='10000', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_vacuum_insert_scale_factor='0.05', fillfactor='90');
 
@@ -649,6 +667,8 @@ COMMENT ON COLUMN hwqueue.lease.gang_id IS 'the gang that it starts with; its ow
 
 COMMENT ON COLUMN hwqueue.lease.choice_id IS 'the choice that it is an alternative of; null: of none';
 
+COMMENT ON COLUMN hwqueue.lease.tenant IS 'that of the run whose step this is; null: a lease of its own, or from an older version';
+
 CREATE FUNCTION hwqueue.add_run(p_lease hwqueue.lease, p_spec jsonb, p_shard integer, OUT run_id uuid, OUT created boolean) RETURNS record
     LANGUAGE plpgsql;
 
@@ -667,65 +687,6 @@ CREATE FUNCTION hwqueue.add_term(p_use text, p_items jsonb, p_domain text, p_cla
 
 CREATE FUNCTION hwqueue.add_to_step(p_lease hwqueue.lease, p_items jsonb, p_shard integer) RETURNS TABLE(name text, item integer, created boolean)
     LANGUAGE plpgsql;
-
-CREATE TABLE hwqueue.map (
-    shard_id integer NOT NULL,
-    run_id uuid NOT NULL,
-    step_no integer NOT NULL,
-    items integer NOT NULL,
-    over_step integer,
-    params jsonb NOT NULL,
-    keeps_completed boolean DEFAULT false NOT NULL,
-    stopped_below integer DEFAULT 0 NOT NULL,
-    added integer DEFAULT 0 NOT NULL,
-    runs integer DEFAULT 0 NOT NULL
-);
-
-COMMENT ON TABLE hwqueue.map IS 'a map or a gang that was released, or a task that has added items: then the step has a lease of its own, too';
-
-COMMENT ON COLUMN hwqueue.map.items IS 'the length of its list, with what was added; of a gang its size';
-
-COMMENT ON COLUMN hwqueue.map.over_step IS 'the map whose results are its list; null: the list is in map_list';
-
-COMMENT ON COLUMN hwqueue.map.params IS 'those of its items, with all bound but the item itself';
-
-COMMENT ON COLUMN hwqueue.map.keeps_completed IS 'of a retry: items that have completed in an earlier attempt are not run again';
-
-COMMENT ON COLUMN hwqueue.map.stopped_below IS 'of a run that stops: items below this have been asked to stop';
-
-COMMENT ON COLUMN hwqueue.map.added IS 'how many of its items were added: the last ones';
-
-COMMENT ON COLUMN hwqueue.map.runs IS 'how many runs were added (added_run)';
-
-CREATE FUNCTION hwqueue.added_request(p_map hwqueue.map, p_item integer, p_shard integer, OUT task_name text, OUT params jsonb) RETURNS record
-    LANGUAGE plpgsql STABLE;
-
-CREATE FUNCTION hwqueue.added_verdict(p_run uuid, p_step integer, p_verdict hwqueue.step_verdict, p_shard integer) RETURNS hwqueue.step_verdict
-    LANGUAGE plpgsql STABLE;
-
-CREATE TABLE hwqueue.workflow (
-    shard_id integer NOT NULL,
-    workflow_id bigint NOT NULL,
-    name text NOT NULL,
-    version integer,
-    digest bytea NOT NULL,
-    settings jsonb NOT NULL,
-    steps jsonb NOT NULL,
-    created_at timestamp with time zone NOT NULL,
-    retired_at timestamp with time zone,
-    retired_before xid8
-);
-
-COMMENT ON TABLE hwqueue.workflow IS 'a version of a definition of a workflow; it never changes';
-
-COMMENT ON COLUMN hwqueue.workflow.version IS 'from 1; null: the definition of ad hoc runs';
-
-COMMENT ON COLUMN hwqueue.workflow.settings IS 'the specification without its steps';
-
-COMMENT ON COLUMN hwqueue.workflow.retired_before IS 'transactions from this one on cannot have found the definition (prune_workflows)';
-
-CREATE FUNCTION hwqueue.adhoc_workflow(p_spec jsonb, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.workflow
-    LANGUAGE sql;
 
 CREATE TABLE hwqueue.claim (
     shard_id integer NOT NULL,
@@ -872,7 +833,7 @@ CREATE FUNCTION hwqueue.advance_horizon(p_drawn bigint, p_shard integer) RETURNS
 CREATE FUNCTION hwqueue.advance_low_water(p_entry hwqueue.ready, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.advance_map(p_run uuid, p_step integer, p_delta hwqueue.tally_delta, p_is_short boolean, p_now timestamp with time zone, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.advance_map(p_run uuid, p_step integer, p_delta hwqueue.tally_delta, p_is_short boolean, p_now timestamp with time zone, p_shard integer, p_tenant text DEFAULT NULL::text) RETURNS integer
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.advance_maps(p_run uuid, p_now timestamp with time zone, p_shard integer) RETURNS integer
@@ -925,6 +886,7 @@ CREATE TABLE hwqueue.node_state (
     has_reserved boolean DEFAULT false NOT NULL,
     backfill_until timestamp with time zone,
     expands_until timestamp with time zone,
+    recovered_to pg_lsn,
     CONSTRAINT node_state_check CHECK (((judged_xid IS NULL) = (judged_class IS NULL))),
     CONSTRAINT node_state_node_epoch_check CHECK ((node_epoch > 0))
 )
@@ -940,7 +902,7 @@ COMMENT ON COLUMN hwqueue.node_state.has_limits IS 'claims on the node may alloc
 
 COMMENT ON COLUMN hwqueue.node_state.pinned_queues IS 'queues in which node_eligibility has rows of this node';
 
-COMMENT ON COLUMN hwqueue.node_state.generation IS 'of the shard, as long as the server has not been started since server_started_at';
+COMMENT ON COLUMN hwqueue.node_state.generation IS 'of the shard, as long as the server has neither been started nor recovered since';
 
 COMMENT ON COLUMN hwqueue.node_state.met_blocked IS 'its last claims met classes that are blocked now: the next one reads all that are blocked before it starts';
 
@@ -959,6 +921,8 @@ COMMENT ON COLUMN hwqueue.node_state.has_reserved IS 'claims of the node may be 
 COMMENT ON COLUMN hwqueue.node_state.backfill_until IS 'until when leases that are over by then may use the room that is earmarked here; null: none may';
 
 COMMENT ON COLUMN hwqueue.node_state.expands_until IS 'it has registered: until then only everywhere tasks get its room; null: they have it';
+
+COMMENT ON COLUMN hwqueue.node_state.recovered_to IS 'of the shard, when generation was read';
 
 CREATE FUNCTION hwqueue.after_claim(p_state hwqueue.node_state, p_queue_ids integer[], p_entry hwqueue.ready, p_granted boolean, p_moves boolean, p_drawn bigint, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
@@ -1044,14 +1008,11 @@ COMMENT ON COLUMN hwqueue.tally.is_decided IS 'the step was released or skipped'
 
 COMMENT ON COLUMN hwqueue.tally.low IS 'of items: while more of them are open, their ends are counted and nothing else; null: parents or open work';
 
-CREATE FUNCTION hwqueue.arrive(p_run uuid, p_step integer, p_is_of_items boolean, p_delta hwqueue.tally_delta, p_leave boolean, p_now timestamp with time zone, p_shard integer, OUT is_full boolean, OUT folded integer, OUT failed integer, OUT tally hwqueue.tally) RETURNS record
+CREATE FUNCTION hwqueue.arrive(p_run uuid, p_step integer, p_is_of_items boolean, p_delta hwqueue.tally_delta, p_leave boolean, p_now timestamp with time zone, p_shard integer, p_tenant text, OUT is_full boolean, OUT folded integer, OUT failed integer, OUT tally hwqueue.tally) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.ask_to_stop(p_node uuid, p_leases uuid[], p_by timestamp with time zone, p_detail text, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.asked_labels(p_exprs jsonb) RETURNS TABLE(label text, wanted jsonb)
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.asks_lock_holders() RETURNS boolean
     LANGUAGE sql;
@@ -1198,9 +1159,6 @@ CREATE FUNCTION hwqueue.await_node(p_node uuid, p_shard integer) RETURNS void
 
 CREATE FUNCTION hwqueue.awaited_runs(p_run uuid, p_shard integer) RETURNS TABLE(nested_run_id uuid)
     LANGUAGE sql;
-
-CREATE FUNCTION hwqueue.away_holders(p_class hwqueue.placement_class, p_lease uuid, p_domain text, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
-    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.back_earmarks(p_leases uuid[], p_hold interval, p_now timestamp with time zone, p_shard integer) RETURNS text
     LANGUAGE plpgsql;
@@ -1360,17 +1318,32 @@ CREATE FUNCTION hwqueue.begin_other(p_run hwqueue.run, p_step integer, p hwqueue
 CREATE FUNCTION hwqueue.begin_reap(p_cursor hwqueue.reap_cursor, p_holds boolean, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.upkeep_done
     LANGUAGE plpgsql;
 
+CREATE TABLE hwqueue.workflow (
+    shard_id integer NOT NULL,
+    workflow_id bigint NOT NULL,
+    name text NOT NULL,
+    version integer,
+    digest bytea NOT NULL,
+    settings jsonb NOT NULL,
+    steps jsonb NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    retired_at timestamp with time zone,
+    retired_before xid8
+);
+
+COMMENT ON TABLE hwqueue.workflow IS 'a version of a definition of a workflow; it never changes';
+
+COMMENT ON COLUMN hwqueue.workflow.version IS 'from 1; null: the definition of ad hoc runs';
+
+COMMENT ON COLUMN hwqueue.workflow.settings IS 'the specification without its steps';
+
+COMMENT ON COLUMN hwqueue.workflow.retired_before IS 'transactions from this one on cannot have found the definition (prune_workflows)';
+
 CREATE FUNCTION hwqueue.begin_run(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.begin_sleep(p_run hwqueue.run, p_settings jsonb, p_results jsonb, p_now timestamp with time zone) RETURNS hwqueue.step_verdict
     LANGUAGE plpgsql STABLE;
-
-CREATE FUNCTION hwqueue.begin_step(p_run hwqueue.run, p_step hwqueue.step, p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.step_verdict
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.begin_wait(p_run uuid, p_step integer, p_settings jsonb, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.step_verdict
-    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.best_affinity(p_class hwqueue.placement_class) RETURNS double precision
     LANGUAGE sql IMMUTABLE;
@@ -1517,9 +1490,6 @@ CREATE FUNCTION hwqueue.cache_class_fleets(p_class_ids bigint[], p_now timestamp
     SET enable_bitmapscan TO 'on'
     SET jit TO 'off'
     SET max_parallel_workers_per_gather TO '0';
-
-CREATE FUNCTION hwqueue.cache_eligible(p_profile_id bigint, p_batch bigint[], p_shard integer) RETURNS void
-    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.cached_candidates(p_state hwqueue.node_state, p_queue_ids integer[], p_room hwqueue.headroom, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.node_candidates
     LANGUAGE plpgsql;
@@ -1714,9 +1684,6 @@ CREATE FUNCTION hwqueue.carry_on(p_run uuid, p_progress hwqueue.run_progress, p_
 CREATE FUNCTION hwqueue.carry_run(p_run hwqueue.run, p_progress hwqueue.run_progress, p_closed integer, p_is_short boolean, p_now timestamp with time zone, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.check_added_run(p_run hwqueue.run, p_step integer, p_shard integer) RETURNS void
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.check_changes(p_changes jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
 
@@ -1759,12 +1726,6 @@ CREATE FUNCTION hwqueue.check_gang_options(p_options jsonb, p_field text) RETURN
 CREATE FUNCTION hwqueue.check_heartbeat(p_claims jsonb, p_extend interval) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.check_kind(p_step jsonb, p_kind text, p_name text, p_field text) RETURNS void
-    LANGUAGE plpgsql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.check_known_steps(p_named text[], p_steps jsonb[], p_name text, p_field text) RETURNS void
-    LANGUAGE plpgsql IMMUTABLE;
-
 CREATE FUNCTION hwqueue.check_labels(p_labels jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
@@ -1792,13 +1753,7 @@ CREATE FUNCTION hwqueue.check_move(p_lease hwqueue.lease, p_queue hwqueue.queue,
 CREATE FUNCTION hwqueue.check_name(p_name text, p_field text, p_max_length integer DEFAULT 100) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.check_near_kinds(p_step jsonb, p_other jsonb, p_field text) RETURNS void
-    LANGUAGE plpgsql IMMUTABLE;
-
 CREATE FUNCTION hwqueue.check_near_steps(p_steps jsonb[], p_order integer[]) RETURNS void
-    LANGUAGE plpgsql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.check_node_labels(p_labels jsonb) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.check_numbers(p_value jsonb, p_field text, p_code text DEFAULT 'QHA01'::text) RETURNS jsonb
@@ -1823,9 +1778,6 @@ CREATE FUNCTION hwqueue.check_own_spawns(p_spawns hwqueue.spawn_request[], p_is_
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.check_own_steps(p_workflow hwqueue.workflow, p_own jsonb) RETURNS void
-    LANGUAGE plpgsql STABLE;
-
-CREATE FUNCTION hwqueue.check_page_key(p_after jsonb, p_state text) RETURNS void
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.check_patterns(p_placement jsonb, p_field text) RETURNS void
@@ -1861,9 +1813,6 @@ CREATE FUNCTION hwqueue.check_replaced(p_old uuid, p_lease uuid, p_tenant text, 
 CREATE FUNCTION hwqueue.check_result(p_lease uuid, p_result jsonb, p_field text, p_shard integer) RETURNS void
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.check_run_signal(p_run hwqueue.run, p_name text, p_shard integer) RETURNS void
-    LANGUAGE plpgsql STABLE;
-
 CREATE FUNCTION hwqueue.check_settlement(p_settlement jsonb, p_field text) RETURNS void
     LANGUAGE plpgsql STABLE;
 
@@ -1882,9 +1831,6 @@ CREATE FUNCTION hwqueue.check_step_size(p_lease uuid, p_value jsonb, p_field tex
 CREATE FUNCTION hwqueue.check_taint_effect(p_effect text, p_field text) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.check_tenant_work(p_run hwqueue.run, p_steps integer, p_shard integer) RETURNS void
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.check_token(p_secret_sha256 bytea, p_shard integer DEFAULT 0) RETURNS TABLE(name text, role text, tenant text, expires_at timestamp with time zone, shard_id integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
@@ -1895,9 +1841,6 @@ CREATE FUNCTION hwqueue.check_trust_domain(p_domain text) RETURNS void
 CREATE FUNCTION hwqueue.check_updatable(p_run hwqueue.run, p_named integer[], p_found integer[], p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.check_version_range(p_range text, p_kind text, p_field text) RETURNS void
-    LANGUAGE plpgsql IMMUTABLE;
-
 CREATE FUNCTION hwqueue.check_workflow(p_spec jsonb, p_options jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(step_no integer, step text, queue text, task_name text, placement jsonb, came_from jsonb, headline text, code text, permanent boolean, nodes_matching bigint, nodes_free bigint, reasons jsonb, shard_id integer, kind text, workflow text, version integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1906,9 +1849,6 @@ CREATE FUNCTION hwqueue.check_workflow(p_spec jsonb, p_options jsonb DEFAULT '{}
 
 CREATE FUNCTION hwqueue.checked_limit(p_limit integer) RETURNS integer
     LANGUAGE plpgsql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.checked_workflow(p_spec jsonb, p_options jsonb, p_shard integer) RETURNS hwqueue.workflow
-    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.checked_worth(p_prices jsonb) RETURNS double precision[]
     LANGUAGE plpgsql IMMUTABLE;
@@ -2190,9 +2130,6 @@ CREATE FUNCTION hwqueue.contended_headline(p_class hwqueue.placement_class, p_fl
 CREATE FUNCTION hwqueue.content_own(p_own jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.contradicting_levels(p_workflow hwqueue.workflow, p_run hwqueue.run, p_defined jsonb, p_step jsonb, p_mode text) RETURNS jsonb
-    LANGUAGE sql STABLE;
-
 CREATE FUNCTION hwqueue.contradicts(p_outer jsonb, p_inner jsonb, p_mode text) RETURNS boolean
     LANGUAGE plpgsql STABLE;
 
@@ -2206,76 +2143,14 @@ CREATE FUNCTION hwqueue.core_use_of(p_node hwqueue.node, p_assignments jsonb[]) 
 CREATE FUNCTION hwqueue.cores_of(p_assignment jsonb) RETURNS TABLE(core integer, milli integer)
     LANGUAGE sql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.cost_of_stops(p_plan uuid[], p_stops uuid[], p_order uuid[]) RETURNS integer
-    LANGUAGE sql IMMUTABLE;
-
 CREATE FUNCTION hwqueue.count_added_runs(p_run uuid, p_step integer, p_shard integer, OUT open integer, OUT failed integer, OUT cancelled integer) RETURNS record
     LANGUAGE sql STABLE;
-
-CREATE TABLE hwqueue.webhook (
-    shard_id integer NOT NULL,
-    name text NOT NULL,
-    webhook_id uuid NOT NULL,
-    url text NOT NULL,
-    codes text[],
-    queues text[],
-    tenant text,
-    labels jsonb,
-    secret bytea NOT NULL,
-    old_secret bytea,
-    old_secret_until timestamp with time zone,
-    event_cursor bigint NOT NULL,
-    completed_at timestamp with time zone NOT NULL,
-    completed_lease uuid NOT NULL,
-    created_at timestamp with time zone NOT NULL,
-    created_by text NOT NULL,
-    created_login text NOT NULL,
-    paused_at timestamp with time zone,
-    paused_reason text,
-    delivered_at timestamp with time zone,
-    failing_since timestamp with time zone,
-    delivered bigint DEFAULT 0 NOT NULL,
-    failed bigint DEFAULT 0 NOT NULL,
-    dead bigint DEFAULT 0 NOT NULL,
-    clock_step bigint DEFAULT 0 NOT NULL,
-    CONSTRAINT webhook_check CHECK (((old_secret IS NULL) = (old_secret_until IS NULL))),
-    CONSTRAINT webhook_check1 CHECK (((paused_at IS NULL) = (paused_reason IS NULL))),
-    CONSTRAINT webhook_old_secret_check CHECK ((octet_length(old_secret) = 32)),
-    CONSTRAINT webhook_secret_check CHECK ((octet_length(secret) = 32))
-)
-WITH (fillfactor='50');
-
-COMMENT ON TABLE hwqueue.webhook IS 'a receiver of events: its address, its filter, its secret, and what has been routed to it';
-
-COMMENT ON COLUMN hwqueue.webhook.codes IS 'of events, or lease_completed; null: every event';
-
-COMMENT ON COLUMN hwqueue.webhook.tenant IS 'null: all tenants, and events that are no tenant''s';
-
-COMMENT ON COLUMN hwqueue.webhook.secret IS 'the key of the signatures; no function returns it twice';
-
-COMMENT ON COLUMN hwqueue.webhook.event_cursor IS 'every event up to this id has been routed';
-
-COMMENT ON COLUMN hwqueue.webhook.completed_at IS 'with completed_lease: every completion up to here has been routed';
-
-COMMENT ON COLUMN hwqueue.webhook.paused_reason IS 'asked: by an operator; gone: the receiver answered 410';
-
-COMMENT ON COLUMN hwqueue.webhook.failing_since IS 'the first attempt that failed since the last success';
-
-COMMENT ON COLUMN hwqueue.webhook.failed IS 'attempts that failed; dead: deliveries given up';
-
-COMMENT ON COLUMN hwqueue.webhook.clock_step IS 'the last step of the clock behind completed_at';
-
-CREATE FUNCTION hwqueue.count_attempt(p_webhook hwqueue.webhook, p_state text, p_now timestamp with time zone) RETURNS void
-    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.count_by_node(p_class hwqueue.placement_class, p_term integer, p_recounts jsonb, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(node_id uuid, leases bigint)
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.count_fact(p_term_id bigint, p_value text, p_self boolean, p_use text, p_recount jsonb, p_own integer, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
-
-CREATE FUNCTION hwqueue.count_items(p_run uuid, p_step integer, p_kind text, p_own text, p_shard integer) RETURNS TABLE(items integer, items_done integer, items_failed integer)
-    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[] DEFAULT NULL::text[], p_limit integer DEFAULT 10000, p_cursor jsonb DEFAULT NULL::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(lease_count integer, next_cursor jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2290,7 +2165,7 @@ CREATE FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[] DEFAULT NUL
 CREATE FUNCTION hwqueue.count_members(p_gang hwqueue.gang, p_shard integer, OUT waiting integer, OUT reserved integer, OUT running integer, OUT failed integer, OUT cancelled integer, OUT next_state text) RETURNS record
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.count_parents(p_run uuid, p_step integer, p_is_any boolean, p_delta hwqueue.tally_delta, p_is_short boolean, p_now timestamp with time zone, p_shard integer, OUT verdict text, OUT reason text, OUT opened integer, OUT closed integer) RETURNS record
+CREATE FUNCTION hwqueue.count_parents(p_run uuid, p_step integer, p_is_any boolean, p_delta hwqueue.tally_delta, p_is_short boolean, p_now timestamp with time zone, p_shard integer, p_tenant text, OUT verdict text, OUT reason text, OUT opened integer, OUT closed integer) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.count_rivals(p_class_ids bigint[], p_now timestamp with time zone, p_shard integer) RETURNS integer
@@ -2332,7 +2207,7 @@ CREATE FUNCTION hwqueue.count_tenant_work(p_now timestamp with time zone, p_shar
 CREATE FUNCTION hwqueue.count_words(p_count bigint, p_one text, p_many text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.count_work(p_run uuid, p_opened integer, p_closed integer, p_failed integer, p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.count_work(p_run uuid, p_opened integer, p_closed integer, p_failed integer, p_now timestamp with time zone, p_shard integer, p_tenant text DEFAULT NULL::text) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.count_wrong_marks(p_shard integer) RETURNS bigint
@@ -2416,6 +2291,9 @@ CREATE FUNCTION hwqueue.delete_single_entry(p_ctids tid[]) RETURNS hwqueue.ready
 
 CREATE FUNCTION hwqueue.deliver_signal(p_run uuid, p_step integer, p_name text, p_is_short boolean, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.deliveries_from(p_shard integer) RETURNS timestamp with time zone
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.demand_metrics(p_now timestamp with time zone, p_shard integer) RETURNS TABLE(name text, labels jsonb, value double precision)
     LANGUAGE plpgsql STABLE
@@ -2572,12 +2450,6 @@ CREATE FUNCTION hwqueue.end_replaced(p_row hwqueue.replacement, p_shard integer)
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.end_run(p_run hwqueue.run, p_state text, p_now timestamp with time zone, p_shard integer) RETURNS void
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.end_unbound(p_run uuid, p_step integer, p_bad jsonb, p hwqueue.run_progress, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.run_progress
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.end_unbound_items(p_leases uuid[], p_reason text, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.end_waiting(p_leases uuid[], p_state text, p_error jsonb, p_now timestamp with time zone, p_shard integer) RETURNS uuid[]
@@ -2801,9 +2673,6 @@ CREATE FUNCTION hwqueue.extend_claim(p_lease uuid, p_token bigint, p_extend inte
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.fact_reason(p_expr jsonb, p_fact jsonb) RETURNS text
-    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
-
 CREATE FUNCTION hwqueue.facts_of_others(p_class hwqueue.placement_class, p_lease uuid, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
@@ -2838,8 +2707,34 @@ CREATE FUNCTION hwqueue.fence_planner(p_round bigint, p_epoch bigint, p_shard in
 CREATE FUNCTION hwqueue.fetch_reserved(p_request hwqueue.claim_request) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamp with time zone, assignment jsonb, shard_id integer)
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.few_ended(p_state text, p_since timestamp with time zone, p_shard integer) RETURNS uuid[]
-    LANGUAGE plpgsql STABLE;
+CREATE TABLE hwqueue.map (
+    shard_id integer NOT NULL,
+    run_id uuid NOT NULL,
+    step_no integer NOT NULL,
+    items integer NOT NULL,
+    over_step integer,
+    params jsonb NOT NULL,
+    keeps_completed boolean DEFAULT false NOT NULL,
+    stopped_below integer DEFAULT 0 NOT NULL,
+    added integer DEFAULT 0 NOT NULL,
+    runs integer DEFAULT 0 NOT NULL
+);
+
+COMMENT ON TABLE hwqueue.map IS 'a map or a gang that was released, or a task that has added items: then the step has a lease of its own, too';
+
+COMMENT ON COLUMN hwqueue.map.items IS 'the length of its list, with what was added; of a gang its size';
+
+COMMENT ON COLUMN hwqueue.map.over_step IS 'the map whose results are its list; null: the list is in map_list';
+
+COMMENT ON COLUMN hwqueue.map.params IS 'those of its items, with all bound but the item itself';
+
+COMMENT ON COLUMN hwqueue.map.keeps_completed IS 'of a retry: items that have completed in an earlier attempt are not run again';
+
+COMMENT ON COLUMN hwqueue.map.stopped_below IS 'of a run that stops: items below this have been asked to stop';
+
+COMMENT ON COLUMN hwqueue.map.added IS 'how many of its items were added: the last ones';
+
+COMMENT ON COLUMN hwqueue.map.runs IS 'how many runs were added (added_run)';
 
 CREATE FUNCTION hwqueue.fill_gang(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally, p_most integer, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.tally
     LANGUAGE plpgsql;
@@ -2883,6 +2778,59 @@ CREATE FUNCTION hwqueue.find_run(p_run uuid, p_shard integer) RETURNS hwqueue.ru
 CREATE FUNCTION hwqueue.find_spawn_queue(p_queue text, p_task text, p_shard integer) RETURNS hwqueue.spawn_target
     LANGUAGE plpgsql;
 
+CREATE TABLE hwqueue.webhook (
+    shard_id integer NOT NULL,
+    name text NOT NULL,
+    webhook_id uuid NOT NULL,
+    url text NOT NULL,
+    codes text[],
+    queues text[],
+    tenant text,
+    labels jsonb,
+    secret bytea NOT NULL,
+    old_secret bytea,
+    old_secret_until timestamp with time zone,
+    event_cursor bigint NOT NULL,
+    completed_at timestamp with time zone NOT NULL,
+    completed_lease uuid NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    created_by text NOT NULL,
+    created_login text NOT NULL,
+    paused_at timestamp with time zone,
+    paused_reason text,
+    delivered_at timestamp with time zone,
+    failing_since timestamp with time zone,
+    delivered bigint DEFAULT 0 NOT NULL,
+    failed bigint DEFAULT 0 NOT NULL,
+    dead bigint DEFAULT 0 NOT NULL,
+    clock_step bigint DEFAULT 0 NOT NULL,
+    CONSTRAINT webhook_check CHECK (((old_secret IS NULL) = (old_secret_until IS NULL))),
+    CONSTRAINT webhook_check1 CHECK (((paused_at IS NULL) = (paused_reason IS NULL))),
+    CONSTRAINT webhook_old_secret_check CHECK ((octet_length(old_secret) = 32)),
+    CONSTRAINT webhook_secret_check CHECK ((octet_length(secret) = 32))
+)
+WITH (fillfactor='50');
+
+COMMENT ON TABLE hwqueue.webhook IS 'a receiver of events: its address, its filter, its secret, and what has been routed to it';
+
+COMMENT ON COLUMN hwqueue.webhook.codes IS 'of events, or lease_completed; null: every event';
+
+COMMENT ON COLUMN hwqueue.webhook.tenant IS 'null: all tenants, and events that are no tenant''s';
+
+COMMENT ON COLUMN hwqueue.webhook.secret IS 'the key of the signatures; no function returns it twice';
+
+COMMENT ON COLUMN hwqueue.webhook.event_cursor IS 'every event up to this id has been routed';
+
+COMMENT ON COLUMN hwqueue.webhook.completed_at IS 'with completed_lease: every completion up to here has been routed';
+
+COMMENT ON COLUMN hwqueue.webhook.paused_reason IS 'asked: by an operator; gone: the receiver answered 410';
+
+COMMENT ON COLUMN hwqueue.webhook.failing_since IS 'the first attempt that failed since the last success';
+
+COMMENT ON COLUMN hwqueue.webhook.failed IS 'attempts that failed; dead: deliveries given up';
+
+COMMENT ON COLUMN hwqueue.webhook.clock_step IS 'the last step of the clock behind completed_at';
+
 CREATE FUNCTION hwqueue.find_webhook(p_name text, p_shard integer) RETURNS hwqueue.webhook
     LANGUAGE plpgsql;
 
@@ -2897,9 +2845,6 @@ CREATE FUNCTION hwqueue.finish_run(p_run uuid, p_failed integer, p_now timestamp
 
 CREATE FUNCTION hwqueue.first_between(p_queue_id integer, p_from_tier smallint, p_from_rank bigint, p_to_tier integer, p_to_rank bigint, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint) RETURNS record
     LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.first_broken(p_class hwqueue.placement_class, p_broken jsonb, p_shard integer, OUT stop_at timestamp with time zone, OUT detail text) RETURNS record
-    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.first_class_head(p_classes bigint[], p_scores double precision[], p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_starts, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT head_position bigint, OUT class_id bigint, OUT score double precision) RETURNS record
     LANGUAGE plpgsql STABLE;
@@ -2940,9 +2885,6 @@ CREATE FUNCTION hwqueue.flag_awaited(p_leases uuid[], p_shard integer) RETURNS v
 CREATE FUNCTION hwqueue.flag_waiting(p_queue_ids integer[], p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.fleet_affinities(p_class hwqueue.placement_class, p_shard integer) RETURNS TABLE(node_id uuid, affinity double precision)
-    LANGUAGE sql STABLE;
-
 CREATE FUNCTION hwqueue.fleet_facts(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(node_id uuid, facts jsonb)
     LANGUAGE sql STABLE;
 
@@ -2961,9 +2903,6 @@ CREATE FUNCTION hwqueue.fleet_scores(p_class hwqueue.placement_class, p_queue hw
     SET plan_cache_mode TO 'force_custom_plan';
 
 CREATE FUNCTION hwqueue.follow_parent(p_run uuid, p_shard integer) RETURNS integer
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.forget_added(p_run uuid, p_steps integer[], p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.forget_bound() RETURNS void
@@ -3214,12 +3153,6 @@ COMMENT ON COLUMN hwqueue.idempotency.held_until IS 'of the option unique: until
 CREATE FUNCTION hwqueue.held_keys(p_leases uuid[], p_waits boolean, p_shard integer) RETURNS TABLE(lease_id uuid, key text, held hwqueue.idempotency)
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.held_spawns(p_spawns hwqueue.spawn_request[]) RETURNS hwqueue.spawn_request[]
-    LANGUAGE plpgsql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.help_of_names(p_class hwqueue.placement_class, p_help jsonb, p_pending bigint, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
-    LANGUAGE sql STABLE;
-
 CREATE FUNCTION hwqueue.help_words(p_sole jsonb, p_class hwqueue.placement_class) RETURNS jsonb
     LANGUAGE sql STABLE;
 
@@ -3235,14 +3168,8 @@ CREATE FUNCTION hwqueue.histogram_quantile(p_counts bigint[], p_part double prec
 CREATE FUNCTION hwqueue.hmac_sha256(p_key bytea, p_message bytea) RETURNS bytea
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.hold_begun_maps(p_run uuid, p_steps integer[], p_shard integer) RETURNS void
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.hold_claim(p_lease uuid, p_token bigint, p_is_written boolean, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.hold_gang(p_run uuid, p_step integer, p_shard integer) RETURNS hwqueue.gang
-    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.hold_items(p_run uuid, p_step integer, p_waits boolean, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
@@ -3273,9 +3200,6 @@ CREATE FUNCTION hwqueue.id_of_time(p_at timestamp with time zone) RETURNS uuid
 
 CREATE FUNCTION hwqueue.idle_load(p_node hwqueue.node) RETURNS hwqueue.node_load
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
-CREATE FUNCTION hwqueue.idle_rooms(p_none bit varying, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(room hwqueue.headroom, mask bit varying)
-    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.idle_steps(p_run hwqueue.run, p_shard integer) RETURNS SETOF hwqueue.step
     LANGUAGE sql;
@@ -3350,9 +3274,6 @@ CREATE FUNCTION hwqueue.is_cache_valid(p_fit hwqueue.class_nodes, p_open bit var
 CREATE FUNCTION hwqueue.is_counted(p_steps hwqueue.clock_step[], p_at timestamp with time zone, p_xid xid) RETURNS boolean
     LANGUAGE sql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.is_forgotten(p_lease uuid, p_shard integer) RETURNS boolean
-    LANGUAGE sql STABLE;
-
 CREATE FUNCTION hwqueue.is_gang_ready(p_gang hwqueue.gang, p_members jsonb) RETURNS boolean
     LANGUAGE sql IMMUTABLE;
 
@@ -3401,14 +3322,17 @@ CREATE FUNCTION hwqueue.is_own_lease(p_lease uuid, p_tenants text[], p_shard int
 CREATE FUNCTION hwqueue.is_own_service(p_service uuid, p_shard integer) RETURNS boolean
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.is_selected(p_class_id bigint, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.is_put_off(p_part text, p_item uuid, p_now timestamp with time zone, p_shard integer) RETURNS boolean
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.is_served(p_class hwqueue.placement_class, p_kinds uuid[], p_now timestamp with time zone, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.is_selected(p_class_id bigint, p_shard integer) RETURNS boolean
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.is_still_attested_for(p_class_id bigint, p_node hwqueue.node, p_attested text[], p_shard integer) RETURNS boolean
     LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.is_this_life(p_started timestamp with time zone, p_recovered pg_lsn, p_path text) RETURNS boolean
+    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.is_time_up() RETURNS boolean
     LANGUAGE sql STABLE;
@@ -3434,9 +3358,6 @@ CREATE FUNCTION hwqueue.isolation_conflicts(p_class hwqueue.placement_class, p_c
 CREATE FUNCTION hwqueue.item_ended(p_lease uuid, p_state text, p_is_short boolean, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.item_key(p_template jsonb) RETURNS text
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
 CREATE FUNCTION hwqueue.item_page(p_run hwqueue.run, p_step integer, p_after integer, p_limit integer, p_state text, p_shard integer) RETURNS uuid[]
     LANGUAGE plpgsql STABLE;
 
@@ -3449,16 +3370,10 @@ CREATE FUNCTION hwqueue.item_requests(p_run hwqueue.run, p_map hwqueue.map, p_de
 CREATE FUNCTION hwqueue.item_results(p_run hwqueue.run, p_step integer, p_after integer, p_limit integer, p_state text, p_shard integer) RETURNS TABLE(item integer, state text, result jsonb, error jsonb, name text, lease_id uuid, lease_state text, node_id uuid, node_name text, attempt smallint, claimed_at timestamp with time zone, finished_at timestamp with time zone)
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.item_values(p_map hwqueue.map, p_over jsonb, p_item integer, p_shard integer) RETURNS jsonb
-    LANGUAGE plpgsql STABLE;
-
 CREATE FUNCTION hwqueue.items_ended(p_leases uuid[], p_state text, p_is_short boolean, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.join_choice(p_choice uuid, p_tenant text, p_member uuid, p_is_gang boolean, p_now timestamp with time zone, p_shard integer) RETURNS void
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.join_choices(p_spawns hwqueue.spawn_request[], p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.json_boolean(p_value jsonb, p_field text, p_code text DEFAULT 'QHA01'::text) RETURNS boolean
@@ -3542,9 +3457,6 @@ CREATE FUNCTION hwqueue.kept_out_places(p_class hwqueue.placement_class, p_lease
 CREATE FUNCTION hwqueue.kept_out_words(p_domain text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.kept_words(p_class hwqueue.placement_class, p_shard integer) RETURNS text
-    LANGUAGE sql STABLE;
-
 CREATE FUNCTION hwqueue.keyed_spawns(p_spawns hwqueue.spawn_request[], p_shard integer) RETURNS TABLE(ordinal integer, tenant text, idempotency_key text, lease_id uuid, content bytea, held_until timestamp with time zone)
     LANGUAGE sql STABLE;
 
@@ -3579,9 +3491,6 @@ CREATE FUNCTION hwqueue.label_words(p_expr jsonb) RETURNS text
 CREATE FUNCTION hwqueue.labels_among(p_labels jsonb, p_keys text[]) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.labels_hold(p_op text, p_value jsonb, p_other jsonb) RETURNS boolean
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
 CREATE FUNCTION hwqueue.labels_read(p_labels jsonb, p_keys text[]) RETURNS jsonb
     LANGUAGE sql STABLE PARALLEL SAFE;
 
@@ -3600,9 +3509,6 @@ CREATE FUNCTION hwqueue.last_drawn_position() RETURNS bigint
 CREATE FUNCTION hwqueue.last_fetched_at(p_gang uuid, p_shard integer) RETURNS timestamp with time zone
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.lasting_facts(p_class hwqueue.placement_class, p_claim hwqueue.claim, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
-    LANGUAGE sql STABLE;
-
 CREATE FUNCTION hwqueue.later_earmarks(p_node uuid, p_tier smallint, p_rank bigint, p_shard integer) RETURNS uuid[]
     LANGUAGE sql STABLE;
 
@@ -3619,9 +3525,6 @@ CREATE FUNCTION hwqueue.lead_reap(p_unless_within interval, p_now timestamp with
 CREATE FUNCTION hwqueue.lease_checkpoints(p_lease uuid, p_limit integer DEFAULT 100, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, shard_id integer, name text, saved_at timestamp with time zone, bytes integer, waits_for text, waits_until timestamp with time zone, is_open boolean, is_suspended boolean)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
-
-CREATE FUNCTION hwqueue.lease_contradiction(p_required jsonb) RETURNS text
-    LANGUAGE sql IMMUTABLE;
 
 CREATE TABLE hwqueue.outcome (
     shard_id integer NOT NULL,
@@ -3690,9 +3593,6 @@ CREATE FUNCTION hwqueue.lease_state(p_lease uuid, p_shard integer) RETURNS text
 CREATE FUNCTION hwqueue.lease_to_replace(p_row hwqueue.replacement, p_lease hwqueue.lease, p_shard integer) RETURNS uuid
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.leases_of_key(p_key text, p_filter hwqueue.lease_filter, p_shard integer) RETURNS uuid[]
-    LANGUAGE plpgsql STABLE;
-
 CREATE FUNCTION hwqueue.leases_to_stop(p_run hwqueue.run, p_limit integer, p_shard integer) RETURNS uuid[]
     LANGUAGE sql;
 
@@ -3700,9 +3600,6 @@ CREATE FUNCTION hwqueue.leave_arrivals(p_run uuid, p_steps integer[], p_kind tex
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.leave_fleet(p_node hwqueue.node, p_why text, p_detail jsonb, p_now timestamp with time zone, p_shard integer) RETURNS void
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.leave_releases(p_run uuid, p_steps integer[], p_done integer[], p_unbound integer[], p_now timestamp with time zone, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.left_in_place(p_rooms hwqueue.gang_room[], p_classes hwqueue.placement_class[], p_left integer[], p_node_ids uuid[], p_without uuid[], p_shard integer) RETURNS integer[]
@@ -3802,9 +3699,6 @@ CREATE FUNCTION hwqueue.load_fits(p_node hwqueue.node, p_load hwqueue.node_load)
 CREATE FUNCTION hwqueue.load_that_stays(p_node hwqueue.node, p_old uuid, p_shard integer) RETURNS hwqueue.node_load
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.load_without(p_node hwqueue.node, p_without uuid[], OUT load hwqueue.node_load, OUT places integer) RETURNS record
-    LANGUAGE plpgsql STABLE;
-
 CREATE FUNCTION hwqueue.lock_alternative(p_request hwqueue.claim_request, p_class_id bigint, p_seen hwqueue.seen_entries, p_from bigint, p_to bigint, p_since timestamp with time zone, p_lease uuid) RETURNS tid
     LANGUAGE plpgsql;
 
@@ -3857,7 +3751,7 @@ CREATE FUNCTION hwqueue.lock_window(p_request hwqueue.claim_request, p_eligible 
 CREATE FUNCTION hwqueue.login_hint(p_login text) RETURNS text
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.look_at_changed(p_limit integer, p_until timestamp with time zone, p_now timestamp with time zone, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.look_at_changed(p_limit integer, p_from bigint, p_until timestamp with time zone, p_now timestamp with time zone, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.look_at_claim(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_fit text, p_now timestamp with time zone, p_shard integer) RETURNS text
@@ -3915,12 +3809,6 @@ CREATE FUNCTION hwqueue.low_water_at(p_marks hwqueue.low_water, p_tier smallint,
 CREATE FUNCTION hwqueue.lower_low_water(p_queue_id integer, p_class_id bigint, p_tier smallint, p_rank bigint, p_position bigint, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.map_headline(p_step hwqueue.step, p_kind text, p_items integer, p_done integer, p_failed integer) RETURNS text
-    LANGUAGE sql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.map_low(p_map hwqueue.map, p_defined hwqueue.workflow_step, p_need integer) RETURNS integer
-    LANGUAGE sql IMMUTABLE;
-
 CREATE FUNCTION hwqueue.map_room(p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally) RETURNS integer
     LANGUAGE sql IMMUTABLE;
 
@@ -3977,9 +3865,6 @@ CREATE FUNCTION hwqueue.may_not_go_on(p_everywhere hwqueue.everywhere) RETURNS b
 CREATE FUNCTION hwqueue.may_start(p_requests hwqueue.spawn_request[], p_now timestamp with time zone) RETURNS boolean
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.member_params(p_map hwqueue.map, p_queue_id integer, p_shard integer, OUT bytes bigint, OUT bad jsonb) RETURNS record
-    LANGUAGE plpgsql STABLE;
-
 CREATE FUNCTION hwqueue.member_requests(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_known jsonb, p_gang_id uuid, p_now timestamp with time zone, p_shard integer, OUT requests hwqueue.spawn_request[], OUT starts_at timestamp with time zone) RETURNS record
     LANGUAGE plpgsql;
 
@@ -3991,9 +3876,6 @@ CREATE FUNCTION hwqueue.membership(p_classes bigint[], p_others bigint[]) RETURN
 
 CREATE FUNCTION hwqueue.mentions_label(p_class hwqueue.placement_class, p_keys text[]) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
-CREATE FUNCTION hwqueue.merge_isolation(p_left jsonb, p_right jsonb, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.merge_levels(p_outer jsonb, p_inner jsonb, p_mode text, p_field text) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
@@ -4115,6 +3997,7 @@ CREATE TABLE hwqueue.shard (
     node_epoch_floor bigint DEFAULT 0 NOT NULL,
     former_event_base bigint DEFAULT 0 NOT NULL,
     event_base_xid xid8 DEFAULT '0'::xid8 NOT NULL,
+    recovered_to pg_lsn,
     CONSTRAINT shard_event_days_check CHECK (((event_days >= 1) AND (event_days <= 14))),
     CONSTRAINT shard_shard_id_check CHECK ((shard_id >= 0))
 );
@@ -4139,17 +4022,16 @@ COMMENT ON COLUMN hwqueue.shard.node_epoch_floor IS 'the highest epoch of a node
 
 COMMENT ON COLUMN hwqueue.shard.event_base_xid IS 'the transaction that raised event_base; ids of those that were open then follow former_event_base';
 
+COMMENT ON COLUMN hwqueue.shard.recovered_to IS 'up to where the server had recovered when generation was written; null: it had no need to';
+
 CREATE FUNCTION hwqueue.next_generation(p_shard hwqueue.shard, p_timeline integer, p_system bigint) RETURNS bigint
-    LANGUAGE sql STABLE;
+    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.next_score_group(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_starts, p_window integer, p_probe integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT classes bigint[], OUT positions bigint[], OUT seen_classes bigint[], OUT is_head boolean, OUT takes integer) RETURNS record
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.next_token(p_generation bigint, p_claims integer) RETURNS bigint
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
-CREATE FUNCTION hwqueue.next_waiting_rank(p_class_id bigint, p_tier smallint, p_rank bigint, p_since timestamp with time zone, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT lease_id uuid) RETURNS record
-    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.no_level_words(p_together text[]) RETURNS text
     LANGUAGE sql IMMUTABLE;
@@ -4265,9 +4147,6 @@ CREATE FUNCTION hwqueue.normalise_selector_expr(p_expr jsonb, p_field text) RETU
 CREATE FUNCTION hwqueue.normalise_skew(p_rule jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.normalise_spread(p_spread jsonb, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE;
-
 CREATE FUNCTION hwqueue.normalise_spread_rule(p_rule jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
@@ -4280,16 +4159,7 @@ CREATE FUNCTION hwqueue.normalise_target_expr(p_expr jsonb, p_kind text, p_field
 CREATE FUNCTION hwqueue.normalise_targets(p_targets jsonb, p_domain text, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.normalise_tenants(p_tenants jsonb, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql STABLE;
-
 CREATE FUNCTION hwqueue.normalise_toleration(p_toleration jsonb, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.normalise_tolerations(p_tolerate jsonb, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.normalise_trust_expr(p_expr jsonb, p_preferred boolean, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.note_alive(p_state hwqueue.node_state, p_now timestamp with time zone, p_shard integer) RETURNS void
@@ -4335,9 +4205,6 @@ CREATE FUNCTION hwqueue.note_leases(p_code text, p_leases uuid[], p_message text
     SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.note_policy(p_code text, p_of text, p_from jsonb, p_to jsonb, p_queue text, p_shard integer) RETURNS void
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.note_registration(p_node hwqueue.node, p_old hwqueue.node, p_epoch bigint, p_ended integer, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.note_room(p_room jsonb, p_ttl interval, p_round bigint, p_epoch bigint, p_shard integer DEFAULT 0) RETURNS text
@@ -4393,9 +4260,6 @@ CREATE FUNCTION hwqueue.open_map(p_run hwqueue.run, p_step hwqueue.step, p_defin
 
 CREATE FUNCTION hwqueue.open_nested(p_run hwqueue.run, p_step hwqueue.step, p_nested hwqueue.run, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.open_parents(p_run hwqueue.run, p_shard integer) RETURNS jsonb
-    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.open_queues(p_queues text[], p_shard integer) RETURNS integer[]
     LANGUAGE plpgsql STABLE;
@@ -4483,16 +4347,10 @@ CREATE FUNCTION hwqueue.parse_short_interval(p_value jsonb, p_field text, p_min 
 CREATE FUNCTION hwqueue.parse_taint(p_taint jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.parse_taints(p_taints jsonb, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE;
-
 CREATE FUNCTION hwqueue.parse_time(p_value jsonb, p_field text, p_code text) RETURNS timestamp with time zone
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.parse_wire(p_blob bytea, p_field text DEFAULT 'wire'::text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.parse_wire_class(p_blob bytea, p_at integer, p_length integer, p_classes text[], p_field text) RETURNS text
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.parse_wire_domain(p_bytes bytea, p_at integer, p_field text) RETURNS text
@@ -4559,9 +4417,6 @@ CREATE FUNCTION hwqueue.pick_entries(p_request hwqueue.claim_request, p_state hw
 CREATE FUNCTION hwqueue.pick_leases(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_room hwqueue.headroom, p_limit integer, p_without bigint[], p_is_new boolean, p_only bigint[] DEFAULT NULL::bigint[], p_before hwqueue.later_class DEFAULT NULL::hwqueue.later_class) RETURNS hwqueue.picked_entries
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.pinned_version(p_name text, p_pin jsonb, p_options jsonb) RETURNS text
-    LANGUAGE plpgsql IMMUTABLE;
-
 CREATE FUNCTION hwqueue.place_begun_maps(p_run hwqueue.run, p_steps integer[], p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
@@ -4601,9 +4456,6 @@ CREATE FUNCTION hwqueue.places_are_there(p_places jsonb, p_what text, p_now time
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.places_with_room(p_rooms hwqueue.gang_room[], p_kinds integer, p_is_idle boolean, p_together text[], p_same text[], p_shard integer) RETURNS TABLE(level bigint, place text, node_ids uuid[], class_nos integer[], room bigint, room_now bigint)
-    LANGUAGE sql STABLE;
-
-CREATE FUNCTION hwqueue.planned_headline(p_run hwqueue.run, p_step integer, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(headline text, code text, permanent boolean)
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.planned_nested(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step integer, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(step_no integer, step jsonb, workflow hwqueue.workflow, refusal jsonb)
@@ -4720,9 +4572,6 @@ CREATE FUNCTION hwqueue.prune_events(p_now timestamp with time zone, p_shard int
 CREATE FUNCTION hwqueue.prune_everywhere(p_limit integer, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.prune_fleets(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS void
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.prune_gangs(p_limit integer, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
@@ -4744,16 +4593,10 @@ CREATE FUNCTION hwqueue.prune_prices(p_now timestamp with time zone, p_shard int
 CREATE FUNCTION hwqueue.prune_profiles(p_after bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS bigint
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.prune_run_totals(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS void
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.prune_runs(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.prune_terms(p_limit integer, p_shard integer) RETURNS integer
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.prune_traced_runs(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.prune_unseen_xids(p_unseen xid8[], p_shard integer) RETURNS xid8[]
@@ -4882,9 +4725,6 @@ CREATE FUNCTION hwqueue.read_max_run(p_options jsonb, p_field text) RETURNS inte
 CREATE FUNCTION hwqueue.read_near(p_near jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.read_nested(p_step jsonb, p_field text, OUT settings jsonb, OUT steps text[], OUT binds boolean) RETURNS record
-    LANGUAGE plpgsql STABLE;
-
 CREATE FUNCTION hwqueue.read_nested_run(p_run hwqueue.run, p_workflow hwqueue.workflow, p_input jsonb, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.run
     LANGUAGE plpgsql STABLE;
 
@@ -4900,9 +4740,6 @@ CREATE FUNCTION hwqueue.read_page_cursor(p_cursor jsonb, p_states text[]) RETURN
 CREATE FUNCTION hwqueue.read_past_blocked(p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.queue_head
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.read_pin(p_pin jsonb, p_field text) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE;
-
 CREATE FUNCTION hwqueue.read_queue_head(p_queue text, p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_shard integer) RETURNS SETOF hwqueue.queue_head
     LANGUAGE sql STABLE;
 
@@ -4910,9 +4747,6 @@ CREATE FUNCTION hwqueue.read_queue_heads(p_queues text[], p_profile_id bigint, p
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.read_regexp(p_pattern text, OUT danger text, OUT size integer) RETURNS record
-    LANGUAGE plpgsql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.read_retention(p_retain jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.read_retry(p_run hwqueue.run, p_options jsonb, p_shard integer) RETURNS integer[]
@@ -4923,9 +4757,6 @@ CREATE FUNCTION hwqueue.read_run(p_workflow hwqueue.workflow, p_input jsonb, p_o
 
 CREATE FUNCTION hwqueue.read_single_spawn(p_queue hwqueue.queue, p_task text, p_params jsonb, p_options jsonb, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.spawn_request
     LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.read_sleep(p_step jsonb, p_name text, p_field text, OUT settings jsonb, OUT steps text[], OUT binds boolean) RETURNS record
-    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.read_spawn(p_ordinal integer, p_lease_id uuid, p_class_id bigint, p_task text, p_params jsonb, p_options jsonb, p_max_params_bytes integer, p_now timestamp with time zone) RETURNS hwqueue.spawn_request
     LANGUAGE sql;
@@ -4957,9 +4788,6 @@ CREATE FUNCTION hwqueue.read_update(p_changes jsonb) RETURNS jsonb
 CREATE FUNCTION hwqueue.read_update_call(p_run hwqueue.run, p_changes jsonb, p_steps text[], p_shard integer, OUT changes jsonb, OUT named integer[]) RETURNS record
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.read_wait(p_step jsonb, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE;
-
 CREATE FUNCTION hwqueue.read_workflow(p_spec jsonb) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
@@ -4988,26 +4816,14 @@ CREATE FUNCTION hwqueue.reap_deadlines(p_limit integer, p_now timestamp with tim
 CREATE FUNCTION hwqueue.reap_dropped(p_limit integer, p_again boolean, p_now timestamp with time zone, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.reap_everywhere(p_limit integer, p_budget interval, p_now timestamp with time zone, p_shard integer) RETURNS boolean
-    LANGUAGE plpgsql
-    SET plan_cache_mode TO 'force_generic_plan'
-    SET enable_seqscan TO 'off'
-    SET enable_bitmapscan TO 'off'
-    SET enable_hashjoin TO 'off'
-    SET enable_mergejoin TO 'off'
-    SET jit TO 'off';
+CREATE FUNCTION hwqueue.reap_everywhere(p_limit integer, p_budget interval, p_now timestamp with time zone, p_shard integer, p_from bigint DEFAULT 0) RETURNS boolean
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.reap_fleets(p_after bigint, p_limit integer, p_again boolean, p_now timestamp with time zone, p_shard integer, OUT fleets integer, OUT next_after bigint, OUT look hwqueue.fleet_snapshot) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.reap_gangs(p_limit integer, p_budget interval, p_now timestamp with time zone, p_shard integer) RETURNS integer
-    LANGUAGE plpgsql
-    SET plan_cache_mode TO 'force_generic_plan'
-    SET enable_seqscan TO 'off'
-    SET enable_bitmapscan TO 'off'
-    SET enable_hashjoin TO 'off'
-    SET enable_mergejoin TO 'off'
-    SET jit TO 'off';
+CREATE FUNCTION hwqueue.reap_gangs(p_limit integer, p_budget interval, p_now timestamp with time zone, p_shard integer, p_from bigint DEFAULT 0) RETURNS integer
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.reap_lasting(p_after uuid, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS uuid
     LANGUAGE plpgsql;
@@ -5019,13 +4835,7 @@ CREATE FUNCTION hwqueue.reap_positions(p_sweeps boolean, p_shard integer) RETURN
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.reap_replacements(p_limit integer, p_budget interval, p_now timestamp with time zone, p_shard integer) RETURNS void
-    LANGUAGE plpgsql
-    SET plan_cache_mode TO 'force_generic_plan'
-    SET enable_seqscan TO 'off'
-    SET enable_bitmapscan TO 'off'
-    SET enable_hashjoin TO 'off'
-    SET enable_mergejoin TO 'off'
-    SET jit TO 'off';
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.reap_scheduled(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
@@ -5112,9 +4922,6 @@ CREATE FUNCTION hwqueue.refuse_held(p_run uuid, p_name text) RETURNS void
 CREATE FUNCTION hwqueue.refuse_more(p_what text, p_used bigint, p_limit integer, p_tenant text, p_hint text) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.refuse_nested(p_run hwqueue.run, p_shard integer) RETURNS void
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.refuse_object(p_value jsonb, p_allowed text[], p_field text, p_code text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
@@ -5192,14 +4999,8 @@ CREATE FUNCTION hwqueue.remove_claim(p_lease uuid, p_shard integer) RETURNS void
 CREATE FUNCTION hwqueue.remove_leases(p_leases uuid[], p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.renew_items(p_tally hwqueue.tally) RETURNS hwqueue.tally
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.repair_positions(p_shard integer) RETURNS boolean
     LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.repeated_pattern(p_placement jsonb) RETURNS text
-    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.replace_node(p_node hwqueue.node, p_old hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.node
     LANGUAGE plpgsql;
@@ -5318,9 +5119,6 @@ CREATE FUNCTION hwqueue.resource_words(p_resources jsonb) RETURNS text
 CREATE FUNCTION hwqueue.restart_delay(p_everywhere hwqueue.everywhere, p_failures integer, p_shard integer) RETURNS interval
     LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.restart_scans(p_cursor hwqueue.reap_cursor, p_now timestamp with time zone) RETURNS hwqueue.reap_cursor
-    LANGUAGE plpgsql IMMUTABLE;
-
 CREATE FUNCTION hwqueue.resting_story(p_lease hwqueue.lease, p_end hwqueue.outcome, p_state text, p_now timestamp with time zone, p_shard integer) RETURNS text
     LANGUAGE plpgsql STABLE;
 
@@ -5353,9 +5151,6 @@ CREATE FUNCTION hwqueue.retire_classes(p_after bigint, p_limit integer, p_now ti
 
 CREATE FUNCTION hwqueue.retried_steps(p_run hwqueue.run, p_mode text, p_named integer[], p_shard integer) RETURNS integer[]
     LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.retry_added_runs(p_run uuid, p_step integer, p_shard integer) RETURNS integer
-    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.retry_delay(p_retry jsonb, p_attempt integer) RETURNS interval
     LANGUAGE sql;
@@ -5415,7 +5210,7 @@ CREATE FUNCTION hwqueue.rotate_webhook(p_name text, p_keep interval DEFAULT '1 d
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.route_completions(p_webhook hwqueue.webhook, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.route_completions(p_webhook hwqueue.webhook, p_limit integer, p_shard integer) RETURNS integer
     LANGUAGE plpgsql
     SET plan_cache_mode TO 'force_generic_plan'
     SET enable_seqscan TO 'off'
@@ -5424,10 +5219,10 @@ CREATE FUNCTION hwqueue.route_completions(p_webhook hwqueue.webhook, p_limit int
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.route_events(p_webhook hwqueue.webhook, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.route_events(p_webhook hwqueue.webhook, p_limit integer, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.route_webhooks(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.route_webhooks(p_limit integer, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.run_input(p_run uuid, p_lease uuid DEFAULT NULL::uuid, p_shard integer DEFAULT 0) RETURNS jsonb
@@ -5543,9 +5338,6 @@ CREATE FUNCTION hwqueue.selected_classes(p_spec jsonb, p_shard integer) RETURNS 
 CREATE FUNCTION hwqueue.selector_words(p_selector jsonb, p_tenants jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.served_masks(p_class_ids bigint[], p_none bit varying, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(queue_id integer, task_name text, mask bit varying)
-    LANGUAGE sql STABLE;
-
 CREATE FUNCTION hwqueue.served_names(p_now timestamp with time zone, p_shard integer, OUT queues text[], OUT tasks text[], OUT any_queue boolean, OUT any_task boolean, OUT declared text[]) RETURNS record
     LANGUAGE sql STABLE;
 
@@ -5613,14 +5405,8 @@ CREATE FUNCTION hwqueue.settle_and_claim(p_node uuid, p_epoch bigint, p_settle j
 CREATE FUNCTION hwqueue.settle_choice(p_choice hwqueue.choice, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.settle_choices(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS void
-    LANGUAGE plpgsql
-    SET plan_cache_mode TO 'force_generic_plan'
-    SET enable_seqscan TO 'off'
-    SET enable_bitmapscan TO 'off'
-    SET enable_hashjoin TO 'off'
-    SET enable_mergejoin TO 'off'
-    SET jit TO 'off';
+CREATE FUNCTION hwqueue.settle_choices(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.settle_claim(p_lease uuid, p_token bigint, p_settlement jsonb, p_holds_node boolean, p_now timestamp with time zone, p_shard integer, p_node uuid DEFAULT NULL::uuid, OUT verdict text, OUT state text) RETURNS record
     LANGUAGE plpgsql;
@@ -5660,16 +5446,10 @@ CREATE FUNCTION hwqueue.shortage(p_cpu_milli bigint, p_memory_mib bigint, p_room
 CREATE FUNCTION hwqueue.should_advance_low_water(p_qty integer) RETURNS boolean
     LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.shown_reason(p_step hwqueue.step, p_run hwqueue.run) RETURNS text
-    LANGUAGE sql IMMUTABLE;
-
 CREATE FUNCTION hwqueue.shown_secret(p_secret bytea) RETURNS text
     LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.shown_state(p_state text, p_run hwqueue.run) RETURNS text
-    LANGUAGE sql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.shown_time(p_time timestamp with time zone) RETURNS text
     LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.signal_lease(p_lease uuid, p_name text, p_payload jsonb DEFAULT 'null'::jsonb, p_key text DEFAULT NULL::text, p_shard integer DEFAULT 0) RETURNS TABLE(created boolean, state text, shard_id integer)
@@ -5840,9 +5620,6 @@ CREATE FUNCTION hwqueue.step_ended(p_lease uuid, p_state text, p_is_short boolea
 CREATE FUNCTION hwqueue.step_error(p_step hwqueue.step, p_of_lease jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.step_headline(p_step hwqueue.step, p_defined hwqueue.workflow_step) RETURNS text
-    LANGUAGE sql STABLE;
-
 CREATE FUNCTION hwqueue.step_levels(p_names text[], p_from integer[], p_to integer[]) RETURNS integer[]
     LANGUAGE plpgsql IMMUTABLE;
 
@@ -5927,20 +5704,11 @@ CREATE FUNCTION hwqueue.stops_in_place(p_rooms hwqueue.gang_room[], p_classes hw
 CREATE FUNCTION hwqueue.stops_on_node(p_node uuid, p_class_nos integer[], p_classes hwqueue.placement_class[], p_want integer[], p_stops uuid[], p_candidates uuid[], p_shard integer) RETURNS uuid[]
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.storage_path() RETURNS text
-    LANGUAGE sql STABLE;
-
-CREATE FUNCTION hwqueue.store_run_signal(p_run uuid, p_name text, p_payload jsonb, p_key text, p_shard integer) RETURNS bigint
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.store_signal(p_lease uuid, p_name text, p_key text, p_payload jsonb, p_now timestamp with time zone, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.stripes_of(p_touched hwqueue.touched_term[], p_terms integer, p_joins boolean, p_starts boolean, OUT alone integer[], OUT shared integer[], OUT by_counters_alone boolean) RETURNS record
     LANGUAGE plpgsql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.submit_nested(p_run hwqueue.run, p_step hwqueue.step, p_settings jsonb, p_input jsonb, p_shard integer) RETURNS void
-    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.submit_spec(p_spec jsonb, p_input jsonb DEFAULT '{}'::jsonb, p_options jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(run_id uuid, created boolean, state text, shard_id integer)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -6071,7 +5839,7 @@ CREATE FUNCTION hwqueue.take_adhoc(p_workflow bigint, p_shard integer) RETURNS b
 CREATE FUNCTION hwqueue.take_at_head(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_window integer, p_room hwqueue.headroom, p_limit integer, OUT ctids tid[], OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT meets boolean, OUT is_new boolean) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.take_choice(p_choice uuid, p_taker uuid, p_now timestamp with time zone, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.take_choice(p_choice uuid, p_taker uuid, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.take_constrained(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_node hwqueue.node, p_asks boolean, p_limit integer, p_window integer, p_probe integer, p_before hwqueue.later_class, OUT ctids tid[], OUT score double precision, OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT is_new boolean) RETURNS record
@@ -6159,9 +5927,6 @@ CREATE FUNCTION hwqueue.target_gain(p_spread jsonb, p_fact jsonb, p_class hwqueu
 CREATE FUNCTION hwqueue.target_queue(p_changes jsonb, p_shard integer) RETURNS hwqueue.queue
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.target_value(p_value jsonb, p_domain text, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE;
-
 CREATE FUNCTION hwqueue.tell_nested(p_run hwqueue.run, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
@@ -6178,9 +5943,6 @@ CREATE FUNCTION hwqueue.term_failures(p_class hwqueue.placement_class, p_known j
     LANGUAGE plpgsql STABLE
     SET plan_cache_mode TO 'force_custom_plan';
 
-CREATE FUNCTION hwqueue.term_holders(p_spec jsonb, p_domain text, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
-    LANGUAGE plpgsql STABLE;
-
 CREATE FUNCTION hwqueue.term_item(p_selector jsonb, p_tenants jsonb, p_class hwqueue.placement_class) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
@@ -6192,9 +5954,6 @@ CREATE FUNCTION hwqueue.term_places(p_class hwqueue.placement_class, p_known jso
 
 CREATE FUNCTION hwqueue.term_selects(p_spec jsonb, p_class hwqueue.placement_class) RETURNS boolean
     LANGUAGE plpgsql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.term_wait(p_now timestamp with time zone) RETURNS text
-    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.terms_reason(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_facts jsonb, p_skew boolean, p_exact boolean, p_now timestamp with time zone, p_shard integer) RETURNS text
     LANGUAGE plpgsql STABLE;
@@ -6216,23 +5975,14 @@ CREATE FUNCTION hwqueue.throughput(p_queue text DEFAULT NULL::text, p_minutes in
 CREATE FUNCTION hwqueue.time_of_nth_end(p_n integer, p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[], p_shard integer, p_age integer DEFAULT 2147483647) RETURNS timestamp with time zone
     LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.together_words(p_together text[]) RETURNS text
-    LANGUAGE sql IMMUTABLE;
-
 CREATE FUNCTION hwqueue.told_earmarks(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE sql STABLE;
-
-CREATE FUNCTION hwqueue.told_places(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[], p_size integer, p_now timestamp with time zone, p_shard integer, OUT places jsonb, OUT place_count bigint, OUT most_emptied integer) RETURNS record
-    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.tolerated(p_tolerate jsonb, p_items integer) RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.tolerates(p_toleration jsonb, p_taint jsonb) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
-CREATE FUNCTION hwqueue.toleration_masks(p_tolerate jsonb[], p_none bit varying, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(tolerate jsonb, mask bit varying)
-    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.total_metrics(p_shard integer) RETURNS TABLE(name text, labels jsonb, value double precision)
     LANGUAGE sql STABLE;
@@ -6264,9 +6014,6 @@ CREATE FUNCTION hwqueue.try_replacement(p_row hwqueue.replacement, p_lease hwque
 CREATE FUNCTION hwqueue.try_score_groups(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_node hwqueue.node, p_from hwqueue.scan_starts, p_before hwqueue.later_class, p_limit integer, p_window integer, p_probe integer, OUT ctids tid[], OUT score double precision, OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.try_steps(p_run uuid, p_steps integer[], p_shard integer) RETURNS integer[]
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.try_those_before(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql;
 
@@ -6275,9 +6022,6 @@ CREATE FUNCTION hwqueue.try_those_behind(p_now timestamp with time zone, p_shard
 
 CREATE FUNCTION hwqueue.type_words(p_expr jsonb, p_value jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
-CREATE FUNCTION hwqueue.unchecked_claims(p_shard integer) RETURNS TABLE(lease_id uuid, detail jsonb)
-    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer DEFAULT 0) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
@@ -6290,9 +6034,6 @@ CREATE FUNCTION hwqueue.unfull_mask(p_none bit varying, p_shard integer) RETURNS
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.unique_key(p_options jsonb) RETURNS text
-    LANGUAGE plpgsql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.unique_run_key(p_options jsonb) RETURNS text
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.unique_until(p_unique jsonb, p_now timestamp with time zone) RETURNS timestamp with time zone
@@ -6437,9 +6178,6 @@ CREATE FUNCTION hwqueue.waiting_classes(p_classes bigint[], p_node hwqueue.node,
 CREATE FUNCTION hwqueue.waiting_gangs(p_rank bigint, p_position bigint, p_limit integer, p_shard integer, OUT items jsonb[], OUT last_id text, OUT has_more boolean) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.waiting_members(p_gang hwqueue.gang, p_shard integer, OUT classes hwqueue.placement_class[], OUT members integer[], OUT waiting integer) RETURNS record
-    LANGUAGE plpgsql STABLE;
-
 CREATE FUNCTION hwqueue.waits_for(p_class hwqueue.placement_class, p_node hwqueue.node, p_eligible_at timestamp with time zone, p_looks boolean, p_now timestamp with time zone, p_shard integer, OUT wait interval, OUT is_known boolean) RETURNS record
     LANGUAGE plpgsql STABLE;
 
@@ -6528,12 +6266,6 @@ CREATE FUNCTION hwqueue.window_score_group(p_classes bigint[], p_scores double p
 CREATE FUNCTION hwqueue.wire_blob(p_value jsonb, p_field text) RETURNS bytea
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.wire_contradiction(p_entries jsonb) RETURNS integer
-    LANGUAGE sql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.wire_expr(p_entry jsonb) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE;
-
 CREATE FUNCTION hwqueue.wire_number(p_blob bytea, p_at integer) RETURNS integer
     LANGUAGE sql IMMUTABLE;
 
@@ -6543,9 +6275,6 @@ CREATE FUNCTION hwqueue.wire_placement(p_intent jsonb) RETURNS jsonb
 CREATE FUNCTION hwqueue.with_defaults(p_options jsonb, p_defaults jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.with_taint(p_node hwqueue.node, p_taint jsonb, p_key text, p_effect text, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.node
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.without_nulls(p_object jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
@@ -6554,9 +6283,6 @@ CREATE FUNCTION hwqueue.without_steps(p_workflow hwqueue.workflow) RETURNS hwque
 
 CREATE FUNCTION hwqueue.without_terms(p_expr jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.words_of_classes(p_classes bigint[], p_shard integer) RETURNS jsonb
-    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.workflow_metrics(p_now timestamp with time zone, p_shard integer) RETURNS TABLE(name text, labels jsonb, value double precision)
     LANGUAGE sql STABLE
@@ -6570,9 +6296,6 @@ CREATE FUNCTION hwqueue.would_start_group(p_class hwqueue.placement_class, p_fac
     LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.write_checkpoint(p_row hwqueue.checkpoint) RETURNS void
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.write_count(p_term_id bigint, p_place text, p_leases integer, p_holders integer, p_is_less boolean, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.write_earmark(p_entry hwqueue.scheduled, p_node uuid, p_load hwqueue.node_load, p_assignment jsonb, p_term_deltas jsonb, p_now timestamp with time zone, p_shard integer) RETURNS void
@@ -6621,9 +6344,6 @@ CREATE FUNCTION hwqueue.write_terms(p_limit integer, p_now timestamp with time z
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.write_workflow(p_spec jsonb, p_version integer, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.workflow
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.write_worth(p_queue hwqueue.queue, p_worth double precision[], p_until timestamp with time zone, p_round bigint, p_epoch bigint) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE TABLE hwqueue.added_run (
@@ -7499,11 +7219,11 @@ CREATE TABLE hwqueue.postponed (
 )
 WITH (fillfactor='50');
 
-COMMENT ON TABLE hwqueue.postponed IS 'parts of reap and prune, gangs and replacements that a timeout ended or that failed, for ten minutes';
+COMMENT ON TABLE hwqueue.postponed IS 'what of upkeep a timeout ended, or failed, for ten minutes: parts, gangs and others';
 
-COMMENT ON COLUMN hwqueue.postponed.part IS 'such as "reap gangs" or "prune leases", or gang, or replacement';
+COMMENT ON COLUMN hwqueue.postponed.part IS 'such as "reap gangs" or "prune leases"; or gang, replacement, choice or everywhere';
 
-COMMENT ON COLUMN hwqueue.postponed.item IS 'the gang, or the lease that replaces another one; zeros: the part as a whole';
+COMMENT ON COLUMN hwqueue.postponed.item IS 'the gang, the lease, the choice, or a node without the lease yet; zeros: the part as a whole';
 
 COMMENT ON COLUMN hwqueue.postponed.tries IS 'how often in a row; each time a part does half as much in a call';
 
@@ -8846,12 +8566,6 @@ REVOKE ALL ON FUNCTION hwqueue.add_term(p_use text, p_items jsonb, p_domain text
 
 REVOKE ALL ON FUNCTION hwqueue.add_to_step(p_lease hwqueue.lease, p_items jsonb, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.added_request(p_map hwqueue.map, p_item integer, p_shard integer, OUT task_name text, OUT params jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.added_verdict(p_run uuid, p_step integer, p_verdict hwqueue.step_verdict, p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.adhoc_workflow(p_spec jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.admit_again(p_claim hwqueue.claim, p_now timestamp with time zone, p_shard integer, OUT term_deltas jsonb, OUT reason text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.admit_class(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_exact boolean, p_now timestamp with time zone, p_shard integer, OUT term_deltas jsonb, OUT reason text, OUT is_named boolean) FROM PUBLIC;
@@ -8870,7 +8584,7 @@ REVOKE ALL ON FUNCTION hwqueue.advance_horizon(p_drawn bigint, p_shard integer) 
 
 REVOKE ALL ON FUNCTION hwqueue.advance_low_water(p_entry hwqueue.ready, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.advance_map(p_run uuid, p_step integer, p_delta hwqueue.tally_delta, p_is_short boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.advance_map(p_run uuid, p_step integer, p_delta hwqueue.tally_delta, p_is_short boolean, p_now timestamp with time zone, p_shard integer, p_tenant text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.advance_maps(p_run uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -8917,11 +8631,9 @@ REVOKE ALL ON FUNCTION hwqueue.are_own_tenants(p_tenants jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.are_terms_published(p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.arrive(p_run uuid, p_step integer, p_is_of_items boolean, p_delta hwqueue.tally_delta, p_leave boolean, p_now timestamp with time zone, p_shard integer, OUT is_full boolean, OUT folded integer, OUT failed integer, OUT tally hwqueue.tally) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.arrive(p_run uuid, p_step integer, p_is_of_items boolean, p_delta hwqueue.tally_delta, p_leave boolean, p_now timestamp with time zone, p_shard integer, p_tenant text, OUT is_full boolean, OUT folded integer, OUT failed integer, OUT tally hwqueue.tally) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.ask_to_stop(p_node uuid, p_leases uuid[], p_by timestamp with time zone, p_detail text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.asked_labels(p_exprs jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.asks_lock_holders() FROM PUBLIC;
 
@@ -8962,8 +8674,6 @@ REVOKE ALL ON FUNCTION hwqueue.await_node(p_node uuid, p_shard integer) FROM PUB
 
 REVOKE ALL ON FUNCTION hwqueue.awaited_runs(p_run uuid, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.away_holders(p_class hwqueue.placement_class, p_lease uuid, p_domain text, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.back_earmarks(p_leases uuid[], p_hold interval, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.back_gang(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -8987,10 +8697,6 @@ REVOKE ALL ON FUNCTION hwqueue.begin_reap(p_cursor hwqueue.reap_cursor, p_holds 
 REVOKE ALL ON FUNCTION hwqueue.begin_run(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.begin_sleep(p_run hwqueue.run, p_settings jsonb, p_results jsonb, p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.begin_step(p_run hwqueue.run, p_step hwqueue.step, p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.begin_wait(p_run uuid, p_step integer, p_settings jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.best_affinity(p_class hwqueue.placement_class) FROM PUBLIC;
 
@@ -9060,8 +8766,6 @@ REVOKE ALL ON FUNCTION hwqueue.build_placement(p_required jsonb, p_preferred jso
 
 REVOKE ALL ON FUNCTION hwqueue.cache_class_fleets(p_class_ids bigint[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.cache_eligible(p_profile_id bigint, p_batch bigint[], p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.cached_candidates(p_state hwqueue.node_state, p_queue_ids integer[], p_room hwqueue.headroom, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.cached_fleet(p_spec jsonb, p_domain text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -9109,8 +8813,6 @@ REVOKE ALL ON FUNCTION hwqueue.carry_on(p_run uuid, p_progress hwqueue.run_progr
 
 REVOKE ALL ON FUNCTION hwqueue.carry_run(p_run hwqueue.run, p_progress hwqueue.run_progress, p_closed integer, p_is_short boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.check_added_run(p_run hwqueue.run, p_step integer, p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.check_changes(p_changes jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_claim(p_item jsonb, p_field text) FROM PUBLIC;
@@ -9139,10 +8841,6 @@ REVOKE ALL ON FUNCTION hwqueue.check_gang_options(p_options jsonb, p_field text)
 
 REVOKE ALL ON FUNCTION hwqueue.check_heartbeat(p_claims jsonb, p_extend interval) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.check_kind(p_step jsonb, p_kind text, p_name text, p_field text) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.check_known_steps(p_named text[], p_steps jsonb[], p_name text, p_field text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.check_labels(p_labels jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_limit(p_limit integer) FROM PUBLIC;
@@ -9161,11 +8859,7 @@ REVOKE ALL ON FUNCTION hwqueue.check_move(p_lease hwqueue.lease, p_queue hwqueue
 
 REVOKE ALL ON FUNCTION hwqueue.check_name(p_name text, p_field text, p_max_length integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.check_near_kinds(p_step jsonb, p_other jsonb, p_field text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.check_near_steps(p_steps jsonb[], p_order integer[]) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.check_node_labels(p_labels jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_numbers(p_value jsonb, p_field text, p_code text) FROM PUBLIC;
 
@@ -9182,8 +8876,6 @@ REVOKE ALL ON FUNCTION hwqueue.check_own_level(p_tenant text, p_level jsonb, p_f
 REVOKE ALL ON FUNCTION hwqueue.check_own_spawns(p_spawns hwqueue.spawn_request[], p_is_batch boolean, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_own_steps(p_workflow hwqueue.workflow, p_own jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.check_page_key(p_after jsonb, p_state text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_patterns(p_placement jsonb, p_field text) FROM PUBLIC;
 
@@ -9207,8 +8899,6 @@ REVOKE ALL ON FUNCTION hwqueue.check_replaced(p_old uuid, p_lease uuid, p_tenant
 
 REVOKE ALL ON FUNCTION hwqueue.check_result(p_lease uuid, p_result jsonb, p_field text, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.check_run_signal(p_run hwqueue.run, p_name text, p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.check_settlement(p_settlement jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_settlements(p_settle jsonb, p_shard integer) FROM PUBLIC;
@@ -9221,8 +8911,6 @@ REVOKE ALL ON FUNCTION hwqueue.check_step_size(p_lease uuid, p_value jsonb, p_fi
 
 REVOKE ALL ON FUNCTION hwqueue.check_taint_effect(p_effect text, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.check_tenant_work(p_run hwqueue.run, p_steps integer, p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.check_token(p_secret_sha256 bytea, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.check_token(p_secret_sha256 bytea, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.check_token(p_secret_sha256 bytea, p_shard integer) TO hwqueue_admin;
@@ -9231,16 +8919,12 @@ REVOKE ALL ON FUNCTION hwqueue.check_trust_domain(p_domain text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_updatable(p_run hwqueue.run, p_named integer[], p_found integer[], p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.check_version_range(p_range text, p_kind text, p_field text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.check_workflow(p_spec jsonb, p_options jsonb, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.check_workflow(p_spec jsonb, p_options jsonb, p_shard integer) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.check_workflow(p_spec jsonb, p_options jsonb, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.check_workflow(p_spec jsonb, p_options jsonb, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.checked_limit(p_limit integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.checked_workflow(p_spec jsonb, p_options jsonb, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.checked_worth(p_prices jsonb) FROM PUBLIC;
 
@@ -9383,8 +9067,6 @@ REVOKE ALL ON FUNCTION hwqueue.contended_headline(p_class hwqueue.placement_clas
 
 REVOKE ALL ON FUNCTION hwqueue.content_own(p_own jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.contradicting_levels(p_workflow hwqueue.workflow, p_run hwqueue.run, p_defined jsonb, p_step jsonb, p_mode text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.contradicts(p_outer jsonb, p_inner jsonb, p_mode text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.cordon_node(p_node uuid, p_shard integer) FROM PUBLIC;
@@ -9395,17 +9077,11 @@ REVOKE ALL ON FUNCTION hwqueue.core_use_of(p_node hwqueue.node, p_assignments js
 
 REVOKE ALL ON FUNCTION hwqueue.cores_of(p_assignment jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.cost_of_stops(p_plan uuid[], p_stops uuid[], p_order uuid[]) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.count_added_runs(p_run uuid, p_step integer, p_shard integer, OUT open integer, OUT failed integer, OUT cancelled integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.count_attempt(p_webhook hwqueue.webhook, p_state text, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.count_by_node(p_class hwqueue.placement_class, p_term integer, p_recounts jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.count_fact(p_term_id bigint, p_value text, p_self boolean, p_use text, p_recount jsonb, p_own integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.count_items(p_run uuid, p_step integer, p_kind text, p_own text, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb, p_shard integer) TO hwqueue_operator;
@@ -9413,7 +9089,7 @@ GRANT ALL ON FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[], p_li
 
 REVOKE ALL ON FUNCTION hwqueue.count_members(p_gang hwqueue.gang, p_shard integer, OUT waiting integer, OUT reserved integer, OUT running integer, OUT failed integer, OUT cancelled integer, OUT next_state text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.count_parents(p_run uuid, p_step integer, p_is_any boolean, p_delta hwqueue.tally_delta, p_is_short boolean, p_now timestamp with time zone, p_shard integer, OUT verdict text, OUT reason text, OUT opened integer, OUT closed integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.count_parents(p_run uuid, p_step integer, p_is_any boolean, p_delta hwqueue.tally_delta, p_is_short boolean, p_now timestamp with time zone, p_shard integer, p_tenant text, OUT verdict text, OUT reason text, OUT opened integer, OUT closed integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.count_rivals(p_class_ids bigint[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -9425,7 +9101,7 @@ REVOKE ALL ON FUNCTION hwqueue.count_tenant_work(p_now timestamp with time zone,
 
 REVOKE ALL ON FUNCTION hwqueue.count_words(p_count bigint, p_one text, p_many text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.count_work(p_run uuid, p_opened integer, p_closed integer, p_failed integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.count_work(p_run uuid, p_opened integer, p_closed integer, p_failed integer, p_now timestamp with time zone, p_shard integer, p_tenant text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.count_wrong_marks(p_shard integer) FROM PUBLIC;
 
@@ -9480,6 +9156,8 @@ GRANT ALL ON FUNCTION hwqueue.delete_leases(p_filter jsonb, p_limit integer, p_c
 REVOKE ALL ON FUNCTION hwqueue.delete_single_entry(p_ctids tid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.deliver_signal(p_run uuid, p_step integer, p_name text, p_is_short boolean, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.deliveries_from(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.demand_metrics(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -9566,10 +9244,6 @@ REVOKE ALL ON FUNCTION hwqueue.end_parent_step(p_run hwqueue.run, p_now timestam
 REVOKE ALL ON FUNCTION hwqueue.end_replaced(p_row hwqueue.replacement, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.end_run(p_run hwqueue.run, p_state text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.end_unbound(p_run uuid, p_step integer, p_bad jsonb, p hwqueue.run_progress, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.end_unbound_items(p_leases uuid[], p_reason text, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.end_waiting(p_leases uuid[], p_state text, p_error jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -9666,8 +9340,6 @@ REVOKE ALL ON FUNCTION hwqueue.extend_claim(p_lease uuid, p_token bigint, p_exte
 GRANT ALL ON FUNCTION hwqueue.extend_claim(p_lease uuid, p_token bigint, p_extend interval, p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.extend_claim(p_lease uuid, p_token bigint, p_extend interval, p_shard integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.fact_reason(p_expr jsonb, p_fact jsonb) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.facts_of_others(p_class hwqueue.placement_class, p_lease uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.fail_late(p_leases uuid[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -9687,8 +9359,6 @@ REVOKE ALL ON FUNCTION hwqueue.failure_words(p_failure jsonb, p_class hwqueue.pl
 REVOKE ALL ON FUNCTION hwqueue.fence_planner(p_round bigint, p_epoch bigint, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.fetch_reserved(p_request hwqueue.claim_request) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.few_ended(p_state text, p_since timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.fill_gang(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally, p_most integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -9728,8 +9398,6 @@ REVOKE ALL ON FUNCTION hwqueue.finish_run(p_run uuid, p_failed integer, p_now ti
 
 REVOKE ALL ON FUNCTION hwqueue.first_between(p_queue_id integer, p_from_tier smallint, p_from_rank bigint, p_to_tier integer, p_to_rank bigint, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.first_broken(p_class hwqueue.placement_class, p_broken jsonb, p_shard integer, OUT stop_at timestamp with time zone, OUT detail text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.first_class_head(p_classes bigint[], p_scores double precision[], p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_starts, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT head_position bigint, OUT class_id bigint, OUT score double precision) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.first_epoch(p_shard integer) FROM PUBLIC;
@@ -9756,8 +9424,6 @@ REVOKE ALL ON FUNCTION hwqueue.flag_awaited(p_leases uuid[], p_shard integer) FR
 
 REVOKE ALL ON FUNCTION hwqueue.flag_waiting(p_queue_ids integer[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.fleet_affinities(p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.fleet_facts(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.fleet_failures(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -9769,8 +9435,6 @@ REVOKE ALL ON FUNCTION hwqueue.fleet_key(p_spec jsonb, p_domain text) FROM PUBLI
 REVOKE ALL ON FUNCTION hwqueue.fleet_scores(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_reach double precision, p_known jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.follow_parent(p_run uuid, p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.forget_added(p_run uuid, p_steps integer[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.forget_bound() FROM PUBLIC;
 
@@ -9931,10 +9595,6 @@ REVOKE ALL ON FUNCTION hwqueue.held_claims(p_leases uuid[], p_shard integer) FRO
 
 REVOKE ALL ON FUNCTION hwqueue.held_keys(p_leases uuid[], p_waits boolean, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.held_spawns(p_spawns hwqueue.spawn_request[]) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.help_of_names(p_class hwqueue.placement_class, p_help jsonb, p_pending bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.help_words(p_sole jsonb, p_class hwqueue.placement_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.histogram_bounds() FROM PUBLIC;
@@ -9945,11 +9605,7 @@ REVOKE ALL ON FUNCTION hwqueue.histogram_quantile(p_counts bigint[], p_part doub
 
 REVOKE ALL ON FUNCTION hwqueue.hmac_sha256(p_key bytea, p_message bytea) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.hold_begun_maps(p_run uuid, p_steps integer[], p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.hold_claim(p_lease uuid, p_token bigint, p_is_written boolean, p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.hold_gang(p_run uuid, p_step integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.hold_items(p_run uuid, p_step integer, p_waits boolean, p_shard integer) FROM PUBLIC;
 
@@ -9970,8 +9626,6 @@ REVOKE ALL ON FUNCTION hwqueue.holder_list(p_leases uuid[], p_amounts boolean, p
 REVOKE ALL ON FUNCTION hwqueue.id_of_time(p_at timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.idle_load(p_node hwqueue.node) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.idle_rooms(p_none bit varying, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.idle_steps(p_run hwqueue.run, p_shard integer) FROM PUBLIC;
 
@@ -9996,8 +9650,6 @@ REVOKE ALL ON FUNCTION hwqueue.is_binding(p_value jsonb) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.is_cache_valid(p_fit hwqueue.class_nodes, p_open bit varying) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_counted(p_steps hwqueue.clock_step[], p_at timestamp with time zone, p_xid xid) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.is_forgotten(p_lease uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_gang_ready(p_gang hwqueue.gang, p_members jsonb) FROM PUBLIC;
 
@@ -10031,11 +9683,13 @@ REVOKE ALL ON FUNCTION hwqueue.is_own_lease(p_lease uuid, p_tenants text[], p_sh
 
 REVOKE ALL ON FUNCTION hwqueue.is_own_service(p_service uuid, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.is_put_off(p_part text, p_item uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.is_selected(p_class_id bigint, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.is_served(p_class hwqueue.placement_class, p_kinds uuid[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.is_still_attested_for(p_class_id bigint, p_node hwqueue.node, p_attested text[], p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.is_this_life(p_started timestamp with time zone, p_recovered pg_lsn, p_path text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_time_up() FROM PUBLIC;
 
@@ -10053,8 +9707,6 @@ REVOKE ALL ON FUNCTION hwqueue.isolation_conflicts(p_class hwqueue.placement_cla
 
 REVOKE ALL ON FUNCTION hwqueue.item_ended(p_lease uuid, p_state text, p_is_short boolean, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.item_key(p_template jsonb) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.item_page(p_run hwqueue.run, p_step integer, p_after integer, p_limit integer, p_state text, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.item_request(p_run hwqueue.run, p_defined hwqueue.workflow_step, p_task text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -10063,13 +9715,9 @@ REVOKE ALL ON FUNCTION hwqueue.item_requests(p_run hwqueue.run, p_map hwqueue.ma
 
 REVOKE ALL ON FUNCTION hwqueue.item_results(p_run hwqueue.run, p_step integer, p_after integer, p_limit integer, p_state text, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.item_values(p_map hwqueue.map, p_over jsonb, p_item integer, p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.items_ended(p_leases uuid[], p_state text, p_is_short boolean, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.join_choice(p_choice uuid, p_tenant text, p_member uuid, p_is_gang boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.join_choices(p_spawns hwqueue.spawn_request[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.json_boolean(p_value jsonb, p_field text, p_code text) FROM PUBLIC;
 
@@ -10123,8 +9771,6 @@ REVOKE ALL ON FUNCTION hwqueue.kept_out_places(p_class hwqueue.placement_class, 
 
 REVOKE ALL ON FUNCTION hwqueue.kept_out_words(p_domain text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.kept_words(p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.keyed_spawns(p_spawns hwqueue.spawn_request[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.kind_class(p_queue_id integer, p_kind jsonb, p_defaults jsonb, p_shard integer) FROM PUBLIC;
@@ -10147,8 +9793,6 @@ REVOKE ALL ON FUNCTION hwqueue.label_words(p_expr jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.labels_among(p_labels jsonb, p_keys text[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.labels_hold(p_op text, p_value jsonb, p_other jsonb) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.labels_read(p_labels jsonb, p_keys text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lacking(p_shortage integer, p_class hwqueue.placement_class, p_room hwqueue.headroom) FROM PUBLIC;
@@ -10160,8 +9804,6 @@ REVOKE ALL ON FUNCTION hwqueue.last_clock_step(p_shard integer) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.last_drawn_position() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.last_fetched_at(p_gang uuid, p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.lasting_facts(p_class hwqueue.placement_class, p_claim hwqueue.claim, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.later_earmarks(p_node uuid, p_tier smallint, p_rank bigint, p_shard integer) FROM PUBLIC;
 
@@ -10177,8 +9819,6 @@ REVOKE ALL ON FUNCTION hwqueue.lease_checkpoints(p_lease uuid, p_limit integer, 
 GRANT ALL ON FUNCTION hwqueue.lease_checkpoints(p_lease uuid, p_limit integer, p_shard integer) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.lease_checkpoints(p_lease uuid, p_limit integer, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.lease_checkpoints(p_lease uuid, p_limit integer, p_shard integer) TO hwqueue_admin;
-
-REVOKE ALL ON FUNCTION hwqueue.lease_contradiction(p_required jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lease_end(p_lease uuid, p_shard integer) FROM PUBLIC;
 
@@ -10207,15 +9847,11 @@ REVOKE ALL ON FUNCTION hwqueue.lease_state(p_lease uuid, p_shard integer) FROM P
 
 REVOKE ALL ON FUNCTION hwqueue.lease_to_replace(p_row hwqueue.replacement, p_lease hwqueue.lease, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.leases_of_key(p_key text, p_filter hwqueue.lease_filter, p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.leases_to_stop(p_run hwqueue.run, p_limit integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.leave_arrivals(p_run uuid, p_steps integer[], p_kind text, p_reasons text[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.leave_fleet(p_node hwqueue.node, p_why text, p_detail jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.leave_releases(p_run uuid, p_steps integer[], p_done integer[], p_unbound integer[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.left_in_place(p_rooms hwqueue.gang_room[], p_classes hwqueue.placement_class[], p_left integer[], p_node_ids uuid[], p_without uuid[], p_shard integer) FROM PUBLIC;
 
@@ -10305,8 +9941,6 @@ REVOKE ALL ON FUNCTION hwqueue.load_fits(p_node hwqueue.node, p_load hwqueue.nod
 
 REVOKE ALL ON FUNCTION hwqueue.load_that_stays(p_node hwqueue.node, p_old uuid, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.load_without(p_node hwqueue.node, p_without uuid[], OUT load hwqueue.node_load, OUT places integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.lock_alternative(p_request hwqueue.claim_request, p_class_id bigint, p_seen hwqueue.seen_entries, p_from bigint, p_to bigint, p_since timestamp with time zone, p_lease uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lock_between(p_request hwqueue.claim_request, p_queue_id integer, p_seen hwqueue.seen_entries, p_limit integer) FROM PUBLIC;
@@ -10341,7 +9975,7 @@ REVOKE ALL ON FUNCTION hwqueue.lock_window(p_request hwqueue.claim_request, p_el
 
 REVOKE ALL ON FUNCTION hwqueue.login_hint(p_login text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.look_at_changed(p_limit integer, p_until timestamp with time zone, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.look_at_changed(p_limit integer, p_from bigint, p_until timestamp with time zone, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.look_at_claim(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_fit text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -10366,10 +10000,6 @@ REVOKE ALL ON FUNCTION hwqueue.look_if_free(p_everywhere_id uuid, p_node uuid, p
 REVOKE ALL ON FUNCTION hwqueue.low_water_at(p_marks hwqueue.low_water, p_tier smallint, p_rank bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lower_low_water(p_queue_id integer, p_class_id bigint, p_tier smallint, p_rank bigint, p_position bigint, p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.map_headline(p_step hwqueue.step, p_kind text, p_items integer, p_done integer, p_failed integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.map_low(p_map hwqueue.map, p_defined hwqueue.workflow_step, p_need integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.map_room(p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally) FROM PUBLIC;
 
@@ -10412,8 +10042,6 @@ REVOKE ALL ON FUNCTION hwqueue.may_not_go_on(p_everywhere hwqueue.everywhere) FR
 
 REVOKE ALL ON FUNCTION hwqueue.may_start(p_requests hwqueue.spawn_request[], p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.member_params(p_map hwqueue.map, p_queue_id integer, p_shard integer, OUT bytes bigint, OUT bad jsonb) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.member_requests(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_known jsonb, p_gang_id uuid, p_now timestamp with time zone, p_shard integer, OUT requests hwqueue.spawn_request[], OUT starts_at timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.members_needed(p_gang hwqueue.gang, p_waiting integer) FROM PUBLIC;
@@ -10421,8 +10049,6 @@ REVOKE ALL ON FUNCTION hwqueue.members_needed(p_gang hwqueue.gang, p_waiting int
 REVOKE ALL ON FUNCTION hwqueue.membership(p_classes bigint[], p_others bigint[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.mentions_label(p_class hwqueue.placement_class, p_keys text[]) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.merge_isolation(p_left jsonb, p_right jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.merge_levels(p_outer jsonb, p_inner jsonb, p_mode text, p_field text) FROM PUBLIC;
 
@@ -10497,8 +10123,6 @@ REVOKE ALL ON FUNCTION hwqueue.next_generation(p_shard hwqueue.shard, p_timeline
 REVOKE ALL ON FUNCTION hwqueue.next_score_group(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_starts, p_window integer, p_probe integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT classes bigint[], OUT positions bigint[], OUT seen_classes bigint[], OUT is_head boolean, OUT takes integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.next_token(p_generation bigint, p_claims integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.next_waiting_rank(p_class_id bigint, p_tier smallint, p_rank bigint, p_since timestamp with time zone, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT lease_id uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.no_level_words(p_together text[]) FROM PUBLIC;
 
@@ -10578,8 +10202,6 @@ REVOKE ALL ON FUNCTION hwqueue.normalise_selector_expr(p_expr jsonb, p_field tex
 
 REVOKE ALL ON FUNCTION hwqueue.normalise_skew(p_rule jsonb, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.normalise_spread(p_spread jsonb, p_field text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.normalise_spread_rule(p_rule jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.normalise_tags(p_tags jsonb, p_field text) FROM PUBLIC;
@@ -10588,13 +10210,7 @@ REVOKE ALL ON FUNCTION hwqueue.normalise_target_expr(p_expr jsonb, p_kind text, 
 
 REVOKE ALL ON FUNCTION hwqueue.normalise_targets(p_targets jsonb, p_domain text, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.normalise_tenants(p_tenants jsonb, p_field text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.normalise_toleration(p_toleration jsonb, p_field text) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.normalise_tolerations(p_tolerate jsonb, p_field text) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.normalise_trust_expr(p_expr jsonb, p_preferred boolean, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_alive(p_state hwqueue.node_state, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -10621,8 +10237,6 @@ REVOKE ALL ON FUNCTION hwqueue.note_lasting(p_lease uuid, p_claims integer, p_sh
 REVOKE ALL ON FUNCTION hwqueue.note_leases(p_code text, p_leases uuid[], p_message text, p_shard integer, p_detail jsonb, p_node uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_policy(p_code text, p_of text, p_from jsonb, p_to jsonb, p_queue text, p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.note_registration(p_node hwqueue.node, p_old hwqueue.node, p_epoch bigint, p_ended integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_room(p_room jsonb, p_ttl interval, p_round bigint, p_epoch bigint, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.note_room(p_room jsonb, p_ttl interval, p_round bigint, p_epoch bigint, p_shard integer) TO hwqueue_planner;
@@ -10659,8 +10273,6 @@ REVOKE ALL ON FUNCTION hwqueue.open_claim(p_request hwqueue.claim_request, p_sta
 REVOKE ALL ON FUNCTION hwqueue.open_map(p_run hwqueue.run, p_step hwqueue.step, p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamp with time zone, p_shard integer, OUT map hwqueue.map, OUT tally hwqueue.tally, OUT bad jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.open_nested(p_run hwqueue.run, p_step hwqueue.step, p_nested hwqueue.run, p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.open_parents(p_run hwqueue.run, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.open_queues(p_queues text[], p_shard integer) FROM PUBLIC;
 
@@ -10706,13 +10318,9 @@ REVOKE ALL ON FUNCTION hwqueue.parse_short_interval(p_value jsonb, p_field text,
 
 REVOKE ALL ON FUNCTION hwqueue.parse_taint(p_taint jsonb, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.parse_taints(p_taints jsonb, p_field text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.parse_time(p_value jsonb, p_field text, p_code text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.parse_wire(p_blob bytea, p_field text) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.parse_wire_class(p_blob bytea, p_at integer, p_length integer, p_classes text[], p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.parse_wire_domain(p_bytes bytea, p_at integer, p_field text) FROM PUBLIC;
 
@@ -10759,8 +10367,6 @@ REVOKE ALL ON FUNCTION hwqueue.pick_entries(p_request hwqueue.claim_request, p_s
 
 REVOKE ALL ON FUNCTION hwqueue.pick_leases(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_room hwqueue.headroom, p_limit integer, p_without bigint[], p_is_new boolean, p_only bigint[], p_before hwqueue.later_class) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.pinned_version(p_name text, p_pin jsonb, p_options jsonb) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.place_begun_maps(p_run hwqueue.run, p_steps integer[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.place_counts(p_spread jsonb, p_spec jsonb, p_digest bigint, p_recount jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -10782,8 +10388,6 @@ REVOKE ALL ON FUNCTION hwqueue.placement_limits(OUT patterns integer, OUT patter
 REVOKE ALL ON FUNCTION hwqueue.places_are_there(p_places jsonb, p_what text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.places_with_room(p_rooms hwqueue.gang_room[], p_kinds integer, p_is_idle boolean, p_together text[], p_same text[], p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.planned_headline(p_run hwqueue.run, p_step integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.planned_nested(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -10862,8 +10466,6 @@ REVOKE ALL ON FUNCTION hwqueue.prune_events(p_now timestamp with time zone, p_sh
 
 REVOKE ALL ON FUNCTION hwqueue.prune_everywhere(p_limit integer, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.prune_fleets(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.prune_gangs(p_limit integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_leases(p_cursor hwqueue.prune_cursor, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -10878,13 +10480,9 @@ REVOKE ALL ON FUNCTION hwqueue.prune_prices(p_now timestamp with time zone, p_sh
 
 REVOKE ALL ON FUNCTION hwqueue.prune_profiles(p_after bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.prune_run_totals(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.prune_runs(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_terms(p_limit integer, p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.prune_traced_runs(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_unseen_xids(p_unseen xid8[], p_shard integer) FROM PUBLIC;
 
@@ -10960,8 +10558,6 @@ REVOKE ALL ON FUNCTION hwqueue.read_max_run(p_options jsonb, p_field text) FROM 
 
 REVOKE ALL ON FUNCTION hwqueue.read_near(p_near jsonb, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.read_nested(p_step jsonb, p_field text, OUT settings jsonb, OUT steps text[], OUT binds boolean) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.read_nested_run(p_run hwqueue.run, p_workflow hwqueue.workflow, p_input jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_node(p_node uuid, p_shard integer) FROM PUBLIC;
@@ -10972,23 +10568,17 @@ REVOKE ALL ON FUNCTION hwqueue.read_page_cursor(p_cursor jsonb, p_states text[])
 
 REVOKE ALL ON FUNCTION hwqueue.read_past_blocked(p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.read_pin(p_pin jsonb, p_field text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.read_queue_head(p_queue text, p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_queue_heads(p_queues text[], p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_pinned integer[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_regexp(p_pattern text, OUT danger text, OUT size integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.read_retention(p_retain jsonb, p_field text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.read_retry(p_run hwqueue.run, p_options jsonb, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_run(p_workflow hwqueue.workflow, p_input jsonb, p_options jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_single_spawn(p_queue hwqueue.queue, p_task text, p_params jsonb, p_options jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.read_sleep(p_step jsonb, p_name text, p_field text, OUT settings jsonb, OUT steps text[], OUT binds boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_spawn(p_ordinal integer, p_lease_id uuid, p_class_id bigint, p_task text, p_params jsonb, p_options jsonb, p_max_params_bytes integer, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -11009,8 +10599,6 @@ REVOKE ALL ON FUNCTION hwqueue.read_total(p_term_id bigint, p_shard integer) FRO
 REVOKE ALL ON FUNCTION hwqueue.read_update(p_changes jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_update_call(p_run hwqueue.run, p_changes jsonb, p_steps text[], p_shard integer, OUT changes jsonb, OUT named integer[]) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.read_wait(p_step jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_workflow(p_spec jsonb) FROM PUBLIC;
 
@@ -11033,11 +10621,11 @@ REVOKE ALL ON FUNCTION hwqueue.reap_deadlines(p_limit integer, p_now timestamp w
 
 REVOKE ALL ON FUNCTION hwqueue.reap_dropped(p_limit integer, p_again boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.reap_everywhere(p_limit integer, p_budget interval, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.reap_everywhere(p_limit integer, p_budget interval, p_now timestamp with time zone, p_shard integer, p_from bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reap_fleets(p_after bigint, p_limit integer, p_again boolean, p_now timestamp with time zone, p_shard integer, OUT fleets integer, OUT next_after bigint, OUT look hwqueue.fleet_snapshot) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.reap_gangs(p_limit integer, p_budget interval, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.reap_gangs(p_limit integer, p_budget interval, p_now timestamp with time zone, p_shard integer, p_from bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reap_lasting(p_after uuid, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -11105,8 +10693,6 @@ REVOKE ALL ON FUNCTION hwqueue.refuse_held(p_run uuid, p_name text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_more(p_what text, p_used bigint, p_limit integer, p_tenant text, p_hint text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.refuse_nested(p_run hwqueue.run, p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.refuse_object(p_value jsonb, p_allowed text[], p_field text, p_code text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_payload(p_bytes integer, p_field text, p_max_bytes integer) FROM PUBLIC;
@@ -11153,11 +10739,7 @@ REVOKE ALL ON FUNCTION hwqueue.remove_claim(p_lease uuid, p_shard integer) FROM 
 
 REVOKE ALL ON FUNCTION hwqueue.remove_leases(p_leases uuid[], p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.renew_items(p_tally hwqueue.tally) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.repair_positions(p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.repeated_pattern(p_placement jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.replace_node(p_node hwqueue.node, p_old hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -11221,8 +10803,6 @@ REVOKE ALL ON FUNCTION hwqueue.resource_words(p_resources jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.restart_delay(p_everywhere hwqueue.everywhere, p_failures integer, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.restart_scans(p_cursor hwqueue.reap_cursor, p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.resting_story(p_lease hwqueue.lease, p_end hwqueue.outcome, p_state text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.results_of(p_run hwqueue.run, p_steps integer[], p_shard integer) FROM PUBLIC;
@@ -11245,8 +10825,6 @@ GRANT ALL ON FUNCTION hwqueue.resume_workflow_run(p_run uuid, p_shard integer) T
 REVOKE ALL ON FUNCTION hwqueue.retire_classes(p_after bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.retried_steps(p_run hwqueue.run, p_mode text, p_named integer[], p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.retry_added_runs(p_run uuid, p_step integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.retry_delay(p_retry jsonb, p_attempt integer) FROM PUBLIC;
 
@@ -11287,11 +10865,11 @@ REVOKE ALL ON FUNCTION hwqueue.roomy_classes(p_eligible hwqueue.profile_queue, p
 REVOKE ALL ON FUNCTION hwqueue.rotate_webhook(p_name text, p_keep interval, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.rotate_webhook(p_name text, p_keep interval, p_shard integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.route_completions(p_webhook hwqueue.webhook, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.route_completions(p_webhook hwqueue.webhook, p_limit integer, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.route_events(p_webhook hwqueue.webhook, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.route_events(p_webhook hwqueue.webhook, p_limit integer, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.route_webhooks(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.route_webhooks(p_limit integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.run_input(p_run uuid, p_lease uuid, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.run_input(p_run uuid, p_lease uuid, p_shard integer) TO hwqueue_producer;
@@ -11350,8 +10928,6 @@ REVOKE ALL ON FUNCTION hwqueue.selected_classes(p_spec jsonb, p_shard integer) F
 
 REVOKE ALL ON FUNCTION hwqueue.selector_words(p_selector jsonb, p_tenants jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.served_masks(p_class_ids bigint[], p_none bit varying, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.served_names(p_now timestamp with time zone, p_shard integer, OUT queues text[], OUT tasks text[], OUT any_queue boolean, OUT any_task boolean, OUT declared text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.server_timeline() FROM PUBLIC;
@@ -11400,7 +10976,7 @@ GRANT ALL ON FUNCTION hwqueue.settle_and_claim(p_node uuid, p_epoch bigint, p_se
 
 REVOKE ALL ON FUNCTION hwqueue.settle_choice(p_choice hwqueue.choice, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.settle_choices(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.settle_choices(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.settle_claim(p_lease uuid, p_token bigint, p_settlement jsonb, p_holds_node boolean, p_now timestamp with time zone, p_shard integer, p_node uuid, OUT verdict text, OUT state text) FROM PUBLIC;
 
@@ -11426,13 +11002,9 @@ REVOKE ALL ON FUNCTION hwqueue.shortage(p_cpu_milli bigint, p_memory_mib bigint,
 
 REVOKE ALL ON FUNCTION hwqueue.should_advance_low_water(p_qty integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.shown_reason(p_step hwqueue.step, p_run hwqueue.run) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.shown_secret(p_secret bytea) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.shown_state(p_state text, p_run hwqueue.run) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.shown_time(p_time timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.signal_lease(p_lease uuid, p_name text, p_payload jsonb, p_key text, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.signal_lease(p_lease uuid, p_name text, p_payload jsonb, p_key text, p_shard integer) TO hwqueue_producer;
@@ -11538,8 +11110,6 @@ REVOKE ALL ON FUNCTION hwqueue.step_ended(p_lease uuid, p_state text, p_is_short
 
 REVOKE ALL ON FUNCTION hwqueue.step_error(p_step hwqueue.step, p_of_lease jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.step_headline(p_step hwqueue.step, p_defined hwqueue.workflow_step) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.step_levels(p_names text[], p_from integer[], p_to integer[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.step_origins(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_defaults jsonb, p_placement jsonb) FROM PUBLIC;
@@ -11601,15 +11171,9 @@ REVOKE ALL ON FUNCTION hwqueue.stops_in_place(p_rooms hwqueue.gang_room[], p_cla
 
 REVOKE ALL ON FUNCTION hwqueue.stops_on_node(p_node uuid, p_class_nos integer[], p_classes hwqueue.placement_class[], p_want integer[], p_stops uuid[], p_candidates uuid[], p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.storage_path() FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.store_run_signal(p_run uuid, p_name text, p_payload jsonb, p_key text, p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.store_signal(p_lease uuid, p_name text, p_key text, p_payload jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.stripes_of(p_touched hwqueue.touched_term[], p_terms integer, p_joins boolean, p_starts boolean, OUT alone integer[], OUT shared integer[], OUT by_counters_alone boolean) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.submit_nested(p_run hwqueue.run, p_step hwqueue.step, p_settings jsonb, p_input jsonb, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.submit_spec(p_spec jsonb, p_input jsonb, p_options jsonb, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.submit_spec(p_spec jsonb, p_input jsonb, p_options jsonb, p_shard integer) TO hwqueue_producer;
@@ -11675,7 +11239,7 @@ REVOKE ALL ON FUNCTION hwqueue.take_adhoc(p_workflow bigint, p_shard integer) FR
 
 REVOKE ALL ON FUNCTION hwqueue.take_at_head(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_window integer, p_room hwqueue.headroom, p_limit integer, OUT ctids tid[], OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT meets boolean, OUT is_new boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.take_choice(p_choice uuid, p_taker uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.take_choice(p_choice uuid, p_taker uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_constrained(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_node hwqueue.node, p_asks boolean, p_limit integer, p_window integer, p_probe integer, p_before hwqueue.later_class, OUT ctids tid[], OUT score double precision, OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT is_new boolean) FROM PUBLIC;
 
@@ -11729,8 +11293,6 @@ REVOKE ALL ON FUNCTION hwqueue.target_gain(p_spread jsonb, p_fact jsonb, p_class
 
 REVOKE ALL ON FUNCTION hwqueue.target_queue(p_changes jsonb, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.target_value(p_value jsonb, p_domain text, p_field text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.tell_nested(p_run hwqueue.run, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.term_anchors(p_spec jsonb) FROM PUBLIC;
@@ -11741,8 +11303,6 @@ REVOKE ALL ON FUNCTION hwqueue.term_facts(p_class hwqueue.placement_class, p_nod
 
 REVOKE ALL ON FUNCTION hwqueue.term_failures(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.term_holders(p_spec jsonb, p_domain text, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.term_item(p_selector jsonb, p_tenants jsonb, p_class hwqueue.placement_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.term_place(p_spec jsonb, p_domain text, p_node uuid, p_rack bigint, p_labels jsonb) FROM PUBLIC;
@@ -11750,8 +11310,6 @@ REVOKE ALL ON FUNCTION hwqueue.term_place(p_spec jsonb, p_domain text, p_node uu
 REVOKE ALL ON FUNCTION hwqueue.term_places(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.term_selects(p_spec jsonb, p_class hwqueue.placement_class) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.term_wait(p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.terms_reason(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_facts jsonb, p_skew boolean, p_exact boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -11769,17 +11327,11 @@ GRANT ALL ON FUNCTION hwqueue.throughput(p_queue text, p_minutes integer, p_shar
 
 REVOKE ALL ON FUNCTION hwqueue.time_of_nth_end(p_n integer, p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[], p_shard integer, p_age integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.together_words(p_together text[]) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.told_earmarks(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.told_places(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[], p_size integer, p_now timestamp with time zone, p_shard integer, OUT places jsonb, OUT place_count bigint, OUT most_emptied integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.tolerated(p_tolerate jsonb, p_items integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.tolerates(p_toleration jsonb, p_taint jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.toleration_masks(p_tolerate jsonb[], p_none bit varying, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.total_metrics(p_shard integer) FROM PUBLIC;
 
@@ -11801,15 +11353,11 @@ REVOKE ALL ON FUNCTION hwqueue.try_replacement(p_row hwqueue.replacement, p_leas
 
 REVOKE ALL ON FUNCTION hwqueue.try_score_groups(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_node hwqueue.node, p_from hwqueue.scan_starts, p_before hwqueue.later_class, p_limit integer, p_window integer, p_probe integer, OUT ctids tid[], OUT score double precision, OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.try_steps(p_run uuid, p_steps integer[], p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.try_those_before(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.try_those_behind(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.type_words(p_expr jsonb, p_value jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.unchecked_claims(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer) TO hwqueue_operator;
@@ -11820,8 +11368,6 @@ REVOKE ALL ON FUNCTION hwqueue.undated_taints(p_taints jsonb) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.unfull_mask(p_none bit varying, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.unique_key(p_options jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.unique_run_key(p_options jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.unique_until(p_unique jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -11913,8 +11459,6 @@ REVOKE ALL ON FUNCTION hwqueue.waiting_classes(p_classes bigint[], p_node hwqueu
 
 REVOKE ALL ON FUNCTION hwqueue.waiting_gangs(p_rank bigint, p_position bigint, p_limit integer, p_shard integer, OUT items jsonb[], OUT last_id text, OUT has_more boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.waiting_members(p_gang hwqueue.gang, p_shard integer, OUT classes hwqueue.placement_class[], OUT members integer[], OUT waiting integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.waits_for(p_class hwqueue.placement_class, p_node hwqueue.node, p_eligible_at timestamp with time zone, p_looks boolean, p_now timestamp with time zone, p_shard integer, OUT wait interval, OUT is_known boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.waits_for_start(p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
@@ -11976,25 +11520,17 @@ REVOKE ALL ON FUNCTION hwqueue.window_score_group(p_classes bigint[], p_scores d
 
 REVOKE ALL ON FUNCTION hwqueue.wire_blob(p_value jsonb, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.wire_contradiction(p_entries jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.wire_expr(p_entry jsonb) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.wire_number(p_blob bytea, p_at integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.wire_placement(p_intent jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.with_defaults(p_options jsonb, p_defaults jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.with_taint(p_node hwqueue.node, p_taint jsonb, p_key text, p_effect text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.without_nulls(p_object jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.without_steps(p_workflow hwqueue.workflow) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.without_terms(p_expr jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.words_of_classes(p_classes bigint[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.workflow_metrics(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -12003,8 +11539,6 @@ REVOKE ALL ON FUNCTION hwqueue.worth_gain(p_gpu_count integer, p_gpu_milli integ
 REVOKE ALL ON FUNCTION hwqueue.would_start_group(p_class hwqueue.placement_class, p_facts jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.write_checkpoint(p_row hwqueue.checkpoint) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.write_count(p_term_id bigint, p_place text, p_leases integer, p_holders integer, p_is_less boolean, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.write_earmark(p_entry hwqueue.scheduled, p_node uuid, p_load hwqueue.node_load, p_assignment jsonb, p_term_deltas jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -12037,8 +11571,6 @@ REVOKE ALL ON FUNCTION hwqueue.write_steps(p_workflow hwqueue.workflow, p_run hw
 REVOKE ALL ON FUNCTION hwqueue.write_terms(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.write_workflow(p_spec jsonb, p_version integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.write_worth(p_queue hwqueue.queue, p_worth double precision[], p_until timestamp with time zone, p_round bigint, p_epoch bigint) FROM PUBLIC;
 
 GRANT SELECT ON TABLE hwqueue.lease_history TO hwqueue_operator;
 GRANT SELECT ON TABLE hwqueue.lease_history TO hwqueue_admin;

@@ -1,7 +1,8 @@
-"""Claims that have ended keep what was allocated for them: which GPU a lease had.
+"""The keys of leases that are requeued are found one by one.
 
-Why: to add up what leases cost, and to find the device that fails them.
-Locks: `outcome` and `attempt`, access exclusive, for columns without values: no row is written.
+Why: `lock_keys` returned rows that had to be joined to their leases, and read the keys of a whole
+queue for each lease. `held_keys` returns both.
+Locks: none; it drops a function.
 Expected duration: instant.
 """
 
@@ -9,8 +10,8 @@ from alembic import op
 
 from hwqueue.schema.files import run_revision_sql
 
-revision = "0046_assignments"
-down_revision = "0045_tenants_apart"
+revision = "0049_keys_of_leases"
+down_revision = "0048_upkeep_cursors"
 branch_labels = None
 depends_on = None
 

@@ -1,8 +1,7 @@
-"""The keys of leases that are requeued are found one by one.
+"""Claims that have ended keep what was allocated for them: which GPU a lease had.
 
-Why: `lock_keys` returned rows that had to be joined to their leases, and read the keys of a whole
-queue for each lease. `held_keys` returns both.
-Locks: none; it drops a function.
+Why: to add up what leases cost, and to find the device that fails them.
+Locks: `outcome` and `attempt`, access exclusive, for columns without values: no row is written.
 Expected duration: instant.
 """
 
@@ -10,8 +9,8 @@ from alembic import op
 
 from hwqueue.schema.files import run_revision_sql
 
-revision = "0046_keys_of_leases"
-down_revision = "0045_tenants_apart"
+revision = "0050_assignments"
+down_revision = "0049_keys_of_leases"
 branch_labels = None
 depends_on = None
 
