@@ -58,7 +58,7 @@ begin
       reason := 'waits';
       tier := p_tier;
       rank := p_rank;
-      for v_try in 1 .. 16 loop  -- the heads of so many ranks: within a rank the head is the oldest
+      for v_try in 1 .. 16 loop  -- the heads of 16 ranks: within a rank the head is the oldest
         select r.tier, r.rank, r.eligible_at into v_head from hwqueue.ready r
         where r.shard_id = p_shard and r.class_id = p_class_id
           and (r.tier, r.rank) > (decide_class.tier, decide_class.rank)

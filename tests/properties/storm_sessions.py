@@ -25,7 +25,7 @@ from tests.oracle.cluster import Cluster
 from tests.oracle.isolation import IsolatingNode, misgiven
 from tests.oracle.occupancy import Rule, may_run
 from tests.oracle.tables import cluster_of
-from tests.properties.storm_watch import faults, look, stamp
+from tests.properties.storm_watch import ASSIGNED, faults, look, stamp
 from tests.properties.storm_work import (
     ADOPTED,
     NODES,
@@ -46,12 +46,6 @@ DOCUMENTED = {"QHL01", "QHL02", "QHL03", "QHL07", "QHN01", "QHN03", "QHC04", "QH
 # The same of what takes another lease's place: that one is gone, or may not be replaced.
 NOT_REPLACED = {"QHL04", "QHA01"}
 _STATIC = {Rule.NODE, Rule.TAINT}
-_ASSIGNED = """
-  select c.lease_id, c.assignment, s.was_reserved, p.placement from hwqueue.claim c
-  join storm.claim s on s.lease_id = c.lease_id
-  join hwqueue.placement_class p on p.shard_id = c.shard_id and p.class_id = c.class_id
-  where c.node_id = %s and c.is_earmark is null  -- what comes before an earmark may pass it
-"""
 
 
 @dataclass
@@ -239,7 +233,7 @@ class Session:
             return
         cluster = cluster_of(self.conn, rows[0]["now"])
         with self.conn.cursor(row_factory=dict_row) as cursor:
-            claims = {row["lease_id"]: row for row in cursor.execute(_ASSIGNED, [node])}
+            claims = {row["lease_id"]: row for row in cursor.execute(ASSIGNED, [node])}
         running = {claim.lease.lease_id: claim.lease for claim in cluster.running}
         facts = cluster.nodes[node]
         alone = Cluster({node: facts})

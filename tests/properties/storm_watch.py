@@ -25,6 +25,12 @@ Conn = psycopg.Connection[Any]
 Specs = Mapping[UUID, Mapping[str, Any]]
 Row = dict[str, Any]
 
+ASSIGNED = """
+  select c.lease_id, c.assignment, s.was_reserved, p.placement from hwqueue.claim c
+  join storm.claim s on s.lease_id = c.lease_id
+  join hwqueue.placement_class p on p.shard_id = c.shard_id and p.class_id = c.class_id
+  where c.node_id = %s and c.is_earmark is null  -- what comes before an earmark may pass it
+"""
 _NOTES = """
 create schema storm;
 create table storm.claim (
