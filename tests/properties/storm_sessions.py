@@ -74,8 +74,8 @@ class Storm:
     lock: Lock = field(default_factory=Lock)
 
     def connect(self) -> psycopg.Connection[Any]:
-        """A session that does not wait for anybody's lock for long."""
-        options = "-c lock_timeout=5s"
+        """A session that does not wait for anybody's lock for ever, on however slow a machine."""
+        options = "-c lock_timeout=2min"
         conn = psycopg.connect(self.dsn, autocommit=True, options=options)
         stamp(conn)
         return conn
