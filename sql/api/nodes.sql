@@ -61,7 +61,7 @@ begin
   v_epoch := case
     when not v_known then hwqueue.first_epoch(p_shard)
     when v_old.instance_id is distinct from v_node.instance_id or v_old.deregistered_at is not null
-      then v_state.node_epoch + 1
+      then greatest(v_state.node_epoch + 1, hwqueue.first_epoch(p_shard))
     else v_state.node_epoch end;
   v_node := hwqueue.replace_node(v_node, v_old, v_now, p_shard);
   if v_state.login is null then

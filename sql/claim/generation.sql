@@ -52,7 +52,8 @@ begin
   update hwqueue.shard s
   set timeline = p_timeline, system_identifier = v_system, server_started_at = pg_postmaster_start_time(),
       recovered_to = pg_last_wal_replay_lsn(), generation = v_next,
-      storage_path = pg_relation_filepath('hwqueue.shard'::regclass)
+      storage_path = pg_relation_filepath('hwqueue.shard'::regclass), node_epoch_floor = greatest(
+        s.node_epoch_floor, case when v_shard.timeline is not null then v_next >> 22 end)  -- first_epoch
   where s.shard_id = p_shard;
   if v_shard.timeline is not null then  -- else nothing has been claimed or reaped before
     perform hwqueue.note_generation(v_shard.generation >> 40, v_next >> 40, p_shard);

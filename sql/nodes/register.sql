@@ -37,12 +37,16 @@ $$;
 -- Returns the epoch of a node that is not known, above those of all nodes that prune has deleted: one with
 -- the same id may have been among them, and its worker stays fenced. A statement of its own, after
 -- is_known_node has written the row: that waits for a prune that deletes the former row, and this statement
--- sees the floor that the prune has written.
+-- sees the floor that the prune has written. Each later life of the server begins far higher, by its
+-- generation, because instances of the one before may have been lost; so does a known node's next epoch.
 create or replace function hwqueue.first_epoch(p_shard int) returns bigint
 language plpgsql volatile
 as $$
 begin
-  return (select s.node_epoch_floor + 1 from hwqueue.shard s where s.shard_id = p_shard);
+  return (
+    select greatest(s.node_epoch_floor,  -- this life may not have been noted yet
+      case when s.timeline is not null and s.generation <> g.generation then g.generation >> 22 end) + 1
+    from hwqueue.shard s, hwqueue.this_generation(p_shard) g (generation) where s.shard_id = p_shard);
 end
 $$;
 

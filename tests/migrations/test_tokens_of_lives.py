@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import psycopg
 import pytest
@@ -158,3 +158,24 @@ def test_what_was_reserved_before_the_crash(lives: Lives, in_place: bool) -> Non
                 api.rows("complete_lease", **token(lost[lease]))
             api.rows("complete_lease", **token(claim))
         assert api.rows("verify_invariants") == []
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+@pytest.mark.parametrize("is_noted", [True, False])
+def test_an_instance_that_a_crash_forgot_stays_fenced(
+    lives: Lives, in_place: bool, is_noted: bool
+) -> None:
+    """Neither of a new node nor of a known one; also when the new life has granted nothing yet."""
+    lives.claim()
+    for node in (uuid4(), lives.node.node_id):
+        with lives.losing(in_place=in_place) as api:
+            lost = api.node(node, name=str(node), instance_id="lost")
+        if is_noted:
+            lives.claim()
+        with lives.connected() as api:
+            assert api.node(node, name=str(node), instance_id="next").epoch > lost.epoch
+            api.refused("QHN03", "deregister_own_node", **lost.who)
+    # the instances that come after have epochs one after the other
+    with lives.connected() as api:
+        epochs = [api.node(node, instance_id=str(number)).epoch for number in range(2)]
+    assert epochs[1] == epochs[0] + 1
