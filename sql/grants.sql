@@ -3,7 +3,11 @@
 -- Every upgrade applies this file last, because a function that the upgrade has created again has no grants.
 -- revoke.sql, applied before, closes every function to PUBLIC. The file may run again and again;
 -- `hwqueue db upgrade --no-roles` leaves it out. A function that is not named here is internal: sql/api holds
--- exactly what is granted, which tests/migrations/test_layers.py checks.
+-- exactly what is granted, which tests/migrations/test_layers.py checks. What an older version granted goes
+-- first: else a role would keep what it may not call any more.
+
+revoke all on all functions in schema hwqueue
+  from hwqueue_producer, hwqueue_worker, hwqueue_planner, hwqueue_operator, hwqueue_admin;
 
 grant usage on schema hwqueue
   to hwqueue_producer, hwqueue_worker, hwqueue_planner, hwqueue_operator, hwqueue_admin;
