@@ -5531,13 +5531,7 @@ CREATE FUNCTION hwqueue.spawn_kind(p_element jsonb) RETURNS jsonb
 
 CREATE FUNCTION hwqueue.spawn_lease(p_queue text, p_task text, p_params jsonb DEFAULT '{}'::jsonb, p_options jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, created boolean, state text, shard_id integer, warnings text[])
     LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    SET plan_cache_mode TO 'force_generic_plan'
-    SET enable_seqscan TO 'off'
-    SET enable_bitmapscan TO 'off'
-    SET enable_hashjoin TO 'off'
-    SET enable_mergejoin TO 'off'
-    SET jit TO 'off';
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.spawn_leases(p_queue text, p_leases jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(ordinal integer, lease_id uuid, created boolean, state text, shard_id integer)
     LANGUAGE plpgsql SECURITY DEFINER

@@ -118,7 +118,7 @@ declare
   v_left int;
   v_count int := 0;
   v_filter jsonb;
-  v_page record;
+  v_changed uuid[];
   v_cursor jsonb;
 begin
   perform hwqueue.require_all_tenants(), hwqueue.find_queue(p_queue, p_shard),
@@ -130,9 +130,9 @@ begin
     'finished_before', v_until + interval '1 microsecond'));
   v_left := coalesce(hwqueue.json_integer(p_filter -> 'limit', 'filter.limit', 1, 1000000), 1000);
   loop
-    v_page := hwqueue.requeue_leases(v_filter, least(v_left - v_count, 10000), v_cursor, p_shard);
-    v_count := v_count + cardinality(v_page.changed);
-    v_cursor := v_page.next_cursor;
+    select r.changed, r.next_cursor into v_changed, v_cursor
+    from hwqueue.requeue_leases(v_filter, least(v_left - v_count, 10000), v_cursor, p_shard) r;
+    v_count := v_count + cardinality(v_changed);
     exit when v_count = v_left or v_cursor is null;
   end loop;
   return v_count;

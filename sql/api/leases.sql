@@ -22,8 +22,6 @@ create or replace function hwqueue.spawn_lease(p_queue text, p_task text, p_para
   p_options jsonb default '{}', p_shard int default 0)
 returns table (lease_id uuid, created boolean, state text, shard_id int, warnings text[])
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
-  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
-  set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
   -- also assigns the transaction its id, before a class is read and a position drawn: pruning of classes

@@ -32,6 +32,8 @@ RARE = {
     "taint_node",
     "untaint_node",
 }
+# Its reads have fences of their own: by index alone they would take five pages more on Postgres 15.
+SINGLE = {"spawn_lease"}
 
 _COMMENT = re.compile(r"--[^\n]*")
 _SET = re.compile(r"\bset (\w+) = (\w+)")
@@ -77,7 +79,7 @@ def unsettled(known: dict[str, Function]) -> dict[str, set[str]]:
 
 def test_calls_that_change_leases_have_plan_settings() -> None:
     found = unsettled(KNOWN)
-    assert {name: places for name, places in found.items() if name not in RARE} == {}
+    assert {name: places for name, places in found.items() if name not in RARE | SINGLE} == {}
     assert found.keys() >= RARE, "no exception that is none"
 
 
