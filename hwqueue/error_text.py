@@ -31,6 +31,7 @@ _REASONS = {
 }
 _OURS = "hwqueue.app."
 _LONGEST = 2_000
+_LONGEST_RUN = 10 * 366 * 86_400
 _SAID = frozenset({"reason", "detail", "first_error"})
 _IDS = ("_id", "_at", "one_of", "taken")
 
@@ -71,9 +72,10 @@ def _parts(error: Mapping[str, Any], code: Any, reason: str | None) -> list[Any]
     """What an error says, from the kind to the particular."""
     kind, message = error.get("type") or error.get("code"), error.get("message")
     detail = _detail(error)
-    if isinstance(error.get("items"), int) and "failed" in error:
+    items, failed = error.get("items"), error.get("failed")
+    if isinstance(items, int) and isinstance(failed, int):
         what = "members" if "gang_id" in error else "items"
-        return [f"{error['failed']:,} of {error['items']:,} {what} failed"]
+        return [f"{failed:,} of {items:,} {what} failed"]
     if "run_id" in error and "workflow" in error:
         how = (reason or "nested_failed").removeprefix("nested_").replace("_", " ")
         why = detail or error.get("reason")
@@ -98,9 +100,10 @@ def _detail(error: Mapping[str, Any]) -> str | None:
 
 def _reason(code: str, error: Mapping[str, Any]) -> str:
     """The reason, and what it is about: `params too large, limit 1,048,576`."""
-    if code == "run_time_exceeded" and isinstance(error.get("max_run"), int | float):
-        span = exact_duration(timedelta(seconds=error["max_run"]))
-        return f"{reason_words(code)} of {span}"
+    ran = error.get("max_run")
+    # a worker may say it, too: any number
+    if code == "run_time_exceeded" and isinstance(ran, int | float) and 0 <= ran <= _LONGEST_RUN:
+        return f"{reason_words(code)} of {exact_duration(timedelta(seconds=ran))}"
     if code in _REASONS:
         return reason_words(code)
     facts = [

@@ -1,6 +1,7 @@
 """A failure of any kind says in one line what happened."""
 
 import re
+from itertools import product
 from typing import Any
 
 import pytest
@@ -105,3 +106,23 @@ def test_a_line_is_cut_off_and_has_no_secrets() -> None:
     assert len(of_cli({"log": "x" * 300})) == 120
     assert len(of_dashboard("x" * 900)) == 300
     assert "abc" not in of_dashboard({"api_key": "abc"})
+
+
+ODD = (None, True, -1, 1e300, float("nan"), "x", [1], {"a": [None]})
+TOLD: list[dict[str, Any]] = [
+    {"items": 2, "failed": 1, "gang_id": "0195", "first_error": ITEM},
+    {"reason": "run_time_exceeded", "max_run": 90, "detail": "why", "limit": 1},
+    {**RUN, "type": "Oops", "code": "QHF01", "message": "m"},
+]
+
+
+@pytest.mark.parametrize("told", TOLD)
+@pytest.mark.parametrize("reason", [None, "nested_failed"])
+def test_what_a_worker_keeps_as_an_error_stops_no_reader(
+    told: dict[str, Any], reason: str | None
+) -> None:
+    """Workers and programs keep what they like: a page with such a lease shows the others, too."""
+    for name, odd in product(told, ODD):
+        for spelled in (error_line, of_cli, of_dashboard):
+            assert "\n" not in spelled(told | {name: odd}, reason)
+        assert of_log(told | {name: odd})
