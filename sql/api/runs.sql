@@ -292,8 +292,9 @@ $$;
 -- p_options: {"mode", "steps", "input"}. mode: failed (all that has not completed; the default),
 -- failed_and_downstream, all. steps: names; these and all that come after them, and all that has not
 -- completed. input: only with mode all.
--- Locks: the run; its unique key; outcomes, skip locked. Raises: QHF03, QHF04, QHF06, QHT02 if another run
--- has its unique key, QHA01, QHA02. Not idempotent.
+-- Locks: the run; its unique key; a row of tenant_work and outcomes, skip locked. Raises: QHF03, QHF04, QHF06,
+-- QHT02 if another run has its unique key, QHT03 if the tenant has too many open steps, QHA01, QHA02. Not
+-- idempotent.
 -- Wakes: waiting workers.
 create or replace function hwqueue.retry_workflow_run(p_run uuid, p_options jsonb default '{}',
   p_shard int default 0) returns text
@@ -308,6 +309,7 @@ begin
   if v_run.policy ? 'unique' then
     perform hwqueue.take_unique_run(v_run, 'raise', p_shard);
   end if;
+  perform hwqueue.admit_work(v_run.tenant, cardinality(v_steps), 0, p_shard);
   perform hwqueue.note_event('workflow_run_retried',
     format('run of workflow %s is retried: %s steps', v_run.name, cardinality(v_steps)), p_shard,
     jsonb_build_object('run_id', p_run, 'workflow', v_run.name, 'from', v_run.state,

@@ -147,9 +147,36 @@ begin
 end
 $$;
 
+-- Refuses steps and nested runs that are too many for a tenant, else counts them until upkeep counts again. It
+-- may have 200,000 open steps and 20,000 nested runs; '', runs without a tenant, ten times as many.
+-- Locks: a row of tenant_work, skip locked. Raises: QHT03.
+create or replace function hwqueue.admit_work(p_tenant text, p_steps int, p_nested int, p_shard int)
+returns void
+language plpgsql volatile
+as $$
+declare
+  v_work hwqueue.tenant_work;
+  v_times int := case when p_tenant = '' then 10 else 1 end;
+begin
+  select w.* into v_work from hwqueue.tenant_work w where w.shard_id = p_shard and w.tenant = p_tenant;
+  if found then
+    if v_work.steps + p_steps > 200000 * v_times then
+      perform hwqueue.refuse_more('open steps', v_work.steps, 200000 * v_times, p_tenant,
+        'submit more when some have ended, or cancel runs: hwqueue run cancel');
+    elsif p_nested * v_work.nested >= 20000 * v_times then
+      perform hwqueue.refuse_more('open nested runs', v_work.nested, 20000 * v_times, p_tenant,
+        'start more when some have ended, or put their steps into one workflow');
+    end if;
+    update hwqueue.tenant_work w set steps = w.steps + p_steps, nested = w.nested + p_nested
+    where w.shard_id = p_shard and w.tenant = (
+      select x.tenant from hwqueue.tenant_work x
+      where x.shard_id = p_shard and x.tenant = p_tenant for no key update skip locked);
+  end if;
+end
+$$;
+
 -- Writes a run as read_run returned it with its steps, and releases the first ones. p_own: what the
--- submission says about single steps. A tenant may have 200,000 open steps and 20,000 nested runs; runs
--- without a tenant ten times as many.
+-- submission says about single steps.
 -- Locks: a row of tenant_work, skip locked; its run_id; new rows. Raises: QHA01, QHF06, QHQ01, QHC04, QHA03,
 -- QHT03. Wakes: waiting workers.
 create or replace function hwqueue.begin_run(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb,
@@ -158,25 +185,9 @@ language plpgsql volatile
 as $$
 declare
   v_roots int[];
-  v_work hwqueue.tenant_work;
-  v_steps int := jsonb_array_length(p_workflow.steps);
-  v_nested int := (p_run.parent_run_id is not null)::int;
-  v_times int := case when p_run.tenant = '' then 10 else 1 end;
 begin
-  select w.* into v_work from hwqueue.tenant_work w where w.shard_id = p_shard and w.tenant = p_run.tenant;
-  if found then
-    if v_work.steps + v_steps > 200000 * v_times then
-      perform hwqueue.refuse_more('open steps', v_work.steps, 200000 * v_times, p_run.tenant,
-        'submit more when some have ended, or cancel runs: hwqueue run cancel');
-    elsif v_nested * v_work.nested >= 20000 * v_times then
-      perform hwqueue.refuse_more('open nested runs', v_work.nested, 20000 * v_times, p_run.tenant,
-        'start more when some have ended, or put their steps into one workflow');
-    end if;
-    update hwqueue.tenant_work w set steps = w.steps + v_steps, nested = w.nested + v_nested
-    where w.shard_id = p_shard and w.tenant = (
-      select x.tenant from hwqueue.tenant_work x
-      where x.shard_id = p_shard and x.tenant = p_run.tenant for no key update skip locked);
-  end if;
+  perform hwqueue.admit_work(p_run.tenant, jsonb_array_length(p_workflow.steps),
+    (p_run.parent_run_id is not null)::int, p_shard);
   begin
     insert into hwqueue.run select p_run.*;
   exception when unique_violation then

@@ -291,6 +291,26 @@ def test_open_work_of_a_tenant_is_bounded(api: Api, clock: Clock) -> None:
     assert found["error"]["code"] == "QHT03"
 
 
+def test_what_is_retried_is_open_work_again(api: Api, clock: Clock) -> None:
+    """Else runs that were cancelled were work without a bound, kept for later."""
+    queue = api.queue()
+    mine = {"tenant": f"t-{queue}"}
+    spec = {"name": "wide", "queue": queue, "steps": [step(f"s{n}") for n in range(1000)]}
+    small = {"name": "two", "queue": queue, "steps": [step("a"), step("b")]}
+    run, _ = (api.row("submit_spec", spec=one, options=mine)["run_id"] for one in (small, spec))
+    api.rows("cancel_workflow_run", run=run)
+    clock.advance(20 * SECOND)
+    reap(api)
+    changed = "update hwqueue.tenant_work set steps = %s where tenant = %s"
+    api.conn.execute(changed, [199999, mine["tenant"]])
+    refusal = api.refused("QHT03", "retry_workflow_run", run=run)
+    assert (refusal.detail["used"], refusal.detail["limit"]) == (199999, 200000)
+    api.conn.execute(changed, [199998, mine["tenant"]])
+    assert api.value("retry_workflow_run", run=run) == "running"
+    counted = "select steps from hwqueue.tenant_work where tenant = %s"
+    assert api.conn.execute(counted, [mine["tenant"]]).fetchone() == (200000,)
+
+
 def test_sweeps_take_turns_by_tenant(api: Api) -> None:
     """A run of one tenant goes on with the next sweep, however many of another wait."""
     queue = api.queue()
