@@ -292,9 +292,9 @@ $$;
 -- p_options: {"mode", "steps", "input"}. mode: failed (all that has not completed; the default),
 -- failed_and_downstream, all. steps: names; these and all that come after them, and all that has not
 -- completed. input: only with mode all.
--- Locks: the run; its unique key; a row of tenant_work and outcomes, skip locked. Raises: QHF03, QHF04, QHF06,
--- QHT02 if another run has its unique key, QHT03 if the tenant has too many open steps, QHA01, QHA02. Not
--- idempotent.
+-- Locks: the run; its unique key; a row of tenant_work and outcomes, skip locked. Raises: QHF03, QHF04,
+-- QHF06, QHT02 if another run has its unique key, QHT03 if the tenant has too many open steps, QHA01, QHA02.
+-- Not idempotent.
 -- Wakes: waiting workers.
 create or replace function hwqueue.retry_workflow_run(p_run uuid, p_options jsonb default '{}',
   p_shard int default 0) returns text

@@ -147,8 +147,8 @@ begin
 end
 $$;
 
--- Refuses steps and nested runs that are too many for a tenant, else counts them until upkeep counts again. It
--- may have 200,000 open steps and 20,000 nested runs; '', runs without a tenant, ten times as many.
+-- Refuses steps and nested runs that are too many for a tenant, else counts them until upkeep counts again.
+-- It may have 200,000 open steps and 20,000 nested runs; '', runs without a tenant, ten times as many.
 -- Locks: a row of tenant_work, skip locked. Raises: QHT03.
 create or replace function hwqueue.admit_work(p_tenant text, p_steps int, p_nested int, p_shard int)
 returns void
