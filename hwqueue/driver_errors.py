@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict
 
 from hwqueue.errors import BY_SQLSTATE, BadArgument, HwqueueError, SchemaTooOld
 from hwqueue.hints import in_python
@@ -32,6 +34,10 @@ _OWNER_NEEDED = (
 
 CONNECTION_ADVICE = (
     "check host, port, database, user, password and pg_hba.conf; psql with the same DSN"
+)
+_NAME_ONE = (
+    "no database is named: pass a DSN or set HWQUEUE_DSN; "
+    "`hwqueue db url` prints that of the embedded Postgres"
 )
 
 # The schema or one of its functions is missing: what a call on a database without hwqueue raises.
@@ -110,6 +116,18 @@ def hint_of(error: psycopg.Error) -> str | None:
     if isinstance(error, psycopg.OperationalError) and error.sqlstate is None:
         return CONNECTION_ADVICE
     return _hint_of_denied(reported) if reported else None
+
+
+@contextmanager
+def connecting(conninfo: str) -> Iterator[None]:
+    """Add what to do to an error of connecting, which stays psycopg's."""
+    try:
+        yield
+    except psycopg.OperationalError as error:
+        named = conninfo_to_dict(conninfo).keys() - {"client_encoding"}
+        is_named = named or any(name.startswith("PG") for name in os.environ)
+        error.add_note(f"hint: {CONNECTION_ADVICE if is_named else _NAME_ONE}")
+        raise
 
 
 def _hint_of_denied(reported: _Reported) -> str | None:

@@ -50,9 +50,11 @@ async def test_an_unreachable_server_is_reported_at_once(kind: str, dsn: str) ->
     nowhere = make_conninfo(dsn, dbname="there_is_no_such_database")
     client = AsyncClient(nowhere) if kind == "async" else Awaitable(Client(nowhere))
     started = time.monotonic()
-    with pytest.raises(psycopg.OperationalError, match="there_is_no_such_database"):
+    with pytest.raises(psycopg.OperationalError, match="there_is_no_such_database") as caught:
         await client.open()
     assert time.monotonic() - started < 10
+    [note] = caught.value.__notes__
+    assert note.startswith("hint: check host, port, database")
 
 
 async def test_opening_twice_leaves_nothing_behind(

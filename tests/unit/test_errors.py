@@ -1,5 +1,6 @@
 """The error tree: one class per code, translation from the driver, pickling, the page about it."""
 
+import os
 import pickle
 import re
 import traceback
@@ -10,7 +11,7 @@ import pytest
 from sqlalchemy.exc import DBAPIError
 
 from hwqueue import errors
-from hwqueue.driver_errors import translate
+from hwqueue.driver_errors import connecting, translate
 from hwqueue.errors import BY_SQLSTATE, BadArgument, HwqueueError, LeaseLost
 from hwqueue.schema.files import SQL_DIR
 
@@ -151,3 +152,21 @@ def test_only_what_may_pass_later_is_retryable() -> None:
         errors.LeaseBusy,
         errors.NodeBusy,
     ]
+
+
+@pytest.mark.parametrize(
+    ("conninfo", "variables", "hint"),
+    [
+        ("client_encoding=UTF8", {}, "no database is named: pass a DSN or set HWQUEUE_DSN"),
+        ("client_encoding=UTF8", {"PGHOST": "db"}, "check host, port, database"),
+        ("host=db client_encoding=UTF8", {}, "check host, port, database"),
+    ],
+)
+def test_who_cannot_connect_reads_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, conninfo: str, variables: dict[str, str], hint: str
+) -> None:
+    monkeypatch.setattr(os, "environ", variables)
+    with pytest.raises(psycopg.OperationalError) as caught, connecting(conninfo):
+        raise psycopg.OperationalError("no such file")
+    [note] = caught.value.__notes__
+    assert note.startswith(f"hint: {hint}")

@@ -29,6 +29,7 @@ from hwqueue.client._foreign import (
 )
 from hwqueue.client._pooled import READ_COMMITTED, read_as_usual, says_something
 from hwqueue.connections import in_utf8, named_conninfo
+from hwqueue.driver_errors import connecting
 from hwqueue.errors import ConfigError
 from hwqueue.statements import statement, statement_of_texts
 
@@ -96,7 +97,8 @@ class AsyncPoolRunner:
             return
         # The pool would retry a wrong password in silence until its timeout; one plain attempt
         # says what is wrong.
-        probe = await psycopg.AsyncConnection.connect(self._conninfo)
+        with connecting(self._conninfo):
+            probe = await psycopg.AsyncConnection.connect(self._conninfo)
         await probe.close()
         options: dict[str, Any] = {"autocommit": True}
         if not self._prepare:

@@ -30,6 +30,7 @@ from hwqueue.client._foreign import (
 )
 from hwqueue.client._pooled import READ_COMMITTED, read_as_usual, says_something
 from hwqueue.connections import in_utf8, named_conninfo
+from hwqueue.driver_errors import connecting
 from hwqueue.errors import ConfigError
 from hwqueue.statements import statement, statement_of_texts
 
@@ -97,7 +98,8 @@ class PoolRunner:
             return
         # The pool would retry a wrong password in silence until its timeout; one plain attempt
         # says what is wrong.
-        probe = psycopg.Connection.connect(self._conninfo)
+        with connecting(self._conninfo):
+            probe = psycopg.Connection.connect(self._conninfo)
         probe.close()
         options: dict[str, Any] = {"autocommit": True}
         if not self._prepare:
