@@ -98,7 +98,8 @@ def spawn(
     )
     options["replaces"] = spawning.replaces(replaces, then, overlap)
     with open_client(ctx) as client:
-        spawned = client.spawn_lease(queue, task, json_value(params, "--params"), **options)
+        given = json_value(params, "--params")
+        spawned = spawning.spawn_lease(client, queue, task, given, options)
         warnings = spawning.warn(ctx, client, spawned.lease_id, spawned.warnings)
     all_of_it = fields_of(spawned) | {"warnings": warnings}
     show_item(ctx, spawned, _spawned_facts, fields=lambda _spawned: all_of_it)

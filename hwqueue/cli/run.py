@@ -102,7 +102,7 @@ def run(
         argv, env=_variables(env or []), cwd=cwd, timeout=span(timeout, "--timeout")
     )
     with open_client(ctx) as client:
-        spawned = client.spawn_lease(queue, job.task, job.params, **options)
+        spawned = spawning.spawn_lease(client, queue, job.task, job.params, options)
         warnings = spawning.warn(ctx, client, spawned.lease_id, spawned.warnings)
         if not wait:
             _tell(ctx, spawned, warnings)

@@ -12,10 +12,9 @@ from hwqueue.cli.inputs import identifier, json_object, labels, moment_after, pa
 from hwqueue.cli.output import say
 from hwqueue.client import Client
 from hwqueue.errors import HwqueueError
-from hwqueue.types import Replaces, SpawnOptions, Unique
+from hwqueue.types import Replaces, SpawnOptions, SpawnResult, Unique
 
-# what a spawn lacks is said by the command: without a handler Python would print the client's log
-logging.getLogger("hwqueue.spawn").addHandler(logging.NullHandler())
+_client_log = logging.getLogger("hwqueue.spawn")
 
 OnConflict = Literal["keep", "replace", "raise"]
 _SERVICE = "service:"
@@ -136,6 +135,21 @@ def spawn_options(
         "tenant": tenant,
         "one_of": None if one_of is None else identifier(one_of, "--one-of"),
     }
+
+
+def spawn_lease(
+    client: Client, queue: str, task: str, params: object, options: SpawnOptions
+) -> SpawnResult:
+    """Spawn without the client's log of what the lease lacks: `warn` says it."""
+
+    def is_kept(_record: logging.LogRecord) -> bool:
+        return False
+
+    _client_log.addFilter(is_kept)
+    try:
+        return client.spawn_lease(queue, task, params, **options)
+    finally:
+        _client_log.removeFilter(is_kept)
 
 
 def warn(

@@ -36,12 +36,15 @@ def run(dsn: str) -> Run:
         ("everywhere", "spawn", "jobs", "trian"),
     ],
 )
-def test_a_task_that_no_worker_has_is_told_with_what_was_meant(run: Run, line: list[str]) -> None:
+def test_a_task_that_no_worker_has_is_told_with_what_was_meant(
+    run: Run, line: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
     for _again in range(2):  # the second time the database knows the class
         told = run(*line)
         assert told.exit_code == 0
         assert SAID in told.stderr
         assert "warning" not in told.stdout
+    assert "spawned a lease" not in caplog.text  # it is said once, by the command
     as_json = run("--json", *line)
     assert as_json.stderr == ""
     assert json.loads(as_json.stdout)["warnings"] == [SAID.removeprefix("warning: ").strip()]
