@@ -2,13 +2,16 @@
 
 import json
 from collections.abc import Callable
+from typing import cast
 from uuid import uuid4
 
 import pytest
 from typer.testing import CliRunner, Result
 
+from hwqueue.cli import spawning
 from hwqueue.cli.main import app
 from hwqueue.client import Client
+from hwqueue.client._spawn import tell_warnings
 from hwqueue.types import NodeSpec
 
 Run = Callable[..., Result]
@@ -36,18 +39,26 @@ def run(dsn: str) -> Run:
         ("everywhere", "spawn", "jobs", "trian"),
     ],
 )
-def test_a_task_that_no_worker_has_is_told_with_what_was_meant(
-    run: Run, line: list[str], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_task_that_no_worker_has_is_told_with_what_was_meant(run: Run, line: list[str]) -> None:
     for _again in range(2):  # the second time the database knows the class
         told = run(*line)
         assert told.exit_code == 0
         assert SAID in told.stderr
         assert "warning" not in told.stdout
-    assert "spawned a lease" not in caplog.text  # it is said once, by the command
     as_json = run("--json", *line)
     assert as_json.stderr == ""
     assert json.loads(as_json.stdout)["warnings"] == [SAID.removeprefix("warning: ").strip()]
+
+
+def test_the_clients_log_does_not_say_it_again(caplog: pytest.LogCaptureFixture) -> None:
+    class Telling:
+        def spawn_lease(self, _queue: str, task: str, _params: object) -> None:
+            tell_warnings(task, ["no live node has it"])
+
+    spawning.spawn_lease(cast("Client", Telling()), "jobs", "said by a command", None, {})
+    assert caplog.text == ""
+    Telling().spawn_lease("jobs", "spawned by a handler", None)
+    assert "no live node has it" in caplog.text
 
 
 def test_a_spawn_that_fits_says_nothing(run: Run) -> None:
