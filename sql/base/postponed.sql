@@ -89,8 +89,7 @@ as $$
   from unnest(p_parts) with ordinality u(part, turn)
   left join hwqueue.postponed d on d.shard_id = p_shard and d.part = p_kind || ' ' || u.part
     and d.item = '00000000-0000-0000-0000-000000000000'
-  where d.next_try_at is null or d.next_try_at not between p_now and p_now + interval '15 seconds'
-    or d.next_try_at = p_now
+  where (d.next_try_at > p_now and d.next_try_at <= p_now + interval '15 seconds') is not true
   order by d.next_try_at nulls first, u.turn
 $$;
 

@@ -162,7 +162,7 @@ begin
   if found then
     if v_work.steps + p_steps > 200000 * v_times then
       perform hwqueue.refuse_more('open steps', v_work.steps, 200000 * v_times, p_tenant,
-        'submit more when some have ended, or cancel runs: hwqueue run cancel');
+        'submit more when some have ended, or cancel runs: hwqueue workflow cancel');
     elsif p_nested * v_work.nested >= 20000 * v_times then
       perform hwqueue.refuse_more('open nested runs', v_work.nested, 20000 * v_times, p_tenant,
         'start more when some have ended, or put their steps into one workflow');

@@ -279,6 +279,7 @@ def test_open_work_of_a_tenant_is_bounded(api: Api, clock: Clock) -> None:
     more = {"name": "two", "queue": queue, "steps": [step("a"), step("b")]}
     refusal = api.refused("QHT03", "submit_spec", spec=more, options=mine)
     assert refusal.detail["limit"] == 200000
+    assert "hwqueue workflow cancel" in str(refusal.hint)
     assert api.row("submit_spec", spec=more, options={"tenant": "other"})["created"]
     api.conn.execute("update hwqueue.tenant_work set steps = 0, nested = 20000")
     api.rows("define_workflow", spec={"name": f"w-{queue}"} | more | {"name": f"w-{queue}"})
