@@ -172,7 +172,10 @@ class Driver:
         if self.has_gangs and self.chance.random() < 0.5:
             for live in self.nodes:  # time may have passed
                 self.looks.rows("heartbeat_node", node=live.node_id, epoch=live.epoch, claims=[])
-            self.looks.conn.execute("update hwqueue.gang set next_try_at = '-infinity'")
+            self.looks.conn.execute(  # not those that an open cancellation holds
+                "update hwqueue.gang set next_try_at = '-infinity' where gang_id in"
+                " (select gang_id from hwqueue.gang for update skip locked)"
+            )
             self.looks.rows("reap")
         rows = self.looks.rows(
             "claim_task", queues=[self.flow.queue], node=node.node_id, epoch=node.epoch,
