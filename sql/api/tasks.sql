@@ -60,7 +60,8 @@ begin
     values (p_shard, task, v_defaults, hwqueue.clock(), hwqueue.current_actor(), false, v_version)
     on conflict (shard_id, name) do update
     set defaults = excluded.defaults, set_at = excluded.set_at, set_by = excluded.set_by, by_hand = false,
-      version = excluded.version, earlier = t.earlier[greatest(1, cardinality(t.earlier) - 98):]
+      version = coalesce(excluded.version, t.version),
+      earlier = t.earlier[greatest(1, cardinality(t.earlier) - 98):]
         || array_remove(array[hwqueue.defaults_digest(t.defaults)], v_digest)
     where case when p_forces then t.defaults <> excluded.defaults or t.by_hand when t.by_hand then false
       else case hwqueue.compare_versions(coalesce(v_version, t.version, '0'),

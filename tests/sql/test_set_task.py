@@ -424,7 +424,9 @@ def test_of_two_apps_with_versions_the_higher_one_counts(api: Api) -> None:
     assert synced(api, name, {"priority": 3}, "1.12.5") is False  # the same since 1.13
     assert synced(api, name, {"priority": 2}, "a1b2c3") is False  # no version: had before
     assert synced(api, name, {"priority": 4}, "1.13") is True  # the same version, never had
-    assert of_database(api, name) == {"priority": 4}
+    assert synced(api, name, {"priority": 5}) is True  # no version, never had
+    assert synced(api, name, {"priority": 6}, "1.12.9") is False  # 1.13 has set them since
+    assert of_database(api, name) == {"priority": 5}
 
 
 def test_what_a_person_has_set_no_app_replaces(api: Api) -> None:
