@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
+from inspect import iscoroutinefunction
 from typing import (
     Any,
     Concatenate,
@@ -189,25 +190,28 @@ class Task(Generic[P, R_co]):
         self, client: AsyncClient | Client, params: Json
     ) -> Coroutine[Any, Any, AsyncTaskSpawned[R_co]] | TaskSpawned[R_co]:
         options = self._spawn_options()
-        spawned = client.spawn_lease(
-            self.defaults.queue, self.name, params, shard=self.shard, **options
+        call: Callable[[], Any] = partial(
+            client.spawn_lease, self.defaults.queue, self.name, params, shard=self.shard, **options
         )
-        return cast("TaskSpawned[R_co]", self._reading(spawned))
+        return cast("TaskSpawned[R_co]", self._reading(call))
 
-    def _reading(self, spawned: Any) -> Any:
-        """What was spawned, one or many, or will be once awaited: with what reads its result."""
-        if isinstance(spawned, Coroutine):
-            return self._reading_awaited(spawned)
+    def _reading(self, call: Callable[[], Any]) -> Any:
+        """What a call spawns, or will spawn once awaited: with what reads its result."""
+        if iscoroutinefunction(call):
+            return self._reading_awaited(call)
+        return self._read(call())
+
+    async def _reading_awaited(self, call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        return self._read(await call())
+
+    def _read(self, spawned: Any) -> Any:
         if isinstance(spawned, list):
-            return [self._reading(one) for one in spawned]
+            return [self._read(one) for one in spawned]
         if isinstance(spawned, Spawned):
             return TaskSpawned.reading(spawned, self.binding.read_result)
         if isinstance(spawned, AsyncSpawned):
             return AsyncTaskSpawned.reading(spawned, self.binding.read_result)
         return spawned
-
-    async def _reading_awaited(self, spawned: Coroutine[Any, Any, Any]) -> Any:
-        return self._reading(await spawned)
 
     def _spawn_options(self) -> SpawnOptions:
         return cast("SpawnOptions", given({**self.defaults.options(), **self.options}))
@@ -254,8 +258,8 @@ class Task(Generic[P, R_co]):
         SQL: spawn_leases. Safe inside your transaction: yes, waits for nobody.
         """
         specs = [self._checked(each, index) for index, each in enumerate(leases)]
-        spawned = client.spawn_leases(self.defaults.queue, specs, shard=self.shard)
-        return cast("list[TaskSpawned[R_co]]", self._reading(spawned))
+        call = partial(client.spawn_leases, self.defaults.queue, specs, shard=self.shard)
+        return cast("list[TaskSpawned[R_co]]", self._reading(call))
 
     def _checked(self, lease: LeaseSpec | Mapping[str, Any], index: int) -> LeaseSpec:
         """One lease of a batch."""

@@ -50,7 +50,7 @@ LOGIN = "worker"  # what the page calls the user of the database
 ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 MASKS = (
     (ID, "ID"),
-    (re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)?\+00(:00)?"), "TIME"),
+    (re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)?(?:\+00(:00)?|Z)"), "TIME"),
     (re.compile(r"\b\d+(?:ms|s|[mhd](?:\d+[smh])?| s| min| h \d\d min| d \d+ h)\b"), "SPAN"),
     (re.compile(" +"), " "),
 )

@@ -57,7 +57,7 @@ def test_what_the_page_says_works(dsn: str) -> None:
             timeout=BOUND_SECONDS * script.count("\n"),  # only ends a hang: a bound for each line
         )  # fmt: skip
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-        ended = re.findall(r"of training version 1: (\w+)", done.stdout)
+        ended = re.findall(r"of training version 1(?:, key \S+)?: (\w+)", done.stdout)
         assert ended == ["completed", "completed", "failed", "completed", "completed"]
         assert re.findall(r"of release version 1: (\w+)", done.stdout) == ["running", "completed"]
         assert "waits for signal approved until" in done.stdout
