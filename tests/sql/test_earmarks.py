@@ -223,7 +223,7 @@ def _cancel_one(api: Api, _node: UUID, gang_id: UUID) -> None:
         (_pause, "waiting", "not_kept"),
         (_switch_off, "waiting", "not_kept"),
         (_cancel, "cancelled", None),
-        (_cancel_one, "cancelled", "gang_incomplete"),
+        (_cancel_one, "cancelled", "rank 0 cancelled: cancelled"),
     ],
 )
 @pytest.mark.thorough
