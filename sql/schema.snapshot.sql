@@ -2755,7 +2755,8 @@ CREATE FUNCTION hwqueue.find_adhoc(p_spec jsonb, p_now timestamp with time zone,
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.find_class(p_content hwqueue.class_content, p_shard integer) RETURNS bigint
-    LANGUAGE plpgsql;
+    LANGUAGE plpgsql
+    SET enable_seqscan TO 'off';
 
 CREATE FUNCTION hwqueue.find_everywhere(p_everywhere uuid, p_shard integer) RETURNS hwqueue.everywhere
     LANGUAGE plpgsql;

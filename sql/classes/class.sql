@@ -132,6 +132,7 @@ $$;
 -- Locks: the new row. Above read committed also the class found, for key share. Raises: 40001 there.
 create or replace function hwqueue.find_class(p_content hwqueue.class_content, p_shard int) returns bigint
 language plpgsql volatile
+  set enable_seqscan = off  -- the plan may be kept until there are many classes
 as $$
 declare
   -- assigned before the lookup: prune_classes waits for transactions that may have found a class
