@@ -119,6 +119,14 @@ class Api(Calls):
         """Claim for the node; the rows."""
         return self.rows("claim_task", queues=list(queues), **node.who, **arguments)
 
+    def claim_published(self, node: Node, queue: str) -> Row:
+        """Claim a lease whose terms wait for what other tests have open; upkeep publishes them."""
+        for _ in looks():
+            self.rows("reap")
+            for row in self.claim(node, queue):
+                return row
+        raise AssertionError("its terms were never published")
+
     def claimed(self, node: Node, *queues: str, **arguments: Any) -> list[UUID]:
         """Claim for the node; the ids of the leases in the order given."""
         return [row["lease_id"] for row in self.claim(node, *queues, **arguments)]

@@ -10,7 +10,6 @@ from psycopg.types.json import Jsonb
 from hwqueue.testing import Clock
 from tests.calls import Row
 from tests.direct import Direct
-from tests.patience import looks
 from tests.sql.api import Api, Node, beat, refusing, token
 
 GPU: Row = {"placement": {"resources": {"gpu": 1}}}
@@ -295,13 +294,7 @@ def test_its_terms_count_from_the_moment_that_it_is_earmarked(api: Api) -> None:
         "labels": {"app": app},
     }
     api.spawn(queue, **options)
-    claims: list[Row] = []
-    for _ in looks():  # a term waits for what other tests have open
-        reap(api)
-        claims = api.claim(node, queue)
-        if claims:
-            break
-    [claim] = claims
+    claim = api.claim_published(node, queue)
     new = replacing(api, queue, claim["lease_id"], **options)
     reap(api)
     assert "that one is asked to stop" in headline(api, new)
