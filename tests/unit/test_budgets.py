@@ -1,0 +1,63 @@
+"""The project is no larger than tests/budgets.toml says."""
+
+import pytest
+
+from tests import budgets
+from tests.budgets import COMMAND, SHORT, faults, measured
+from tests.migrations.call_graph import Function, functions
+
+pytestmark = pytest.mark.skipif(not (budgets.ROOT / "docs").exists(), reason="no checkout")
+
+
+def test_nothing_is_above_its_budget_and_no_budget_far_above_what_is_there() -> None:
+    assert faults(measured(functions()), budgets.read()) == []
+
+
+@pytest.mark.parametrize(
+    ("present", "budget", "told"),
+    [
+        (1000, 1000, None),
+        (990, 1000, None),
+        (7, 9, None),
+        (1001, 1000, "raise it with"),
+        (980, 1000, "lower it"),
+        (7, 10, "lower it"),
+    ],
+)
+def test_a_number_is_at_its_budget_or_a_little_below(
+    present: int, budget: int, told: str | None
+) -> None:
+    found = faults({"docs": {"pages": present}}, {"docs": {"pages": budget}})
+    assert len(found) == (told is not None)
+    for fault in found:
+        assert f"docs.pages is {present}" in fault
+        assert (told or "") in fault
+        assert COMMAND in fault
+
+
+@pytest.mark.parametrize("number", [0, 7, 305, 999, 1001, 9999, 10001, 55618, 110755])
+def test_a_budget_that_is_written_holds(number: int) -> None:
+    written = {"lines": {"sql": budgets.rounded(number)}}
+    assert faults({"lines": {"sql": number}}, written) == []
+
+
+def test_numbers_and_budgets_are_the_same_ones() -> None:
+    one, other = {"docs": {"pages": 1}}, {"docs": {"words": 1}}
+    assert len(faults(one, other)) == 2
+
+
+def test_what_a_call_reaches_and_short_functions_with_one_caller() -> None:
+    text = "create or replace function hwqueue.x() returns int language sql as $$\n{}$$;\n-- next\n"
+    long = text.format("  select 1\n" * SHORT)
+    known = {
+        name: Function(name, module, long if name == "long" else text.format(""), frozenset(calls))
+        for name, module, calls in [
+            ("top", "api/top", ["one", "long", "both"]),
+            ("one", "claim/one", ["both"]),
+            ("long", "claim/one", ["base"]),
+            ("both", "base/both", ["base"]),
+            ("base", "base/both", ["top"]),
+        ]
+    }
+    assert budgets.reach(known, "one") == {"one", "both", "base", "top", "long"}
+    assert budgets.short_with_one_caller(known) == ["one"]
