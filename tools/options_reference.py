@@ -173,7 +173,7 @@ RETENTION = """
 | attempts and their log lines | as long as their lease | |
 | events | {event_days} days, 1 to 14 | `set_event_retention(7)` in SQL and Python |
 | deliveries of webhooks, once they have ended | as long as events | the same |
-| silent nodes | {node_expiry}, then deregistered | `hwqueue node expiry 2d`, `set_node_expiry` |
+| silent nodes | {node_days} days, then deregistered | `hwqueue node expiry 2d`, `set_node_expiry` |
 | deregistered nodes | 30 days | |
 | figures by minute | a day | |
 """
@@ -418,10 +418,10 @@ def page() -> str:
     kept = policy_defaults()
     tables = _tables()
     days = re.search(r"event_days \w+ .*?default (\d+)", tables)
-    expiry = re.search(r"node_expiry interval default '(.+?)'", tables)
+    expiry = re.search(r"node_expiry interval default '(\d+) hours'", tables)
     assert days
     assert expiry
-    retention = RETENTION.format(event_days=days[1], node_expiry=expiry[1], **kept)
+    retention = RETENTION.format(event_days=days[1], node_days=int(expiry[1]) // 24, **kept)
     parts = [INTRODUCTION]
     sections: tuple[tuple[str, Kind], ...] = (
         (SPAWN, "spawn"),
@@ -439,7 +439,7 @@ def page() -> str:
 
 
 def _tables() -> str:
-    return (ROOT / "migrations" / "versions" / "0001_tables.sql").read_text(encoding="utf-8")
+    return (ROOT / "migrations" / "versions" / "0001_schema.sql").read_text(encoding="utf-8")
 
 
 def main() -> int:

@@ -150,12 +150,11 @@ def check(ctx: typer.Context, from_owner: CheckedOwner = None) -> None:
     ]
     if options_of(ctx).json:
         typer.echo(to_json(_check_facts(report, rows)))
+    elif not report.known:
+        raise unknown_revision(report.installed)
     else:
         show_rows(ctx, rows, empty="everything is as installed")
-    if not report.known:
-        unknown = unknown_revision(report.installed.revision)
-        say(ctx, f"{unknown}\nhint: {unknown.hint}")
-    elif not report.current:
+    if not report.current:
         say(ctx, "an upgrade is due: hwqueue db upgrade")
     if not report.ok:
         raise typer.Exit(ExitCode.SCHEMA)

@@ -227,7 +227,7 @@ def _refuse_newer(installed: Installed | None) -> None:
 def _refuse_unknown(installed: Installed | None, sources: Sources) -> None:
     """No revision of this package leads on from one that it does not know."""
     if installed and installed.revision not in known_revisions(sources):
-        raise unknown_revision(installed.revision)
+        raise unknown_revision(installed)
 
 
 def _roles_would_go(roles: bool) -> ConfigError:

@@ -37,13 +37,25 @@ def head_revision(sources: Sources = SHIPPED) -> str:
     return max(known_revisions(sources))
 
 
-def unknown_revision(revision: str) -> SchemaTooNew:
+_MADE_BEFORE = (
+    "to keep its leases beside the new ones: "
+    "psql \"$(hwqueue db url)\" -c 'alter schema hwqueue rename to hwqueue_before'; "
+    "to begin with nothing: hwqueue db drop; then: hwqueue db upgrade. To leave it as it is, name "
+    "another database with --dsn, or another folder of the embedded server with HWQUEUE_DATA_DIR"
+)
+
+
+def unknown_revision(installed: SchemaVersion) -> SchemaTooNew:
     """Why this package can neither use nor upgrade tables that are at this revision."""
+    theirs, ours = parsed_version(installed), Version(package_version())
+    of, hint = f"of hwqueue {theirs}", f"upgrade the package: pip install 'hwqueue>={theirs}'"
+    if theirs <= ours:
+        of, hint = "from before the first release", _MADE_BEFORE
     return SchemaTooNew(
-        f"the tables are at revision {revision}, which this release of hwqueue does not know",
-        detail={"revision": revision},
-        hint="if a newer release made them, upgrade the package: pip install --upgrade hwqueue; "
-        "if a version from before the first release made them, install into an empty database",
+        f"the tables are at revision {installed.revision}, {of}, which hwqueue {ours} can neither "
+        "use nor upgrade; nothing was changed",
+        detail={"revision": installed.revision},
+        hint=hint,
     )
 
 
@@ -132,7 +144,7 @@ def refuse_incompatible(installed: SchemaVersion) -> None:
             hint=f"upgrade the package: pip install 'hwqueue>={theirs}'",
         )
     if theirs <= ours and installed.revision not in known_revisions():
-        raise unknown_revision(installed.revision)
+        raise unknown_revision(installed)
     if theirs <= ours and not is_current(installed):
         raise SchemaTooOld(
             f"the schema was installed by hwqueue {theirs} and this is {ours}: an upgrade is due",

@@ -70,6 +70,18 @@ def test_the_embedded_server_from_first_start_to_stop(embedded: EmbeddedServer) 
     status = facts("db", "status")
     assert status["revision"] == head_revision()
     assert status["server"] == "embedded"
+
+    # as the embedded server of somebody who ran a demo before the first release
+    with psycopg.connect(url) as connection:
+        connection.execute("update hwqueue.schema_info set revision = '0018_remembered'")
+    for line in (["demo"], ["db", "upgrade"], ["queue", "list"]):
+        refused = runner.invoke(app, line)
+        assert refused.exit_code == 4
+        assert "nothing was changed\nhint: to keep its leases" in refused.stderr
+    facts("db", "drop", "--yes")
+    assert facts("db", "upgrade")["changed"] is True
+    assert runner.invoke(app, ["queue", "list"]).exit_code == 0
+
     assert "stopped" in runner.invoke(app, ["db", "stop"]).stderr
     assert "not running" in runner.invoke(app, ["db", "stop"]).stderr
     assert facts("db", "stop") == {"stopped": False}
@@ -147,16 +159,20 @@ def test_an_upgrade_that_is_due_is_told_and_exits_with_4(dsn: str) -> None:
     assert report["installed"]["bundle_sha256"] == "of another release"
 
 
-@pytest.mark.parametrize("command", ["check", "upgrade"])
+COMMANDS = ("db check", "db upgrade", "queue list", "worker run --shell --queue q", "demo")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_a_revision_from_before_the_first_release_is_told(dsn: str, command: str) -> None:
     with psycopg.connect(dsn) as connection:
         connection.execute("update hwqueue.schema_info set revision = '0018_remembered'")
-    result = runner.invoke(app, ["db", command, "--dsn", dsn])
+    result = runner.invoke(app, ["--dsn", dsn, *command.split()])
     assert result.exit_code == 4
-    told = " ".join(result.stderr.split())
-    assert "at revision 0018_remembered, which this release of hwqueue does not know" in told
-    assert "install into an empty database" in told
-    assert "an upgrade is due" not in told
+    *_, error, hint = result.stderr.splitlines()
+    assert "revision 0018_remembered, from before the first release" in error
+    assert "to keep its leases" in hint
+    assert "an upgrade is due" not in result.output
+    assert result.stdout == ""
 
 
 def test_roles_are_not_left_out_later(dsn: str) -> None:

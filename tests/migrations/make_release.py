@@ -2,9 +2,10 @@
 
 Run from a checkout of that release, with this file copied into its tests/migrations:
 
-    python -m tests.migrations.make_release /absolute/path/to/releases/NAME.sql.gz
+    python -m tests.migrations.make_release /absolute/path/to/tests/migrations/releases/NAME.sql.gz
 
-NAME is that of the release's last revision.
+NAME is that of the release's last revision. `test_upgrade.py` restores each dump in that folder,
+upgrades it, and compares the result with a fresh install. There is none yet.
 """
 
 import gzip
@@ -173,6 +174,7 @@ def main(target: Path) -> None:
             fill(conn)
             fill_placed(conn)
         script = dump(dsn, "--no-owner", "--schema=hwqueue")
+        target.parent.mkdir(exist_ok=True)
         target.write_bytes(gzip.compress(script.encode(), mtime=0))
     finally:
         server.stop()

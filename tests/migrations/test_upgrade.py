@@ -1,10 +1,10 @@
 """Installing and upgrading: the same from every start, all or nothing, and safe to repeat."""
 
 import gzip
-import hashlib
 import importlib
 import re
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 
 import alembic.command
@@ -16,16 +16,17 @@ from psycopg.conninfo import make_conninfo
 
 from hwqueue.errors import ConfigError, SchemaError, SchemaTooNew, SchemaTooOld
 from hwqueue.schema import check, require_compatible, upgrade
-from hwqueue.schema.catalog import load_manifest
-from hwqueue.schema.drift import MANIFEST, compare
-from hwqueue.schema.files import MIGRATIONS_DIR, SHIPPED, Sources
+from hwqueue.schema.drift import compare
+from hwqueue.schema.drop import drop
+from hwqueue.schema.files import SHIPPED, Sources
 from hwqueue.schema.install import alembic_config
-from hwqueue.schema.state import head_revision
+from hwqueue.schema.state import head_revision, unknown_revision
 from tests.migrations.conftest import catalog_of
 from tests.migrations.make_release import fill, fill_placed
 from tests.migrations.programs import dump, run_psql
 
-# Dumps with a queue named `kept`, made when a release is.
+SCHEMA_PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "schema.md"
+# Dumps with a queue named `kept`, which make_release.py writes when a release is made.
 RELEASES = sorted(Path(__file__).parent.glob("releases/*.sql.gz"))
 THIS_VERSION = Path("this version")
 
@@ -36,19 +37,6 @@ def test_revisions_are_numbered_in_their_order() -> None:
     walked = [script.revision for script in scripts.walk_revisions()]
     assert walked == sorted(walked, reverse=True)
     assert walked[0] == head_revision()
-
-
-def test_functions_of_an_older_version_are_dropped_where_they_cannot_be_replaced() -> None:
-    """Those of revision 0039, each with a digest of its arguments and results, that differ now."""
-    found, _ = load_manifest(SHIPPED.sql / MANIFEST)
-    scripts = sorted(MIGRATIONS_DIR.glob("versions/*.sql"))
-    later = "".join(script.read_text() for script in scripts if script.name > "0040")
-    dropped = set(re.findall(r"drop function if exists hwqueue\.(\w+)\(", later))
-    for line in Path(__file__).with_name("functions_0039.txt").read_text().splitlines():
-        signature, digest = line.rsplit(" ", 1)
-        facts = found["function"].get(signature, {"arguments": "", "result": ""})
-        now = hashlib.md5(f"{facts['arguments']} {facts['result']}".encode()).hexdigest()
-        assert now.startswith(digest) or signature.split("(")[0] in dropped, signature
 
 
 def test_this_version_upgraded_equals_the_next_fresh(
@@ -237,27 +225,77 @@ def test_errors_of_the_driver_come_unwrapped(dsn: str) -> None:
         upgrade(make_conninfo(dsn, dbname="hwqueue_test_no_such_database"))
 
 
-def test_a_revision_from_before_the_first_release_is_refused(dsn: str) -> None:
-    """Such a database can neither be upgraded nor used; nothing in it is changed."""
-    with psycopg.connect(dsn) as connection:
+@pytest.fixture
+def before_release(dsn: str) -> str:
+    """A database of a version from before the first release, with leases in it."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        fill(connection)
         connection.execute("update hwqueue.alembic_version set version_num = '0018_remembered'")
         connection.execute(
             "update hwqueue.schema_info set revision = '0018_remembered', bundle_sha256 = 'old'"
         )
-    before, rows = catalog_of(dsn), _row_versions(dsn)
-    with pytest.raises(SchemaTooNew, match="at revision 0018_remembered, which this") as caught:
-        upgrade(dsn)
-    assert "newer release" in (caught.value.hint or "")
-    assert "install into an empty database" in (caught.value.hint or "")
-    assert (catalog_of(dsn), _row_versions(dsn)) == (before, rows)
-    report = check(dsn)
+    return dsn
+
+
+def test_a_revision_from_before_the_first_release_is_refused(before_release: str) -> None:
+    """Such a database can neither be upgraded nor used; nothing in it is changed."""
+    before = dump(before_release, "--schema=hwqueue").splitlines()
+    with pytest.raises(SchemaTooNew, match="0018_remembered, from before the first") as caught:
+        upgrade(before_release)
+    report = check(before_release)
     assert (report.known, report.current, report.ok) == (False, False, False)
     with (
-        psycopg.connect(dsn) as connection,
-        pytest.raises(SchemaTooNew, match="0018_remembered") as at_start,
+        psycopg.connect(before_release) as connection,
+        pytest.raises(SchemaTooNew, match="nothing was changed") as at_start,
     ):
         require_compatible(connection)
+    after = dump(before_release, "--schema=hwqueue").splitlines()
+    assert [line for line in after if "restrict" not in line] == [
+        line for line in before if "restrict" not in line
+    ]
+    assert str(at_start.value) == str(caught.value)
     assert at_start.value.hint == caught.value.hint
+    for way in ("alter schema hwqueue rename to hwqueue_before", "db drop", "HWQUEUE_DATA_DIR"):
+        assert way in (caught.value.hint or "")
+
+
+def test_leases_from_before_the_first_release_are_kept_beside_the_new_ones(
+    before_release: str,
+) -> None:
+    """As the hint and docs/explanation/schema.md have it."""
+    again = re.search(r"```sql\n(select .*?hwqueue_before.*?)```", SCHEMA_PAGE.read_text(), re.S)
+    assert again
+    with psycopg.connect(before_release, autocommit=True) as connection:
+        [open_leases] = connection.execute(
+            "select count(*) from hwqueue.lease l where not exists "
+            "(select from hwqueue.outcome o where o.lease_id = l.lease_id)"
+        ).fetchone() or (0,)
+        connection.execute("alter schema hwqueue rename to hwqueue_before")
+        assert upgrade(before_release).changed
+        assert check(before_release).ok
+        for statement in again[1].split(";"):
+            connection.execute(statement.encode())
+        leases = connection.execute("select count(*) from hwqueue.lease").fetchone()
+        assert leases == (open_leases,)
+        assert open_leases > 5
+        broken = connection.execute("select * from hwqueue.verify_invariants()").fetchall()
+        assert broken == []
+    assert drop(before_release, patience=timedelta(0))
+    with psycopg.connect(before_release) as connection:
+        kept = connection.execute("select count(*) > %s from hwqueue_before.lease", [open_leases])
+        assert kept.fetchone() == (True,)
+
+
+def test_a_revision_of_a_later_release_asks_for_that_release(dsn: str) -> None:
+    with psycopg.connect(dsn) as connection:
+        connection.execute(
+            "update hwqueue.schema_info set revision = '0002_later', package_version = '0.9.0'"
+        )
+    installed = check(dsn).installed
+    assert installed
+    told = unknown_revision(installed)
+    assert "0002_later, of hwqueue 0.9.0" in str(told)
+    assert told.hint == "upgrade the package: pip install 'hwqueue>=0.9.0'"
 
 
 def test_the_tables_of_a_later_minor_version_can_be_used(

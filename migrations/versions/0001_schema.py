@@ -1,7 +1,7 @@
-"""A function that nothing calls any more is gone.
+"""All tables, indexes and composite types, with the rows that they begin with.
 
-Why: names are compared by edits, no longer by pairs of letters.
-Locks: none that matter.
+Why: the schema of the first release.
+Locks: none that matter, every object is new.
 Expected duration: under a second.
 """
 
@@ -9,14 +9,14 @@ from alembic import op
 
 from hwqueue.schema.files import run_revision_sql
 
-revision = "0005_similar_names"
-down_revision = "0004_nodes_and_deaths"
-branch_labels = None
+revision = "0001_schema"
+down_revision = None
+branch_labels = ("hwqueue",)
 depends_on = None
 
 
 def upgrade() -> None:
-    """Drop it with the SQL file beside this one."""
+    """Create everything from the SQL file beside this one."""
     run_revision_sql(op, __file__)
 
 
