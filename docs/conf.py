@@ -38,6 +38,8 @@ REPOSITORY_PAGES = {
 _PAGE_OF_FILE = {file: f"docs/{page}.md" for page, file in REPOSITORY_PAGES.items()} | {
     "README.md": "docs/index.md"
 }
+# Pages of the laboratory that the site does not have: it names them.
+_OF_THE_LAB = re.compile(r"\[([^\]]*)\]\((?:\.\./)*(lab/\w+\.md)(?:#[^)\s]*)?\)")
 _LINK = re.compile(r"\]\((?!\w+:|#)([^)\s#]+)(#[^)\s]*)?\)")
 
 
@@ -50,7 +52,7 @@ def with_links_of_the_site(text: str, source: str, page: str) -> str:
         here = posixpath.relpath(target, posixpath.dirname(f"docs/{page}.md"))
         return f"]({here}{found[2] or ''})"
 
-    return _LINK.sub(link, text)
+    return _LINK.sub(link, _OF_THE_LAB.sub(r"\1 (`\2`)", text))
 
 
 def read_source(app: Sphinx, page: str, content: list[str]) -> None:

@@ -219,7 +219,11 @@ def test_explanations_name_what_is_there() -> None:
     known = set(re.findall(r"\w+", text)) | POSTGRES
     # of tests the names of files only: a name that is left over in one would hide that it is gone
     known |= {path.stem for path in (*sources, *ROOT.glob("tests/**/*.py"))}
-    pages = [ROOT / "sql" / "README.md", *ROOT.glob("docs/explanation/*.md")]
+    pages = [
+        ROOT / "sql" / "README.md",
+        *ROOT.glob("docs/explanation/*.md"),
+        *ROOT.glob("lab/*.md"),
+    ]
     found = [
         f"{path.relative_to(ROOT)}:{number}: {name}"
         for path in pages
