@@ -667,7 +667,7 @@ COMMENT ON COLUMN hwqueue.lease.gang_id IS 'the gang that it starts with; its ow
 
 COMMENT ON COLUMN hwqueue.lease.choice_id IS 'the choice that it is an alternative of; null: of none';
 
-COMMENT ON COLUMN hwqueue.lease.tenant IS 'that of the run whose step this is; null: a lease of its own, or from an older version';
+COMMENT ON COLUMN hwqueue.lease.tenant IS 'that of the run whose step this is; null: a lease of its own';
 
 CREATE FUNCTION hwqueue.add_run(p_lease hwqueue.lease, p_spec jsonb, p_shard integer, OUT run_id uuid, OUT created boolean) RETURNS record
     LANGUAGE plpgsql;
@@ -1617,7 +1617,7 @@ COMMENT ON COLUMN hwqueue.everywhere.finished_at IS 'when the last lease of a st
 
 COMMENT ON COLUMN hwqueue.everywhere.swept_node IS 'nodes up to this one were checked in this round';
 
-COMMENT ON COLUMN hwqueue.everywhere.anchors IS 'those of its class: a profile with none of them cannot run it; null: from an older version';
+COMMENT ON COLUMN hwqueue.everywhere.anchors IS 'those of its class: a profile with none of them cannot run it';
 
 CREATE TABLE hwqueue.everywhere_node (
     shard_id integer NOT NULL,
@@ -2559,7 +2559,7 @@ COMMENT ON COLUMN hwqueue.event.event_id IS 'the transaction''s id x 2^20, and a
 
 COMMENT ON COLUMN hwqueue.event.queue IS 'its name: ids of queues that are gone say nothing';
 
-COMMENT ON COLUMN hwqueue.event.login IS 'session_user of who wrote it; null: of an earlier release';
+COMMENT ON COLUMN hwqueue.event.login IS 'session_user of who wrote it';
 
 CREATE FUNCTION hwqueue.event_page(p_after bigint, p_below bigint, p_code text, p_filter hwqueue.event, p_since timestamp with time zone, p_until timestamp with time zone, p_limit integer, p_shard integer) RETURNS SETOF hwqueue.event
     LANGUAGE plpgsql
@@ -5788,7 +5788,7 @@ COMMENT ON COLUMN hwqueue.checkpoint.signal IS 'of a wait: the signal that it wa
 
 COMMENT ON COLUMN hwqueue.checkpoint.waits_until IS 'of a wait: when it ends at the latest; null: it has no timeout';
 
-COMMENT ON COLUMN hwqueue.checkpoint.number IS 'from 1 in each lease, in the order in which names were saved first; 0: saved before there were numbers';
+COMMENT ON COLUMN hwqueue.checkpoint.number IS 'from 1 in each lease, in the order in which names were saved first';
 
 CREATE FUNCTION hwqueue.suspension_of(p_lease hwqueue.lease, p_shard integer) RETURNS hwqueue.checkpoint
     LANGUAGE sql STABLE;

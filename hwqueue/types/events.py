@@ -91,8 +91,7 @@ class Event:
         code: What happened, one of `EVENT_CODES`, or one that a later release added.
         lease_id, node_id, queue, class_id: What it is about; None where it is not.
         actor: Who did it: what the caller's client was given, else the login.
-        login: The database login that did it, by the server's own word; None in events of
-            earlier releases.
+        login: The database login that did it, by the server's own word.
         message: The same in words.
         detail: The same for programs; keys depend on the code.
     """

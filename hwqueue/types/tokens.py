@@ -25,7 +25,7 @@ class ApiToken(TokenGrant):
     """A token as operators see it; its secret is nowhere. used_at: the last use, to the hour.
 
     created_by, revoked_by: who the caller said it was. created_login, revoked_login: the database
-    login, by the server's own word; None for tokens of earlier releases.
+    login, by the server's own word.
     """
 
     created_at: datetime

@@ -629,8 +629,7 @@ comment on column hwqueue.lease.near_node is
 comment on column hwqueue.lease.gang_id is
   'the gang that it starts with; its own id: it is of an everywhere task; null: it starts alone';
 comment on column hwqueue.lease.choice_id is 'the choice that it is an alternative of; null: of none';
-comment on column hwqueue.lease.tenant is
-  'that of the run whose step this is; null: a lease of its own, or from an older version';
+comment on column hwqueue.lease.tenant is 'that of the run whose step this is; null: a lease of its own';
 
 -- Rows are inserted and deleted; only class_id is ever updated, when a new term names the lease. Apart from
 -- its class, an entry is as it was read once it is locked.
@@ -925,7 +924,7 @@ comment on column hwqueue.checkpoint.signal is 'of a wait: the signal that it wa
 comment on column hwqueue.checkpoint.waits_until is
   'of a wait: when it ends at the latest; null: it has no timeout';
 comment on column hwqueue.checkpoint.number is
-  'from 1 in each lease, in the order in which names were saved first; 0: saved before there were numbers';
+  'from 1 in each lease, in the order in which names were saved first';
 
 -- Signals of leases, in the order in which they were sent.
 create table hwqueue.lease_signal (
@@ -1799,7 +1798,7 @@ comment on column hwqueue.everywhere.stops_running is 'leases that ran when it w
 comment on column hwqueue.everywhere.finished_at is 'when the last lease of a stopped one had ended';
 comment on column hwqueue.everywhere.swept_node is 'nodes up to this one were checked in this round';
 comment on column hwqueue.everywhere.anchors is
-  'those of its class: a profile with none of them cannot run it; null: from an older version';
+  'those of its class: a profile with none of them cannot run it';
 
 create table hwqueue.everywhere_node (
   shard_id int not null,
@@ -2112,7 +2111,7 @@ comment on table hwqueue.event is 'who did what; not for claims and completions'
 comment on column hwqueue.event.slot is 'number of its day, modulo 16';
 comment on column hwqueue.event.event_id is 'the transaction''s id x 2^20, and a running number';
 comment on column hwqueue.event.queue is 'its name: ids of queues that are gone say nothing';
-comment on column hwqueue.event.login is 'session_user of who wrote it; null: of an earlier release';
+comment on column hwqueue.event.login is 'session_user of who wrote it';
 create table hwqueue.event_0 partition of hwqueue.event for values in (0);
 create table hwqueue.event_1 partition of hwqueue.event for values in (1);
 create table hwqueue.event_2 partition of hwqueue.event for values in (2);

@@ -380,8 +380,8 @@ $$;
 
 -- Reads the queue or task names that a registration announces or match_nodes names. Null means any.
 -- A worker announces which queues it polls and which tasks it handles. Only explanations use this: a
--- claim names its queues and tasks itself. A node that announced nothing (another client, an older
--- release) counts as serving all of them.
+-- claim names its queues and tasks itself. A node that announced nothing (another client) counts as
+-- serving all of them.
 -- Raises: QHA01.
 create or replace function hwqueue.json_names(p_value jsonb, p_field text, p_max_length int) returns text[]
 language plpgsql immutable

@@ -119,7 +119,7 @@ declare
   v_goes_on boolean;
   v_is_soon boolean;
 begin
-  -- some of its members go on: started_at, which an older version has left, does not say so
+  -- some of its members go on
   v_goes_on := p_gang.state = 'waiting' and exists (
     select from hwqueue.gang_member m
     join hwqueue.claim c on c.shard_id = m.shard_id and c.lease_id = m.lease_id

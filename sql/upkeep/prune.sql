@@ -387,7 +387,7 @@ $$;
 
 -- Deletes classes with their eligibility and fleet rows, and returns the number of classes. Stops after
 -- the class with which p_limit eligibility rows are gone. A class stays while another session holds one
--- of those rows. Its class_range row may be held by a claim, so prune_fleets deletes it.
+-- of those rows. Its class_range row may be held by a claim, so prune_part deletes it.
 -- Locks: the caller holds the class rows; eligibility and fleet rows, skip locked.
 create or replace function hwqueue.delete_classes(p_class_ids bigint[], p_limit int, p_shard int) returns int
 language plpgsql volatile

@@ -1,6 +1,6 @@
 -- Pruning affinity terms, their counters, and what is cached of the fleet for them.
 --
--- api/upkeep.prune calls prune_terms and prune_fleets. A counter that is zero may not always be deleted.
+-- upkeep/parts.prune_part calls prune_terms. A counter that is zero may not always be deleted.
 -- A max_skew counter records when it was last lowered (dropped_xid), and a session with a floor cached
 -- before that must find it there (cached_skew_reason). So a zero counter is deleted only when every
 -- cached floor of its term was built later than that, and no open transaction holds an older floor. A

@@ -263,6 +263,8 @@ def test_leases_from_before_the_first_release_are_kept_beside_the_new_ones(
     before_release: str,
 ) -> None:
     """As the hint and docs/explanation/schema.md have it."""
+    if not SCHEMA_PAGE.exists():
+        pytest.skip("no checkout")
     again = re.search(r"```sql\n(select .*?hwqueue_before.*?)```", SCHEMA_PAGE.read_text(), re.S)
     assert again
     with psycopg.connect(before_release, autocommit=True) as connection:

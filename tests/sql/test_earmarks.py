@@ -322,7 +322,6 @@ def test_a_gang_that_is_to_start_later_is_not_tried_before(api: Api, pairs: list
 
 
 def test_a_gang_that_starts_again_is_earmarked(api: Api, pairs: list[Node], clock: Clock) -> None:
-    """Also if an older version has left when it started before."""
     queue = api.queue()
     gang_id = spawn(api, queue, 2, PAIR)
     claims = start(api, pairs, queue)
@@ -333,7 +332,6 @@ def test_a_gang_that_starts_again_is_earmarked(api: Api, pairs: list[Node], cloc
         api.spawn(queue, **GPU)
         api.claim(node, queue)
     reap(api)
-    api.conn.execute("update hwqueue.gang set started_at = now()")
     clock.advance(timedelta(seconds=3))
     reap(api)
     assert gang(api, gang_id)["state"] == "earmarked"
