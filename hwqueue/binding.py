@@ -287,7 +287,7 @@ def _member_reader(one: Parameter, hints: Mapping[str, Any], *, is_whole: bool =
 
 
 def _hint(kwargs: Mapping[str, Any]) -> str | None:
-    options = sorted(kwargs.keys() & (SpawnOptions.__annotations__.keys() | {"queue", "shard"}))
+    options = sorted(kwargs.keys() & (SpawnOptions.__annotations__.keys() | {"queue"}))
     if not options:
         return None
     return f"spawn options go before: with_options({options[0]}=...).spawn(...)"

@@ -47,7 +47,6 @@ LISTEN_ENDED = "listen hwqueue_ended"
 """Hears the payloads that `await_leases` returns, when the claims of those leases end."""
 
 _NONE: Mapping[str, str] = {}
-_SHARD = {"p_shard": "integer"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +84,9 @@ def _call(
     *,
     returns: str = "",
 ) -> Call:
-    """A row of the table; the last argument of (almost) every function is `p_shard`."""
+    """A row of the table."""
     columns = () if row is None else _columns(row)
-    return Call(name, required, {**optional, **_SHARD}, row, columns, returns)
+    return Call(name, required, optional, row, columns, returns)
 
 
 _QUEUE = {"p_queue": "text"}
@@ -291,7 +290,7 @@ CLAIM_TASK = _call("claim_task", {**_QUEUES, **_EPOCH}, _HOW_MUCH, types.Claim)
 SETTLE_AND_CLAIM = Call(
     "settle_and_claim",
     {**_EPOCH, "p_settle": "jsonb", **_QUEUES},
-    {**_HOW_MUCH, "p_completed": "uuid[]", "p_completed_tokens": "bigint[]", **_SHARD},
+    {**_HOW_MUCH, "p_completed": "uuid[]", "p_completed_tokens": "bigint[]"},
     columns=("kind", "ordinal", "verdict", "state", *_columns(types.Claim)),
 )
 COMPLETE_LEASE = _call("complete_lease", _CLAIM, {"p_result": "jsonb"})
@@ -506,7 +505,7 @@ PLANNER_STATUS = _call("planner_status", row=types.PlannerStatus)
 METRICS = _call("metrics", row=types.Sample)
 THROUGHPUT = _call("throughput", optional={**_QUEUE, "p_minutes": "integer"}, row=types.Minute)
 
-# about the whole database, so without a shard
+# about the whole database
 SCHEMA_VERSION = Call(
     "schema_version", _NONE, row=types.SchemaVersion, columns=_columns(types.SchemaVersion)
 )

@@ -254,9 +254,7 @@ class LeaseContext(LeaseFacts):
         with given as used, steps.transaction_on(used):
             yield used, done
             if not done:
-                Client.on(used).save_checkpoint(
-                    self.lease_id, self.claim_token, name, shard=self.claim.shard_id
-                )
+                Client.on(used).save_checkpoint(self.lease_id, self.claim_token, name)
 
     def sleep(self, span: timedelta, *, near: steps.Near = None) -> None:
         """Wait, once for the lease.
@@ -438,9 +436,7 @@ class AsyncLeaseContext(LeaseFacts):
         async with given as used, steps.async_transaction_on(used):
             yield used, done
             if not done:
-                await AsyncClient.on(used).save_checkpoint(
-                    self.lease_id, self.claim_token, name, shard=self.claim.shard_id
-                )
+                await AsyncClient.on(used).save_checkpoint(self.lease_id, self.claim_token, name)
 
     async def sleep(self, span: timedelta, *, near: steps.Near = None) -> None:
         """See `LeaseContext.sleep`."""

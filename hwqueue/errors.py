@@ -441,7 +441,7 @@ class UniqueConflict(HwqueueError):
 
 
 class QuotaExceeded(HwqueueError):
-    """The tenant, or the shard, has as much of that work open as it may.
+    """The tenant, or the installation, has as much of that work open as it may.
 
     `detail` has `what`, `used`, `limit` and `tenant`.
     """

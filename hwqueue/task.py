@@ -120,7 +120,6 @@ class Task(Generic[P, R_co]):
         retry_on: Exceptions after which a lease may be tried again; None: all.
         no_retry_on: Exceptions after which a lease is dead.
         options: What `with_options` was given; it wins over the defaults.
-        shard: Where `spawn` puts its leases.
         middleware: Its app's, around the handler.
     """
 
@@ -133,16 +132,13 @@ class Task(Generic[P, R_co]):
     retry_on: tuple[type[BaseException], ...] | None = None
     no_retry_on: tuple[type[BaseException], ...] = ()
     options: SpawnOptions = field(default_factory=SpawnOptions)
-    shard: int = 0
     middleware: Middleware = field(default_factory=Middleware, repr=False)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Call the handler itself, for example in a test; nothing is converted or injected."""
         return self.handler(*args, **kwargs)
 
-    def with_options(
-        self, *, queue: str | None = None, shard: int | None = None, **options: Unpack[SpawnOptions]
-    ) -> Self:
+    def with_options(self, *, queue: str | None = None, **options: Unpack[SpawnOptions]) -> Self:
         """The same task with other options for its spawns.
 
         Args:
@@ -157,7 +153,6 @@ class Task(Generic[P, R_co]):
             self,
             defaults=defaults,
             options=SpawnOptions(**{**self.options, **options}),
-            shard=self.shard if shard is None else shard,
         )
 
     @overload
@@ -191,7 +186,7 @@ class Task(Generic[P, R_co]):
     ) -> Coroutine[Any, Any, AsyncTaskSpawned[R_co]] | TaskSpawned[R_co]:
         options = self._spawn_options()
         call: Callable[[], Any] = partial(
-            client.spawn_lease, self.defaults.queue, self.name, params, shard=self.shard, **options
+            client.spawn_lease, self.defaults.queue, self.name, params, **options
         )
         return cast("TaskSpawned[R_co]", self._reading(call))
 
@@ -258,7 +253,7 @@ class Task(Generic[P, R_co]):
         SQL: spawn_leases. Safe inside your transaction: yes, waits for nobody.
         """
         specs = [self._checked(each, index) for index, each in enumerate(leases)]
-        call = partial(client.spawn_leases, self.defaults.queue, specs, shard=self.shard)
+        call = partial(client.spawn_leases, self.defaults.queue, specs)
         return cast("list[TaskSpawned[R_co]]", self._reading(call))
 
     def _checked(self, lease: LeaseSpec | Mapping[str, Any], index: int) -> LeaseSpec:
@@ -327,7 +322,6 @@ class ParamsTask(Task[[T], R_co]):
         params: T | None = None,
         *,
         queue: str | None = None,
-        shard: int | None = None,
         **options: Unpack[SpawnOptions],
     ) -> Coroutine[Any, Any, AsyncTaskSpawned[R_co]]: ...
 
@@ -338,7 +332,6 @@ class ParamsTask(Task[[T], R_co]):
         params: T | None = None,
         *,
         queue: str | None = None,
-        shard: int | None = None,
         **options: Unpack[SpawnOptions],
     ) -> TaskSpawned[R_co]: ...
 
@@ -348,7 +341,6 @@ class ParamsTask(Task[[T], R_co]):
         params: Any = None,
         *,
         queue: str | None = None,
-        shard: int | None = None,
         **options: Unpack[SpawnOptions],
     ) -> Coroutine[Any, Any, AsyncTaskSpawned[R_co]] | TaskSpawned[R_co]:
         """Spawn a lease of this task, with the task's defaults.
@@ -363,7 +355,7 @@ class ParamsTask(Task[[T], R_co]):
         Raises: BadArgument, when the params do not fit the handler; else as `spawn_lease`.
         SQL: spawn_lease. Safe inside your transaction: yes, waits for nobody.
         """
-        configured = self.with_options(queue=queue, shard=shard, **options)
+        configured = self.with_options(queue=queue, **options)
         return configured._spawn(client, self.binding.pack((params,), {}))
 
 

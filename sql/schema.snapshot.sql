@@ -3,7 +3,6 @@
 CREATE SCHEMA hwqueue;
 
 CREATE TYPE hwqueue.claim_request AS (
-	shard_id integer,
 	node_id uuid,
 	node_epoch bigint,
 	queues text[],
@@ -152,7 +151,6 @@ CREATE TYPE hwqueue.pending_class AS (
 );
 
 CREATE TABLE hwqueue.ready (
-    shard_id integer NOT NULL,
     queue_id integer NOT NULL,
     tier smallint NOT NULL,
     attempt_count smallint NOT NULL,
@@ -270,7 +268,6 @@ CREATE TYPE hwqueue.spawn_request AS (
 );
 
 CREATE TABLE hwqueue.queue (
-    shard_id integer NOT NULL,
     queue_id integer NOT NULL,
     name text NOT NULL,
     claim_timeout interval NOT NULL,
@@ -367,13 +364,14 @@ CREATE TYPE hwqueue.touched_term AS (
 );
 
 CREATE TABLE hwqueue.prune_cursor (
-    shard_id integer NOT NULL,
     class_id bigint DEFAULT 0 NOT NULL,
     profile_id bigint DEFAULT 0 NOT NULL,
     pruned_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
     leases_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
     leases_counted timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
-    leases_policy text
+    leases_policy text,
+    singleton boolean DEFAULT true NOT NULL,
+    CONSTRAINT prune_cursor_singleton_check CHECK (singleton)
 );
 
 COMMENT ON TABLE hwqueue.prune_cursor IS 'when prune last ran, and where its scans start; the session that locks the row prunes';
@@ -387,7 +385,6 @@ COMMENT ON COLUMN hwqueue.prune_cursor.leases_counted IS 'up to where roll_up ha
 COMMENT ON COLUMN hwqueue.prune_cursor.leases_policy IS 'a digest of the retentions by then';
 
 CREATE TABLE hwqueue.reap_cursor (
-    shard_id integer NOT NULL,
     version bigint NOT NULL,
     reaped_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
     full_scan_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
@@ -480,7 +477,6 @@ CREATE TYPE hwqueue.upkeep_done AS (
 );
 
 CREATE TABLE hwqueue.placement_class (
-    shard_id integer NOT NULL,
     class_id bigint NOT NULL,
     digest bytea NOT NULL,
     queue_id integer NOT NULL,
@@ -559,7 +555,7 @@ COMMENT ON COLUMN hwqueue.placement_class.max_run IS 'how long a lease may run; 
 
 COMMENT ON COLUMN hwqueue.placement_class.is_choice IS 'its leases are alternatives: each claim of one has to be the first of its choice';
 
-CREATE FUNCTION hwqueue.able_node(p_class hwqueue.placement_class, p_profile_id bigint, p_without uuid[], p_node uuid, p_now timestamp with time zone, p_shard integer) RETURNS uuid
+CREATE FUNCTION hwqueue.able_node(p_class hwqueue.placement_class, p_profile_id bigint, p_without uuid[], p_node uuid, p_now timestamp with time zone) RETURNS uuid
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.abort_subtransaction() RETURNS void
@@ -568,7 +564,7 @@ CREATE FUNCTION hwqueue.abort_subtransaction() RETURNS void
 CREATE FUNCTION hwqueue.add_amounts(p_amounts jsonb, p_others jsonb, p_sign integer) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.add_counts(p_deltas jsonb, p_sign integer, p_shard integer) RETURNS jsonb
+CREATE FUNCTION hwqueue.add_counts(p_deltas jsonb, p_sign integer) RETURNS jsonb
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.add_counts_of(p_counts integer[], p_others integer[], p_sign integer) RETURNS integer[]
@@ -580,7 +576,7 @@ CREATE FUNCTION hwqueue.add_figures(p_to jsonb, p_more jsonb) RETURNS jsonb
 CREATE FUNCTION hwqueue.add_histograms(p_a bigint[], p_b bigint[], p_sign integer DEFAULT 1) RETURNS bigint[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.add_items(p_lease uuid, p_token bigint, p_items jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(name text, item integer, created boolean, shard_id integer)
+CREATE FUNCTION hwqueue.add_items(p_lease uuid, p_token bigint, p_items jsonb) RETURNS TABLE(name text, item integer, created boolean)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -591,7 +587,6 @@ CREATE FUNCTION hwqueue.add_items(p_lease uuid, p_token bigint, p_items jsonb, p
     SET jit TO 'off';
 
 CREATE TABLE hwqueue.node_load (
-    shard_id integer NOT NULL,
     node_id uuid NOT NULL,
     version bigint NOT NULL,
     updates integer DEFAULT 0 NOT NULL,
@@ -616,7 +611,6 @@ CREATE FUNCTION hwqueue.add_loads(p_load hwqueue.node_load, p_other hwqueue.node
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE TABLE hwqueue.lease (
-    shard_id integer NOT NULL,
     lease_id uuid NOT NULL,
     queue_id integer NOT NULL,
     class_id bigint NOT NULL,
@@ -669,10 +663,10 @@ COMMENT ON COLUMN hwqueue.lease.choice_id IS 'the choice that it is an alternati
 
 COMMENT ON COLUMN hwqueue.lease.tenant IS 'that of the run whose step this is; null: a lease of its own';
 
-CREATE FUNCTION hwqueue.add_run(p_lease hwqueue.lease, p_spec jsonb, p_shard integer, OUT run_id uuid, OUT created boolean) RETURNS record
+CREATE FUNCTION hwqueue.add_run(p_lease hwqueue.lease, p_spec jsonb, OUT run_id uuid, OUT created boolean) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.add_steps(p_lease uuid, p_token bigint, p_spec jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(run_id uuid, created boolean, state text, shard_id integer)
+CREATE FUNCTION hwqueue.add_steps(p_lease uuid, p_token bigint, p_spec jsonb) RETURNS TABLE(run_id uuid, created boolean, state text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -685,11 +679,10 @@ CREATE FUNCTION hwqueue.add_steps(p_lease uuid, p_token bigint, p_spec jsonb, p_
 CREATE FUNCTION hwqueue.add_term(p_use text, p_items jsonb, p_domain text, p_class hwqueue.placement_class, INOUT p_terms jsonb, p_nodes jsonb DEFAULT NULL::jsonb, OUT index integer) RETURNS record
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.add_to_step(p_lease hwqueue.lease, p_items jsonb, p_shard integer) RETURNS TABLE(name text, item integer, created boolean)
+CREATE FUNCTION hwqueue.add_to_step(p_lease hwqueue.lease, p_items jsonb) RETURNS TABLE(name text, item integer, created boolean)
     LANGUAGE plpgsql;
 
 CREATE TABLE hwqueue.claim (
-    shard_id integer NOT NULL,
     lease_id uuid NOT NULL,
     queue_id integer NOT NULL,
     class_id bigint NOT NULL,
@@ -744,11 +737,10 @@ COMMENT ON COLUMN hwqueue.claim.is_earmark IS 'reserved, and its room is still i
 
 COMMENT ON COLUMN hwqueue.claim.yields_at IS 'of an earmark: when it had room and waited for leases that come before it';
 
-CREATE FUNCTION hwqueue.admit_again(p_claim hwqueue.claim, p_now timestamp with time zone, p_shard integer, OUT term_deltas jsonb, OUT reason text) RETURNS record
+CREATE FUNCTION hwqueue.admit_again(p_claim hwqueue.claim, p_now timestamp with time zone, OUT term_deltas jsonb, OUT reason text) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE TABLE hwqueue.node (
-    shard_id integer NOT NULL,
     node_id uuid NOT NULL,
     name text NOT NULL,
     instance_id text NOT NULL,
@@ -804,17 +796,17 @@ COMMENT ON COLUMN hwqueue.node.core_ids IS 'cores that are counted one by one, i
 
 COMMENT ON COLUMN hwqueue.node.gpu_parents IS 'of each device, the one that it is a part of; null: a whole device; empty: all are whole';
 
-CREATE FUNCTION hwqueue.admit_class(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_exact boolean, p_now timestamp with time zone, p_shard integer, OUT term_deltas jsonb, OUT reason text, OUT is_named boolean) RETURNS record
+CREATE FUNCTION hwqueue.admit_class(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_exact boolean, p_now timestamp with time zone, OUT term_deltas jsonb, OUT reason text, OUT is_named boolean) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.admit_classes(p_digest bigint, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.admit_classes(p_digest bigint) RETURNS void
     LANGUAGE plpgsql
     SET enable_bitmapscan TO 'on';
 
-CREATE FUNCTION hwqueue.admit_work(p_tenant text, p_steps integer, p_nested integer, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.admit_work(p_tenant text, p_steps integer, p_nested integer) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.adopt_lease(p_queue text, p_node uuid, p_task text, p_params jsonb DEFAULT '{}'::jsonb, p_options jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, claim_token bigint, shard_id integer)
+CREATE FUNCTION hwqueue.adopt_lease(p_queue text, p_node uuid, p_task text, p_params jsonb DEFAULT '{}'::jsonb, p_options jsonb DEFAULT '{}'::jsonb) RETURNS TABLE(lease_id uuid, claim_token bigint)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -830,19 +822,19 @@ CREATE FUNCTION hwqueue.adopted_cores(p_class hwqueue.placement_class, p_node hw
 CREATE FUNCTION hwqueue.adopted_devices(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_gpus jsonb) RETURNS integer[]
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.advance_horizon(p_drawn bigint, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.advance_horizon(p_drawn bigint) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.advance_low_water(p_entry hwqueue.ready, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.advance_low_water(p_entry hwqueue.ready) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.advance_map(p_run uuid, p_step integer, p_delta hwqueue.tally_delta, p_is_short boolean, p_now timestamp with time zone, p_shard integer, p_tenant text DEFAULT NULL::text) RETURNS integer
+CREATE FUNCTION hwqueue.advance_map(p_run uuid, p_step integer, p_delta hwqueue.tally_delta, p_is_short boolean, p_now timestamp with time zone, p_tenant text DEFAULT NULL::text) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.advance_maps(p_run uuid, p_now timestamp with time zone, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.advance_maps(p_run uuid, p_now timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.advance_reap_cursor(p_cursor hwqueue.reap_cursor, p_from hwqueue.reap_cursor, p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.advance_reap_cursor(p_cursor hwqueue.reap_cursor, p_from hwqueue.reap_cursor, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql
     SET plan_cache_mode TO 'force_generic_plan'
     SET enable_seqscan TO 'off'
@@ -851,7 +843,7 @@ CREATE FUNCTION hwqueue.advance_reap_cursor(p_cursor hwqueue.reap_cursor, p_from
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.advance_workflows(p_limit integer DEFAULT 200, p_shard integer DEFAULT 0) RETURNS TABLE(folded integer, released integer, more boolean)
+CREATE FUNCTION hwqueue.advance_workflows(p_limit integer DEFAULT 200) RETURNS TABLE(folded integer, released integer, more boolean)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -865,7 +857,6 @@ CREATE FUNCTION hwqueue.affinity_score(p_preferred jsonb, p_labels jsonb, p_rack
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE TABLE hwqueue.node_state (
-    shard_id integer NOT NULL,
     node_id uuid NOT NULL,
     node_epoch bigint NOT NULL,
     seen_at timestamp with time zone NOT NULL,
@@ -905,7 +896,7 @@ COMMENT ON COLUMN hwqueue.node_state.has_limits IS 'claims on the node may alloc
 
 COMMENT ON COLUMN hwqueue.node_state.pinned_queues IS 'queues in which node_eligibility has rows of this node';
 
-COMMENT ON COLUMN hwqueue.node_state.generation IS 'of the shard, as long as the server has neither been started nor recovered since';
+COMMENT ON COLUMN hwqueue.node_state.generation IS 'of the installation, as long as the server has neither been started nor recovered since';
 
 COMMENT ON COLUMN hwqueue.node_state.met_blocked IS 'its last claims met classes that are blocked now: the next one reads all that are blocked before it starts';
 
@@ -915,7 +906,7 @@ COMMENT ON COLUMN hwqueue.node_state.next_constrained_class IS 'the class that i
 
 COMMENT ON COLUMN hwqueue.node_state.awaits_terms IS 'its claims take a step for terms that wait to be published, as long as there are any';
 
-COMMENT ON COLUMN hwqueue.node_state.storage_path IS 'of the shard, when generation was read';
+COMMENT ON COLUMN hwqueue.node_state.storage_path IS 'of the installation, when generation was read';
 
 COMMENT ON COLUMN hwqueue.node_state.login IS 'the role whose members may act for the node; null: any worker, until it registers again';
 
@@ -925,21 +916,21 @@ COMMENT ON COLUMN hwqueue.node_state.backfill_until IS 'until when leases that a
 
 COMMENT ON COLUMN hwqueue.node_state.expands_until IS 'it has registered: until then only everywhere tasks get its room; null: they have it';
 
-COMMENT ON COLUMN hwqueue.node_state.recovered_to IS 'of the shard, when generation was read';
+COMMENT ON COLUMN hwqueue.node_state.recovered_to IS 'of the installation, when generation was read';
 
-CREATE FUNCTION hwqueue.after_claim(p_state hwqueue.node_state, p_queue_ids integer[], p_entry hwqueue.ready, p_granted boolean, p_moves boolean, p_drawn bigint, p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.after_claim(p_state hwqueue.node_state, p_queue_ids integer[], p_entry hwqueue.ready, p_granted boolean, p_moves boolean, p_drawn bigint, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.after_head(p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_class_id bigint, p_position bigint, p_lease uuid, p_moves boolean, p_drawn bigint, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.alike_nodes(p_node_ids uuid[], p_classes hwqueue.placement_class[], p_which text, p_shard integer) RETURNS TABLE(alike_no bigint, is_emptied boolean, node_ids uuid[], default_cpu text, share_mode text, has_cores boolean, room hwqueue.headroom)
+CREATE FUNCTION hwqueue.alike_nodes(p_node_ids uuid[], p_classes hwqueue.placement_class[], p_which text) RETURNS TABLE(alike_no bigint, is_emptied boolean, node_ids uuid[], default_cpu text, share_mode text, has_cores boolean, room hwqueue.headroom)
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.all_failures(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_facts jsonb, p_counts jsonb, p_kept_out text, p_now timestamp with time zone, p_shard integer) RETURNS SETOF hwqueue.failure
+CREATE FUNCTION hwqueue.all_failures(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_facts jsonb, p_counts jsonb, p_kept_out text, p_now timestamp with time zone) RETURNS SETOF hwqueue.failure
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.allocate_for_class(p_class_id bigint, p_node hwqueue.node, p_shard integer, INOUT p_load hwqueue.node_load, OUT assignment jsonb) RETURNS record
+CREATE FUNCTION hwqueue.allocate_for_class(p_class_id bigint, p_node hwqueue.node, INOUT p_load hwqueue.node_load, OUT assignment jsonb) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.allocate_room(p_class hwqueue.placement_class, p_node hwqueue.node, p_devices integer[], p_cores integer[], INOUT p_load hwqueue.node_load, OUT assignment jsonb) RETURNS record
@@ -951,13 +942,13 @@ CREATE FUNCTION hwqueue.amount_left(p_room hwqueue.headroom, p_name text) RETURN
 CREATE FUNCTION hwqueue.amount_left_by_columns(p_name text, p_cpu_left bigint, p_memory_left bigint, p_slots_left integer, p_core_ids integer[], p_gpu_ids uuid[], p_gpu_parents uuid[], p_gpu_used integer[]) RETURNS bigint
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.amount_masks(p_names text[], p_amounts bigint[], p_idle boolean, p_open bit varying, p_none bit varying, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(name text, amount bigint, mask bit varying)
+CREATE FUNCTION hwqueue.amount_masks(p_names text[], p_amounts bigint[], p_idle boolean, p_open bit varying, p_none bit varying, p_now timestamp with time zone) RETURNS TABLE(name text, amount bigint, mask bit varying)
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.anchors_of(p_labels jsonb, p_rack bigint) RETURNS SETOF text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.append_logs(p_logs jsonb, p_shard integer DEFAULT 0) RETURNS integer
+CREATE FUNCTION hwqueue.append_logs(p_logs jsonb) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -970,20 +961,19 @@ CREATE FUNCTION hwqueue.append_logs(p_logs jsonb, p_shard integer DEFAULT 0) RET
 CREATE FUNCTION hwqueue.apply_policy(p_base hwqueue.queue, p_policy jsonb) RETURNS hwqueue.queue
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.apply_state(p_run uuid, p_now timestamp with time zone, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.apply_state(p_run uuid, p_now timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.are_counters_zero(p_touched hwqueue.touched_term[], p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.are_counters_zero(p_touched hwqueue.touched_term[]) RETURNS boolean
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.are_own_tenants(p_tenants jsonb) RETURNS boolean
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.are_terms_published(p_class hwqueue.placement_class, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.are_terms_published(p_class hwqueue.placement_class) RETURNS boolean
     LANGUAGE sql STABLE;
 
 CREATE TABLE hwqueue.tally (
-    shard_id integer NOT NULL,
     run_id uuid NOT NULL,
     step_no integer NOT NULL,
     part smallint DEFAULT 0 NOT NULL,
@@ -1011,10 +1001,10 @@ COMMENT ON COLUMN hwqueue.tally.is_decided IS 'the step was released or skipped'
 
 COMMENT ON COLUMN hwqueue.tally.low IS 'of items: while more of them are open, their ends are counted and nothing else; null: parents or open work';
 
-CREATE FUNCTION hwqueue.arrive(p_run uuid, p_step integer, p_is_of_items boolean, p_delta hwqueue.tally_delta, p_leave boolean, p_now timestamp with time zone, p_shard integer, p_tenant text, OUT is_full boolean, OUT folded integer, OUT failed integer, OUT tally hwqueue.tally) RETURNS record
+CREATE FUNCTION hwqueue.arrive(p_run uuid, p_step integer, p_is_of_items boolean, p_delta hwqueue.tally_delta, p_leave boolean, p_now timestamp with time zone, p_tenant text, OUT is_full boolean, OUT folded integer, OUT failed integer, OUT tally hwqueue.tally) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.ask_to_stop(p_node uuid, p_leases uuid[], p_by timestamp with time zone, p_detail text, p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.ask_to_stop(p_node uuid, p_leases uuid[], p_by timestamp with time zone, p_detail text, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.asks_lock_holders() RETURNS boolean
@@ -1024,7 +1014,6 @@ CREATE FUNCTION hwqueue.asks_others(p_exprs jsonb) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE TABLE hwqueue.gang (
-    shard_id integer NOT NULL,
     gang_id uuid NOT NULL,
     queue_id integer NOT NULL,
     tenant text NOT NULL,
@@ -1090,11 +1079,10 @@ COMMENT ON COLUMN hwqueue.gang.step_no IS 'which step of that run: its members a
 
 COMMENT ON COLUMN hwqueue.gang.earmark_after IS 'it was earmarked for too long, and is not before then';
 
-CREATE FUNCTION hwqueue.assemble_gang(p_gang hwqueue.gang, p_first text, p_is_earmark boolean, p_now timestamp with time zone, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.assemble_gang(p_gang hwqueue.gang, p_first text, p_is_earmark boolean, p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql;
 
 CREATE TABLE hwqueue.scheduled (
-    shard_id integer NOT NULL,
     queue_id integer NOT NULL,
     tier smallint NOT NULL,
     attempt_count smallint NOT NULL,
@@ -1109,19 +1097,19 @@ WITH (autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0.02',
 
 COMMENT ON TABLE hwqueue.scheduled IS 'a lease that is not claimable before available_at';
 
-CREATE FUNCTION hwqueue.assemble_members(p_gang hwqueue.gang, p_entries hwqueue.scheduled[], p_missing integer, p_first text, p_is_earmark boolean, p_now timestamp with time zone, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.assemble_members(p_gang hwqueue.gang, p_entries hwqueue.scheduled[], p_missing integer, p_first text, p_is_earmark boolean, p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.assign_lease(p_lease hwqueue.lease, p_node uuid, p_hold interval, p_now timestamp with time zone, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.assign_lease(p_lease hwqueue.lease, p_node uuid, p_hold interval, p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.assign_target_class(p_lease uuid, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.assign_target_class(p_lease uuid) RETURNS boolean
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.assigned_cores(p_node hwqueue.node, p_taken integer[], p_isolation text) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.assigned_leases(p_places jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, verdict text)
+CREATE FUNCTION hwqueue.assigned_leases(p_places jsonb) RETURNS TABLE(lease_id uuid, verdict text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -1134,20 +1122,20 @@ CREATE FUNCTION hwqueue.assigned_leases(p_places jsonb, p_shard integer DEFAULT 
 CREATE FUNCTION hwqueue.assignment_counts() RETURNS text[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.assignment_state(p_lease uuid, p_node uuid, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.assignment_state(p_lease uuid, p_node uuid) RETURNS text
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_any_instance boolean DEFAULT false, p_shard integer DEFAULT 0, p_expires_after interval DEFAULT NULL::interval) RETURNS void
+CREATE FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_any_instance boolean DEFAULT false, p_expires_after interval DEFAULT NULL::interval) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.attested_at(p_node hwqueue.node, p_now timestamp with time zone) RETURNS text[]
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.await_claims(p_leases uuid[], p_wait text, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.await_claims(p_leases uuid[], p_wait text) RETURNS boolean
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.await_leases(p_lease_ids uuid[], p_notify boolean DEFAULT false, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, state text, payload text, shard_id integer)
+CREATE FUNCTION hwqueue.await_leases(p_lease_ids uuid[], p_notify boolean DEFAULT false) RETURNS TABLE(lease_id uuid, state text, payload text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -1157,16 +1145,16 @@ CREATE FUNCTION hwqueue.await_leases(p_lease_ids uuid[], p_notify boolean DEFAUL
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.await_node(p_node uuid, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.await_node(p_node uuid) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.awaited_runs(p_run uuid, p_shard integer) RETURNS TABLE(nested_run_id uuid)
+CREATE FUNCTION hwqueue.awaited_runs(p_run uuid) RETURNS TABLE(nested_run_id uuid)
     LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.back_earmarks(p_leases uuid[], p_hold interval, p_now timestamp with time zone, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.back_earmarks(p_leases uuid[], p_hold interval, p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.back_gang(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.back_gang(p_gang hwqueue.gang, p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.bad_verdict(p_bad jsonb) RETURNS hwqueue.step_verdict
@@ -1175,11 +1163,10 @@ CREATE FUNCTION hwqueue.bad_verdict(p_bad jsonb) RETURNS hwqueue.step_verdict
 CREATE FUNCTION hwqueue.barring_taints(p_taints jsonb, p_tolerate jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.begin_adding(p_lease hwqueue.lease, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.begin_adding(p_lease hwqueue.lease) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE TABLE hwqueue.run (
-    shard_id integer NOT NULL,
     run_id uuid NOT NULL,
     workflow_id bigint NOT NULL,
     name text NOT NULL,
@@ -1227,11 +1214,10 @@ COMMENT ON COLUMN hwqueue.run.parent_run_id IS 'the run whose step this is; null
 
 COMMENT ON COLUMN hwqueue.run.depth IS 'how many runs are above it';
 
-CREATE FUNCTION hwqueue.begin_failing(p_run hwqueue.run, p_step integer, p_name text, p_now timestamp with time zone, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.begin_failing(p_run hwqueue.run, p_step integer, p_name text, p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql;
 
 CREATE TABLE hwqueue.step (
-    shard_id integer NOT NULL,
     run_id uuid NOT NULL,
     step_no integer NOT NULL,
     state text NOT NULL,
@@ -1271,7 +1257,6 @@ COMMENT ON COLUMN hwqueue.step.nested_mode IS 'how that run is to be retried bef
 COMMENT ON COLUMN hwqueue.step.traceparent IS 'W3C trace context of the attempt that ended it, if its worker has a tracer provider';
 
 CREATE TABLE hwqueue.workflow_step (
-    shard_id integer NOT NULL,
     workflow_id bigint NOT NULL,
     step_no integer NOT NULL,
     name text NOT NULL,
@@ -1309,20 +1294,19 @@ COMMENT ON COLUMN hwqueue.workflow_step.near IS 'the steps in whose places it ru
 
 COMMENT ON COLUMN hwqueue.workflow_step.settings IS 'what its kind needs, if it is no task';
 
-CREATE FUNCTION hwqueue.begin_gang(p_run hwqueue.run, p_step hwqueue.step, p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.step_verdict
+CREATE FUNCTION hwqueue.begin_gang(p_run hwqueue.run, p_step hwqueue.step, p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamp with time zone) RETURNS hwqueue.step_verdict
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.begin_map(p_run hwqueue.run, p_step hwqueue.step, p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.step_verdict
+CREATE FUNCTION hwqueue.begin_map(p_run hwqueue.run, p_step hwqueue.step, p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamp with time zone) RETURNS hwqueue.step_verdict
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.begin_other(p_run hwqueue.run, p_step integer, p hwqueue.run_progress, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.run_progress
+CREATE FUNCTION hwqueue.begin_other(p_run hwqueue.run, p_step integer, p hwqueue.run_progress, p_now timestamp with time zone) RETURNS hwqueue.run_progress
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.begin_reap(p_cursor hwqueue.reap_cursor, p_holds boolean, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.upkeep_done
+CREATE FUNCTION hwqueue.begin_reap(p_cursor hwqueue.reap_cursor, p_holds boolean, p_now timestamp with time zone) RETURNS hwqueue.upkeep_done
     LANGUAGE plpgsql;
 
 CREATE TABLE hwqueue.workflow (
-    shard_id integer NOT NULL,
     workflow_id bigint NOT NULL,
     name text NOT NULL,
     version integer,
@@ -1342,7 +1326,7 @@ COMMENT ON COLUMN hwqueue.workflow.settings IS 'the specification without its st
 
 COMMENT ON COLUMN hwqueue.workflow.retired_before IS 'transactions from this one on cannot have found the definition (prune_workflows)';
 
-CREATE FUNCTION hwqueue.begin_run(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb, p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.begin_run(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.begin_sleep(p_run hwqueue.run, p_settings jsonb, p_results jsonb, p_now timestamp with time zone) RETURNS hwqueue.step_verdict
@@ -1372,14 +1356,13 @@ CREATE FUNCTION hwqueue.binding_path(p_path jsonb, p_field text) RETURNS text[]
 CREATE FUNCTION hwqueue.binding_steps(p_value jsonb, p_field text, p_of_item boolean DEFAULT false, OUT steps text[], OUT binds boolean) RETURNS record
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.blocked_by_holders(p_classes bigint[], p_node hwqueue.node, p_shard integer, OUT blocked bigint[], OUT lasting bigint[], OUT term_ids bigint[], OUT places text[]) RETURNS record
+CREATE FUNCTION hwqueue.blocked_by_holders(p_classes bigint[], p_node hwqueue.node, OUT blocked bigint[], OUT lasting bigint[], OUT term_ids bigint[], OUT places text[]) RETURNS record
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.blocked_by_leases(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS bigint[]
+CREATE FUNCTION hwqueue.blocked_by_leases(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone) RETURNS bigint[]
     LANGUAGE plpgsql STABLE;
 
 CREATE TABLE hwqueue.node_candidates (
-    shard_id integer NOT NULL,
     node_id uuid NOT NULL,
     version bigint NOT NULL,
     queue_ids integer[] NOT NULL,
@@ -1415,7 +1398,7 @@ COMMENT ON COLUMN hwqueue.node_candidates.fleet_next IS 'with fleet_unseen: whic
 
 COMMENT ON COLUMN hwqueue.node_candidates.valid_until IS 'when the first lease reaches its patience, or in 10 seconds: then a claim reads again what is blocked';
 
-CREATE FUNCTION hwqueue.blocked_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT blocked bigint[], OUT lasting bigint[], OUT known hwqueue.node_candidates) RETURNS record
+CREATE FUNCTION hwqueue.blocked_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, OUT blocked bigint[], OUT lasting bigint[], OUT known hwqueue.node_candidates) RETURNS record
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.blocker_words(p_stage text, p_code text, p_predicate jsonb, p_lacks integer, p_class hwqueue.placement_class) RETURNS text
@@ -1430,61 +1413,61 @@ CREATE FUNCTION hwqueue."both"(p_classes bigint[], p_others bigint[]) RETURNS bi
 CREATE FUNCTION hwqueue.bracket_length(p_text text) RETURNS integer
     LANGUAGE sql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.broken_checkpoints(p_shard integer) RETURNS TABLE(rule text, lease_id uuid, detail jsonb)
+CREATE FUNCTION hwqueue.broken_checkpoints() RETURNS TABLE(rule text, lease_id uuid, detail jsonb)
     LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.broken_choices(p_shard integer) RETURNS TABLE(rule text, subject uuid, detail jsonb)
+CREATE FUNCTION hwqueue.broken_choices() RETURNS TABLE(rule text, subject uuid, detail jsonb)
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.broken_counts(p_shard integer) RETURNS TABLE(term_id bigint, detail jsonb)
+CREATE FUNCTION hwqueue.broken_counts() RETURNS TABLE(term_id bigint, detail jsonb)
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.broken_earmarks(p_shard integer) RETURNS TABLE(rule text, subject uuid, detail jsonb)
+CREATE FUNCTION hwqueue.broken_earmarks() RETURNS TABLE(rule text, subject uuid, detail jsonb)
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.broken_entries(p_shard integer) RETURNS TABLE(lease_id uuid, detail jsonb)
+CREATE FUNCTION hwqueue.broken_entries() RETURNS TABLE(lease_id uuid, detail jsonb)
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.broken_everywhere(p_shard integer) RETURNS TABLE(rule text, subject uuid, detail jsonb)
+CREATE FUNCTION hwqueue.broken_everywhere() RETURNS TABLE(rule text, subject uuid, detail jsonb)
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.broken_gang_steps(p_shard integer) RETURNS TABLE(rule text, run_id uuid, detail jsonb)
+CREATE FUNCTION hwqueue.broken_gang_steps() RETURNS TABLE(rule text, run_id uuid, detail jsonb)
     LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.broken_gangs(p_shard integer) RETURNS TABLE(rule text, subject uuid, detail jsonb)
+CREATE FUNCTION hwqueue.broken_gangs() RETURNS TABLE(rule text, subject uuid, detail jsonb)
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.broken_joins(p_shard integer) RETURNS TABLE(rule text, run_id uuid, detail jsonb)
+CREATE FUNCTION hwqueue.broken_joins() RETURNS TABLE(rule text, run_id uuid, detail jsonb)
     LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.broken_loads(p_shard integer) RETURNS TABLE(rule text, node_id uuid, detail jsonb)
+CREATE FUNCTION hwqueue.broken_loads() RETURNS TABLE(rule text, node_id uuid, detail jsonb)
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.broken_maps(p_shard integer) RETURNS TABLE(rule text, run_id uuid, detail jsonb)
+CREATE FUNCTION hwqueue.broken_maps() RETURNS TABLE(rule text, run_id uuid, detail jsonb)
     LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.broken_nested(p_shard integer) RETURNS TABLE(rule text, run_id uuid, detail jsonb)
+CREATE FUNCTION hwqueue.broken_nested() RETURNS TABLE(rule text, run_id uuid, detail jsonb)
     LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.broken_replacements(p_shard integer) RETURNS TABLE(rule text, subject uuid, detail jsonb)
+CREATE FUNCTION hwqueue.broken_replacements() RETURNS TABLE(rule text, subject uuid, detail jsonb)
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.broken_requirements(p_class hwqueue.placement_class, p_claim hwqueue.claim, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
+CREATE FUNCTION hwqueue.broken_requirements(p_class hwqueue.placement_class, p_claim hwqueue.claim, p_node hwqueue.node, p_now timestamp with time zone) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.broken_runs(p_shard integer) RETURNS TABLE(rule text, run_id uuid, detail jsonb)
+CREATE FUNCTION hwqueue.broken_runs() RETURNS TABLE(rule text, run_id uuid, detail jsonb)
     LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.broken_terms(p_shard integer) RETURNS TABLE(rule text, lease_id uuid, detail jsonb)
+CREATE FUNCTION hwqueue.broken_terms() RETURNS TABLE(rule text, lease_id uuid, detail jsonb)
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.broken_waits(p_shard integer) RETURNS TABLE(rule text, run_id uuid, detail jsonb)
+CREATE FUNCTION hwqueue.broken_waits() RETURNS TABLE(rule text, run_id uuid, detail jsonb)
     LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.build_placement(p_required jsonb, p_preferred jsonb, p_tolerations jsonb, p_spread jsonb, p_resources jsonb, p_isolation jsonb, p_strength integer) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.cache_class_fleets(p_class_ids bigint[], p_now timestamp with time zone, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.cache_class_fleets(p_class_ids bigint[], p_now timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql
     SET plan_cache_mode TO 'force_custom_plan'
     SET enable_nestloop TO 'off'
@@ -1494,11 +1477,10 @@ CREATE FUNCTION hwqueue.cache_class_fleets(p_class_ids bigint[], p_now timestamp
     SET jit TO 'off'
     SET max_parallel_workers_per_gather TO '0';
 
-CREATE FUNCTION hwqueue.cached_candidates(p_state hwqueue.node_state, p_queue_ids integer[], p_room hwqueue.headroom, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.node_candidates
+CREATE FUNCTION hwqueue.cached_candidates(p_state hwqueue.node_state, p_queue_ids integer[], p_room hwqueue.headroom, p_now timestamp with time zone) RETURNS hwqueue.node_candidates
     LANGUAGE plpgsql;
 
 CREATE TABLE hwqueue.spread_fleet (
-    shard_id integer NOT NULL,
     fleet_key bigint NOT NULL,
     fleet_id bigint NOT NULL,
     places text[] NOT NULL,
@@ -1521,14 +1503,13 @@ COMMENT ON COLUMN hwqueue.spread_fleet.live_until IS 'until then no node can hav
 
 COMMENT ON COLUMN hwqueue.spread_fleet.next_xid IS 'computed without transactions from this one on, and without those in unseen';
 
-CREATE FUNCTION hwqueue.cached_fleet(p_spec jsonb, p_domain text, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.spread_fleet
+CREATE FUNCTION hwqueue.cached_fleet(p_spec jsonb, p_domain text, p_now timestamp with time zone) RETURNS hwqueue.spread_fleet
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.cached_kept_out_of(p_known jsonb, p_node hwqueue.node) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE TABLE hwqueue.class_range (
-    shard_id integer NOT NULL,
     class_id bigint NOT NULL,
     range_id bigint NOT NULL,
     best double precision,
@@ -1544,20 +1525,20 @@ COMMENT ON TABLE hwqueue.class_range IS 'the scores of the best and the worst li
 
 COMMENT ON COLUMN hwqueue.class_range.live_until IS 'infinity, unless a node may prove to be alive that has been silent for too long';
 
-CREATE FUNCTION hwqueue.cached_range(p_class_id bigint, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.class_range
+CREATE FUNCTION hwqueue.cached_range(p_class_id bigint, p_now timestamp with time zone) RETURNS hwqueue.class_range
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.cached_skew_reason(p_spread jsonb, p_fact jsonb, p_digest bigint, p_now timestamp with time zone, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.cached_skew_reason(p_spread jsonb, p_fact jsonb, p_digest bigint, p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.caches_know_of_drop(p_term_id bigint, p_dropped xid8, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.caches_know_of_drop(p_term_id bigint, p_dropped xid8) RETURNS boolean
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.cancel_gang(p_gang uuid, p_reason text DEFAULT NULL::text, p_shard integer DEFAULT 0) RETURNS text
+CREATE FUNCTION hwqueue.cancel_gang(p_gang uuid, p_reason text DEFAULT NULL::text) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text DEFAULT NULL::text, p_shard integer DEFAULT 0) RETURNS text
+CREATE FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text DEFAULT NULL::text) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -1567,7 +1548,7 @@ CREATE FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text DEFAULT NULL::t
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.cancel_leases(p_filter jsonb, p_reason text DEFAULT NULL::text, p_limit integer DEFAULT 1000, p_cursor jsonb DEFAULT NULL::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(changed uuid[], skipped uuid[], next_cursor jsonb)
+CREATE FUNCTION hwqueue.cancel_leases(p_filter jsonb, p_reason text DEFAULT NULL::text, p_limit integer DEFAULT 1000, p_cursor jsonb DEFAULT NULL::jsonb) RETURNS TABLE(changed uuid[], skipped uuid[], next_cursor jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -1578,7 +1559,6 @@ CREATE FUNCTION hwqueue.cancel_leases(p_filter jsonb, p_reason text DEFAULT NULL
     SET jit TO 'off';
 
 CREATE TABLE hwqueue.everywhere (
-    shard_id integer NOT NULL,
     everywhere_id uuid NOT NULL,
     queue_id integer NOT NULL,
     class_id bigint NOT NULL,
@@ -1620,7 +1600,6 @@ COMMENT ON COLUMN hwqueue.everywhere.swept_node IS 'nodes up to this one were ch
 COMMENT ON COLUMN hwqueue.everywhere.anchors IS 'those of its class: a profile with none of them cannot run it';
 
 CREATE TABLE hwqueue.everywhere_node (
-    shard_id integer NOT NULL,
     everywhere_id uuid NOT NULL,
     node_id uuid NOT NULL,
     lease_id uuid NOT NULL,
@@ -1652,19 +1631,19 @@ COMMENT ON COLUMN hwqueue.everywhere_node.ended_as IS 'how the last lease has en
 
 COMMENT ON COLUMN hwqueue.everywhere_node.earmark_after IS 'its lease was earmarked for too long, and is not before then';
 
-CREATE FUNCTION hwqueue.cancel_on_node(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.cancel_on_node(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.cancel_reserved_entry(p_lease uuid, p_queue_id integer, p_error jsonb, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.cancel_reserved_entry(p_lease uuid, p_queue_id integer, p_error jsonb) RETURNS boolean
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.cancel_run(p_run hwqueue.run, p_reason text, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.cancel_run(p_run hwqueue.run, p_reason text) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.cancel_unclaimed(p_step hwqueue.step, p_name text, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.cancel_unclaimed(p_step hwqueue.step, p_name text) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.cancel_workflow_run(p_run uuid, p_reason text DEFAULT NULL::text, p_shard integer DEFAULT 0) RETURNS text
+CREATE FUNCTION hwqueue.cancel_workflow_run(p_run uuid, p_reason text DEFAULT NULL::text) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -1674,17 +1653,17 @@ CREATE FUNCTION hwqueue.cancel_workflow_run(p_run uuid, p_reason text DEFAULT NU
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.capacity_failures(p_class hwqueue.placement_class, p_shard integer) RETURNS TABLE(part bigint, node_ids uuid[], stage text, code text, permanent boolean, lacks integer)
+CREATE FUNCTION hwqueue.capacity_failures(p_class hwqueue.placement_class) RETURNS TABLE(part bigint, node_ids uuid[], stage text, code text, permanent boolean, lacks integer)
     LANGUAGE plpgsql STABLE
     SET plan_cache_mode TO 'force_custom_plan';
 
-CREATE FUNCTION hwqueue.capacity_parts(p_class_ids bigint[], p_idle boolean, p_open bit varying, p_none bit varying, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(class_id bigint, part text, mask bit varying)
+CREATE FUNCTION hwqueue.capacity_parts(p_class_ids bigint[], p_idle boolean, p_open bit varying, p_none bit varying, p_now timestamp with time zone) RETURNS TABLE(class_id bigint, part text, mask bit varying)
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.carry_on(p_run uuid, p_progress hwqueue.run_progress, p_closed integer, p_is_short boolean, p_now timestamp with time zone, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.carry_on(p_run uuid, p_progress hwqueue.run_progress, p_closed integer, p_is_short boolean, p_now timestamp with time zone) RETURNS integer
     LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.carry_run(p_run hwqueue.run, p_progress hwqueue.run_progress, p_closed integer, p_is_short boolean, p_now timestamp with time zone, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.carry_run(p_run hwqueue.run, p_progress hwqueue.run_progress, p_closed integer, p_is_short boolean, p_now timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.check_changes(p_changes jsonb) RETURNS jsonb
@@ -1705,16 +1684,16 @@ CREATE FUNCTION hwqueue.check_contradictions(p_required jsonb, p_field text) RET
 CREATE FUNCTION hwqueue.check_cost(p_placement jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.check_defaults(p_task text, p_defaults jsonb, p_shard integer) RETURNS jsonb
+CREATE FUNCTION hwqueue.check_defaults(p_task text, p_defaults jsonb) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.check_depth(p_value jsonb, p_field text, p_code text DEFAULT 'QHA01'::text) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.check_epoch(p_node uuid, p_epoch bigint, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.check_epoch(p_node uuid, p_epoch bigint) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.check_everywhere_limit(p_row hwqueue.everywhere, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.check_everywhere_limit(p_row hwqueue.everywhere) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.check_expiry(p_expires_at timestamp with time zone, p_after interval, p_now timestamp with time zone) RETURNS timestamp with time zone
@@ -1741,7 +1720,7 @@ CREATE FUNCTION hwqueue.check_lists(p_value jsonb, p_maps text[], p_name text, p
 CREATE FUNCTION hwqueue.check_log_line(p_line jsonb, p_field text) RETURNS void
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.check_login(p_node uuid, p_login text, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.check_login(p_node uuid, p_login text) RETURNS void
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.check_logs(p_logs jsonb) RETURNS void
@@ -1750,7 +1729,7 @@ CREATE FUNCTION hwqueue.check_logs(p_logs jsonb) RETURNS void
 CREATE FUNCTION hwqueue.check_min_size(p_min_size integer, p_elements jsonb) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.check_move(p_lease hwqueue.lease, p_queue hwqueue.queue, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.check_move(p_lease hwqueue.lease, p_queue hwqueue.queue) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.check_name(p_name text, p_field text, p_max_length integer DEFAULT 100) RETURNS void
@@ -1768,16 +1747,16 @@ CREATE FUNCTION hwqueue.check_object(p_value jsonb, p_allowed text[], p_field te
 CREATE FUNCTION hwqueue.check_one_tenant(p_tenants text[]) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.check_own_class(p_class hwqueue.placement_class, p_field text, p_index integer, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.check_own_class(p_class hwqueue.placement_class, p_field text, p_index integer) RETURNS void
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.check_own_ids(p_spawns hwqueue.spawn_request[], p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.check_own_ids(p_spawns hwqueue.spawn_request[], p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.check_own_level(p_tenant text, p_level jsonb, p_field text, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.check_own_level(p_tenant text, p_level jsonb, p_field text) RETURNS void
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.check_own_spawns(p_spawns hwqueue.spawn_request[], p_is_batch boolean, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.check_own_spawns(p_spawns hwqueue.spawn_request[], p_is_batch boolean) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.check_own_steps(p_workflow hwqueue.workflow, p_own jsonb) RETURNS void
@@ -1795,7 +1774,7 @@ CREATE FUNCTION hwqueue.check_places(p_places jsonb, p_most integer) RETURNS voi
 CREATE FUNCTION hwqueue.check_planner_ttl(p_ttl interval) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.check_planner_write(p_round bigint, p_epoch bigint, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.check_planner_write(p_round bigint, p_epoch bigint) RETURNS void
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.check_progress(p_reports jsonb) RETURNS void
@@ -1810,41 +1789,38 @@ CREATE FUNCTION hwqueue.check_range(p_value bigint, p_field text, p_min bigint, 
 CREATE FUNCTION hwqueue.check_regexp(p_pattern text, p_field text) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.check_replaced(p_old uuid, p_lease uuid, p_tenant text, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.check_replaced(p_old uuid, p_lease uuid, p_tenant text) RETURNS void
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.check_result(p_lease uuid, p_result jsonb, p_field text, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.check_result(p_lease uuid, p_result jsonb, p_field text) RETURNS void
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.check_settlement(p_settlement jsonb, p_field text) RETURNS void
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.check_settlements(p_settle jsonb, p_shard integer) RETURNS integer
-    LANGUAGE plpgsql STABLE;
-
-CREATE FUNCTION hwqueue.check_shard(p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.check_settlements(p_settle jsonb) RETURNS integer
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.check_step_name(p_name text, p_field text) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.check_step_size(p_lease uuid, p_value jsonb, p_field text, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.check_step_size(p_lease uuid, p_value jsonb, p_field text) RETURNS void
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.check_taint_effect(p_effect text, p_field text) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.check_token(p_secret_sha256 bytea, p_shard integer DEFAULT 0) RETURNS TABLE(name text, role text, tenant text, expires_at timestamp with time zone, shard_id integer)
+CREATE FUNCTION hwqueue.check_token(p_secret_sha256 bytea) RETURNS TABLE(name text, role text, tenant text, expires_at timestamp with time zone)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.check_trust_domain(p_domain text) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.check_updatable(p_run hwqueue.run, p_named integer[], p_found integer[], p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.check_updatable(p_run hwqueue.run, p_named integer[], p_found integer[]) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.check_workflow(p_spec jsonb, p_options jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(step_no integer, step text, queue text, task_name text, placement jsonb, came_from jsonb, headline text, code text, permanent boolean, nodes_matching bigint, nodes_free bigint, reasons jsonb, shard_id integer, kind text, workflow text, version integer)
+CREATE FUNCTION hwqueue.check_workflow(p_spec jsonb, p_options jsonb DEFAULT '{}'::jsonb) RETURNS TABLE(step_no integer, step text, queue text, task_name text, placement jsonb, came_from jsonb, headline text, code text, permanent boolean, nodes_matching bigint, nodes_free bigint, reasons jsonb, kind text, workflow text, version integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -1856,7 +1832,7 @@ CREATE FUNCTION hwqueue.checked_limit(p_limit integer) RETURNS integer
 CREATE FUNCTION hwqueue.checked_worth(p_prices jsonb) RETURNS double precision[]
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.checkpoints(p_lease uuid, p_token bigint, p_shard integer DEFAULT 0) RETURNS TABLE(name text, status text, state jsonb, saved_at timestamp with time zone, waits_for text, waits_until timestamp with time zone)
+CREATE FUNCTION hwqueue.checkpoints(p_lease uuid, p_token bigint) RETURNS TABLE(name text, status text, state jsonb, saved_at timestamp with time zone, waits_for text, waits_until timestamp with time zone)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -1869,7 +1845,7 @@ CREATE FUNCTION hwqueue.checkpoints(p_lease uuid, p_token bigint, p_shard intege
 CREATE FUNCTION hwqueue.choice_of(p_options jsonb) RETURNS uuid
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.choice_story(p_lease hwqueue.lease, p_headline text, p_code text, p_shard integer, OUT headline text, OUT code text) RETURNS record
+CREATE FUNCTION hwqueue.choice_story(p_lease hwqueue.lease, p_headline text, p_code text, OUT headline text, OUT code text) RETURNS record
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.choose_cores(p_node hwqueue.node, p_used integer[], p_cpu_milli bigint, p_isolation text) RETURNS integer[]
@@ -1884,21 +1860,20 @@ CREATE FUNCTION hwqueue.choose_entries(p_request hwqueue.claim_request, p_state 
 CREATE FUNCTION hwqueue.claim_assignment(p_class hwqueue.placement_class, p_node hwqueue.node, p_gpus jsonb, p_held jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.claim_at_head(p_state hwqueue.node_state, p_queues text[], p_qty integer, p_tasks text[], p_claim_timeout interval, p_moves boolean, p_drawn bigint, p_shard integer, OUT queue_head hwqueue.queue_head, OUT lease_id uuid, OUT claim_token bigint, OUT attempt smallint, OUT queue text, OUT task_name text, OUT params jsonb, OUT headers jsonb, OUT expires_at timestamp with time zone) RETURNS record
+CREATE FUNCTION hwqueue.claim_at_head(p_state hwqueue.node_state, p_queues text[], p_qty integer, p_tasks text[], p_claim_timeout interval, p_moves boolean, p_drawn bigint, OUT queue_head hwqueue.queue_head, OUT lease_id uuid, OUT claim_token bigint, OUT attempt smallint, OUT queue text, OUT task_name text, OUT params jsonb, OUT headers jsonb, OUT expires_at timestamp with time zone) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.claim_beside_reserved(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_moves boolean, p_drawn bigint) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamp with time zone, assignment jsonb, shard_id integer)
+CREATE FUNCTION hwqueue.claim_beside_reserved(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_moves boolean, p_drawn bigint) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamp with time zone, assignment jsonb)
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.claim_candidates(p_state hwqueue.node_state, p_queue_ids integer[], p_room hwqueue.headroom, p_now timestamp with time zone, p_shard integer, OUT classes bigint[], OUT blocked bigint[], OUT met bigint[]) RETURNS record
+CREATE FUNCTION hwqueue.claim_candidates(p_state hwqueue.node_state, p_queue_ids integer[], p_room hwqueue.headroom, p_now timestamp with time zone, OUT classes bigint[], OUT blocked bigint[], OUT met bigint[]) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.claim_deliveries(p_limit integer DEFAULT 20, p_timeout interval DEFAULT '00:01:00'::interval, p_shard integer DEFAULT 0) RETURNS TABLE(delivery_id uuid, attempt integer, webhook text, url text, code text, headers jsonb, body text, shard_id integer)
+CREATE FUNCTION hwqueue.claim_deliveries(p_limit integer DEFAULT 20, p_timeout interval DEFAULT '00:01:00'::interval) RETURNS TABLE(delivery_id uuid, attempt integer, webhook text, url text, code text, headers jsonb, body text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE TABLE hwqueue.webhook_delivery (
-    shard_id integer NOT NULL,
     delivery_id uuid NOT NULL,
     webhook_id uuid NOT NULL,
     code text NOT NULL,
@@ -1931,7 +1906,7 @@ COMMENT ON COLUMN hwqueue.webhook_delivery.status IS 'of the last answer; null: 
 
 COMMENT ON COLUMN hwqueue.webhook_delivery.response IS 'the beginning of the last answer''s body';
 
-CREATE FUNCTION hwqueue.claim_due(p_limit integer, p_now timestamp with time zone, p_until timestamp with time zone, p_shard integer) RETURNS SETOF hwqueue.webhook_delivery
+CREATE FUNCTION hwqueue.claim_due(p_limit integer, p_now timestamp with time zone, p_until timestamp with time zone) RETURNS SETOF hwqueue.webhook_delivery
     LANGUAGE plpgsql
     SET plan_cache_mode TO 'force_generic_plan'
     SET enable_seqscan TO 'off'
@@ -1940,23 +1915,23 @@ CREATE FUNCTION hwqueue.claim_due(p_limit integer, p_now timestamp with time zon
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.claim_general(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_moves boolean, p_drawn bigint) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamp with time zone, assignment jsonb, shard_id integer)
+CREATE FUNCTION hwqueue.claim_general(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_moves boolean, p_drawn bigint) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamp with time zone, assignment jsonb)
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.claim_hint(p_queues text[], p_node uuid, p_shard integer DEFAULT 0) RETURNS TABLE(retry_after interval, reasons jsonb)
+CREATE FUNCTION hwqueue.claim_hint(p_queues text[], p_node uuid) RETURNS TABLE(retry_after interval, reasons jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.claim_holders(p_leases uuid[], p_shard integer) RETURNS jsonb
+CREATE FUNCTION hwqueue.claim_holders(p_leases uuid[]) RETURNS jsonb
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.claim_no(p_token bigint) RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.claim_over_earmarks(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_before hwqueue.later_class) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamp with time zone, assignment jsonb, shard_id integer)
+CREATE FUNCTION hwqueue.claim_over_earmarks(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_before hwqueue.later_class) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamp with time zone, assignment jsonb)
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch bigint, p_qty integer DEFAULT 1, p_tasks text[] DEFAULT NULL::text[], p_claim_timeout interval DEFAULT NULL::interval, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamp with time zone, assignment jsonb, shard_id integer)
+CREATE FUNCTION hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch bigint, p_qty integer DEFAULT 1, p_tasks text[] DEFAULT NULL::text[], p_claim_timeout interval DEFAULT NULL::interval) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamp with time zone, assignment jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -1967,19 +1942,19 @@ CREATE FUNCTION hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch bigint,
     SET enable_sort TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.claimed_story(p_claim hwqueue.claim, p_lease hwqueue.lease, p_now timestamp with time zone, p_shard integer, OUT headline text, OUT code text) RETURNS record
+CREATE FUNCTION hwqueue.claimed_story(p_claim hwqueue.claim, p_lease hwqueue.lease, p_now timestamp with time zone, OUT headline text, OUT code text) RETURNS record
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.claims_in_the_way(p_node_ids uuid[], p_now timestamp with time zone, p_shard integer, OUT claims jsonb, OUT others integer) RETURNS record
+CREATE FUNCTION hwqueue.claims_in_the_way(p_node_ids uuid[], p_now timestamp with time zone, OUT claims jsonb, OUT others integer) RETURNS record
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.claims_of_node(p_node uuid, p_leases uuid[], p_shard integer) RETURNS uuid[]
+CREATE FUNCTION hwqueue.claims_of_node(p_node uuid, p_leases uuid[]) RETURNS uuid[]
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.claims_scan_start(p_shard integer) RETURNS timestamp with time zone
+CREATE FUNCTION hwqueue.claims_scan_start() RETURNS timestamp with time zone
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.claims_until(p_token bigint, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.claims_until(p_token bigint) RETURNS integer
     LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.class_affinity(p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_taints jsonb) RETURNS double precision
@@ -1995,7 +1970,6 @@ CREATE FUNCTION hwqueue.class_digest(p_content hwqueue.class_content) RETURNS by
     LANGUAGE sql STABLE;
 
 CREATE TABLE hwqueue.class_nodes (
-    shard_id integer NOT NULL,
     class_id bigint NOT NULL,
     digest bigint NOT NULL,
     is_known boolean NOT NULL,
@@ -2010,32 +1984,32 @@ CREATE TABLE hwqueue.class_nodes (
 
 COMMENT ON TABLE hwqueue.class_nodes IS 'the nodes that meet a class, and why the others do not, as bit strings over the nodes with this digest';
 
-CREATE FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot, p_most integer, p_now timestamp with time zone, p_shard integer) RETURNS SETOF hwqueue.class_nodes
+CREATE FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot, p_most integer, p_now timestamp with time zone) RETURNS SETOF hwqueue.class_nodes
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.class_fleets(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot, p_now timestamp with time zone, p_shard integer) RETURNS SETOF hwqueue.class_match
+CREATE FUNCTION hwqueue.class_fleets(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot, p_now timestamp with time zone) RETURNS SETOF hwqueue.class_match
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.class_headline(p_class hwqueue.pending_class, p_fleet hwqueue.headline, p_part hwqueue.headline, p_node text, p_paused_at timestamp with time zone, p_waits interval, p_unserved text, OUT code text, OUT message text) RETURNS record
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.class_lives_before(p_class_id bigint, p_tier smallint, p_rank bigint, p_position bigint, p_to_tier smallint, p_to_rank bigint, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.class_lives_before(p_class_id bigint, p_tier smallint, p_rank bigint, p_position bigint, p_to_tier smallint, p_to_rank bigint) RETURNS boolean
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.class_match(p_fit hwqueue.class_nodes, p_snapshot hwqueue.fleet_snapshot) RETURNS SETOF hwqueue.class_match
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.class_matches(p_queue hwqueue.queue, p_limit integer, p_most integer, p_now timestamp with time zone, p_shard integer) RETURNS jsonb[]
+CREATE FUNCTION hwqueue.class_matches(p_queue hwqueue.queue, p_limit integer, p_most integer, p_now timestamp with time zone) RETURNS jsonb[]
     LANGUAGE plpgsql
     SET enable_nestloop TO 'off'
     SET enable_hashjoin TO 'on'
     SET enable_seqscan TO 'on'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.class_near(p_class bigint, p_near jsonb, p_places jsonb, p_now timestamp with time zone, p_shard integer, OUT class_id bigint, OUT bad jsonb) RETURNS record
+CREATE FUNCTION hwqueue.class_near(p_class bigint, p_near jsonb, p_places jsonb, p_now timestamp with time zone, OUT class_id bigint, OUT bad jsonb) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.class_nodes(p_classes hwqueue.placement_class[], p_now timestamp with time zone, p_shard integer) RETURNS TABLE(class_no integer, node_id uuid, concurrency integer)
+CREATE FUNCTION hwqueue.class_nodes(p_classes hwqueue.placement_class[], p_now timestamp with time zone) RETURNS TABLE(class_no integer, node_id uuid, concurrency integer)
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.class_options(p_options jsonb) RETURNS jsonb
@@ -2044,16 +2018,16 @@ CREATE FUNCTION hwqueue.class_options(p_options jsonb) RETURNS jsonb
 CREATE FUNCTION hwqueue.class_part(p_step jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.class_reasons(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_recount jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
+CREATE FUNCTION hwqueue.class_reasons(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_recount jsonb, p_now timestamp with time zone) RETURNS jsonb
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.class_scan_start(p_class_id bigint, p_tiers smallint[], p_ranks bigint[], p_positions bigint[], p_tier smallint, p_rank bigint, p_position bigint, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint) RETURNS record
+CREATE FUNCTION hwqueue.class_scan_start(p_class_id bigint, p_tiers smallint[], p_ranks bigint[], p_positions bigint[], p_tier smallint, p_rank bigint, p_position bigint, OUT tier smallint, OUT rank bigint, OUT "position" bigint) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.class_scan_starts(p_classes bigint[], p_from hwqueue.scan_starts, p_shard integer) RETURNS hwqueue.scan_starts
+CREATE FUNCTION hwqueue.class_scan_starts(p_classes bigint[], p_from hwqueue.scan_starts) RETURNS hwqueue.scan_starts
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.class_score(p_class_id bigint, p_node hwqueue.node, p_room hwqueue.headroom, p_queue hwqueue.queue, p_worth double precision[], p_now timestamp with time zone, p_shard integer) RETURNS double precision
+CREATE FUNCTION hwqueue.class_score(p_class_id bigint, p_node hwqueue.node, p_room hwqueue.headroom, p_queue hwqueue.queue, p_worth double precision[], p_now timestamp with time zone) RETURNS double precision
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.class_shortage(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load) RETURNS integer
@@ -2062,36 +2036,36 @@ CREATE FUNCTION hwqueue.class_shortage(p_class hwqueue.placement_class, p_node h
 CREATE FUNCTION hwqueue.class_strength(p_class hwqueue.placement_class) RETURNS double precision
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.class_verdict(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_fleet jsonb, p_now timestamp with time zone, p_shard integer, OUT headline text, OUT code text, OUT permanent boolean, OUT nodes_matching bigint, OUT nodes_free bigint, OUT sole_blockers jsonb, OUT unmatched boolean) RETURNS record
+CREATE FUNCTION hwqueue.class_verdict(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_fleet jsonb, p_now timestamp with time zone, OUT headline text, OUT code text, OUT permanent boolean, OUT nodes_matching bigint, OUT nodes_free bigint, OUT sole_blockers jsonb, OUT unmatched boolean) RETURNS record
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.class_verdicts(p_classes hwqueue.placement_class[], p_now timestamp with time zone, p_shard integer) RETURNS TABLE(digest bytea, headline text, code text, permanent boolean, nodes_matching bigint, nodes_free bigint, sole_blockers jsonb)
+CREATE FUNCTION hwqueue.class_verdicts(p_classes hwqueue.placement_class[], p_now timestamp with time zone) RETURNS TABLE(digest bytea, headline text, code text, permanent boolean, nodes_matching bigint, nodes_free bigint, sole_blockers jsonb)
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.class_words(p_class hwqueue.placement_class) RETURNS text
     LANGUAGE sql STABLE
     SET plan_cache_mode TO 'auto';
 
-CREATE FUNCTION hwqueue.clear_checked(p_class_ids bigint[], p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.clear_checked(p_class_ids bigint[]) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.clock() RETURNS timestamp with time zone
     LANGUAGE sql PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.collect_due(p_run hwqueue.run, p hwqueue.run_progress, p_is_short boolean, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.run_progress
+CREATE FUNCTION hwqueue.collect_due(p_run hwqueue.run, p hwqueue.run_progress, p_is_short boolean, p_now timestamp with time zone) RETURNS hwqueue.run_progress
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.compare_tasks(p_defaults jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(task text, option text, declared jsonb, stored jsonb)
+CREATE FUNCTION hwqueue.compare_tasks(p_defaults jsonb) RETURNS TABLE(task text, option text, declared jsonb, stored jsonb)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.compare_versions(p_left text, p_right text) RETURNS integer
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.complete_claims(p_lease_ids uuid[], p_tokens bigint[], p_node uuid, p_has_limits boolean, p_shard integer) RETURNS TABLE(ordinal integer, lease_id uuid, verdict text, state text)
+CREATE FUNCTION hwqueue.complete_claims(p_lease_ids uuid[], p_tokens bigint[], p_node uuid, p_has_limits boolean) RETURNS TABLE(ordinal integer, lease_id uuid, verdict text, state text)
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.complete_lease(p_lease uuid, p_token bigint, p_result jsonb DEFAULT NULL::jsonb, p_shard integer DEFAULT 0) RETURNS text
+CREATE FUNCTION hwqueue.complete_lease(p_lease uuid, p_token bigint, p_result jsonb DEFAULT NULL::jsonb) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -2101,7 +2075,7 @@ CREATE FUNCTION hwqueue.complete_lease(p_lease uuid, p_token bigint, p_result js
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.complete_leases(p_lease_ids uuid[], p_tokens bigint[], p_shard integer DEFAULT 0) RETURNS TABLE(ordinal integer, lease_id uuid, verdict text, state text, shard_id integer)
+CREATE FUNCTION hwqueue.complete_leases(p_lease_ids uuid[], p_tokens bigint[]) RETURNS TABLE(ordinal integer, lease_id uuid, verdict text, state text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -2114,7 +2088,7 @@ CREATE FUNCTION hwqueue.complete_leases(p_lease_ids uuid[], p_tokens bigint[], p
 CREATE FUNCTION hwqueue.completion_code() RETURNS text
     LANGUAGE sql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.compute_class_fleets(p_class_ids bigint[], p_now timestamp with time zone, p_shard integer, OUT fits hwqueue.class_nodes[], OUT registered integer) RETURNS record
+CREATE FUNCTION hwqueue.compute_class_fleets(p_class_ids bigint[], p_now timestamp with time zone, OUT fits hwqueue.class_nodes[], OUT registered integer) RETURNS record
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.condition_steps(p_conditions jsonb, p_field text) RETURNS text[]
@@ -2123,11 +2097,11 @@ CREATE FUNCTION hwqueue.condition_steps(p_conditions jsonb, p_field text) RETURN
 CREATE FUNCTION hwqueue.conditions_hold(p_conditions jsonb, p_run hwqueue.run, p_results jsonb) RETURNS boolean
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.confirm_node(p_node uuid, p_instance_id text DEFAULT NULL::text, p_shard integer DEFAULT 0) RETURNS integer
+CREATE FUNCTION hwqueue.confirm_node(p_node uuid, p_instance_id text DEFAULT NULL::text) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.contended_headline(p_class hwqueue.placement_class, p_fleet jsonb, p_shard integer, OUT headline text, OUT code text) RETURNS record
+CREATE FUNCTION hwqueue.contended_headline(p_class hwqueue.placement_class, p_fleet jsonb, OUT headline text, OUT code text) RETURNS record
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.content_own(p_own jsonb) RETURNS jsonb
@@ -2136,7 +2110,7 @@ CREATE FUNCTION hwqueue.content_own(p_own jsonb) RETURNS jsonb
 CREATE FUNCTION hwqueue.contradicts(p_outer jsonb, p_inner jsonb, p_mode text) RETURNS boolean
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.cordon_node(p_node uuid, p_shard integer DEFAULT 0) RETURNS void
+CREATE FUNCTION hwqueue.cordon_node(p_node uuid) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
@@ -2146,16 +2120,16 @@ CREATE FUNCTION hwqueue.core_use_of(p_node hwqueue.node, p_assignments jsonb[]) 
 CREATE FUNCTION hwqueue.cores_of(p_assignment jsonb) RETURNS TABLE(core integer, milli integer)
     LANGUAGE sql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.count_added_runs(p_run uuid, p_step integer, p_shard integer, OUT open integer, OUT failed integer, OUT cancelled integer) RETURNS record
+CREATE FUNCTION hwqueue.count_added_runs(p_run uuid, p_step integer, OUT open integer, OUT failed integer, OUT cancelled integer) RETURNS record
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.count_by_node(p_class hwqueue.placement_class, p_term integer, p_recounts jsonb, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(node_id uuid, leases bigint)
+CREATE FUNCTION hwqueue.count_by_node(p_class hwqueue.placement_class, p_term integer, p_recounts jsonb, p_now timestamp with time zone) RETURNS TABLE(node_id uuid, leases bigint)
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.count_fact(p_term_id bigint, p_value text, p_self boolean, p_use text, p_recount jsonb, p_own integer, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
+CREATE FUNCTION hwqueue.count_fact(p_term_id bigint, p_value text, p_self boolean, p_use text, p_recount jsonb, p_own integer, p_now timestamp with time zone) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[] DEFAULT NULL::text[], p_limit integer DEFAULT 10000, p_cursor jsonb DEFAULT NULL::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(lease_count integer, next_cursor jsonb)
+CREATE FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[] DEFAULT NULL::text[], p_limit integer DEFAULT 10000, p_cursor jsonb DEFAULT NULL::jsonb) RETURNS TABLE(lease_count integer, next_cursor jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -2165,17 +2139,16 @@ CREATE FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[] DEFAULT NUL
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.count_members(p_gang hwqueue.gang, p_shard integer, OUT waiting integer, OUT reserved integer, OUT running integer, OUT failed integer, OUT cancelled integer, OUT next_state text) RETURNS record
+CREATE FUNCTION hwqueue.count_members(p_gang hwqueue.gang, OUT waiting integer, OUT reserved integer, OUT running integer, OUT failed integer, OUT cancelled integer, OUT next_state text) RETURNS record
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.count_parents(p_run uuid, p_step integer, p_is_any boolean, p_delta hwqueue.tally_delta, p_is_short boolean, p_now timestamp with time zone, p_shard integer, p_tenant text, OUT verdict text, OUT reason text, OUT opened integer, OUT closed integer) RETURNS record
+CREATE FUNCTION hwqueue.count_parents(p_run uuid, p_step integer, p_is_any boolean, p_delta hwqueue.tally_delta, p_is_short boolean, p_now timestamp with time zone, p_tenant text, OUT verdict text, OUT reason text, OUT opened integer, OUT closed integer) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.count_rivals(p_class_ids bigint[], p_now timestamp with time zone, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.count_rivals(p_class_ids bigint[], p_now timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql STABLE;
 
 CREATE TABLE hwqueue.affinity_term (
-    shard_id integer NOT NULL,
     term_id bigint NOT NULL,
     digest bigint NOT NULL,
     spec jsonb NOT NULL,
@@ -2197,23 +2170,23 @@ COMMENT ON COLUMN hwqueue.affinity_term.publish_after_xid IS 'published once all
 
 COMMENT ON COLUMN hwqueue.affinity_term.was_published IS 'it was published before and is counted again: the leases that it selects wait as well';
 
-CREATE FUNCTION hwqueue.count_running(p_term hwqueue.affinity_term, p_holds boolean, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.count_running(p_term hwqueue.affinity_term, p_holds boolean) RETURNS boolean
     LANGUAGE plpgsql
     SET enable_bitmapscan TO 'on';
 
-CREATE FUNCTION hwqueue.count_steps(p_run hwqueue.run, p_shard integer) RETURNS jsonb
+CREATE FUNCTION hwqueue.count_steps(p_run hwqueue.run) RETURNS jsonb
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.count_tenant_work(p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.count_tenant_work(p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.count_words(p_count bigint, p_one text, p_many text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.count_work(p_run uuid, p_opened integer, p_closed integer, p_failed integer, p_now timestamp with time zone, p_shard integer, p_tenant text DEFAULT NULL::text) RETURNS void
+CREATE FUNCTION hwqueue.count_work(p_run uuid, p_opened integer, p_closed integer, p_failed integer, p_now timestamp with time zone, p_tenant text DEFAULT NULL::text) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.count_wrong_marks(p_shard integer) RETURNS bigint
+CREATE FUNCTION hwqueue.count_wrong_marks() RETURNS bigint
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.counted_by(p_deltas jsonb, p_term_id bigint) RETURNS integer
@@ -2222,7 +2195,7 @@ CREATE FUNCTION hwqueue.counted_by(p_deltas jsonb, p_term_id bigint) RETURNS int
 CREATE FUNCTION hwqueue.counted_terms(p_touched hwqueue.touched_term[]) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.counts_of(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer) RETURNS jsonb
+CREATE FUNCTION hwqueue.counts_of(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node) RETURNS jsonb
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.cpu_isolation_on(p_asked text, p_default text) RETURNS text
@@ -2231,21 +2204,21 @@ CREATE FUNCTION hwqueue.cpu_isolation_on(p_asked text, p_default text) RETURNS t
 CREATE FUNCTION hwqueue.cpu_needed(p_cpu_milli bigint, p_isolation text) RETURNS bigint
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.create_queue(p_queue text, p_policy jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS void
+CREATE FUNCTION hwqueue.create_queue(p_queue text, p_policy jsonb DEFAULT '{}'::jsonb) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.create_token(p_name text, p_secret_sha256 bytea, p_role text, p_tenant text DEFAULT NULL::text, p_expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_shard integer DEFAULT 0, p_expires_after interval DEFAULT NULL::interval) RETURNS void
+CREATE FUNCTION hwqueue.create_token(p_name text, p_secret_sha256 bytea, p_role text, p_tenant text DEFAULT NULL::text, p_expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_expires_after interval DEFAULT NULL::interval) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.crowded_nodes(p_rooms hwqueue.gang_room[], p_node_ids uuid[], p_members bigint, p_shard integer) RETURNS uuid[]
+CREATE FUNCTION hwqueue.crowded_nodes(p_rooms hwqueue.gang_room[], p_node_ids uuid[], p_members bigint) RETURNS uuid[]
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.current_actor() RETURNS text
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.current_generation(p_shard integer) RETURNS bigint
+CREATE FUNCTION hwqueue.current_generation() RETURNS bigint
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.date_broken(p_broken jsonb, p_before jsonb, p_now timestamp with time zone) RETURNS jsonb
@@ -2254,7 +2227,7 @@ CREATE FUNCTION hwqueue.date_broken(p_broken jsonb, p_before jsonb, p_now timest
 CREATE FUNCTION hwqueue.date_taints(p_taints jsonb, p_before jsonb, p_now timestamp with time zone) RETURNS jsonb
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.decide_class(p_class_id bigint, p_lease uuid, p_eligible_at timestamp with time zone, p_tier smallint, p_rank bigint, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT reason text, OUT term_deltas jsonb, OUT tier smallint, OUT rank bigint, OUT since timestamp with time zone, OUT only_lease uuid, OUT is_named boolean, OUT is_lasting boolean, OUT is_choice boolean) RETURNS record
+CREATE FUNCTION hwqueue.decide_class(p_class_id bigint, p_lease uuid, p_eligible_at timestamp with time zone, p_tier smallint, p_rank bigint, p_node hwqueue.node, p_now timestamp with time zone, OUT reason text, OUT term_deltas jsonb, OUT tier smallint, OUT rank bigint, OUT since timestamp with time zone, OUT only_lease uuid, OUT is_named boolean, OUT is_lasting boolean, OUT is_choice boolean) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.default_options() RETURNS text[]
@@ -2269,17 +2242,17 @@ CREATE FUNCTION hwqueue.default_policy() RETURNS hwqueue.queue
 CREATE FUNCTION hwqueue.defaults_digest(p_defaults jsonb) RETURNS bytea
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.define_workflow(p_spec jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(workflow text, version integer, created boolean, shard_id integer)
+CREATE FUNCTION hwqueue.define_workflow(p_spec jsonb) RETURNS TABLE(workflow text, version integer, created boolean)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.delete_classes(p_class_ids bigint[], p_limit integer, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.delete_classes(p_class_ids bigint[], p_limit integer) RETURNS integer
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.delete_granted(p_request hwqueue.claim_request, p_class_id bigint, p_seen hwqueue.seen_entries, p_from bigint, p_to bigint, p_since timestamp with time zone, p_lease uuid, p_is_choice boolean, OUT place tid, OUT entry hwqueue.ready) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.delete_leases(p_filter jsonb, p_limit integer DEFAULT 1000, p_cursor jsonb DEFAULT NULL::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(changed uuid[], skipped uuid[], next_cursor jsonb)
+CREATE FUNCTION hwqueue.delete_leases(p_filter jsonb, p_limit integer DEFAULT 1000, p_cursor jsonb DEFAULT NULL::jsonb) RETURNS TABLE(changed uuid[], skipped uuid[], next_cursor jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -2292,28 +2265,28 @@ CREATE FUNCTION hwqueue.delete_leases(p_filter jsonb, p_limit integer DEFAULT 10
 CREATE FUNCTION hwqueue.delete_single_entry(p_ctids tid[]) RETURNS hwqueue.ready
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.deliver_signal(p_run uuid, p_step integer, p_name text, p_is_short boolean, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.deliver_signal(p_run uuid, p_step integer, p_name text, p_is_short boolean) RETURNS boolean
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.deliveries_from(p_shard integer) RETURNS timestamp with time zone
+CREATE FUNCTION hwqueue.deliveries_from() RETURNS timestamp with time zone
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.demand_metrics(p_now timestamp with time zone, p_shard integer) RETURNS TABLE(name text, labels jsonb, value double precision)
+CREATE FUNCTION hwqueue.demand_metrics(p_now timestamp with time zone) RETURNS TABLE(name text, labels jsonb, value double precision)
     LANGUAGE plpgsql STABLE
     SET enable_nestloop TO 'off';
 
-CREATE FUNCTION hwqueue.deregister_node(p_node uuid, p_shard integer DEFAULT 0) RETURNS void
+CREATE FUNCTION hwqueue.deregister_node(p_node uuid) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.deregister_own_node(p_node uuid, p_epoch bigint, p_shard integer DEFAULT 0) RETURNS boolean
+CREATE FUNCTION hwqueue.deregister_own_node(p_node uuid, p_epoch bigint) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.did_you_mean(p_name text, p_names text[]) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.differing_nodes(p_everywhere hwqueue.everywhere, p_nodes uuid[], p_now timestamp with time zone, p_shard integer) RETURNS TABLE(node_id uuid)
+CREATE FUNCTION hwqueue.differing_nodes(p_everywhere hwqueue.everywhere, p_nodes uuid[], p_now timestamp with time zone) RETURNS TABLE(node_id uuid)
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.domain_value(p_domain text, p_node uuid, p_rack bigint, p_labels jsonb) RETURNS text
@@ -2325,56 +2298,56 @@ CREATE FUNCTION hwqueue.domain_words(p_domain text) RETURNS text
 CREATE FUNCTION hwqueue.domains_needed(p_class hwqueue.placement_class) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.draft_class(p_content hwqueue.class_content, p_away_from uuid[], p_shard integer) RETURNS hwqueue.placement_class
+CREATE FUNCTION hwqueue.draft_class(p_content hwqueue.class_content, p_away_from uuid[]) RETURNS hwqueue.placement_class
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.draft_members(p_queue hwqueue.queue, p_elements jsonb, p_min_size integer, p_shard integer, OUT classes hwqueue.placement_class[], OUT members integer[]) RETURNS record
+CREATE FUNCTION hwqueue.draft_members(p_queue hwqueue.queue, p_elements jsonb, p_min_size integer, OUT classes hwqueue.placement_class[], OUT members integer[]) RETURNS record
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.drain_node(p_node uuid, p_deadline interval DEFAULT NULL::interval, p_shard integer DEFAULT 0) RETURNS void
+CREATE FUNCTION hwqueue.drain_node(p_node uuid, p_deadline interval DEFAULT NULL::interval) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.drop_arrivals(p_run uuid, p_step integer, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.drop_arrivals(p_run uuid, p_step integer) RETURNS void
     LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.drop_idle(p_run hwqueue.run, p_limit integer, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.drop_idle(p_run hwqueue.run, p_limit integer) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.drop_queue(p_queue text, p_force boolean DEFAULT false, p_shard integer DEFAULT 0) RETURNS void
+CREATE FUNCTION hwqueue.drop_queue(p_queue text, p_force boolean DEFAULT false) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.drop_task(p_task text, p_shard integer DEFAULT 0) RETURNS boolean
+CREATE FUNCTION hwqueue.drop_task(p_task text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.drop_webhook(p_name text, p_shard integer DEFAULT 0) RETURNS boolean
+CREATE FUNCTION hwqueue.drop_webhook(p_name text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.due_verdict(p_step hwqueue.step, p_shard integer) RETURNS hwqueue.step_verdict
+CREATE FUNCTION hwqueue.due_verdict(p_step hwqueue.step) RETURNS hwqueue.step_verdict
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.earlier_waits(p_lease uuid, p_node uuid, p_now timestamp with time zone, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.earlier_waits(p_lease uuid, p_node uuid, p_now timestamp with time zone) RETURNS boolean
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.earmark_fault(p_gang_id uuid, p_now timestamp with time zone, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.earmark_fault(p_gang_id uuid, p_now timestamp with time zone) RETURNS text
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.earmark_gang(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.earmark_gang(p_gang hwqueue.gang, p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.earmark_order(p_lease uuid, p_shard integer, OUT tier smallint, OUT rank bigint) RETURNS record
+CREATE FUNCTION hwqueue.earmark_order(p_lease uuid, OUT tier smallint, OUT rank bigint) RETURNS record
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.earmark_room(p_class hwqueue.placement_class, p_node hwqueue.node, p_own hwqueue.node_load, INOUT p_load hwqueue.node_load, OUT assignment jsonb, OUT fits boolean) RETURNS record
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.earmark_start(p_gang_id uuid, p_now timestamp with time zone, p_shard integer) RETURNS timestamp with time zone
+CREATE FUNCTION hwqueue.earmark_start(p_gang_id uuid, p_now timestamp with time zone) RETURNS timestamp with time zone
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.earmarks_yield(p_leases uuid[], p_now timestamp with time zone, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.earmarks_yield(p_leases uuid[], p_now timestamp with time zone) RETURNS boolean
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.edge_holds(p_wants text, p_state text) RETURNS boolean
@@ -2383,38 +2356,37 @@ CREATE FUNCTION hwqueue.edge_holds(p_wants text, p_state text) RETURNS boolean
 CREATE FUNCTION hwqueue.edit_distance(p_name text, p_other text, p_most integer) RETURNS integer
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.edit_operator_taints(p_node uuid, p_taint jsonb, p_key text, p_effect text, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.edit_operator_taints(p_node uuid, p_taint jsonb, p_key text, p_effect text) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.eligible_classes(p_profile_id bigint, p_node uuid, p_queue_id integer, p_only bigint[], p_shard integer) RETURNS TABLE(class_id bigint, affinity double precision, task_name text, cpu_milli bigint, memory_mib bigint, gpu_count integer, gpu_milli integer, gpu_wanted uuid[], custom jsonb, cpu_isolation text, gpu_exclusivity text, trusts text[], is_checked boolean)
+CREATE FUNCTION hwqueue.eligible_classes(p_profile_id bigint, p_node uuid, p_queue_id integer, p_only bigint[]) RETURNS TABLE(class_id bigint, affinity double precision, task_name text, cpu_milli bigint, memory_mib bigint, gpu_count integer, gpu_milli integer, gpu_wanted uuid[], custom jsonb, cpu_isolation text, gpu_exclusivity text, trusts text[], is_checked boolean)
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.end_claim(p_claim hwqueue.claim, p_outcome text, p_error jsonb, p_next timestamp with time zone, p_now timestamp with time zone, p_shard integer, p_near boolean DEFAULT false) RETURNS text
+CREATE FUNCTION hwqueue.end_claim(p_claim hwqueue.claim, p_outcome text, p_error jsonb, p_next timestamp with time zone, p_now timestamp with time zone, p_near boolean DEFAULT false) RETURNS text
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.end_completed_claim(p_lease uuid, p_token bigint, p_node uuid, p_is_plain boolean, p_holds boolean, p_result jsonb, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.end_completed_claim(p_lease uuid, p_token bigint, p_node uuid, p_is_plain boolean, p_holds boolean, p_result jsonb) RETURNS boolean
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.end_completed_claims(p_leases uuid[], p_tokens bigint[], p_node uuid, p_shard integer) RETURNS integer[]
+CREATE FUNCTION hwqueue.end_completed_claims(p_leases uuid[], p_tokens bigint[], p_node uuid) RETURNS integer[]
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.end_due_steps(p_limit integer, p_from timestamp with time zone, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.end_due_steps(p_limit integer, p_from timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.end_members(p_gang hwqueue.gang, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.end_members(p_gang hwqueue.gang) RETURNS boolean
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.end_older_claims(p_node uuid, p_epoch bigint, p_now timestamp with time zone, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.end_older_claims(p_node uuid, p_epoch bigint, p_now timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.end_overrun(p_claim hwqueue.claim, p_now timestamp with time zone, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.end_overrun(p_claim hwqueue.claim, p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.end_parent_step(p_run hwqueue.run, p_now timestamp with time zone, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.end_parent_step(p_run hwqueue.run, p_now timestamp with time zone) RETURNS boolean
     LANGUAGE plpgsql;
 
 CREATE TABLE hwqueue.replacement (
-    shard_id integer NOT NULL,
     lease_id uuid NOT NULL,
     old_lease uuid,
     service_id uuid,
@@ -2449,17 +2421,16 @@ COMMENT ON COLUMN hwqueue.replacement.old_at IS 'while it is held: since when th
 
 COMMENT ON COLUMN hwqueue.replacement.reason IS 'why the place could not be taken at the last try';
 
-CREATE FUNCTION hwqueue.end_replaced(p_row hwqueue.replacement, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.end_replaced(p_row hwqueue.replacement) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.end_run(p_run hwqueue.run, p_state text, p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.end_run(p_run hwqueue.run, p_state text, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.end_waiting(p_leases uuid[], p_state text, p_error jsonb, p_now timestamp with time zone, p_shard integer) RETURNS uuid[]
+CREATE FUNCTION hwqueue.end_waiting(p_leases uuid[], p_state text, p_error jsonb, p_now timestamp with time zone) RETURNS uuid[]
     LANGUAGE plpgsql;
 
 CREATE TABLE hwqueue.clock_step (
-    shard_id integer NOT NULL,
     step_no bigint NOT NULL,
     counted_to timestamp with time zone NOT NULL,
     counted_as pg_snapshot NOT NULL,
@@ -2474,20 +2445,19 @@ COMMENT ON COLUMN hwqueue.clock_step.counted_as IS 'of those before counted_to i
 
 COMMENT ON COLUMN hwqueue.clock_step.goes_on_at IS 'where the count goes on';
 
-CREATE FUNCTION hwqueue.ended_between(p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[], p_shard integer) RETURNS TABLE(queue_id integer, finished text, outcome text, retried boolean, waited double precision, ran double precision)
+CREATE FUNCTION hwqueue.ended_between(p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[]) RETURNS TABLE(queue_id integer, finished text, outcome text, retried boolean, waited double precision, ran double precision)
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.ended_items(p_run hwqueue.run, p_step integer, p_numbers integer[], p_shard integer, OUT leases jsonb, OUT held integer) RETURNS record
+CREATE FUNCTION hwqueue.ended_items(p_run hwqueue.run, p_step integer, p_numbers integer[], OUT leases jsonb, OUT held integer) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.ending_reason(p_gang hwqueue.gang, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.ending_reason(p_gang hwqueue.gang) RETURNS text
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.endless_words(p_node_ids uuid[], p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.endless_words(p_node_ids uuid[]) RETURNS text
     LANGUAGE plpgsql STABLE;
 
 CREATE TABLE hwqueue.profile_queue (
-    shard_id integer NOT NULL,
     profile_id bigint NOT NULL,
     queue_id integer NOT NULL,
     classes bigint[] NOT NULL,
@@ -2522,7 +2492,7 @@ CREATE FUNCTION hwqueue.entries_at_head(p_request hwqueue.claim_request, p_eligi
 CREATE FUNCTION hwqueue.entries_in_window(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_window integer, p_limit integer, OUT seen hwqueue.seen_entries) RETURNS hwqueue.seen_entries
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.entries_of_classes(p_eligible hwqueue.profile_queue, p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT seen hwqueue.seen_entries) RETURNS hwqueue.seen_entries
+CREATE FUNCTION hwqueue.entries_of_classes(p_eligible hwqueue.profile_queue, p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_limit integer, p_now timestamp with time zone, OUT seen hwqueue.seen_entries) RETURNS hwqueue.seen_entries
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.error_words(p_error jsonb) RETURNS text
@@ -2535,7 +2505,6 @@ CREATE FUNCTION hwqueue.event_day(p_at timestamp with time zone) RETURNS bigint
     LANGUAGE sql STABLE;
 
 CREATE TABLE hwqueue.event (
-    shard_id integer NOT NULL,
     slot smallint NOT NULL,
     event_id bigint NOT NULL,
     at timestamp with time zone NOT NULL,
@@ -2561,12 +2530,13 @@ COMMENT ON COLUMN hwqueue.event.queue IS 'its name: ids of queues that are gone 
 
 COMMENT ON COLUMN hwqueue.event.login IS 'session_user of who wrote it';
 
-CREATE FUNCTION hwqueue.event_page(p_after bigint, p_below bigint, p_code text, p_filter hwqueue.event, p_since timestamp with time zone, p_until timestamp with time zone, p_limit integer, p_shard integer) RETURNS SETOF hwqueue.event
+CREATE FUNCTION hwqueue.event_page(p_after bigint, p_below bigint, p_code text, p_filter hwqueue.event, p_since timestamp with time zone, p_until timestamp with time zone, p_limit integer) RETURNS SETOF hwqueue.event
     LANGUAGE plpgsql
     SET plan_cache_mode TO 'force_custom_plan'
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off'
-    SET jit TO 'off';
+    SET jit TO 'off'
+    SET cpu_tuple_cost TO '1';
 
 CREATE FUNCTION hwqueue.event_slots(p_since timestamp with time zone, p_until timestamp with time zone, p_now timestamp with time zone) RETURNS smallint[]
     LANGUAGE sql STABLE;
@@ -2574,16 +2544,16 @@ CREATE FUNCTION hwqueue.event_slots(p_since timestamp with time zone, p_until ti
 CREATE FUNCTION hwqueue.everywhere_detail(p_everywhere hwqueue.everywhere) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.everywhere_fit(p_everywhere hwqueue.everywhere, p_node uuid, p_now timestamp with time zone, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.everywhere_fit(p_everywhere hwqueue.everywhere, p_node uuid, p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.everywhere_hold() RETURNS interval
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.everywhere_leases(p_everywhere uuid, p_limit integer, p_after uuid, p_shard integer) RETURNS TABLE(node_id uuid, lease jsonb)
+CREATE FUNCTION hwqueue.everywhere_leases(p_everywhere uuid, p_limit integer, p_after uuid) RETURNS TABLE(node_id uuid, lease jsonb)
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.everywhere_metrics(p_now timestamp with time zone, p_shard integer) RETURNS TABLE(name text, labels jsonb, value double precision)
+CREATE FUNCTION hwqueue.everywhere_metrics(p_now timestamp with time zone) RETURNS TABLE(name text, labels jsonb, value double precision)
     LANGUAGE sql STABLE
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off';
@@ -2597,46 +2567,46 @@ CREATE FUNCTION hwqueue.everywhere_state(p_everywhere hwqueue.everywhere) RETURN
 CREATE FUNCTION hwqueue.everywhere_title(p_everywhere hwqueue.everywhere) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.everywhere_totals(p_everywhere uuid, p_shard integer) RETURNS TABLE(nodes integer, waiting integer, reserved integer, running integer, completed integer, failed integer, cancelled integer)
+CREATE FUNCTION hwqueue.everywhere_totals(p_everywhere uuid) RETURNS TABLE(nodes integer, waiting integer, reserved integer, running integer, completed integer, failed integer, cancelled integer)
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.everywhere_words(p_lease uuid, p_now timestamp with time zone, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.everywhere_words(p_lease uuid, p_now timestamp with time zone) RETURNS text
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.excerpt(p_value jsonb) RETURNS text
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.expand_node(p_state hwqueue.node_state, p_shard integer) RETURNS hwqueue.node_state
+CREATE FUNCTION hwqueue.expand_node(p_state hwqueue.node_state) RETURNS hwqueue.node_state
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.expire_claim(p_claim hwqueue.claim, p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.expire_claim(p_claim hwqueue.claim, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.expire_claims(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone, p_until timestamp with time zone) RETURNS integer
+CREATE FUNCTION hwqueue.expire_claims(p_limit integer, p_now timestamp with time zone, p_from timestamp with time zone, p_until timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.expire_nodes(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.expire_nodes(p_limit integer, p_now timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.explain_class(p_class bigint, p_shard integer DEFAULT 0) RETURNS TABLE(class_id bigint, shard_id integer, queue text, words text, headline text, code text, permanent boolean, waits_until timestamp with time zone, as_of timestamp with time zone, funnel jsonb, sole_blockers jsonb, nearest jsonb, help jsonb, pending bigint, nodes_registered bigint, nodes_live bigint, nodes_matching bigint, nodes_free bigint, leases jsonb)
+CREATE FUNCTION hwqueue.explain_class(p_class bigint) RETURNS TABLE(class_id bigint, queue text, words text, headline text, code text, permanent boolean, waits_until timestamp with time zone, as_of timestamp with time zone, funnel jsonb, sole_blockers jsonb, nearest jsonb, help jsonb, pending bigint, nodes_registered bigint, nodes_live bigint, nodes_matching bigint, nodes_free bigint, leases jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.explain_gang(p_gang uuid, p_shard integer DEFAULT 0) RETURNS TABLE(gang_id uuid, shard_id integer, queue text, state text, headline text, code text, permanent boolean, as_of timestamp with time zone, size integer, waiting integer, kinds jsonb, places jsonb, place_count bigint, ways jsonb)
+CREATE FUNCTION hwqueue.explain_gang(p_gang uuid) RETURNS TABLE(gang_id uuid, queue text, state text, headline text, code text, permanent boolean, as_of timestamp with time zone, size integer, waiting integer, kinds jsonb, places jsonb, place_count bigint, ways jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.explain_lease(p_lease uuid, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, shard_id integer, state text, queue text, class_id bigint, headline text, code text, permanent boolean, waits_until timestamp with time zone, "position" bigint, as_of timestamp with time zone, funnel jsonb, sole_blockers jsonb, nearest jsonb, help jsonb, words text, pending bigint, nodes_registered bigint, nodes_live bigint, nodes_matching bigint, nodes_free bigint, released text)
+CREATE FUNCTION hwqueue.explain_lease(p_lease uuid) RETURNS TABLE(lease_id uuid, state text, queue text, class_id bigint, headline text, code text, permanent boolean, waits_until timestamp with time zone, "position" bigint, as_of timestamp with time zone, funnel jsonb, sole_blockers jsonb, nearest jsonb, help jsonb, words text, pending bigint, nodes_registered bigint, nodes_live bigint, nodes_matching bigint, nodes_free bigint, released text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.explain_rooms(p_gang hwqueue.gang, p_classes hwqueue.placement_class[], p_members integer[], p_now timestamp with time zone, p_shard integer, OUT headline text, OUT code text, OUT permanent boolean, OUT kinds jsonb, OUT places jsonb, OUT place_count bigint, OUT ways jsonb) RETURNS record
+CREATE FUNCTION hwqueue.explain_rooms(p_gang hwqueue.gang, p_classes hwqueue.placement_class[], p_members integer[], p_now timestamp with time zone, OUT headline text, OUT code text, OUT permanent boolean, OUT kinds jsonb, OUT places jsonb, OUT place_count bigint, OUT ways jsonb) RETURNS record
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.explain_waiting(p_class hwqueue.placement_class, p_lease uuid, p_eligible_at timestamp with time zone, p_deadline timestamp with time zone, p_now timestamp with time zone, p_shard integer, OUT headline text, OUT code text, OUT permanent boolean, OUT waits_until timestamp with time zone, OUT funnel jsonb, OUT sole_blockers jsonb, OUT nearest jsonb, OUT help jsonb, OUT pending bigint, OUT nodes_registered bigint, OUT nodes_live bigint, OUT nodes_matching bigint, OUT nodes_free bigint) RETURNS record
+CREATE FUNCTION hwqueue.explain_waiting(p_class hwqueue.placement_class, p_lease uuid, p_eligible_at timestamp with time zone, p_deadline timestamp with time zone, p_now timestamp with time zone, OUT headline text, OUT code text, OUT permanent boolean, OUT waits_until timestamp with time zone, OUT funnel jsonb, OUT sole_blockers jsonb, OUT nearest jsonb, OUT help jsonb, OUT pending bigint, OUT nodes_registered bigint, OUT nodes_live bigint, OUT nodes_matching bigint, OUT nodes_free bigint) RETURNS record
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.expr_failures(p_expr jsonb, p_node hwqueue.node, p_facts jsonb, p_now timestamp with time zone) RETURNS TABLE(stage text, code text, permanent boolean)
@@ -2645,13 +2615,13 @@ CREATE FUNCTION hwqueue.expr_failures(p_expr jsonb, p_node hwqueue.node, p_facts
 CREATE FUNCTION hwqueue.expr_inputs(p_expr jsonb, OUT keys text[], OUT sees_rack boolean, OUT trusts text[], OUT ids uuid[]) RETURNS record
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.expr_masks(p_exprs jsonb[], p_most integer, p_none bit varying, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(expr jsonb, mask bit varying)
+CREATE FUNCTION hwqueue.expr_masks(p_exprs jsonb[], p_most integer, p_none bit varying, p_now timestamp with time zone) RETURNS TABLE(expr jsonb, mask bit varying)
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.expr_reason(p_expr jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_attested text[] DEFAULT '{}'::text[]) RETURNS text
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.expr_words(p_expr jsonb, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.expr_words(p_expr jsonb) RETURNS text
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.exprs_hold(p_exprs jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_attested text[] DEFAULT '{}'::text[]) RETURNS boolean
@@ -2663,10 +2633,10 @@ CREATE FUNCTION hwqueue.exprs_of(p_required jsonb, p_of_profile boolean) RETURNS
 CREATE FUNCTION hwqueue.exprs_within(p_placement jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.exprs_words(p_exprs jsonb, p_between text, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.exprs_words(p_exprs jsonb, p_between text) RETURNS text
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.extend_claim(p_lease uuid, p_token bigint, p_extend interval, p_shard integer DEFAULT 0) RETURNS timestamp with time zone
+CREATE FUNCTION hwqueue.extend_claim(p_lease uuid, p_token bigint, p_extend interval) RETURNS timestamp with time zone
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -2676,16 +2646,16 @@ CREATE FUNCTION hwqueue.extend_claim(p_lease uuid, p_token bigint, p_extend inte
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.facts_of_others(p_class hwqueue.placement_class, p_lease uuid, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
+CREATE FUNCTION hwqueue.facts_of_others(p_class hwqueue.placement_class, p_lease uuid, p_now timestamp with time zone) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.fail_late(p_leases uuid[], p_now timestamp with time zone, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.fail_late(p_leases uuid[], p_now timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.fail_late_runs(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.fail_late_runs(p_limit integer, p_now timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.fail_lease(p_lease uuid, p_token bigint, p_error jsonb, p_retry boolean DEFAULT true, p_retry_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_shard integer DEFAULT 0) RETURNS text
+CREATE FUNCTION hwqueue.fail_lease(p_lease uuid, p_token bigint, p_error jsonb, p_retry boolean DEFAULT true, p_retry_at timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS text
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -2704,14 +2674,13 @@ CREATE FUNCTION hwqueue.failure_reason(p_failure hwqueue.failure, p_class hwqueu
 CREATE FUNCTION hwqueue.failure_words(p_failure jsonb, p_class hwqueue.placement_class) RETURNS text
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.fence_planner(p_round bigint, p_epoch bigint, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.fence_planner(p_round bigint, p_epoch bigint) RETURNS text
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.fetch_reserved(p_request hwqueue.claim_request) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamp with time zone, assignment jsonb, shard_id integer)
+CREATE FUNCTION hwqueue.fetch_reserved(p_request hwqueue.claim_request) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamp with time zone, assignment jsonb)
     LANGUAGE plpgsql;
 
 CREATE TABLE hwqueue.map (
-    shard_id integer NOT NULL,
     run_id uuid NOT NULL,
     step_no integer NOT NULL,
     items integer NOT NULL,
@@ -2739,51 +2708,50 @@ COMMENT ON COLUMN hwqueue.map.added IS 'how many of its items were added: the la
 
 COMMENT ON COLUMN hwqueue.map.runs IS 'how many runs were added (added_run)';
 
-CREATE FUNCTION hwqueue.fill_gang(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally, p_most integer, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.tally
+CREATE FUNCTION hwqueue.fill_gang(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally, p_most integer, p_now timestamp with time zone) RETURNS hwqueue.tally
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.fill_map(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally, p_most integer, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.tally
+CREATE FUNCTION hwqueue.fill_map(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally, p_most integer, p_now timestamp with time zone) RETURNS hwqueue.tally
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.filter_page(p_leases uuid[], p_filter hwqueue.lease_filter, p_shard integer) RETURNS uuid[]
+CREATE FUNCTION hwqueue.filter_page(p_leases uuid[], p_filter hwqueue.lease_filter) RETURNS uuid[]
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.final_below(p_shard integer) RETURNS bigint
+CREATE FUNCTION hwqueue.final_below() RETURNS bigint
     LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.find_adhoc(p_spec jsonb, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.workflow
+CREATE FUNCTION hwqueue.find_adhoc(p_spec jsonb, p_now timestamp with time zone) RETURNS hwqueue.workflow
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.find_class(p_content hwqueue.class_content, p_shard integer) RETURNS bigint
+CREATE FUNCTION hwqueue.find_class(p_content hwqueue.class_content) RETURNS bigint
     LANGUAGE plpgsql
     SET enable_seqscan TO 'off';
 
-CREATE FUNCTION hwqueue.find_everywhere(p_everywhere uuid, p_shard integer) RETURNS hwqueue.everywhere
+CREATE FUNCTION hwqueue.find_everywhere(p_everywhere uuid) RETURNS hwqueue.everywhere
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.find_gang(p_gang uuid, p_shard integer) RETURNS hwqueue.gang
+CREATE FUNCTION hwqueue.find_gang(p_gang uuid) RETURNS hwqueue.gang
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.find_judged_profile(p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS bigint
+CREATE FUNCTION hwqueue.find_judged_profile(p_node hwqueue.node, p_now timestamp with time zone) RETURNS bigint
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.find_lease(p_lease uuid, p_shard integer) RETURNS hwqueue.lease
+CREATE FUNCTION hwqueue.find_lease(p_lease uuid) RETURNS hwqueue.lease
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.find_profile(p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS bigint
+CREATE FUNCTION hwqueue.find_profile(p_node hwqueue.node, p_now timestamp with time zone) RETURNS bigint
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.find_queue(p_queue text, p_shard integer) RETURNS hwqueue.queue
+CREATE FUNCTION hwqueue.find_queue(p_queue text) RETURNS hwqueue.queue
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.find_run(p_run uuid, p_shard integer) RETURNS hwqueue.run
+CREATE FUNCTION hwqueue.find_run(p_run uuid) RETURNS hwqueue.run
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.find_spawn_queue(p_queue text, p_task text, p_shard integer) RETURNS hwqueue.spawn_target
+CREATE FUNCTION hwqueue.find_spawn_queue(p_queue text, p_task text) RETURNS hwqueue.spawn_target
     LANGUAGE plpgsql;
 
 CREATE TABLE hwqueue.webhook (
-    shard_id integer NOT NULL,
     name text NOT NULL,
     webhook_id uuid NOT NULL,
     url text NOT NULL,
@@ -2835,34 +2803,34 @@ COMMENT ON COLUMN hwqueue.webhook.failed IS 'attempts that failed; dead: deliver
 
 COMMENT ON COLUMN hwqueue.webhook.clock_step IS 'the last step of the clock behind completed_at';
 
-CREATE FUNCTION hwqueue.find_webhook(p_name text, p_shard integer) RETURNS hwqueue.webhook
+CREATE FUNCTION hwqueue.find_webhook(p_name text) RETURNS hwqueue.webhook
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.find_workflow(p_name text, p_version integer, p_shard integer) RETURNS hwqueue.workflow
+CREATE FUNCTION hwqueue.find_workflow(p_name text, p_version integer) RETURNS hwqueue.workflow
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.finish_replacement(p_row hwqueue.replacement, p_has_run boolean, p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.finish_replacement(p_row hwqueue.replacement, p_has_run boolean, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.finish_run(p_run uuid, p_failed integer, p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.finish_run(p_run uuid, p_failed integer, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.first_between(p_queue_id integer, p_from_tier smallint, p_from_rank bigint, p_to_tier integer, p_to_rank bigint, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint) RETURNS record
+CREATE FUNCTION hwqueue.first_between(p_queue_id integer, p_from_tier smallint, p_from_rank bigint, p_to_tier integer, p_to_rank bigint, OUT tier smallint, OUT rank bigint, OUT "position" bigint) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.first_class_head(p_classes bigint[], p_scores double precision[], p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_starts, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT head_position bigint, OUT class_id bigint, OUT score double precision) RETURNS record
+CREATE FUNCTION hwqueue.first_class_head(p_classes bigint[], p_scores double precision[], p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_starts, p_now timestamp with time zone, OUT tier smallint, OUT rank bigint, OUT head_position bigint, OUT class_id bigint, OUT score double precision) RETURNS record
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.first_epoch(p_shard integer) RETURNS bigint
+CREATE FUNCTION hwqueue.first_epoch() RETURNS bigint
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.first_item_error(p_run hwqueue.run, p_step integer, p_shard integer) RETURNS jsonb
+CREATE FUNCTION hwqueue.first_item_error(p_run hwqueue.run, p_step integer) RETURNS jsonb
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.first_live_entry(p_queue_id integer, p_shard integer, p_or_mark boolean DEFAULT false, OUT tier smallint, OUT rank bigint, OUT "position" bigint, OUT is_blocked boolean, OUT is_mark boolean) RETURNS record
+CREATE FUNCTION hwqueue.first_live_entry(p_queue_id integer, p_or_mark boolean DEFAULT false, OUT tier smallint, OUT rank bigint, OUT "position" bigint, OUT is_blocked boolean, OUT is_mark boolean) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.first_step_error(p_run hwqueue.run, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.first_step_error(p_run hwqueue.run) RETURNS text
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.first_stop_at(p_taints jsonb, p_tolerate jsonb, p_claimed_at timestamp with time zone, OUT stop_at timestamp with time zone, OUT taint jsonb) RETURNS record
@@ -2883,16 +2851,16 @@ CREATE FUNCTION hwqueue.fixed_affinity(p_class hwqueue.placement_class, p_labels
 CREATE FUNCTION hwqueue.fixed_part(p_name text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.flag_awaited(p_leases uuid[], p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.flag_awaited(p_leases uuid[]) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.flag_waiting(p_queue_ids integer[], p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.flag_waiting(p_queue_ids integer[], p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.fleet_facts(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(node_id uuid, facts jsonb)
+CREATE FUNCTION hwqueue.fleet_facts(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone) RETURNS TABLE(node_id uuid, facts jsonb)
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.fleet_failures(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(failure integer, node_ids uuid[], stage text, code text, permanent boolean, message text, predicate jsonb, lacks integer)
+CREATE FUNCTION hwqueue.fleet_failures(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone) RETURNS TABLE(failure integer, node_ids uuid[], stage text, code text, permanent boolean, message text, predicate jsonb, lacks integer)
     LANGUAGE plpgsql STABLE
     SET plan_cache_mode TO 'force_custom_plan';
 
@@ -2902,32 +2870,32 @@ CREATE FUNCTION hwqueue.fleet_headline(p_snapshot hwqueue.fleet_snapshot) RETURN
 CREATE FUNCTION hwqueue.fleet_key(p_spec jsonb, p_domain text) RETURNS bigint
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.fleet_scores(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_reach double precision, p_known jsonb, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(node_id uuid, score double precision)
+CREATE FUNCTION hwqueue.fleet_scores(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_reach double precision, p_known jsonb, p_now timestamp with time zone) RETURNS TABLE(node_id uuid, score double precision)
     LANGUAGE plpgsql STABLE
     SET plan_cache_mode TO 'force_custom_plan';
 
-CREATE FUNCTION hwqueue.follow_parent(p_run uuid, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.follow_parent(p_run uuid) RETURNS integer
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.forget_bound() RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.forget_maps(p_run hwqueue.run, p_steps integer[], p_whole integer[], p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.forget_maps(p_run hwqueue.run, p_steps integer[], p_whole integer[]) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.forget_node(p_node uuid, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.forget_node(p_node uuid) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.free_by(p_rooms hwqueue.gang_room[], p_classes hwqueue.placement_class[], p_members integer[], p_node_ids uuid[], p_now timestamp with time zone, p_shard integer) RETURNS timestamp with time zone
+CREATE FUNCTION hwqueue.free_by(p_rooms hwqueue.gang_room[], p_classes hwqueue.placement_class[], p_members integer[], p_node_ids uuid[], p_now timestamp with time zone) RETURNS timestamp with time zone
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.free_devices(p_after uuid, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT items jsonb[], OUT last_id uuid, OUT has_more boolean) RETURNS record
+CREATE FUNCTION hwqueue.free_devices(p_after uuid, p_limit integer, p_now timestamp with time zone, OUT items jsonb[], OUT last_id uuid, OUT has_more boolean) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.fresh_arrivals(p_limit integer, p_from timestamp with time zone, p_shard integer) RETURNS TABLE(run_id uuid, step_no integer, kind text, turn bigint)
+CREATE FUNCTION hwqueue.fresh_arrivals(p_limit integer, p_from timestamp with time zone) RETURNS TABLE(run_id uuid, step_no integer, kind text, turn bigint)
     LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.full_nodes(p_shard integer) RETURNS TABLE(node_id uuid, concurrency integer)
+CREATE FUNCTION hwqueue.full_nodes() RETURNS TABLE(node_id uuid, concurrency integer)
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.full_words(p_concurrency integer) RETURNS text
@@ -2948,35 +2916,35 @@ CREATE FUNCTION hwqueue.gang_elements(p_members jsonb, p_options jsonb, p_gang_i
 CREATE FUNCTION hwqueue.gang_headline(p_gang hwqueue.gang, p_queue hwqueue.queue, p_now timestamp with time zone, INOUT headline text, INOUT code text) RETURNS record
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.gang_kinds(p_classes hwqueue.placement_class[], p_members integer[], p_rooms hwqueue.gang_room[], p_now timestamp with time zone, p_shard integer) RETURNS jsonb
+CREATE FUNCTION hwqueue.gang_kinds(p_classes hwqueue.placement_class[], p_members integer[], p_rooms hwqueue.gang_room[], p_now timestamp with time zone) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.gang_metrics(p_now timestamp with time zone, p_shard integer) RETURNS TABLE(name text, labels jsonb, value double precision)
+CREATE FUNCTION hwqueue.gang_metrics(p_now timestamp with time zone) RETURNS TABLE(name text, labels jsonb, value double precision)
     LANGUAGE sql STABLE
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off';
 
-CREATE FUNCTION hwqueue.gang_of_step(p_run uuid, p_step integer, p_shard integer) RETURNS uuid
+CREATE FUNCTION hwqueue.gang_of_step(p_run uuid, p_step integer) RETURNS uuid
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.gang_place_words(p_place text) RETURNS text
     LANGUAGE sql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.gang_places(p_class_ids bigint[], p_together text[], p_same text[], p_place text, p_first text, p_is_idle boolean, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(place text, node_ids uuid[], class_ids bigint[])
+CREATE FUNCTION hwqueue.gang_places(p_class_ids bigint[], p_together text[], p_same text[], p_place text, p_first text, p_is_idle boolean, p_now timestamp with time zone) RETURNS TABLE(place text, node_ids uuid[], class_ids bigint[])
     LANGUAGE plpgsql STABLE
     SET enable_nestloop TO 'off'
     SET enable_hashjoin TO 'on'
     SET enable_seqscan TO 'on'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.gang_rooms(p_classes hwqueue.placement_class[], p_members integer[], p_which text, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.gang_room[]
+CREATE FUNCTION hwqueue.gang_rooms(p_classes hwqueue.placement_class[], p_members integer[], p_which text, p_now timestamp with time zone) RETURNS hwqueue.gang_room[]
     LANGUAGE sql STABLE
     SET enable_nestloop TO 'off'
     SET enable_hashjoin TO 'on'
     SET enable_seqscan TO 'on'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.gang_roster(p_gang uuid, p_shard integer) RETURNS jsonb
+CREATE FUNCTION hwqueue.gang_roster(p_gang uuid) RETURNS jsonb
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.gang_states() RETURNS text[]
@@ -2985,69 +2953,69 @@ CREATE FUNCTION hwqueue.gang_states() RETURNS text[]
 CREATE FUNCTION hwqueue.gang_states_without_room() RETURNS text[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.gang_status(p_lease uuid, p_token bigint, p_shard integer DEFAULT 0) RETURNS TABLE(gang_id uuid, shard_id integer, ready boolean, size integer, members jsonb, retry_after interval, min_size integer)
+CREATE FUNCTION hwqueue.gang_status(p_lease uuid, p_token bigint) RETURNS TABLE(gang_id uuid, ready boolean, size integer, members jsonb, retry_after interval, min_size integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.gang_step_headline(p_step hwqueue.step, p_defined hwqueue.workflow_step, p_gang uuid) RETURNS text
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.gang_story(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.gang_story(p_gang hwqueue.gang, p_now timestamp with time zone) RETURNS text
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.gang_turn(p_gang_id uuid, p_step text, p_now timestamp with time zone, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.gang_turn(p_gang_id uuid, p_step text, p_now timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.gang_verdict(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally, p_shard integer) RETURNS hwqueue.step_verdict
+CREATE FUNCTION hwqueue.gang_verdict(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally) RETURNS hwqueue.step_verdict
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.gang_wait_words(p_gang hwqueue.gang) RETURNS text
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.gang_ways(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[], p_kinds integer, p_size integer, p_places jsonb, p_shard integer) RETURNS jsonb
+CREATE FUNCTION hwqueue.gang_ways(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[], p_kinds integer, p_size integer, p_places jsonb) RETURNS jsonb
     LANGUAGE plpgsql STABLE
     SET enable_nestloop TO 'off'
     SET enable_hashjoin TO 'on'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.gang_words(p_gang uuid, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.gang_words(p_gang uuid) RETURNS text
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.get_everywhere(p_everywhere uuid, p_limit integer DEFAULT 100, p_after uuid DEFAULT NULL::uuid, p_shard integer DEFAULT 0) RETURNS TABLE(everywhere_id uuid, shard_id integer, queue text, task_name text, params jsonb, tenant text, mode text, on_unmatched text, on_cordoned boolean, state text, nodes integer, waiting integer, reserved integer, running integer, completed integer, failed integer, cancelled integer, created_at timestamp with time zone, stopped_at timestamp with time zone, finished_at timestamp with time zone, leases jsonb)
+CREATE FUNCTION hwqueue.get_everywhere(p_everywhere uuid, p_limit integer DEFAULT 100, p_after uuid DEFAULT NULL::uuid) RETURNS TABLE(everywhere_id uuid, queue text, task_name text, params jsonb, tenant text, mode text, on_unmatched text, on_cordoned boolean, state text, nodes integer, waiting integer, reserved integer, running integer, completed integer, failed integer, cancelled integer, created_at timestamp with time zone, stopped_at timestamp with time zone, finished_at timestamp with time zone, leases jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.get_gang(p_gang uuid, p_shard integer DEFAULT 0) RETURNS TABLE(gang_id uuid, shard_id integer, queue text, tenant text, state text, reason text, size integer, together text[], same text[], on_lost text, hold interval, place text, tries integer, losses integer, next_try_at timestamp with time zone, created_at timestamp with time zone, started_at timestamp with time zone, finished_at timestamp with time zone, members jsonb, starts_by timestamp with time zone, min_size integer, missing integer, run_id uuid, step text)
+CREATE FUNCTION hwqueue.get_gang(p_gang uuid) RETURNS TABLE(gang_id uuid, queue text, tenant text, state text, reason text, size integer, together text[], same text[], on_lost text, hold interval, place text, tries integer, losses integer, next_try_at timestamp with time zone, created_at timestamp with time zone, started_at timestamp with time zone, finished_at timestamp with time zone, members jsonb, starts_by timestamp with time zone, min_size integer, missing integer, run_id uuid, step text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.get_lease(p_lease uuid, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, shard_id integer, queue text, task_name text, state text, priority smallint, tenant text, service_id uuid, labels jsonb, placement jsonb, params jsonb, headers jsonb, attempt smallint, max_attempts smallint, available_at timestamp with time zone, deadline timestamp with time zone, created_at timestamp with time zone, claimed_at timestamp with time zone, finished_at timestamp with time zone, expires_at timestamp with time zone, node_id uuid, claim_token bigint, assignment jsonb, result jsonb, error jsonb, attempts jsonb, idempotency_key text, stop_reason text, wire bytea, progress jsonb)
+CREATE FUNCTION hwqueue.get_lease(p_lease uuid) RETURNS TABLE(lease_id uuid, queue text, task_name text, state text, priority smallint, tenant text, service_id uuid, labels jsonb, placement jsonb, params jsonb, headers jsonb, attempt smallint, max_attempts smallint, available_at timestamp with time zone, deadline timestamp with time zone, created_at timestamp with time zone, claimed_at timestamp with time zone, finished_at timestamp with time zone, expires_at timestamp with time zone, node_id uuid, claim_token bigint, assignment jsonb, result jsonb, error jsonb, attempts jsonb, idempotency_key text, stop_reason text, wire bytea, progress jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.get_run_workflow(p_run uuid, p_shard integer DEFAULT 0) RETURNS TABLE(workflow text, version integer, spec jsonb, step_count integer, created_at timestamp with time zone, shard_id integer)
+CREATE FUNCTION hwqueue.get_run_workflow(p_run uuid) RETURNS TABLE(workflow text, version integer, spec jsonb, step_count integer, created_at timestamp with time zone)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.get_workflow(p_workflow text, p_version integer DEFAULT NULL::integer, p_shard integer DEFAULT 0) RETURNS TABLE(workflow text, version integer, spec jsonb, step_count integer, created_at timestamp with time zone, shard_id integer)
+CREATE FUNCTION hwqueue.get_workflow(p_workflow text, p_version integer DEFAULT NULL::integer) RETURNS TABLE(workflow text, version integer, spec jsonb, step_count integer, created_at timestamp with time zone)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.get_workflow_run(p_run uuid, p_shard integer DEFAULT 0) RETURNS TABLE(run_id uuid, shard_id integer, workflow text, version integer, state text, reason text, detail jsonb, tenant text, labels jsonb, headers jsonb, priority smallint, input jsonb, result jsonb, attempt integer, deadline timestamp with time zone, submitted_at timestamp with time zone, finished_at timestamp with time zone, step_counts jsonb, parent_run_id uuid, root_run_id uuid, idempotency_key text)
+CREATE FUNCTION hwqueue.get_workflow_run(p_run uuid) RETURNS TABLE(run_id uuid, workflow text, version integer, state text, reason text, detail jsonb, tenant text, labels jsonb, headers jsonb, priority smallint, input jsonb, result jsonb, attempt integer, deadline timestamp with time zone, submitted_at timestamp with time zone, finished_at timestamp with time zone, step_counts jsonb, parent_run_id uuid, root_run_id uuid, idempotency_key text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off';
 
-CREATE FUNCTION hwqueue.go_on(p_run hwqueue.run, p_progress hwqueue.run_progress, p_is_short boolean, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.run_progress
+CREATE FUNCTION hwqueue.go_on(p_run hwqueue.run, p_progress hwqueue.run_progress, p_is_short boolean, p_now timestamp with time zone) RETURNS hwqueue.run_progress
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.go_on_added(p_run hwqueue.run, p_step hwqueue.step, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.go_on_added(p_run hwqueue.run, p_step hwqueue.step) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.go_on_map(p_tally hwqueue.tally, p_is_short boolean, p_now timestamp with time zone, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.go_on_map(p_tally hwqueue.tally, p_is_short boolean, p_now timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.go_on_nested(p_run uuid, p_step integer, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.go_on_nested(p_run uuid, p_step integer) RETURNS integer
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.gpu_exclusivity_on(p_asked text, p_share_mode text) RETURNS text
@@ -3065,7 +3033,7 @@ CREATE FUNCTION hwqueue.grant_batch(p_request hwqueue.claim_request, p_ctids tid
 CREATE FUNCTION hwqueue.grant_single(p_request hwqueue.claim_request, p_picked hwqueue.picked_entries, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_node hwqueue.node, p_load hwqueue.node_load, p_generation bigint, OUT entry hwqueue.ready, OUT claim_token bigint, OUT attempt smallint, OUT queue text, OUT task_name text, OUT params jsonb, OUT headers jsonb, OUT expires_at timestamp with time zone, OUT assignment jsonb, OUT load hwqueue.node_load) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.hand_over_node(p_node uuid, p_login text, p_shard integer DEFAULT 0) RETURNS void
+CREATE FUNCTION hwqueue.hand_over_node(p_node uuid, p_login text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
@@ -3078,13 +3046,13 @@ CREATE FUNCTION hwqueue.has_ended(p_xid xid8) RETURNS boolean
 CREATE FUNCTION hwqueue.has_failed_items(p_defined hwqueue.workflow_step, p_items integer, p_failed integer, p_cancelled integer) RETURNS boolean
     LANGUAGE sql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.has_fleet_changed(p_unseen xid8[], p_next_xid xid8, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.has_fleet_changed(p_unseen xid8[], p_next_xid xid8) RETURNS boolean
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.has_isolation_conflict(p_class hwqueue.placement_class, p_cpu text[], p_gpu text[], p_share_mode text, p_gpu_ids uuid[], p_gpu_parents uuid[]) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.has_items_to_stop(p_run uuid, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.has_items_to_stop(p_run uuid) RETURNS boolean
     LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.has_limits(p_node hwqueue.node) RETURNS boolean
@@ -3093,7 +3061,7 @@ CREATE FUNCTION hwqueue.has_limits(p_node hwqueue.node) RETURNS boolean
 CREATE FUNCTION hwqueue.has_login(p_login text) RETURNS boolean
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.has_new_classes(p_seen xid8, p_unseen xid8[], p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.has_new_classes(p_seen xid8, p_unseen xid8[]) RETURNS boolean
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.has_no_execute(p_node hwqueue.node) RETURNS boolean
@@ -3105,22 +3073,22 @@ CREATE FUNCTION hwqueue.has_open_reader() RETURNS boolean
 CREATE FUNCTION hwqueue.has_places(p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_left_out text[]) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.has_published_terms(p_terms jsonb, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.has_published_terms(p_terms jsonb) RETURNS boolean
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.has_stale_policy(p_class hwqueue.placement_class, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.has_stale_policy(p_class hwqueue.placement_class) RETURNS boolean
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.has_unpublished_terms(p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.has_unpublished_terms() RETURNS boolean
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.head_classes(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_is_judged boolean, p_tasks text[], p_only bigint[], p_without bigint[], p_room hwqueue.headroom, p_shard integer, OUT eligible hwqueue.profile_queue) RETURNS hwqueue.profile_queue
+CREATE FUNCTION hwqueue.head_classes(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_is_judged boolean, p_tasks text[], p_only bigint[], p_without bigint[], p_room hwqueue.headroom, OUT eligible hwqueue.profile_queue) RETURNS hwqueue.profile_queue
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.head_eligible(p_queue_head hwqueue.queue_head, p_state hwqueue.node_state) RETURNS hwqueue.profile_queue
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jsonb DEFAULT '[]'::jsonb, p_extend interval DEFAULT NULL::interval, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, verdict text, expires_at timestamp with time zone, shard_id integer, claim_token bigint)
+CREATE FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jsonb DEFAULT '[]'::jsonb, p_extend interval DEFAULT NULL::interval) RETURNS TABLE(lease_id uuid, verdict text, expires_at timestamp with time zone, claim_token bigint)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -3130,17 +3098,16 @@ CREATE FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jso
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.heartbeat_others(p_node uuid, p_leases uuid[], p_tokens bigint[], p_held uuid[], p_now timestamp with time zone, p_shard integer) RETURNS TABLE(lease_id uuid, verdict text, expires_at timestamp with time zone, shard_id integer, claim_token bigint)
+CREATE FUNCTION hwqueue.heartbeat_others(p_node uuid, p_leases uuid[], p_tokens bigint[], p_held uuid[], p_now timestamp with time zone) RETURNS TABLE(lease_id uuid, verdict text, expires_at timestamp with time zone, claim_token bigint)
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.held_alone(p_assignment jsonb, p_node hwqueue.node) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.held_claims(p_leases uuid[], p_shard integer) RETURNS uuid[]
+CREATE FUNCTION hwqueue.held_claims(p_leases uuid[]) RETURNS uuid[]
     LANGUAGE plpgsql;
 
 CREATE TABLE hwqueue.idempotency (
-    shard_id integer NOT NULL,
     tenant text NOT NULL,
     queue_id integer NOT NULL,
     idempotency_key text NOT NULL,
@@ -3154,7 +3121,7 @@ COMMENT ON TABLE hwqueue.idempotency IS 'the idempotency key of a producer, or t
 
 COMMENT ON COLUMN hwqueue.idempotency.held_until IS 'of the option unique: until then another spawn finds the lease; infinity: while it is open. Null: of an idempotency key, for as long as the lease is kept';
 
-CREATE FUNCTION hwqueue.held_keys(p_leases uuid[], p_waits boolean, p_shard integer) RETURNS TABLE(lease_id uuid, key text, held hwqueue.idempotency)
+CREATE FUNCTION hwqueue.held_keys(p_leases uuid[], p_waits boolean) RETURNS TABLE(lease_id uuid, key text, held hwqueue.idempotency)
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.help_words(p_sole jsonb, p_class hwqueue.placement_class) RETURNS jsonb
@@ -3172,31 +3139,31 @@ CREATE FUNCTION hwqueue.histogram_quantile(p_counts bigint[], p_part double prec
 CREATE FUNCTION hwqueue.hmac_sha256(p_key bytea, p_message bytea) RETURNS bytea
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.hold_claim(p_lease uuid, p_token bigint, p_is_written boolean, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.hold_claim(p_lease uuid, p_token bigint, p_is_written boolean) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.hold_items(p_run uuid, p_step integer, p_waits boolean, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.hold_items(p_run uuid, p_step integer, p_waits boolean) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.hold_outcomes(p_leases uuid[], p_shard integer) RETURNS uuid[]
+CREATE FUNCTION hwqueue.hold_outcomes(p_leases uuid[]) RETURNS uuid[]
     LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.hold_state(p_lease uuid, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.hold_state(p_lease uuid) RETURNS text
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.hold_step(p_lease uuid, p_token bigint, p_shard integer) RETURNS hwqueue.lease
+CREATE FUNCTION hwqueue.hold_step(p_lease uuid, p_token bigint) RETURNS hwqueue.lease
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.hold_step(p_run uuid, p_step integer, p_name text, p_shard integer) RETURNS hwqueue.step
+CREATE FUNCTION hwqueue.hold_step(p_run uuid, p_step integer, p_name text) RETURNS hwqueue.step
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.hold_steps(p_run uuid, p_steps integer[], p_name text, p_shard integer) RETURNS hwqueue.step[]
+CREATE FUNCTION hwqueue.hold_steps(p_run uuid, p_steps integer[], p_name text) RETURNS hwqueue.step[]
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.hold_updatable(p_run hwqueue.run, p_named integer[], p_shard integer) RETURNS integer[]
+CREATE FUNCTION hwqueue.hold_updatable(p_run hwqueue.run, p_named integer[]) RETURNS integer[]
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.holder_list(p_leases uuid[], p_amounts boolean, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
+CREATE FUNCTION hwqueue.holder_list(p_leases uuid[], p_amounts boolean, p_now timestamp with time zone) RETURNS jsonb
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.id_of_time(p_at timestamp with time zone) RETURNS uuid
@@ -3205,14 +3172,13 @@ CREATE FUNCTION hwqueue.id_of_time(p_at timestamp with time zone) RETURNS uuid
 CREATE FUNCTION hwqueue.idle_load(p_node hwqueue.node) RETURNS hwqueue.node_load
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.idle_steps(p_run hwqueue.run, p_shard integer) RETURNS SETOF hwqueue.step
+CREATE FUNCTION hwqueue.idle_steps(p_run hwqueue.run) RETURNS SETOF hwqueue.step
     LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.ignored_labels_of(p_labels jsonb, p_shard integer) RETURNS text[]
+CREATE FUNCTION hwqueue.ignored_labels_of(p_labels jsonb) RETURNS text[]
     LANGUAGE plpgsql;
 
 CREATE TABLE hwqueue.profile (
-    shard_id integer NOT NULL,
     profile_id bigint NOT NULL,
     digest bytea NOT NULL,
     labels jsonb NOT NULL,
@@ -3248,22 +3214,22 @@ COMMENT ON COLUMN hwqueue.profile.judged_as IS 'the profile that is judged for t
 
 COMMENT ON COLUMN hwqueue.profile.left_out IS 'labels that nodes judged as this profile have in addition; a class that mentions one does not match it';
 
-CREATE FUNCTION hwqueue.imagined_nodes(p_nodes jsonb, p_shard integer) RETURNS TABLE(node hwqueue.node, profile hwqueue.profile, how_many bigint)
+CREATE FUNCTION hwqueue.imagined_nodes(p_nodes jsonb) RETURNS TABLE(node hwqueue.node, profile hwqueue.profile, how_many bigint)
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.in_seconds(p_span interval) RETURNS interval
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.insert_gang(p_gang hwqueue.gang, p_queue hwqueue.queue, p_priority integer, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.gang
+CREATE FUNCTION hwqueue.insert_gang(p_gang hwqueue.gang, p_queue hwqueue.queue, p_priority integer, p_now timestamp with time zone) RETURNS hwqueue.gang
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.insert_members(p_gang uuid, p_leases uuid[], p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.insert_members(p_gang uuid, p_leases uuid[]) RETURNS void
     LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.insert_own_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.insert_own_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.insert_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.insert_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.is_barred(p_class hwqueue.pending_class) RETURNS boolean
@@ -3281,22 +3247,22 @@ CREATE FUNCTION hwqueue.is_counted(p_steps hwqueue.clock_step[], p_at timestamp 
 CREATE FUNCTION hwqueue.is_gang_ready(p_gang hwqueue.gang, p_members jsonb) RETURNS boolean
     LANGUAGE sql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.is_head_blocked(p_queue_id integer, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.is_head_blocked(p_queue_id integer) RETURNS boolean
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.is_head_dense(p_from hwqueue.scan_starts, p_window integer, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.is_head_dense(p_from hwqueue.scan_starts, p_window integer) RETURNS boolean
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.is_idle(p_kind text) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.is_judged(p_class_ids bigint[], p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.is_judged(p_class_ids bigint[]) RETURNS boolean
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.is_kept_by_operators(p_node hwqueue.node) RETURNS boolean
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.is_known_node(p_node uuid, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.is_known_node(p_node uuid) RETURNS boolean
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.is_label_text(p_value jsonb) RETURNS boolean
@@ -3305,7 +3271,7 @@ CREATE FUNCTION hwqueue.is_label_text(p_value jsonb) RETURNS boolean
 CREATE FUNCTION hwqueue.is_lasting(p_class hwqueue.placement_class) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.is_left_behind(p_claim hwqueue.claim, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.is_left_behind(p_claim hwqueue.claim) RETURNS boolean
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.is_live(p_node hwqueue.node, p_state hwqueue.node_state, p_now timestamp with time zone) RETURNS boolean
@@ -3320,19 +3286,19 @@ CREATE FUNCTION hwqueue.is_old_floor(p_next_xid xid8) RETURNS boolean
 CREATE FUNCTION hwqueue.is_own(p_login text) RETURNS boolean
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.is_own_lease(p_lease uuid, p_tenants text[], p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.is_own_lease(p_lease uuid, p_tenants text[]) RETURNS boolean
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.is_own_service(p_service uuid, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.is_own_service(p_service uuid) RETURNS boolean
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.is_put_off(p_part text, p_item uuid, p_now timestamp with time zone, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.is_put_off(p_part text, p_item uuid, p_now timestamp with time zone) RETURNS boolean
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.is_selected(p_class_id bigint, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.is_selected(p_class_id bigint) RETURNS boolean
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.is_still_attested_for(p_class_id bigint, p_node hwqueue.node, p_attested text[], p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.is_still_attested_for(p_class_id bigint, p_node hwqueue.node, p_attested text[]) RETURNS boolean
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.is_this_life(p_started timestamp with time zone, p_recovered pg_lsn, p_path text) RETURNS boolean
@@ -3359,25 +3325,25 @@ CREATE FUNCTION hwqueue.isolated_resources(p_isolation jsonb, p_resources jsonb,
 CREATE FUNCTION hwqueue.isolation_conflicts(p_class hwqueue.placement_class, p_cpu text[], p_gpu text[], p_share_mode text, p_gpu_ids uuid[], p_gpu_parents uuid[]) RETURNS TABLE(code text, message text, predicate jsonb)
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.item_ended(p_lease uuid, p_state text, p_is_short boolean, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.item_ended(p_lease uuid, p_state text, p_is_short boolean) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.item_page(p_run hwqueue.run, p_step integer, p_after integer, p_limit integer, p_state text, p_shard integer) RETURNS uuid[]
+CREATE FUNCTION hwqueue.item_page(p_run hwqueue.run, p_step integer, p_after integer, p_limit integer, p_state text) RETURNS uuid[]
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.item_request(p_run hwqueue.run, p_defined hwqueue.workflow_step, p_task text, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.spawn_request
+CREATE FUNCTION hwqueue.item_request(p_run hwqueue.run, p_defined hwqueue.workflow_step, p_task text, p_now timestamp with time zone) RETURNS hwqueue.spawn_request
     LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.item_requests(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_numbers integer[], p_known jsonb, p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer, OUT requests hwqueue.spawn_request[], OUT bad uuid[], OUT reasons text[], OUT stopped integer) RETURNS record
+CREATE FUNCTION hwqueue.item_requests(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_numbers integer[], p_known jsonb, p_queue hwqueue.queue, p_now timestamp with time zone, OUT requests hwqueue.spawn_request[], OUT bad uuid[], OUT reasons text[], OUT stopped integer) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.item_results(p_run hwqueue.run, p_step integer, p_after integer, p_limit integer, p_state text, p_shard integer) RETURNS TABLE(item integer, state text, result jsonb, error jsonb, name text, lease_id uuid, lease_state text, node_id uuid, node_name text, attempt smallint, claimed_at timestamp with time zone, finished_at timestamp with time zone)
+CREATE FUNCTION hwqueue.item_results(p_run hwqueue.run, p_step integer, p_after integer, p_limit integer, p_state text) RETURNS TABLE(item integer, state text, result jsonb, error jsonb, name text, lease_id uuid, lease_state text, node_id uuid, node_name text, attempt smallint, claimed_at timestamp with time zone, finished_at timestamp with time zone)
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.items_ended(p_leases uuid[], p_state text, p_is_short boolean, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.items_ended(p_leases uuid[], p_state text, p_is_short boolean) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.join_choice(p_choice uuid, p_tenant text, p_member uuid, p_is_gang boolean, p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.join_choice(p_choice uuid, p_tenant text, p_member uuid, p_is_gang boolean, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.json_boolean(p_value jsonb, p_field text, p_code text DEFAULT 'QHA01'::text) RETURNS boolean
@@ -3428,58 +3394,58 @@ CREATE FUNCTION hwqueue.json_uuids(p_list jsonb, p_field text) RETURNS uuid[]
 CREATE FUNCTION hwqueue.judge_budget() RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.judge_classes(p_node hwqueue.node, p_state hwqueue.node_state, p_shard integer, OUT extra jsonb, OUT more boolean, OUT awaits boolean) RETURNS record
+CREATE FUNCTION hwqueue.judge_classes(p_node hwqueue.node, p_state hwqueue.node_state, OUT extra jsonb, OUT more boolean, OUT awaits boolean) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.judge_fleet(p_class hwqueue.placement_class, p_known jsonb, p_prefers boolean, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
+CREATE FUNCTION hwqueue.judge_fleet(p_class hwqueue.placement_class, p_known jsonb, p_prefers boolean, p_now timestamp with time zone) RETURNS jsonb
     LANGUAGE sql STABLE
     SET enable_nestloop TO 'off'
     SET enable_hashjoin TO 'on'
     SET enable_seqscan TO 'on';
 
-CREATE FUNCTION hwqueue.judge_for_profile(p_profile hwqueue.profile, p_limit integer, p_is_upkeep boolean, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.judge_for_profile(p_profile hwqueue.profile, p_limit integer, p_is_upkeep boolean) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.judge_pinned(p_node hwqueue.node, p_state hwqueue.node_state, p_limit integer, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.judge_pinned(p_node hwqueue.node, p_state hwqueue.node_state, p_limit integer) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.judged_node(p_state hwqueue.node_state, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.node
+CREATE FUNCTION hwqueue.judged_node(p_state hwqueue.node_state, p_now timestamp with time zone) RETURNS hwqueue.node
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.kept_changes(p_limit integer, p_shard integer) RETURNS uuid[]
+CREATE FUNCTION hwqueue.kept_changes(p_limit integer) RETURNS uuid[]
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.kept_level(p_outer jsonb, p_inner jsonb, p_mode text) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.kept_out_of(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.kept_out_of(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node) RETURNS text
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.kept_out_places(p_class hwqueue.placement_class, p_lease uuid, p_shard integer) RETURNS jsonb
+CREATE FUNCTION hwqueue.kept_out_places(p_class hwqueue.placement_class, p_lease uuid) RETURNS jsonb
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.kept_out_words(p_domain text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.keyed_spawns(p_spawns hwqueue.spawn_request[], p_shard integer) RETURNS TABLE(ordinal integer, tenant text, idempotency_key text, lease_id uuid, content bytea, held_until timestamp with time zone)
+CREATE FUNCTION hwqueue.keyed_spawns(p_spawns hwqueue.spawn_request[]) RETURNS TABLE(ordinal integer, tenant text, idempotency_key text, lease_id uuid, content bytea, held_until timestamp with time zone)
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.kind_class(p_queue_id integer, p_kind jsonb, p_defaults jsonb, p_shard integer) RETURNS bigint
+CREATE FUNCTION hwqueue.kind_class(p_queue_id integer, p_kind jsonb, p_defaults jsonb) RETURNS bigint
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.kind_keys(p_kind text) RETURNS text[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.known_ends(p_node_ids uuid[], p_shard integer) RETURNS TABLE(lease_id uuid, node_id uuid, ends_at timestamp with time zone)
+CREATE FUNCTION hwqueue.known_ends(p_node_ids uuid[]) RETURNS TABLE(lease_id uuid, node_id uuid, ends_at timestamp with time zone)
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.known_lacks(p_class_id bigint, p_shard integer) RETURNS text[]
+CREATE FUNCTION hwqueue.known_lacks(p_class_id bigint) RETURNS text[]
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.label_contradiction(p_required jsonb) RETURNS text
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.label_failures(p_class hwqueue.placement_class, p_shard integer) RETURNS TABLE(part bigint, node_ids uuid[], code text, predicate jsonb)
+CREATE FUNCTION hwqueue.label_failures(p_class hwqueue.placement_class) RETURNS TABLE(part bigint, node_ids uuid[], code text, predicate jsonb)
     LANGUAGE plpgsql STABLE
     SET plan_cache_mode TO 'force_custom_plan';
 
@@ -3504,34 +3470,33 @@ CREATE FUNCTION hwqueue.lacking(p_shortage integer, p_class hwqueue.placement_cl
 CREATE FUNCTION hwqueue.lacking_custom(p_needed jsonb, p_free jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.last_clock_step(p_shard integer) RETURNS bigint
+CREATE FUNCTION hwqueue.last_clock_step() RETURNS bigint
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.last_drawn_position() RETURNS bigint
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.last_fetched_at(p_gang uuid, p_shard integer) RETURNS timestamp with time zone
+CREATE FUNCTION hwqueue.last_fetched_at(p_gang uuid) RETURNS timestamp with time zone
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.later_earmarks(p_node uuid, p_tier smallint, p_rank bigint, p_shard integer) RETURNS uuid[]
+CREATE FUNCTION hwqueue.later_earmarks(p_node uuid, p_tier smallint, p_rank bigint) RETURNS uuid[]
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.lead_planner(p_holder text, p_ttl interval DEFAULT '00:00:10'::interval, p_shard integer DEFAULT 0) RETURNS bigint
+CREATE FUNCTION hwqueue.lead_planner(p_holder text, p_ttl interval DEFAULT '00:00:10'::interval) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.lead_prune(p_unless_within interval, p_now timestamp with time zone, p_shard integer, OUT goes boolean, OUT prune_cursor hwqueue.prune_cursor) RETURNS record
+CREATE FUNCTION hwqueue.lead_prune(p_unless_within interval, p_now timestamp with time zone, OUT goes boolean, OUT prune_cursor hwqueue.prune_cursor) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.lead_reap(p_unless_within interval, p_now timestamp with time zone, p_shard integer, OUT goes boolean, OUT holds boolean, OUT reap_cursor hwqueue.reap_cursor) RETURNS record
+CREATE FUNCTION hwqueue.lead_reap(p_unless_within interval, p_now timestamp with time zone, OUT goes boolean, OUT holds boolean, OUT reap_cursor hwqueue.reap_cursor) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.lease_checkpoints(p_lease uuid, p_limit integer DEFAULT 100, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, shard_id integer, name text, saved_at timestamp with time zone, bytes integer, waits_for text, waits_until timestamp with time zone, is_open boolean, is_suspended boolean)
+CREATE FUNCTION hwqueue.lease_checkpoints(p_lease uuid, p_limit integer DEFAULT 100) RETURNS TABLE(lease_id uuid, name text, saved_at timestamp with time zone, bytes integer, waits_for text, waits_until timestamp with time zone, is_open boolean, is_suspended boolean)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE TABLE hwqueue.outcome (
-    shard_id integer NOT NULL,
     lease_id uuid NOT NULL,
     queue_id integer NOT NULL,
     finished_at timestamp with time zone NOT NULL,
@@ -3562,27 +3527,27 @@ COMMENT ON COLUMN hwqueue.outcome.is_step IS 'true: it is kept until its run goe
 
 COMMENT ON COLUMN hwqueue.outcome.assignment IS 'what was allocated for the last claim; null when nothing was counted for it';
 
-CREATE FUNCTION hwqueue.lease_end(p_lease uuid, p_shard integer) RETURNS hwqueue.outcome
+CREATE FUNCTION hwqueue.lease_end(p_lease uuid) RETURNS hwqueue.outcome
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.lease_fact(p_lease uuid, p_domain text, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
+CREATE FUNCTION hwqueue.lease_fact(p_lease uuid, p_domain text, p_node hwqueue.node, p_now timestamp with time zone) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.lease_history(p_lease uuid, p_shard integer DEFAULT 0) RETURNS TABLE(shard_id integer, lease_id uuid, ordinal integer, at timestamp with time zone, event text, attempt integer, claim_token bigint, node_id uuid, node_name text, lasted interval, detail jsonb)
+CREATE FUNCTION hwqueue.lease_history(p_lease uuid) RETURNS TABLE(lease_id uuid, ordinal integer, at timestamp with time zone, event text, attempt integer, claim_token bigint, node_id uuid, node_name text, lasted interval, detail jsonb)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.lease_logs(p_lease uuid, p_after text DEFAULT NULL::text, p_limit integer DEFAULT 1000, p_attempt integer DEFAULT NULL::integer, p_last boolean DEFAULT false, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, shard_id integer, attempt smallint, claim_token bigint, line integer, dropped integer, logged_at timestamp with time zone, level text, message text, fields jsonb, cursor text)
+CREATE FUNCTION hwqueue.lease_logs(p_lease uuid, p_after text DEFAULT NULL::text, p_limit integer DEFAULT 1000, p_attempt integer DEFAULT NULL::integer, p_last boolean DEFAULT false) RETURNS TABLE(lease_id uuid, attempt smallint, claim_token bigint, line integer, dropped integer, logged_at timestamp with time zone, level text, message text, fields jsonb, cursor text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_custom_plan'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.lease_outlook(p_node uuid, p_lease_ids uuid[], p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, state text, max_attempts integer, own_max_attempts integer, again_in interval, placement jsonb)
+CREATE FUNCTION hwqueue.lease_outlook(p_node uuid, p_lease_ids uuid[]) RETURNS TABLE(lease_id uuid, state text, max_attempts integer, own_max_attempts integer, again_in interval, placement jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.lease_place(p_lease uuid, p_shard integer) RETURNS TABLE(item_no integer, lease_state text, result jsonb, error jsonb, node_id uuid, node_name text, attempt smallint, claimed_at timestamp with time zone, finished_at timestamp with time zone)
+CREATE FUNCTION hwqueue.lease_place(p_lease uuid) RETURNS TABLE(item_no integer, lease_state text, result jsonb, error jsonb, node_id uuid, node_name text, attempt smallint, claimed_at timestamp with time zone, finished_at timestamp with time zone)
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.lease_rank(p_step interval, p_eligible_at timestamp with time zone, p_priority integer) RETURNS bigint
@@ -3591,116 +3556,118 @@ CREATE FUNCTION hwqueue.lease_rank(p_step interval, p_eligible_at timestamp with
 CREATE FUNCTION hwqueue.lease_score(p_weight_affinity double precision, p_weight_fit double precision, p_weight_spread double precision, p_affinity double precision, p_fit double precision, p_spread double precision) RETURNS double precision
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.lease_state(p_lease uuid, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.lease_state(p_lease uuid) RETURNS text
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.lease_to_replace(p_row hwqueue.replacement, p_lease hwqueue.lease, p_shard integer) RETURNS uuid
+CREATE FUNCTION hwqueue.lease_to_replace(p_row hwqueue.replacement, p_lease hwqueue.lease) RETURNS uuid
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.leases_to_stop(p_run hwqueue.run, p_limit integer, p_shard integer) RETURNS uuid[]
+CREATE FUNCTION hwqueue.leases_to_stop(p_run hwqueue.run, p_limit integer) RETURNS uuid[]
     LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.leave_arrivals(p_run uuid, p_steps integer[], p_kind text, p_reasons text[], p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.leave_arrivals(p_run uuid, p_steps integer[], p_kind text, p_reasons text[], p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.leave_fleet(p_node hwqueue.node, p_why text, p_detail jsonb, p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.leave_fleet(p_node hwqueue.node, p_why text, p_detail jsonb, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.left_in_place(p_rooms hwqueue.gang_room[], p_classes hwqueue.placement_class[], p_left integer[], p_node_ids uuid[], p_without uuid[], p_shard integer) RETURNS integer[]
+CREATE FUNCTION hwqueue.left_in_place(p_rooms hwqueue.gang_room[], p_classes hwqueue.placement_class[], p_left integer[], p_node_ids uuid[], p_without uuid[]) RETURNS integer[]
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.left_on_node(p_node uuid, p_class_nos integer[], p_classes hwqueue.placement_class[], p_left integer[], p_without uuid[], p_shard integer) RETURNS integer[]
+CREATE FUNCTION hwqueue.left_on_node(p_node uuid, p_class_nos integer[], p_classes hwqueue.placement_class[], p_left integer[], p_without uuid[]) RETURNS integer[]
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.level_placement(p_level jsonb, p_field text) RETURNS jsonb
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.list_deliveries(p_name text, p_state text DEFAULT NULL::text, p_limit integer DEFAULT 100, p_before uuid DEFAULT NULL::uuid, p_shard integer DEFAULT 0) RETURNS TABLE(delivery_id uuid, code text, event_id bigint, lease_id uuid, state text, attempt_count integer, created_at timestamp with time zone, available_at timestamp with time zone, attempted_at timestamp with time zone, finished_at timestamp with time zone, status integer, response text, error text, body jsonb, shard_id integer)
+CREATE FUNCTION hwqueue.list_deliveries(p_name text, p_state text DEFAULT NULL::text, p_limit integer DEFAULT 100, p_before uuid DEFAULT NULL::uuid) RETURNS TABLE(delivery_id uuid, code text, event_id bigint, lease_id uuid, state text, attempt_count integer, created_at timestamp with time zone, available_at timestamp with time zone, attempted_at timestamp with time zone, finished_at timestamp with time zone, status integer, response text, error text, body jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.list_events(p_after bigint DEFAULT NULL::bigint, p_filter jsonb DEFAULT '{}'::jsonb, p_limit integer DEFAULT 100, p_shard integer DEFAULT 0) RETURNS TABLE(event_id bigint, at timestamp with time zone, code text, lease_id uuid, node_id uuid, queue text, class_id bigint, actor text, message text, detail jsonb, shard_id integer, login text)
+CREATE FUNCTION hwqueue.list_events(p_after bigint DEFAULT NULL::bigint, p_filter jsonb DEFAULT '{}'::jsonb, p_limit integer DEFAULT 100) RETURNS TABLE(event_id bigint, at timestamp with time zone, code text, lease_id uuid, node_id uuid, queue text, class_id bigint, actor text, message text, detail jsonb, login text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.list_everywhere(p_state text DEFAULT NULL::text, p_limit integer DEFAULT 50, p_before timestamp with time zone DEFAULT NULL::timestamp with time zone, p_shard integer DEFAULT 0) RETURNS TABLE(everywhere_id uuid, shard_id integer, queue text, task_name text, tenant text, mode text, state text, nodes integer, waiting integer, reserved integer, running integer, created_at timestamp with time zone, stopped_at timestamp with time zone, finished_at timestamp with time zone)
+CREATE FUNCTION hwqueue.list_everywhere(p_state text DEFAULT NULL::text, p_limit integer DEFAULT 50, p_before timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(everywhere_id uuid, queue text, task_name text, tenant text, mode text, state text, nodes integer, waiting integer, reserved integer, running integer, created_at timestamp with time zone, stopped_at timestamp with time zone, finished_at timestamp with time zone)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.list_gangs(p_state text DEFAULT NULL::text, p_limit integer DEFAULT 50, p_before timestamp with time zone DEFAULT NULL::timestamp with time zone, p_before_gang uuid DEFAULT NULL::uuid, p_shard integer DEFAULT 0) RETURNS TABLE(gang_id uuid, shard_id integer, queue text, tenant text, state text, reason text, size integer, place text, created_at timestamp with time zone, started_at timestamp with time zone, finished_at timestamp with time zone, starts_by timestamp with time zone, min_size integer, missing integer)
+CREATE FUNCTION hwqueue.list_gangs(p_state text DEFAULT NULL::text, p_limit integer DEFAULT 50, p_before timestamp with time zone DEFAULT NULL::timestamp with time zone, p_before_gang uuid DEFAULT NULL::uuid) RETURNS TABLE(gang_id uuid, queue text, tenant text, state text, reason text, size integer, place text, created_at timestamp with time zone, started_at timestamp with time zone, finished_at timestamp with time zone, starts_by timestamp with time zone, min_size integer, missing integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.list_lease_ids(p_filter hwqueue.lease_filter, p_limit integer, p_from uuid, p_before uuid, p_shard integer) RETURNS uuid[]
+CREATE FUNCTION hwqueue.list_lease_ids(p_filter hwqueue.lease_filter, p_limit integer, p_from uuid, p_before uuid) RETURNS uuid[]
     LANGUAGE plpgsql
-    SET plan_cache_mode TO 'force_custom_plan';
+    SET plan_cache_mode TO 'force_custom_plan'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off';
 
-CREATE FUNCTION hwqueue.list_leases(p_filter jsonb DEFAULT '{}'::jsonb, p_limit integer DEFAULT 50, p_before uuid DEFAULT NULL::uuid, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, shard_id integer, queue text, task_name text, state text, priority smallint, tenant text, service_id uuid, labels jsonb, placement jsonb, headers jsonb, attempt smallint, max_attempts smallint, available_at timestamp with time zone, deadline timestamp with time zone, created_at timestamp with time zone, claimed_at timestamp with time zone, finished_at timestamp with time zone, expires_at timestamp with time zone, node_id uuid, claim_token bigint, error jsonb, idempotency_key text, stop_reason text)
+CREATE FUNCTION hwqueue.list_leases(p_filter jsonb DEFAULT '{}'::jsonb, p_limit integer DEFAULT 50, p_before uuid DEFAULT NULL::uuid) RETURNS TABLE(lease_id uuid, queue text, task_name text, state text, priority smallint, tenant text, service_id uuid, labels jsonb, placement jsonb, headers jsonb, attempt smallint, max_attempts smallint, available_at timestamp with time zone, deadline timestamp with time zone, created_at timestamp with time zone, claimed_at timestamp with time zone, finished_at timestamp with time zone, expires_at timestamp with time zone, node_id uuid, claim_token bigint, error jsonb, idempotency_key text, stop_reason text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.list_nodes(p_name text DEFAULT NULL::text, p_node uuid DEFAULT NULL::uuid, p_after text DEFAULT NULL::text, p_limit integer DEFAULT NULL::integer, p_shard integer DEFAULT 0) RETURNS TABLE(node_id uuid, shard_id integer, name text, node_epoch bigint, live boolean, seen_at timestamp with time zone, cordoned boolean, draining boolean, labels jsonb, rack bigint, capacity jsonb, used jsonb, gpus jsonb, slots integer, claims integer, registered_at timestamp with time zone, taints jsonb, attestations jsonb, cores jsonb, isolation jsonb, login text, instance_id text)
+CREATE FUNCTION hwqueue.list_nodes(p_name text DEFAULT NULL::text, p_node uuid DEFAULT NULL::uuid, p_after text DEFAULT NULL::text, p_limit integer DEFAULT NULL::integer) RETURNS TABLE(node_id uuid, name text, node_epoch bigint, live boolean, seen_at timestamp with time zone, cordoned boolean, draining boolean, labels jsonb, rack bigint, capacity jsonb, used jsonb, gpus jsonb, slots integer, claims integer, registered_at timestamp with time zone, taints jsonb, attestations jsonb, cores jsonb, isolation jsonb, login text, instance_id text)
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.list_queues(p_shard integer DEFAULT 0) RETURNS TABLE(queue text, paused boolean, pending bigint, scheduled bigint, claimed bigint, policy jsonb, shard_id integer)
+CREATE FUNCTION hwqueue.list_queues() RETURNS TABLE(queue text, paused boolean, pending bigint, scheduled bigint, claimed bigint, policy jsonb)
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.list_results(p_run hwqueue.run, p_binding jsonb, OUT value jsonb, OUT too_large boolean) RETURNS record
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.list_run_signals(p_run uuid, p_limit integer DEFAULT 1000, p_shard integer DEFAULT 0) RETURNS TABLE(signal_id bigint, name text, key text, sent_at timestamp with time zone, taken_by text, bytes integer, shard_id integer)
+CREATE FUNCTION hwqueue.list_run_signals(p_run uuid, p_limit integer DEFAULT 1000) RETURNS TABLE(signal_id bigint, name text, key text, sent_at timestamp with time zone, taken_by text, bytes integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off';
 
-CREATE FUNCTION hwqueue.list_step_details(p_run uuid, p_shard integer DEFAULT 0) RETURNS TABLE(step_no integer, step text, class_id bigint, words text, released_at timestamp with time zone, available_at timestamp with time zone, claimed_at timestamp with time zone, ended_at timestamp with time zone, attempts jsonb, shard_id integer)
+CREATE FUNCTION hwqueue.list_step_details(p_run uuid) RETURNS TABLE(step_no integer, step text, class_id bigint, words text, released_at timestamp with time zone, available_at timestamp with time zone, claimed_at timestamp with time zone, ended_at timestamp with time zone, attempts jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off';
 
-CREATE FUNCTION hwqueue.list_tasks(p_shard integer DEFAULT 0) RETURNS TABLE(task text, defaults jsonb, served boolean, set_at timestamp with time zone, set_by text, shard_id integer)
+CREATE FUNCTION hwqueue.list_tasks() RETURNS TABLE(task text, defaults jsonb, served boolean, set_at timestamp with time zone, set_by text)
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.list_tokens(p_shard integer DEFAULT 0) RETURNS TABLE(name text, role text, tenant text, created_at timestamp with time zone, created_by text, expires_at timestamp with time zone, used_at timestamp with time zone, revoked_at timestamp with time zone, revoked_by text, shard_id integer, created_login text, revoked_login text)
+CREATE FUNCTION hwqueue.list_tokens() RETURNS TABLE(name text, role text, tenant text, created_at timestamp with time zone, created_by text, expires_at timestamp with time zone, used_at timestamp with time zone, revoked_at timestamp with time zone, revoked_by text, created_login text, revoked_login text)
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.list_webhooks(p_shard integer DEFAULT 0) RETURNS TABLE(name text, url text, codes text[], queues text[], tenant text, labels jsonb, secret_prefix text, old_secret_until timestamp with time zone, created_at timestamp with time zone, created_by text, created_login text, paused_at timestamp with time zone, paused_reason text, delivered_at timestamp with time zone, failing_since timestamp with time zone, delivered bigint, failed bigint, dead bigint, waiting bigint, oldest_at timestamp with time zone, shard_id integer)
+CREATE FUNCTION hwqueue.list_webhooks() RETURNS TABLE(name text, url text, codes text[], queues text[], tenant text, labels jsonb, secret_prefix text, old_secret_until timestamp with time zone, created_at timestamp with time zone, created_by text, created_login text, paused_at timestamp with time zone, paused_reason text, delivered_at timestamp with time zone, failing_since timestamp with time zone, delivered bigint, failed bigint, dead bigint, waiting bigint, oldest_at timestamp with time zone)
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.list_words(p_values jsonb, p_or text DEFAULT 'or'::text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.list_workflow_runs(p_filter jsonb DEFAULT '{}'::jsonb, p_limit integer DEFAULT 50, p_before uuid DEFAULT NULL::uuid, p_shard integer DEFAULT 0) RETURNS TABLE(run_id uuid, shard_id integer, workflow text, version integer, state text, reason text, tenant text, labels jsonb, attempt integer, submitted_at timestamp with time zone, finished_at timestamp with time zone, parent_run_id uuid, root_run_id uuid)
+CREATE FUNCTION hwqueue.list_workflow_runs(p_filter jsonb DEFAULT '{}'::jsonb, p_limit integer DEFAULT 50, p_before uuid DEFAULT NULL::uuid) RETURNS TABLE(run_id uuid, workflow text, version integer, state text, reason text, tenant text, labels jsonb, attempt integer, submitted_at timestamp with time zone, finished_at timestamp with time zone, parent_run_id uuid, root_run_id uuid)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_custom_plan';
 
-CREATE FUNCTION hwqueue.list_workflow_steps(p_run uuid, p_shard integer DEFAULT 0) RETURNS TABLE(step_no integer, step text, state text, reason text, task_name text, queue text, placement jsonb, lease_id uuid, lease_state text, node_id uuid, attempt smallint, result jsonb, error jsonb, ended_at timestamp with time zone, waits_for text[], shard_id integer, came_from jsonb, kind text, due_at timestamp with time zone, headline text, items integer, items_done integer, items_failed integer, nested_run_id uuid, gang_id uuid)
+CREATE FUNCTION hwqueue.list_workflow_steps(p_run uuid) RETURNS TABLE(step_no integer, step text, state text, reason text, task_name text, queue text, placement jsonb, lease_id uuid, lease_state text, node_id uuid, attempt smallint, result jsonb, error jsonb, ended_at timestamp with time zone, waits_for text[], came_from jsonb, kind text, due_at timestamp with time zone, headline text, items integer, items_done integer, items_failed integer, nested_run_id uuid, gang_id uuid)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off';
 
-CREATE FUNCTION hwqueue.list_workflow_versions(p_workflows text[], p_shard integer DEFAULT 0) RETURNS TABLE(workflow text, version integer, step_count integer, created_at timestamp with time zone, run_counts jsonb, shard_id integer)
+CREATE FUNCTION hwqueue.list_workflow_versions(p_workflows text[]) RETURNS TABLE(workflow text, version integer, step_count integer, created_at timestamp with time zone, run_counts jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off';
 
-CREATE FUNCTION hwqueue.list_workflows(p_after text DEFAULT NULL::text, p_limit integer DEFAULT 100, p_shard integer DEFAULT 0) RETURNS TABLE(workflow text, version integer, step_count integer, created_at timestamp with time zone, shard_id integer)
+CREATE FUNCTION hwqueue.list_workflows(p_after text DEFAULT NULL::text, p_limit integer DEFAULT 100) RETURNS TABLE(workflow text, version integer, step_count integer, created_at timestamp with time zone)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.listed_origins(p_run hwqueue.run, p_shard integer) RETURNS jsonb
+CREATE FUNCTION hwqueue.listed_origins(p_run hwqueue.run) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.load_fits(p_node hwqueue.node, p_load hwqueue.node_load) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.load_that_stays(p_node hwqueue.node, p_old uuid, p_shard integer) RETURNS hwqueue.node_load
+CREATE FUNCTION hwqueue.load_that_stays(p_node hwqueue.node, p_old uuid) RETURNS hwqueue.node_load
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.lock_alternative(p_request hwqueue.claim_request, p_class_id bigint, p_seen hwqueue.seen_entries, p_from bigint, p_to bigint, p_since timestamp with time zone, p_lease uuid) RETURNS tid
@@ -3709,44 +3676,44 @@ CREATE FUNCTION hwqueue.lock_alternative(p_request hwqueue.claim_request, p_clas
 CREATE FUNCTION hwqueue.lock_between(p_request hwqueue.claim_request, p_queue_id integer, p_seen hwqueue.seen_entries, p_limit integer) RETURNS tid[]
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.lock_choice(p_choice uuid, p_taker uuid, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.lock_choice(p_choice uuid, p_taker uuid) RETURNS boolean
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.lock_claims(p_node uuid, p_shard integer) RETURNS uuid[]
+CREATE FUNCTION hwqueue.lock_claims(p_node uuid) RETURNS uuid[]
     LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.lock_class_heads(p_classes bigint[], p_queue_id integer, p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
+CREATE FUNCTION hwqueue.lock_class_heads(p_classes bigint[], p_queue_id integer, p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_limit integer, p_now timestamp with time zone) RETURNS tid[]
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.lock_classes(p_digest bigint, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.lock_classes(p_digest bigint) RETURNS boolean
     LANGUAGE plpgsql
     SET enable_bitmapscan TO 'on';
 
-CREATE FUNCTION hwqueue.lock_leases(p_leases uuid[], p_state text, p_shard integer) RETURNS uuid[]
+CREATE FUNCTION hwqueue.lock_leases(p_leases uuid[], p_state text) RETURNS uuid[]
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.lock_node(p_node uuid, p_epoch bigint, p_shard integer) RETURNS hwqueue.node_state
+CREATE FUNCTION hwqueue.lock_node(p_node uuid, p_epoch bigint) RETURNS hwqueue.node_state
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.lock_page(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb, p_shard integer, OUT state text, OUT changed uuid[], OUT skipped uuid[], OUT next_cursor jsonb) RETURNS record
+CREATE FUNCTION hwqueue.lock_page(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb, OUT state text, OUT changed uuid[], OUT skipped uuid[], OUT next_cursor jsonb) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.lock_run(p_run uuid, p_shard integer) RETURNS hwqueue.run
+CREATE FUNCTION hwqueue.lock_run(p_run uuid) RETURNS hwqueue.run
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.lock_score_group(p_classes bigint[], p_from hwqueue.scan_starts, p_tier smallint, p_rank bigint, p_depth integer, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
+CREATE FUNCTION hwqueue.lock_score_group(p_classes bigint[], p_from hwqueue.scan_starts, p_tier smallint, p_rank bigint, p_depth integer, p_limit integer, p_now timestamp with time zone) RETURNS tid[]
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.lock_seen(p_positions bigint[], p_seen_classes bigint[], p_tier smallint, p_rank bigint, p_limit integer, p_shard integer) RETURNS tid[]
+CREATE FUNCTION hwqueue.lock_seen(p_positions bigint[], p_seen_classes bigint[], p_tier smallint, p_rank bigint, p_limit integer) RETURNS tid[]
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.lock_stripes(p_alone integer[], p_shared integer[], p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.lock_stripes(p_alone integer[], p_shared integer[]) RETURNS boolean
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.lock_to_register(INOUT node hwqueue.node, p_shard integer, OUT state hwqueue.node_state) RETURNS record
+CREATE FUNCTION hwqueue.lock_to_register(INOUT node hwqueue.node, OUT state hwqueue.node_state) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.lock_webhook(p_name text, p_shard integer) RETURNS hwqueue.webhook
+CREATE FUNCTION hwqueue.lock_webhook(p_name text) RETURNS hwqueue.webhook
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.lock_window(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_window integer, p_limit integer) RETURNS tid[]
@@ -3755,41 +3722,40 @@ CREATE FUNCTION hwqueue.lock_window(p_request hwqueue.claim_request, p_eligible 
 CREATE FUNCTION hwqueue.login_hint(p_login text) RETURNS text
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.look_at_changed(p_limit integer, p_from bigint, p_until timestamp with time zone, p_now timestamp with time zone, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.look_at_changed(p_limit integer, p_from bigint, p_until timestamp with time zone, p_now timestamp with time zone) RETURNS boolean
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.look_at_claim(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_fit text, p_now timestamp with time zone, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.look_at_claim(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_fit text, p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.look_at_due(p_limit integer, p_until timestamp with time zone, p_now timestamp with time zone, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.look_at_due(p_limit integer, p_until timestamp with time zone, p_now timestamp with time zone) RETURNS boolean
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.look_at_earmark(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.look_at_earmark(p_gang hwqueue.gang, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.look_at_earmark(p_row hwqueue.replacement, p_claim hwqueue.claim, p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.look_at_earmark(p_row hwqueue.replacement, p_claim hwqueue.claim, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.look_at_ended(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_state text, p_fit text, p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.look_at_ended(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_state text, p_fit text, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.look_at_gang(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.look_at_gang(p_gang hwqueue.gang, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.look_at_node(p_everywhere hwqueue.everywhere, p_node uuid, p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.look_at_node(p_everywhere hwqueue.everywhere, p_node uuid, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.look_at_replacement(p_row hwqueue.replacement, p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.look_at_replacement(p_row hwqueue.replacement, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.look_at_waiting(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_fit text, p_retry_at timestamp with time zone, p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.look_at_waiting(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_fit text, p_retry_at timestamp with time zone, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.look_if_free(p_everywhere_id uuid, p_node uuid, p_now timestamp with time zone, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.look_if_free(p_everywhere_id uuid, p_node uuid, p_now timestamp with time zone) RETURNS boolean
     LANGUAGE plpgsql;
 
 CREATE TABLE hwqueue.low_water (
-    shard_id integer NOT NULL,
     queue_id integer NOT NULL,
     class_id bigint NOT NULL,
     version bigint NOT NULL,
@@ -3810,22 +3776,22 @@ COMMENT ON COLUMN hwqueue.low_water.blocked_to_version IS 'of a queue (class_id 
 CREATE FUNCTION hwqueue.low_water_at(p_marks hwqueue.low_water, p_tier smallint, p_rank bigint) RETURNS bigint
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.lower_low_water(p_queue_id integer, p_class_id bigint, p_tier smallint, p_rank bigint, p_position bigint, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.lower_low_water(p_queue_id integer, p_class_id bigint, p_tier smallint, p_rank bigint, p_position bigint) RETURNS boolean
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.map_room(p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally) RETURNS integer
     LANGUAGE sql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.map_verdict(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally, p_shard integer) RETURNS hwqueue.step_verdict
+CREATE FUNCTION hwqueue.map_verdict(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally) RETURNS hwqueue.step_verdict
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.maps_to_stop(p_run uuid, p_most integer, p_shard integer) RETURNS integer[]
+CREATE FUNCTION hwqueue.maps_to_stop(p_run uuid, p_most integer) RETURNS integer[]
     LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.mark_stopped(p_everywhere hwqueue.everywhere, p_stops_running boolean, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.everywhere
+CREATE FUNCTION hwqueue.mark_stopped(p_everywhere hwqueue.everywhere, p_stops_running boolean, p_now timestamp with time zone) RETURNS hwqueue.everywhere
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.match_fleet(p_placement jsonb, p_options jsonb, p_limit integer, p_skip integer, p_shard integer) RETURNS TABLE(place bigint, node_id uuid, node_name text, score double precision, codes text[], permanents boolean[], reasons jsonb)
+CREATE FUNCTION hwqueue.match_fleet(p_placement jsonb, p_options jsonb, p_limit integer, p_skip integer) RETURNS TABLE(place bigint, node_id uuid, node_name text, score double precision, codes text[], permanents boolean[], reasons jsonb)
     LANGUAGE plpgsql
     SET jit TO 'off'
     SET plan_cache_mode TO 'force_custom_plan'
@@ -3833,22 +3799,22 @@ CREATE FUNCTION hwqueue.match_fleet(p_placement jsonb, p_options jsonb, p_limit 
     SET enable_hashjoin TO 'on'
     SET enable_seqscan TO 'on';
 
-CREATE FUNCTION hwqueue.match_groups(p_placement jsonb DEFAULT NULL::jsonb, p_options jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(eligible boolean, codes text[], permanent boolean, nodes bigint, node_names jsonb)
+CREATE FUNCTION hwqueue.match_groups(p_placement jsonb DEFAULT NULL::jsonb, p_options jsonb DEFAULT '{}'::jsonb) RETURNS TABLE(eligible boolean, codes text[], permanent boolean, nodes bigint, node_names jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.match_nodes(p_placement jsonb DEFAULT NULL::jsonb, p_options jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(node_id uuid, node_name text, eligible boolean, score double precision, reasons jsonb)
+CREATE FUNCTION hwqueue.match_nodes(p_placement jsonb DEFAULT NULL::jsonb, p_options jsonb DEFAULT '{}'::jsonb) RETURNS TABLE(node_id uuid, node_name text, eligible boolean, score double precision, reasons jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.match_page(p_placement jsonb DEFAULT NULL::jsonb, p_options jsonb DEFAULT '{}'::jsonb, p_limit integer DEFAULT 100, p_skip integer DEFAULT 0, p_shard integer DEFAULT 0) RETURNS TABLE(nodes integer, eligible integer, reasons jsonb, items jsonb)
+CREATE FUNCTION hwqueue.match_page(p_placement jsonb DEFAULT NULL::jsonb, p_options jsonb DEFAULT '{}'::jsonb, p_limit integer DEFAULT 100, p_skip integer DEFAULT 0) RETURNS TABLE(nodes integer, eligible integer, reasons jsonb, items jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.match_question(p_placement jsonb, p_options jsonb, p_shard integer, OUT for_queue hwqueue.queue, OUT for_class hwqueue.placement_class, OUT reach double precision, OUT node_names text[]) RETURNS record
+CREATE FUNCTION hwqueue.match_question(p_placement jsonb, p_options jsonb, OUT for_queue hwqueue.queue, OUT for_class hwqueue.placement_class, OUT reach double precision, OUT node_names text[]) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.may_be_assigned(p_lease hwqueue.lease, p_node uuid, p_queue text, p_now timestamp with time zone, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.may_be_assigned(p_lease hwqueue.lease, p_node uuid, p_queue text, p_now timestamp with time zone) RETURNS boolean
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.may_be_long(p_value jsonb) RETURNS boolean
@@ -3860,7 +3826,7 @@ CREATE FUNCTION hwqueue.may_be_missing(p_gang hwqueue.gang) RETURNS integer
 CREATE FUNCTION hwqueue.may_be_tried(p_gang hwqueue.gang, p_now timestamp with time zone) RETURNS boolean
     LANGUAGE sql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.may_earmark(p_class_id bigint, p_node uuid, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.may_earmark(p_class_id bigint, p_node uuid) RETURNS boolean
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.may_not_go_on(p_everywhere hwqueue.everywhere) RETURNS boolean
@@ -3869,7 +3835,7 @@ CREATE FUNCTION hwqueue.may_not_go_on(p_everywhere hwqueue.everywhere) RETURNS b
 CREATE FUNCTION hwqueue.may_start(p_requests hwqueue.spawn_request[], p_now timestamp with time zone) RETURNS boolean
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.member_requests(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_known jsonb, p_gang_id uuid, p_now timestamp with time zone, p_shard integer, OUT requests hwqueue.spawn_request[], OUT starts_at timestamp with time zone) RETURNS record
+CREATE FUNCTION hwqueue.member_requests(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_known jsonb, p_gang_id uuid, p_now timestamp with time zone, OUT requests hwqueue.spawn_request[], OUT starts_at timestamp with time zone) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.members_needed(p_gang hwqueue.gang, p_waiting integer) RETURNS integer
@@ -3890,7 +3856,7 @@ CREATE FUNCTION hwqueue.merge_lists(p_left jsonb, p_right jsonb) RETURNS jsonb
 CREATE FUNCTION hwqueue.merge_placements(p_left jsonb, p_right jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.metrics(p_shard integer DEFAULT 0) RETURNS TABLE(name text, labels jsonb, value double precision)
+CREATE FUNCTION hwqueue.metrics() RETURNS TABLE(name text, labels jsonb, value double precision)
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET max_parallel_workers_per_gather TO '0'
@@ -3901,40 +3867,40 @@ CREATE FUNCTION hwqueue.metrics(p_shard integer DEFAULT 0) RETURNS TABLE(name te
 CREATE FUNCTION hwqueue.most_label_values() RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.movable_leases(p_leases uuid[], p_queue hwqueue.queue, p_shard integer) RETURNS uuid[]
+CREATE FUNCTION hwqueue.movable_leases(p_leases uuid[], p_queue hwqueue.queue) RETURNS uuid[]
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.move_keys(p_leases uuid[], p_queue hwqueue.queue, p_shard integer) RETURNS uuid[]
+CREATE FUNCTION hwqueue.move_keys(p_leases uuid[], p_queue hwqueue.queue) RETURNS uuid[]
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.move_terms(p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.move_terms() RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.must_be_checked(p_class hwqueue.placement_class, p_affinity double precision, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.must_be_checked(p_class hwqueue.placement_class, p_affinity double precision) RETURNS boolean
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.my_tenants() RETURNS text[]
     LANGUAGE sql STABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.named_steps(p_run hwqueue.run, p_names jsonb, p_field text, p_shard integer) RETURNS integer[]
+CREATE FUNCTION hwqueue.named_steps(p_run hwqueue.run, p_names jsonb, p_field text) RETURNS integer[]
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.near_class(p_run hwqueue.run, p_step integer, p_near jsonb, p_now timestamp with time zone, p_shard integer, OUT class_id bigint, OUT bad jsonb) RETURNS record
+CREATE FUNCTION hwqueue.near_class(p_run hwqueue.run, p_step integer, p_near jsonb, p_now timestamp with time zone, OUT class_id bigint, OUT bad jsonb) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.near_items(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_requests hwqueue.spawn_request[], p_bad uuid[], p_now timestamp with time zone, p_shard integer, OUT requests hwqueue.spawn_request[], OUT bad uuid[], OUT reasons text[]) RETURNS record
+CREATE FUNCTION hwqueue.near_items(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_requests hwqueue.spawn_request[], p_bad uuid[], p_now timestamp with time zone, OUT requests hwqueue.spawn_request[], OUT bad uuid[], OUT reasons text[]) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.near_nodes(p_node_ids uuid[], p_class hwqueue.placement_class, p_lease uuid, p_known jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
+CREATE FUNCTION hwqueue.near_nodes(p_node_ids uuid[], p_class hwqueue.placement_class, p_lease uuid, p_known jsonb, p_now timestamp with time zone) RETURNS jsonb
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.near_origin(p_near jsonb, p_part jsonb, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.near_origin(p_near jsonb, p_part jsonb) RETURNS text
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.near_placement(p_near jsonb, p_places jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.near_places(p_run uuid, p_near jsonb, p_shard integer, p_item integer DEFAULT NULL::integer) RETURNS jsonb
+CREATE FUNCTION hwqueue.near_places(p_run uuid, p_near jsonb, p_item integer DEFAULT NULL::integer) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.nearest_name(p_name text, p_names text[]) RETURNS text
@@ -3952,7 +3918,7 @@ CREATE FUNCTION hwqueue.needs_of(p_class hwqueue.placement_class, p_bits integer
 CREATE FUNCTION hwqueue.nested_headline(p_step jsonb, p_workflow hwqueue.workflow, p_refusal jsonb) RETURNS text
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.nested_workflow(p_settings jsonb, p_tenant text, p_shard integer) RETURNS hwqueue.workflow
+CREATE FUNCTION hwqueue.nested_workflow(p_settings jsonb, p_tenant text) RETURNS hwqueue.workflow
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.never_due() RETURNS timestamp with time zone
@@ -3973,21 +3939,21 @@ CREATE FUNCTION hwqueue.new_progress(p_ended integer[] DEFAULT '{}'::integer[], 
 CREATE FUNCTION hwqueue.new_webhook_secret() RETURNS bytea
     LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.newest_loads(p_shard integer) RETURNS SETOF hwqueue.node_load
+CREATE FUNCTION hwqueue.newest_loads() RETURNS SETOF hwqueue.node_load
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.next_attempt_at(p_lease uuid, p_attempt integer, p_now timestamp with time zone, p_shard integer) RETURNS timestamp with time zone
+CREATE FUNCTION hwqueue.next_attempt_at(p_lease uuid, p_attempt integer, p_now timestamp with time zone) RETURNS timestamp with time zone
     LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.next_classes(p_from hwqueue.judging_progress, p_anchors text[], p_pinned boolean, p_limit integer, p_shard integer, OUT batch bigint[], OUT judged hwqueue.judging_progress, OUT more boolean) RETURNS record
+CREATE FUNCTION hwqueue.next_classes(p_from hwqueue.judging_progress, p_anchors text[], p_pinned boolean, p_limit integer, OUT batch bigint[], OUT judged hwqueue.judging_progress, OUT more boolean) RETURNS record
     LANGUAGE plpgsql
     SET enable_bitmapscan TO 'on';
 
 CREATE FUNCTION hwqueue.next_gang_state(p_gang hwqueue.gang, p_waiting integer, p_earmarked integer, p_reserved integer, p_running integer, p_failed integer, p_cancelled integer) RETURNS text
     LANGUAGE sql IMMUTABLE;
 
-CREATE TABLE hwqueue.shard (
-    shard_id integer NOT NULL,
+CREATE TABLE hwqueue.installation (
+    singleton boolean DEFAULT true NOT NULL,
     generation bigint DEFAULT 0 NOT NULL,
     system_identifier bigint,
     timeline integer,
@@ -4002,33 +3968,33 @@ CREATE TABLE hwqueue.shard (
     former_event_base bigint DEFAULT 0 NOT NULL,
     event_base_xid xid8 DEFAULT '0'::xid8 NOT NULL,
     recovered_to pg_lsn,
-    CONSTRAINT shard_event_days_check CHECK (((event_days >= 1) AND (event_days <= 14))),
-    CONSTRAINT shard_shard_id_check CHECK ((shard_id >= 0))
+    CONSTRAINT installation_event_days_check CHECK (((event_days >= 1) AND (event_days <= 14))),
+    CONSTRAINT installation_singleton_check CHECK (singleton)
 );
 
-COMMENT ON TABLE hwqueue.shard IS 'one row for each shard: its generation, with which claim tokens begin, and settings of the installation';
+COMMENT ON TABLE hwqueue.installation IS 'one row: the generation, with which claim tokens begin, and settings of the installation';
 
-COMMENT ON COLUMN hwqueue.shard.generation IS 'the token of a first claim: it rises at each start of the server, and in a copy';
+COMMENT ON COLUMN hwqueue.installation.generation IS 'the token of a first claim: it rises at each start of the server, and in a copy';
 
-COMMENT ON COLUMN hwqueue.shard.timeline IS 'with the next three: the start of a server that generation is of';
+COMMENT ON COLUMN hwqueue.installation.timeline IS 'with the next three: the start of a server that generation is of';
 
-COMMENT ON COLUMN hwqueue.shard.event_base IS 'added to the ids of events, so that they rise on a server whose transaction ids do not';
+COMMENT ON COLUMN hwqueue.installation.event_base IS 'added to the ids of events, so that they rise on a server whose transaction ids do not';
 
-COMMENT ON COLUMN hwqueue.shard.storage_path IS 'file of this table when server_started_at was written: every copy and every restore has another one';
+COMMENT ON COLUMN hwqueue.installation.storage_path IS 'file of this table when server_started_at was written: every copy and every restore has another one';
 
-COMMENT ON COLUMN hwqueue.shard.event_days IS 'for how many whole days prune keeps events; set_event_retention';
+COMMENT ON COLUMN hwqueue.installation.event_days IS 'for how many whole days prune keeps events; set_event_retention';
 
-COMMENT ON COLUMN hwqueue.shard.node_expiry IS 'how long a node may be silent before prune deregisters it; null: for ever; set_node_expiry';
+COMMENT ON COLUMN hwqueue.installation.node_expiry IS 'how long a node may be silent before prune deregisters it; null: for ever; set_node_expiry';
 
-COMMENT ON COLUMN hwqueue.shard.wake_key IS 'keeps names of queues out of notifications';
+COMMENT ON COLUMN hwqueue.installation.wake_key IS 'keeps names of queues out of notifications';
 
-COMMENT ON COLUMN hwqueue.shard.node_epoch_floor IS 'the highest epoch of a node that prune has deleted; a node that registers for the first time begins above it';
+COMMENT ON COLUMN hwqueue.installation.node_epoch_floor IS 'the highest epoch of a node that prune has deleted; a new node begins above it';
 
-COMMENT ON COLUMN hwqueue.shard.event_base_xid IS 'the transaction that raised event_base; ids of those that were open then follow former_event_base';
+COMMENT ON COLUMN hwqueue.installation.event_base_xid IS 'the transaction that raised event_base; ids of those that were open then follow former_event_base';
 
-COMMENT ON COLUMN hwqueue.shard.recovered_to IS 'up to where the server had recovered when generation was written; null: it had no need to';
+COMMENT ON COLUMN hwqueue.installation.recovered_to IS 'up to where the server had recovered when generation was written; null: it had no need to';
 
-CREATE FUNCTION hwqueue.next_generation(p_shard hwqueue.shard, p_timeline integer, p_system bigint) RETURNS bigint
+CREATE FUNCTION hwqueue.next_generation(p_row hwqueue.installation, p_timeline integer, p_system bigint) RETURNS bigint
     LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.next_score_group(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_starts, p_window integer, p_probe integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT classes bigint[], OUT positions bigint[], OUT seen_classes bigint[], OUT is_head boolean, OUT takes integer) RETURNS record
@@ -4046,11 +4012,11 @@ CREATE FUNCTION hwqueue.no_open_xid_below(p_xid xid8) RETURNS boolean
 CREATE FUNCTION hwqueue.node_anchors(p_node uuid, p_resources uuid[]) RETURNS text[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.node_claims(p_node uuid, p_limit integer DEFAULT 500, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, shard_id integer, queue text, task_name text, tenant text, service_id uuid, claim_token bigint, attempt smallint, claimed_at timestamp with time zone, expires_at timestamp with time zone, stop_reason text, stop_by timestamp with time zone, assignment jsonb)
+CREATE FUNCTION hwqueue.node_claims(p_node uuid, p_limit integer DEFAULT 500) RETURNS TABLE(lease_id uuid, queue text, task_name text, tenant text, service_id uuid, claim_token bigint, attempt smallint, claimed_at timestamp with time zone, expires_at timestamp with time zone, stop_reason text, stop_by timestamp with time zone, assignment jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.node_generation(p_node uuid, p_shard integer) RETURNS bigint
+CREATE FUNCTION hwqueue.node_generation(p_node uuid) RETURNS bigint
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.node_has(p_failure hwqueue.failure, p_fact jsonb, p_domain text, p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_now timestamp with time zone) RETURNS text
@@ -4059,19 +4025,19 @@ CREATE FUNCTION hwqueue.node_has(p_failure hwqueue.failure, p_fact jsonb, p_doma
 CREATE FUNCTION hwqueue.node_headroom(p_node hwqueue.node, p_load hwqueue.node_load) RETURNS hwqueue.headroom
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.node_metrics(p_now timestamp with time zone, p_shard integer) RETURNS TABLE(name text, labels jsonb, value double precision)
+CREATE FUNCTION hwqueue.node_metrics(p_now timestamp with time zone) RETURNS TABLE(name text, labels jsonb, value double precision)
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.node_numbers(p_shard integer) RETURNS TABLE(number integer, node_id uuid)
+CREATE FUNCTION hwqueue.node_numbers() RETURNS TABLE(number integer, node_id uuid)
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.node_payload(p_key uuid, p_node uuid, p_login text, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.node_payload(p_key uuid, p_node uuid, p_login text) RETURNS text
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.node_place(p_node hwqueue.node, p_what text) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.node_places(p_together text[], p_same text[], p_shard integer) RETURNS TABLE(place_no bigint, level bigint, domain text, value text, alike text, place text, node_ids uuid[])
+CREATE FUNCTION hwqueue.node_places(p_together text[], p_same text[]) RETURNS TABLE(place_no bigint, level bigint, domain text, value text, alike text, place text, node_ids uuid[])
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.node_suits(p_class_id bigint, p_node hwqueue.node, p_now timestamp with time zone) RETURNS boolean
@@ -4080,7 +4046,7 @@ CREATE FUNCTION hwqueue.node_suits(p_class_id bigint, p_node hwqueue.node, p_now
 CREATE FUNCTION hwqueue.node_taints(p_node hwqueue.node) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.node_usage(p_state text DEFAULT NULL::text, p_limit integer DEFAULT NULL::integer, p_after text DEFAULT NULL::text, p_shard integer DEFAULT 0) RETURNS TABLE(shard_id integer, node_id uuid, node_name text, rack bigint, state text, live boolean, seen_at timestamp with time zone, claims bigint, slots integer, cpu_milli bigint, cpu_used bigint, memory_mib bigint, memory_used bigint, gpus integer, gpus_free integer, gpu_milli_used bigint, cores integer, cores_free integer, custom jsonb, custom_used jsonb, profile_id bigint)
+CREATE FUNCTION hwqueue.node_usage(p_state text DEFAULT NULL::text, p_limit integer DEFAULT NULL::integer, p_after text DEFAULT NULL::text) RETURNS TABLE(node_id uuid, node_name text, rack bigint, state text, live boolean, seen_at timestamp with time zone, claims bigint, slots integer, cpu_milli bigint, cpu_used bigint, memory_mib bigint, memory_used bigint, gpus integer, gpus_free integer, gpu_milli_used bigint, cores integer, cores_free integer, custom jsonb, custom_used jsonb, profile_id bigint)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET max_parallel_workers_per_gather TO '0'
@@ -4093,7 +4059,7 @@ CREATE FUNCTION hwqueue.node_usage_of(p_node hwqueue.node, p_assignments jsonb[]
 CREATE FUNCTION hwqueue.node_usage_of_claims(p_node hwqueue.node, p_with_earmarks boolean DEFAULT true) RETURNS TABLE(claim_count integer, cpu_used bigint, memory_used bigint, gpu_used integer[], custom_used jsonb, core_used integer[])
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.node_wake_payload(p_node uuid, p_shard integer DEFAULT 0) RETURNS text
+CREATE FUNCTION hwqueue.node_wake_payload(p_node uuid) RETURNS text
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
@@ -4166,40 +4132,40 @@ CREATE FUNCTION hwqueue.normalise_targets(p_targets jsonb, p_domain text, p_fiel
 CREATE FUNCTION hwqueue.normalise_toleration(p_toleration jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.note_alive(p_state hwqueue.node_state, p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.note_alive(p_state hwqueue.node_state, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.note_attestations(p_node uuid, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.note_attestations(p_node uuid) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.note_blocked(p_state hwqueue.node_state, p_blocked boolean, p_awaits boolean, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.note_blocked(p_state hwqueue.node_state, p_blocked boolean, p_awaits boolean) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.note_bound(p_bytes bigint) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.note_clock(p_cursor hwqueue.reap_cursor, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.reap_cursor
+CREATE FUNCTION hwqueue.note_clock(p_cursor hwqueue.reap_cursor, p_now timestamp with time zone) RETURNS hwqueue.reap_cursor
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.note_deaths(p_leases uuid[], p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.note_deaths(p_leases uuid[], p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.note_event(p_code text, p_message text, p_shard integer, p_detail jsonb DEFAULT NULL::jsonb, p_node uuid DEFAULT NULL::uuid, p_queue text DEFAULT NULL::text, p_class bigint DEFAULT NULL::bigint) RETURNS void
+CREATE FUNCTION hwqueue.note_event(p_code text, p_message text, p_detail jsonb DEFAULT NULL::jsonb, p_node uuid DEFAULT NULL::uuid, p_queue text DEFAULT NULL::text, p_class bigint DEFAULT NULL::bigint) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.note_failures(p_run hwqueue.run, p hwqueue.run_progress, p_now timestamp with time zone, p_shard integer, OUT state text, OUT progress hwqueue.run_progress) RETURNS record
+CREATE FUNCTION hwqueue.note_failures(p_run hwqueue.run, p hwqueue.run_progress, p_now timestamp with time zone, OUT state text, OUT progress hwqueue.run_progress) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.note_gang(p_gang hwqueue.gang, p_state text, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.note_gang(p_gang hwqueue.gang, p_state text) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.note_generation(p_from bigint, p_to bigint, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.note_generation(p_from bigint, p_to bigint) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.note_lasting(p_lease uuid, p_claims integer, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.note_lasting(p_lease uuid, p_claims integer) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.note_leases(p_code text, p_leases uuid[], p_message text, p_shard integer, p_detail jsonb DEFAULT NULL::jsonb, p_node uuid DEFAULT NULL::uuid) RETURNS void
+CREATE FUNCTION hwqueue.note_leases(p_code text, p_leases uuid[], p_message text, p_detail jsonb DEFAULT NULL::jsonb, p_node uuid DEFAULT NULL::uuid) RETURNS void
     LANGUAGE plpgsql
     SET plan_cache_mode TO 'force_generic_plan'
     SET enable_seqscan TO 'off'
@@ -4208,43 +4174,43 @@ CREATE FUNCTION hwqueue.note_leases(p_code text, p_leases uuid[], p_message text
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.note_policy(p_code text, p_of text, p_from jsonb, p_to jsonb, p_queue text, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.note_policy(p_code text, p_of text, p_from jsonb, p_to jsonb, p_queue text) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.note_room(p_room jsonb, p_ttl interval, p_round bigint, p_epoch bigint, p_shard integer DEFAULT 0) RETURNS text
+CREATE FUNCTION hwqueue.note_room(p_room jsonb, p_ttl interval, p_round bigint, p_epoch bigint) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.note_selected(p_class_ids bigint[], p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.note_selected(p_class_ids bigint[]) RETURNS void
     LANGUAGE plpgsql
     SET enable_bitmapscan TO 'on'
     SET enable_indexscan TO 'off';
 
-CREATE FUNCTION hwqueue.note_served(p_node uuid, p_spec jsonb, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.note_served(p_node uuid, p_spec jsonb) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.note_server(p_timeline integer, p_shard integer) RETURNS bigint
+CREATE FUNCTION hwqueue.note_server(p_timeline integer) RETURNS bigint
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.note_start(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.note_start(p_gang hwqueue.gang, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.note_taken(p_entry hwqueue.ready, p_is_named boolean, p_is_lasting boolean, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.note_taken(p_entry hwqueue.ready, p_is_named boolean, p_is_lasting boolean) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.nothing_done(p_holds boolean) RETURNS hwqueue.upkeep_done
     LANGUAGE sql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.nothing_is_stopping(p_now timestamp with time zone, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.nothing_is_stopping(p_now timestamp with time zone) RETURNS boolean
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.notify_ended(p_leases uuid[], p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.notify_ended(p_leases uuid[]) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.numbered_nodes(p_now timestamp with time zone, p_shard integer) RETURNS TABLE(number integer, node hwqueue.node, attested text[], is_live boolean)
+CREATE FUNCTION hwqueue.numbered_nodes(p_now timestamp with time zone) RETURNS TABLE(number integer, node hwqueue.node, attested text[], is_live boolean)
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.offer_signal(p_run hwqueue.run, p_signal bigint, p_name text, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.offer_signal(p_run hwqueue.run, p_signal bigint, p_name text) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.oldest_open_settlement() RETURNS xid8
@@ -4253,38 +4219,37 @@ CREATE FUNCTION hwqueue.oldest_open_settlement() RETURNS xid8
 CREATE FUNCTION hwqueue.oldest_snapshot_holder(p_relation regclass) RETURNS xid8
     LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.oldest_undelivered(p_webhook hwqueue.webhook, p_shard integer) RETURNS timestamp with time zone
+CREATE FUNCTION hwqueue.oldest_undelivered(p_webhook hwqueue.webhook) RETURNS timestamp with time zone
     LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.open_claim(p_request hwqueue.claim_request, p_state hwqueue.node_state, INOUT queue_head hwqueue.queue_head, OUT queue_ids integer[], OUT promoted integer, OUT at_low_water boolean, OUT node hwqueue.node, OUT load hwqueue.node_load, OUT room hwqueue.headroom, OUT picked hwqueue.picked_entries) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.open_map(p_run hwqueue.run, p_step hwqueue.step, p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamp with time zone, p_shard integer, OUT map hwqueue.map, OUT tally hwqueue.tally, OUT bad jsonb) RETURNS record
+CREATE FUNCTION hwqueue.open_map(p_run hwqueue.run, p_step hwqueue.step, p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamp with time zone, OUT map hwqueue.map, OUT tally hwqueue.tally, OUT bad jsonb) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.open_nested(p_run hwqueue.run, p_step hwqueue.step, p_nested hwqueue.run, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.open_nested(p_run hwqueue.run, p_step hwqueue.step, p_nested hwqueue.run) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.open_queues(p_queues text[], p_shard integer) RETURNS integer[]
+CREATE FUNCTION hwqueue.open_queues(p_queues text[]) RETURNS integer[]
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.open_run(p_run hwqueue.run, p_released integer[], p_skipped integer[], p_reasons text[], p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.open_run(p_run hwqueue.run, p_released integer[], p_skipped integer[], p_reasons text[], p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.open_wait(p_claim hwqueue.claim, p_wait jsonb, p_now timestamp with time zone, p_shard integer) RETURNS timestamp with time zone
+CREATE FUNCTION hwqueue.open_wait(p_claim hwqueue.claim, p_wait jsonb, p_now timestamp with time zone) RETURNS timestamp with time zone
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.operator_taints(p_node uuid, p_shard integer) RETURNS jsonb
+CREATE FUNCTION hwqueue.operator_taints(p_node uuid) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.order_named_steps(p_steps jsonb[]) RETURNS integer[]
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.ordered_items(p_leases uuid[], p_tokens bigint[], p_shard integer) RETURNS TABLE(shard_id integer, lease_id uuid, claim_token bigint, ordinal integer)
+CREATE FUNCTION hwqueue.ordered_items(p_leases uuid[], p_tokens bigint[]) RETURNS TABLE(lease_id uuid, claim_token bigint, ordinal integer)
     LANGUAGE plpgsql IMMUTABLE ROWS 1;
 
 CREATE TABLE hwqueue.choice (
-    shard_id integer NOT NULL,
     choice_id uuid NOT NULL,
     tenant text NOT NULL,
     alternatives integer DEFAULT 1 NOT NULL,
@@ -4303,10 +4268,10 @@ COMMENT ON COLUMN hwqueue.choice.settled_at IS 'when upkeep found that no other 
 
 COMMENT ON COLUMN hwqueue.choice.checked_at IS 'when prune last checked whether its leases are gone';
 
-CREATE FUNCTION hwqueue.other_alternatives(p_choice hwqueue.choice, p_shard integer) RETURNS TABLE(member_id uuid, is_gang boolean)
+CREATE FUNCTION hwqueue.other_alternatives(p_choice hwqueue.choice) RETURNS TABLE(member_id uuid, is_gang boolean)
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.overbooked_nodes(p_node_ids uuid[], p_shard integer) RETURNS SETOF uuid
+CREATE FUNCTION hwqueue.overbooked_nodes(p_node_ids uuid[]) RETURNS SETOF uuid
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.own_field(p_own jsonb) RETURNS text
@@ -4324,7 +4289,7 @@ CREATE FUNCTION hwqueue.own_options() RETURNS text[]
 CREATE FUNCTION hwqueue.own_resources(p_placement jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.page_source(p_filter hwqueue.lease_filter, p_cursor jsonb, p_limit integer, p_shard integer) RETURNS TABLE(lease_id uuid, key jsonb)
+CREATE FUNCTION hwqueue.page_source(p_filter hwqueue.lease_filter, p_cursor jsonb, p_limit integer) RETURNS TABLE(lease_id uuid, key jsonb)
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.parse_classes(p_list jsonb, p_field text, p_known text[]) RETURNS text[]
@@ -4342,7 +4307,7 @@ CREATE FUNCTION hwqueue.parse_interval(p_value jsonb, p_field text, p_min interv
 CREATE FUNCTION hwqueue.parse_isolation(p_node hwqueue.node, p_spec jsonb) RETURNS hwqueue.node
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.parse_node_spec(p_node uuid, p_spec jsonb, p_shard integer) RETURNS hwqueue.node
+CREATE FUNCTION hwqueue.parse_node_spec(p_node uuid, p_spec jsonb) RETURNS hwqueue.node
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.parse_short_interval(p_value jsonb, p_field text, p_min interval, p_most interval) RETURNS interval
@@ -4370,7 +4335,7 @@ CREATE FUNCTION hwqueue.part_reason(p_part text, p_expr jsonb, p_class hwqueue.p
     LANGUAGE plpgsql STABLE
     SET plan_cache_mode TO 'auto';
 
-CREATE FUNCTION hwqueue.parts_due(p_kind text, p_parts text[], p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(part text, most integer)
+CREATE FUNCTION hwqueue.parts_due(p_kind text, p_parts text[], p_limit integer, p_now timestamp with time zone) RETURNS TABLE(part text, most integer)
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.parts_of_devices(p_node hwqueue.node, p_used integer[]) RETURNS integer[]
@@ -4385,28 +4350,28 @@ CREATE FUNCTION hwqueue.pattern_size(p_expr jsonb) RETURNS integer
 CREATE FUNCTION hwqueue.patterns_within(p_placement jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer DEFAULT 0) RETURNS void
+CREATE FUNCTION hwqueue.pause_queue(p_queue text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.pause_run(p_run hwqueue.run, p_reason text, p_detail jsonb, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.pause_run(p_run hwqueue.run, p_reason text, p_detail jsonb) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.pause_webhook(p_name text, p_shard integer DEFAULT 0) RETURNS boolean
+CREATE FUNCTION hwqueue.pause_webhook(p_name text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.pause_workflow_run(p_run uuid, p_shard integer DEFAULT 0) RETURNS text
+CREATE FUNCTION hwqueue.pause_workflow_run(p_run uuid) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.pending_classes(p_queue_id integer, p_class bigint, p_kind text, p_order text, p_limit integer, p_snapshot hwqueue.fleet_snapshot, p_now timestamp with time zone, p_shard integer) RETURNS SETOF hwqueue.pending_class
+CREATE FUNCTION hwqueue.pending_classes(p_queue_id integer, p_class bigint, p_kind text, p_order text, p_limit integer, p_snapshot hwqueue.fleet_snapshot, p_now timestamp with time zone) RETURNS SETOF hwqueue.pending_class
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.pending_headline(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_fleet jsonb, p_now timestamp with time zone, p_shard integer, OUT headline text, OUT code text, OUT permanent boolean) RETURNS record
+CREATE FUNCTION hwqueue.pending_headline(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_fleet jsonb, p_now timestamp with time zone, OUT headline text, OUT code text, OUT permanent boolean) RETURNS record
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.pending_reasons(p_queue text DEFAULT NULL::text, p_kind text DEFAULT NULL::text, p_class bigint DEFAULT NULL::bigint, p_order text DEFAULT 'oldest'::text, p_limit integer DEFAULT 100, p_shard integer DEFAULT 0) RETURNS TABLE(shard_id integer, class_id bigint, queue text, tenant text, service_id uuid, task_name text, words text, resources jsonb, pending bigint, oldest_at timestamp with time zone, code text, permanent boolean, message text, nodes_matching integer, nodes_free integer, nodes_near integer)
+CREATE FUNCTION hwqueue.pending_reasons(p_queue text DEFAULT NULL::text, p_kind text DEFAULT NULL::text, p_class bigint DEFAULT NULL::bigint, p_order text DEFAULT 'oldest'::text, p_limit integer DEFAULT 100) RETURNS TABLE(class_id bigint, queue text, tenant text, service_id uuid, task_name text, words text, resources jsonb, pending bigint, oldest_at timestamp with time zone, code text, permanent boolean, message text, nodes_matching integer, nodes_free integer, nodes_near integer)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET max_parallel_workers_per_gather TO '0'
@@ -4421,28 +4386,28 @@ CREATE FUNCTION hwqueue.pick_entries(p_request hwqueue.claim_request, p_state hw
 CREATE FUNCTION hwqueue.pick_leases(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_room hwqueue.headroom, p_limit integer, p_without bigint[], p_is_new boolean, p_only bigint[] DEFAULT NULL::bigint[], p_before hwqueue.later_class DEFAULT NULL::hwqueue.later_class) RETURNS hwqueue.picked_entries
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.place_begun_maps(p_run hwqueue.run, p_steps integer[], p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.place_begun_maps(p_run hwqueue.run, p_steps integer[]) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.place_counts(p_spread jsonb, p_spec jsonb, p_digest bigint, p_recount jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
+CREATE FUNCTION hwqueue.place_counts(p_spread jsonb, p_spec jsonb, p_digest bigint, p_recount jsonb, p_now timestamp with time zone) RETURNS jsonb
     LANGUAGE plpgsql STABLE
     SET enable_seqscan TO 'on'
     SET enable_hashjoin TO 'on'
     SET enable_sort TO 'on';
 
-CREATE FUNCTION hwqueue.place_in_line(p_lease hwqueue.lease, p_shard integer) RETURNS bigint
+CREATE FUNCTION hwqueue.place_in_line(p_lease hwqueue.lease) RETURNS bigint
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.place_sums(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[], p_size integer, p_shard integer) RETURNS TABLE(turn bigint, place text, domain text, value text, alike text, nodes bigint, room integer, emptied integer, kinds bigint, in_the_way uuid[], places bigint, most_emptied integer)
+CREATE FUNCTION hwqueue.place_sums(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[], p_size integer) RETURNS TABLE(turn bigint, place text, domain text, value text, alike text, nodes bigint, room integer, emptied integer, kinds bigint, in_the_way uuid[], places bigint, most_emptied integer)
     LANGUAGE sql STABLE
     SET enable_nestloop TO 'off'
     SET enable_hashjoin TO 'on'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.place_words(p_domain text, p_place text, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.place_words(p_domain text, p_place text) RETURNS text
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.placement_class_stats(p_queue text DEFAULT NULL::text, p_after bigint DEFAULT 0, p_limit integer DEFAULT 100, p_shard integer DEFAULT 0) RETURNS TABLE(shard_id integer, class_id bigint, queue text, tenant text, service_id uuid, task_name text, words text, labels jsonb, placement jsonb, anchors text[], patience interval, pending bigint, oldest_at timestamp with time zone, running bigint, profiles bigint, reach double precision, created_at timestamp with time zone, retired_at timestamp with time zone)
+CREATE FUNCTION hwqueue.placement_class_stats(p_queue text DEFAULT NULL::text, p_after bigint DEFAULT 0, p_limit integer DEFAULT 100) RETURNS TABLE(class_id bigint, queue text, tenant text, service_id uuid, task_name text, words text, labels jsonb, placement jsonb, anchors text[], patience interval, pending bigint, oldest_at timestamp with time zone, running bigint, profiles bigint, reach double precision, created_at timestamp with time zone, retired_at timestamp with time zone)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET max_parallel_workers_per_gather TO '0'
@@ -4456,36 +4421,36 @@ CREATE FUNCTION hwqueue.placement_cost(p_placement jsonb) RETURNS integer
 CREATE FUNCTION hwqueue.placement_limits(OUT patterns integer, OUT pattern_chars integer, OUT repeated_chars integer, OUT exprs integer) RETURNS record
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.places_are_there(p_places jsonb, p_what text, p_now timestamp with time zone, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.places_are_there(p_places jsonb, p_what text, p_now timestamp with time zone) RETURNS boolean
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.places_with_room(p_rooms hwqueue.gang_room[], p_kinds integer, p_is_idle boolean, p_together text[], p_same text[], p_shard integer) RETURNS TABLE(level bigint, place text, node_ids uuid[], class_nos integer[], room bigint, room_now bigint)
+CREATE FUNCTION hwqueue.places_with_room(p_rooms hwqueue.gang_room[], p_kinds integer, p_is_idle boolean, p_together text[], p_same text[]) RETURNS TABLE(level bigint, place text, node_ids uuid[], class_nos integer[], room bigint, room_now bigint)
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.planned_nested(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step integer, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(step_no integer, step jsonb, workflow hwqueue.workflow, refusal jsonb)
+CREATE FUNCTION hwqueue.planned_nested(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step integer, p_now timestamp with time zone) RETURNS TABLE(step_no integer, step jsonb, workflow hwqueue.workflow, refusal jsonb)
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.planned_step(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_asks_origins boolean, p_shard integer, OUT class hwqueue.placement_class, OUT came_from jsonb) RETURNS record
+CREATE FUNCTION hwqueue.planned_step(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_asks_origins boolean, OUT class hwqueue.placement_class, OUT came_from jsonb) RETURNS record
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.planned_steps(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb, p_most integer, p_shard integer) RETURNS TABLE(step_no integer, step jsonb, class hwqueue.placement_class, came_from jsonb)
+CREATE FUNCTION hwqueue.planned_steps(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb, p_most integer) RETURNS TABLE(step_no integer, step jsonb, class hwqueue.placement_class, came_from jsonb)
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.planned_updates(p_run hwqueue.run, p_update jsonb, p_named integer[], p_shard integer) RETURNS TABLE(step_no integer, changed boolean, class hwqueue.placement_class, came_from jsonb, run hwqueue.run)
+CREATE FUNCTION hwqueue.planned_updates(p_run hwqueue.run, p_update jsonb, p_named integer[]) RETURNS TABLE(step_no integer, changed boolean, class hwqueue.placement_class, came_from jsonb, run hwqueue.run)
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.planner_metrics(p_now timestamp with time zone, p_shard integer) RETURNS TABLE(name text, labels jsonb, value double precision)
+CREATE FUNCTION hwqueue.planner_metrics(p_now timestamp with time zone) RETURNS TABLE(name text, labels jsonb, value double precision)
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.planner_rooms(p_gangs uuid[], p_shard integer DEFAULT 0) RETURNS TABLE(place text, nodes bigint, rooms jsonb)
+CREATE FUNCTION hwqueue.planner_rooms(p_gangs uuid[]) RETURNS TABLE(place text, nodes bigint, rooms jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.planner_status(p_shard integer DEFAULT 0) RETURNS TABLE(holder text, epoch bigint, leads_until timestamp with time zone, gpus double precision, allocated double precision, bound double precision, prices jsonb, shard_id integer, leases jsonb, seconds jsonb, resting integer)
+CREATE FUNCTION hwqueue.planner_status() RETURNS TABLE(holder text, epoch bigint, leads_until timestamp with time zone, gpus double precision, allocated double precision, bound double precision, prices jsonb, leases jsonb, seconds jsonb, resting integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.planner_view(p_part text, p_queue text DEFAULT NULL::text, p_after text DEFAULT NULL::text, p_limit integer DEFAULT 1000, p_most integer DEFAULT 10000, p_shard integer DEFAULT 0) RETURNS TABLE(item jsonb, next text)
+CREATE FUNCTION hwqueue.planner_view(p_part text, p_queue text DEFAULT NULL::text, p_after text DEFAULT NULL::text, p_limit integer DEFAULT 1000, p_most integer DEFAULT 10000) RETURNS TABLE(item jsonb, next text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -4495,26 +4460,26 @@ CREATE FUNCTION hwqueue.planner_view(p_part text, p_queue text DEFAULT NULL::tex
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.postpone(p_part text, p_item uuid, p_state text, p_message text, p_now timestamp with time zone, p_shard integer) RETURNS timestamp with time zone
+CREATE FUNCTION hwqueue.postpone(p_part text, p_item uuid, p_state text, p_message text, p_now timestamp with time zone) RETURNS timestamp with time zone
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.postpone_checks(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) RETURNS integer
+CREATE FUNCTION hwqueue.postpone_checks(p_limit integer, p_now timestamp with time zone, p_from timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.postponed_words(p_item uuid, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.postponed_words(p_item uuid) RETURNS text
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.prefer_own_node(p_lease uuid, p_node uuid, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.prefer_own_node(p_lease uuid, p_node uuid) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.present(p_key text, p_value jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.preview_retry(p_run uuid, p_options jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(step_no integer, step text, state text, shard_id integer)
+CREATE FUNCTION hwqueue.preview_retry(p_run uuid, p_options jsonb DEFAULT '{}'::jsonb) RETURNS TABLE(step_no integer, step text, state text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.preview_update(p_run uuid, p_changes jsonb, p_steps text[] DEFAULT NULL::text[], p_shard integer DEFAULT 0) RETURNS TABLE(step_no integer, step text, kind text, state text, changed boolean, placement jsonb, came_from jsonb, headline text, code text, permanent boolean, nodes_matching bigint, nodes_free bigint, reasons jsonb, shard_id integer)
+CREATE FUNCTION hwqueue.preview_update(p_run uuid, p_changes jsonb, p_steps text[] DEFAULT NULL::text[]) RETURNS TABLE(step_no integer, step text, kind text, state text, changed boolean, placement jsonb, came_from jsonb, headline text, code text, permanent boolean, nodes_matching bigint, nodes_free bigint, reasons jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -4529,22 +4494,22 @@ CREATE FUNCTION hwqueue.profile_digest(p_node hwqueue.node) RETURNS bytea
 CREATE FUNCTION hwqueue.profile_exprs(p_class hwqueue.placement_class) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.profiles_judged_as(p_profile_id bigint, p_shard integer) RETURNS bigint[]
+CREATE FUNCTION hwqueue.profiles_judged_as(p_profile_id bigint) RETURNS bigint[]
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.progress_of(p_lease uuid, p_token bigint, p_shard integer) RETURNS jsonb
+CREATE FUNCTION hwqueue.progress_of(p_lease uuid, p_token bigint) RETURNS jsonb
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.promote_due(p_queue_ids integer[], p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS integer
+CREATE FUNCTION hwqueue.promote_due(p_queue_ids integer[], p_limit integer, p_now timestamp with time zone, p_from timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.promote_if_due(p_queues text[], p_queue_ids integer[], p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.promote_if_due(p_queues text[], p_queue_ids integer[], p_limit integer, p_now timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.propagate_term(p_term hwqueue.affinity_term, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.propagate_term(p_term hwqueue.affinity_term) RETURNS boolean
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.prune(p_limit integer DEFAULT 10000, p_unless_within interval DEFAULT '00:00:00'::interval, p_shard integer DEFAULT 0) RETURNS TABLE(leases integer, classes integer, nodes integer, more boolean)
+CREATE FUNCTION hwqueue.prune(p_limit integer DEFAULT 10000, p_unless_within interval DEFAULT '00:00:00'::interval) RETURNS TABLE(leases integer, classes integer, nodes integer, more boolean)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -4554,111 +4519,111 @@ CREATE FUNCTION hwqueue.prune(p_limit integer DEFAULT 10000, p_unless_within int
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.prune_choices(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.prune_choices(p_limit integer, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.prune_classes(p_limit integer, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.prune_classes(p_limit integer) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.prune_counts(p_limit integer, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.prune_counts(p_limit integer) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.prune_deaths(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.prune_deaths(p_limit integer, p_now timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.prune_deliveries(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.prune_deliveries(p_limit integer, p_now timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.prune_events(p_now timestamp with time zone, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.prune_events(p_now timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql
     SET lock_timeout TO '100ms';
 
-CREATE FUNCTION hwqueue.prune_everywhere(p_limit integer, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.prune_everywhere(p_limit integer) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.prune_gangs(p_limit integer, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.prune_gangs(p_limit integer) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.prune_leases(p_cursor hwqueue.prune_cursor, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.prune_leases(p_cursor hwqueue.prune_cursor, p_limit integer, p_now timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.prune_minutes(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.prune_minutes(p_limit integer, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.prune_nodes(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.prune_nodes(p_limit integer, p_now timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.prune_part(p_part text, p_most integer, p_done hwqueue.upkeep_done, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.upkeep_done
+CREATE FUNCTION hwqueue.prune_part(p_part text, p_most integer, p_done hwqueue.upkeep_done, p_now timestamp with time zone) RETURNS hwqueue.upkeep_done
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.prune_prices(p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.prune_prices(p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.prune_profiles(p_after bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS bigint
+CREATE FUNCTION hwqueue.prune_profiles(p_after bigint, p_limit integer, p_now timestamp with time zone) RETURNS bigint
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.prune_runs(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.prune_runs(p_limit integer, p_now timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.prune_terms(p_limit integer, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.prune_terms(p_limit integer) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.prune_unseen_xids(p_unseen xid8[], p_shard integer) RETURNS xid8[]
+CREATE FUNCTION hwqueue.prune_unseen_xids(p_unseen xid8[]) RETURNS xid8[]
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.prune_unused(p_cursor hwqueue.prune_cursor, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.prune_unused(p_cursor hwqueue.prune_cursor, p_limit integer, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.prune_workflows(p_limit integer, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.prune_workflows(p_limit integer) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.pruned_within(p_unless_within interval, p_now timestamp with time zone, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.pruned_within(p_unless_within interval, p_now timestamp with time zone) RETURNS boolean
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.publish_terms(p_limit integer, p_holds boolean, p_now timestamp with time zone, p_shard integer, OUT published integer, OUT pending boolean) RETURNS record
+CREATE FUNCTION hwqueue.publish_terms(p_limit integer, p_holds boolean, p_now timestamp with time zone, OUT published integer, OUT pending boolean) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.publish_while_holding(INOUT picked hwqueue.picked_entries, p_now timestamp with time zone, p_shard integer, OUT published integer, OUT some_moved boolean) RETURNS record
+CREATE FUNCTION hwqueue.publish_while_holding(INOUT picked hwqueue.picked_entries, p_now timestamp with time zone, OUT published integer, OUT some_moved boolean) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.purge_profiles(p_queue_id integer, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.purge_profiles(p_queue_id integer) RETURNS boolean
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.purge_queues(p_limit integer, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.purge_queues(p_limit integer) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.purge_waiting(p_queue_id integer, p_limit integer, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.purge_waiting(p_queue_id integer, p_limit integer) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.put_back(p_lease uuid, p_attempt_count integer, p_claim_count integer, p_at timestamp with time zone, p_now timestamp with time zone, p_shard integer, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS text
+CREATE FUNCTION hwqueue.put_back(p_lease uuid, p_attempt_count integer, p_claim_count integer, p_at timestamp with time zone, p_now timestamp with time zone, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS text
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.put_back_in_line(p_lease hwqueue.lease, p_claim_count integer, p_now timestamp with time zone, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.put_back_in_line(p_lease hwqueue.lease, p_claim_count integer, p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.qty_beside_earmarks(p_node uuid, p_qty integer, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.qty_beside_earmarks(p_node uuid, p_qty integer) RETURNS integer
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.queue_counts(p_queue_id integer, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(shard_id integer, queue text, pending bigint, scheduled bigint, running bigint, stopping bigint, expired bigint, oldest_at timestamp with time zone, next_at timestamp with time zone, paused_at timestamp with time zone)
+CREATE FUNCTION hwqueue.queue_counts(p_queue_id integer, p_now timestamp with time zone) RETURNS TABLE(queue text, pending bigint, scheduled bigint, running bigint, stopping bigint, expired bigint, oldest_at timestamp with time zone, next_at timestamp with time zone, paused_at timestamp with time zone)
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.queue_depth(p_queue text DEFAULT NULL::text, p_shard integer DEFAULT 0) RETURNS TABLE(shard_id integer, queue text, pending bigint, scheduled bigint, running bigint, stopping bigint, expired bigint, oldest_at timestamp with time zone, next_at timestamp with time zone, paused_at timestamp with time zone)
+CREATE FUNCTION hwqueue.queue_depth(p_queue text DEFAULT NULL::text) RETURNS TABLE(queue text, pending bigint, scheduled bigint, running bigint, stopping bigint, expired bigint, oldest_at timestamp with time zone, next_at timestamp with time zone, paused_at timestamp with time zone)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET max_parallel_workers_per_gather TO '0'
     SET jit TO 'off'
     SET plan_cache_mode TO 'force_custom_plan';
 
-CREATE FUNCTION hwqueue.queue_metrics(p_now timestamp with time zone, p_shard integer) RETURNS TABLE(name text, labels jsonb, value double precision)
+CREATE FUNCTION hwqueue.queue_metrics(p_now timestamp with time zone) RETURNS TABLE(name text, labels jsonb, value double precision)
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.queue_name(p_queue_id integer, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.queue_name(p_queue_id integer) RETURNS text
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.queue_policy(p_queue hwqueue.queue) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.queue_scan_starts(p_queue_ids integer[], p_class_count integer, p_shard integer) RETURNS hwqueue.scan_starts
+CREATE FUNCTION hwqueue.queue_scan_starts(p_queue_ids integer[], p_class_count integer) RETURNS hwqueue.scan_starts
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.queue_worth(p_queue hwqueue.queue, p_now timestamp with time zone) RETURNS double precision[]
@@ -4668,7 +4633,6 @@ CREATE FUNCTION hwqueue.raise_sequences() RETURNS void
     LANGUAGE plpgsql;
 
 CREATE TABLE hwqueue.added_item (
-    shard_id integer NOT NULL,
     run_id uuid NOT NULL,
     step_no integer NOT NULL,
     item_no integer NOT NULL,
@@ -4681,22 +4645,22 @@ COMMENT ON TABLE hwqueue.added_item IS 'an item that a handler has added to its 
 
 COMMENT ON COLUMN hwqueue.added_item.name IS 'says once what it is: a handler that runs again adds it no more';
 
-CREATE FUNCTION hwqueue.read_added(p_items jsonb, p_lease hwqueue.lease, p_shard integer) RETURNS hwqueue.added_item[]
+CREATE FUNCTION hwqueue.read_added(p_items jsonb, p_lease hwqueue.lease) RETURNS hwqueue.added_item[]
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.read_after(p_after jsonb, p_name text, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.read_count(p_term_id bigint, p_place text, p_shard integer, OUT leases bigint, OUT holders bigint) RETURNS record
+CREATE FUNCTION hwqueue.read_count(p_term_id bigint, p_place text, OUT leases bigint, OUT holders bigint) RETURNS record
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.read_everywhere(p_target hwqueue.spawn_target, p_task text, p_params jsonb, p_options jsonb, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.everywhere
+CREATE FUNCTION hwqueue.read_everywhere(p_target hwqueue.spawn_target, p_task text, p_params jsonb, p_options jsonb, p_now timestamp with time zone) RETURNS hwqueue.everywhere
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.read_figures(p_value jsonb, p_keys text[], p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.read_gang(p_options jsonb, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.gang
+CREATE FUNCTION hwqueue.read_gang(p_options jsonb, p_now timestamp with time zone) RETURNS hwqueue.gang
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.read_gang_step(p_step jsonb, p_name text, p_field text) RETURNS jsonb
@@ -4705,16 +4669,16 @@ CREATE FUNCTION hwqueue.read_gang_step(p_step jsonb, p_name text, p_field text) 
 CREATE FUNCTION hwqueue.read_kind(p_step jsonb, p_kind text, p_name text, p_field text, OUT settings jsonb, OUT steps text[], OUT binds boolean) RETURNS record
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.read_lease_filter(p_filter jsonb, p_shard integer) RETURNS hwqueue.lease_filter
+CREATE FUNCTION hwqueue.read_lease_filter(p_filter jsonb) RETURNS hwqueue.lease_filter
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.read_level(p_object jsonb, p_field text, p_overrides boolean) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.read_list(p_run hwqueue.run, p_step hwqueue.step, p_defined hwqueue.workflow_step, p_results jsonb, p_shard integer, OUT items integer, OUT list jsonb, OUT over_step integer, OUT params jsonb, OUT bad jsonb) RETURNS record
+CREATE FUNCTION hwqueue.read_list(p_run hwqueue.run, p_step hwqueue.step, p_defined hwqueue.workflow_step, p_results jsonb, OUT items integer, OUT list jsonb, OUT over_step integer, OUT params jsonb, OUT bad jsonb) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.read_load(p_node uuid, p_shard integer) RETURNS hwqueue.node_load
+CREATE FUNCTION hwqueue.read_load(p_node uuid) RETURNS hwqueue.node_load
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.read_log_place(p_after text, OUT claim_token bigint, OUT line integer) RETURNS record
@@ -4729,46 +4693,46 @@ CREATE FUNCTION hwqueue.read_max_run(p_options jsonb, p_field text) RETURNS inte
 CREATE FUNCTION hwqueue.read_near(p_near jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.read_nested_run(p_run hwqueue.run, p_workflow hwqueue.workflow, p_input jsonb, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.run
+CREATE FUNCTION hwqueue.read_nested_run(p_run hwqueue.run, p_workflow hwqueue.workflow, p_input jsonb, p_now timestamp with time zone) RETURNS hwqueue.run
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.read_node(p_node uuid, p_shard integer) RETURNS hwqueue.node
+CREATE FUNCTION hwqueue.read_node(p_node uuid) RETURNS hwqueue.node
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.read_page(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb, p_shard integer) RETURNS hwqueue.lease_page
+CREATE FUNCTION hwqueue.read_page(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb) RETURNS hwqueue.lease_page
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.read_page_cursor(p_cursor jsonb, p_states text[]) RETURNS jsonb
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.read_past_blocked(p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.queue_head
+CREATE FUNCTION hwqueue.read_past_blocked(p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_now timestamp with time zone) RETURNS hwqueue.queue_head
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.read_queue_head(p_queue text, p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_shard integer) RETURNS SETOF hwqueue.queue_head
+CREATE FUNCTION hwqueue.read_queue_head(p_queue text, p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[]) RETURNS SETOF hwqueue.queue_head
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.read_queue_heads(p_queues text[], p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_pinned integer[], p_shard integer) RETURNS SETOF hwqueue.queue_head
+CREATE FUNCTION hwqueue.read_queue_heads(p_queues text[], p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_pinned integer[]) RETURNS SETOF hwqueue.queue_head
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.read_regexp(p_pattern text, OUT danger text, OUT size integer) RETURNS record
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.read_retry(p_run hwqueue.run, p_options jsonb, p_shard integer) RETURNS integer[]
+CREATE FUNCTION hwqueue.read_retry(p_run hwqueue.run, p_options jsonb) RETURNS integer[]
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.read_run(p_workflow hwqueue.workflow, p_input jsonb, p_options jsonb, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.run
+CREATE FUNCTION hwqueue.read_run(p_workflow hwqueue.workflow, p_input jsonb, p_options jsonb, p_now timestamp with time zone) RETURNS hwqueue.run
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.read_single_spawn(p_queue hwqueue.queue, p_task text, p_params jsonb, p_options jsonb, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.spawn_request
+CREATE FUNCTION hwqueue.read_single_spawn(p_queue hwqueue.queue, p_task text, p_params jsonb, p_options jsonb, p_now timestamp with time zone) RETURNS hwqueue.spawn_request
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.read_spawn(p_ordinal integer, p_lease_id uuid, p_class_id bigint, p_task text, p_params jsonb, p_options jsonb, p_max_params_bytes integer, p_now timestamp with time zone) RETURNS hwqueue.spawn_request
     LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.read_spawns(p_queue hwqueue.queue, p_leases jsonb, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.spawn_request[]
+CREATE FUNCTION hwqueue.read_spawns(p_queue hwqueue.queue, p_leases jsonb, p_now timestamp with time zone) RETURNS hwqueue.spawn_request[]
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.read_state_page(p_filter hwqueue.lease_filter, p_limit integer, p_cursor jsonb, p_shard integer) RETURNS hwqueue.lease_page
+CREATE FUNCTION hwqueue.read_state_page(p_filter hwqueue.lease_filter, p_limit integer, p_cursor jsonb) RETURNS hwqueue.lease_page
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.read_step(p_step jsonb, p_field text) RETURNS jsonb
@@ -4783,114 +4747,114 @@ CREATE FUNCTION hwqueue.read_steps(p_steps jsonb) RETURNS jsonb[]
 CREATE FUNCTION hwqueue.read_task(p_step jsonb, p_field text, OUT settings jsonb, OUT steps text[], OUT binds boolean) RETURNS record
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.read_total(p_term_id bigint, p_shard integer) RETURNS bigint
+CREATE FUNCTION hwqueue.read_total(p_term_id bigint) RETURNS bigint
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.read_update(p_changes jsonb) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.read_update_call(p_run hwqueue.run, p_changes jsonb, p_steps text[], p_shard integer, OUT changes jsonb, OUT named integer[]) RETURNS record
+CREATE FUNCTION hwqueue.read_update_call(p_run hwqueue.run, p_changes jsonb, p_steps text[], OUT changes jsonb, OUT named integer[]) RETURNS record
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.read_workflow(p_spec jsonb) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.readable_run(p_run uuid, p_lease uuid, p_shard integer) RETURNS hwqueue.run
+CREATE FUNCTION hwqueue.readable_run(p_run uuid, p_lease uuid) RETURNS hwqueue.run
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.ready_classes(p_queue_id integer, p_after bigint, p_limit integer, p_most integer, p_shard integer, OUT items jsonb[], OUT last_id bigint, OUT has_more boolean) RETURNS record
+CREATE FUNCTION hwqueue.ready_classes(p_queue_id integer, p_after bigint, p_limit integer, p_most integer, OUT items jsonb[], OUT last_id bigint, OUT has_more boolean) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.real_time(p_at timestamp with time zone) RETURNS timestamp with time zone
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.reap(p_limit integer DEFAULT 1000, p_unless_within interval DEFAULT '00:00:00'::interval, p_shard integer DEFAULT 0) RETURNS TABLE(expired integer, promoted integer, deadlines integer, reaches integer, more boolean)
+CREATE FUNCTION hwqueue.reap(p_limit integer DEFAULT 1000, p_unless_within interval DEFAULT '00:00:00'::interval) RETURNS TABLE(expired integer, promoted integer, deadlines integer, reaches integer, more boolean)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.reap_claims(p_limit integer, p_node uuid, p_now timestamp with time zone, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.reap_claims(p_limit integer, p_node uuid, p_now timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.reap_classes(p_after bigint, p_limit integer, p_until timestamp with time zone, p_shard integer, OUT judged integer, OUT more boolean, OUT next_after bigint) RETURNS record
+CREATE FUNCTION hwqueue.reap_classes(p_after bigint, p_limit integer, p_until timestamp with time zone, OUT judged integer, OUT more boolean, OUT next_after bigint) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.reap_deadlines(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS integer
+CREATE FUNCTION hwqueue.reap_deadlines(p_limit integer, p_now timestamp with time zone, p_from timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.reap_dropped(p_limit integer, p_again boolean, p_now timestamp with time zone, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.reap_dropped(p_limit integer, p_again boolean, p_now timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.reap_everywhere(p_limit integer, p_budget interval, p_now timestamp with time zone, p_shard integer, p_from bigint DEFAULT 0) RETURNS boolean
+CREATE FUNCTION hwqueue.reap_everywhere(p_limit integer, p_budget interval, p_now timestamp with time zone, p_from bigint DEFAULT 0) RETURNS boolean
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.reap_fleets(p_after bigint, p_limit integer, p_again boolean, p_now timestamp with time zone, p_shard integer, OUT fleets integer, OUT next_after bigint, OUT look hwqueue.fleet_snapshot) RETURNS record
+CREATE FUNCTION hwqueue.reap_fleets(p_after bigint, p_limit integer, p_again boolean, p_now timestamp with time zone, OUT fleets integer, OUT next_after bigint, OUT look hwqueue.fleet_snapshot) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.reap_gangs(p_limit integer, p_budget interval, p_now timestamp with time zone, p_shard integer, p_from bigint DEFAULT 0) RETURNS integer
+CREATE FUNCTION hwqueue.reap_gangs(p_limit integer, p_budget interval, p_now timestamp with time zone, p_from bigint DEFAULT 0) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.reap_lasting(p_after uuid, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS uuid
+CREATE FUNCTION hwqueue.reap_lasting(p_after uuid, p_limit integer, p_now timestamp with time zone) RETURNS uuid
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.reap_part(p_part text, p_most integer, p_limit integer, p_done hwqueue.upkeep_done, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.upkeep_done
+CREATE FUNCTION hwqueue.reap_part(p_part text, p_most integer, p_limit integer, p_done hwqueue.upkeep_done, p_now timestamp with time zone) RETURNS hwqueue.upkeep_done
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.reap_positions(p_sweeps boolean, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.reap_positions(p_sweeps boolean) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.reap_replacements(p_limit integer, p_budget interval, p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.reap_replacements(p_limit integer, p_budget interval, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.reap_scheduled(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.reap_scheduled(p_limit integer, p_now timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.reap_tolerated(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.reap_tolerated(p_limit integer, p_now timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.reap_workflows(p_limit integer, p_from hwqueue.reap_cursor, p_now timestamp with time zone, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.reap_workflows(p_limit integer, p_from hwqueue.reap_cursor, p_now timestamp with time zone) RETURNS boolean
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.reason_message(p_code text, p_predicate jsonb, p_labels jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.rebind_classes(p_class_ids bigint[], p_waits boolean, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.rebind_classes(p_class_ids bigint[], p_waits boolean) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.recent_due_scan(p_queues text[], p_now timestamp with time zone, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.recent_due_scan(p_queues text[], p_now timestamp with time zone) RETURNS text
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.recheck_claims(p_node uuid, p_leases uuid[], p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.recheck_claims(p_node uuid, p_leases uuid[], p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.recount(p_run hwqueue.run, p_shard integer) RETURNS TABLE(step_no integer, parent_count integer, is_any boolean, is_final boolean, is_decided boolean, arrived integer, unmet integer, failed integer, skipped integer)
+CREATE FUNCTION hwqueue.recount(p_run hwqueue.run) RETURNS TABLE(step_no integer, parent_count integer, is_any boolean, is_final boolean, is_decided boolean, arrived integer, unmet integer, failed integer, skipped integer)
     LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.recount_claims(p_node uuid, p_class_id bigint, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.recount_claims(p_node uuid, p_class_id bigint) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.recount_node(p_node hwqueue.node, p_epoch bigint, p_now timestamp with time zone, p_forget boolean, p_shard integer) RETURNS uuid[]
+CREATE FUNCTION hwqueue.recount_node(p_node hwqueue.node, p_epoch bigint, p_now timestamp with time zone, p_forget boolean) RETURNS uuid[]
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.recount_term(p_spec jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
+CREATE FUNCTION hwqueue.recount_term(p_spec jsonb, p_now timestamp with time zone) RETURNS jsonb
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.recount_terms(p_class hwqueue.placement_class, p_lease uuid, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
+CREATE FUNCTION hwqueue.recount_terms(p_class hwqueue.placement_class, p_lease uuid, p_now timestamp with time zone) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.recounted_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer) RETURNS TABLE(term_id bigint, use text, domain text, place text, decides boolean, counts boolean)
+CREATE FUNCTION hwqueue.recounted_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node) RETURNS TABLE(term_id bigint, use text, domain text, place text, decides boolean, counts boolean)
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.redeliver(p_name text, p_delivery uuid DEFAULT NULL::uuid, p_limit integer DEFAULT 1000, p_shard integer DEFAULT 0) RETURNS integer
+CREATE FUNCTION hwqueue.redeliver(p_name text, p_delivery uuid DEFAULT NULL::uuid, p_limit integer DEFAULT 1000) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.refresh_fleet_cache(p_class_id bigint, p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.refresh_fleet_cache(p_class_id bigint, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.refresh_node_state(p_node uuid, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.refresh_node_state(p_node uuid) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.refresh_reach(p_class_ids bigint[], p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.refresh_reach(p_class_ids bigint[]) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.refuse(p_code text, p_message text, p_detail jsonb, p_hint text) RETURNS void
@@ -4908,10 +4872,10 @@ CREATE FUNCTION hwqueue.refuse_depth(p_value jsonb, p_field text, p_code text) R
 CREATE FUNCTION hwqueue.refuse_duplicates(p_ids integer[], p_what text, p_field text) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.refuse_element(p_queue hwqueue.queue, p_leases jsonb, p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.refuse_element(p_queue hwqueue.queue, p_leases jsonb, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.refuse_epoch(p_node uuid, p_node_epoch bigint, p_epoch bigint, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.refuse_epoch(p_node uuid, p_node_epoch bigint, p_epoch bigint) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.refuse_foreign(p_what text, p_field text, p_hint text, p_index integer DEFAULT NULL::integer) RETURNS void
@@ -4935,7 +4899,7 @@ CREATE FUNCTION hwqueue.refuse_payload(p_bytes integer, p_field text, p_max_byte
 CREATE FUNCTION hwqueue.refuse_run_state(p_run hwqueue.run, p_hint text) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.refuse_settlement(p_lease uuid, p_token bigint, p_verdict text, p_state text, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.refuse_settlement(p_lease uuid, p_token bigint, p_verdict text, p_state text) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.refuse_step(p_name text, p_workflow hwqueue.workflow, p_field text) RETURNS void
@@ -4947,7 +4911,7 @@ CREATE FUNCTION hwqueue.refuse_step_change(p_lease hwqueue.lease, p_changes json
 CREATE FUNCTION hwqueue.refuse_step_lease(p_lease hwqueue.lease, p_what text) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.refuse_taken(p_lease hwqueue.lease, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.refuse_taken(p_lease hwqueue.lease) RETURNS void
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.refuse_value(p_value jsonb, p_field text, p_wanted text, p_hint text, p_code text) RETURNS text
@@ -4959,13 +4923,13 @@ CREATE FUNCTION hwqueue.refuse_version() RETURNS void
 CREATE FUNCTION hwqueue.refuse_wire(p_reason text, p_offset integer, p_field text, p_class text DEFAULT NULL::text) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.refuse_workflow(p_name text, p_version integer, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.refuse_workflow(p_name text, p_version integer) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.regain_keys(p_leases uuid[], p_waits boolean, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(lease_id uuid, holder uuid, key text)
+CREATE FUNCTION hwqueue.regain_keys(p_leases uuid[], p_waits boolean, p_now timestamp with time zone) RETURNS TABLE(lease_id uuid, holder uuid, key text)
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.register_node(p_node uuid, p_spec jsonb, p_shard integer DEFAULT 0) RETURNS bigint
+CREATE FUNCTION hwqueue.register_node(p_node uuid, p_spec jsonb) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -4975,7 +4939,7 @@ CREATE FUNCTION hwqueue.register_node(p_node uuid, p_spec jsonb, p_shard integer
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.release_lease(p_lease uuid, p_token bigint, p_delay interval DEFAULT '00:00:00'::interval, p_shard integer DEFAULT 0) RETURNS text
+CREATE FUNCTION hwqueue.release_lease(p_lease uuid, p_token bigint, p_delay interval DEFAULT '00:00:00'::interval) RETURNS text
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -4985,43 +4949,43 @@ CREATE FUNCTION hwqueue.release_lease(p_lease uuid, p_token bigint, p_delay inte
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.release_room(p_node uuid, p_assignment jsonb, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.release_room(p_node uuid, p_assignment jsonb) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.release_steps(p_run hwqueue.run, p hwqueue.run_progress, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.run_progress
+CREATE FUNCTION hwqueue.release_steps(p_run hwqueue.run, p hwqueue.run_progress, p_now timestamp with time zone) RETURNS hwqueue.run_progress
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.release_words(p_lease hwqueue.lease, p_now timestamp with time zone, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.release_words(p_lease hwqueue.lease, p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.remaining_count(p_term_id bigint, p_recount jsonb, p_place text, p_expired boolean, p_now timestamp with time zone, p_shard integer) RETURNS bigint
+CREATE FUNCTION hwqueue.remaining_count(p_term_id bigint, p_recount jsonb, p_place text, p_expired boolean, p_now timestamp with time zone) RETURNS bigint
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.remove_claim(p_lease uuid, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.remove_claim(p_lease uuid) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.remove_leases(p_leases uuid[], p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.remove_leases(p_leases uuid[]) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.repair_positions(p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.repair_positions() RETURNS boolean
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.replace_node(p_node hwqueue.node, p_old hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.node
+CREATE FUNCTION hwqueue.replace_node(p_node hwqueue.node, p_old hwqueue.node, p_now timestamp with time zone) RETURNS hwqueue.node
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.replace_running(p_row hwqueue.replacement, p_old uuid, p_entry hwqueue.scheduled, p_now timestamp with time zone, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.replace_running(p_row hwqueue.replacement, p_old uuid, p_entry hwqueue.scheduled, p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.replace_waiting(p_lease uuid, p_spawn hwqueue.spawn_request, p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.replace_waiting(p_lease uuid, p_spawn hwqueue.spawn_request, p_queue hwqueue.queue, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.replacement_words(p_lease uuid, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.replacement_words(p_lease uuid) RETURNS text
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.replaces_of(p_options jsonb) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.report_progress(p_reports jsonb, p_shard integer DEFAULT 0) RETURNS integer
+CREATE FUNCTION hwqueue.report_progress(p_reports jsonb) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -5031,10 +4995,10 @@ CREATE FUNCTION hwqueue.report_progress(p_reports jsonb, p_shard integer DEFAULT
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.report_unmatched(p_class_id bigint, p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.report_unmatched(p_class_id bigint, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.requeue_failed(p_queue text, p_filter jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS integer
+CREATE FUNCTION hwqueue.requeue_failed(p_queue text, p_filter jsonb DEFAULT '{}'::jsonb) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -5044,7 +5008,7 @@ CREATE FUNCTION hwqueue.requeue_failed(p_queue text, p_filter jsonb DEFAULT '{}'
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.requeue_lease(p_lease uuid, p_shard integer DEFAULT 0) RETURNS text
+CREATE FUNCTION hwqueue.requeue_lease(p_lease uuid) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -5054,7 +5018,7 @@ CREATE FUNCTION hwqueue.requeue_lease(p_lease uuid, p_shard integer DEFAULT 0) R
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.requeue_leases(p_filter jsonb, p_limit integer DEFAULT 1000, p_cursor jsonb DEFAULT NULL::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(changed uuid[], skipped uuid[], next_cursor jsonb)
+CREATE FUNCTION hwqueue.requeue_leases(p_filter jsonb, p_limit integer DEFAULT 1000, p_cursor jsonb DEFAULT NULL::jsonb) RETURNS TABLE(changed uuid[], skipped uuid[], next_cursor jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -5067,10 +5031,10 @@ CREATE FUNCTION hwqueue.requeue_leases(p_filter jsonb, p_limit integer DEFAULT 1
 CREATE FUNCTION hwqueue.require_all_tenants() RETURNS void
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.require_check(p_class_ids bigint[], p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.require_check(p_class_ids bigint[]) RETURNS boolean
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.require_claim(p_lease uuid, p_token bigint, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.require_claim(p_lease uuid, p_token bigint) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.require_domain(p_domain jsonb, p_field text) RETURNS text
@@ -5079,13 +5043,13 @@ CREATE FUNCTION hwqueue.require_domain(p_domain jsonb, p_field text) RETURNS tex
 CREATE FUNCTION hwqueue.require_read_committed() RETURNS void
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.requirement_text(p_expr jsonb, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.requirement_text(p_expr jsonb) RETURNS text
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.reservation_must_be_checked(p_class hwqueue.placement_class, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.reservation_must_be_checked(p_class hwqueue.placement_class) RETURNS boolean
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.reserve_gang(p_gang uuid, p_place text, p_round bigint, p_epoch bigint, p_shard integer DEFAULT 0) RETURNS text
+CREATE FUNCTION hwqueue.reserve_gang(p_gang uuid, p_place text, p_round bigint, p_epoch bigint) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -5095,10 +5059,10 @@ CREATE FUNCTION hwqueue.reserve_gang(p_gang uuid, p_place text, p_round bigint, 
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.reserve_keys(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.spawn_request[]
+CREATE FUNCTION hwqueue.reserve_keys(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone) RETURNS hwqueue.spawn_request[]
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.reserve_leases(p_places jsonb, p_hold interval, p_round bigint, p_epoch bigint, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, verdict text)
+CREATE FUNCTION hwqueue.reserve_leases(p_places jsonb, p_hold interval, p_round bigint, p_epoch bigint) RETURNS TABLE(lease_id uuid, verdict text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -5108,39 +5072,39 @@ CREATE FUNCTION hwqueue.reserve_leases(p_places jsonb, p_hold interval, p_round 
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.reserve_member(p_gang hwqueue.gang, p_entry hwqueue.scheduled, p_node uuid, p_is_earmark boolean, p_waits boolean, p_now timestamp with time zone, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.reserve_member(p_gang hwqueue.gang, p_entry hwqueue.scheduled, p_node uuid, p_is_earmark boolean, p_waits boolean, p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.reserve_members(p_gang hwqueue.gang, p_entries hwqueue.scheduled[], p_node_ids uuid[], p_is_earmark boolean, p_now timestamp with time zone, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.reserve_members(p_gang hwqueue.gang, p_entries hwqueue.scheduled[], p_node_ids uuid[], p_is_earmark boolean, p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.reset_run(p_run hwqueue.run, p_steps integer[], p_mode text, p_input jsonb, p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.reset_run(p_run hwqueue.run, p_steps integer[], p_mode text, p_input jsonb, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.resource_words(p_resources jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.restart_delay(p_everywhere hwqueue.everywhere, p_failures integer, p_shard integer) RETURNS interval
+CREATE FUNCTION hwqueue.restart_delay(p_everywhere hwqueue.everywhere, p_failures integer) RETURNS interval
     LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.resting_story(p_lease hwqueue.lease, p_end hwqueue.outcome, p_state text, p_now timestamp with time zone, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.resting_story(p_lease hwqueue.lease, p_end hwqueue.outcome, p_state text, p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.results_of(p_run hwqueue.run, p_steps integer[], p_shard integer) RETURNS jsonb
+CREATE FUNCTION hwqueue.results_of(p_run hwqueue.run, p_steps integer[]) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.resume_queue(p_queue text, p_shard integer DEFAULT 0) RETURNS void
+CREATE FUNCTION hwqueue.resume_queue(p_queue text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.resume_run(p_run hwqueue.run, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.resume_run(p_run hwqueue.run) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.resume_webhook(p_name text, p_shard integer DEFAULT 0) RETURNS boolean
+CREATE FUNCTION hwqueue.resume_webhook(p_name text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.resume_workflow_run(p_run uuid, p_shard integer DEFAULT 0) RETURNS text
+CREATE FUNCTION hwqueue.resume_workflow_run(p_run uuid) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -5150,19 +5114,19 @@ CREATE FUNCTION hwqueue.resume_workflow_run(p_run uuid, p_shard integer DEFAULT 
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.retire_classes(p_after bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS bigint
+CREATE FUNCTION hwqueue.retire_classes(p_after bigint, p_limit integer, p_now timestamp with time zone) RETURNS bigint
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.retried_steps(p_run hwqueue.run, p_mode text, p_named integer[], p_shard integer) RETURNS integer[]
+CREATE FUNCTION hwqueue.retried_steps(p_run hwqueue.run, p_mode text, p_named integer[]) RETURNS integer[]
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.retry_delay(p_retry jsonb, p_attempt integer) RETURNS interval
     LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.retry_nested(p_run hwqueue.run, p_step hwqueue.step, p_input jsonb, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.retry_nested(p_run hwqueue.run, p_step hwqueue.step, p_input jsonb) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.retry_workflow_run(p_run uuid, p_options jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS text
+CREATE FUNCTION hwqueue.retry_workflow_run(p_run uuid, p_options jsonb DEFAULT '{}'::jsonb) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -5172,24 +5136,24 @@ CREATE FUNCTION hwqueue.retry_workflow_run(p_run uuid, p_options jsonb DEFAULT '
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.revive_leases(p_requests hwqueue.spawn_request[], p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.revive_leases(p_requests hwqueue.spawn_request[], p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.revoke_attestation(p_node uuid, p_domain text, p_shard integer DEFAULT 0) RETURNS boolean
+CREATE FUNCTION hwqueue.revoke_attestation(p_node uuid, p_domain text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.revoke_token(p_name text, p_shard integer DEFAULT 0) RETURNS boolean
+CREATE FUNCTION hwqueue.revoke_token(p_name text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.roll_up(p_limit integer, p_cursor hwqueue.reap_cursor, p_now timestamp with time zone, p_shard integer, OUT reap_cursor hwqueue.reap_cursor, OUT more boolean) RETURNS record
+CREATE FUNCTION hwqueue.roll_up(p_limit integer, p_cursor hwqueue.reap_cursor, p_now timestamp with time zone, OUT reap_cursor hwqueue.reap_cursor, OUT more boolean) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.roll_up_minute(p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[], p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.roll_up_minute(p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[]) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.roll_up_runs(p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[], p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.roll_up_runs(p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[]) RETURNS integer
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.room_failures(p_lacks_now integer, p_lacks_ever integer, p_cpu text, p_gpu text) RETURNS TABLE(stage text, code text, permanent boolean, lacks integer)
@@ -5201,20 +5165,20 @@ CREATE FUNCTION hwqueue.room_for(p_class hwqueue.placement_class, p_bits integer
 CREATE FUNCTION hwqueue.room_for_member(p_gang_id uuid, p_class hwqueue.placement_class, p_node hwqueue.node, p_is_earmark boolean, p_waits boolean, OUT load hwqueue.node_load, OUT assignment jsonb, OUT fits boolean) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.room_instead_of(p_old hwqueue.claim, p_entry hwqueue.scheduled, p_now timestamp with time zone, p_shard integer, OUT load hwqueue.node_load, OUT assignment jsonb, OUT term_deltas jsonb, OUT reason text) RETURNS record
+CREATE FUNCTION hwqueue.room_instead_of(p_old hwqueue.claim, p_entry hwqueue.scheduled, p_now timestamp with time zone, OUT load hwqueue.node_load, OUT assignment jsonb, OUT term_deltas jsonb, OUT reason text) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.room_to_earmark(p_class hwqueue.placement_class, p_node hwqueue.node, p_own hwqueue.node_load, p_load hwqueue.node_load) RETURNS hwqueue.headroom
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.roomy_classes(p_eligible hwqueue.profile_queue, p_tasks text[], p_room hwqueue.headroom, p_shard integer) RETURNS bigint[]
+CREATE FUNCTION hwqueue.roomy_classes(p_eligible hwqueue.profile_queue, p_tasks text[], p_room hwqueue.headroom) RETURNS bigint[]
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.rotate_webhook(p_name text, p_keep interval DEFAULT '1 day'::interval, p_shard integer DEFAULT 0) RETURNS text
+CREATE FUNCTION hwqueue.rotate_webhook(p_name text, p_keep interval DEFAULT '1 day'::interval) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.route_completions(p_webhook hwqueue.webhook, p_limit integer, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.route_completions(p_webhook hwqueue.webhook, p_limit integer) RETURNS integer
     LANGUAGE plpgsql
     SET plan_cache_mode TO 'force_generic_plan'
     SET enable_seqscan TO 'off'
@@ -5223,17 +5187,17 @@ CREATE FUNCTION hwqueue.route_completions(p_webhook hwqueue.webhook, p_limit int
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.route_events(p_webhook hwqueue.webhook, p_limit integer, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.route_events(p_webhook hwqueue.webhook, p_limit integer) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.route_webhooks(p_limit integer, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.route_webhooks(p_limit integer) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.run_input(p_run uuid, p_lease uuid DEFAULT NULL::uuid, p_shard integer DEFAULT 0) RETURNS jsonb
+CREATE FUNCTION hwqueue.run_input(p_run uuid, p_lease uuid DEFAULT NULL::uuid) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.run_parts(p_kind text, p_parts text[], p_limit integer, p_done hwqueue.upkeep_done, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.upkeep_done
+CREATE FUNCTION hwqueue.run_parts(p_kind text, p_parts text[], p_limit integer, p_done hwqueue.upkeep_done, p_now timestamp with time zone) RETURNS hwqueue.upkeep_done
     LANGUAGE plpgsql
     SET plan_cache_mode TO 'force_generic_plan'
     SET enable_seqscan TO 'off'
@@ -5242,21 +5206,21 @@ CREATE FUNCTION hwqueue.run_parts(p_kind text, p_parts text[], p_limit integer, 
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.run_tenant(p_run uuid, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.run_tenant(p_run uuid) RETURNS text
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.run_total_metrics(p_shard integer) RETURNS TABLE(name text, labels jsonb, value double precision)
+CREATE FUNCTION hwqueue.run_total_metrics() RETURNS TABLE(name text, labels jsonb, value double precision)
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.running_leases(p_limit integer DEFAULT 100, p_shard integer DEFAULT 0) RETURNS TABLE(shard_id integer, lease_id uuid, queue text, task_name text, tenant text, attempt integer, node_name text, claimed_at timestamp with time zone, expires_at timestamp with time zone, stop_reason text, progress jsonb)
+CREATE FUNCTION hwqueue.running_leases(p_limit integer DEFAULT 100) RETURNS TABLE(lease_id uuid, queue text, task_name text, tenant text, attempt integer, node_name text, claimed_at timestamp with time zone, expires_at timestamp with time zone, stop_reason text, progress jsonb)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET max_parallel_workers_per_gather TO '0';
 
-CREATE FUNCTION hwqueue.runs_on_cordoned(p_lease uuid, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.runs_on_cordoned(p_lease uuid) RETURNS boolean
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.save_checkpoint(p_lease uuid, p_token bigint, p_name text, p_state jsonb DEFAULT 'null'::jsonb, p_extend interval DEFAULT NULL::interval, p_shard integer DEFAULT 0) RETURNS timestamp with time zone
+CREATE FUNCTION hwqueue.save_checkpoint(p_lease uuid, p_token bigint, p_name text, p_state jsonb DEFAULT 'null'::jsonb, p_extend interval DEFAULT NULL::interval) RETURNS timestamp with time zone
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -5266,7 +5230,7 @@ CREATE FUNCTION hwqueue.save_checkpoint(p_lease uuid, p_token bigint, p_name tex
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.scan_fleet(p_spec jsonb, p_domain text, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.spread_fleet
+CREATE FUNCTION hwqueue.scan_fleet(p_spec jsonb, p_domain text, p_now timestamp with time zone) RETURNS hwqueue.spread_fleet
     LANGUAGE plpgsql STABLE
     SET enable_seqscan TO 'on'
     SET enable_hashjoin TO 'on'
@@ -5275,7 +5239,6 @@ CREATE FUNCTION hwqueue.scan_fleet(p_spec jsonb, p_domain text, p_now timestamp 
     SET enable_nestloop TO 'off';
 
 CREATE TABLE hwqueue.spread_floor (
-    shard_id integer NOT NULL,
     term_id bigint NOT NULL,
     floor_id bigint NOT NULL,
     places_digest bigint NOT NULL,
@@ -5289,14 +5252,14 @@ COMMENT ON TABLE hwqueue.spread_floor IS 'the lowest count of a max_skew term ov
 
 COMMENT ON COLUMN hwqueue.spread_floor.lowest IS 'up to 64 of the places that had so few';
 
-CREATE FUNCTION hwqueue.scan_floor(p_term_id bigint, p_places text[], p_shard integer) RETURNS hwqueue.spread_floor
+CREATE FUNCTION hwqueue.scan_floor(p_term_id bigint, p_places text[]) RETURNS hwqueue.spread_floor
     LANGUAGE plpgsql STABLE
     SET enable_seqscan TO 'on'
     SET enable_hashjoin TO 'on'
     SET enable_sort TO 'on'
     SET plan_cache_mode TO 'force_custom_plan';
 
-CREATE FUNCTION hwqueue.scan_nodes(p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.fleet_snapshot
+CREATE FUNCTION hwqueue.scan_nodes(p_now timestamp with time zone) RETURNS hwqueue.fleet_snapshot
     LANGUAGE plpgsql STABLE
     SET plan_cache_mode TO 'force_custom_plan'
     SET enable_nestloop TO 'off'
@@ -5304,10 +5267,10 @@ CREATE FUNCTION hwqueue.scan_nodes(p_now timestamp with time zone, p_shard integ
     SET enable_seqscan TO 'on'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.scan_policy(p_state hwqueue.node_state, p_room hwqueue.headroom, p_queue_ids integer[], p_shard integer, OUT window_size integer, OUT probe_size integer, OUT is_short boolean) RETURNS record
+CREATE FUNCTION hwqueue.scan_policy(p_state hwqueue.node_state, p_room hwqueue.headroom, p_queue_ids integer[], OUT window_size integer, OUT probe_size integer, OUT is_short boolean) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.scan_range(p_class hwqueue.placement_class, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.class_range
+CREATE FUNCTION hwqueue.scan_range(p_class hwqueue.placement_class, p_now timestamp with time zone) RETURNS hwqueue.class_range
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.scan_start_of(p_from hwqueue.scan_starts, p_index integer, p_tier smallint, p_rank bigint) RETURNS bigint
@@ -5323,79 +5286,79 @@ CREATE FUNCTION hwqueue.schema_version() RETURNS TABLE(revision text, bundle_sha
 CREATE FUNCTION hwqueue.scope_includes(p_nodes jsonb, p_rack bigint, p_labels jsonb) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.score_group_entries(p_classes bigint[], p_from hwqueue.scan_starts, p_tier smallint, p_rank bigint, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT positions bigint[], OUT classes bigint[]) RETURNS record
+CREATE FUNCTION hwqueue.score_group_entries(p_classes bigint[], p_from hwqueue.scan_starts, p_tier smallint, p_rank bigint, p_limit integer, p_now timestamp with time zone, OUT positions bigint[], OUT classes bigint[]) RETURNS record
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.seconds_since(p_at timestamp with time zone, p_now timestamp with time zone) RETURNS double precision
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.seen_gang(p_gang hwqueue.gang, p_shard integer) RETURNS hwqueue.gang
+CREATE FUNCTION hwqueue.seen_gang(p_gang hwqueue.gang) RETURNS hwqueue.gang
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.selected_anchors(p_class hwqueue.placement_class) RETURNS text[]
     LANGUAGE sql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.selected_classes(p_spec jsonb, p_shard integer) RETURNS bigint[]
+CREATE FUNCTION hwqueue.selected_classes(p_spec jsonb) RETURNS bigint[]
     LANGUAGE plpgsql STABLE
     SET enable_bitmapscan TO 'on';
 
 CREATE FUNCTION hwqueue.selector_words(p_selector jsonb, p_tenants jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.served_names(p_now timestamp with time zone, p_shard integer, OUT queues text[], OUT tasks text[], OUT any_queue boolean, OUT any_task boolean, OUT declared text[]) RETURNS record
+CREATE FUNCTION hwqueue.served_names(p_now timestamp with time zone, OUT queues text[], OUT tasks text[], OUT any_queue boolean, OUT any_task boolean, OUT declared text[]) RETURNS record
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.server_timeline() RETURNS integer
     LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.service_away_from(p_service uuid, p_shard integer) RETURNS uuid[]
+CREATE FUNCTION hwqueue.service_away_from(p_service uuid) RETURNS uuid[]
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.service_policy(p_service uuid, p_shard integer DEFAULT 0) RETURNS jsonb
+CREATE FUNCTION hwqueue.service_policy(p_service uuid) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.service_tenant(p_service uuid, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.service_tenant(p_service uuid) RETURNS text
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.set_cordon(p_node uuid, p_shard integer) RETURNS hwqueue.node
+CREATE FUNCTION hwqueue.set_cordon(p_node uuid) RETURNS hwqueue.node
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.set_event_retention(p_days integer, p_shard integer DEFAULT 0) RETURNS integer
+CREATE FUNCTION hwqueue.set_event_retention(p_days integer) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.set_login(p_node uuid, p_login text, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.set_login(p_node uuid, p_login text) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.set_node_expiry(p_after interval, p_shard integer DEFAULT 0) RETURNS interval
+CREATE FUNCTION hwqueue.set_node_expiry(p_after interval) RETURNS interval
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.set_prices(p_queue text, p_prices jsonb, p_ttl interval, p_round bigint, p_epoch bigint, p_shard integer DEFAULT 0) RETURNS text
+CREATE FUNCTION hwqueue.set_prices(p_queue text, p_prices jsonb, p_ttl interval, p_round bigint, p_epoch bigint) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.set_queue_policy(p_queue text, p_policy jsonb, p_shard integer DEFAULT 0) RETURNS jsonb
+CREATE FUNCTION hwqueue.set_queue_policy(p_queue text, p_policy jsonb) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.set_service_policy(p_service uuid, p_policy jsonb, p_shard integer DEFAULT 0) RETURNS jsonb
+CREATE FUNCTION hwqueue.set_service_policy(p_service uuid, p_policy jsonb) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.set_stops(p_node hwqueue.node, p_leases uuid[], p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.set_stops(p_node hwqueue.node, p_leases uuid[], p_now timestamp with time zone) RETURNS void
     LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.set_task(p_task text, p_defaults jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS jsonb
+CREATE FUNCTION hwqueue.set_task(p_task text, p_defaults jsonb DEFAULT '{}'::jsonb) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.set_webhook(p_name text, p_url text, p_options jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS text
+CREATE FUNCTION hwqueue.set_webhook(p_name text, p_url text, p_options jsonb DEFAULT '{}'::jsonb) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.settle_and_claim(p_node uuid, p_epoch bigint, p_settle jsonb, p_queues text[], p_qty integer DEFAULT 1, p_tasks text[] DEFAULT NULL::text[], p_claim_timeout interval DEFAULT NULL::interval, p_completed uuid[] DEFAULT '{}'::uuid[], p_completed_tokens bigint[] DEFAULT '{}'::bigint[], p_shard integer DEFAULT 0) RETURNS TABLE(kind text, ordinal integer, lease_id uuid, verdict text, state text, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamp with time zone, assignment jsonb, shard_id integer)
+CREATE FUNCTION hwqueue.settle_and_claim(p_node uuid, p_epoch bigint, p_settle jsonb, p_queues text[], p_qty integer DEFAULT 1, p_tasks text[] DEFAULT NULL::text[], p_claim_timeout interval DEFAULT NULL::interval, p_completed uuid[] DEFAULT '{}'::uuid[], p_completed_tokens bigint[] DEFAULT '{}'::bigint[]) RETURNS TABLE(kind text, ordinal integer, lease_id uuid, verdict text, state text, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamp with time zone, assignment jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -5406,42 +5369,42 @@ CREATE FUNCTION hwqueue.settle_and_claim(p_node uuid, p_epoch bigint, p_settle j
     SET enable_sort TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.settle_choice(p_choice hwqueue.choice, p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.settle_choice(p_choice hwqueue.choice, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.settle_choices(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone) RETURNS void
+CREATE FUNCTION hwqueue.settle_choices(p_limit integer, p_now timestamp with time zone, p_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.settle_claim(p_lease uuid, p_token bigint, p_settlement jsonb, p_holds_node boolean, p_now timestamp with time zone, p_shard integer, p_node uuid DEFAULT NULL::uuid, OUT verdict text, OUT state text) RETURNS record
+CREATE FUNCTION hwqueue.settle_claim(p_lease uuid, p_token bigint, p_settlement jsonb, p_holds_node boolean, p_now timestamp with time zone, p_node uuid DEFAULT NULL::uuid, OUT verdict text, OUT state text) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.settle_delivery(p_delivery uuid, p_attempt integer, p_result jsonb, p_shard integer DEFAULT 0) RETURNS text
+CREATE FUNCTION hwqueue.settle_delivery(p_delivery uuid, p_attempt integer, p_result jsonb) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.settle_each(p_node uuid, p_settle jsonb, p_shard integer) RETURNS TABLE(ordinal integer, lease_id uuid, verdict text, state text)
+CREATE FUNCTION hwqueue.settle_each(p_node uuid, p_settle jsonb) RETURNS TABLE(ordinal integer, lease_id uuid, verdict text, state text)
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.settle_lists(p_state hwqueue.node_state, p_given integer, p_settle jsonb, p_completed uuid[], p_completed_tokens bigint[], p_shard integer) RETURNS TABLE(ordinal integer, lease_id uuid, verdict text, state text)
+CREATE FUNCTION hwqueue.settle_lists(p_state hwqueue.node_state, p_given integer, p_settle jsonb, p_completed uuid[], p_completed_tokens bigint[]) RETURNS TABLE(ordinal integer, lease_id uuid, verdict text, state text)
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.settle_one(p_lease uuid, p_token bigint, p_settlement jsonb, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.settle_one(p_lease uuid, p_token bigint, p_settlement jsonb) RETURNS text
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.settle_own_claim(p_node uuid, p_lease uuid, p_token bigint, p_settlement jsonb, p_shard integer, OUT verdict text, OUT state text) RETURNS record
+CREATE FUNCTION hwqueue.settle_own_claim(p_node uuid, p_lease uuid, p_token bigint, p_settlement jsonb, OUT verdict text, OUT state text) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.shared_level(p_settings jsonb, p_level jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.shared_rooms(p_gangs uuid[], p_now timestamp with time zone, p_shard integer) RETURNS TABLE(place text, nodes bigint, rooms jsonb)
+CREATE FUNCTION hwqueue.shared_rooms(p_gangs uuid[], p_now timestamp with time zone) RETURNS TABLE(place text, nodes bigint, rooms jsonb)
     LANGUAGE plpgsql STABLE
     SET enable_nestloop TO 'off'
     SET enable_hashjoin TO 'on'
     SET enable_seqscan TO 'on'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.short_queue(p_queue_id integer, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT lease_ids uuid[], OUT class_ids bigint[], OUT tiers smallint[], OUT ranks bigint[], OUT waited double precision[], OUT has_more boolean) RETURNS record
+CREATE FUNCTION hwqueue.short_queue(p_queue_id integer, p_limit integer, p_now timestamp with time zone, OUT lease_ids uuid[], OUT class_ids bigint[], OUT tiers smallint[], OUT ranks bigint[], OUT waited double precision[], OUT has_more boolean) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.shortage(p_cpu_milli bigint, p_memory_mib bigint, p_room hwqueue.headroom, p_custom jsonb DEFAULT NULL::jsonb, p_cpu_isolation text DEFAULT NULL::text) RETURNS integer
@@ -5456,7 +5419,7 @@ CREATE FUNCTION hwqueue.shown_secret(p_secret bytea) RETURNS text
 CREATE FUNCTION hwqueue.shown_state(p_state text, p_run hwqueue.run) RETURNS text
     LANGUAGE sql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.signal_lease(p_lease uuid, p_name text, p_payload jsonb DEFAULT 'null'::jsonb, p_key text DEFAULT NULL::text, p_shard integer DEFAULT 0) RETURNS TABLE(created boolean, state text, shard_id integer)
+CREATE FUNCTION hwqueue.signal_lease(p_lease uuid, p_name text, p_payload jsonb DEFAULT 'null'::jsonb, p_key text DEFAULT NULL::text) RETURNS TABLE(created boolean, state text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -5466,7 +5429,7 @@ CREATE FUNCTION hwqueue.signal_lease(p_lease uuid, p_name text, p_payload jsonb 
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.signal_workflow_run(p_run uuid, p_name text, p_payload jsonb DEFAULT 'null'::jsonb, p_key text DEFAULT NULL::text, p_shard integer DEFAULT 0) RETURNS TABLE(created boolean, state text, shard_id integer)
+CREATE FUNCTION hwqueue.signal_workflow_run(p_run uuid, p_name text, p_payload jsonb DEFAULT 'null'::jsonb, p_key text DEFAULT NULL::text) RETURNS TABLE(created boolean, state text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -5476,13 +5439,13 @@ CREATE FUNCTION hwqueue.signal_workflow_run(p_run uuid, p_name text, p_payload j
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.similar_words(p_exprs jsonb, p_custom jsonb, p_now timestamp with time zone, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.similar_words(p_exprs jsonb, p_custom jsonb, p_now timestamp with time zone) RETURNS text
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.skip_reason(p_failed bigint, p_skipped bigint) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.skip_step(p_run uuid, p_step text, p_result jsonb DEFAULT NULL::jsonb, p_reason text DEFAULT NULL::text, p_shard integer DEFAULT 0) RETURNS text
+CREATE FUNCTION hwqueue.skip_step(p_run uuid, p_step text, p_result jsonb DEFAULT NULL::jsonb, p_reason text DEFAULT NULL::text) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -5492,29 +5455,29 @@ CREATE FUNCTION hwqueue.skip_step(p_run uuid, p_step text, p_result jsonb DEFAUL
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.skip_steps(p_run uuid, p hwqueue.run_progress, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.run_progress
+CREATE FUNCTION hwqueue.skip_steps(p_run uuid, p hwqueue.run_progress, p_now timestamp with time zone) RETURNS hwqueue.run_progress
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.skipped_this_claim(p_checked bigint[], p_blocked bigint[], p_node uuid, p_shard integer) RETURNS bigint[]
+CREATE FUNCTION hwqueue.skipped_this_claim(p_checked bigint[], p_blocked bigint[], p_node uuid) RETURNS bigint[]
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.span_words(p_span interval) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.spawn_again(p_requests hwqueue.spawn_request[], p_bad uuid[], p_known jsonb, p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.spawn_again(p_requests hwqueue.spawn_request[], p_bad uuid[], p_known jsonb, p_queue hwqueue.queue, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.spawn_class(p_queue_id integer, p_task text, p_options jsonb, p_shard integer) RETURNS bigint
+CREATE FUNCTION hwqueue.spawn_class(p_queue_id integer, p_task text, p_options jsonb) RETURNS bigint
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.spawn_content(p_queue_id integer, p_task text, p_options jsonb) RETURNS hwqueue.class_content
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.spawn_everywhere(p_queue text, p_task text, p_params jsonb DEFAULT '{}'::jsonb, p_options jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(everywhere_id uuid, created boolean, nodes integer, shard_id integer)
+CREATE FUNCTION hwqueue.spawn_everywhere(p_queue text, p_task text, p_params jsonb DEFAULT '{}'::jsonb, p_options jsonb DEFAULT '{}'::jsonb) RETURNS TABLE(everywhere_id uuid, created boolean, nodes integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.spawn_gang(p_queue text, p_members jsonb, p_options jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(ordinal integer, lease_id uuid, gang_id uuid, shard_id integer)
+CREATE FUNCTION hwqueue.spawn_gang(p_queue text, p_members jsonb, p_options jsonb DEFAULT '{}'::jsonb) RETURNS TABLE(ordinal integer, lease_id uuid, gang_id uuid)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -5524,20 +5487,20 @@ CREATE FUNCTION hwqueue.spawn_gang(p_queue text, p_members jsonb, p_options json
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.spawn_gang_step(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_known jsonb, p_old hwqueue.gang, p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.spawn_gang_step(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_known jsonb, p_old hwqueue.gang, p_queue hwqueue.queue, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.spawn_items(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_numbers integer[], p_now timestamp with time zone, p_shard integer, OUT spawned integer, OUT failed integer, OUT held integer) RETURNS record
+CREATE FUNCTION hwqueue.spawn_items(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_numbers integer[], p_now timestamp with time zone, OUT spawned integer, OUT failed integer, OUT held integer) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.spawn_kind(p_element jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.spawn_lease(p_queue text, p_task text, p_params jsonb DEFAULT '{}'::jsonb, p_options jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, created boolean, state text, shard_id integer, warnings text[])
+CREATE FUNCTION hwqueue.spawn_lease(p_queue text, p_task text, p_params jsonb DEFAULT '{}'::jsonb, p_options jsonb DEFAULT '{}'::jsonb) RETURNS TABLE(lease_id uuid, created boolean, state text, warnings text[])
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.spawn_leases(p_queue text, p_leases jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(ordinal integer, lease_id uuid, created boolean, state text, shard_id integer)
+CREATE FUNCTION hwqueue.spawn_leases(p_queue text, p_leases jsonb) RETURNS TABLE(ordinal integer, lease_id uuid, created boolean, state text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -5553,66 +5516,66 @@ CREATE FUNCTION hwqueue.spawn_options() RETURNS text[]
 CREATE FUNCTION hwqueue.spawn_placement(p_options jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.spawn_steps(p_requests hwqueue.spawn_request[], p_queue hwqueue.queue, p_revived integer[], p_now timestamp with time zone, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.spawn_steps(p_requests hwqueue.spawn_request[], p_queue hwqueue.queue, p_revived integer[], p_now timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.spawn_time(p_options jsonb, p_now timestamp with time zone) RETURNS timestamp with time zone
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.spawn_warnings(p_id uuid, p_shard integer DEFAULT 0) RETURNS text[]
+CREATE FUNCTION hwqueue.spawn_warnings(p_id uuid) RETURNS text[]
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.spawned_keys(p_leases uuid[], p_shard integer) RETURNS TABLE(lease_id uuid, turn bigint, tenant text, queue_id integer, idempotency_key text)
+CREATE FUNCTION hwqueue.spawned_keys(p_leases uuid[]) RETURNS TABLE(lease_id uuid, turn bigint, tenant text, queue_id integer, idempotency_key text)
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.spawned_state(p_stands_for uuid, p_available_at timestamp with time zone, p_now timestamp with time zone, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.spawned_state(p_stands_for uuid, p_available_at timestamp with time zone, p_now timestamp with time zone) RETURNS text
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.split_profiles(p_limit integer, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.split_profiles(p_limit integer) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.spread_counts(p_spread jsonb, p_class hwqueue.placement_class, p_recounts jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
+CREATE FUNCTION hwqueue.spread_counts(p_spread jsonb, p_class hwqueue.placement_class, p_recounts jsonb, p_now timestamp with time zone) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.spread_counts_node(p_spread jsonb, p_class hwqueue.placement_class, p_profile hwqueue.profile, p_node uuid, p_resources uuid[], p_attested text[] DEFAULT '{}'::text[]) RETURNS boolean
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.spread_failure(p_spread jsonb, p_index integer, p_class hwqueue.placement_class, p_facts jsonb, p_counts jsonb, p_now timestamp with time zone, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.spread_failure(p_spread jsonb, p_index integer, p_class hwqueue.placement_class, p_facts jsonb, p_counts jsonb, p_now timestamp with time zone) RETURNS text
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.spread_nodes(p_spread jsonb, p_class hwqueue.placement_class) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.spread_reason(p_spread jsonb, p_class hwqueue.placement_class, p_facts jsonb, p_counts jsonb, p_now timestamp with time zone, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.spread_reason(p_spread jsonb, p_class hwqueue.placement_class, p_facts jsonb, p_counts jsonb, p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.spread_score(p_class hwqueue.placement_class, p_facts jsonb, p_recounts jsonb, p_counts jsonb, p_now timestamp with time zone, p_shard integer) RETURNS double precision
+CREATE FUNCTION hwqueue.spread_score(p_class hwqueue.placement_class, p_facts jsonb, p_recounts jsonb, p_counts jsonb, p_now timestamp with time zone) RETURNS double precision
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.spread_words(p_spread jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.stamp_changes(p_limit integer, p_from timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.stamp_changes(p_limit integer, p_from timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.stamp_retired(p_limit integer, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.stamp_retired(p_limit integer) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.start_on_node(p_everywhere hwqueue.everywhere, p_node uuid, p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.start_on_node(p_everywhere hwqueue.everywhere, p_node uuid, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.start_time(p_run hwqueue.run, p_now timestamp with time zone) RETURNS timestamp with time zone
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.step_class(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_shard integer, OUT queue_id integer, OUT class_id bigint) RETURNS record
+CREATE FUNCTION hwqueue.step_class(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, OUT queue_id integer, OUT class_id bigint) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.step_content(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_target hwqueue.spawn_target) RETURNS hwqueue.class_content
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.step_ended(p_lease uuid, p_state text, p_is_short boolean, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.step_ended(p_lease uuid, p_state text, p_is_short boolean) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.step_error(p_step hwqueue.step, p_of_lease jsonb) RETURNS jsonb
@@ -5624,10 +5587,10 @@ CREATE FUNCTION hwqueue.step_levels(p_names text[], p_from integer[], p_to integ
 CREATE FUNCTION hwqueue.step_origins(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_defaults jsonb, p_placement jsonb) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.step_over(p_run uuid, p_step integer, p_verdict hwqueue.step_verdict, p_is_short boolean, p_now timestamp with time zone, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.step_over(p_run uuid, p_step integer, p_verdict hwqueue.step_verdict, p_is_short boolean, p_now timestamp with time zone) RETURNS boolean
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.step_params(p_run hwqueue.run, p_params jsonb, p_reads integer[], p_run_if jsonb, p_most integer, p_shard integer, OUT params jsonb, OUT bad jsonb) RETURNS record
+CREATE FUNCTION hwqueue.step_params(p_run hwqueue.run, p_params jsonb, p_reads integer[], p_run_if jsonb, p_most integer, OUT params jsonb, OUT bad jsonb) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.step_queue(p_workflow hwqueue.workflow, p_step jsonb) RETURNS text
@@ -5639,15 +5602,15 @@ CREATE FUNCTION hwqueue.step_request(p_run hwqueue.run, p_step integer, p_lease 
 CREATE FUNCTION hwqueue.step_result(p_step hwqueue.step, p_of_lease jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after integer DEFAULT '-1'::integer, p_limit integer DEFAULT 1000, p_lease uuid DEFAULT NULL::uuid, p_state text DEFAULT NULL::text, p_shard integer DEFAULT 0) RETURNS TABLE(item integer, state text, result jsonb, error jsonb, shard_id integer, name text, lease_id uuid, lease_state text, node_id uuid, node_name text, attempt smallint, claimed_at timestamp with time zone, finished_at timestamp with time zone)
+CREATE FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after integer DEFAULT '-1'::integer, p_limit integer DEFAULT 1000, p_lease uuid DEFAULT NULL::uuid, p_state text DEFAULT NULL::text) RETURNS TABLE(item integer, state text, result jsonb, error jsonb, name text, lease_id uuid, lease_state text, node_id uuid, node_name text, attempt smallint, claimed_at timestamp with time zone, finished_at timestamp with time zone)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off';
 
-CREATE FUNCTION hwqueue.steps_begun(p_run hwqueue.run, p_shard integer) RETURNS TABLE(step_no integer, begun_at timestamp with time zone)
+CREATE FUNCTION hwqueue.steps_begun(p_run hwqueue.run) RETURNS TABLE(step_no integer, begun_at timestamp with time zone)
     LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.steps_ended(p_leases uuid[], p_state text, p_shard integer, p_is_short boolean DEFAULT false) RETURNS void
+CREATE FUNCTION hwqueue.steps_ended(p_leases uuid[], p_state text, p_is_short boolean DEFAULT false) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.steps_with_items(p_steps jsonb[]) RETURNS text[]
@@ -5659,26 +5622,26 @@ CREATE FUNCTION hwqueue.still_attested(p_domains text[], p_until timestamp with 
 CREATE FUNCTION hwqueue.still_same_entries(INOUT ctids tid[], OUT some_moved boolean) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.stop_claims(p_leases uuid[], p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.stop_claims(p_leases uuid[], p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.stop_everywhere(p_everywhere uuid, p_running text DEFAULT 'keep'::text, p_shard integer DEFAULT 0) RETURNS text
+CREATE FUNCTION hwqueue.stop_everywhere(p_everywhere uuid, p_running text DEFAULT 'keep'::text) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.stop_items(p_run uuid, p_step integer, p_limit integer, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.stop_items(p_run uuid, p_step integer, p_limit integer) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.stop_members(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.stop_members(p_gang hwqueue.gang, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.stop_overruns(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) RETURNS integer
+CREATE FUNCTION hwqueue.stop_overruns(p_limit integer, p_now timestamp with time zone, p_from timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.stop_replaced(p_row hwqueue.replacement, p_claim hwqueue.claim, p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.stop_replaced(p_row hwqueue.replacement, p_claim hwqueue.claim, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.stop_run(p_run hwqueue.run, p_limit integer, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.stop_run(p_run hwqueue.run, p_limit integer) RETURNS integer
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.stop_verdict(p_reason text) RETURNS text
@@ -5687,28 +5650,28 @@ CREATE FUNCTION hwqueue.stop_verdict(p_reason text) RETURNS text
 CREATE FUNCTION hwqueue.stop_webhook(p_webhook hwqueue.webhook, p_reason text) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.stoppable_claims(p_node_ids uuid[], p_shard integer) RETURNS uuid[]
+CREATE FUNCTION hwqueue.stoppable_claims(p_node_ids uuid[]) RETURNS uuid[]
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.stopping_by_place(p_term_id bigint, p_dead uuid[], p_now timestamp with time zone, p_shard integer) RETURNS jsonb
+CREATE FUNCTION hwqueue.stopping_by_place(p_term_id bigint, p_dead uuid[], p_now timestamp with time zone) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.stopping_count(p_term_id bigint, p_place text, p_expired boolean, p_now timestamp with time zone, p_shard integer) RETURNS bigint
+CREATE FUNCTION hwqueue.stopping_count(p_term_id bigint, p_place text, p_expired boolean, p_now timestamp with time zone) RETURNS bigint
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.stops_in_place(p_rooms hwqueue.gang_room[], p_classes hwqueue.placement_class[], p_members integer[], p_node_ids uuid[], p_shard integer) RETURNS uuid[]
+CREATE FUNCTION hwqueue.stops_in_place(p_rooms hwqueue.gang_room[], p_classes hwqueue.placement_class[], p_members integer[], p_node_ids uuid[]) RETURNS uuid[]
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.stops_on_node(p_node uuid, p_class_nos integer[], p_classes hwqueue.placement_class[], p_want integer[], p_stops uuid[], p_candidates uuid[], p_shard integer) RETURNS uuid[]
+CREATE FUNCTION hwqueue.stops_on_node(p_node uuid, p_class_nos integer[], p_classes hwqueue.placement_class[], p_want integer[], p_stops uuid[], p_candidates uuid[]) RETURNS uuid[]
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.store_signal(p_lease uuid, p_name text, p_key text, p_payload jsonb, p_now timestamp with time zone, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.store_signal(p_lease uuid, p_name text, p_key text, p_payload jsonb, p_now timestamp with time zone) RETURNS boolean
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.stripes_of(p_touched hwqueue.touched_term[], p_terms integer, p_joins boolean, p_starts boolean, OUT alone integer[], OUT shared integer[], OUT by_counters_alone boolean) RETURNS record
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.submit_spec(p_spec jsonb, p_input jsonb DEFAULT '{}'::jsonb, p_options jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(run_id uuid, created boolean, state text, shard_id integer)
+CREATE FUNCTION hwqueue.submit_spec(p_spec jsonb, p_input jsonb DEFAULT '{}'::jsonb, p_options jsonb DEFAULT '{}'::jsonb) RETURNS TABLE(run_id uuid, created boolean, state text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -5718,7 +5681,7 @@ CREATE FUNCTION hwqueue.submit_spec(p_spec jsonb, p_input jsonb DEFAULT '{}'::js
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.submit_workflow(p_workflow text, p_input jsonb DEFAULT '{}'::jsonb, p_options jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(run_id uuid, created boolean, state text, version integer, shard_id integer)
+CREATE FUNCTION hwqueue.submit_workflow(p_workflow text, p_input jsonb DEFAULT '{}'::jsonb, p_options jsonb DEFAULT '{}'::jsonb) RETURNS TABLE(run_id uuid, created boolean, state text, version integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -5728,7 +5691,7 @@ CREATE FUNCTION hwqueue.submit_workflow(p_workflow text, p_input jsonb DEFAULT '
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.submit_workflows(p_workflow text, p_runs jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(ordinal integer, run_id uuid, created boolean, state text, version integer, shard_id integer)
+CREATE FUNCTION hwqueue.submit_workflows(p_workflow text, p_runs jsonb) RETURNS TABLE(ordinal integer, run_id uuid, created boolean, state text, version integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -5741,15 +5704,15 @@ CREATE FUNCTION hwqueue.submit_workflows(p_workflow text, p_runs jsonb, p_shard 
 CREATE FUNCTION hwqueue.suits(p_class hwqueue.placement_class, p_profile hwqueue.profile, p_node uuid, p_resources uuid[], p_attested text[] DEFAULT '{}'::text[], p_gpu_ids uuid[] DEFAULT '{}'::uuid[], p_gpu_parents uuid[] DEFAULT '{}'::uuid[]) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.summarise_runs(p_run_ids uuid[], p_shard integer DEFAULT 0) RETURNS TABLE(run_id uuid, step_counts jsonb, failed_steps text[], affinity_tags jsonb, placement jsonb, shard_id integer)
+CREATE FUNCTION hwqueue.summarise_runs(p_run_ids uuid[]) RETURNS TABLE(run_id uuid, step_counts jsonb, failed_steps text[], affinity_tags jsonb, placement jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off';
 
-CREATE FUNCTION hwqueue.suspend_attestations(p_node hwqueue.node, p_all boolean, p_why text, p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.suspend_attestations(p_node hwqueue.node, p_all boolean, p_why text, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.suspend_lease(p_lease uuid, p_token bigint, p_until timestamp with time zone DEFAULT NULL::timestamp with time zone, p_signal text DEFAULT NULL::text, p_name text DEFAULT NULL::text, p_shard integer DEFAULT 0, p_near text DEFAULT NULL::text) RETURNS text
+CREATE FUNCTION hwqueue.suspend_lease(p_lease uuid, p_token bigint, p_until timestamp with time zone DEFAULT NULL::timestamp with time zone, p_signal text DEFAULT NULL::text, p_name text DEFAULT NULL::text, p_near text DEFAULT NULL::text) RETURNS text
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -5759,11 +5722,10 @@ CREATE FUNCTION hwqueue.suspend_lease(p_lease uuid, p_token bigint, p_until time
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.suspended_words(p_node uuid, p_domain text, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.suspended_words(p_node uuid, p_domain text) RETURNS text
     LANGUAGE sql STABLE;
 
 CREATE TABLE hwqueue.checkpoint (
-    shard_id integer NOT NULL,
     lease_id uuid NOT NULL,
     name text NOT NULL,
     claim_token bigint NOT NULL,
@@ -5790,29 +5752,29 @@ COMMENT ON COLUMN hwqueue.checkpoint.waits_until IS 'of a wait: when it ends at 
 
 COMMENT ON COLUMN hwqueue.checkpoint.number IS 'from 1 in each lease, in the order in which names were saved first';
 
-CREATE FUNCTION hwqueue.suspension_of(p_lease hwqueue.lease, p_shard integer) RETURNS hwqueue.checkpoint
+CREATE FUNCTION hwqueue.suspension_of(p_lease hwqueue.lease) RETURNS hwqueue.checkpoint
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.sweep_arrivals(p_limit integer, p_from timestamp with time zone, p_shard integer, OUT folded integer, OUT released integer, OUT more boolean) RETURNS record
+CREATE FUNCTION hwqueue.sweep_arrivals(p_limit integer, p_from timestamp with time zone, OUT folded integer, OUT released integer, OUT more boolean) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.sweep_items(p_run uuid, p_step integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.sweep_items(p_run uuid, p_step integer, p_now timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.sweep_nodes(p_everywhere hwqueue.everywhere, p_until timestamp with time zone, p_now timestamp with time zone, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.sweep_nodes(p_everywhere hwqueue.everywhere, p_until timestamp with time zone, p_now timestamp with time zone) RETURNS boolean
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.sweep_one(p_run uuid, p_step integer, p_kind text, p_now timestamp with time zone, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.sweep_one(p_run uuid, p_step integer, p_kind text, p_now timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.sweep_signal(p_run uuid, p_step integer, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.sweep_signal(p_run uuid, p_step integer) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.sync_tasks(p_defaults jsonb, p_version text DEFAULT NULL::text, p_forces boolean DEFAULT false, p_shard integer DEFAULT 0) RETURNS TABLE(task text, is_set boolean)
+CREATE FUNCTION hwqueue.sync_tasks(p_defaults jsonb, p_version text DEFAULT NULL::text, p_forces boolean DEFAULT false) RETURNS TABLE(task text, is_set boolean)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.tag_distribution(p_label text DEFAULT NULL::text, p_limit integer DEFAULT 100, p_shard integer DEFAULT 0) RETURNS TABLE(shard_id integer, label text, value jsonb, nodes bigint, live bigint, claims bigint)
+CREATE FUNCTION hwqueue.tag_distribution(p_label text DEFAULT NULL::text, p_limit integer DEFAULT 100) RETURNS TABLE(label text, value jsonb, nodes bigint, live bigint, claims bigint)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET max_parallel_workers_per_gather TO '0'
@@ -5824,26 +5786,26 @@ CREATE FUNCTION hwqueue.tags_placement(p_tags jsonb, p_field text) RETURNS jsonb
 CREATE FUNCTION hwqueue.taint_integer(p_value text) RETURNS numeric
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.taint_node(p_node uuid, p_taint jsonb, p_shard integer DEFAULT 0) RETURNS void
+CREATE FUNCTION hwqueue.taint_node(p_node uuid, p_taint jsonb) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.taint_text(p_taint jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.take_adhoc(p_workflow bigint, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.take_adhoc(p_workflow bigint) RETURNS boolean
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.take_at_head(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_window integer, p_room hwqueue.headroom, p_limit integer, OUT ctids tid[], OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT meets boolean, OUT is_new boolean) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.take_choice(p_choice uuid, p_taker uuid, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.take_choice(p_choice uuid, p_taker uuid) RETURNS boolean
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.take_constrained(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_node hwqueue.node, p_asks boolean, p_limit integer, p_window integer, p_probe integer, p_before hwqueue.later_class, OUT ctids tid[], OUT score double precision, OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT is_new boolean) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.take_deaths(p_node uuid, p_epoch bigint, p_limit integer DEFAULT 100, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt integer, queue text, task_name text, params jsonb, headers jsonb, died_at timestamp with time zone, error jsonb, shard_id integer)
+CREATE FUNCTION hwqueue.take_deaths(p_node uuid, p_epoch bigint, p_limit integer DEFAULT 100) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt integer, queue text, task_name text, params jsonb, headers jsonb, died_at timestamp with time zone, error jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -5853,47 +5815,47 @@ CREATE FUNCTION hwqueue.take_deaths(p_node uuid, p_epoch bigint, p_limit integer
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.take_ended_leases(p_run uuid, p_steps integer[], p_shard integer, OUT free integer[], OUT revived integer[], OUT with_items integer[]) RETURNS record
+CREATE FUNCTION hwqueue.take_ended_leases(p_run uuid, p_steps integer[], OUT free integer[], OUT revived integer[], OUT with_items integer[]) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.take_ended_runs(p_limit integer DEFAULT 100, p_shard integer DEFAULT 0) RETURNS TABLE(run_id uuid, shard_id integer, workflow text, attempt integer, state text, reason text, traceparent text, submitted_at timestamp with time zone, finished_at timestamp with time zone)
+CREATE FUNCTION hwqueue.take_ended_runs(p_limit integer DEFAULT 100) RETURNS TABLE(run_id uuid, workflow text, attempt integer, state text, reason text, traceparent text, submitted_at timestamp with time zone, finished_at timestamp with time zone)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.take_entries(p_request hwqueue.claim_request, p_seen hwqueue.seen_entries, p_limit integer, p_node hwqueue.node, OUT ctids tid[], OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.take_entries_of(p_leases uuid[], p_shard integer) RETURNS uuid[]
+CREATE FUNCTION hwqueue.take_entries_of(p_leases uuid[]) RETURNS uuid[]
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.take_entry(p_lease uuid, p_shard integer) RETURNS hwqueue.scheduled
+CREATE FUNCTION hwqueue.take_entry(p_lease uuid) RETURNS hwqueue.scheduled
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.take_free_entry(p_lease uuid, p_shard integer) RETURNS hwqueue.scheduled
+CREATE FUNCTION hwqueue.take_free_entry(p_lease uuid) RETURNS hwqueue.scheduled
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.take_lead(p_holder text, p_ttl interval, p_now timestamp with time zone, p_shard integer) RETURNS bigint
+CREATE FUNCTION hwqueue.take_lead(p_holder text, p_ttl interval, p_now timestamp with time zone) RETURNS bigint
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.take_next_signal(p_lease uuid, p_token bigint, p_signal text, p_name text, p_shard integer, OUT verdict text, OUT payload jsonb) RETURNS record
+CREATE FUNCTION hwqueue.take_next_signal(p_lease uuid, p_token bigint, p_signal text, p_name text, OUT verdict text, OUT payload jsonb) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.take_outcomes(p_leases uuid[], p_shard integer) RETURNS uuid[]
+CREATE FUNCTION hwqueue.take_outcomes(p_leases uuid[]) RETURNS uuid[]
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.take_publish_step(p_node uuid, p_now timestamp with time zone, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.take_publish_step(p_node uuid, p_now timestamp with time zone) RETURNS boolean
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.take_room_back(p_gang hwqueue.gang, p_goes_on boolean, p_is_earmark boolean, p_reason text, p_now timestamp with time zone, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.take_room_back(p_gang hwqueue.gang, p_goes_on boolean, p_is_earmark boolean, p_reason text, p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.take_run_key(p_workflow hwqueue.workflow, p_run hwqueue.run, p_options jsonb, p_shard integer) RETURNS uuid
+CREATE FUNCTION hwqueue.take_run_key(p_workflow hwqueue.workflow, p_run hwqueue.run, p_options jsonb) RETURNS uuid
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.take_run_signal(p_run uuid, p_name text, p_step integer, p_shard integer, OUT payload jsonb, OUT is_held boolean) RETURNS record
+CREATE FUNCTION hwqueue.take_run_signal(p_run uuid, p_name text, p_step integer, OUT payload jsonb, OUT is_held boolean) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.take_signal(p_lease uuid, p_token bigint, p_signal text, p_name text DEFAULT NULL::text, p_shard integer DEFAULT 0) RETURNS TABLE(verdict text, payload jsonb)
+CREATE FUNCTION hwqueue.take_signal(p_lease uuid, p_token bigint, p_signal text, p_name text DEFAULT NULL::text) RETURNS TABLE(verdict text, payload jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -5903,41 +5865,41 @@ CREATE FUNCTION hwqueue.take_signal(p_lease uuid, p_token bigint, p_signal text,
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.take_unique_key(p_spawns hwqueue.spawn_request[], p_ordinal integer, p_tenant text, p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) RETURNS uuid
+CREATE FUNCTION hwqueue.take_unique_key(p_spawns hwqueue.spawn_request[], p_ordinal integer, p_tenant text, p_queue hwqueue.queue, p_now timestamp with time zone) RETURNS uuid
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.take_unique_run(p_run hwqueue.run, p_on_conflict text, p_shard integer) RETURNS uuid
+CREATE FUNCTION hwqueue.take_unique_run(p_run hwqueue.run, p_on_conflict text) RETURNS uuid
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.taken_instead(p_lease hwqueue.lease, p_shard integer) RETURNS uuid
+CREATE FUNCTION hwqueue.taken_instead(p_lease hwqueue.lease) RETURNS uuid
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.taken_places(p_class_ids bigint[], p_shard integer) RETURNS TABLE(class_id bigint, code text, is_only boolean, term_id bigint, domain text, value text)
+CREATE FUNCTION hwqueue.taken_places(p_class_ids bigint[]) RETURNS TABLE(class_id bigint, code text, is_only boolean, term_id bigint, domain text, value text)
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.target_class(p_class_id bigint, p_lease uuid, p_shard integer) RETURNS bigint
+CREATE FUNCTION hwqueue.target_class(p_class_id bigint, p_lease uuid) RETURNS bigint
     LANGUAGE plpgsql
     SET enable_bitmapscan TO 'on';
 
-CREATE FUNCTION hwqueue.target_gain(p_spread jsonb, p_fact jsonb, p_class hwqueue.placement_class, p_recount jsonb, p_now timestamp with time zone, p_shard integer) RETURNS double precision
+CREATE FUNCTION hwqueue.target_gain(p_spread jsonb, p_fact jsonb, p_class hwqueue.placement_class, p_recount jsonb, p_now timestamp with time zone) RETURNS double precision
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.target_queue(p_changes jsonb, p_shard integer) RETURNS hwqueue.queue
+CREATE FUNCTION hwqueue.target_queue(p_changes jsonb) RETURNS hwqueue.queue
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.tell_nested(p_run hwqueue.run, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.tell_nested(p_run hwqueue.run) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.term_anchors(p_spec jsonb) RETURNS text[]
     LANGUAGE sql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.term_domain(p_spec jsonb, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.term_domain(p_spec jsonb) RETURNS text
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.term_facts(p_class hwqueue.placement_class, p_node hwqueue.node, p_recount jsonb, p_now timestamp with time zone, p_shard integer, p_own jsonb DEFAULT NULL::jsonb) RETURNS jsonb
+CREATE FUNCTION hwqueue.term_facts(p_class hwqueue.placement_class, p_node hwqueue.node, p_recount jsonb, p_now timestamp with time zone, p_own jsonb DEFAULT NULL::jsonb) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.term_failures(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(turn integer, part bigint, node_ids uuid[], stage text, code text, permanent boolean, message text, predicate jsonb)
+CREATE FUNCTION hwqueue.term_failures(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone) RETURNS TABLE(turn integer, part bigint, node_ids uuid[], stage text, code text, permanent boolean, message text, predicate jsonb)
     LANGUAGE plpgsql STABLE
     SET plan_cache_mode TO 'force_custom_plan';
 
@@ -5947,33 +5909,33 @@ CREATE FUNCTION hwqueue.term_item(p_selector jsonb, p_tenants jsonb, p_class hwq
 CREATE FUNCTION hwqueue.term_place(p_spec jsonb, p_domain text, p_node uuid, p_rack bigint, p_labels jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.term_places(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(index integer, place text, held bigint, here bigint)
+CREATE FUNCTION hwqueue.term_places(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone) RETURNS TABLE(index integer, place text, held bigint, here bigint)
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.term_selects(p_spec jsonb, p_class hwqueue.placement_class) RETURNS boolean
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.terms_reason(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_facts jsonb, p_skew boolean, p_exact boolean, p_now timestamp with time zone, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.terms_reason(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_facts jsonb, p_skew boolean, p_exact boolean, p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.test_webhook(p_name text, p_shard integer DEFAULT 0) RETURNS uuid
+CREATE FUNCTION hwqueue.test_webhook(p_name text) RETURNS uuid
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.text_bytes(p_value jsonb, p_limit integer) RETURNS integer
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.this_generation(p_shard integer) RETURNS bigint
+CREATE FUNCTION hwqueue.this_generation() RETURNS bigint
     LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.throughput(p_queue text DEFAULT NULL::text, p_minutes integer DEFAULT 60, p_shard integer DEFAULT 0) RETURNS TABLE(minute timestamp with time zone, claims bigint, completed bigint, failed bigint, cancelled bigint, retried bigint, expired bigint, wait_p50 double precision, wait_p95 double precision, run_p50 double precision, run_p95 double precision, shard_id integer)
+CREATE FUNCTION hwqueue.throughput(p_queue text DEFAULT NULL::text, p_minutes integer DEFAULT 60) RETURNS TABLE(minute timestamp with time zone, claims bigint, completed bigint, failed bigint, cancelled bigint, retried bigint, expired bigint, wait_p50 double precision, wait_p95 double precision, run_p50 double precision, run_p95 double precision)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.time_of_nth_end(p_n integer, p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[], p_shard integer, p_age integer DEFAULT 2147483647) RETURNS timestamp with time zone
+CREATE FUNCTION hwqueue.time_of_nth_end(p_n integer, p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[], p_age integer DEFAULT 2147483647) RETURNS timestamp with time zone
     LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.told_earmarks(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
+CREATE FUNCTION hwqueue.told_earmarks(p_gang hwqueue.gang, p_now timestamp with time zone) RETURNS jsonb
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.tolerated(p_tolerate jsonb, p_items integer) RETURNS integer
@@ -5982,53 +5944,53 @@ CREATE FUNCTION hwqueue.tolerated(p_tolerate jsonb, p_items integer) RETURNS int
 CREATE FUNCTION hwqueue.tolerates(p_toleration jsonb, p_taint jsonb) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.total_metrics(p_shard integer) RETURNS TABLE(name text, labels jsonb, value double precision)
+CREATE FUNCTION hwqueue.total_metrics() RETURNS TABLE(name text, labels jsonb, value double precision)
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.touched_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer, OUT touched hwqueue.touched_term[], OUT is_named boolean) RETURNS record
+CREATE FUNCTION hwqueue.touched_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, OUT touched hwqueue.touched_term[], OUT is_named boolean) RETURNS record
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.traced_parents(p_run hwqueue.run, p_step integer) RETURNS jsonb
     LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.try_assignment(p_lease uuid, p_node uuid, p_hold interval, p_now timestamp with time zone, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.try_assignment(p_lease uuid, p_node uuid, p_hold interval, p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.try_gang(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.try_gang(p_gang hwqueue.gang, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.try_on_node(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.try_on_node(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.try_place(p_gang hwqueue.gang, p_entries hwqueue.scheduled[], p_node_ids uuid[], p_is_earmark boolean, p_now timestamp with time zone, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.try_place(p_gang hwqueue.gang, p_entries hwqueue.scheduled[], p_node_ids uuid[], p_is_earmark boolean, p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.try_proposal(p_gang_id uuid, p_place text, p_now timestamp with time zone, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.try_proposal(p_gang_id uuid, p_place text, p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.try_replacement(p_row hwqueue.replacement, p_lease hwqueue.lease, p_now timestamp with time zone, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.try_replacement(p_row hwqueue.replacement, p_lease hwqueue.lease, p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.try_score_groups(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_node hwqueue.node, p_from hwqueue.scan_starts, p_before hwqueue.later_class, p_limit integer, p_window integer, p_probe integer, OUT ctids tid[], OUT score double precision, OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.try_those_before(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.try_those_before(p_gang hwqueue.gang, p_now timestamp with time zone) RETURNS boolean
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.try_those_behind(p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.try_those_behind(p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.type_words(p_expr jsonb, p_value jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer DEFAULT 0) RETURNS void
+CREATE FUNCTION hwqueue.uncordon_node(p_node uuid) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.undated_taints(p_taints jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.unfull_mask(p_none bit varying, p_shard integer) RETURNS bit varying
+CREATE FUNCTION hwqueue.unfull_mask(p_none bit varying) RETURNS bit varying
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.unique_key(p_options jsonb) RETURNS text
@@ -6040,7 +6002,7 @@ CREATE FUNCTION hwqueue.unique_until(p_unique jsonb, p_now timestamp with time z
 CREATE FUNCTION hwqueue.unknown_fails(p_expr jsonb) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.unknown_names(p_exprs jsonb, p_custom jsonb, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(words text, guess text)
+CREATE FUNCTION hwqueue.unknown_names(p_exprs jsonb, p_custom jsonb, p_now timestamp with time zone) RETURNS TABLE(words text, guess text)
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.unknown_words(p_words text, p_guess text) RETURNS text
@@ -6055,29 +6017,29 @@ CREATE FUNCTION hwqueue.unserved_part(p_queues text[], p_tasks text[], p_queue t
 CREATE FUNCTION hwqueue.unserved_words(p_queue text, p_task text, p_queues text[], p_tasks text[], p_any_queue boolean, p_tells_nearest boolean) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.unserving_nodes(p_class hwqueue.placement_class, p_shard integer) RETURNS TABLE(node_id uuid, predicate jsonb)
+CREATE FUNCTION hwqueue.unserving_nodes(p_class hwqueue.placement_class) RETURNS TABLE(node_id uuid, predicate jsonb)
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.unserving_words(p_predicate jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.untaint_node(p_node uuid, p_key text, p_effect text DEFAULT NULL::text, p_shard integer DEFAULT 0) RETURNS integer
+CREATE FUNCTION hwqueue.untaint_node(p_node uuid, p_key text, p_effect text DEFAULT NULL::text) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.untaken_masks(p_class_ids bigint[], p_none bit varying, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(class_id bigint, code text, mask bit varying)
+CREATE FUNCTION hwqueue.untaken_masks(p_class_ids bigint[], p_none bit varying, p_now timestamp with time zone) RETURNS TABLE(class_id bigint, code text, mask bit varying)
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.untolerated(p_taints jsonb, p_tolerate jsonb, p_effects text[]) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.updatable_steps(p_run hwqueue.run, p_of integer[], p_shard integer) RETURNS integer[]
+CREATE FUNCTION hwqueue.updatable_steps(p_run hwqueue.run, p_of integer[]) RETURNS integer[]
     LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.update_groups(p_run hwqueue.run, p_steps integer[], p_update jsonb, p_shard integer) RETURNS TABLE(steps integer[], is_nested boolean, class_id bigint, former jsonb, own jsonb)
+CREATE FUNCTION hwqueue.update_groups(p_run hwqueue.run, p_steps integer[], p_update jsonb) RETURNS TABLE(steps integer[], is_nested boolean, class_id bigint, former jsonb, own jsonb)
     LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.update_lease(p_lease uuid, p_changes jsonb, p_shard integer DEFAULT 0) RETURNS text
+CREATE FUNCTION hwqueue.update_lease(p_lease uuid, p_changes jsonb) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -6087,7 +6049,7 @@ CREATE FUNCTION hwqueue.update_lease(p_lease uuid, p_changes jsonb, p_shard inte
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.update_leases(p_filter jsonb, p_changes jsonb, p_limit integer DEFAULT 1000, p_cursor jsonb DEFAULT NULL::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(changed uuid[], skipped uuid[], next_cursor jsonb)
+CREATE FUNCTION hwqueue.update_leases(p_filter jsonb, p_changes jsonb, p_limit integer DEFAULT 1000, p_cursor jsonb DEFAULT NULL::jsonb) RETURNS TABLE(changed uuid[], skipped uuid[], next_cursor jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -6097,7 +6059,7 @@ CREATE FUNCTION hwqueue.update_leases(p_filter jsonb, p_changes jsonb, p_limit i
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.update_steps(p_run uuid, p_changes jsonb, p_steps text[] DEFAULT NULL::text[], p_shard integer DEFAULT 0) RETURNS TABLE(step_no integer, step text, kind text, state text, changed boolean, placement jsonb, came_from jsonb, shard_id integer)
+CREATE FUNCTION hwqueue.update_steps(p_run uuid, p_changes jsonb, p_steps text[] DEFAULT NULL::text[]) RETURNS TABLE(step_no integer, step text, kind text, state text, changed boolean, placement jsonb, came_from jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -6107,7 +6069,7 @@ CREATE FUNCTION hwqueue.update_steps(p_run uuid, p_changes jsonb, p_steps text[]
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.update_waiting(p_run hwqueue.run, p_update jsonb, p_named integer[], p_shard integer, OUT due integer[], OUT changed integer[]) RETURNS record
+CREATE FUNCTION hwqueue.update_waiting(p_run hwqueue.run, p_update jsonb, p_named integer[], OUT due integer[], OUT changed integer[]) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.updated_level(p_level jsonb, p_update jsonb, p_field text) RETURNS jsonb
@@ -6125,7 +6087,7 @@ CREATE FUNCTION hwqueue.updated_run(p_run hwqueue.run, p_update jsonb) RETURNS h
 CREATE FUNCTION hwqueue.upkeep_budget() RETURNS interval
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.upkeep_metrics(p_now timestamp with time zone, p_shard integer) RETURNS TABLE(name text, labels jsonb, value double precision)
+CREATE FUNCTION hwqueue.upkeep_metrics(p_now timestamp with time zone) RETURNS TABLE(name text, labels jsonb, value double precision)
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.use_of_devices(p_node hwqueue.node, p_used integer[]) RETURNS integer[]
@@ -6137,10 +6099,10 @@ CREATE FUNCTION hwqueue.uses_parts_twice(p_node hwqueue.node, p_load hwqueue.nod
 CREATE FUNCTION hwqueue.valid_next_xid(p_mark xid8) RETURNS xid8
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.valid_prices(p_now timestamp with time zone, p_shard integer) RETURNS TABLE(queue text, device_worth double precision[], worth_until timestamp with time zone)
+CREATE FUNCTION hwqueue.valid_prices(p_now timestamp with time zone) RETURNS TABLE(queue text, device_worth double precision[], worth_until timestamp with time zone)
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.verify_invariants(p_shard integer DEFAULT 0) RETURNS TABLE(rule text, subject text, detail jsonb)
+CREATE FUNCTION hwqueue.verify_invariants() RETURNS TABLE(rule text, subject text, detail jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
@@ -6168,64 +6130,64 @@ CREATE FUNCTION hwqueue.visible_now(OUT unseen xid8[], OUT next_xid xid8) RETURN
 CREATE FUNCTION hwqueue.wait_between(p_patience interval, p_here double precision, p_best double precision, p_worst double precision) RETURNS interval
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.waiting_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT classes bigint[], OUT until timestamp with time zone, OUT next_xid xid8, OUT unseen xid8[]) RETURNS record
+CREATE FUNCTION hwqueue.waiting_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, OUT classes bigint[], OUT until timestamp with time zone, OUT next_xid xid8, OUT unseen xid8[]) RETURNS record
     LANGUAGE plpgsql STABLE
     SET enable_hashjoin TO 'on'
     SET enable_nestloop TO 'off';
 
-CREATE FUNCTION hwqueue.waiting_gangs(p_rank bigint, p_position bigint, p_limit integer, p_shard integer, OUT items jsonb[], OUT last_id text, OUT has_more boolean) RETURNS record
+CREATE FUNCTION hwqueue.waiting_gangs(p_rank bigint, p_position bigint, p_limit integer, OUT items jsonb[], OUT last_id text, OUT has_more boolean) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.waits_for(p_class hwqueue.placement_class, p_node hwqueue.node, p_eligible_at timestamp with time zone, p_looks boolean, p_now timestamp with time zone, p_shard integer, OUT wait interval, OUT is_known boolean) RETURNS record
+CREATE FUNCTION hwqueue.waits_for(p_class hwqueue.placement_class, p_node hwqueue.node, p_eligible_at timestamp with time zone, p_looks boolean, p_now timestamp with time zone, OUT wait interval, OUT is_known boolean) RETURNS record
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.waits_for_start(p_class hwqueue.placement_class, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.waits_for_start(p_class hwqueue.placement_class) RETURNS boolean
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.wake_classes_of_entries(p_classes bigint[], p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.wake_classes_of_entries(p_classes bigint[]) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.wake_classes_of_lease(p_lease uuid, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.wake_classes_of_lease(p_lease uuid) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.wake_missed_classes(p_limit integer, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.wake_missed_classes(p_limit integer) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.wake_node(p_node uuid, p_login text, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.wake_node(p_node uuid, p_login text) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.wake_payload(p_key uuid, p_queue text, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.wake_payload(p_key uuid, p_queue text) RETURNS text
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.wake_payloads(p_queues text[], p_shard integer DEFAULT 0) RETURNS TABLE(queue text, payload text, shard_id integer)
+CREATE FUNCTION hwqueue.wake_payloads(p_queues text[]) RETURNS TABLE(queue text, payload text)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.wake_workers(p_queue hwqueue.queue, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.wake_workers(p_queue hwqueue.queue) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.watch_class(p_class_id bigint, p_told_at timestamp with time zone, p_unmatched boolean, p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.watch_class(p_class_id bigint, p_told_at timestamp with time zone, p_unmatched boolean, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.watch_classes(p_after bigint, p_limit integer, p_snapshot hwqueue.fleet_snapshot, p_now timestamp with time zone, p_shard integer) RETURNS bigint
+CREATE FUNCTION hwqueue.watch_classes(p_after bigint, p_limit integer, p_snapshot hwqueue.fleet_snapshot, p_now timestamp with time zone) RETURNS bigint
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.watch_nodes(p_after uuid, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS uuid
+CREATE FUNCTION hwqueue.watch_nodes(p_after uuid, p_limit integer, p_now timestamp with time zone) RETURNS uuid
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.way_in_time(p_gang hwqueue.gang, p_place jsonb, p_members integer, p_way text, p_words text, p_more jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.way_to_stop(p_gang hwqueue.gang, p_place jsonb, p_members integer, p_stops uuid[], p_now timestamp with time zone, p_shard integer) RETURNS jsonb
+CREATE FUNCTION hwqueue.way_to_stop(p_gang hwqueue.gang, p_place jsonb, p_members integer, p_stops uuid[], p_now timestamp with time zone) RETURNS jsonb
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.way_to_wait(p_gang hwqueue.gang, p_place jsonb, p_members integer, p_until timestamp with time zone, p_node_ids uuid[], p_shard integer) RETURNS jsonb
+CREATE FUNCTION hwqueue.way_to_wait(p_gang hwqueue.gang, p_place jsonb, p_members integer, p_until timestamp with time zone, p_node_ids uuid[]) RETURNS jsonb
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.ways_in_time(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[], p_classes hwqueue.placement_class[], p_members integer[], p_places jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
+CREATE FUNCTION hwqueue.ways_in_time(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[], p_classes hwqueue.placement_class[], p_members integer[], p_places jsonb, p_now timestamp with time zone) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.ways_of_earmark(p_gang hwqueue.gang, p_place jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
+CREATE FUNCTION hwqueue.ways_of_earmark(p_gang hwqueue.gang, p_place jsonb, p_now timestamp with time zone) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.webhook_body(p_code text, p_at timestamp with time zone, p_data jsonb) RETURNS text
@@ -6237,26 +6199,26 @@ CREATE FUNCTION hwqueue.webhook_delay(p_failures integer) RETURNS interval
 CREATE FUNCTION hwqueue.webhook_headers(p_webhook hwqueue.webhook, p_delivery uuid, p_body text, p_now timestamp with time zone) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.webhook_metrics(p_now timestamp with time zone, p_shard integer) RETURNS TABLE(name text, labels jsonb, value double precision)
+CREATE FUNCTION hwqueue.webhook_metrics(p_now timestamp with time zone) RETURNS TABLE(name text, labels jsonb, value double precision)
     LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.what_helps(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_fleet jsonb, p_near jsonb, p_pending bigint) RETURNS jsonb
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.what_if(p_nodes jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(class_id bigint, shard_id integer, queue text, words text, pending bigint, oldest_at timestamp with time zone, fits_at_once bigint, is_served_already boolean)
+CREATE FUNCTION hwqueue.what_if(p_nodes jsonb) RETURNS TABLE(class_id bigint, queue text, words text, pending bigint, oldest_at timestamp with time zone, fits_at_once bigint, is_served_already boolean)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.what_if_gang(p_queue text, p_members jsonb, p_options jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(shard_id integer, queue text, headline text, code text, permanent boolean, as_of timestamp with time zone, size integer, kinds jsonb, places jsonb, place_count bigint, ways jsonb)
+CREATE FUNCTION hwqueue.what_if_gang(p_queue text, p_members jsonb, p_options jsonb DEFAULT '{}'::jsonb) RETURNS TABLE(queue text, headline text, code text, permanent boolean, as_of timestamp with time zone, size integer, kinds jsonb, places jsonb, place_count bigint, ways jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.why_not_settled(p_lease uuid, p_token bigint, p_current bigint, p_shard integer, OUT verdict text, OUT state text) RETURNS record
+CREATE FUNCTION hwqueue.why_not_settled(p_lease uuid, p_token bigint, p_current bigint, OUT verdict text, OUT state text) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.window_score_group(p_classes bigint[], p_scores double precision[], p_from hwqueue.scan_starts, p_window integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT positions bigint[], OUT classes bigint[], OUT takes integer) RETURNS record
+CREATE FUNCTION hwqueue.window_score_group(p_classes bigint[], p_scores double precision[], p_from hwqueue.scan_starts, p_window integer, p_now timestamp with time zone, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT positions bigint[], OUT classes bigint[], OUT takes integer) RETURNS record
     LANGUAGE plpgsql STABLE
     SET enable_hashjoin TO 'on'
     SET enable_nestloop TO 'off';
@@ -6282,7 +6244,7 @@ CREATE FUNCTION hwqueue.without_steps(p_workflow hwqueue.workflow) RETURNS hwque
 CREATE FUNCTION hwqueue.without_terms(p_expr jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.workflow_metrics(p_now timestamp with time zone, p_shard integer) RETURNS TABLE(name text, labels jsonb, value double precision)
+CREATE FUNCTION hwqueue.workflow_metrics(p_now timestamp with time zone) RETURNS TABLE(name text, labels jsonb, value double precision)
     LANGUAGE sql STABLE
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off';
@@ -6296,56 +6258,55 @@ CREATE FUNCTION hwqueue.would_start_group(p_class hwqueue.placement_class, p_fac
 CREATE FUNCTION hwqueue.write_checkpoint(p_row hwqueue.checkpoint) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.write_earmark(p_entry hwqueue.scheduled, p_node uuid, p_load hwqueue.node_load, p_assignment jsonb, p_term_deltas jsonb, p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.write_earmark(p_entry hwqueue.scheduled, p_node uuid, p_load hwqueue.node_load, p_assignment jsonb, p_term_deltas jsonb, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.write_everywhere(p_row hwqueue.everywhere, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.write_everywhere(p_row hwqueue.everywhere) RETURNS boolean
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.write_first_low_water(p_queue_id integer, p_class_id bigint, p_version bigint, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.write_first_low_water(p_queue_id integer, p_class_id bigint, p_version bigint) RETURNS void
     LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.write_gang(p_gang hwqueue.gang, p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.gang
+CREATE FUNCTION hwqueue.write_gang(p_gang hwqueue.gang, p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone) RETURNS hwqueue.gang
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.write_load(p_load hwqueue.node_load) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.write_logs(p_logs jsonb, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.write_logs(p_logs jsonb) RETURNS integer
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.write_low_water(p_marks hwqueue.low_water, p_tier smallint, p_rank bigint, p_old bigint, p_new bigint, p_is_blocked boolean) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.write_profile(p_node hwqueue.node, p_digest bytea, p_left_out text[], p_now timestamp with time zone, p_shard integer) RETURNS bigint
+CREATE FUNCTION hwqueue.write_profile(p_node hwqueue.node, p_digest bytea, p_left_out text[], p_now timestamp with time zone) RETURNS bigint
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.write_progress(p_reports jsonb, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.write_progress(p_reports jsonb) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.write_replacements(p_spawns hwqueue.spawn_request[], p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.write_replacements(p_spawns hwqueue.spawn_request[], p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.write_rules(p_class_ids bigint[], p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.write_rules(p_class_ids bigint[]) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.write_run(p_workflow hwqueue.workflow, p_input jsonb, p_options jsonb, p_now timestamp with time zone, p_shard integer, OUT run_id uuid, OUT created boolean) RETURNS record
+CREATE FUNCTION hwqueue.write_run(p_workflow hwqueue.workflow, p_input jsonb, p_options jsonb, p_now timestamp with time zone, OUT run_id uuid, OUT created boolean) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.write_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.spawn_request[]
+CREATE FUNCTION hwqueue.write_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone) RETURNS hwqueue.spawn_request[]
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.write_steps(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.write_steps(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.write_terms(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.write_terms(p_limit integer, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.write_workflow(p_spec jsonb, p_version integer, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.workflow
+CREATE FUNCTION hwqueue.write_workflow(p_spec jsonb, p_version integer, p_now timestamp with time zone) RETURNS hwqueue.workflow
     LANGUAGE plpgsql;
 
 CREATE TABLE hwqueue.added_run (
-    shard_id integer NOT NULL,
     run_id uuid NOT NULL,
     step_no integer NOT NULL,
     name text NOT NULL,
@@ -6376,7 +6337,6 @@ CREATE TABLE hwqueue.alembic_version (
 );
 
 CREATE TABLE hwqueue.api_token (
-    shard_id integer NOT NULL,
     name text NOT NULL,
     secret_sha256 bytea NOT NULL,
     role text NOT NULL,
@@ -6400,7 +6360,6 @@ COMMENT ON COLUMN hwqueue.api_token.used_at IS 'to the hour: a row that is updat
 COMMENT ON COLUMN hwqueue.api_token.created_login IS 'session_user, beside what the caller said (created_by)';
 
 CREATE TABLE hwqueue.arrival (
-    shard_id integer NOT NULL,
     arrival_id bigint NOT NULL,
     run_id uuid NOT NULL,
     step_no integer NOT NULL,
@@ -6435,7 +6394,6 @@ ALTER TABLE hwqueue.arrival ALTER COLUMN arrival_id ADD GENERATED ALWAYS AS IDEN
 );
 
 CREATE TABLE hwqueue.attempt (
-    shard_id integer NOT NULL,
     lease_id uuid NOT NULL,
     claim_token bigint NOT NULL,
     attempt smallint NOT NULL,
@@ -6454,7 +6412,6 @@ COMMENT ON TABLE hwqueue.attempt IS 'a claim that ended without completing its l
 COMMENT ON COLUMN hwqueue.attempt.assignment IS 'what was allocated; null when nothing was counted for it';
 
 CREATE TABLE hwqueue.attempt_log (
-    shard_id integer NOT NULL,
     lease_id uuid NOT NULL,
     claim_token bigint NOT NULL,
     line integer NOT NULL,
@@ -6473,7 +6430,6 @@ COMMENT ON COLUMN hwqueue.attempt_log.line IS 'the number of the line in its cla
 COMMENT ON COLUMN hwqueue.attempt_log.logged_at IS 'by the clock of the node';
 
 CREATE TABLE hwqueue.attestation (
-    shard_id integer NOT NULL,
     node_id uuid NOT NULL,
     domain text NOT NULL,
     expires_at timestamp with time zone,
@@ -6491,7 +6447,6 @@ COMMENT ON COLUMN hwqueue.attestation.any_instance IS 'it holds for every instan
 COMMENT ON COLUMN hwqueue.attestation.suspended_at IS 'it does not count from then on, until an operator confirms it';
 
 CREATE TABLE hwqueue.choice_member (
-    shard_id integer NOT NULL,
     choice_id uuid NOT NULL,
     member_id uuid NOT NULL,
     is_gang boolean NOT NULL
@@ -6502,7 +6457,6 @@ COMMENT ON TABLE hwqueue.choice_member IS 'the alternatives of a choice; the row
 COMMENT ON COLUMN hwqueue.choice_member.member_id IS 'the lease, or with is_gang the gang';
 
 CREATE TABLE hwqueue.class_fleet (
-    shard_id integer NOT NULL,
     class_id bigint NOT NULL,
     reach double precision NOT NULL,
     looked_at timestamp with time zone NOT NULL,
@@ -6530,7 +6484,6 @@ ALTER TABLE hwqueue.class_range ALTER COLUMN range_id ADD GENERATED ALWAYS AS ID
 );
 
 CREATE TABLE hwqueue.class_rule (
-    shard_id integer NOT NULL,
     class_id bigint NOT NULL,
     term_id bigint NOT NULL,
     use text NOT NULL,
@@ -6546,7 +6499,6 @@ COMMENT ON TABLE hwqueue.class_rule IS 'the terms of a class: away, toward, cap 
 COMMENT ON COLUMN hwqueue.class_rule.lease_id IS 'the lease that the term names; null: it selects by what classes are';
 
 CREATE TABLE hwqueue.class_term (
-    shard_id integer NOT NULL,
     class_id bigint NOT NULL,
     term_id bigint NOT NULL
 );
@@ -6565,7 +6517,6 @@ ALTER TABLE hwqueue.clock_step ALTER COLUMN step_no ADD GENERATED ALWAYS AS IDEN
 );
 
 CREATE TABLE hwqueue.death (
-    shard_id integer NOT NULL,
     lease_id uuid NOT NULL,
     queue_id integer NOT NULL,
     task_name text NOT NULL,
@@ -6576,7 +6527,6 @@ CREATE TABLE hwqueue.death (
 COMMENT ON TABLE hwqueue.death IS 'leases that died without a handler, until a worker with hooks for that takes them; an hour at most';
 
 CREATE TABLE hwqueue.event_0 (
-    shard_id integer CONSTRAINT event_shard_id_not_null NOT NULL,
     slot smallint CONSTRAINT event_slot_not_null NOT NULL,
     event_id bigint CONSTRAINT event_event_id_not_null NOT NULL,
     at timestamp with time zone CONSTRAINT event_at_not_null NOT NULL,
@@ -6592,7 +6542,6 @@ CREATE TABLE hwqueue.event_0 (
 );
 
 CREATE TABLE hwqueue.event_1 (
-    shard_id integer CONSTRAINT event_shard_id_not_null NOT NULL,
     slot smallint CONSTRAINT event_slot_not_null NOT NULL,
     event_id bigint CONSTRAINT event_event_id_not_null NOT NULL,
     at timestamp with time zone CONSTRAINT event_at_not_null NOT NULL,
@@ -6608,7 +6557,6 @@ CREATE TABLE hwqueue.event_1 (
 );
 
 CREATE TABLE hwqueue.event_10 (
-    shard_id integer CONSTRAINT event_shard_id_not_null NOT NULL,
     slot smallint CONSTRAINT event_slot_not_null NOT NULL,
     event_id bigint CONSTRAINT event_event_id_not_null NOT NULL,
     at timestamp with time zone CONSTRAINT event_at_not_null NOT NULL,
@@ -6624,7 +6572,6 @@ CREATE TABLE hwqueue.event_10 (
 );
 
 CREATE TABLE hwqueue.event_11 (
-    shard_id integer CONSTRAINT event_shard_id_not_null NOT NULL,
     slot smallint CONSTRAINT event_slot_not_null NOT NULL,
     event_id bigint CONSTRAINT event_event_id_not_null NOT NULL,
     at timestamp with time zone CONSTRAINT event_at_not_null NOT NULL,
@@ -6640,7 +6587,6 @@ CREATE TABLE hwqueue.event_11 (
 );
 
 CREATE TABLE hwqueue.event_12 (
-    shard_id integer CONSTRAINT event_shard_id_not_null NOT NULL,
     slot smallint CONSTRAINT event_slot_not_null NOT NULL,
     event_id bigint CONSTRAINT event_event_id_not_null NOT NULL,
     at timestamp with time zone CONSTRAINT event_at_not_null NOT NULL,
@@ -6656,7 +6602,6 @@ CREATE TABLE hwqueue.event_12 (
 );
 
 CREATE TABLE hwqueue.event_13 (
-    shard_id integer CONSTRAINT event_shard_id_not_null NOT NULL,
     slot smallint CONSTRAINT event_slot_not_null NOT NULL,
     event_id bigint CONSTRAINT event_event_id_not_null NOT NULL,
     at timestamp with time zone CONSTRAINT event_at_not_null NOT NULL,
@@ -6672,7 +6617,6 @@ CREATE TABLE hwqueue.event_13 (
 );
 
 CREATE TABLE hwqueue.event_14 (
-    shard_id integer CONSTRAINT event_shard_id_not_null NOT NULL,
     slot smallint CONSTRAINT event_slot_not_null NOT NULL,
     event_id bigint CONSTRAINT event_event_id_not_null NOT NULL,
     at timestamp with time zone CONSTRAINT event_at_not_null NOT NULL,
@@ -6688,7 +6632,6 @@ CREATE TABLE hwqueue.event_14 (
 );
 
 CREATE TABLE hwqueue.event_15 (
-    shard_id integer CONSTRAINT event_shard_id_not_null NOT NULL,
     slot smallint CONSTRAINT event_slot_not_null NOT NULL,
     event_id bigint CONSTRAINT event_event_id_not_null NOT NULL,
     at timestamp with time zone CONSTRAINT event_at_not_null NOT NULL,
@@ -6704,7 +6647,6 @@ CREATE TABLE hwqueue.event_15 (
 );
 
 CREATE TABLE hwqueue.event_2 (
-    shard_id integer CONSTRAINT event_shard_id_not_null NOT NULL,
     slot smallint CONSTRAINT event_slot_not_null NOT NULL,
     event_id bigint CONSTRAINT event_event_id_not_null NOT NULL,
     at timestamp with time zone CONSTRAINT event_at_not_null NOT NULL,
@@ -6720,7 +6662,6 @@ CREATE TABLE hwqueue.event_2 (
 );
 
 CREATE TABLE hwqueue.event_3 (
-    shard_id integer CONSTRAINT event_shard_id_not_null NOT NULL,
     slot smallint CONSTRAINT event_slot_not_null NOT NULL,
     event_id bigint CONSTRAINT event_event_id_not_null NOT NULL,
     at timestamp with time zone CONSTRAINT event_at_not_null NOT NULL,
@@ -6736,7 +6677,6 @@ CREATE TABLE hwqueue.event_3 (
 );
 
 CREATE TABLE hwqueue.event_4 (
-    shard_id integer CONSTRAINT event_shard_id_not_null NOT NULL,
     slot smallint CONSTRAINT event_slot_not_null NOT NULL,
     event_id bigint CONSTRAINT event_event_id_not_null NOT NULL,
     at timestamp with time zone CONSTRAINT event_at_not_null NOT NULL,
@@ -6752,7 +6692,6 @@ CREATE TABLE hwqueue.event_4 (
 );
 
 CREATE TABLE hwqueue.event_5 (
-    shard_id integer CONSTRAINT event_shard_id_not_null NOT NULL,
     slot smallint CONSTRAINT event_slot_not_null NOT NULL,
     event_id bigint CONSTRAINT event_event_id_not_null NOT NULL,
     at timestamp with time zone CONSTRAINT event_at_not_null NOT NULL,
@@ -6768,7 +6707,6 @@ CREATE TABLE hwqueue.event_5 (
 );
 
 CREATE TABLE hwqueue.event_6 (
-    shard_id integer CONSTRAINT event_shard_id_not_null NOT NULL,
     slot smallint CONSTRAINT event_slot_not_null NOT NULL,
     event_id bigint CONSTRAINT event_event_id_not_null NOT NULL,
     at timestamp with time zone CONSTRAINT event_at_not_null NOT NULL,
@@ -6784,7 +6722,6 @@ CREATE TABLE hwqueue.event_6 (
 );
 
 CREATE TABLE hwqueue.event_7 (
-    shard_id integer CONSTRAINT event_shard_id_not_null NOT NULL,
     slot smallint CONSTRAINT event_slot_not_null NOT NULL,
     event_id bigint CONSTRAINT event_event_id_not_null NOT NULL,
     at timestamp with time zone CONSTRAINT event_at_not_null NOT NULL,
@@ -6800,7 +6737,6 @@ CREATE TABLE hwqueue.event_7 (
 );
 
 CREATE TABLE hwqueue.event_8 (
-    shard_id integer CONSTRAINT event_shard_id_not_null NOT NULL,
     slot smallint CONSTRAINT event_slot_not_null NOT NULL,
     event_id bigint CONSTRAINT event_event_id_not_null NOT NULL,
     at timestamp with time zone CONSTRAINT event_at_not_null NOT NULL,
@@ -6816,7 +6752,6 @@ CREATE TABLE hwqueue.event_8 (
 );
 
 CREATE TABLE hwqueue.event_9 (
-    shard_id integer CONSTRAINT event_shard_id_not_null NOT NULL,
     slot smallint CONSTRAINT event_slot_not_null NOT NULL,
     event_id bigint CONSTRAINT event_event_id_not_null NOT NULL,
     at timestamp with time zone CONSTRAINT event_at_not_null NOT NULL,
@@ -6839,7 +6774,6 @@ CREATE SEQUENCE hwqueue.event_number
     CACHE 1;
 
 CREATE TABLE hwqueue.gang_change (
-    shard_id integer NOT NULL,
     change_id bigint NOT NULL,
     gang_id uuid NOT NULL,
     retry_at timestamp with time zone
@@ -6862,7 +6796,6 @@ ALTER TABLE hwqueue.gang_change ALTER COLUMN change_id ADD GENERATED ALWAYS AS I
 );
 
 CREATE TABLE hwqueue.gang_member (
-    shard_id integer NOT NULL,
     gang_id uuid NOT NULL,
     ordinal integer NOT NULL,
     lease_id uuid NOT NULL
@@ -6882,7 +6815,6 @@ ALTER TABLE hwqueue.gang ALTER COLUMN "position" ADD GENERATED ALWAYS AS IDENTIT
 );
 
 CREATE TABLE hwqueue.ignored_label (
-    shard_id integer NOT NULL,
     key text NOT NULL,
     is_mentioned boolean NOT NULL,
     unseen xid8[] NOT NULL,
@@ -6896,8 +6828,7 @@ COMMENT ON COLUMN hwqueue.ignored_label.is_mentioned IS 'some class mentions it:
 COMMENT ON COLUMN hwqueue.ignored_label.next_xid IS 'with unseen: what was seen of the classes when they were last asked';
 
 CREATE VIEW hwqueue.lease_history AS
- SELECT h.shard_id,
-    l.lease_id,
+ SELECT l.lease_id,
     h.ordinal,
     h.at,
     h.event,
@@ -6907,14 +6838,13 @@ CREATE VIEW hwqueue.lease_history AS
     h.node_name,
     h.lasted,
     h.detail
-   FROM ((hwqueue.shard s
-     JOIN hwqueue.lease l ON (((l.shard_id = s.shard_id) AND ((COALESCE(current_setting('hwqueue.tenant'::text, true), ''::text) = ''::text) OR (EXISTS ( SELECT
+   FROM (hwqueue.lease l
+     CROSS JOIN LATERAL hwqueue.lease_history(l.lease_id) h(lease_id, ordinal, at, event, attempt, claim_token, node_id, node_name, lasted, detail))
+  WHERE ((COALESCE(current_setting('hwqueue.tenant'::text, true), ''::text) = ''::text) OR (EXISTS ( SELECT
            FROM hwqueue.placement_class c
-          WHERE ((c.shard_id = l.shard_id) AND (c.class_id = l.class_id) AND (c.tenant = current_setting('hwqueue.tenant'::text, true)))))))))
-     CROSS JOIN LATERAL hwqueue.lease_history(l.lease_id, l.shard_id) h(shard_id, lease_id, ordinal, at, event, attempt, claim_token, node_id, node_name, lasted, detail));
+          WHERE ((c.class_id = l.class_id) AND (c.tenant = current_setting('hwqueue.tenant'::text, true))))));
 
 CREATE TABLE hwqueue.lease_signal (
-    shard_id integer NOT NULL,
     lease_id uuid NOT NULL,
     number integer NOT NULL,
     name text NOT NULL,
@@ -6940,14 +6870,12 @@ CREATE TABLE hwqueue.lease_transition (
 COMMENT ON TABLE hwqueue.lease_transition IS 'the states of a lease and the only transitions between them';
 
 CREATE TABLE hwqueue.lock_stripe (
-    shard_id integer NOT NULL,
     stripe_id integer NOT NULL
 );
 
 COMMENT ON TABLE hwqueue.lock_stripe IS 'rows to be locked, each for some (term, place) pairs; never written';
 
 CREATE TABLE hwqueue.map_list (
-    shard_id integer NOT NULL,
     run_id uuid NOT NULL,
     step_no integer NOT NULL,
     first_item integer NOT NULL,
@@ -6957,7 +6885,6 @@ CREATE TABLE hwqueue.map_list (
 COMMENT ON TABLE hwqueue.map_list IS 'a hundred items of the list of a map';
 
 CREATE TABLE hwqueue.minute_stat (
-    shard_id integer NOT NULL,
     queue_id integer NOT NULL,
     minute timestamp with time zone NOT NULL,
     completed bigint DEFAULT 0 NOT NULL,
@@ -7000,7 +6927,6 @@ ALTER TABLE hwqueue.node_candidates ALTER COLUMN version ADD GENERATED ALWAYS AS
 );
 
 CREATE TABLE hwqueue.node_eligibility (
-    shard_id integer NOT NULL,
     node_id uuid NOT NULL,
     queue_id integer NOT NULL,
     class_id bigint NOT NULL,
@@ -7025,92 +6951,83 @@ COMMENT ON COLUMN hwqueue.node_eligibility.trusts IS 'as in placement_class; jud
 COMMENT ON COLUMN hwqueue.node_eligibility.cpu_isolation IS 'as in profile_eligibility';
 
 CREATE VIEW hwqueue.node_usage AS
- SELECT u.shard_id,
-    u.node_id,
-    u.node_name,
-    u.rack,
-    u.state,
-    u.live,
-    u.seen_at,
-    u.claims,
-    u.slots,
-    u.cpu_milli,
-    u.cpu_used,
-    u.memory_mib,
-    u.memory_used,
-    u.gpus,
-    u.gpus_free,
-    u.gpu_milli_used,
-    u.cores,
-    u.cores_free,
-    u.custom,
-    u.custom_used,
-    u.profile_id
-   FROM (hwqueue.shard s
-     CROSS JOIN LATERAL hwqueue.node_usage(p_shard => s.shard_id) u(shard_id, node_id, node_name, rack, state, live, seen_at, claims, slots, cpu_milli, cpu_used, memory_mib, memory_used, gpus, gpus_free, gpu_milli_used, cores, cores_free, custom, custom_used, profile_id));
+ SELECT node_id,
+    node_name,
+    rack,
+    state,
+    live,
+    seen_at,
+    claims,
+    slots,
+    cpu_milli,
+    cpu_used,
+    memory_mib,
+    memory_used,
+    gpus,
+    gpus_free,
+    gpu_milli_used,
+    cores,
+    cores_free,
+    custom,
+    custom_used,
+    profile_id
+   FROM hwqueue.node_usage() u(node_id, node_name, rack, state, live, seen_at, claims, slots, cpu_milli, cpu_used, memory_mib, memory_used, gpus, gpus_free, gpu_milli_used, cores, cores_free, custom, custom_used, profile_id);
 
 CREATE VIEW hwqueue.pending_contended AS
- SELECT r.shard_id,
-    r.class_id,
-    r.queue,
-    r.tenant,
-    r.service_id,
-    r.task_name,
-    r.words,
-    r.resources,
-    r.pending,
-    r.oldest_at,
-    r.code,
-    r.permanent,
-    r.message,
-    r.nodes_matching,
-    r.nodes_free,
-    r.nodes_near
-   FROM (hwqueue.shard s
-     CROSS JOIN LATERAL hwqueue.pending_reasons(p_kind => 'contended'::text, p_limit => NULL::integer, p_shard => s.shard_id) r(shard_id, class_id, queue, tenant, service_id, task_name, words, resources, pending, oldest_at, code, permanent, message, nodes_matching, nodes_free, nodes_near));
+ SELECT class_id,
+    queue,
+    tenant,
+    service_id,
+    task_name,
+    words,
+    resources,
+    pending,
+    oldest_at,
+    code,
+    permanent,
+    message,
+    nodes_matching,
+    nodes_free,
+    nodes_near
+   FROM hwqueue.pending_reasons(p_kind => 'contended'::text, p_limit => NULL::integer) r(class_id, queue, tenant, service_id, task_name, words, resources, pending, oldest_at, code, permanent, message, nodes_matching, nodes_free, nodes_near);
 
 CREATE VIEW hwqueue.pending_no_match AS
- SELECT r.shard_id,
-    r.class_id,
-    r.queue,
-    r.tenant,
-    r.service_id,
-    r.task_name,
-    r.words,
-    r.resources,
-    r.pending,
-    r.oldest_at,
-    r.code,
-    r.permanent,
-    r.message,
-    r.nodes_matching,
-    r.nodes_free,
-    r.nodes_near
-   FROM (hwqueue.shard s
-     CROSS JOIN LATERAL hwqueue.pending_reasons(p_kind => 'no_match'::text, p_limit => NULL::integer, p_shard => s.shard_id) r(shard_id, class_id, queue, tenant, service_id, task_name, words, resources, pending, oldest_at, code, permanent, message, nodes_matching, nodes_free, nodes_near));
+ SELECT class_id,
+    queue,
+    tenant,
+    service_id,
+    task_name,
+    words,
+    resources,
+    pending,
+    oldest_at,
+    code,
+    permanent,
+    message,
+    nodes_matching,
+    nodes_free,
+    nodes_near
+   FROM hwqueue.pending_reasons(p_kind => 'no_match'::text, p_limit => NULL::integer) r(class_id, queue, tenant, service_id, task_name, words, resources, pending, oldest_at, code, permanent, message, nodes_matching, nodes_free, nodes_near);
 
 CREATE VIEW hwqueue.pending_reasons AS
- SELECT r.shard_id,
-    r.class_id,
-    r.queue,
-    r.tenant,
-    r.service_id,
-    r.task_name,
-    r.words,
-    r.resources,
-    r.pending,
-    r.oldest_at,
-    r.code,
-    r.permanent,
-    r.message,
-    r.nodes_matching,
-    r.nodes_free,
-    r.nodes_near
-   FROM (hwqueue.shard s
-     CROSS JOIN LATERAL hwqueue.pending_reasons(p_limit => NULL::integer, p_shard => s.shard_id) r(shard_id, class_id, queue, tenant, service_id, task_name, words, resources, pending, oldest_at, code, permanent, message, nodes_matching, nodes_free, nodes_near));
+ SELECT class_id,
+    queue,
+    tenant,
+    service_id,
+    task_name,
+    words,
+    resources,
+    pending,
+    oldest_at,
+    code,
+    permanent,
+    message,
+    nodes_matching,
+    nodes_free,
+    nodes_near
+   FROM hwqueue.pending_reasons(p_limit => NULL::integer) r(class_id, queue, tenant, service_id, task_name, words, resources, pending, oldest_at, code, permanent, message, nodes_matching, nodes_free, nodes_near);
 
 CREATE TABLE hwqueue.placement_check (
-    shard_id integer NOT NULL,
     lease_id uuid NOT NULL,
     claim_no integer NOT NULL,
     broken jsonb DEFAULT '[]'::jsonb NOT NULL
@@ -7133,29 +7050,26 @@ ALTER TABLE hwqueue.placement_class ALTER COLUMN class_id ADD GENERATED ALWAYS A
 );
 
 CREATE VIEW hwqueue.placement_class_stats AS
- SELECT c.shard_id,
-    c.class_id,
-    c.queue,
-    c.tenant,
-    c.service_id,
-    c.task_name,
-    c.words,
-    c.labels,
-    c.placement,
-    c.anchors,
-    c.patience,
-    c.pending,
-    c.oldest_at,
-    c.running,
-    c.profiles,
-    c.reach,
-    c.created_at,
-    c.retired_at
-   FROM (hwqueue.shard s
-     CROSS JOIN LATERAL hwqueue.placement_class_stats(p_limit => NULL::integer, p_shard => s.shard_id) c(shard_id, class_id, queue, tenant, service_id, task_name, words, labels, placement, anchors, patience, pending, oldest_at, running, profiles, reach, created_at, retired_at));
+ SELECT class_id,
+    queue,
+    tenant,
+    service_id,
+    task_name,
+    words,
+    labels,
+    placement,
+    anchors,
+    patience,
+    pending,
+    oldest_at,
+    running,
+    profiles,
+    reach,
+    created_at,
+    retired_at
+   FROM hwqueue.placement_class_stats(p_limit => NULL::integer) c(class_id, queue, tenant, service_id, task_name, words, labels, placement, anchors, patience, pending, oldest_at, running, profiles, reach, created_at, retired_at);
 
 CREATE TABLE hwqueue.planner (
-    shard_id integer NOT NULL,
     epoch bigint NOT NULL,
     holder text NOT NULL,
     round bigint NOT NULL,
@@ -7166,7 +7080,9 @@ CREATE TABLE hwqueue.planner (
     room_until timestamp with time zone,
     leases jsonb DEFAULT '{}'::jsonb NOT NULL,
     seconds jsonb,
-    resting integer
+    resting integer,
+    singleton boolean DEFAULT true NOT NULL,
+    CONSTRAINT planner_singleton_check CHECK (singleton)
 )
 WITH (fillfactor='10', autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0');
 
@@ -7195,7 +7111,6 @@ COMMENT ON COLUMN hwqueue.planner.seconds IS 'how long each part of the last rou
 COMMENT ON COLUMN hwqueue.planner.resting IS 'how many nodes got no leases in that round, because they had not fetched some';
 
 CREATE TABLE hwqueue.position_horizon (
-    shard_id integer NOT NULL,
     version bigint NOT NULL,
     safe_position bigint NOT NULL,
     drawn_position bigint NOT NULL,
@@ -7206,7 +7121,6 @@ WITH (autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0');
 COMMENT ON TABLE hwqueue.position_horizon IS 'how far low-water marks may move; the newest version counts';
 
 CREATE TABLE hwqueue.postponed (
-    shard_id integer NOT NULL,
     part text NOT NULL,
     item uuid NOT NULL,
     tries integer NOT NULL,
@@ -7228,7 +7142,6 @@ COMMENT ON COLUMN hwqueue.postponed.tries IS 'how often in a row; each time a pa
 COMMENT ON COLUMN hwqueue.postponed.sqlstate IS 'what ended it; null: nothing, but it used up the time of the call';
 
 CREATE TABLE hwqueue.profile_eligibility (
-    shard_id integer NOT NULL,
     profile_id bigint NOT NULL,
     queue_id integer NOT NULL,
     class_id bigint NOT NULL,
@@ -7261,7 +7174,6 @@ ALTER TABLE hwqueue.profile ALTER COLUMN profile_id ADD GENERATED ALWAYS AS IDEN
 );
 
 CREATE TABLE hwqueue.progress (
-    shard_id integer NOT NULL,
     lease_id uuid NOT NULL,
     claim_token bigint NOT NULL,
     reported_at timestamp with time zone NOT NULL,
@@ -7279,21 +7191,18 @@ COMMENT ON COLUMN hwqueue.progress.fraction IS 'from 0 to 1; null: not known';
 COMMENT ON COLUMN hwqueue.progress.done IS 'of total, in a unit of the handler''s; null: it does not count';
 
 CREATE VIEW hwqueue.queue_depth AS
- SELECT d.shard_id,
-    d.queue,
-    d.pending,
-    d.scheduled,
-    d.running,
-    d.stopping,
-    d.expired,
-    d.oldest_at,
-    d.next_at,
-    d.paused_at
-   FROM (hwqueue.shard s
-     CROSS JOIN LATERAL hwqueue.queue_depth(p_shard => s.shard_id) d(shard_id, queue, pending, scheduled, running, stopping, expired, oldest_at, next_at, paused_at));
+ SELECT queue,
+    pending,
+    scheduled,
+    running,
+    stopping,
+    expired,
+    oldest_at,
+    next_at,
+    paused_at
+   FROM hwqueue.queue_depth() d(queue, pending, scheduled, running, stopping, expired, oldest_at, next_at, paused_at);
 
 CREATE TABLE hwqueue.queue_price (
-    shard_id integer NOT NULL,
     queue_id integer NOT NULL,
     epoch bigint NOT NULL,
     round bigint NOT NULL,
@@ -7319,7 +7228,6 @@ ALTER TABLE hwqueue.queue ALTER COLUMN queue_id ADD GENERATED ALWAYS AS IDENTITY
 );
 
 CREATE TABLE hwqueue.queue_signal (
-    shard_id integer NOT NULL,
     queue_id integer NOT NULL,
     waiting_since timestamp with time zone
 )
@@ -7337,7 +7245,6 @@ ALTER TABLE hwqueue.ready ALTER COLUMN "position" ADD GENERATED ALWAYS AS IDENTI
 );
 
 CREATE TABLE hwqueue.requeued (
-    shard_id integer NOT NULL,
     queue_id integer NOT NULL,
     state text NOT NULL,
     finished_at timestamp with time zone NOT NULL,
@@ -7352,7 +7259,6 @@ COMMENT ON TABLE hwqueue.requeued IS 'an ended lease that was requeued, until ro
 COMMENT ON COLUMN hwqueue.requeued.xid IS 'the transaction that the lease ended in';
 
 CREATE TABLE hwqueue.retried_run (
-    shard_id integer NOT NULL,
     run_id uuid NOT NULL,
     attempt integer NOT NULL,
     workflow_id bigint NOT NULL,
@@ -7370,7 +7276,6 @@ COMMENT ON COLUMN hwqueue.retried_run.attempt IS 'the attempt of the run that ha
 COMMENT ON COLUMN hwqueue.retried_run.xid IS 'the transaction that the run ended in';
 
 CREATE TABLE hwqueue.run_class (
-    shard_id integer NOT NULL,
     class_id bigint NOT NULL,
     run_id uuid NOT NULL
 );
@@ -7378,7 +7283,6 @@ CREATE TABLE hwqueue.run_class (
 COMMENT ON TABLE hwqueue.run_class IS 'a placement class that a run may still need; it is not pruned before';
 
 CREATE TABLE hwqueue.run_key (
-    shard_id integer NOT NULL,
     tenant text NOT NULL,
     name text NOT NULL,
     idempotency_key text NOT NULL,
@@ -7392,7 +7296,6 @@ COMMENT ON TABLE hwqueue.run_key IS 'a producer''s key of a run: an idempotency 
 COMMENT ON COLUMN hwqueue.run_key.while_running IS 'true: it goes when its run ends; null: with its run';
 
 CREATE TABLE hwqueue.run_signal (
-    shard_id integer NOT NULL,
     run_id uuid NOT NULL,
     signal_id bigint NOT NULL,
     name text NOT NULL,
@@ -7419,7 +7322,6 @@ ALTER TABLE hwqueue.run_signal ALTER COLUMN signal_id ADD GENERATED ALWAYS AS ID
 );
 
 CREATE TABLE hwqueue.run_total (
-    shard_id integer NOT NULL,
     workflow text NOT NULL,
     outcome text NOT NULL,
     seconds double precision NOT NULL,
@@ -7451,7 +7353,6 @@ CREATE TABLE hwqueue.schema_info (
 COMMENT ON TABLE hwqueue.schema_info IS 'what hwqueue db upgrade installed last; clients read it when they start';
 
 CREATE TABLE hwqueue.served (
-    shard_id integer NOT NULL,
     node_id uuid NOT NULL,
     queues text[],
     tasks text[],
@@ -7474,7 +7375,6 @@ COMMENT ON COLUMN hwqueue.served.hears_deaths IS 'its worker takes from death wh
 COMMENT ON COLUMN hwqueue.served.declared IS 'tasks for which its app declares defaults; null: it has not said';
 
 CREATE TABLE hwqueue.service (
-    shard_id integer NOT NULL,
     service_id uuid NOT NULL,
     failure_domain text,
     away_from uuid[] DEFAULT '{}'::uuid[] NOT NULL
@@ -7487,7 +7387,6 @@ COMMENT ON COLUMN hwqueue.service.failure_domain IS 'node, rack or label:KEY; nu
 COMMENT ON COLUMN hwqueue.service.away_from IS 'services that its leases keep away from';
 
 CREATE TABLE hwqueue.silent_node (
-    shard_id integer NOT NULL,
     node_id uuid NOT NULL,
     reported_at timestamp with time zone NOT NULL
 );
@@ -7513,17 +7412,14 @@ ALTER TABLE hwqueue.spread_floor ALTER COLUMN floor_id ADD GENERATED ALWAYS AS I
 );
 
 CREATE VIEW hwqueue.tag_distribution AS
- SELECT t.shard_id,
-    t.label,
-    t.value,
-    t.nodes,
-    t.live,
-    t.claims
-   FROM (hwqueue.shard s
-     CROSS JOIN LATERAL hwqueue.tag_distribution(p_limit => NULL::integer, p_shard => s.shard_id) t(shard_id, label, value, nodes, live, claims));
+ SELECT label,
+    value,
+    nodes,
+    live,
+    claims
+   FROM hwqueue.tag_distribution(p_limit => NULL::integer) t(label, value, nodes, live, claims);
 
 CREATE TABLE hwqueue.task (
-    shard_id integer NOT NULL,
     name text NOT NULL,
     defaults jsonb NOT NULL,
     set_at timestamp with time zone NOT NULL,
@@ -7544,7 +7440,6 @@ COMMENT ON COLUMN hwqueue.task.version IS 'of the app that declares them; null: 
 COMMENT ON COLUMN hwqueue.task.earlier IS 'digests of the last 100 defaults that it had before: an app that declares one of them is older';
 
 CREATE TABLE hwqueue.tenant_work (
-    shard_id integer NOT NULL,
     tenant text NOT NULL,
     steps bigint NOT NULL,
     nested bigint NOT NULL,
@@ -7557,7 +7452,6 @@ COMMENT ON TABLE hwqueue.tenant_work IS 'open steps and nested runs of tenants t
 COMMENT ON COLUMN hwqueue.tenant_work.tenant IS 'empty: runs without a tenant';
 
 CREATE TABLE hwqueue.term_counter (
-    shard_id integer NOT NULL,
     term_id bigint NOT NULL,
     place text NOT NULL,
     leases integer NOT NULL,
@@ -7574,7 +7468,6 @@ COMMENT ON TABLE hwqueue.term_counter IS 'what runs of a term in a place: the su
 COMMENT ON COLUMN hwqueue.term_counter.dropped_xid IS 'of max_skew: the transaction that last took leases away; null for other terms';
 
 CREATE TABLE hwqueue.traced_run (
-    shard_id integer NOT NULL,
     run_id uuid NOT NULL,
     attempt integer NOT NULL,
     workflow text NOT NULL,
@@ -7590,7 +7483,6 @@ COMMENT ON TABLE hwqueue.traced_run IS 'an end of a run whose submission was tra
 COMMENT ON COLUMN hwqueue.traced_run.traceparent IS 'W3C trace context of the submission';
 
 CREATE TABLE hwqueue.workflow_edge (
-    shard_id integer NOT NULL,
     workflow_id bigint NOT NULL,
     from_no integer NOT NULL,
     to_no integer NOT NULL,
@@ -7643,266 +7535,266 @@ ALTER TABLE ONLY hwqueue.event ATTACH PARTITION hwqueue.event_8 FOR VALUES IN ('
 ALTER TABLE ONLY hwqueue.event ATTACH PARTITION hwqueue.event_9 FOR VALUES IN ('9');
 
 ALTER TABLE ONLY hwqueue.added_item
-    ADD CONSTRAINT added_item_pkey PRIMARY KEY (shard_id, run_id, step_no, item_no);
+    ADD CONSTRAINT added_item_pkey PRIMARY KEY (run_id, step_no, item_no);
 
 ALTER TABLE ONLY hwqueue.added_run
-    ADD CONSTRAINT added_run_pkey PRIMARY KEY (shard_id, run_id, step_no, name);
+    ADD CONSTRAINT added_run_pkey PRIMARY KEY (run_id, step_no, name);
 
 ALTER TABLE ONLY hwqueue.affinity_term
-    ADD CONSTRAINT affinity_term_pkey PRIMARY KEY (shard_id, term_id);
+    ADD CONSTRAINT affinity_term_pkey PRIMARY KEY (term_id);
 
 ALTER TABLE ONLY hwqueue.alembic_version
     ADD CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num);
 
 ALTER TABLE ONLY hwqueue.api_token
-    ADD CONSTRAINT api_token_pkey PRIMARY KEY (shard_id, name);
+    ADD CONSTRAINT api_token_pkey PRIMARY KEY (name);
 
 ALTER TABLE ONLY hwqueue.arrival
-    ADD CONSTRAINT arrival_pkey PRIMARY KEY (shard_id, arrival_id);
+    ADD CONSTRAINT arrival_pkey PRIMARY KEY (arrival_id);
 
 ALTER TABLE ONLY hwqueue.attempt_log
-    ADD CONSTRAINT attempt_log_pkey PRIMARY KEY (shard_id, lease_id, claim_token, line);
+    ADD CONSTRAINT attempt_log_pkey PRIMARY KEY (lease_id, claim_token, line);
 
 ALTER TABLE ONLY hwqueue.attempt
-    ADD CONSTRAINT attempt_pkey PRIMARY KEY (shard_id, lease_id, claim_token);
+    ADD CONSTRAINT attempt_pkey PRIMARY KEY (lease_id, claim_token);
 
 ALTER TABLE ONLY hwqueue.attestation
-    ADD CONSTRAINT attestation_pkey PRIMARY KEY (shard_id, node_id, domain);
+    ADD CONSTRAINT attestation_pkey PRIMARY KEY (node_id, domain);
 
 ALTER TABLE ONLY hwqueue.checkpoint
-    ADD CONSTRAINT checkpoint_pkey PRIMARY KEY (shard_id, lease_id, name);
+    ADD CONSTRAINT checkpoint_pkey PRIMARY KEY (lease_id, name);
 
 ALTER TABLE ONLY hwqueue.choice_member
-    ADD CONSTRAINT choice_member_pkey PRIMARY KEY (shard_id, choice_id, member_id);
+    ADD CONSTRAINT choice_member_pkey PRIMARY KEY (choice_id, member_id);
 
 ALTER TABLE ONLY hwqueue.choice
-    ADD CONSTRAINT choice_pkey PRIMARY KEY (shard_id, choice_id);
+    ADD CONSTRAINT choice_pkey PRIMARY KEY (choice_id);
 
 ALTER TABLE ONLY hwqueue.claim
-    ADD CONSTRAINT claim_pkey PRIMARY KEY (shard_id, lease_id);
+    ADD CONSTRAINT claim_pkey PRIMARY KEY (lease_id);
 
 ALTER TABLE ONLY hwqueue.class_fleet
-    ADD CONSTRAINT class_fleet_pkey PRIMARY KEY (shard_id, class_id);
+    ADD CONSTRAINT class_fleet_pkey PRIMARY KEY (class_id);
 
 ALTER TABLE ONLY hwqueue.class_nodes
-    ADD CONSTRAINT class_nodes_pkey PRIMARY KEY (shard_id, class_id);
+    ADD CONSTRAINT class_nodes_pkey PRIMARY KEY (class_id);
 
 ALTER TABLE ONLY hwqueue.class_range
-    ADD CONSTRAINT class_range_pkey PRIMARY KEY (shard_id, class_id, range_id);
+    ADD CONSTRAINT class_range_pkey PRIMARY KEY (class_id, range_id);
 
 ALTER TABLE ONLY hwqueue.clock_step
-    ADD CONSTRAINT clock_step_pkey PRIMARY KEY (shard_id, step_no);
+    ADD CONSTRAINT clock_step_pkey PRIMARY KEY (step_no);
 
 ALTER TABLE ONLY hwqueue.death
-    ADD CONSTRAINT death_pkey PRIMARY KEY (shard_id, lease_id);
+    ADD CONSTRAINT death_pkey PRIMARY KEY (lease_id);
 
 ALTER TABLE ONLY hwqueue.everywhere_node
-    ADD CONSTRAINT everywhere_node_pkey PRIMARY KEY (shard_id, everywhere_id, node_id);
+    ADD CONSTRAINT everywhere_node_pkey PRIMARY KEY (everywhere_id, node_id);
 
 ALTER TABLE ONLY hwqueue.everywhere
-    ADD CONSTRAINT everywhere_pkey PRIMARY KEY (shard_id, everywhere_id);
+    ADD CONSTRAINT everywhere_pkey PRIMARY KEY (everywhere_id);
 
 ALTER TABLE ONLY hwqueue.gang_change
-    ADD CONSTRAINT gang_change_pkey PRIMARY KEY (shard_id, change_id);
+    ADD CONSTRAINT gang_change_pkey PRIMARY KEY (change_id);
 
 ALTER TABLE ONLY hwqueue.gang_member
-    ADD CONSTRAINT gang_member_pkey PRIMARY KEY (shard_id, gang_id, ordinal);
+    ADD CONSTRAINT gang_member_pkey PRIMARY KEY (gang_id, ordinal);
 
 ALTER TABLE ONLY hwqueue.gang
-    ADD CONSTRAINT gang_pkey PRIMARY KEY (shard_id, gang_id);
+    ADD CONSTRAINT gang_pkey PRIMARY KEY (gang_id);
 
 ALTER TABLE ONLY hwqueue.idempotency
-    ADD CONSTRAINT idempotency_pkey PRIMARY KEY (shard_id, tenant, queue_id, idempotency_key);
+    ADD CONSTRAINT idempotency_pkey PRIMARY KEY (tenant, queue_id, idempotency_key);
 
 ALTER TABLE ONLY hwqueue.ignored_label
-    ADD CONSTRAINT ignored_label_pkey PRIMARY KEY (shard_id, key);
+    ADD CONSTRAINT ignored_label_pkey PRIMARY KEY (key);
+
+ALTER TABLE ONLY hwqueue.installation
+    ADD CONSTRAINT installation_pkey PRIMARY KEY (singleton);
 
 ALTER TABLE ONLY hwqueue.lease
-    ADD CONSTRAINT lease_pkey PRIMARY KEY (shard_id, lease_id);
+    ADD CONSTRAINT lease_pkey PRIMARY KEY (lease_id);
 
 ALTER TABLE ONLY hwqueue.lease_signal
-    ADD CONSTRAINT lease_signal_pkey PRIMARY KEY (shard_id, lease_id, number);
+    ADD CONSTRAINT lease_signal_pkey PRIMARY KEY (lease_id, number);
 
 ALTER TABLE ONLY hwqueue.lease_transition
     ADD CONSTRAINT lease_transition_pkey PRIMARY KEY (from_state, to_state, cause);
 
 ALTER TABLE ONLY hwqueue.lock_stripe
-    ADD CONSTRAINT lock_stripe_pkey PRIMARY KEY (shard_id, stripe_id);
+    ADD CONSTRAINT lock_stripe_pkey PRIMARY KEY (stripe_id);
 
 ALTER TABLE ONLY hwqueue.low_water
-    ADD CONSTRAINT low_water_pkey PRIMARY KEY (shard_id, queue_id, class_id, version);
+    ADD CONSTRAINT low_water_pkey PRIMARY KEY (queue_id, class_id, version);
 
 ALTER TABLE ONLY hwqueue.map_list
-    ADD CONSTRAINT map_list_pkey PRIMARY KEY (shard_id, run_id, step_no, first_item);
+    ADD CONSTRAINT map_list_pkey PRIMARY KEY (run_id, step_no, first_item);
 
 ALTER TABLE ONLY hwqueue.map
-    ADD CONSTRAINT map_pkey PRIMARY KEY (shard_id, run_id, step_no);
+    ADD CONSTRAINT map_pkey PRIMARY KEY (run_id, step_no);
 
 ALTER TABLE ONLY hwqueue.minute_stat
-    ADD CONSTRAINT minute_stat_pkey PRIMARY KEY (shard_id, queue_id, minute);
+    ADD CONSTRAINT minute_stat_pkey PRIMARY KEY (queue_id, minute);
 
 ALTER TABLE ONLY hwqueue.node_candidates
-    ADD CONSTRAINT node_candidates_pkey PRIMARY KEY (shard_id, node_id, version);
+    ADD CONSTRAINT node_candidates_pkey PRIMARY KEY (node_id, version);
 
 ALTER TABLE ONLY hwqueue.node_eligibility
-    ADD CONSTRAINT node_eligibility_pkey PRIMARY KEY (shard_id, node_id, queue_id, class_id);
+    ADD CONSTRAINT node_eligibility_pkey PRIMARY KEY (node_id, queue_id, class_id);
 
 ALTER TABLE ONLY hwqueue.node_load
-    ADD CONSTRAINT node_load_pkey PRIMARY KEY (shard_id, node_id, version);
+    ADD CONSTRAINT node_load_pkey PRIMARY KEY (node_id, version);
 
 ALTER TABLE ONLY hwqueue.node
-    ADD CONSTRAINT node_pkey PRIMARY KEY (shard_id, node_id);
+    ADD CONSTRAINT node_pkey PRIMARY KEY (node_id);
 
 ALTER TABLE ONLY hwqueue.node_state
-    ADD CONSTRAINT node_state_pkey PRIMARY KEY (shard_id, node_id);
+    ADD CONSTRAINT node_state_pkey PRIMARY KEY (node_id);
 
 ALTER TABLE ONLY hwqueue.outcome
-    ADD CONSTRAINT outcome_pkey PRIMARY KEY (lease_id, shard_id);
+    ADD CONSTRAINT outcome_pkey PRIMARY KEY (lease_id);
 
 ALTER TABLE ONLY hwqueue.placement_check
-    ADD CONSTRAINT placement_check_pkey PRIMARY KEY (shard_id, lease_id, claim_no);
+    ADD CONSTRAINT placement_check_pkey PRIMARY KEY (lease_id, claim_no);
 
 ALTER TABLE ONLY hwqueue.placement_class
-    ADD CONSTRAINT placement_class_pkey PRIMARY KEY (shard_id, class_id);
+    ADD CONSTRAINT placement_class_pkey PRIMARY KEY (class_id);
 
 ALTER TABLE ONLY hwqueue.planner
-    ADD CONSTRAINT planner_pkey PRIMARY KEY (shard_id);
+    ADD CONSTRAINT planner_pkey PRIMARY KEY (singleton);
 
 ALTER TABLE ONLY hwqueue.position_horizon
-    ADD CONSTRAINT position_horizon_pkey PRIMARY KEY (shard_id, version);
+    ADD CONSTRAINT position_horizon_pkey PRIMARY KEY (version);
 
 ALTER TABLE ONLY hwqueue.postponed
-    ADD CONSTRAINT postponed_pkey PRIMARY KEY (shard_id, part, item);
+    ADD CONSTRAINT postponed_pkey PRIMARY KEY (part, item);
+
+ALTER TABLE ONLY hwqueue.profile
+    ADD CONSTRAINT profile_digest_key UNIQUE (digest);
 
 ALTER TABLE ONLY hwqueue.profile_eligibility
-    ADD CONSTRAINT profile_eligibility_pkey PRIMARY KEY (shard_id, profile_id, queue_id, class_id);
+    ADD CONSTRAINT profile_eligibility_pkey PRIMARY KEY (profile_id, queue_id, class_id);
 
 ALTER TABLE ONLY hwqueue.profile
-    ADD CONSTRAINT profile_pkey PRIMARY KEY (shard_id, profile_id);
+    ADD CONSTRAINT profile_pkey PRIMARY KEY (profile_id);
 
 ALTER TABLE ONLY hwqueue.profile_queue
-    ADD CONSTRAINT profile_queue_pkey PRIMARY KEY (shard_id, profile_id, queue_id);
-
-ALTER TABLE ONLY hwqueue.profile
-    ADD CONSTRAINT profile_shard_id_digest_key UNIQUE (shard_id, digest);
+    ADD CONSTRAINT profile_queue_pkey PRIMARY KEY (profile_id, queue_id);
 
 ALTER TABLE ONLY hwqueue.progress
-    ADD CONSTRAINT progress_pkey PRIMARY KEY (shard_id, lease_id, claim_token);
+    ADD CONSTRAINT progress_pkey PRIMARY KEY (lease_id, claim_token);
 
 ALTER TABLE ONLY hwqueue.prune_cursor
-    ADD CONSTRAINT prune_cursor_pkey PRIMARY KEY (shard_id);
+    ADD CONSTRAINT prune_cursor_pkey PRIMARY KEY (singleton);
 
 ALTER TABLE ONLY hwqueue.queue
-    ADD CONSTRAINT queue_pkey PRIMARY KEY (shard_id, queue_id);
+    ADD CONSTRAINT queue_pkey PRIMARY KEY (queue_id);
 
 ALTER TABLE ONLY hwqueue.queue_price
-    ADD CONSTRAINT queue_price_pkey PRIMARY KEY (shard_id, queue_id, epoch, round);
+    ADD CONSTRAINT queue_price_pkey PRIMARY KEY (queue_id, epoch, round);
 
 ALTER TABLE ONLY hwqueue.queue_signal
-    ADD CONSTRAINT queue_signal_pkey PRIMARY KEY (shard_id, queue_id);
+    ADD CONSTRAINT queue_signal_pkey PRIMARY KEY (queue_id);
 
 ALTER TABLE ONLY hwqueue.ready
-    ADD CONSTRAINT ready_pkey PRIMARY KEY (shard_id, queue_id, tier, rank, "position") INCLUDE (class_id);
+    ADD CONSTRAINT ready_pkey PRIMARY KEY (queue_id, tier, rank, "position") INCLUDE (class_id);
 
 ALTER TABLE ONLY hwqueue.reap_cursor
-    ADD CONSTRAINT reap_cursor_pkey PRIMARY KEY (shard_id, version);
+    ADD CONSTRAINT reap_cursor_pkey PRIMARY KEY (version);
 
 ALTER TABLE ONLY hwqueue.replacement
-    ADD CONSTRAINT replacement_pkey PRIMARY KEY (shard_id, lease_id);
+    ADD CONSTRAINT replacement_pkey PRIMARY KEY (lease_id);
 
 ALTER TABLE ONLY hwqueue.retried_run
-    ADD CONSTRAINT retried_run_pkey PRIMARY KEY (shard_id, run_id, attempt);
+    ADD CONSTRAINT retried_run_pkey PRIMARY KEY (run_id, attempt);
 
 ALTER TABLE ONLY hwqueue.run_class
-    ADD CONSTRAINT run_class_pkey PRIMARY KEY (shard_id, class_id, run_id);
+    ADD CONSTRAINT run_class_pkey PRIMARY KEY (class_id, run_id);
 
 ALTER TABLE ONLY hwqueue.run_key
-    ADD CONSTRAINT run_key_pkey PRIMARY KEY (shard_id, tenant, name, idempotency_key);
+    ADD CONSTRAINT run_key_pkey PRIMARY KEY (tenant, name, idempotency_key);
 
 ALTER TABLE ONLY hwqueue.run
-    ADD CONSTRAINT run_pkey PRIMARY KEY (shard_id, run_id);
+    ADD CONSTRAINT run_pkey PRIMARY KEY (run_id);
 
 ALTER TABLE ONLY hwqueue.run_signal
-    ADD CONSTRAINT run_signal_pkey PRIMARY KEY (shard_id, run_id, signal_id);
+    ADD CONSTRAINT run_signal_pkey PRIMARY KEY (run_id, signal_id);
 
 ALTER TABLE ONLY hwqueue.run_total
-    ADD CONSTRAINT run_total_pkey PRIMARY KEY (shard_id, workflow, outcome);
+    ADD CONSTRAINT run_total_pkey PRIMARY KEY (workflow, outcome);
 
 ALTER TABLE ONLY hwqueue.scheduled
-    ADD CONSTRAINT scheduled_pkey PRIMARY KEY (shard_id, queue_id, available_at, lease_id);
+    ADD CONSTRAINT scheduled_pkey PRIMARY KEY (queue_id, available_at, lease_id);
 
 ALTER TABLE ONLY hwqueue.schema_info
     ADD CONSTRAINT schema_info_pkey PRIMARY KEY (singleton);
 
 ALTER TABLE ONLY hwqueue.served
-    ADD CONSTRAINT served_pkey PRIMARY KEY (shard_id, node_id);
+    ADD CONSTRAINT served_pkey PRIMARY KEY (node_id);
 
 ALTER TABLE ONLY hwqueue.service
-    ADD CONSTRAINT service_pkey PRIMARY KEY (shard_id, service_id);
-
-ALTER TABLE ONLY hwqueue.shard
-    ADD CONSTRAINT shard_pkey PRIMARY KEY (shard_id);
+    ADD CONSTRAINT service_pkey PRIMARY KEY (service_id);
 
 ALTER TABLE ONLY hwqueue.silent_node
-    ADD CONSTRAINT silent_node_pkey PRIMARY KEY (shard_id, node_id);
+    ADD CONSTRAINT silent_node_pkey PRIMARY KEY (node_id);
 
 ALTER TABLE ONLY hwqueue.spread_fleet
-    ADD CONSTRAINT spread_fleet_pkey PRIMARY KEY (shard_id, fleet_key, fleet_id);
+    ADD CONSTRAINT spread_fleet_pkey PRIMARY KEY (fleet_key, fleet_id);
 
 ALTER TABLE ONLY hwqueue.spread_floor
-    ADD CONSTRAINT spread_floor_pkey PRIMARY KEY (shard_id, term_id, floor_id);
+    ADD CONSTRAINT spread_floor_pkey PRIMARY KEY (term_id, floor_id);
 
 ALTER TABLE ONLY hwqueue.step
-    ADD CONSTRAINT step_pkey PRIMARY KEY (shard_id, run_id, step_no);
+    ADD CONSTRAINT step_pkey PRIMARY KEY (run_id, step_no);
 
 ALTER TABLE ONLY hwqueue.tally
-    ADD CONSTRAINT tally_pkey PRIMARY KEY (shard_id, run_id, step_no, part);
+    ADD CONSTRAINT tally_pkey PRIMARY KEY (run_id, step_no, part);
 
 ALTER TABLE ONLY hwqueue.task
-    ADD CONSTRAINT task_pkey PRIMARY KEY (shard_id, name);
+    ADD CONSTRAINT task_pkey PRIMARY KEY (name);
 
 ALTER TABLE ONLY hwqueue.tenant_work
-    ADD CONSTRAINT tenant_work_pkey PRIMARY KEY (shard_id, tenant);
+    ADD CONSTRAINT tenant_work_pkey PRIMARY KEY (tenant);
 
 ALTER TABLE ONLY hwqueue.traced_run
-    ADD CONSTRAINT traced_run_pkey PRIMARY KEY (shard_id, run_id, attempt);
+    ADD CONSTRAINT traced_run_pkey PRIMARY KEY (run_id, attempt);
 
 ALTER TABLE ONLY hwqueue.webhook_delivery
-    ADD CONSTRAINT webhook_delivery_pkey PRIMARY KEY (shard_id, delivery_id);
+    ADD CONSTRAINT webhook_delivery_pkey PRIMARY KEY (delivery_id);
 
 ALTER TABLE ONLY hwqueue.webhook
-    ADD CONSTRAINT webhook_pkey PRIMARY KEY (shard_id, name);
+    ADD CONSTRAINT webhook_pkey PRIMARY KEY (name);
 
 ALTER TABLE ONLY hwqueue.workflow_edge
-    ADD CONSTRAINT workflow_edge_pkey PRIMARY KEY (shard_id, workflow_id, from_no, to_no);
+    ADD CONSTRAINT workflow_edge_pkey PRIMARY KEY (workflow_id, from_no, to_no);
 
 ALTER TABLE ONLY hwqueue.workflow
-    ADD CONSTRAINT workflow_pkey PRIMARY KEY (shard_id, workflow_id);
+    ADD CONSTRAINT workflow_pkey PRIMARY KEY (workflow_id);
 
 ALTER TABLE ONLY hwqueue.workflow_step
-    ADD CONSTRAINT workflow_step_pkey PRIMARY KEY (shard_id, workflow_id, step_no);
+    ADD CONSTRAINT workflow_step_pkey PRIMARY KEY (workflow_id, step_no);
 
-CREATE UNIQUE INDEX added_item_name ON hwqueue.added_item USING btree (shard_id, run_id, step_no, name);
+CREATE UNIQUE INDEX added_item_name ON hwqueue.added_item USING btree (run_id, step_no, name);
 
-CREATE UNIQUE INDEX api_token_secret ON hwqueue.api_token USING btree (shard_id, secret_sha256);
+CREATE UNIQUE INDEX api_token_secret ON hwqueue.api_token USING btree (secret_sha256);
 
-CREATE INDEX arrival_at ON hwqueue.arrival USING btree (shard_id, at) WHERE (after_xid IS NULL);
+CREATE INDEX arrival_at ON hwqueue.arrival USING btree (at) WHERE (after_xid IS NULL);
 
-CREATE INDEX arrival_kept ON hwqueue.arrival USING btree (shard_id, arrival_id) WHERE (after_xid IS NOT NULL);
+CREATE INDEX arrival_kept ON hwqueue.arrival USING btree (arrival_id) WHERE (after_xid IS NOT NULL);
 
 CREATE INDEX arrival_of ON hwqueue.arrival USING btree (run_id, step_no, kind);
 
-CREATE INDEX arrival_tenant ON hwqueue.arrival USING btree (shard_id, tenant, at) WHERE (after_xid IS NULL);
+CREATE INDEX arrival_tenant ON hwqueue.arrival USING btree (tenant, at) WHERE (after_xid IS NULL);
 
 CREATE INDEX attempt_ended ON hwqueue.attempt USING btree (ended_at);
 
-CREATE INDEX checkpoint_number ON hwqueue.checkpoint USING btree (shard_id, lease_id, number) WHERE (number > 0);
+CREATE INDEX checkpoint_number ON hwqueue.checkpoint USING btree (lease_id, number) WHERE (number > 0);
 
-CREATE INDEX checkpoint_open ON hwqueue.checkpoint USING btree (shard_id, lease_id) WHERE is_open;
+CREATE INDEX checkpoint_open ON hwqueue.checkpoint USING btree (lease_id) WHERE is_open;
 
-CREATE INDEX choice_checked ON hwqueue.choice USING btree (shard_id, checked_at);
+CREATE INDEX choice_checked ON hwqueue.choice USING btree (checked_at);
 
-CREATE INDEX choice_unsettled ON hwqueue.choice USING btree (shard_id, taken_at) WHERE ((taken IS NOT NULL) AND (settled_at IS NULL));
+CREATE INDEX choice_unsettled ON hwqueue.choice USING btree (taken_at) WHERE ((taken IS NOT NULL) AND (settled_at IS NULL));
 
 CREATE INDEX claim_check ON hwqueue.claim USING btree (check_at);
 
@@ -7910,339 +7802,339 @@ CREATE INDEX claim_node ON hwqueue.claim USING btree (node_id);
 
 CREATE INDEX claim_stopping ON hwqueue.claim USING btree (class_id) WHERE (stop_requested_at IS NOT NULL);
 
-CREATE INDEX class_fleet_age ON hwqueue.class_fleet USING btree (shard_id, looked_at);
+CREATE INDEX class_fleet_age ON hwqueue.class_fleet USING btree (looked_at);
 
-CREATE INDEX class_fleet_unmatched ON hwqueue.class_fleet USING btree (shard_id, class_id) WHERE (unmatched OR (reported_at IS NOT NULL));
+CREATE INDEX class_fleet_unmatched ON hwqueue.class_fleet USING btree (class_id) WHERE (unmatched OR (reported_at IS NOT NULL));
 
-CREATE INDEX class_rule_class ON hwqueue.class_rule USING btree (shard_id, class_id);
+CREATE INDEX class_rule_class ON hwqueue.class_rule USING btree (class_id);
 
-CREATE INDEX class_rule_lease ON hwqueue.class_rule USING btree (shard_id, lease_id) WHERE (lease_id IS NOT NULL);
+CREATE INDEX class_rule_lease ON hwqueue.class_rule USING btree (lease_id) WHERE (lease_id IS NOT NULL);
 
-CREATE INDEX class_term_class ON hwqueue.class_term USING btree (shard_id, class_id);
+CREATE INDEX class_term_class ON hwqueue.class_term USING btree (class_id);
 
-CREATE INDEX class_term_term ON hwqueue.class_term USING btree (shard_id, term_id);
+CREATE INDEX class_term_term ON hwqueue.class_term USING btree (term_id);
 
-CREATE INDEX death_oldest ON hwqueue.death USING btree (shard_id, died_at);
+CREATE INDEX death_oldest ON hwqueue.death USING btree (died_at);
 
-CREATE INDEX event_actor ON ONLY hwqueue.event USING btree (shard_id, actor, event_id);
+CREATE INDEX event_actor ON ONLY hwqueue.event USING btree (actor, event_id);
 
-CREATE INDEX event_0_shard_id_actor_event_id_idx ON hwqueue.event_0 USING btree (shard_id, actor, event_id);
+CREATE INDEX event_0_actor_event_id_idx ON hwqueue.event_0 USING btree (actor, event_id);
 
-CREATE INDEX event_class ON ONLY hwqueue.event USING btree (shard_id, class_id, event_id) WHERE (class_id IS NOT NULL);
+CREATE INDEX event_class ON ONLY hwqueue.event USING btree (class_id, event_id) WHERE (class_id IS NOT NULL);
 
-CREATE INDEX event_0_shard_id_class_id_event_id_idx ON hwqueue.event_0 USING btree (shard_id, class_id, event_id) WHERE (class_id IS NOT NULL);
+CREATE INDEX event_0_class_id_event_id_idx ON hwqueue.event_0 USING btree (class_id, event_id) WHERE (class_id IS NOT NULL);
 
-CREATE INDEX event_code ON ONLY hwqueue.event USING btree (shard_id, code, event_id);
+CREATE INDEX event_code ON ONLY hwqueue.event USING btree (code, event_id);
 
-CREATE INDEX event_0_shard_id_code_event_id_idx ON hwqueue.event_0 USING btree (shard_id, code, event_id);
+CREATE INDEX event_0_code_event_id_idx ON hwqueue.event_0 USING btree (code, event_id);
 
-CREATE INDEX event_order ON ONLY hwqueue.event USING btree (shard_id, event_id);
+CREATE INDEX event_order ON ONLY hwqueue.event USING btree (event_id);
 
-CREATE INDEX event_0_shard_id_event_id_idx ON hwqueue.event_0 USING btree (shard_id, event_id);
+CREATE INDEX event_0_event_id_idx ON hwqueue.event_0 USING btree (event_id);
 
-CREATE INDEX event_lease ON ONLY hwqueue.event USING btree (shard_id, lease_id, event_id) WHERE (lease_id IS NOT NULL);
+CREATE INDEX event_lease ON ONLY hwqueue.event USING btree (lease_id, event_id) WHERE (lease_id IS NOT NULL);
 
-CREATE INDEX event_0_shard_id_lease_id_event_id_idx ON hwqueue.event_0 USING btree (shard_id, lease_id, event_id) WHERE (lease_id IS NOT NULL);
+CREATE INDEX event_0_lease_id_event_id_idx ON hwqueue.event_0 USING btree (lease_id, event_id) WHERE (lease_id IS NOT NULL);
 
-CREATE INDEX event_node ON ONLY hwqueue.event USING btree (shard_id, node_id, event_id) WHERE (node_id IS NOT NULL);
+CREATE INDEX event_node ON ONLY hwqueue.event USING btree (node_id, event_id) WHERE (node_id IS NOT NULL);
 
-CREATE INDEX event_0_shard_id_node_id_event_id_idx ON hwqueue.event_0 USING btree (shard_id, node_id, event_id) WHERE (node_id IS NOT NULL);
+CREATE INDEX event_0_node_id_event_id_idx ON hwqueue.event_0 USING btree (node_id, event_id) WHERE (node_id IS NOT NULL);
 
-CREATE INDEX event_queue ON ONLY hwqueue.event USING btree (shard_id, queue, event_id) WHERE (queue IS NOT NULL);
+CREATE INDEX event_queue ON ONLY hwqueue.event USING btree (queue, event_id) WHERE (queue IS NOT NULL);
 
-CREATE INDEX event_0_shard_id_queue_event_id_idx ON hwqueue.event_0 USING btree (shard_id, queue, event_id) WHERE (queue IS NOT NULL);
+CREATE INDEX event_0_queue_event_id_idx ON hwqueue.event_0 USING btree (queue, event_id) WHERE (queue IS NOT NULL);
 
-CREATE INDEX event_10_shard_id_actor_event_id_idx ON hwqueue.event_10 USING btree (shard_id, actor, event_id);
+CREATE INDEX event_10_actor_event_id_idx ON hwqueue.event_10 USING btree (actor, event_id);
 
-CREATE INDEX event_10_shard_id_class_id_event_id_idx ON hwqueue.event_10 USING btree (shard_id, class_id, event_id) WHERE (class_id IS NOT NULL);
+CREATE INDEX event_10_class_id_event_id_idx ON hwqueue.event_10 USING btree (class_id, event_id) WHERE (class_id IS NOT NULL);
 
-CREATE INDEX event_10_shard_id_code_event_id_idx ON hwqueue.event_10 USING btree (shard_id, code, event_id);
+CREATE INDEX event_10_code_event_id_idx ON hwqueue.event_10 USING btree (code, event_id);
 
-CREATE INDEX event_10_shard_id_event_id_idx ON hwqueue.event_10 USING btree (shard_id, event_id);
+CREATE INDEX event_10_event_id_idx ON hwqueue.event_10 USING btree (event_id);
 
-CREATE INDEX event_10_shard_id_lease_id_event_id_idx ON hwqueue.event_10 USING btree (shard_id, lease_id, event_id) WHERE (lease_id IS NOT NULL);
+CREATE INDEX event_10_lease_id_event_id_idx ON hwqueue.event_10 USING btree (lease_id, event_id) WHERE (lease_id IS NOT NULL);
 
-CREATE INDEX event_10_shard_id_node_id_event_id_idx ON hwqueue.event_10 USING btree (shard_id, node_id, event_id) WHERE (node_id IS NOT NULL);
+CREATE INDEX event_10_node_id_event_id_idx ON hwqueue.event_10 USING btree (node_id, event_id) WHERE (node_id IS NOT NULL);
 
-CREATE INDEX event_10_shard_id_queue_event_id_idx ON hwqueue.event_10 USING btree (shard_id, queue, event_id) WHERE (queue IS NOT NULL);
+CREATE INDEX event_10_queue_event_id_idx ON hwqueue.event_10 USING btree (queue, event_id) WHERE (queue IS NOT NULL);
 
-CREATE INDEX event_11_shard_id_actor_event_id_idx ON hwqueue.event_11 USING btree (shard_id, actor, event_id);
+CREATE INDEX event_11_actor_event_id_idx ON hwqueue.event_11 USING btree (actor, event_id);
 
-CREATE INDEX event_11_shard_id_class_id_event_id_idx ON hwqueue.event_11 USING btree (shard_id, class_id, event_id) WHERE (class_id IS NOT NULL);
+CREATE INDEX event_11_class_id_event_id_idx ON hwqueue.event_11 USING btree (class_id, event_id) WHERE (class_id IS NOT NULL);
 
-CREATE INDEX event_11_shard_id_code_event_id_idx ON hwqueue.event_11 USING btree (shard_id, code, event_id);
+CREATE INDEX event_11_code_event_id_idx ON hwqueue.event_11 USING btree (code, event_id);
 
-CREATE INDEX event_11_shard_id_event_id_idx ON hwqueue.event_11 USING btree (shard_id, event_id);
+CREATE INDEX event_11_event_id_idx ON hwqueue.event_11 USING btree (event_id);
 
-CREATE INDEX event_11_shard_id_lease_id_event_id_idx ON hwqueue.event_11 USING btree (shard_id, lease_id, event_id) WHERE (lease_id IS NOT NULL);
+CREATE INDEX event_11_lease_id_event_id_idx ON hwqueue.event_11 USING btree (lease_id, event_id) WHERE (lease_id IS NOT NULL);
 
-CREATE INDEX event_11_shard_id_node_id_event_id_idx ON hwqueue.event_11 USING btree (shard_id, node_id, event_id) WHERE (node_id IS NOT NULL);
+CREATE INDEX event_11_node_id_event_id_idx ON hwqueue.event_11 USING btree (node_id, event_id) WHERE (node_id IS NOT NULL);
 
-CREATE INDEX event_11_shard_id_queue_event_id_idx ON hwqueue.event_11 USING btree (shard_id, queue, event_id) WHERE (queue IS NOT NULL);
+CREATE INDEX event_11_queue_event_id_idx ON hwqueue.event_11 USING btree (queue, event_id) WHERE (queue IS NOT NULL);
 
-CREATE INDEX event_12_shard_id_actor_event_id_idx ON hwqueue.event_12 USING btree (shard_id, actor, event_id);
+CREATE INDEX event_12_actor_event_id_idx ON hwqueue.event_12 USING btree (actor, event_id);
 
-CREATE INDEX event_12_shard_id_class_id_event_id_idx ON hwqueue.event_12 USING btree (shard_id, class_id, event_id) WHERE (class_id IS NOT NULL);
+CREATE INDEX event_12_class_id_event_id_idx ON hwqueue.event_12 USING btree (class_id, event_id) WHERE (class_id IS NOT NULL);
 
-CREATE INDEX event_12_shard_id_code_event_id_idx ON hwqueue.event_12 USING btree (shard_id, code, event_id);
+CREATE INDEX event_12_code_event_id_idx ON hwqueue.event_12 USING btree (code, event_id);
 
-CREATE INDEX event_12_shard_id_event_id_idx ON hwqueue.event_12 USING btree (shard_id, event_id);
+CREATE INDEX event_12_event_id_idx ON hwqueue.event_12 USING btree (event_id);
 
-CREATE INDEX event_12_shard_id_lease_id_event_id_idx ON hwqueue.event_12 USING btree (shard_id, lease_id, event_id) WHERE (lease_id IS NOT NULL);
+CREATE INDEX event_12_lease_id_event_id_idx ON hwqueue.event_12 USING btree (lease_id, event_id) WHERE (lease_id IS NOT NULL);
 
-CREATE INDEX event_12_shard_id_node_id_event_id_idx ON hwqueue.event_12 USING btree (shard_id, node_id, event_id) WHERE (node_id IS NOT NULL);
+CREATE INDEX event_12_node_id_event_id_idx ON hwqueue.event_12 USING btree (node_id, event_id) WHERE (node_id IS NOT NULL);
 
-CREATE INDEX event_12_shard_id_queue_event_id_idx ON hwqueue.event_12 USING btree (shard_id, queue, event_id) WHERE (queue IS NOT NULL);
+CREATE INDEX event_12_queue_event_id_idx ON hwqueue.event_12 USING btree (queue, event_id) WHERE (queue IS NOT NULL);
 
-CREATE INDEX event_13_shard_id_actor_event_id_idx ON hwqueue.event_13 USING btree (shard_id, actor, event_id);
+CREATE INDEX event_13_actor_event_id_idx ON hwqueue.event_13 USING btree (actor, event_id);
 
-CREATE INDEX event_13_shard_id_class_id_event_id_idx ON hwqueue.event_13 USING btree (shard_id, class_id, event_id) WHERE (class_id IS NOT NULL);
+CREATE INDEX event_13_class_id_event_id_idx ON hwqueue.event_13 USING btree (class_id, event_id) WHERE (class_id IS NOT NULL);
 
-CREATE INDEX event_13_shard_id_code_event_id_idx ON hwqueue.event_13 USING btree (shard_id, code, event_id);
+CREATE INDEX event_13_code_event_id_idx ON hwqueue.event_13 USING btree (code, event_id);
 
-CREATE INDEX event_13_shard_id_event_id_idx ON hwqueue.event_13 USING btree (shard_id, event_id);
+CREATE INDEX event_13_event_id_idx ON hwqueue.event_13 USING btree (event_id);
 
-CREATE INDEX event_13_shard_id_lease_id_event_id_idx ON hwqueue.event_13 USING btree (shard_id, lease_id, event_id) WHERE (lease_id IS NOT NULL);
+CREATE INDEX event_13_lease_id_event_id_idx ON hwqueue.event_13 USING btree (lease_id, event_id) WHERE (lease_id IS NOT NULL);
 
-CREATE INDEX event_13_shard_id_node_id_event_id_idx ON hwqueue.event_13 USING btree (shard_id, node_id, event_id) WHERE (node_id IS NOT NULL);
+CREATE INDEX event_13_node_id_event_id_idx ON hwqueue.event_13 USING btree (node_id, event_id) WHERE (node_id IS NOT NULL);
 
-CREATE INDEX event_13_shard_id_queue_event_id_idx ON hwqueue.event_13 USING btree (shard_id, queue, event_id) WHERE (queue IS NOT NULL);
+CREATE INDEX event_13_queue_event_id_idx ON hwqueue.event_13 USING btree (queue, event_id) WHERE (queue IS NOT NULL);
 
-CREATE INDEX event_14_shard_id_actor_event_id_idx ON hwqueue.event_14 USING btree (shard_id, actor, event_id);
+CREATE INDEX event_14_actor_event_id_idx ON hwqueue.event_14 USING btree (actor, event_id);
 
-CREATE INDEX event_14_shard_id_class_id_event_id_idx ON hwqueue.event_14 USING btree (shard_id, class_id, event_id) WHERE (class_id IS NOT NULL);
+CREATE INDEX event_14_class_id_event_id_idx ON hwqueue.event_14 USING btree (class_id, event_id) WHERE (class_id IS NOT NULL);
 
-CREATE INDEX event_14_shard_id_code_event_id_idx ON hwqueue.event_14 USING btree (shard_id, code, event_id);
+CREATE INDEX event_14_code_event_id_idx ON hwqueue.event_14 USING btree (code, event_id);
 
-CREATE INDEX event_14_shard_id_event_id_idx ON hwqueue.event_14 USING btree (shard_id, event_id);
+CREATE INDEX event_14_event_id_idx ON hwqueue.event_14 USING btree (event_id);
 
-CREATE INDEX event_14_shard_id_lease_id_event_id_idx ON hwqueue.event_14 USING btree (shard_id, lease_id, event_id) WHERE (lease_id IS NOT NULL);
+CREATE INDEX event_14_lease_id_event_id_idx ON hwqueue.event_14 USING btree (lease_id, event_id) WHERE (lease_id IS NOT NULL);
 
-CREATE INDEX event_14_shard_id_node_id_event_id_idx ON hwqueue.event_14 USING btree (shard_id, node_id, event_id) WHERE (node_id IS NOT NULL);
+CREATE INDEX event_14_node_id_event_id_idx ON hwqueue.event_14 USING btree (node_id, event_id) WHERE (node_id IS NOT NULL);
 
-CREATE INDEX event_14_shard_id_queue_event_id_idx ON hwqueue.event_14 USING btree (shard_id, queue, event_id) WHERE (queue IS NOT NULL);
+CREATE INDEX event_14_queue_event_id_idx ON hwqueue.event_14 USING btree (queue, event_id) WHERE (queue IS NOT NULL);
 
-CREATE INDEX event_15_shard_id_actor_event_id_idx ON hwqueue.event_15 USING btree (shard_id, actor, event_id);
+CREATE INDEX event_15_actor_event_id_idx ON hwqueue.event_15 USING btree (actor, event_id);
 
-CREATE INDEX event_15_shard_id_class_id_event_id_idx ON hwqueue.event_15 USING btree (shard_id, class_id, event_id) WHERE (class_id IS NOT NULL);
+CREATE INDEX event_15_class_id_event_id_idx ON hwqueue.event_15 USING btree (class_id, event_id) WHERE (class_id IS NOT NULL);
 
-CREATE INDEX event_15_shard_id_code_event_id_idx ON hwqueue.event_15 USING btree (shard_id, code, event_id);
+CREATE INDEX event_15_code_event_id_idx ON hwqueue.event_15 USING btree (code, event_id);
 
-CREATE INDEX event_15_shard_id_event_id_idx ON hwqueue.event_15 USING btree (shard_id, event_id);
+CREATE INDEX event_15_event_id_idx ON hwqueue.event_15 USING btree (event_id);
 
-CREATE INDEX event_15_shard_id_lease_id_event_id_idx ON hwqueue.event_15 USING btree (shard_id, lease_id, event_id) WHERE (lease_id IS NOT NULL);
+CREATE INDEX event_15_lease_id_event_id_idx ON hwqueue.event_15 USING btree (lease_id, event_id) WHERE (lease_id IS NOT NULL);
 
-CREATE INDEX event_15_shard_id_node_id_event_id_idx ON hwqueue.event_15 USING btree (shard_id, node_id, event_id) WHERE (node_id IS NOT NULL);
+CREATE INDEX event_15_node_id_event_id_idx ON hwqueue.event_15 USING btree (node_id, event_id) WHERE (node_id IS NOT NULL);
 
-CREATE INDEX event_15_shard_id_queue_event_id_idx ON hwqueue.event_15 USING btree (shard_id, queue, event_id) WHERE (queue IS NOT NULL);
+CREATE INDEX event_15_queue_event_id_idx ON hwqueue.event_15 USING btree (queue, event_id) WHERE (queue IS NOT NULL);
 
-CREATE INDEX event_1_shard_id_actor_event_id_idx ON hwqueue.event_1 USING btree (shard_id, actor, event_id);
+CREATE INDEX event_1_actor_event_id_idx ON hwqueue.event_1 USING btree (actor, event_id);
 
-CREATE INDEX event_1_shard_id_class_id_event_id_idx ON hwqueue.event_1 USING btree (shard_id, class_id, event_id) WHERE (class_id IS NOT NULL);
+CREATE INDEX event_1_class_id_event_id_idx ON hwqueue.event_1 USING btree (class_id, event_id) WHERE (class_id IS NOT NULL);
 
-CREATE INDEX event_1_shard_id_code_event_id_idx ON hwqueue.event_1 USING btree (shard_id, code, event_id);
+CREATE INDEX event_1_code_event_id_idx ON hwqueue.event_1 USING btree (code, event_id);
 
-CREATE INDEX event_1_shard_id_event_id_idx ON hwqueue.event_1 USING btree (shard_id, event_id);
+CREATE INDEX event_1_event_id_idx ON hwqueue.event_1 USING btree (event_id);
 
-CREATE INDEX event_1_shard_id_lease_id_event_id_idx ON hwqueue.event_1 USING btree (shard_id, lease_id, event_id) WHERE (lease_id IS NOT NULL);
+CREATE INDEX event_1_lease_id_event_id_idx ON hwqueue.event_1 USING btree (lease_id, event_id) WHERE (lease_id IS NOT NULL);
 
-CREATE INDEX event_1_shard_id_node_id_event_id_idx ON hwqueue.event_1 USING btree (shard_id, node_id, event_id) WHERE (node_id IS NOT NULL);
+CREATE INDEX event_1_node_id_event_id_idx ON hwqueue.event_1 USING btree (node_id, event_id) WHERE (node_id IS NOT NULL);
 
-CREATE INDEX event_1_shard_id_queue_event_id_idx ON hwqueue.event_1 USING btree (shard_id, queue, event_id) WHERE (queue IS NOT NULL);
+CREATE INDEX event_1_queue_event_id_idx ON hwqueue.event_1 USING btree (queue, event_id) WHERE (queue IS NOT NULL);
 
-CREATE INDEX event_2_shard_id_actor_event_id_idx ON hwqueue.event_2 USING btree (shard_id, actor, event_id);
+CREATE INDEX event_2_actor_event_id_idx ON hwqueue.event_2 USING btree (actor, event_id);
 
-CREATE INDEX event_2_shard_id_class_id_event_id_idx ON hwqueue.event_2 USING btree (shard_id, class_id, event_id) WHERE (class_id IS NOT NULL);
+CREATE INDEX event_2_class_id_event_id_idx ON hwqueue.event_2 USING btree (class_id, event_id) WHERE (class_id IS NOT NULL);
 
-CREATE INDEX event_2_shard_id_code_event_id_idx ON hwqueue.event_2 USING btree (shard_id, code, event_id);
+CREATE INDEX event_2_code_event_id_idx ON hwqueue.event_2 USING btree (code, event_id);
 
-CREATE INDEX event_2_shard_id_event_id_idx ON hwqueue.event_2 USING btree (shard_id, event_id);
+CREATE INDEX event_2_event_id_idx ON hwqueue.event_2 USING btree (event_id);
 
-CREATE INDEX event_2_shard_id_lease_id_event_id_idx ON hwqueue.event_2 USING btree (shard_id, lease_id, event_id) WHERE (lease_id IS NOT NULL);
+CREATE INDEX event_2_lease_id_event_id_idx ON hwqueue.event_2 USING btree (lease_id, event_id) WHERE (lease_id IS NOT NULL);
 
-CREATE INDEX event_2_shard_id_node_id_event_id_idx ON hwqueue.event_2 USING btree (shard_id, node_id, event_id) WHERE (node_id IS NOT NULL);
+CREATE INDEX event_2_node_id_event_id_idx ON hwqueue.event_2 USING btree (node_id, event_id) WHERE (node_id IS NOT NULL);
 
-CREATE INDEX event_2_shard_id_queue_event_id_idx ON hwqueue.event_2 USING btree (shard_id, queue, event_id) WHERE (queue IS NOT NULL);
+CREATE INDEX event_2_queue_event_id_idx ON hwqueue.event_2 USING btree (queue, event_id) WHERE (queue IS NOT NULL);
 
-CREATE INDEX event_3_shard_id_actor_event_id_idx ON hwqueue.event_3 USING btree (shard_id, actor, event_id);
+CREATE INDEX event_3_actor_event_id_idx ON hwqueue.event_3 USING btree (actor, event_id);
 
-CREATE INDEX event_3_shard_id_class_id_event_id_idx ON hwqueue.event_3 USING btree (shard_id, class_id, event_id) WHERE (class_id IS NOT NULL);
+CREATE INDEX event_3_class_id_event_id_idx ON hwqueue.event_3 USING btree (class_id, event_id) WHERE (class_id IS NOT NULL);
 
-CREATE INDEX event_3_shard_id_code_event_id_idx ON hwqueue.event_3 USING btree (shard_id, code, event_id);
+CREATE INDEX event_3_code_event_id_idx ON hwqueue.event_3 USING btree (code, event_id);
 
-CREATE INDEX event_3_shard_id_event_id_idx ON hwqueue.event_3 USING btree (shard_id, event_id);
+CREATE INDEX event_3_event_id_idx ON hwqueue.event_3 USING btree (event_id);
 
-CREATE INDEX event_3_shard_id_lease_id_event_id_idx ON hwqueue.event_3 USING btree (shard_id, lease_id, event_id) WHERE (lease_id IS NOT NULL);
+CREATE INDEX event_3_lease_id_event_id_idx ON hwqueue.event_3 USING btree (lease_id, event_id) WHERE (lease_id IS NOT NULL);
 
-CREATE INDEX event_3_shard_id_node_id_event_id_idx ON hwqueue.event_3 USING btree (shard_id, node_id, event_id) WHERE (node_id IS NOT NULL);
+CREATE INDEX event_3_node_id_event_id_idx ON hwqueue.event_3 USING btree (node_id, event_id) WHERE (node_id IS NOT NULL);
 
-CREATE INDEX event_3_shard_id_queue_event_id_idx ON hwqueue.event_3 USING btree (shard_id, queue, event_id) WHERE (queue IS NOT NULL);
+CREATE INDEX event_3_queue_event_id_idx ON hwqueue.event_3 USING btree (queue, event_id) WHERE (queue IS NOT NULL);
 
-CREATE INDEX event_4_shard_id_actor_event_id_idx ON hwqueue.event_4 USING btree (shard_id, actor, event_id);
+CREATE INDEX event_4_actor_event_id_idx ON hwqueue.event_4 USING btree (actor, event_id);
 
-CREATE INDEX event_4_shard_id_class_id_event_id_idx ON hwqueue.event_4 USING btree (shard_id, class_id, event_id) WHERE (class_id IS NOT NULL);
+CREATE INDEX event_4_class_id_event_id_idx ON hwqueue.event_4 USING btree (class_id, event_id) WHERE (class_id IS NOT NULL);
 
-CREATE INDEX event_4_shard_id_code_event_id_idx ON hwqueue.event_4 USING btree (shard_id, code, event_id);
+CREATE INDEX event_4_code_event_id_idx ON hwqueue.event_4 USING btree (code, event_id);
 
-CREATE INDEX event_4_shard_id_event_id_idx ON hwqueue.event_4 USING btree (shard_id, event_id);
+CREATE INDEX event_4_event_id_idx ON hwqueue.event_4 USING btree (event_id);
 
-CREATE INDEX event_4_shard_id_lease_id_event_id_idx ON hwqueue.event_4 USING btree (shard_id, lease_id, event_id) WHERE (lease_id IS NOT NULL);
+CREATE INDEX event_4_lease_id_event_id_idx ON hwqueue.event_4 USING btree (lease_id, event_id) WHERE (lease_id IS NOT NULL);
 
-CREATE INDEX event_4_shard_id_node_id_event_id_idx ON hwqueue.event_4 USING btree (shard_id, node_id, event_id) WHERE (node_id IS NOT NULL);
+CREATE INDEX event_4_node_id_event_id_idx ON hwqueue.event_4 USING btree (node_id, event_id) WHERE (node_id IS NOT NULL);
 
-CREATE INDEX event_4_shard_id_queue_event_id_idx ON hwqueue.event_4 USING btree (shard_id, queue, event_id) WHERE (queue IS NOT NULL);
+CREATE INDEX event_4_queue_event_id_idx ON hwqueue.event_4 USING btree (queue, event_id) WHERE (queue IS NOT NULL);
 
-CREATE INDEX event_5_shard_id_actor_event_id_idx ON hwqueue.event_5 USING btree (shard_id, actor, event_id);
+CREATE INDEX event_5_actor_event_id_idx ON hwqueue.event_5 USING btree (actor, event_id);
 
-CREATE INDEX event_5_shard_id_class_id_event_id_idx ON hwqueue.event_5 USING btree (shard_id, class_id, event_id) WHERE (class_id IS NOT NULL);
+CREATE INDEX event_5_class_id_event_id_idx ON hwqueue.event_5 USING btree (class_id, event_id) WHERE (class_id IS NOT NULL);
 
-CREATE INDEX event_5_shard_id_code_event_id_idx ON hwqueue.event_5 USING btree (shard_id, code, event_id);
+CREATE INDEX event_5_code_event_id_idx ON hwqueue.event_5 USING btree (code, event_id);
 
-CREATE INDEX event_5_shard_id_event_id_idx ON hwqueue.event_5 USING btree (shard_id, event_id);
+CREATE INDEX event_5_event_id_idx ON hwqueue.event_5 USING btree (event_id);
 
-CREATE INDEX event_5_shard_id_lease_id_event_id_idx ON hwqueue.event_5 USING btree (shard_id, lease_id, event_id) WHERE (lease_id IS NOT NULL);
+CREATE INDEX event_5_lease_id_event_id_idx ON hwqueue.event_5 USING btree (lease_id, event_id) WHERE (lease_id IS NOT NULL);
 
-CREATE INDEX event_5_shard_id_node_id_event_id_idx ON hwqueue.event_5 USING btree (shard_id, node_id, event_id) WHERE (node_id IS NOT NULL);
+CREATE INDEX event_5_node_id_event_id_idx ON hwqueue.event_5 USING btree (node_id, event_id) WHERE (node_id IS NOT NULL);
 
-CREATE INDEX event_5_shard_id_queue_event_id_idx ON hwqueue.event_5 USING btree (shard_id, queue, event_id) WHERE (queue IS NOT NULL);
+CREATE INDEX event_5_queue_event_id_idx ON hwqueue.event_5 USING btree (queue, event_id) WHERE (queue IS NOT NULL);
 
-CREATE INDEX event_6_shard_id_actor_event_id_idx ON hwqueue.event_6 USING btree (shard_id, actor, event_id);
+CREATE INDEX event_6_actor_event_id_idx ON hwqueue.event_6 USING btree (actor, event_id);
 
-CREATE INDEX event_6_shard_id_class_id_event_id_idx ON hwqueue.event_6 USING btree (shard_id, class_id, event_id) WHERE (class_id IS NOT NULL);
+CREATE INDEX event_6_class_id_event_id_idx ON hwqueue.event_6 USING btree (class_id, event_id) WHERE (class_id IS NOT NULL);
 
-CREATE INDEX event_6_shard_id_code_event_id_idx ON hwqueue.event_6 USING btree (shard_id, code, event_id);
+CREATE INDEX event_6_code_event_id_idx ON hwqueue.event_6 USING btree (code, event_id);
 
-CREATE INDEX event_6_shard_id_event_id_idx ON hwqueue.event_6 USING btree (shard_id, event_id);
+CREATE INDEX event_6_event_id_idx ON hwqueue.event_6 USING btree (event_id);
 
-CREATE INDEX event_6_shard_id_lease_id_event_id_idx ON hwqueue.event_6 USING btree (shard_id, lease_id, event_id) WHERE (lease_id IS NOT NULL);
+CREATE INDEX event_6_lease_id_event_id_idx ON hwqueue.event_6 USING btree (lease_id, event_id) WHERE (lease_id IS NOT NULL);
 
-CREATE INDEX event_6_shard_id_node_id_event_id_idx ON hwqueue.event_6 USING btree (shard_id, node_id, event_id) WHERE (node_id IS NOT NULL);
+CREATE INDEX event_6_node_id_event_id_idx ON hwqueue.event_6 USING btree (node_id, event_id) WHERE (node_id IS NOT NULL);
 
-CREATE INDEX event_6_shard_id_queue_event_id_idx ON hwqueue.event_6 USING btree (shard_id, queue, event_id) WHERE (queue IS NOT NULL);
+CREATE INDEX event_6_queue_event_id_idx ON hwqueue.event_6 USING btree (queue, event_id) WHERE (queue IS NOT NULL);
 
-CREATE INDEX event_7_shard_id_actor_event_id_idx ON hwqueue.event_7 USING btree (shard_id, actor, event_id);
+CREATE INDEX event_7_actor_event_id_idx ON hwqueue.event_7 USING btree (actor, event_id);
 
-CREATE INDEX event_7_shard_id_class_id_event_id_idx ON hwqueue.event_7 USING btree (shard_id, class_id, event_id) WHERE (class_id IS NOT NULL);
+CREATE INDEX event_7_class_id_event_id_idx ON hwqueue.event_7 USING btree (class_id, event_id) WHERE (class_id IS NOT NULL);
 
-CREATE INDEX event_7_shard_id_code_event_id_idx ON hwqueue.event_7 USING btree (shard_id, code, event_id);
+CREATE INDEX event_7_code_event_id_idx ON hwqueue.event_7 USING btree (code, event_id);
 
-CREATE INDEX event_7_shard_id_event_id_idx ON hwqueue.event_7 USING btree (shard_id, event_id);
+CREATE INDEX event_7_event_id_idx ON hwqueue.event_7 USING btree (event_id);
 
-CREATE INDEX event_7_shard_id_lease_id_event_id_idx ON hwqueue.event_7 USING btree (shard_id, lease_id, event_id) WHERE (lease_id IS NOT NULL);
+CREATE INDEX event_7_lease_id_event_id_idx ON hwqueue.event_7 USING btree (lease_id, event_id) WHERE (lease_id IS NOT NULL);
 
-CREATE INDEX event_7_shard_id_node_id_event_id_idx ON hwqueue.event_7 USING btree (shard_id, node_id, event_id) WHERE (node_id IS NOT NULL);
+CREATE INDEX event_7_node_id_event_id_idx ON hwqueue.event_7 USING btree (node_id, event_id) WHERE (node_id IS NOT NULL);
 
-CREATE INDEX event_7_shard_id_queue_event_id_idx ON hwqueue.event_7 USING btree (shard_id, queue, event_id) WHERE (queue IS NOT NULL);
+CREATE INDEX event_7_queue_event_id_idx ON hwqueue.event_7 USING btree (queue, event_id) WHERE (queue IS NOT NULL);
 
-CREATE INDEX event_8_shard_id_actor_event_id_idx ON hwqueue.event_8 USING btree (shard_id, actor, event_id);
+CREATE INDEX event_8_actor_event_id_idx ON hwqueue.event_8 USING btree (actor, event_id);
 
-CREATE INDEX event_8_shard_id_class_id_event_id_idx ON hwqueue.event_8 USING btree (shard_id, class_id, event_id) WHERE (class_id IS NOT NULL);
+CREATE INDEX event_8_class_id_event_id_idx ON hwqueue.event_8 USING btree (class_id, event_id) WHERE (class_id IS NOT NULL);
 
-CREATE INDEX event_8_shard_id_code_event_id_idx ON hwqueue.event_8 USING btree (shard_id, code, event_id);
+CREATE INDEX event_8_code_event_id_idx ON hwqueue.event_8 USING btree (code, event_id);
 
-CREATE INDEX event_8_shard_id_event_id_idx ON hwqueue.event_8 USING btree (shard_id, event_id);
+CREATE INDEX event_8_event_id_idx ON hwqueue.event_8 USING btree (event_id);
 
-CREATE INDEX event_8_shard_id_lease_id_event_id_idx ON hwqueue.event_8 USING btree (shard_id, lease_id, event_id) WHERE (lease_id IS NOT NULL);
+CREATE INDEX event_8_lease_id_event_id_idx ON hwqueue.event_8 USING btree (lease_id, event_id) WHERE (lease_id IS NOT NULL);
 
-CREATE INDEX event_8_shard_id_node_id_event_id_idx ON hwqueue.event_8 USING btree (shard_id, node_id, event_id) WHERE (node_id IS NOT NULL);
+CREATE INDEX event_8_node_id_event_id_idx ON hwqueue.event_8 USING btree (node_id, event_id) WHERE (node_id IS NOT NULL);
 
-CREATE INDEX event_8_shard_id_queue_event_id_idx ON hwqueue.event_8 USING btree (shard_id, queue, event_id) WHERE (queue IS NOT NULL);
+CREATE INDEX event_8_queue_event_id_idx ON hwqueue.event_8 USING btree (queue, event_id) WHERE (queue IS NOT NULL);
 
-CREATE INDEX event_9_shard_id_actor_event_id_idx ON hwqueue.event_9 USING btree (shard_id, actor, event_id);
+CREATE INDEX event_9_actor_event_id_idx ON hwqueue.event_9 USING btree (actor, event_id);
 
-CREATE INDEX event_9_shard_id_class_id_event_id_idx ON hwqueue.event_9 USING btree (shard_id, class_id, event_id) WHERE (class_id IS NOT NULL);
+CREATE INDEX event_9_class_id_event_id_idx ON hwqueue.event_9 USING btree (class_id, event_id) WHERE (class_id IS NOT NULL);
 
-CREATE INDEX event_9_shard_id_code_event_id_idx ON hwqueue.event_9 USING btree (shard_id, code, event_id);
+CREATE INDEX event_9_code_event_id_idx ON hwqueue.event_9 USING btree (code, event_id);
 
-CREATE INDEX event_9_shard_id_event_id_idx ON hwqueue.event_9 USING btree (shard_id, event_id);
+CREATE INDEX event_9_event_id_idx ON hwqueue.event_9 USING btree (event_id);
 
-CREATE INDEX event_9_shard_id_lease_id_event_id_idx ON hwqueue.event_9 USING btree (shard_id, lease_id, event_id) WHERE (lease_id IS NOT NULL);
+CREATE INDEX event_9_lease_id_event_id_idx ON hwqueue.event_9 USING btree (lease_id, event_id) WHERE (lease_id IS NOT NULL);
 
-CREATE INDEX event_9_shard_id_node_id_event_id_idx ON hwqueue.event_9 USING btree (shard_id, node_id, event_id) WHERE (node_id IS NOT NULL);
+CREATE INDEX event_9_node_id_event_id_idx ON hwqueue.event_9 USING btree (node_id, event_id) WHERE (node_id IS NOT NULL);
 
-CREATE INDEX event_9_shard_id_queue_event_id_idx ON hwqueue.event_9 USING btree (shard_id, queue, event_id) WHERE (queue IS NOT NULL);
+CREATE INDEX event_9_queue_event_id_idx ON hwqueue.event_9 USING btree (queue, event_id) WHERE (queue IS NOT NULL);
 
-CREATE INDEX everywhere_class ON hwqueue.everywhere USING btree (shard_id, class_id);
+CREATE INDEX everywhere_class ON hwqueue.everywhere USING btree (class_id);
 
-CREATE INDEX everywhere_finished ON hwqueue.everywhere USING btree (shard_id, finished_at) WHERE (finished_at IS NOT NULL);
+CREATE INDEX everywhere_finished ON hwqueue.everywhere USING btree (finished_at) WHERE (finished_at IS NOT NULL);
 
-CREATE INDEX everywhere_node_due ON hwqueue.everywhere_node USING btree (shard_id, due_at) WHERE (due_at IS NOT NULL);
+CREATE INDEX everywhere_node_due ON hwqueue.everywhere_node USING btree (due_at) WHERE (due_at IS NOT NULL);
 
-CREATE UNIQUE INDEX everywhere_node_lease ON hwqueue.everywhere_node USING btree (shard_id, lease_id);
+CREATE UNIQUE INDEX everywhere_node_lease ON hwqueue.everywhere_node USING btree (lease_id);
 
-CREATE INDEX everywhere_open ON hwqueue.everywhere USING btree (shard_id, swept_at) WHERE (finished_at IS NULL);
+CREATE INDEX everywhere_open ON hwqueue.everywhere USING btree (swept_at) WHERE (finished_at IS NULL);
 
 CREATE INDEX gang_change_gang ON hwqueue.gang_change USING btree (gang_id);
 
-CREATE INDEX gang_created ON hwqueue.gang USING btree (shard_id, created_at, gang_id);
+CREATE INDEX gang_created ON hwqueue.gang USING btree (created_at, gang_id);
 
-CREATE INDEX gang_earmarked ON hwqueue.gang USING btree (shard_id, rank, "position") WHERE (state = 'earmarked'::text);
+CREATE INDEX gang_earmarked ON hwqueue.gang USING btree (rank, "position") WHERE (state = 'earmarked'::text);
 
-CREATE INDEX gang_finished ON hwqueue.gang USING btree (shard_id, finished_at) WHERE (finished_at IS NOT NULL);
+CREATE INDEX gang_finished ON hwqueue.gang USING btree (finished_at) WHERE (finished_at IS NOT NULL);
 
-CREATE INDEX gang_open ON hwqueue.gang USING btree (shard_id, state, created_at) WHERE (finished_at IS NULL);
+CREATE INDEX gang_open ON hwqueue.gang USING btree (state, created_at) WHERE (finished_at IS NULL);
 
-CREATE INDEX gang_waiting ON hwqueue.gang USING btree (shard_id, rank, "position") WHERE ((state = 'waiting'::text) OR ((state = 'running'::text) AND (missing > 0)));
+CREATE INDEX gang_waiting ON hwqueue.gang USING btree (rank, "position") WHERE ((state = 'waiting'::text) OR ((state = 'running'::text) AND (missing > 0)));
 
 CREATE INDEX lease_class ON hwqueue.lease USING btree (class_id);
 
 CREATE INDEX lease_item ON hwqueue.lease USING btree (run_id, step_no, item_no) WHERE (item_no IS NOT NULL);
 
-CREATE UNIQUE INDEX lease_signal_key ON hwqueue.lease_signal USING btree (shard_id, lease_id, name, key) WHERE (key IS NOT NULL);
+CREATE UNIQUE INDEX lease_signal_key ON hwqueue.lease_signal USING btree (lease_id, name, key) WHERE (key IS NOT NULL);
 
-CREATE INDEX lease_signal_open ON hwqueue.lease_signal USING btree (shard_id, lease_id, name, number) WHERE (taken_as IS NULL);
+CREATE INDEX lease_signal_open ON hwqueue.lease_signal USING btree (lease_id, name, number) WHERE (taken_as IS NULL);
 
-CREATE INDEX node_deregistered ON hwqueue.node USING btree (shard_id, deregistered_at) WHERE (deregistered_at IS NOT NULL);
+CREATE INDEX node_deregistered ON hwqueue.node USING btree (deregistered_at) WHERE (deregistered_at IS NOT NULL);
 
-CREATE INDEX node_eligibility_class ON hwqueue.node_eligibility USING btree (shard_id, class_id);
+CREATE INDEX node_eligibility_class ON hwqueue.node_eligibility USING btree (class_id);
 
-CREATE UNIQUE INDEX node_name ON hwqueue.node USING btree (shard_id, name) WHERE (deregistered_at IS NULL);
+CREATE UNIQUE INDEX node_name ON hwqueue.node USING btree (name) WHERE (deregistered_at IS NULL);
 
-CREATE INDEX node_no_execute ON hwqueue.node USING btree (shard_id, node_id) WHERE ((taints || operator_taints) @> '[{"effect": "no_execute"}]'::jsonb);
+CREATE INDEX node_no_execute ON hwqueue.node USING btree (node_id) WHERE ((taints || operator_taints) @> '[{"effect": "no_execute"}]'::jsonb);
 
-CREATE INDEX node_profile ON hwqueue.node USING btree (shard_id, profile_id);
+CREATE INDEX node_profile ON hwqueue.node USING btree (profile_id);
 
-CREATE INDEX node_state_expands ON hwqueue.node_state USING btree (shard_id, node_id) WHERE (expands_until IS NOT NULL);
+CREATE INDEX node_state_expands ON hwqueue.node_state USING btree (node_id) WHERE (expands_until IS NOT NULL);
 
 CREATE INDEX node_state_moved ON hwqueue.node_state USING btree (moved_xid);
 
-CREATE INDEX outcome_finished ON hwqueue.outcome USING btree (queue_id, shard_id, state, finished_at);
+CREATE INDEX outcome_finished ON hwqueue.outcome USING btree (queue_id, state, finished_at);
 
 CREATE INDEX placement_class_anchors ON hwqueue.placement_class USING gin (anchors);
 
 CREATE INDEX placement_class_asks ON hwqueue.placement_class USING gin (terms jsonb_path_ops) WHERE (terms <> '[]'::jsonb);
 
-CREATE INDEX placement_class_bounded ON hwqueue.placement_class USING btree (shard_id, queue_id, max_run) WHERE (max_run IS NOT NULL);
+CREATE INDEX placement_class_bounded ON hwqueue.placement_class USING btree (queue_id, max_run) WHERE (max_run IS NOT NULL);
 
-CREATE INDEX placement_class_created ON hwqueue.placement_class USING btree (shard_id, created_xid, class_id);
+CREATE INDEX placement_class_created ON hwqueue.placement_class USING btree (created_xid, class_id);
 
-CREATE INDEX placement_class_digest ON hwqueue.placement_class USING btree (shard_id, digest);
+CREATE INDEX placement_class_digest ON hwqueue.placement_class USING btree (digest);
 
 CREATE INDEX placement_class_labels ON hwqueue.placement_class USING gin (labels jsonb_path_ops);
 
-CREATE INDEX placement_class_queue ON hwqueue.placement_class USING btree (shard_id, queue_id);
+CREATE INDEX placement_class_queue ON hwqueue.placement_class USING btree (queue_id);
 
-CREATE INDEX placement_class_retired ON hwqueue.placement_class USING btree (shard_id, retired_at) WHERE (retired_at IS NOT NULL);
+CREATE INDEX placement_class_retired ON hwqueue.placement_class USING btree (retired_at) WHERE (retired_at IS NOT NULL);
 
-CREATE INDEX placement_class_service ON hwqueue.placement_class USING btree (shard_id, service_id) WHERE (service_id IS NOT NULL);
+CREATE INDEX placement_class_service ON hwqueue.placement_class USING btree (service_id) WHERE (service_id IS NOT NULL);
 
-CREATE INDEX placement_class_terms ON hwqueue.placement_class USING btree (shard_id, class_id) WHERE ((terms <> '[]'::jsonb) AND (NOT terms_written));
+CREATE INDEX placement_class_terms ON hwqueue.placement_class USING btree (class_id) WHERE ((terms <> '[]'::jsonb) AND (NOT terms_written));
 
-CREATE INDEX placement_class_waits ON hwqueue.placement_class USING btree (shard_id, class_id) WHERE waits;
+CREATE INDEX placement_class_waits ON hwqueue.placement_class USING btree (class_id) WHERE waits;
 
-CREATE INDEX profile_eligibility_class ON hwqueue.profile_eligibility USING btree (shard_id, class_id);
+CREATE INDEX profile_eligibility_class ON hwqueue.profile_eligibility USING btree (class_id);
 
-CREATE INDEX profile_judged_as ON hwqueue.profile USING btree (shard_id, judged_as) WHERE (judged_as IS NOT NULL);
+CREATE INDEX profile_judged_as ON hwqueue.profile USING btree (judged_as) WHERE (judged_as IS NOT NULL);
 
-CREATE UNIQUE INDEX queue_name ON hwqueue.queue USING btree (shard_id, name) WHERE (dropped_at IS NULL);
+CREATE UNIQUE INDEX queue_name ON hwqueue.queue USING btree (name) WHERE (dropped_at IS NULL);
 
-CREATE UNIQUE INDEX ready_class ON hwqueue.ready USING btree (shard_id, class_id, tier, rank, "position");
+CREATE UNIQUE INDEX ready_class ON hwqueue.ready USING btree (class_id, tier, rank, "position");
 
-CREATE INDEX ready_deadline ON hwqueue.ready USING btree (shard_id, GREATEST(deadline, eligible_at)) WHERE (deadline IS NOT NULL);
+CREATE INDEX ready_deadline ON hwqueue.ready USING btree (GREATEST(deadline, eligible_at)) WHERE (deadline IS NOT NULL);
 
-CREATE INDEX replacement_due ON hwqueue.replacement USING btree (shard_id, next_try_at);
+CREATE INDEX replacement_due ON hwqueue.replacement USING btree (next_try_at);
 
-CREATE INDEX replacement_old ON hwqueue.replacement USING btree (shard_id, old_lease);
+CREATE INDEX replacement_old ON hwqueue.replacement USING btree (old_lease);
 
 CREATE INDEX requeued_finished ON hwqueue.requeued USING btree (finished_at);
 
@@ -8250,283 +8142,283 @@ CREATE INDEX retried_run_finished ON hwqueue.retried_run USING btree (finished_a
 
 CREATE INDEX run_class_run ON hwqueue.run_class USING btree (run_id);
 
-CREATE INDEX run_deadline ON hwqueue.run USING btree (shard_id, deadline) WHERE ((deadline IS NOT NULL) AND (finished_at IS NULL));
+CREATE INDEX run_deadline ON hwqueue.run USING btree (deadline) WHERE ((deadline IS NOT NULL) AND (finished_at IS NULL));
 
-CREATE INDEX run_finished ON hwqueue.run USING btree (shard_id, finished_at) WHERE (finished_at IS NOT NULL);
+CREATE INDEX run_finished ON hwqueue.run USING btree (finished_at) WHERE (finished_at IS NOT NULL);
 
 CREATE INDEX run_key_run ON hwqueue.run_key USING btree (run_id);
 
-CREATE INDEX run_name ON hwqueue.run USING btree (shard_id, name, run_id);
+CREATE INDEX run_name ON hwqueue.run USING btree (name, run_id);
 
-CREATE INDEX run_open ON hwqueue.run USING btree (shard_id, name, state) WHERE (finished_at IS NULL);
+CREATE INDEX run_open ON hwqueue.run USING btree (name, state) WHERE (finished_at IS NULL);
 
 CREATE INDEX run_parent ON hwqueue.run USING btree (parent_run_id, run_id) WHERE (parent_run_id IS NOT NULL);
 
-CREATE INDEX run_prune ON hwqueue.run USING btree (shard_id, prune_at) WHERE (prune_at IS NOT NULL);
+CREATE INDEX run_prune ON hwqueue.run USING btree (prune_at) WHERE (prune_at IS NOT NULL);
 
 CREATE INDEX run_root ON hwqueue.run USING btree (root_run_id, run_id) WHERE (parent_run_id IS NOT NULL);
 
-CREATE UNIQUE INDEX run_signal_key ON hwqueue.run_signal USING btree (shard_id, run_id, name, key) WHERE (key IS NOT NULL);
+CREATE UNIQUE INDEX run_signal_key ON hwqueue.run_signal USING btree (run_id, name, key) WHERE (key IS NOT NULL);
 
-CREATE INDEX run_signal_open ON hwqueue.run_signal USING btree (shard_id, run_id, name, signal_id) WHERE (taken_by IS NULL);
+CREATE INDEX run_signal_open ON hwqueue.run_signal USING btree (run_id, name, signal_id) WHERE (taken_by IS NULL);
 
 CREATE INDEX run_workflow ON hwqueue.run USING btree (workflow_id);
 
-CREATE INDEX scheduled_deadline ON hwqueue.scheduled USING btree (shard_id, deadline) WHERE (deadline IS NOT NULL);
+CREATE INDEX scheduled_deadline ON hwqueue.scheduled USING btree (deadline) WHERE (deadline IS NOT NULL);
 
-CREATE INDEX served_hearing ON hwqueue.served USING btree (shard_id) WHERE hears_deaths;
+CREATE INDEX served_hearing ON hwqueue.served USING btree (node_id) WHERE hears_deaths;
 
-CREATE INDEX step_due ON hwqueue.step USING btree (shard_id, due_at) WHERE (due_at IS NOT NULL);
+CREATE INDEX step_due ON hwqueue.step USING btree (due_at) WHERE (due_at IS NOT NULL);
 
 CREATE INDEX term_anchors ON hwqueue.affinity_term USING gin (anchors);
 
 CREATE INDEX term_counter_dropped ON hwqueue.term_counter USING btree (term_id, dropped_xid) WHERE (dropped_xid IS NOT NULL);
 
-CREATE INDEX term_counter_place ON hwqueue.term_counter USING btree (shard_id, term_id, place);
+CREATE INDEX term_counter_place ON hwqueue.term_counter USING btree (term_id, place);
 
-CREATE UNIQUE INDEX term_digest ON hwqueue.affinity_term USING btree (shard_id, digest);
+CREATE UNIQUE INDEX term_digest ON hwqueue.affinity_term USING btree (digest);
 
-CREATE INDEX term_unpublished ON hwqueue.affinity_term USING btree (shard_id, term_id) WHERE (published_at IS NULL);
+CREATE INDEX term_unpublished ON hwqueue.affinity_term USING btree (term_id) WHERE (published_at IS NULL);
 
-CREATE INDEX webhook_delivery_claimed ON hwqueue.webhook_delivery USING btree (shard_id, webhook_id, claimed_until) WHERE (claimed_until IS NOT NULL);
+CREATE INDEX webhook_delivery_claimed ON hwqueue.webhook_delivery USING btree (webhook_id, claimed_until) WHERE (claimed_until IS NOT NULL);
 
-CREATE INDEX webhook_delivery_due ON hwqueue.webhook_delivery USING btree (shard_id, webhook_id, available_at) WHERE (state = 'waiting'::text);
+CREATE INDEX webhook_delivery_due ON hwqueue.webhook_delivery USING btree (webhook_id, available_at) WHERE (state = 'waiting'::text);
 
-CREATE INDEX webhook_delivery_finished ON hwqueue.webhook_delivery USING btree (shard_id, finished_at) WHERE (finished_at IS NOT NULL);
+CREATE INDEX webhook_delivery_finished ON hwqueue.webhook_delivery USING btree (finished_at) WHERE (finished_at IS NOT NULL);
 
-CREATE INDEX webhook_delivery_of ON hwqueue.webhook_delivery USING btree (shard_id, webhook_id, delivery_id);
+CREATE INDEX webhook_delivery_of ON hwqueue.webhook_delivery USING btree (webhook_id, delivery_id);
 
-CREATE INDEX workflow_digest ON hwqueue.workflow USING btree (shard_id, digest);
+CREATE INDEX workflow_digest ON hwqueue.workflow USING btree (digest);
 
-CREATE INDEX workflow_edge_to ON hwqueue.workflow_edge USING btree (shard_id, workflow_id, to_no, from_no);
+CREATE INDEX workflow_edge_to ON hwqueue.workflow_edge USING btree (workflow_id, to_no, from_no);
 
-CREATE INDEX workflow_retired ON hwqueue.workflow USING btree (shard_id, retired_at) WHERE (retired_at IS NOT NULL);
+CREATE INDEX workflow_retired ON hwqueue.workflow USING btree (retired_at) WHERE (retired_at IS NOT NULL);
 
-CREATE UNIQUE INDEX workflow_version ON hwqueue.workflow USING btree (shard_id, name, version) WHERE (version IS NOT NULL);
+CREATE UNIQUE INDEX workflow_version ON hwqueue.workflow USING btree (name, version) WHERE (version IS NOT NULL);
 
-ALTER INDEX hwqueue.event_actor ATTACH PARTITION hwqueue.event_0_shard_id_actor_event_id_idx;
+ALTER INDEX hwqueue.event_actor ATTACH PARTITION hwqueue.event_0_actor_event_id_idx;
 
-ALTER INDEX hwqueue.event_class ATTACH PARTITION hwqueue.event_0_shard_id_class_id_event_id_idx;
+ALTER INDEX hwqueue.event_class ATTACH PARTITION hwqueue.event_0_class_id_event_id_idx;
 
-ALTER INDEX hwqueue.event_code ATTACH PARTITION hwqueue.event_0_shard_id_code_event_id_idx;
+ALTER INDEX hwqueue.event_code ATTACH PARTITION hwqueue.event_0_code_event_id_idx;
 
-ALTER INDEX hwqueue.event_order ATTACH PARTITION hwqueue.event_0_shard_id_event_id_idx;
+ALTER INDEX hwqueue.event_order ATTACH PARTITION hwqueue.event_0_event_id_idx;
 
-ALTER INDEX hwqueue.event_lease ATTACH PARTITION hwqueue.event_0_shard_id_lease_id_event_id_idx;
+ALTER INDEX hwqueue.event_lease ATTACH PARTITION hwqueue.event_0_lease_id_event_id_idx;
 
-ALTER INDEX hwqueue.event_node ATTACH PARTITION hwqueue.event_0_shard_id_node_id_event_id_idx;
+ALTER INDEX hwqueue.event_node ATTACH PARTITION hwqueue.event_0_node_id_event_id_idx;
 
-ALTER INDEX hwqueue.event_queue ATTACH PARTITION hwqueue.event_0_shard_id_queue_event_id_idx;
+ALTER INDEX hwqueue.event_queue ATTACH PARTITION hwqueue.event_0_queue_event_id_idx;
 
-ALTER INDEX hwqueue.event_actor ATTACH PARTITION hwqueue.event_10_shard_id_actor_event_id_idx;
+ALTER INDEX hwqueue.event_actor ATTACH PARTITION hwqueue.event_10_actor_event_id_idx;
 
-ALTER INDEX hwqueue.event_class ATTACH PARTITION hwqueue.event_10_shard_id_class_id_event_id_idx;
+ALTER INDEX hwqueue.event_class ATTACH PARTITION hwqueue.event_10_class_id_event_id_idx;
 
-ALTER INDEX hwqueue.event_code ATTACH PARTITION hwqueue.event_10_shard_id_code_event_id_idx;
+ALTER INDEX hwqueue.event_code ATTACH PARTITION hwqueue.event_10_code_event_id_idx;
 
-ALTER INDEX hwqueue.event_order ATTACH PARTITION hwqueue.event_10_shard_id_event_id_idx;
+ALTER INDEX hwqueue.event_order ATTACH PARTITION hwqueue.event_10_event_id_idx;
 
-ALTER INDEX hwqueue.event_lease ATTACH PARTITION hwqueue.event_10_shard_id_lease_id_event_id_idx;
+ALTER INDEX hwqueue.event_lease ATTACH PARTITION hwqueue.event_10_lease_id_event_id_idx;
 
-ALTER INDEX hwqueue.event_node ATTACH PARTITION hwqueue.event_10_shard_id_node_id_event_id_idx;
+ALTER INDEX hwqueue.event_node ATTACH PARTITION hwqueue.event_10_node_id_event_id_idx;
 
-ALTER INDEX hwqueue.event_queue ATTACH PARTITION hwqueue.event_10_shard_id_queue_event_id_idx;
+ALTER INDEX hwqueue.event_queue ATTACH PARTITION hwqueue.event_10_queue_event_id_idx;
 
-ALTER INDEX hwqueue.event_actor ATTACH PARTITION hwqueue.event_11_shard_id_actor_event_id_idx;
+ALTER INDEX hwqueue.event_actor ATTACH PARTITION hwqueue.event_11_actor_event_id_idx;
 
-ALTER INDEX hwqueue.event_class ATTACH PARTITION hwqueue.event_11_shard_id_class_id_event_id_idx;
+ALTER INDEX hwqueue.event_class ATTACH PARTITION hwqueue.event_11_class_id_event_id_idx;
 
-ALTER INDEX hwqueue.event_code ATTACH PARTITION hwqueue.event_11_shard_id_code_event_id_idx;
+ALTER INDEX hwqueue.event_code ATTACH PARTITION hwqueue.event_11_code_event_id_idx;
 
-ALTER INDEX hwqueue.event_order ATTACH PARTITION hwqueue.event_11_shard_id_event_id_idx;
+ALTER INDEX hwqueue.event_order ATTACH PARTITION hwqueue.event_11_event_id_idx;
 
-ALTER INDEX hwqueue.event_lease ATTACH PARTITION hwqueue.event_11_shard_id_lease_id_event_id_idx;
+ALTER INDEX hwqueue.event_lease ATTACH PARTITION hwqueue.event_11_lease_id_event_id_idx;
 
-ALTER INDEX hwqueue.event_node ATTACH PARTITION hwqueue.event_11_shard_id_node_id_event_id_idx;
+ALTER INDEX hwqueue.event_node ATTACH PARTITION hwqueue.event_11_node_id_event_id_idx;
 
-ALTER INDEX hwqueue.event_queue ATTACH PARTITION hwqueue.event_11_shard_id_queue_event_id_idx;
+ALTER INDEX hwqueue.event_queue ATTACH PARTITION hwqueue.event_11_queue_event_id_idx;
 
-ALTER INDEX hwqueue.event_actor ATTACH PARTITION hwqueue.event_12_shard_id_actor_event_id_idx;
+ALTER INDEX hwqueue.event_actor ATTACH PARTITION hwqueue.event_12_actor_event_id_idx;
 
-ALTER INDEX hwqueue.event_class ATTACH PARTITION hwqueue.event_12_shard_id_class_id_event_id_idx;
+ALTER INDEX hwqueue.event_class ATTACH PARTITION hwqueue.event_12_class_id_event_id_idx;
 
-ALTER INDEX hwqueue.event_code ATTACH PARTITION hwqueue.event_12_shard_id_code_event_id_idx;
+ALTER INDEX hwqueue.event_code ATTACH PARTITION hwqueue.event_12_code_event_id_idx;
 
-ALTER INDEX hwqueue.event_order ATTACH PARTITION hwqueue.event_12_shard_id_event_id_idx;
+ALTER INDEX hwqueue.event_order ATTACH PARTITION hwqueue.event_12_event_id_idx;
 
-ALTER INDEX hwqueue.event_lease ATTACH PARTITION hwqueue.event_12_shard_id_lease_id_event_id_idx;
+ALTER INDEX hwqueue.event_lease ATTACH PARTITION hwqueue.event_12_lease_id_event_id_idx;
 
-ALTER INDEX hwqueue.event_node ATTACH PARTITION hwqueue.event_12_shard_id_node_id_event_id_idx;
+ALTER INDEX hwqueue.event_node ATTACH PARTITION hwqueue.event_12_node_id_event_id_idx;
 
-ALTER INDEX hwqueue.event_queue ATTACH PARTITION hwqueue.event_12_shard_id_queue_event_id_idx;
+ALTER INDEX hwqueue.event_queue ATTACH PARTITION hwqueue.event_12_queue_event_id_idx;
 
-ALTER INDEX hwqueue.event_actor ATTACH PARTITION hwqueue.event_13_shard_id_actor_event_id_idx;
+ALTER INDEX hwqueue.event_actor ATTACH PARTITION hwqueue.event_13_actor_event_id_idx;
 
-ALTER INDEX hwqueue.event_class ATTACH PARTITION hwqueue.event_13_shard_id_class_id_event_id_idx;
+ALTER INDEX hwqueue.event_class ATTACH PARTITION hwqueue.event_13_class_id_event_id_idx;
 
-ALTER INDEX hwqueue.event_code ATTACH PARTITION hwqueue.event_13_shard_id_code_event_id_idx;
+ALTER INDEX hwqueue.event_code ATTACH PARTITION hwqueue.event_13_code_event_id_idx;
 
-ALTER INDEX hwqueue.event_order ATTACH PARTITION hwqueue.event_13_shard_id_event_id_idx;
+ALTER INDEX hwqueue.event_order ATTACH PARTITION hwqueue.event_13_event_id_idx;
 
-ALTER INDEX hwqueue.event_lease ATTACH PARTITION hwqueue.event_13_shard_id_lease_id_event_id_idx;
+ALTER INDEX hwqueue.event_lease ATTACH PARTITION hwqueue.event_13_lease_id_event_id_idx;
 
-ALTER INDEX hwqueue.event_node ATTACH PARTITION hwqueue.event_13_shard_id_node_id_event_id_idx;
+ALTER INDEX hwqueue.event_node ATTACH PARTITION hwqueue.event_13_node_id_event_id_idx;
 
-ALTER INDEX hwqueue.event_queue ATTACH PARTITION hwqueue.event_13_shard_id_queue_event_id_idx;
+ALTER INDEX hwqueue.event_queue ATTACH PARTITION hwqueue.event_13_queue_event_id_idx;
 
-ALTER INDEX hwqueue.event_actor ATTACH PARTITION hwqueue.event_14_shard_id_actor_event_id_idx;
+ALTER INDEX hwqueue.event_actor ATTACH PARTITION hwqueue.event_14_actor_event_id_idx;
 
-ALTER INDEX hwqueue.event_class ATTACH PARTITION hwqueue.event_14_shard_id_class_id_event_id_idx;
+ALTER INDEX hwqueue.event_class ATTACH PARTITION hwqueue.event_14_class_id_event_id_idx;
 
-ALTER INDEX hwqueue.event_code ATTACH PARTITION hwqueue.event_14_shard_id_code_event_id_idx;
+ALTER INDEX hwqueue.event_code ATTACH PARTITION hwqueue.event_14_code_event_id_idx;
 
-ALTER INDEX hwqueue.event_order ATTACH PARTITION hwqueue.event_14_shard_id_event_id_idx;
+ALTER INDEX hwqueue.event_order ATTACH PARTITION hwqueue.event_14_event_id_idx;
 
-ALTER INDEX hwqueue.event_lease ATTACH PARTITION hwqueue.event_14_shard_id_lease_id_event_id_idx;
+ALTER INDEX hwqueue.event_lease ATTACH PARTITION hwqueue.event_14_lease_id_event_id_idx;
 
-ALTER INDEX hwqueue.event_node ATTACH PARTITION hwqueue.event_14_shard_id_node_id_event_id_idx;
+ALTER INDEX hwqueue.event_node ATTACH PARTITION hwqueue.event_14_node_id_event_id_idx;
 
-ALTER INDEX hwqueue.event_queue ATTACH PARTITION hwqueue.event_14_shard_id_queue_event_id_idx;
+ALTER INDEX hwqueue.event_queue ATTACH PARTITION hwqueue.event_14_queue_event_id_idx;
 
-ALTER INDEX hwqueue.event_actor ATTACH PARTITION hwqueue.event_15_shard_id_actor_event_id_idx;
+ALTER INDEX hwqueue.event_actor ATTACH PARTITION hwqueue.event_15_actor_event_id_idx;
 
-ALTER INDEX hwqueue.event_class ATTACH PARTITION hwqueue.event_15_shard_id_class_id_event_id_idx;
+ALTER INDEX hwqueue.event_class ATTACH PARTITION hwqueue.event_15_class_id_event_id_idx;
 
-ALTER INDEX hwqueue.event_code ATTACH PARTITION hwqueue.event_15_shard_id_code_event_id_idx;
+ALTER INDEX hwqueue.event_code ATTACH PARTITION hwqueue.event_15_code_event_id_idx;
 
-ALTER INDEX hwqueue.event_order ATTACH PARTITION hwqueue.event_15_shard_id_event_id_idx;
+ALTER INDEX hwqueue.event_order ATTACH PARTITION hwqueue.event_15_event_id_idx;
 
-ALTER INDEX hwqueue.event_lease ATTACH PARTITION hwqueue.event_15_shard_id_lease_id_event_id_idx;
+ALTER INDEX hwqueue.event_lease ATTACH PARTITION hwqueue.event_15_lease_id_event_id_idx;
 
-ALTER INDEX hwqueue.event_node ATTACH PARTITION hwqueue.event_15_shard_id_node_id_event_id_idx;
+ALTER INDEX hwqueue.event_node ATTACH PARTITION hwqueue.event_15_node_id_event_id_idx;
 
-ALTER INDEX hwqueue.event_queue ATTACH PARTITION hwqueue.event_15_shard_id_queue_event_id_idx;
+ALTER INDEX hwqueue.event_queue ATTACH PARTITION hwqueue.event_15_queue_event_id_idx;
 
-ALTER INDEX hwqueue.event_actor ATTACH PARTITION hwqueue.event_1_shard_id_actor_event_id_idx;
+ALTER INDEX hwqueue.event_actor ATTACH PARTITION hwqueue.event_1_actor_event_id_idx;
 
-ALTER INDEX hwqueue.event_class ATTACH PARTITION hwqueue.event_1_shard_id_class_id_event_id_idx;
+ALTER INDEX hwqueue.event_class ATTACH PARTITION hwqueue.event_1_class_id_event_id_idx;
 
-ALTER INDEX hwqueue.event_code ATTACH PARTITION hwqueue.event_1_shard_id_code_event_id_idx;
+ALTER INDEX hwqueue.event_code ATTACH PARTITION hwqueue.event_1_code_event_id_idx;
 
-ALTER INDEX hwqueue.event_order ATTACH PARTITION hwqueue.event_1_shard_id_event_id_idx;
+ALTER INDEX hwqueue.event_order ATTACH PARTITION hwqueue.event_1_event_id_idx;
 
-ALTER INDEX hwqueue.event_lease ATTACH PARTITION hwqueue.event_1_shard_id_lease_id_event_id_idx;
+ALTER INDEX hwqueue.event_lease ATTACH PARTITION hwqueue.event_1_lease_id_event_id_idx;
 
-ALTER INDEX hwqueue.event_node ATTACH PARTITION hwqueue.event_1_shard_id_node_id_event_id_idx;
+ALTER INDEX hwqueue.event_node ATTACH PARTITION hwqueue.event_1_node_id_event_id_idx;
 
-ALTER INDEX hwqueue.event_queue ATTACH PARTITION hwqueue.event_1_shard_id_queue_event_id_idx;
+ALTER INDEX hwqueue.event_queue ATTACH PARTITION hwqueue.event_1_queue_event_id_idx;
 
-ALTER INDEX hwqueue.event_actor ATTACH PARTITION hwqueue.event_2_shard_id_actor_event_id_idx;
+ALTER INDEX hwqueue.event_actor ATTACH PARTITION hwqueue.event_2_actor_event_id_idx;
 
-ALTER INDEX hwqueue.event_class ATTACH PARTITION hwqueue.event_2_shard_id_class_id_event_id_idx;
+ALTER INDEX hwqueue.event_class ATTACH PARTITION hwqueue.event_2_class_id_event_id_idx;
 
-ALTER INDEX hwqueue.event_code ATTACH PARTITION hwqueue.event_2_shard_id_code_event_id_idx;
+ALTER INDEX hwqueue.event_code ATTACH PARTITION hwqueue.event_2_code_event_id_idx;
 
-ALTER INDEX hwqueue.event_order ATTACH PARTITION hwqueue.event_2_shard_id_event_id_idx;
+ALTER INDEX hwqueue.event_order ATTACH PARTITION hwqueue.event_2_event_id_idx;
 
-ALTER INDEX hwqueue.event_lease ATTACH PARTITION hwqueue.event_2_shard_id_lease_id_event_id_idx;
+ALTER INDEX hwqueue.event_lease ATTACH PARTITION hwqueue.event_2_lease_id_event_id_idx;
 
-ALTER INDEX hwqueue.event_node ATTACH PARTITION hwqueue.event_2_shard_id_node_id_event_id_idx;
+ALTER INDEX hwqueue.event_node ATTACH PARTITION hwqueue.event_2_node_id_event_id_idx;
 
-ALTER INDEX hwqueue.event_queue ATTACH PARTITION hwqueue.event_2_shard_id_queue_event_id_idx;
+ALTER INDEX hwqueue.event_queue ATTACH PARTITION hwqueue.event_2_queue_event_id_idx;
 
-ALTER INDEX hwqueue.event_actor ATTACH PARTITION hwqueue.event_3_shard_id_actor_event_id_idx;
+ALTER INDEX hwqueue.event_actor ATTACH PARTITION hwqueue.event_3_actor_event_id_idx;
 
-ALTER INDEX hwqueue.event_class ATTACH PARTITION hwqueue.event_3_shard_id_class_id_event_id_idx;
+ALTER INDEX hwqueue.event_class ATTACH PARTITION hwqueue.event_3_class_id_event_id_idx;
 
-ALTER INDEX hwqueue.event_code ATTACH PARTITION hwqueue.event_3_shard_id_code_event_id_idx;
+ALTER INDEX hwqueue.event_code ATTACH PARTITION hwqueue.event_3_code_event_id_idx;
 
-ALTER INDEX hwqueue.event_order ATTACH PARTITION hwqueue.event_3_shard_id_event_id_idx;
+ALTER INDEX hwqueue.event_order ATTACH PARTITION hwqueue.event_3_event_id_idx;
 
-ALTER INDEX hwqueue.event_lease ATTACH PARTITION hwqueue.event_3_shard_id_lease_id_event_id_idx;
+ALTER INDEX hwqueue.event_lease ATTACH PARTITION hwqueue.event_3_lease_id_event_id_idx;
 
-ALTER INDEX hwqueue.event_node ATTACH PARTITION hwqueue.event_3_shard_id_node_id_event_id_idx;
+ALTER INDEX hwqueue.event_node ATTACH PARTITION hwqueue.event_3_node_id_event_id_idx;
 
-ALTER INDEX hwqueue.event_queue ATTACH PARTITION hwqueue.event_3_shard_id_queue_event_id_idx;
+ALTER INDEX hwqueue.event_queue ATTACH PARTITION hwqueue.event_3_queue_event_id_idx;
 
-ALTER INDEX hwqueue.event_actor ATTACH PARTITION hwqueue.event_4_shard_id_actor_event_id_idx;
+ALTER INDEX hwqueue.event_actor ATTACH PARTITION hwqueue.event_4_actor_event_id_idx;
 
-ALTER INDEX hwqueue.event_class ATTACH PARTITION hwqueue.event_4_shard_id_class_id_event_id_idx;
+ALTER INDEX hwqueue.event_class ATTACH PARTITION hwqueue.event_4_class_id_event_id_idx;
 
-ALTER INDEX hwqueue.event_code ATTACH PARTITION hwqueue.event_4_shard_id_code_event_id_idx;
+ALTER INDEX hwqueue.event_code ATTACH PARTITION hwqueue.event_4_code_event_id_idx;
 
-ALTER INDEX hwqueue.event_order ATTACH PARTITION hwqueue.event_4_shard_id_event_id_idx;
+ALTER INDEX hwqueue.event_order ATTACH PARTITION hwqueue.event_4_event_id_idx;
 
-ALTER INDEX hwqueue.event_lease ATTACH PARTITION hwqueue.event_4_shard_id_lease_id_event_id_idx;
+ALTER INDEX hwqueue.event_lease ATTACH PARTITION hwqueue.event_4_lease_id_event_id_idx;
 
-ALTER INDEX hwqueue.event_node ATTACH PARTITION hwqueue.event_4_shard_id_node_id_event_id_idx;
+ALTER INDEX hwqueue.event_node ATTACH PARTITION hwqueue.event_4_node_id_event_id_idx;
 
-ALTER INDEX hwqueue.event_queue ATTACH PARTITION hwqueue.event_4_shard_id_queue_event_id_idx;
+ALTER INDEX hwqueue.event_queue ATTACH PARTITION hwqueue.event_4_queue_event_id_idx;
 
-ALTER INDEX hwqueue.event_actor ATTACH PARTITION hwqueue.event_5_shard_id_actor_event_id_idx;
+ALTER INDEX hwqueue.event_actor ATTACH PARTITION hwqueue.event_5_actor_event_id_idx;
 
-ALTER INDEX hwqueue.event_class ATTACH PARTITION hwqueue.event_5_shard_id_class_id_event_id_idx;
+ALTER INDEX hwqueue.event_class ATTACH PARTITION hwqueue.event_5_class_id_event_id_idx;
 
-ALTER INDEX hwqueue.event_code ATTACH PARTITION hwqueue.event_5_shard_id_code_event_id_idx;
+ALTER INDEX hwqueue.event_code ATTACH PARTITION hwqueue.event_5_code_event_id_idx;
 
-ALTER INDEX hwqueue.event_order ATTACH PARTITION hwqueue.event_5_shard_id_event_id_idx;
+ALTER INDEX hwqueue.event_order ATTACH PARTITION hwqueue.event_5_event_id_idx;
 
-ALTER INDEX hwqueue.event_lease ATTACH PARTITION hwqueue.event_5_shard_id_lease_id_event_id_idx;
+ALTER INDEX hwqueue.event_lease ATTACH PARTITION hwqueue.event_5_lease_id_event_id_idx;
 
-ALTER INDEX hwqueue.event_node ATTACH PARTITION hwqueue.event_5_shard_id_node_id_event_id_idx;
+ALTER INDEX hwqueue.event_node ATTACH PARTITION hwqueue.event_5_node_id_event_id_idx;
 
-ALTER INDEX hwqueue.event_queue ATTACH PARTITION hwqueue.event_5_shard_id_queue_event_id_idx;
+ALTER INDEX hwqueue.event_queue ATTACH PARTITION hwqueue.event_5_queue_event_id_idx;
 
-ALTER INDEX hwqueue.event_actor ATTACH PARTITION hwqueue.event_6_shard_id_actor_event_id_idx;
+ALTER INDEX hwqueue.event_actor ATTACH PARTITION hwqueue.event_6_actor_event_id_idx;
 
-ALTER INDEX hwqueue.event_class ATTACH PARTITION hwqueue.event_6_shard_id_class_id_event_id_idx;
+ALTER INDEX hwqueue.event_class ATTACH PARTITION hwqueue.event_6_class_id_event_id_idx;
 
-ALTER INDEX hwqueue.event_code ATTACH PARTITION hwqueue.event_6_shard_id_code_event_id_idx;
+ALTER INDEX hwqueue.event_code ATTACH PARTITION hwqueue.event_6_code_event_id_idx;
 
-ALTER INDEX hwqueue.event_order ATTACH PARTITION hwqueue.event_6_shard_id_event_id_idx;
+ALTER INDEX hwqueue.event_order ATTACH PARTITION hwqueue.event_6_event_id_idx;
 
-ALTER INDEX hwqueue.event_lease ATTACH PARTITION hwqueue.event_6_shard_id_lease_id_event_id_idx;
+ALTER INDEX hwqueue.event_lease ATTACH PARTITION hwqueue.event_6_lease_id_event_id_idx;
 
-ALTER INDEX hwqueue.event_node ATTACH PARTITION hwqueue.event_6_shard_id_node_id_event_id_idx;
+ALTER INDEX hwqueue.event_node ATTACH PARTITION hwqueue.event_6_node_id_event_id_idx;
 
-ALTER INDEX hwqueue.event_queue ATTACH PARTITION hwqueue.event_6_shard_id_queue_event_id_idx;
+ALTER INDEX hwqueue.event_queue ATTACH PARTITION hwqueue.event_6_queue_event_id_idx;
 
-ALTER INDEX hwqueue.event_actor ATTACH PARTITION hwqueue.event_7_shard_id_actor_event_id_idx;
+ALTER INDEX hwqueue.event_actor ATTACH PARTITION hwqueue.event_7_actor_event_id_idx;
 
-ALTER INDEX hwqueue.event_class ATTACH PARTITION hwqueue.event_7_shard_id_class_id_event_id_idx;
+ALTER INDEX hwqueue.event_class ATTACH PARTITION hwqueue.event_7_class_id_event_id_idx;
 
-ALTER INDEX hwqueue.event_code ATTACH PARTITION hwqueue.event_7_shard_id_code_event_id_idx;
+ALTER INDEX hwqueue.event_code ATTACH PARTITION hwqueue.event_7_code_event_id_idx;
 
-ALTER INDEX hwqueue.event_order ATTACH PARTITION hwqueue.event_7_shard_id_event_id_idx;
+ALTER INDEX hwqueue.event_order ATTACH PARTITION hwqueue.event_7_event_id_idx;
 
-ALTER INDEX hwqueue.event_lease ATTACH PARTITION hwqueue.event_7_shard_id_lease_id_event_id_idx;
+ALTER INDEX hwqueue.event_lease ATTACH PARTITION hwqueue.event_7_lease_id_event_id_idx;
 
-ALTER INDEX hwqueue.event_node ATTACH PARTITION hwqueue.event_7_shard_id_node_id_event_id_idx;
+ALTER INDEX hwqueue.event_node ATTACH PARTITION hwqueue.event_7_node_id_event_id_idx;
 
-ALTER INDEX hwqueue.event_queue ATTACH PARTITION hwqueue.event_7_shard_id_queue_event_id_idx;
+ALTER INDEX hwqueue.event_queue ATTACH PARTITION hwqueue.event_7_queue_event_id_idx;
 
-ALTER INDEX hwqueue.event_actor ATTACH PARTITION hwqueue.event_8_shard_id_actor_event_id_idx;
+ALTER INDEX hwqueue.event_actor ATTACH PARTITION hwqueue.event_8_actor_event_id_idx;
 
-ALTER INDEX hwqueue.event_class ATTACH PARTITION hwqueue.event_8_shard_id_class_id_event_id_idx;
+ALTER INDEX hwqueue.event_class ATTACH PARTITION hwqueue.event_8_class_id_event_id_idx;
 
-ALTER INDEX hwqueue.event_code ATTACH PARTITION hwqueue.event_8_shard_id_code_event_id_idx;
+ALTER INDEX hwqueue.event_code ATTACH PARTITION hwqueue.event_8_code_event_id_idx;
 
-ALTER INDEX hwqueue.event_order ATTACH PARTITION hwqueue.event_8_shard_id_event_id_idx;
+ALTER INDEX hwqueue.event_order ATTACH PARTITION hwqueue.event_8_event_id_idx;
 
-ALTER INDEX hwqueue.event_lease ATTACH PARTITION hwqueue.event_8_shard_id_lease_id_event_id_idx;
+ALTER INDEX hwqueue.event_lease ATTACH PARTITION hwqueue.event_8_lease_id_event_id_idx;
 
-ALTER INDEX hwqueue.event_node ATTACH PARTITION hwqueue.event_8_shard_id_node_id_event_id_idx;
+ALTER INDEX hwqueue.event_node ATTACH PARTITION hwqueue.event_8_node_id_event_id_idx;
 
-ALTER INDEX hwqueue.event_queue ATTACH PARTITION hwqueue.event_8_shard_id_queue_event_id_idx;
+ALTER INDEX hwqueue.event_queue ATTACH PARTITION hwqueue.event_8_queue_event_id_idx;
 
-ALTER INDEX hwqueue.event_actor ATTACH PARTITION hwqueue.event_9_shard_id_actor_event_id_idx;
+ALTER INDEX hwqueue.event_actor ATTACH PARTITION hwqueue.event_9_actor_event_id_idx;
 
-ALTER INDEX hwqueue.event_class ATTACH PARTITION hwqueue.event_9_shard_id_class_id_event_id_idx;
+ALTER INDEX hwqueue.event_class ATTACH PARTITION hwqueue.event_9_class_id_event_id_idx;
 
-ALTER INDEX hwqueue.event_code ATTACH PARTITION hwqueue.event_9_shard_id_code_event_id_idx;
+ALTER INDEX hwqueue.event_code ATTACH PARTITION hwqueue.event_9_code_event_id_idx;
 
-ALTER INDEX hwqueue.event_order ATTACH PARTITION hwqueue.event_9_shard_id_event_id_idx;
+ALTER INDEX hwqueue.event_order ATTACH PARTITION hwqueue.event_9_event_id_idx;
 
-ALTER INDEX hwqueue.event_lease ATTACH PARTITION hwqueue.event_9_shard_id_lease_id_event_id_idx;
+ALTER INDEX hwqueue.event_lease ATTACH PARTITION hwqueue.event_9_lease_id_event_id_idx;
 
-ALTER INDEX hwqueue.event_node ATTACH PARTITION hwqueue.event_9_shard_id_node_id_event_id_idx;
+ALTER INDEX hwqueue.event_node ATTACH PARTITION hwqueue.event_9_node_id_event_id_idx;
 
-ALTER INDEX hwqueue.event_queue ATTACH PARTITION hwqueue.event_9_shard_id_queue_event_id_idx;
+ALTER INDEX hwqueue.event_queue ATTACH PARTITION hwqueue.event_9_queue_event_id_idx;
 
 GRANT USAGE ON SCHEMA hwqueue TO hwqueue_producer;
 GRANT USAGE ON SCHEMA hwqueue TO hwqueue_worker;
@@ -8534,13 +8426,13 @@ GRANT USAGE ON SCHEMA hwqueue TO hwqueue_planner;
 GRANT USAGE ON SCHEMA hwqueue TO hwqueue_operator;
 GRANT USAGE ON SCHEMA hwqueue TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.able_node(p_class hwqueue.placement_class, p_profile_id bigint, p_without uuid[], p_node uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.able_node(p_class hwqueue.placement_class, p_profile_id bigint, p_without uuid[], p_node uuid, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.abort_subtransaction() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.add_amounts(p_amounts jsonb, p_others jsonb, p_sign integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.add_counts(p_deltas jsonb, p_sign integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.add_counts(p_deltas jsonb, p_sign integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.add_counts_of(p_counts integer[], p_others integer[], p_sign integer) FROM PUBLIC;
 
@@ -8548,64 +8440,64 @@ REVOKE ALL ON FUNCTION hwqueue.add_figures(p_to jsonb, p_more jsonb) FROM PUBLIC
 
 REVOKE ALL ON FUNCTION hwqueue.add_histograms(p_a bigint[], p_b bigint[], p_sign integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.add_items(p_lease uuid, p_token bigint, p_items jsonb, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.add_items(p_lease uuid, p_token bigint, p_items jsonb, p_shard integer) TO hwqueue_worker;
-GRANT ALL ON FUNCTION hwqueue.add_items(p_lease uuid, p_token bigint, p_items jsonb, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.add_items(p_lease uuid, p_token bigint, p_items jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.add_items(p_lease uuid, p_token bigint, p_items jsonb) TO hwqueue_worker;
+GRANT ALL ON FUNCTION hwqueue.add_items(p_lease uuid, p_token bigint, p_items jsonb) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.add_loads(p_load hwqueue.node_load, p_other hwqueue.node_load, p_sign integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.add_run(p_lease hwqueue.lease, p_spec jsonb, p_shard integer, OUT run_id uuid, OUT created boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.add_run(p_lease hwqueue.lease, p_spec jsonb, OUT run_id uuid, OUT created boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.add_steps(p_lease uuid, p_token bigint, p_spec jsonb, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.add_steps(p_lease uuid, p_token bigint, p_spec jsonb, p_shard integer) TO hwqueue_worker;
-GRANT ALL ON FUNCTION hwqueue.add_steps(p_lease uuid, p_token bigint, p_spec jsonb, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.add_steps(p_lease uuid, p_token bigint, p_spec jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.add_steps(p_lease uuid, p_token bigint, p_spec jsonb) TO hwqueue_worker;
+GRANT ALL ON FUNCTION hwqueue.add_steps(p_lease uuid, p_token bigint, p_spec jsonb) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.add_term(p_use text, p_items jsonb, p_domain text, p_class hwqueue.placement_class, INOUT p_terms jsonb, p_nodes jsonb, OUT index integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.add_to_step(p_lease hwqueue.lease, p_items jsonb, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.add_to_step(p_lease hwqueue.lease, p_items jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.admit_again(p_claim hwqueue.claim, p_now timestamp with time zone, p_shard integer, OUT term_deltas jsonb, OUT reason text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.admit_again(p_claim hwqueue.claim, p_now timestamp with time zone, OUT term_deltas jsonb, OUT reason text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.admit_class(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_exact boolean, p_now timestamp with time zone, p_shard integer, OUT term_deltas jsonb, OUT reason text, OUT is_named boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.admit_class(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_exact boolean, p_now timestamp with time zone, OUT term_deltas jsonb, OUT reason text, OUT is_named boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.admit_classes(p_digest bigint, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.admit_classes(p_digest bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.admit_work(p_tenant text, p_steps integer, p_nested integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.admit_work(p_tenant text, p_steps integer, p_nested integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.adopt_lease(p_queue text, p_node uuid, p_task text, p_params jsonb, p_options jsonb, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.adopt_lease(p_queue text, p_node uuid, p_task text, p_params jsonb, p_options jsonb, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.adopt_lease(p_queue text, p_node uuid, p_task text, p_params jsonb, p_options jsonb, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.adopt_lease(p_queue text, p_node uuid, p_task text, p_params jsonb, p_options jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.adopt_lease(p_queue text, p_node uuid, p_task text, p_params jsonb, p_options jsonb) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.adopt_lease(p_queue text, p_node uuid, p_task text, p_params jsonb, p_options jsonb) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.adopted_cores(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.adopted_devices(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_gpus jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.advance_horizon(p_drawn bigint, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.advance_horizon(p_drawn bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.advance_low_water(p_entry hwqueue.ready, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.advance_low_water(p_entry hwqueue.ready) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.advance_map(p_run uuid, p_step integer, p_delta hwqueue.tally_delta, p_is_short boolean, p_now timestamp with time zone, p_shard integer, p_tenant text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.advance_map(p_run uuid, p_step integer, p_delta hwqueue.tally_delta, p_is_short boolean, p_now timestamp with time zone, p_tenant text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.advance_maps(p_run uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.advance_maps(p_run uuid, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.advance_reap_cursor(p_cursor hwqueue.reap_cursor, p_from hwqueue.reap_cursor, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.advance_reap_cursor(p_cursor hwqueue.reap_cursor, p_from hwqueue.reap_cursor, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.advance_workflows(p_limit integer, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.advance_workflows(p_limit integer, p_shard integer) TO hwqueue_worker;
-GRANT ALL ON FUNCTION hwqueue.advance_workflows(p_limit integer, p_shard integer) TO hwqueue_admin;
-GRANT ALL ON FUNCTION hwqueue.advance_workflows(p_limit integer, p_shard integer) TO hwqueue_operator;
+REVOKE ALL ON FUNCTION hwqueue.advance_workflows(p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.advance_workflows(p_limit integer) TO hwqueue_worker;
+GRANT ALL ON FUNCTION hwqueue.advance_workflows(p_limit integer) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.advance_workflows(p_limit integer) TO hwqueue_operator;
 
 REVOKE ALL ON FUNCTION hwqueue.affinity_score(p_preferred jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_tolerate jsonb, p_taints jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.after_claim(p_state hwqueue.node_state, p_queue_ids integer[], p_entry hwqueue.ready, p_granted boolean, p_moves boolean, p_drawn bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.after_claim(p_state hwqueue.node_state, p_queue_ids integer[], p_entry hwqueue.ready, p_granted boolean, p_moves boolean, p_drawn bigint, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.after_head(p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_class_id bigint, p_position bigint, p_lease uuid, p_moves boolean, p_drawn bigint, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.alike_nodes(p_node_ids uuid[], p_classes hwqueue.placement_class[], p_which text, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.alike_nodes(p_node_ids uuid[], p_classes hwqueue.placement_class[], p_which text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.all_failures(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_facts jsonb, p_counts jsonb, p_kept_out text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.all_failures(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_facts jsonb, p_counts jsonb, p_kept_out text, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.allocate_for_class(p_class_id bigint, p_node hwqueue.node, p_shard integer, INOUT p_load hwqueue.node_load, OUT assignment jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.allocate_for_class(p_class_id bigint, p_node hwqueue.node, INOUT p_load hwqueue.node_load, OUT assignment jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.allocate_room(p_class hwqueue.placement_class, p_node hwqueue.node, p_devices integer[], p_cores integer[], INOUT p_load hwqueue.node_load, OUT assignment jsonb) FROM PUBLIC;
 
@@ -8613,88 +8505,88 @@ REVOKE ALL ON FUNCTION hwqueue.amount_left(p_room hwqueue.headroom, p_name text)
 
 REVOKE ALL ON FUNCTION hwqueue.amount_left_by_columns(p_name text, p_cpu_left bigint, p_memory_left bigint, p_slots_left integer, p_core_ids integer[], p_gpu_ids uuid[], p_gpu_parents uuid[], p_gpu_used integer[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.amount_masks(p_names text[], p_amounts bigint[], p_idle boolean, p_open bit varying, p_none bit varying, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.amount_masks(p_names text[], p_amounts bigint[], p_idle boolean, p_open bit varying, p_none bit varying, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.anchors_of(p_labels jsonb, p_rack bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.append_logs(p_logs jsonb, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.append_logs(p_logs jsonb, p_shard integer) TO hwqueue_worker;
-GRANT ALL ON FUNCTION hwqueue.append_logs(p_logs jsonb, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.append_logs(p_logs jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.append_logs(p_logs jsonb) TO hwqueue_worker;
+GRANT ALL ON FUNCTION hwqueue.append_logs(p_logs jsonb) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.apply_policy(p_base hwqueue.queue, p_policy jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.apply_state(p_run uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.apply_state(p_run uuid, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.are_counters_zero(p_touched hwqueue.touched_term[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.are_counters_zero(p_touched hwqueue.touched_term[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.are_own_tenants(p_tenants jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.are_terms_published(p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.are_terms_published(p_class hwqueue.placement_class) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.arrive(p_run uuid, p_step integer, p_is_of_items boolean, p_delta hwqueue.tally_delta, p_leave boolean, p_now timestamp with time zone, p_shard integer, p_tenant text, OUT is_full boolean, OUT folded integer, OUT failed integer, OUT tally hwqueue.tally) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.arrive(p_run uuid, p_step integer, p_is_of_items boolean, p_delta hwqueue.tally_delta, p_leave boolean, p_now timestamp with time zone, p_tenant text, OUT is_full boolean, OUT folded integer, OUT failed integer, OUT tally hwqueue.tally) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.ask_to_stop(p_node uuid, p_leases uuid[], p_by timestamp with time zone, p_detail text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.ask_to_stop(p_node uuid, p_leases uuid[], p_by timestamp with time zone, p_detail text, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.asks_lock_holders() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.asks_others(p_exprs jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.assemble_gang(p_gang hwqueue.gang, p_first text, p_is_earmark boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.assemble_gang(p_gang hwqueue.gang, p_first text, p_is_earmark boolean, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.assemble_members(p_gang hwqueue.gang, p_entries hwqueue.scheduled[], p_missing integer, p_first text, p_is_earmark boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.assemble_members(p_gang hwqueue.gang, p_entries hwqueue.scheduled[], p_missing integer, p_first text, p_is_earmark boolean, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.assign_lease(p_lease hwqueue.lease, p_node uuid, p_hold interval, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.assign_lease(p_lease hwqueue.lease, p_node uuid, p_hold interval, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.assign_target_class(p_lease uuid, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.assign_target_class(p_lease uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.assigned_cores(p_node hwqueue.node, p_taken integer[], p_isolation text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.assigned_leases(p_places jsonb, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.assigned_leases(p_places jsonb, p_shard integer) TO hwqueue_planner;
-GRANT ALL ON FUNCTION hwqueue.assigned_leases(p_places jsonb, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.assigned_leases(p_places jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.assigned_leases(p_places jsonb) TO hwqueue_planner;
+GRANT ALL ON FUNCTION hwqueue.assigned_leases(p_places jsonb) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.assignment_counts() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.assignment_state(p_lease uuid, p_node uuid, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.assignment_state(p_lease uuid, p_node uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at timestamp with time zone, p_any_instance boolean, p_shard integer, p_expires_after interval) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at timestamp with time zone, p_any_instance boolean, p_shard integer, p_expires_after interval) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at timestamp with time zone, p_any_instance boolean, p_shard integer, p_expires_after interval) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at timestamp with time zone, p_any_instance boolean, p_expires_after interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at timestamp with time zone, p_any_instance boolean, p_expires_after interval) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at timestamp with time zone, p_any_instance boolean, p_expires_after interval) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.attested_at(p_node hwqueue.node, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.await_claims(p_leases uuid[], p_wait text, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.await_claims(p_leases uuid[], p_wait text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.await_leases(p_lease_ids uuid[], p_notify boolean, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.await_leases(p_lease_ids uuid[], p_notify boolean, p_shard integer) TO hwqueue_producer;
-GRANT ALL ON FUNCTION hwqueue.await_leases(p_lease_ids uuid[], p_notify boolean, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.await_leases(p_lease_ids uuid[], p_notify boolean, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.await_leases(p_lease_ids uuid[], p_notify boolean) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.await_leases(p_lease_ids uuid[], p_notify boolean) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.await_leases(p_lease_ids uuid[], p_notify boolean) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.await_leases(p_lease_ids uuid[], p_notify boolean) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.await_node(p_node uuid, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.await_node(p_node uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.awaited_runs(p_run uuid, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.awaited_runs(p_run uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.back_earmarks(p_leases uuid[], p_hold interval, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.back_earmarks(p_leases uuid[], p_hold interval, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.back_gang(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.back_gang(p_gang hwqueue.gang, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.bad_verdict(p_bad jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.barring_taints(p_taints jsonb, p_tolerate jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.begin_adding(p_lease hwqueue.lease, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.begin_adding(p_lease hwqueue.lease) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.begin_failing(p_run hwqueue.run, p_step integer, p_name text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.begin_failing(p_run hwqueue.run, p_step integer, p_name text, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.begin_gang(p_run hwqueue.run, p_step hwqueue.step, p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.begin_gang(p_run hwqueue.run, p_step hwqueue.step, p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.begin_map(p_run hwqueue.run, p_step hwqueue.step, p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.begin_map(p_run hwqueue.run, p_step hwqueue.step, p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.begin_other(p_run hwqueue.run, p_step integer, p hwqueue.run_progress, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.begin_other(p_run hwqueue.run, p_step integer, p hwqueue.run_progress, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.begin_reap(p_cursor hwqueue.reap_cursor, p_holds boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.begin_reap(p_cursor hwqueue.reap_cursor, p_holds boolean, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.begin_run(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.begin_run(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.begin_sleep(p_run hwqueue.run, p_settings jsonb, p_results jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -8714,11 +8606,11 @@ REVOKE ALL ON FUNCTION hwqueue.binding_path(p_path jsonb, p_field text) FROM PUB
 
 REVOKE ALL ON FUNCTION hwqueue.binding_steps(p_value jsonb, p_field text, p_of_item boolean, OUT steps text[], OUT binds boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.blocked_by_holders(p_classes bigint[], p_node hwqueue.node, p_shard integer, OUT blocked bigint[], OUT lasting bigint[], OUT term_ids bigint[], OUT places text[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.blocked_by_holders(p_classes bigint[], p_node hwqueue.node, OUT blocked bigint[], OUT lasting bigint[], OUT term_ids bigint[], OUT places text[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.blocked_by_leases(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.blocked_by_leases(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.blocked_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT blocked bigint[], OUT lasting bigint[], OUT known hwqueue.node_candidates) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.blocked_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, OUT blocked bigint[], OUT lasting bigint[], OUT known hwqueue.node_candidates) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.blocker_words(p_stage text, p_code text, p_predicate jsonb, p_lacks integer, p_class hwqueue.placement_class) FROM PUBLIC;
 
@@ -8728,90 +8620,90 @@ REVOKE ALL ON FUNCTION hwqueue."both"(p_classes bigint[], p_others bigint[]) FRO
 
 REVOKE ALL ON FUNCTION hwqueue.bracket_length(p_text text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.broken_checkpoints(p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.broken_checkpoints() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.broken_choices(p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.broken_choices() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.broken_counts(p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.broken_counts() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.broken_earmarks(p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.broken_earmarks() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.broken_entries(p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.broken_entries() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.broken_everywhere(p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.broken_everywhere() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.broken_gang_steps(p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.broken_gang_steps() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.broken_gangs(p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.broken_gangs() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.broken_joins(p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.broken_joins() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.broken_loads(p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.broken_loads() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.broken_maps(p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.broken_maps() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.broken_nested(p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.broken_nested() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.broken_replacements(p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.broken_replacements() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.broken_requirements(p_class hwqueue.placement_class, p_claim hwqueue.claim, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.broken_requirements(p_class hwqueue.placement_class, p_claim hwqueue.claim, p_node hwqueue.node, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.broken_runs(p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.broken_runs() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.broken_terms(p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.broken_terms() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.broken_waits(p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.broken_waits() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.build_placement(p_required jsonb, p_preferred jsonb, p_tolerations jsonb, p_spread jsonb, p_resources jsonb, p_isolation jsonb, p_strength integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.cache_class_fleets(p_class_ids bigint[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.cache_class_fleets(p_class_ids bigint[], p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.cached_candidates(p_state hwqueue.node_state, p_queue_ids integer[], p_room hwqueue.headroom, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.cached_candidates(p_state hwqueue.node_state, p_queue_ids integer[], p_room hwqueue.headroom, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.cached_fleet(p_spec jsonb, p_domain text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.cached_fleet(p_spec jsonb, p_domain text, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.cached_kept_out_of(p_known jsonb, p_node hwqueue.node) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.cached_range(p_class_id bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.cached_range(p_class_id bigint, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.cached_skew_reason(p_spread jsonb, p_fact jsonb, p_digest bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.cached_skew_reason(p_spread jsonb, p_fact jsonb, p_digest bigint, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.caches_know_of_drop(p_term_id bigint, p_dropped xid8, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.caches_know_of_drop(p_term_id bigint, p_dropped xid8) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.cancel_gang(p_gang uuid, p_reason text, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.cancel_gang(p_gang uuid, p_reason text, p_shard integer) TO hwqueue_producer;
-GRANT ALL ON FUNCTION hwqueue.cancel_gang(p_gang uuid, p_reason text, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.cancel_gang(p_gang uuid, p_reason text, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.cancel_gang(p_gang uuid, p_reason text) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.cancel_gang(p_gang uuid, p_reason text) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.cancel_gang(p_gang uuid, p_reason text) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.cancel_gang(p_gang uuid, p_reason text) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text, p_shard integer) TO hwqueue_producer;
-GRANT ALL ON FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.cancel_leases(p_filter jsonb, p_reason text, p_limit integer, p_cursor jsonb, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.cancel_leases(p_filter jsonb, p_reason text, p_limit integer, p_cursor jsonb, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.cancel_leases(p_filter jsonb, p_reason text, p_limit integer, p_cursor jsonb, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.cancel_leases(p_filter jsonb, p_reason text, p_limit integer, p_cursor jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.cancel_leases(p_filter jsonb, p_reason text, p_limit integer, p_cursor jsonb) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.cancel_leases(p_filter jsonb, p_reason text, p_limit integer, p_cursor jsonb) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.cancel_on_node(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.cancel_on_node(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.cancel_reserved_entry(p_lease uuid, p_queue_id integer, p_error jsonb, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.cancel_reserved_entry(p_lease uuid, p_queue_id integer, p_error jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.cancel_run(p_run hwqueue.run, p_reason text, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.cancel_run(p_run hwqueue.run, p_reason text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.cancel_unclaimed(p_step hwqueue.step, p_name text, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.cancel_unclaimed(p_step hwqueue.step, p_name text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.cancel_workflow_run(p_run uuid, p_reason text, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.cancel_workflow_run(p_run uuid, p_reason text, p_shard integer) TO hwqueue_producer;
-GRANT ALL ON FUNCTION hwqueue.cancel_workflow_run(p_run uuid, p_reason text, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.cancel_workflow_run(p_run uuid, p_reason text, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.cancel_workflow_run(p_run uuid, p_reason text) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.cancel_workflow_run(p_run uuid, p_reason text) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.cancel_workflow_run(p_run uuid, p_reason text) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.cancel_workflow_run(p_run uuid, p_reason text) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.capacity_failures(p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.capacity_failures(p_class hwqueue.placement_class) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.capacity_parts(p_class_ids bigint[], p_idle boolean, p_open bit varying, p_none bit varying, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.capacity_parts(p_class_ids bigint[], p_idle boolean, p_open bit varying, p_none bit varying, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.carry_on(p_run uuid, p_progress hwqueue.run_progress, p_closed integer, p_is_short boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.carry_on(p_run uuid, p_progress hwqueue.run_progress, p_closed integer, p_is_short boolean, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.carry_run(p_run hwqueue.run, p_progress hwqueue.run_progress, p_closed integer, p_is_short boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.carry_run(p_run hwqueue.run, p_progress hwqueue.run_progress, p_closed integer, p_is_short boolean, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_changes(p_changes jsonb) FROM PUBLIC;
 
@@ -8825,13 +8717,13 @@ REVOKE ALL ON FUNCTION hwqueue.check_contradictions(p_required jsonb, p_field te
 
 REVOKE ALL ON FUNCTION hwqueue.check_cost(p_placement jsonb, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.check_defaults(p_task text, p_defaults jsonb, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.check_defaults(p_task text, p_defaults jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_depth(p_value jsonb, p_field text, p_code text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.check_epoch(p_node uuid, p_epoch bigint, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.check_epoch(p_node uuid, p_epoch bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.check_everywhere_limit(p_row hwqueue.everywhere, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.check_everywhere_limit(p_row hwqueue.everywhere) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_expiry(p_expires_at timestamp with time zone, p_after interval, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -8849,13 +8741,13 @@ REVOKE ALL ON FUNCTION hwqueue.check_lists(p_value jsonb, p_maps text[], p_name 
 
 REVOKE ALL ON FUNCTION hwqueue.check_log_line(p_line jsonb, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.check_login(p_node uuid, p_login text, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.check_login(p_node uuid, p_login text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_logs(p_logs jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_min_size(p_min_size integer, p_elements jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.check_move(p_lease hwqueue.lease, p_queue hwqueue.queue, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.check_move(p_lease hwqueue.lease, p_queue hwqueue.queue) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_name(p_name text, p_field text, p_max_length integer) FROM PUBLIC;
 
@@ -8867,13 +8759,13 @@ REVOKE ALL ON FUNCTION hwqueue.check_object(p_value jsonb, p_allowed text[], p_f
 
 REVOKE ALL ON FUNCTION hwqueue.check_one_tenant(p_tenants text[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.check_own_class(p_class hwqueue.placement_class, p_field text, p_index integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.check_own_class(p_class hwqueue.placement_class, p_field text, p_index integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.check_own_ids(p_spawns hwqueue.spawn_request[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.check_own_ids(p_spawns hwqueue.spawn_request[], p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.check_own_level(p_tenant text, p_level jsonb, p_field text, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.check_own_level(p_tenant text, p_level jsonb, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.check_own_spawns(p_spawns hwqueue.spawn_request[], p_is_batch boolean, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.check_own_spawns(p_spawns hwqueue.spawn_request[], p_is_batch boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_own_steps(p_workflow hwqueue.workflow, p_own jsonb) FROM PUBLIC;
 
@@ -8885,7 +8777,7 @@ REVOKE ALL ON FUNCTION hwqueue.check_places(p_places jsonb, p_most integer) FROM
 
 REVOKE ALL ON FUNCTION hwqueue.check_planner_ttl(p_ttl interval) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.check_planner_write(p_round bigint, p_epoch bigint, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.check_planner_write(p_round bigint, p_epoch bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_progress(p_reports jsonb) FROM PUBLIC;
 
@@ -8895,46 +8787,44 @@ REVOKE ALL ON FUNCTION hwqueue.check_range(p_value bigint, p_field text, p_min b
 
 REVOKE ALL ON FUNCTION hwqueue.check_regexp(p_pattern text, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.check_replaced(p_old uuid, p_lease uuid, p_tenant text, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.check_replaced(p_old uuid, p_lease uuid, p_tenant text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.check_result(p_lease uuid, p_result jsonb, p_field text, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.check_result(p_lease uuid, p_result jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_settlement(p_settlement jsonb, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.check_settlements(p_settle jsonb, p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.check_shard(p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.check_settlements(p_settle jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_step_name(p_name text, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.check_step_size(p_lease uuid, p_value jsonb, p_field text, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.check_step_size(p_lease uuid, p_value jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_taint_effect(p_effect text, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.check_token(p_secret_sha256 bytea, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.check_token(p_secret_sha256 bytea, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.check_token(p_secret_sha256 bytea, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.check_token(p_secret_sha256 bytea) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.check_token(p_secret_sha256 bytea) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.check_token(p_secret_sha256 bytea) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.check_trust_domain(p_domain text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.check_updatable(p_run hwqueue.run, p_named integer[], p_found integer[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.check_updatable(p_run hwqueue.run, p_named integer[], p_found integer[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.check_workflow(p_spec jsonb, p_options jsonb, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.check_workflow(p_spec jsonb, p_options jsonb, p_shard integer) TO hwqueue_producer;
-GRANT ALL ON FUNCTION hwqueue.check_workflow(p_spec jsonb, p_options jsonb, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.check_workflow(p_spec jsonb, p_options jsonb, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.check_workflow(p_spec jsonb, p_options jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.check_workflow(p_spec jsonb, p_options jsonb) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.check_workflow(p_spec jsonb, p_options jsonb) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.check_workflow(p_spec jsonb, p_options jsonb) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.checked_limit(p_limit integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.checked_worth(p_prices jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.checkpoints(p_lease uuid, p_token bigint, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.checkpoints(p_lease uuid, p_token bigint, p_shard integer) TO hwqueue_worker;
-GRANT ALL ON FUNCTION hwqueue.checkpoints(p_lease uuid, p_token bigint, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.checkpoints(p_lease uuid, p_token bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.checkpoints(p_lease uuid, p_token bigint) TO hwqueue_worker;
+GRANT ALL ON FUNCTION hwqueue.checkpoints(p_lease uuid, p_token bigint) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.choice_of(p_options jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.choice_story(p_lease hwqueue.lease, p_headline text, p_code text, p_shard integer, OUT headline text, OUT code text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.choice_story(p_lease hwqueue.lease, p_headline text, p_code text, OUT headline text, OUT code text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.choose_cores(p_node hwqueue.node, p_used integer[], p_cpu_milli bigint, p_isolation text) FROM PUBLIC;
 
@@ -8944,44 +8834,44 @@ REVOKE ALL ON FUNCTION hwqueue.choose_entries(p_request hwqueue.claim_request, p
 
 REVOKE ALL ON FUNCTION hwqueue.claim_assignment(p_class hwqueue.placement_class, p_node hwqueue.node, p_gpus jsonb, p_held jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.claim_at_head(p_state hwqueue.node_state, p_queues text[], p_qty integer, p_tasks text[], p_claim_timeout interval, p_moves boolean, p_drawn bigint, p_shard integer, OUT queue_head hwqueue.queue_head, OUT lease_id uuid, OUT claim_token bigint, OUT attempt smallint, OUT queue text, OUT task_name text, OUT params jsonb, OUT headers jsonb, OUT expires_at timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.claim_at_head(p_state hwqueue.node_state, p_queues text[], p_qty integer, p_tasks text[], p_claim_timeout interval, p_moves boolean, p_drawn bigint, OUT queue_head hwqueue.queue_head, OUT lease_id uuid, OUT claim_token bigint, OUT attempt smallint, OUT queue text, OUT task_name text, OUT params jsonb, OUT headers jsonb, OUT expires_at timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.claim_beside_reserved(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_moves boolean, p_drawn bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.claim_candidates(p_state hwqueue.node_state, p_queue_ids integer[], p_room hwqueue.headroom, p_now timestamp with time zone, p_shard integer, OUT classes bigint[], OUT blocked bigint[], OUT met bigint[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.claim_candidates(p_state hwqueue.node_state, p_queue_ids integer[], p_room hwqueue.headroom, p_now timestamp with time zone, OUT classes bigint[], OUT blocked bigint[], OUT met bigint[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.claim_deliveries(p_limit integer, p_timeout interval, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.claim_deliveries(p_limit integer, p_timeout interval, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.claim_deliveries(p_limit integer, p_timeout interval, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.claim_deliveries(p_limit integer, p_timeout interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.claim_deliveries(p_limit integer, p_timeout interval) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.claim_deliveries(p_limit integer, p_timeout interval) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.claim_due(p_limit integer, p_now timestamp with time zone, p_until timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.claim_due(p_limit integer, p_now timestamp with time zone, p_until timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.claim_general(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_moves boolean, p_drawn bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.claim_hint(p_queues text[], p_node uuid, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.claim_hint(p_queues text[], p_node uuid, p_shard integer) TO hwqueue_worker;
-GRANT ALL ON FUNCTION hwqueue.claim_hint(p_queues text[], p_node uuid, p_shard integer) TO hwqueue_admin;
-GRANT ALL ON FUNCTION hwqueue.claim_hint(p_queues text[], p_node uuid, p_shard integer) TO hwqueue_operator;
+REVOKE ALL ON FUNCTION hwqueue.claim_hint(p_queues text[], p_node uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.claim_hint(p_queues text[], p_node uuid) TO hwqueue_worker;
+GRANT ALL ON FUNCTION hwqueue.claim_hint(p_queues text[], p_node uuid) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.claim_hint(p_queues text[], p_node uuid) TO hwqueue_operator;
 
-REVOKE ALL ON FUNCTION hwqueue.claim_holders(p_leases uuid[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.claim_holders(p_leases uuid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.claim_no(p_token bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.claim_over_earmarks(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_before hwqueue.later_class) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch bigint, p_qty integer, p_tasks text[], p_claim_timeout interval, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch bigint, p_qty integer, p_tasks text[], p_claim_timeout interval, p_shard integer) TO hwqueue_worker;
-GRANT ALL ON FUNCTION hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch bigint, p_qty integer, p_tasks text[], p_claim_timeout interval, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch bigint, p_qty integer, p_tasks text[], p_claim_timeout interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch bigint, p_qty integer, p_tasks text[], p_claim_timeout interval) TO hwqueue_worker;
+GRANT ALL ON FUNCTION hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch bigint, p_qty integer, p_tasks text[], p_claim_timeout interval) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.claimed_story(p_claim hwqueue.claim, p_lease hwqueue.lease, p_now timestamp with time zone, p_shard integer, OUT headline text, OUT code text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.claimed_story(p_claim hwqueue.claim, p_lease hwqueue.lease, p_now timestamp with time zone, OUT headline text, OUT code text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.claims_in_the_way(p_node_ids uuid[], p_now timestamp with time zone, p_shard integer, OUT claims jsonb, OUT others integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.claims_in_the_way(p_node_ids uuid[], p_now timestamp with time zone, OUT claims jsonb, OUT others integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.claims_of_node(p_node uuid, p_leases uuid[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.claims_of_node(p_node uuid, p_leases uuid[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.claims_scan_start(p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.claims_scan_start() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.claims_until(p_token bigint, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.claims_until(p_token bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_affinity(p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_taints jsonb) FROM PUBLIC;
 
@@ -8991,147 +8881,147 @@ REVOKE ALL ON FUNCTION hwqueue.class_changes(p_changes jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_digest(p_content hwqueue.class_content) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot, p_most integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot, p_most integer, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.class_fleets(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.class_fleets(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_headline(p_class hwqueue.pending_class, p_fleet hwqueue.headline, p_part hwqueue.headline, p_node text, p_paused_at timestamp with time zone, p_waits interval, p_unserved text, OUT code text, OUT message text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.class_lives_before(p_class_id bigint, p_tier smallint, p_rank bigint, p_position bigint, p_to_tier smallint, p_to_rank bigint, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.class_lives_before(p_class_id bigint, p_tier smallint, p_rank bigint, p_position bigint, p_to_tier smallint, p_to_rank bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_match(p_fit hwqueue.class_nodes, p_snapshot hwqueue.fleet_snapshot) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.class_matches(p_queue hwqueue.queue, p_limit integer, p_most integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.class_matches(p_queue hwqueue.queue, p_limit integer, p_most integer, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.class_near(p_class bigint, p_near jsonb, p_places jsonb, p_now timestamp with time zone, p_shard integer, OUT class_id bigint, OUT bad jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.class_near(p_class bigint, p_near jsonb, p_places jsonb, p_now timestamp with time zone, OUT class_id bigint, OUT bad jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.class_nodes(p_classes hwqueue.placement_class[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.class_nodes(p_classes hwqueue.placement_class[], p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_options(p_options jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_part(p_step jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.class_reasons(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_recount jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.class_reasons(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_recount jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.class_scan_start(p_class_id bigint, p_tiers smallint[], p_ranks bigint[], p_positions bigint[], p_tier smallint, p_rank bigint, p_position bigint, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.class_scan_start(p_class_id bigint, p_tiers smallint[], p_ranks bigint[], p_positions bigint[], p_tier smallint, p_rank bigint, p_position bigint, OUT tier smallint, OUT rank bigint, OUT "position" bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.class_scan_starts(p_classes bigint[], p_from hwqueue.scan_starts, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.class_scan_starts(p_classes bigint[], p_from hwqueue.scan_starts) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.class_score(p_class_id bigint, p_node hwqueue.node, p_room hwqueue.headroom, p_queue hwqueue.queue, p_worth double precision[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.class_score(p_class_id bigint, p_node hwqueue.node, p_room hwqueue.headroom, p_queue hwqueue.queue, p_worth double precision[], p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_shortage(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_strength(p_class hwqueue.placement_class) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.class_verdict(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_fleet jsonb, p_now timestamp with time zone, p_shard integer, OUT headline text, OUT code text, OUT permanent boolean, OUT nodes_matching bigint, OUT nodes_free bigint, OUT sole_blockers jsonb, OUT unmatched boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.class_verdict(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_fleet jsonb, p_now timestamp with time zone, OUT headline text, OUT code text, OUT permanent boolean, OUT nodes_matching bigint, OUT nodes_free bigint, OUT sole_blockers jsonb, OUT unmatched boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.class_verdicts(p_classes hwqueue.placement_class[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.class_verdicts(p_classes hwqueue.placement_class[], p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_words(p_class hwqueue.placement_class) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.clear_checked(p_class_ids bigint[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.clear_checked(p_class_ids bigint[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.clock() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.collect_due(p_run hwqueue.run, p hwqueue.run_progress, p_is_short boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.collect_due(p_run hwqueue.run, p hwqueue.run_progress, p_is_short boolean, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.compare_tasks(p_defaults jsonb, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.compare_tasks(p_defaults jsonb, p_shard integer) TO hwqueue_worker;
-GRANT ALL ON FUNCTION hwqueue.compare_tasks(p_defaults jsonb, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.compare_tasks(p_defaults jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.compare_tasks(p_defaults jsonb) TO hwqueue_worker;
+GRANT ALL ON FUNCTION hwqueue.compare_tasks(p_defaults jsonb) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.compare_versions(p_left text, p_right text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.complete_claims(p_lease_ids uuid[], p_tokens bigint[], p_node uuid, p_has_limits boolean, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.complete_claims(p_lease_ids uuid[], p_tokens bigint[], p_node uuid, p_has_limits boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.complete_lease(p_lease uuid, p_token bigint, p_result jsonb, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.complete_lease(p_lease uuid, p_token bigint, p_result jsonb, p_shard integer) TO hwqueue_worker;
-GRANT ALL ON FUNCTION hwqueue.complete_lease(p_lease uuid, p_token bigint, p_result jsonb, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.complete_lease(p_lease uuid, p_token bigint, p_result jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.complete_lease(p_lease uuid, p_token bigint, p_result jsonb) TO hwqueue_worker;
+GRANT ALL ON FUNCTION hwqueue.complete_lease(p_lease uuid, p_token bigint, p_result jsonb) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.complete_leases(p_lease_ids uuid[], p_tokens bigint[], p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.complete_leases(p_lease_ids uuid[], p_tokens bigint[], p_shard integer) TO hwqueue_worker;
-GRANT ALL ON FUNCTION hwqueue.complete_leases(p_lease_ids uuid[], p_tokens bigint[], p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.complete_leases(p_lease_ids uuid[], p_tokens bigint[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.complete_leases(p_lease_ids uuid[], p_tokens bigint[]) TO hwqueue_worker;
+GRANT ALL ON FUNCTION hwqueue.complete_leases(p_lease_ids uuid[], p_tokens bigint[]) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.completion_code() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.compute_class_fleets(p_class_ids bigint[], p_now timestamp with time zone, p_shard integer, OUT fits hwqueue.class_nodes[], OUT registered integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.compute_class_fleets(p_class_ids bigint[], p_now timestamp with time zone, OUT fits hwqueue.class_nodes[], OUT registered integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.condition_steps(p_conditions jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.conditions_hold(p_conditions jsonb, p_run hwqueue.run, p_results jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.confirm_node(p_node uuid, p_instance_id text, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.confirm_node(p_node uuid, p_instance_id text, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.confirm_node(p_node uuid, p_instance_id text, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.confirm_node(p_node uuid, p_instance_id text) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.confirm_node(p_node uuid, p_instance_id text) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.confirm_node(p_node uuid, p_instance_id text) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.contended_headline(p_class hwqueue.placement_class, p_fleet jsonb, p_shard integer, OUT headline text, OUT code text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.contended_headline(p_class hwqueue.placement_class, p_fleet jsonb, OUT headline text, OUT code text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.content_own(p_own jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.contradicts(p_outer jsonb, p_inner jsonb, p_mode text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.cordon_node(p_node uuid, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.cordon_node(p_node uuid, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.cordon_node(p_node uuid, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.cordon_node(p_node uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.cordon_node(p_node uuid) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.cordon_node(p_node uuid) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.core_use_of(p_node hwqueue.node, p_assignments jsonb[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.cores_of(p_assignment jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.count_added_runs(p_run uuid, p_step integer, p_shard integer, OUT open integer, OUT failed integer, OUT cancelled integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.count_added_runs(p_run uuid, p_step integer, OUT open integer, OUT failed integer, OUT cancelled integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.count_by_node(p_class hwqueue.placement_class, p_term integer, p_recounts jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.count_by_node(p_class hwqueue.placement_class, p_term integer, p_recounts jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.count_fact(p_term_id bigint, p_value text, p_self boolean, p_use text, p_recount jsonb, p_own integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.count_fact(p_term_id bigint, p_value text, p_self boolean, p_use text, p_recount jsonb, p_own integer, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.count_members(p_gang hwqueue.gang, p_shard integer, OUT waiting integer, OUT reserved integer, OUT running integer, OUT failed integer, OUT cancelled integer, OUT next_state text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.count_members(p_gang hwqueue.gang, OUT waiting integer, OUT reserved integer, OUT running integer, OUT failed integer, OUT cancelled integer, OUT next_state text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.count_parents(p_run uuid, p_step integer, p_is_any boolean, p_delta hwqueue.tally_delta, p_is_short boolean, p_now timestamp with time zone, p_shard integer, p_tenant text, OUT verdict text, OUT reason text, OUT opened integer, OUT closed integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.count_parents(p_run uuid, p_step integer, p_is_any boolean, p_delta hwqueue.tally_delta, p_is_short boolean, p_now timestamp with time zone, p_tenant text, OUT verdict text, OUT reason text, OUT opened integer, OUT closed integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.count_rivals(p_class_ids bigint[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.count_rivals(p_class_ids bigint[], p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.count_running(p_term hwqueue.affinity_term, p_holds boolean, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.count_running(p_term hwqueue.affinity_term, p_holds boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.count_steps(p_run hwqueue.run, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.count_steps(p_run hwqueue.run) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.count_tenant_work(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.count_tenant_work(p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.count_words(p_count bigint, p_one text, p_many text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.count_work(p_run uuid, p_opened integer, p_closed integer, p_failed integer, p_now timestamp with time zone, p_shard integer, p_tenant text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.count_work(p_run uuid, p_opened integer, p_closed integer, p_failed integer, p_now timestamp with time zone, p_tenant text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.count_wrong_marks(p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.count_wrong_marks() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.counted_by(p_deltas jsonb, p_term_id bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.counted_terms(p_touched hwqueue.touched_term[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.counts_of(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.counts_of(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.cpu_isolation_on(p_asked text, p_default text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.cpu_needed(p_cpu_milli bigint, p_isolation text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.create_queue(p_queue text, p_policy jsonb, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.create_queue(p_queue text, p_policy jsonb, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.create_queue(p_queue text, p_policy jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.create_queue(p_queue text, p_policy jsonb) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.create_token(p_name text, p_secret_sha256 bytea, p_role text, p_tenant text, p_expires_at timestamp with time zone, p_shard integer, p_expires_after interval) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.create_token(p_name text, p_secret_sha256 bytea, p_role text, p_tenant text, p_expires_at timestamp with time zone, p_shard integer, p_expires_after interval) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.create_token(p_name text, p_secret_sha256 bytea, p_role text, p_tenant text, p_expires_at timestamp with time zone, p_expires_after interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.create_token(p_name text, p_secret_sha256 bytea, p_role text, p_tenant text, p_expires_at timestamp with time zone, p_expires_after interval) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.crowded_nodes(p_rooms hwqueue.gang_room[], p_node_ids uuid[], p_members bigint, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.crowded_nodes(p_rooms hwqueue.gang_room[], p_node_ids uuid[], p_members bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.current_actor() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.current_generation(p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.current_generation() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.date_broken(p_broken jsonb, p_before jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.date_taints(p_taints jsonb, p_before jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.decide_class(p_class_id bigint, p_lease uuid, p_eligible_at timestamp with time zone, p_tier smallint, p_rank bigint, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT reason text, OUT term_deltas jsonb, OUT tier smallint, OUT rank bigint, OUT since timestamp with time zone, OUT only_lease uuid, OUT is_named boolean, OUT is_lasting boolean, OUT is_choice boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.decide_class(p_class_id bigint, p_lease uuid, p_eligible_at timestamp with time zone, p_tier smallint, p_rank bigint, p_node hwqueue.node, p_now timestamp with time zone, OUT reason text, OUT term_deltas jsonb, OUT tier smallint, OUT rank bigint, OUT since timestamp with time zone, OUT only_lease uuid, OUT is_named boolean, OUT is_lasting boolean, OUT is_choice boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.default_options() FROM PUBLIC;
 
@@ -9141,37 +9031,37 @@ REVOKE ALL ON FUNCTION hwqueue.default_policy() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.defaults_digest(p_defaults jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.define_workflow(p_spec jsonb, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.define_workflow(p_spec jsonb, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.define_workflow(p_spec jsonb, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.define_workflow(p_spec jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.define_workflow(p_spec jsonb) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.define_workflow(p_spec jsonb) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.delete_classes(p_class_ids bigint[], p_limit integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.delete_classes(p_class_ids bigint[], p_limit integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.delete_granted(p_request hwqueue.claim_request, p_class_id bigint, p_seen hwqueue.seen_entries, p_from bigint, p_to bigint, p_since timestamp with time zone, p_lease uuid, p_is_choice boolean, OUT place tid, OUT entry hwqueue.ready) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.delete_leases(p_filter jsonb, p_limit integer, p_cursor jsonb, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.delete_leases(p_filter jsonb, p_limit integer, p_cursor jsonb, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.delete_leases(p_filter jsonb, p_limit integer, p_cursor jsonb, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.delete_leases(p_filter jsonb, p_limit integer, p_cursor jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.delete_leases(p_filter jsonb, p_limit integer, p_cursor jsonb) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.delete_leases(p_filter jsonb, p_limit integer, p_cursor jsonb) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.delete_single_entry(p_ctids tid[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.deliver_signal(p_run uuid, p_step integer, p_name text, p_is_short boolean, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.deliver_signal(p_run uuid, p_step integer, p_name text, p_is_short boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.deliveries_from(p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.deliveries_from() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.demand_metrics(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.demand_metrics(p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.deregister_node(p_node uuid, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.deregister_node(p_node uuid, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.deregister_node(p_node uuid, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.deregister_node(p_node uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.deregister_node(p_node uuid) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.deregister_node(p_node uuid) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.deregister_own_node(p_node uuid, p_epoch bigint, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.deregister_own_node(p_node uuid, p_epoch bigint, p_shard integer) TO hwqueue_worker;
-GRANT ALL ON FUNCTION hwqueue.deregister_own_node(p_node uuid, p_epoch bigint, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.deregister_own_node(p_node uuid, p_epoch bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.deregister_own_node(p_node uuid, p_epoch bigint) TO hwqueue_worker;
+GRANT ALL ON FUNCTION hwqueue.deregister_own_node(p_node uuid, p_epoch bigint) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.did_you_mean(p_name text, p_names text[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.differing_nodes(p_everywhere hwqueue.everywhere, p_nodes uuid[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.differing_nodes(p_everywhere hwqueue.everywhere, p_nodes uuid[], p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.domain_value(p_domain text, p_node uuid, p_rack bigint, p_labels jsonb) FROM PUBLIC;
 
@@ -9179,87 +9069,87 @@ REVOKE ALL ON FUNCTION hwqueue.domain_words(p_domain text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.domains_needed(p_class hwqueue.placement_class) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.draft_class(p_content hwqueue.class_content, p_away_from uuid[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.draft_class(p_content hwqueue.class_content, p_away_from uuid[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.draft_members(p_queue hwqueue.queue, p_elements jsonb, p_min_size integer, p_shard integer, OUT classes hwqueue.placement_class[], OUT members integer[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.draft_members(p_queue hwqueue.queue, p_elements jsonb, p_min_size integer, OUT classes hwqueue.placement_class[], OUT members integer[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.drain_node(p_node uuid, p_deadline interval, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.drain_node(p_node uuid, p_deadline interval, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.drain_node(p_node uuid, p_deadline interval, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.drain_node(p_node uuid, p_deadline interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.drain_node(p_node uuid, p_deadline interval) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.drain_node(p_node uuid, p_deadline interval) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.drop_arrivals(p_run uuid, p_step integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.drop_arrivals(p_run uuid, p_step integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.drop_idle(p_run hwqueue.run, p_limit integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.drop_idle(p_run hwqueue.run, p_limit integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.drop_queue(p_queue text, p_force boolean, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.drop_queue(p_queue text, p_force boolean, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.drop_queue(p_queue text, p_force boolean) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.drop_queue(p_queue text, p_force boolean) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.drop_task(p_task text, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.drop_task(p_task text, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.drop_task(p_task text, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.drop_task(p_task text) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.drop_task(p_task text) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.drop_task(p_task text) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.drop_webhook(p_name text, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.drop_webhook(p_name text, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.drop_webhook(p_name text) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.drop_webhook(p_name text) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.due_verdict(p_step hwqueue.step, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.due_verdict(p_step hwqueue.step) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.earlier_waits(p_lease uuid, p_node uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.earlier_waits(p_lease uuid, p_node uuid, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.earmark_fault(p_gang_id uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.earmark_fault(p_gang_id uuid, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.earmark_gang(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.earmark_gang(p_gang hwqueue.gang, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.earmark_order(p_lease uuid, p_shard integer, OUT tier smallint, OUT rank bigint) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.earmark_order(p_lease uuid, OUT tier smallint, OUT rank bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.earmark_room(p_class hwqueue.placement_class, p_node hwqueue.node, p_own hwqueue.node_load, INOUT p_load hwqueue.node_load, OUT assignment jsonb, OUT fits boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.earmark_start(p_gang_id uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.earmark_start(p_gang_id uuid, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.earmarks_yield(p_leases uuid[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.earmarks_yield(p_leases uuid[], p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.edge_holds(p_wants text, p_state text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.edit_distance(p_name text, p_other text, p_most integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.edit_operator_taints(p_node uuid, p_taint jsonb, p_key text, p_effect text, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.edit_operator_taints(p_node uuid, p_taint jsonb, p_key text, p_effect text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.eligible_classes(p_profile_id bigint, p_node uuid, p_queue_id integer, p_only bigint[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.eligible_classes(p_profile_id bigint, p_node uuid, p_queue_id integer, p_only bigint[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.end_claim(p_claim hwqueue.claim, p_outcome text, p_error jsonb, p_next timestamp with time zone, p_now timestamp with time zone, p_shard integer, p_near boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.end_claim(p_claim hwqueue.claim, p_outcome text, p_error jsonb, p_next timestamp with time zone, p_now timestamp with time zone, p_near boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.end_completed_claim(p_lease uuid, p_token bigint, p_node uuid, p_is_plain boolean, p_holds boolean, p_result jsonb, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.end_completed_claim(p_lease uuid, p_token bigint, p_node uuid, p_is_plain boolean, p_holds boolean, p_result jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.end_completed_claims(p_leases uuid[], p_tokens bigint[], p_node uuid, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.end_completed_claims(p_leases uuid[], p_tokens bigint[], p_node uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.end_due_steps(p_limit integer, p_from timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.end_due_steps(p_limit integer, p_from timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.end_members(p_gang hwqueue.gang, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.end_members(p_gang hwqueue.gang) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.end_older_claims(p_node uuid, p_epoch bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.end_older_claims(p_node uuid, p_epoch bigint, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.end_overrun(p_claim hwqueue.claim, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.end_overrun(p_claim hwqueue.claim, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.end_parent_step(p_run hwqueue.run, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.end_parent_step(p_run hwqueue.run, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.end_replaced(p_row hwqueue.replacement, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.end_replaced(p_row hwqueue.replacement) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.end_run(p_run hwqueue.run, p_state text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.end_run(p_run hwqueue.run, p_state text, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.end_waiting(p_leases uuid[], p_state text, p_error jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.end_waiting(p_leases uuid[], p_state text, p_error jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.ended_between(p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.ended_between(p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.ended_items(p_run hwqueue.run, p_step integer, p_numbers integer[], p_shard integer, OUT leases jsonb, OUT held integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.ended_items(p_run hwqueue.run, p_step integer, p_numbers integer[], OUT leases jsonb, OUT held integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.ending_reason(p_gang hwqueue.gang, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.ending_reason(p_gang hwqueue.gang) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.endless_words(p_node_ids uuid[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.endless_words(p_node_ids uuid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.entries_at_head(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_queue_head hwqueue.queue_head, p_window integer, p_is_behind boolean, p_room hwqueue.headroom, p_limit integer, OUT ctids tid[], OUT seen hwqueue.seen_entries) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.entries_in_window(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_window integer, p_limit integer, OUT seen hwqueue.seen_entries) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.entries_of_classes(p_eligible hwqueue.profile_queue, p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT seen hwqueue.seen_entries) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.entries_of_classes(p_eligible hwqueue.profile_queue, p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_limit integer, p_now timestamp with time zone, OUT seen hwqueue.seen_entries) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.error_words(p_error jsonb) FROM PUBLIC;
 
@@ -9267,19 +9157,19 @@ REVOKE ALL ON FUNCTION hwqueue.event_codes(p_codes jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.event_day(p_at timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.event_page(p_after bigint, p_below bigint, p_code text, p_filter hwqueue.event, p_since timestamp with time zone, p_until timestamp with time zone, p_limit integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.event_page(p_after bigint, p_below bigint, p_code text, p_filter hwqueue.event, p_since timestamp with time zone, p_until timestamp with time zone, p_limit integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.event_slots(p_since timestamp with time zone, p_until timestamp with time zone, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.everywhere_detail(p_everywhere hwqueue.everywhere) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.everywhere_fit(p_everywhere hwqueue.everywhere, p_node uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.everywhere_fit(p_everywhere hwqueue.everywhere, p_node uuid, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.everywhere_hold() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.everywhere_leases(p_everywhere uuid, p_limit integer, p_after uuid, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.everywhere_leases(p_everywhere uuid, p_limit integer, p_after uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.everywhere_metrics(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.everywhere_metrics(p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.everywhere_queue(p_everywhere hwqueue.everywhere) FROM PUBLIC;
 
@@ -9287,46 +9177,46 @@ REVOKE ALL ON FUNCTION hwqueue.everywhere_state(p_everywhere hwqueue.everywhere)
 
 REVOKE ALL ON FUNCTION hwqueue.everywhere_title(p_everywhere hwqueue.everywhere) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.everywhere_totals(p_everywhere uuid, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.everywhere_totals(p_everywhere uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.everywhere_words(p_lease uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.everywhere_words(p_lease uuid, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.excerpt(p_value jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.expand_node(p_state hwqueue.node_state, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.expand_node(p_state hwqueue.node_state) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.expire_claim(p_claim hwqueue.claim, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.expire_claim(p_claim hwqueue.claim, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.expire_claims(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone, p_until timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.expire_claims(p_limit integer, p_now timestamp with time zone, p_from timestamp with time zone, p_until timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.expire_nodes(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.expire_nodes(p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.explain_class(p_class bigint, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.explain_class(p_class bigint, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.explain_class(p_class bigint, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.explain_class(p_class bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.explain_class(p_class bigint) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.explain_class(p_class bigint) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.explain_gang(p_gang uuid, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.explain_gang(p_gang uuid, p_shard integer) TO hwqueue_producer;
-GRANT ALL ON FUNCTION hwqueue.explain_gang(p_gang uuid, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.explain_gang(p_gang uuid, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.explain_gang(p_gang uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.explain_gang(p_gang uuid) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.explain_gang(p_gang uuid) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.explain_gang(p_gang uuid) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.explain_lease(p_lease uuid, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.explain_lease(p_lease uuid, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.explain_lease(p_lease uuid, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.explain_lease(p_lease uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.explain_lease(p_lease uuid) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.explain_lease(p_lease uuid) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.explain_rooms(p_gang hwqueue.gang, p_classes hwqueue.placement_class[], p_members integer[], p_now timestamp with time zone, p_shard integer, OUT headline text, OUT code text, OUT permanent boolean, OUT kinds jsonb, OUT places jsonb, OUT place_count bigint, OUT ways jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.explain_rooms(p_gang hwqueue.gang, p_classes hwqueue.placement_class[], p_members integer[], p_now timestamp with time zone, OUT headline text, OUT code text, OUT permanent boolean, OUT kinds jsonb, OUT places jsonb, OUT place_count bigint, OUT ways jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.explain_waiting(p_class hwqueue.placement_class, p_lease uuid, p_eligible_at timestamp with time zone, p_deadline timestamp with time zone, p_now timestamp with time zone, p_shard integer, OUT headline text, OUT code text, OUT permanent boolean, OUT waits_until timestamp with time zone, OUT funnel jsonb, OUT sole_blockers jsonb, OUT nearest jsonb, OUT help jsonb, OUT pending bigint, OUT nodes_registered bigint, OUT nodes_live bigint, OUT nodes_matching bigint, OUT nodes_free bigint) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.explain_waiting(p_class hwqueue.placement_class, p_lease uuid, p_eligible_at timestamp with time zone, p_deadline timestamp with time zone, p_now timestamp with time zone, OUT headline text, OUT code text, OUT permanent boolean, OUT waits_until timestamp with time zone, OUT funnel jsonb, OUT sole_blockers jsonb, OUT nearest jsonb, OUT help jsonb, OUT pending bigint, OUT nodes_registered bigint, OUT nodes_live bigint, OUT nodes_matching bigint, OUT nodes_free bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.expr_failures(p_expr jsonb, p_node hwqueue.node, p_facts jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.expr_inputs(p_expr jsonb, OUT keys text[], OUT sees_rack boolean, OUT trusts text[], OUT ids uuid[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.expr_masks(p_exprs jsonb[], p_most integer, p_none bit varying, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.expr_masks(p_exprs jsonb[], p_most integer, p_none bit varying, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.expr_reason(p_expr jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_attested text[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.expr_words(p_expr jsonb, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.expr_words(p_expr jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.exprs_hold(p_exprs jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_attested text[]) FROM PUBLIC;
 
@@ -9334,21 +9224,21 @@ REVOKE ALL ON FUNCTION hwqueue.exprs_of(p_required jsonb, p_of_profile boolean) 
 
 REVOKE ALL ON FUNCTION hwqueue.exprs_within(p_placement jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.exprs_words(p_exprs jsonb, p_between text, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.exprs_words(p_exprs jsonb, p_between text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.extend_claim(p_lease uuid, p_token bigint, p_extend interval, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.extend_claim(p_lease uuid, p_token bigint, p_extend interval, p_shard integer) TO hwqueue_worker;
-GRANT ALL ON FUNCTION hwqueue.extend_claim(p_lease uuid, p_token bigint, p_extend interval, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.extend_claim(p_lease uuid, p_token bigint, p_extend interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.extend_claim(p_lease uuid, p_token bigint, p_extend interval) TO hwqueue_worker;
+GRANT ALL ON FUNCTION hwqueue.extend_claim(p_lease uuid, p_token bigint, p_extend interval) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.facts_of_others(p_class hwqueue.placement_class, p_lease uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.facts_of_others(p_class hwqueue.placement_class, p_lease uuid, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.fail_late(p_leases uuid[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.fail_late(p_leases uuid[], p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.fail_late_runs(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.fail_late_runs(p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.fail_lease(p_lease uuid, p_token bigint, p_error jsonb, p_retry boolean, p_retry_at timestamp with time zone, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.fail_lease(p_lease uuid, p_token bigint, p_error jsonb, p_retry boolean, p_retry_at timestamp with time zone, p_shard integer) TO hwqueue_worker;
-GRANT ALL ON FUNCTION hwqueue.fail_lease(p_lease uuid, p_token bigint, p_error jsonb, p_retry boolean, p_retry_at timestamp with time zone, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.fail_lease(p_lease uuid, p_token bigint, p_error jsonb, p_retry boolean, p_retry_at timestamp with time zone) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.fail_lease(p_lease uuid, p_token bigint, p_error jsonb, p_retry boolean, p_retry_at timestamp with time zone) TO hwqueue_worker;
+GRANT ALL ON FUNCTION hwqueue.fail_lease(p_lease uuid, p_token bigint, p_error jsonb, p_retry boolean, p_retry_at timestamp with time zone) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.failure_detail(p_failure hwqueue.failure, p_facts jsonb, p_kept_out text, p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_load hwqueue.node_load, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -9356,57 +9246,57 @@ REVOKE ALL ON FUNCTION hwqueue.failure_reason(p_failure hwqueue.failure, p_class
 
 REVOKE ALL ON FUNCTION hwqueue.failure_words(p_failure jsonb, p_class hwqueue.placement_class) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.fence_planner(p_round bigint, p_epoch bigint, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.fence_planner(p_round bigint, p_epoch bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.fetch_reserved(p_request hwqueue.claim_request) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.fill_gang(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally, p_most integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.fill_gang(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally, p_most integer, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.fill_map(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally, p_most integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.fill_map(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally, p_most integer, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.filter_page(p_leases uuid[], p_filter hwqueue.lease_filter, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.filter_page(p_leases uuid[], p_filter hwqueue.lease_filter) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.final_below(p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.final_below() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.find_adhoc(p_spec jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.find_adhoc(p_spec jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.find_class(p_content hwqueue.class_content, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.find_class(p_content hwqueue.class_content) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.find_everywhere(p_everywhere uuid, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.find_everywhere(p_everywhere uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.find_gang(p_gang uuid, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.find_gang(p_gang uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.find_judged_profile(p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.find_judged_profile(p_node hwqueue.node, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.find_lease(p_lease uuid, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.find_lease(p_lease uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.find_profile(p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.find_profile(p_node hwqueue.node, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.find_queue(p_queue text, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.find_queue(p_queue text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.find_run(p_run uuid, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.find_run(p_run uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.find_spawn_queue(p_queue text, p_task text, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.find_spawn_queue(p_queue text, p_task text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.find_webhook(p_name text, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.find_webhook(p_name text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.find_workflow(p_name text, p_version integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.find_workflow(p_name text, p_version integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.finish_replacement(p_row hwqueue.replacement, p_has_run boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.finish_replacement(p_row hwqueue.replacement, p_has_run boolean, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.finish_run(p_run uuid, p_failed integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.finish_run(p_run uuid, p_failed integer, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.first_between(p_queue_id integer, p_from_tier smallint, p_from_rank bigint, p_to_tier integer, p_to_rank bigint, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.first_between(p_queue_id integer, p_from_tier smallint, p_from_rank bigint, p_to_tier integer, p_to_rank bigint, OUT tier smallint, OUT rank bigint, OUT "position" bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.first_class_head(p_classes bigint[], p_scores double precision[], p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_starts, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT head_position bigint, OUT class_id bigint, OUT score double precision) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.first_class_head(p_classes bigint[], p_scores double precision[], p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_starts, p_now timestamp with time zone, OUT tier smallint, OUT rank bigint, OUT head_position bigint, OUT class_id bigint, OUT score double precision) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.first_epoch(p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.first_epoch() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.first_item_error(p_run hwqueue.run, p_step integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.first_item_error(p_run hwqueue.run, p_step integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.first_live_entry(p_queue_id integer, p_shard integer, p_or_mark boolean, OUT tier smallint, OUT rank bigint, OUT "position" bigint, OUT is_blocked boolean, OUT is_mark boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.first_live_entry(p_queue_id integer, p_or_mark boolean, OUT tier smallint, OUT rank bigint, OUT "position" bigint, OUT is_blocked boolean, OUT is_mark boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.first_step_error(p_run hwqueue.run, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.first_step_error(p_run hwqueue.run) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.first_stop_at(p_taints jsonb, p_tolerate jsonb, p_claimed_at timestamp with time zone, OUT stop_at timestamp with time zone, OUT taint jsonb) FROM PUBLIC;
 
@@ -9420,35 +9310,35 @@ REVOKE ALL ON FUNCTION hwqueue.fixed_affinity(p_class hwqueue.placement_class, p
 
 REVOKE ALL ON FUNCTION hwqueue.fixed_part(p_name text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.flag_awaited(p_leases uuid[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.flag_awaited(p_leases uuid[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.flag_waiting(p_queue_ids integer[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.flag_waiting(p_queue_ids integer[], p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.fleet_facts(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.fleet_facts(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.fleet_failures(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.fleet_failures(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.fleet_headline(p_snapshot hwqueue.fleet_snapshot) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.fleet_key(p_spec jsonb, p_domain text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.fleet_scores(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_reach double precision, p_known jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.fleet_scores(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_reach double precision, p_known jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.follow_parent(p_run uuid, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.follow_parent(p_run uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.forget_bound() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.forget_maps(p_run hwqueue.run, p_steps integer[], p_whole integer[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.forget_maps(p_run hwqueue.run, p_steps integer[], p_whole integer[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.forget_node(p_node uuid, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.forget_node(p_node uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.free_by(p_rooms hwqueue.gang_room[], p_classes hwqueue.placement_class[], p_members integer[], p_node_ids uuid[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.free_by(p_rooms hwqueue.gang_room[], p_classes hwqueue.placement_class[], p_members integer[], p_node_ids uuid[], p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.free_devices(p_after uuid, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT items jsonb[], OUT last_id uuid, OUT has_more boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.free_devices(p_after uuid, p_limit integer, p_now timestamp with time zone, OUT items jsonb[], OUT last_id uuid, OUT has_more boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.fresh_arrivals(p_limit integer, p_from timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.fresh_arrivals(p_limit integer, p_from timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.full_nodes(p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.full_nodes() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.full_words(p_concurrency integer) FROM PUBLIC;
 
@@ -9462,78 +9352,78 @@ REVOKE ALL ON FUNCTION hwqueue.gang_elements(p_members jsonb, p_options jsonb, p
 
 REVOKE ALL ON FUNCTION hwqueue.gang_headline(p_gang hwqueue.gang, p_queue hwqueue.queue, p_now timestamp with time zone, INOUT headline text, INOUT code text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.gang_kinds(p_classes hwqueue.placement_class[], p_members integer[], p_rooms hwqueue.gang_room[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.gang_kinds(p_classes hwqueue.placement_class[], p_members integer[], p_rooms hwqueue.gang_room[], p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.gang_metrics(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.gang_metrics(p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.gang_of_step(p_run uuid, p_step integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.gang_of_step(p_run uuid, p_step integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.gang_place_words(p_place text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.gang_places(p_class_ids bigint[], p_together text[], p_same text[], p_place text, p_first text, p_is_idle boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.gang_places(p_class_ids bigint[], p_together text[], p_same text[], p_place text, p_first text, p_is_idle boolean, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.gang_rooms(p_classes hwqueue.placement_class[], p_members integer[], p_which text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.gang_rooms(p_classes hwqueue.placement_class[], p_members integer[], p_which text, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.gang_roster(p_gang uuid, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.gang_roster(p_gang uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.gang_states() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.gang_states_without_room() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.gang_status(p_lease uuid, p_token bigint, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.gang_status(p_lease uuid, p_token bigint, p_shard integer) TO hwqueue_worker;
-GRANT ALL ON FUNCTION hwqueue.gang_status(p_lease uuid, p_token bigint, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.gang_status(p_lease uuid, p_token bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.gang_status(p_lease uuid, p_token bigint) TO hwqueue_worker;
+GRANT ALL ON FUNCTION hwqueue.gang_status(p_lease uuid, p_token bigint) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.gang_step_headline(p_step hwqueue.step, p_defined hwqueue.workflow_step, p_gang uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.gang_story(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.gang_story(p_gang hwqueue.gang, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.gang_turn(p_gang_id uuid, p_step text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.gang_turn(p_gang_id uuid, p_step text, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.gang_verdict(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.gang_verdict(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.gang_wait_words(p_gang hwqueue.gang) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.gang_ways(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[], p_kinds integer, p_size integer, p_places jsonb, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.gang_ways(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[], p_kinds integer, p_size integer, p_places jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.gang_words(p_gang uuid, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.gang_words(p_gang uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.get_everywhere(p_everywhere uuid, p_limit integer, p_after uuid, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.get_everywhere(p_everywhere uuid, p_limit integer, p_after uuid, p_shard integer) TO hwqueue_producer;
-GRANT ALL ON FUNCTION hwqueue.get_everywhere(p_everywhere uuid, p_limit integer, p_after uuid, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.get_everywhere(p_everywhere uuid, p_limit integer, p_after uuid, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.get_everywhere(p_everywhere uuid, p_limit integer, p_after uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.get_everywhere(p_everywhere uuid, p_limit integer, p_after uuid) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.get_everywhere(p_everywhere uuid, p_limit integer, p_after uuid) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.get_everywhere(p_everywhere uuid, p_limit integer, p_after uuid) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.get_gang(p_gang uuid, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.get_gang(p_gang uuid, p_shard integer) TO hwqueue_producer;
-GRANT ALL ON FUNCTION hwqueue.get_gang(p_gang uuid, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.get_gang(p_gang uuid, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.get_gang(p_gang uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.get_gang(p_gang uuid) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.get_gang(p_gang uuid) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.get_gang(p_gang uuid) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.get_lease(p_lease uuid, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.get_lease(p_lease uuid, p_shard integer) TO hwqueue_producer;
-GRANT ALL ON FUNCTION hwqueue.get_lease(p_lease uuid, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.get_lease(p_lease uuid, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.get_lease(p_lease uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.get_lease(p_lease uuid) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.get_lease(p_lease uuid) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.get_lease(p_lease uuid) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.get_run_workflow(p_run uuid, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.get_run_workflow(p_run uuid, p_shard integer) TO hwqueue_producer;
-GRANT ALL ON FUNCTION hwqueue.get_run_workflow(p_run uuid, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.get_run_workflow(p_run uuid, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.get_run_workflow(p_run uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.get_run_workflow(p_run uuid) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.get_run_workflow(p_run uuid) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.get_run_workflow(p_run uuid) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.get_workflow(p_workflow text, p_version integer, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.get_workflow(p_workflow text, p_version integer, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.get_workflow(p_workflow text, p_version integer, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.get_workflow(p_workflow text, p_version integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.get_workflow(p_workflow text, p_version integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.get_workflow(p_workflow text, p_version integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.get_workflow_run(p_run uuid, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.get_workflow_run(p_run uuid, p_shard integer) TO hwqueue_producer;
-GRANT ALL ON FUNCTION hwqueue.get_workflow_run(p_run uuid, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.get_workflow_run(p_run uuid, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.get_workflow_run(p_run uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.get_workflow_run(p_run uuid) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.get_workflow_run(p_run uuid) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.get_workflow_run(p_run uuid) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.go_on(p_run hwqueue.run, p_progress hwqueue.run_progress, p_is_short boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.go_on(p_run hwqueue.run, p_progress hwqueue.run_progress, p_is_short boolean, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.go_on_added(p_run hwqueue.run, p_step hwqueue.step, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.go_on_added(p_run hwqueue.run, p_step hwqueue.step) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.go_on_map(p_tally hwqueue.tally, p_is_short boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.go_on_map(p_tally hwqueue.tally, p_is_short boolean, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.go_on_nested(p_run uuid, p_step integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.go_on_nested(p_run uuid, p_step integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.gpu_exclusivity_on(p_asked text, p_share_mode text) FROM PUBLIC;
 
@@ -9545,9 +9435,9 @@ REVOKE ALL ON FUNCTION hwqueue.grant_batch(p_request hwqueue.claim_request, p_ct
 
 REVOKE ALL ON FUNCTION hwqueue.grant_single(p_request hwqueue.claim_request, p_picked hwqueue.picked_entries, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_node hwqueue.node, p_load hwqueue.node_load, p_generation bigint, OUT entry hwqueue.ready, OUT claim_token bigint, OUT attempt smallint, OUT queue text, OUT task_name text, OUT params jsonb, OUT headers jsonb, OUT expires_at timestamp with time zone, OUT assignment jsonb, OUT load hwqueue.node_load) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.hand_over_node(p_node uuid, p_login text, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.hand_over_node(p_node uuid, p_login text, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.hand_over_node(p_node uuid, p_login text, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.hand_over_node(p_node uuid, p_login text) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.hand_over_node(p_node uuid, p_login text) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.hand_over_node(p_node uuid, p_login text) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.has_bound_enough() FROM PUBLIC;
 
@@ -9555,17 +9445,17 @@ REVOKE ALL ON FUNCTION hwqueue.has_ended(p_xid xid8) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.has_failed_items(p_defined hwqueue.workflow_step, p_items integer, p_failed integer, p_cancelled integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.has_fleet_changed(p_unseen xid8[], p_next_xid xid8, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.has_fleet_changed(p_unseen xid8[], p_next_xid xid8) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.has_isolation_conflict(p_class hwqueue.placement_class, p_cpu text[], p_gpu text[], p_share_mode text, p_gpu_ids uuid[], p_gpu_parents uuid[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.has_items_to_stop(p_run uuid, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.has_items_to_stop(p_run uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.has_limits(p_node hwqueue.node) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.has_login(p_login text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.has_new_classes(p_seen xid8, p_unseen xid8[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.has_new_classes(p_seen xid8, p_unseen xid8[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.has_no_execute(p_node hwqueue.node) FROM PUBLIC;
 
@@ -9573,27 +9463,27 @@ REVOKE ALL ON FUNCTION hwqueue.has_open_reader() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.has_places(p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_left_out text[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.has_published_terms(p_terms jsonb, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.has_published_terms(p_terms jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.has_stale_policy(p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.has_stale_policy(p_class hwqueue.placement_class) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.has_unpublished_terms(p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.has_unpublished_terms() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.head_classes(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_is_judged boolean, p_tasks text[], p_only bigint[], p_without bigint[], p_room hwqueue.headroom, p_shard integer, OUT eligible hwqueue.profile_queue) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.head_classes(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_is_judged boolean, p_tasks text[], p_only bigint[], p_without bigint[], p_room hwqueue.headroom, OUT eligible hwqueue.profile_queue) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.head_eligible(p_queue_head hwqueue.queue_head, p_state hwqueue.node_state) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jsonb, p_extend interval, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jsonb, p_extend interval, p_shard integer) TO hwqueue_worker;
-GRANT ALL ON FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jsonb, p_extend interval, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jsonb, p_extend interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jsonb, p_extend interval) TO hwqueue_worker;
+GRANT ALL ON FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jsonb, p_extend interval) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.heartbeat_others(p_node uuid, p_leases uuid[], p_tokens bigint[], p_held uuid[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.heartbeat_others(p_node uuid, p_leases uuid[], p_tokens bigint[], p_held uuid[], p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.held_alone(p_assignment jsonb, p_node hwqueue.node) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.held_claims(p_leases uuid[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.held_claims(p_leases uuid[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.held_keys(p_leases uuid[], p_waits boolean, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.held_keys(p_leases uuid[], p_waits boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.help_words(p_sole jsonb, p_class hwqueue.placement_class) FROM PUBLIC;
 
@@ -9605,43 +9495,43 @@ REVOKE ALL ON FUNCTION hwqueue.histogram_quantile(p_counts bigint[], p_part doub
 
 REVOKE ALL ON FUNCTION hwqueue.hmac_sha256(p_key bytea, p_message bytea) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.hold_claim(p_lease uuid, p_token bigint, p_is_written boolean, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.hold_claim(p_lease uuid, p_token bigint, p_is_written boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.hold_items(p_run uuid, p_step integer, p_waits boolean, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.hold_items(p_run uuid, p_step integer, p_waits boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.hold_outcomes(p_leases uuid[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.hold_outcomes(p_leases uuid[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.hold_state(p_lease uuid, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.hold_state(p_lease uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.hold_step(p_lease uuid, p_token bigint, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.hold_step(p_lease uuid, p_token bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.hold_step(p_run uuid, p_step integer, p_name text, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.hold_step(p_run uuid, p_step integer, p_name text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.hold_steps(p_run uuid, p_steps integer[], p_name text, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.hold_steps(p_run uuid, p_steps integer[], p_name text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.hold_updatable(p_run hwqueue.run, p_named integer[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.hold_updatable(p_run hwqueue.run, p_named integer[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.holder_list(p_leases uuid[], p_amounts boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.holder_list(p_leases uuid[], p_amounts boolean, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.id_of_time(p_at timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.idle_load(p_node hwqueue.node) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.idle_steps(p_run hwqueue.run, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.idle_steps(p_run hwqueue.run) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.ignored_labels_of(p_labels jsonb, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.ignored_labels_of(p_labels jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.imagined_nodes(p_nodes jsonb, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.imagined_nodes(p_nodes jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.in_seconds(p_span interval) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.insert_gang(p_gang hwqueue.gang, p_queue hwqueue.queue, p_priority integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.insert_gang(p_gang hwqueue.gang, p_queue hwqueue.queue, p_priority integer, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.insert_members(p_gang uuid, p_leases uuid[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.insert_members(p_gang uuid, p_leases uuid[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.insert_own_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.insert_own_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.insert_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.insert_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_barred(p_class hwqueue.pending_class) FROM PUBLIC;
 
@@ -9653,23 +9543,23 @@ REVOKE ALL ON FUNCTION hwqueue.is_counted(p_steps hwqueue.clock_step[], p_at tim
 
 REVOKE ALL ON FUNCTION hwqueue.is_gang_ready(p_gang hwqueue.gang, p_members jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.is_head_blocked(p_queue_id integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.is_head_blocked(p_queue_id integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.is_head_dense(p_from hwqueue.scan_starts, p_window integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.is_head_dense(p_from hwqueue.scan_starts, p_window integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_idle(p_kind text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.is_judged(p_class_ids bigint[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.is_judged(p_class_ids bigint[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_kept_by_operators(p_node hwqueue.node) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.is_known_node(p_node uuid, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.is_known_node(p_node uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_label_text(p_value jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_lasting(p_class hwqueue.placement_class) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.is_left_behind(p_claim hwqueue.claim, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.is_left_behind(p_claim hwqueue.claim) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_live(p_node hwqueue.node, p_state hwqueue.node_state, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -9679,15 +9569,15 @@ REVOKE ALL ON FUNCTION hwqueue.is_old_floor(p_next_xid xid8) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_own(p_login text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.is_own_lease(p_lease uuid, p_tenants text[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.is_own_lease(p_lease uuid, p_tenants text[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.is_own_service(p_service uuid, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.is_own_service(p_service uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.is_put_off(p_part text, p_item uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.is_put_off(p_part text, p_item uuid, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.is_selected(p_class_id bigint, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.is_selected(p_class_id bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.is_still_attested_for(p_class_id bigint, p_node hwqueue.node, p_attested text[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.is_still_attested_for(p_class_id bigint, p_node hwqueue.node, p_attested text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_this_life(p_started timestamp with time zone, p_recovered pg_lsn, p_path text) FROM PUBLIC;
 
@@ -9705,19 +9595,19 @@ REVOKE ALL ON FUNCTION hwqueue.isolated_resources(p_isolation jsonb, p_resources
 
 REVOKE ALL ON FUNCTION hwqueue.isolation_conflicts(p_class hwqueue.placement_class, p_cpu text[], p_gpu text[], p_share_mode text, p_gpu_ids uuid[], p_gpu_parents uuid[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.item_ended(p_lease uuid, p_state text, p_is_short boolean, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.item_ended(p_lease uuid, p_state text, p_is_short boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.item_page(p_run hwqueue.run, p_step integer, p_after integer, p_limit integer, p_state text, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.item_page(p_run hwqueue.run, p_step integer, p_after integer, p_limit integer, p_state text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.item_request(p_run hwqueue.run, p_defined hwqueue.workflow_step, p_task text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.item_request(p_run hwqueue.run, p_defined hwqueue.workflow_step, p_task text, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.item_requests(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_numbers integer[], p_known jsonb, p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer, OUT requests hwqueue.spawn_request[], OUT bad uuid[], OUT reasons text[], OUT stopped integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.item_requests(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_numbers integer[], p_known jsonb, p_queue hwqueue.queue, p_now timestamp with time zone, OUT requests hwqueue.spawn_request[], OUT bad uuid[], OUT reasons text[], OUT stopped integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.item_results(p_run hwqueue.run, p_step integer, p_after integer, p_limit integer, p_state text, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.item_results(p_run hwqueue.run, p_step integer, p_after integer, p_limit integer, p_state text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.items_ended(p_leases uuid[], p_state text, p_is_short boolean, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.items_ended(p_leases uuid[], p_state text, p_is_short boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.join_choice(p_choice uuid, p_tenant text, p_member uuid, p_is_gang boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.join_choice(p_choice uuid, p_tenant text, p_member uuid, p_is_gang boolean, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.json_boolean(p_value jsonb, p_field text, p_code text) FROM PUBLIC;
 
@@ -9751,39 +9641,39 @@ REVOKE ALL ON FUNCTION hwqueue.json_uuids(p_list jsonb, p_field text) FROM PUBLI
 
 REVOKE ALL ON FUNCTION hwqueue.judge_budget() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.judge_classes(p_node hwqueue.node, p_state hwqueue.node_state, p_shard integer, OUT extra jsonb, OUT more boolean, OUT awaits boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.judge_classes(p_node hwqueue.node, p_state hwqueue.node_state, OUT extra jsonb, OUT more boolean, OUT awaits boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.judge_fleet(p_class hwqueue.placement_class, p_known jsonb, p_prefers boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.judge_fleet(p_class hwqueue.placement_class, p_known jsonb, p_prefers boolean, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.judge_for_profile(p_profile hwqueue.profile, p_limit integer, p_is_upkeep boolean, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.judge_for_profile(p_profile hwqueue.profile, p_limit integer, p_is_upkeep boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.judge_pinned(p_node hwqueue.node, p_state hwqueue.node_state, p_limit integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.judge_pinned(p_node hwqueue.node, p_state hwqueue.node_state, p_limit integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.judged_node(p_state hwqueue.node_state, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.judged_node(p_state hwqueue.node_state, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.kept_changes(p_limit integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.kept_changes(p_limit integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.kept_level(p_outer jsonb, p_inner jsonb, p_mode text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.kept_out_of(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.kept_out_of(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.kept_out_places(p_class hwqueue.placement_class, p_lease uuid, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.kept_out_places(p_class hwqueue.placement_class, p_lease uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.kept_out_words(p_domain text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.keyed_spawns(p_spawns hwqueue.spawn_request[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.keyed_spawns(p_spawns hwqueue.spawn_request[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.kind_class(p_queue_id integer, p_kind jsonb, p_defaults jsonb, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.kind_class(p_queue_id integer, p_kind jsonb, p_defaults jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.kind_keys(p_kind text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.known_ends(p_node_ids uuid[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.known_ends(p_node_ids uuid[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.known_lacks(p_class_id bigint, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.known_lacks(p_class_id bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.label_contradiction(p_required jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.label_failures(p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.label_failures(p_class hwqueue.placement_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.label_holds(p_op text, p_value jsonb, p_values jsonb) FROM PUBLIC;
 
@@ -9799,236 +9689,236 @@ REVOKE ALL ON FUNCTION hwqueue.lacking(p_shortage integer, p_class hwqueue.place
 
 REVOKE ALL ON FUNCTION hwqueue.lacking_custom(p_needed jsonb, p_free jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.last_clock_step(p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.last_clock_step() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.last_drawn_position() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.last_fetched_at(p_gang uuid, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.last_fetched_at(p_gang uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.later_earmarks(p_node uuid, p_tier smallint, p_rank bigint, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.later_earmarks(p_node uuid, p_tier smallint, p_rank bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.lead_planner(p_holder text, p_ttl interval, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.lead_planner(p_holder text, p_ttl interval, p_shard integer) TO hwqueue_planner;
-GRANT ALL ON FUNCTION hwqueue.lead_planner(p_holder text, p_ttl interval, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.lead_planner(p_holder text, p_ttl interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.lead_planner(p_holder text, p_ttl interval) TO hwqueue_planner;
+GRANT ALL ON FUNCTION hwqueue.lead_planner(p_holder text, p_ttl interval) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.lead_prune(p_unless_within interval, p_now timestamp with time zone, p_shard integer, OUT goes boolean, OUT prune_cursor hwqueue.prune_cursor) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.lead_prune(p_unless_within interval, p_now timestamp with time zone, OUT goes boolean, OUT prune_cursor hwqueue.prune_cursor) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.lead_reap(p_unless_within interval, p_now timestamp with time zone, p_shard integer, OUT goes boolean, OUT holds boolean, OUT reap_cursor hwqueue.reap_cursor) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.lead_reap(p_unless_within interval, p_now timestamp with time zone, OUT goes boolean, OUT holds boolean, OUT reap_cursor hwqueue.reap_cursor) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.lease_checkpoints(p_lease uuid, p_limit integer, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.lease_checkpoints(p_lease uuid, p_limit integer, p_shard integer) TO hwqueue_producer;
-GRANT ALL ON FUNCTION hwqueue.lease_checkpoints(p_lease uuid, p_limit integer, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.lease_checkpoints(p_lease uuid, p_limit integer, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.lease_checkpoints(p_lease uuid, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.lease_checkpoints(p_lease uuid, p_limit integer) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.lease_checkpoints(p_lease uuid, p_limit integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.lease_checkpoints(p_lease uuid, p_limit integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.lease_end(p_lease uuid, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.lease_end(p_lease uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.lease_fact(p_lease uuid, p_domain text, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.lease_fact(p_lease uuid, p_domain text, p_node hwqueue.node, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.lease_history(p_lease uuid, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.lease_history(p_lease uuid, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.lease_history(p_lease uuid, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.lease_history(p_lease uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.lease_history(p_lease uuid) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.lease_history(p_lease uuid) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.lease_logs(p_lease uuid, p_after text, p_limit integer, p_attempt integer, p_last boolean, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.lease_logs(p_lease uuid, p_after text, p_limit integer, p_attempt integer, p_last boolean, p_shard integer) TO hwqueue_producer;
-GRANT ALL ON FUNCTION hwqueue.lease_logs(p_lease uuid, p_after text, p_limit integer, p_attempt integer, p_last boolean, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.lease_logs(p_lease uuid, p_after text, p_limit integer, p_attempt integer, p_last boolean, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.lease_logs(p_lease uuid, p_after text, p_limit integer, p_attempt integer, p_last boolean) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.lease_logs(p_lease uuid, p_after text, p_limit integer, p_attempt integer, p_last boolean) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.lease_logs(p_lease uuid, p_after text, p_limit integer, p_attempt integer, p_last boolean) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.lease_logs(p_lease uuid, p_after text, p_limit integer, p_attempt integer, p_last boolean) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.lease_outlook(p_node uuid, p_lease_ids uuid[], p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.lease_outlook(p_node uuid, p_lease_ids uuid[], p_shard integer) TO hwqueue_worker;
-GRANT ALL ON FUNCTION hwqueue.lease_outlook(p_node uuid, p_lease_ids uuid[], p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.lease_outlook(p_node uuid, p_lease_ids uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.lease_outlook(p_node uuid, p_lease_ids uuid[]) TO hwqueue_worker;
+GRANT ALL ON FUNCTION hwqueue.lease_outlook(p_node uuid, p_lease_ids uuid[]) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.lease_place(p_lease uuid, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.lease_place(p_lease uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lease_rank(p_step interval, p_eligible_at timestamp with time zone, p_priority integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lease_score(p_weight_affinity double precision, p_weight_fit double precision, p_weight_spread double precision, p_affinity double precision, p_fit double precision, p_spread double precision) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.lease_state(p_lease uuid, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.lease_state(p_lease uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.lease_to_replace(p_row hwqueue.replacement, p_lease hwqueue.lease, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.lease_to_replace(p_row hwqueue.replacement, p_lease hwqueue.lease) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.leases_to_stop(p_run hwqueue.run, p_limit integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.leases_to_stop(p_run hwqueue.run, p_limit integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.leave_arrivals(p_run uuid, p_steps integer[], p_kind text, p_reasons text[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.leave_arrivals(p_run uuid, p_steps integer[], p_kind text, p_reasons text[], p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.leave_fleet(p_node hwqueue.node, p_why text, p_detail jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.leave_fleet(p_node hwqueue.node, p_why text, p_detail jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.left_in_place(p_rooms hwqueue.gang_room[], p_classes hwqueue.placement_class[], p_left integer[], p_node_ids uuid[], p_without uuid[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.left_in_place(p_rooms hwqueue.gang_room[], p_classes hwqueue.placement_class[], p_left integer[], p_node_ids uuid[], p_without uuid[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.left_on_node(p_node uuid, p_class_nos integer[], p_classes hwqueue.placement_class[], p_left integer[], p_without uuid[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.left_on_node(p_node uuid, p_class_nos integer[], p_classes hwqueue.placement_class[], p_left integer[], p_without uuid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.level_placement(p_level jsonb, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.list_deliveries(p_name text, p_state text, p_limit integer, p_before uuid, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.list_deliveries(p_name text, p_state text, p_limit integer, p_before uuid, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.list_deliveries(p_name text, p_state text, p_limit integer, p_before uuid, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.list_deliveries(p_name text, p_state text, p_limit integer, p_before uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.list_deliveries(p_name text, p_state text, p_limit integer, p_before uuid) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.list_deliveries(p_name text, p_state text, p_limit integer, p_before uuid) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.list_events(p_after bigint, p_filter jsonb, p_limit integer, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.list_events(p_after bigint, p_filter jsonb, p_limit integer, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.list_events(p_after bigint, p_filter jsonb, p_limit integer, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.list_events(p_after bigint, p_filter jsonb, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.list_events(p_after bigint, p_filter jsonb, p_limit integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.list_events(p_after bigint, p_filter jsonb, p_limit integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.list_everywhere(p_state text, p_limit integer, p_before timestamp with time zone, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.list_everywhere(p_state text, p_limit integer, p_before timestamp with time zone, p_shard integer) TO hwqueue_producer;
-GRANT ALL ON FUNCTION hwqueue.list_everywhere(p_state text, p_limit integer, p_before timestamp with time zone, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.list_everywhere(p_state text, p_limit integer, p_before timestamp with time zone, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.list_everywhere(p_state text, p_limit integer, p_before timestamp with time zone) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.list_everywhere(p_state text, p_limit integer, p_before timestamp with time zone) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.list_everywhere(p_state text, p_limit integer, p_before timestamp with time zone) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.list_everywhere(p_state text, p_limit integer, p_before timestamp with time zone) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.list_gangs(p_state text, p_limit integer, p_before timestamp with time zone, p_before_gang uuid, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.list_gangs(p_state text, p_limit integer, p_before timestamp with time zone, p_before_gang uuid, p_shard integer) TO hwqueue_producer;
-GRANT ALL ON FUNCTION hwqueue.list_gangs(p_state text, p_limit integer, p_before timestamp with time zone, p_before_gang uuid, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.list_gangs(p_state text, p_limit integer, p_before timestamp with time zone, p_before_gang uuid, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.list_gangs(p_state text, p_limit integer, p_before timestamp with time zone, p_before_gang uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.list_gangs(p_state text, p_limit integer, p_before timestamp with time zone, p_before_gang uuid) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.list_gangs(p_state text, p_limit integer, p_before timestamp with time zone, p_before_gang uuid) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.list_gangs(p_state text, p_limit integer, p_before timestamp with time zone, p_before_gang uuid) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.list_lease_ids(p_filter hwqueue.lease_filter, p_limit integer, p_from uuid, p_before uuid, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.list_lease_ids(p_filter hwqueue.lease_filter, p_limit integer, p_from uuid, p_before uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.list_leases(p_filter jsonb, p_limit integer, p_before uuid, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.list_leases(p_filter jsonb, p_limit integer, p_before uuid, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.list_leases(p_filter jsonb, p_limit integer, p_before uuid, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.list_leases(p_filter jsonb, p_limit integer, p_before uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.list_leases(p_filter jsonb, p_limit integer, p_before uuid) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.list_leases(p_filter jsonb, p_limit integer, p_before uuid) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.list_nodes(p_name text, p_node uuid, p_after text, p_limit integer, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.list_nodes(p_name text, p_node uuid, p_after text, p_limit integer, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.list_nodes(p_name text, p_node uuid, p_after text, p_limit integer, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.list_nodes(p_name text, p_node uuid, p_after text, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.list_nodes(p_name text, p_node uuid, p_after text, p_limit integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.list_nodes(p_name text, p_node uuid, p_after text, p_limit integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.list_queues(p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.list_queues(p_shard integer) TO hwqueue_worker;
-GRANT ALL ON FUNCTION hwqueue.list_queues(p_shard integer) TO hwqueue_admin;
-GRANT ALL ON FUNCTION hwqueue.list_queues(p_shard integer) TO hwqueue_operator;
+REVOKE ALL ON FUNCTION hwqueue.list_queues() FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.list_queues() TO hwqueue_worker;
+GRANT ALL ON FUNCTION hwqueue.list_queues() TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.list_queues() TO hwqueue_operator;
 
 REVOKE ALL ON FUNCTION hwqueue.list_results(p_run hwqueue.run, p_binding jsonb, OUT value jsonb, OUT too_large boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.list_run_signals(p_run uuid, p_limit integer, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.list_run_signals(p_run uuid, p_limit integer, p_shard integer) TO hwqueue_producer;
-GRANT ALL ON FUNCTION hwqueue.list_run_signals(p_run uuid, p_limit integer, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.list_run_signals(p_run uuid, p_limit integer, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.list_run_signals(p_run uuid, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.list_run_signals(p_run uuid, p_limit integer) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.list_run_signals(p_run uuid, p_limit integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.list_run_signals(p_run uuid, p_limit integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.list_step_details(p_run uuid, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.list_step_details(p_run uuid, p_shard integer) TO hwqueue_producer;
-GRANT ALL ON FUNCTION hwqueue.list_step_details(p_run uuid, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.list_step_details(p_run uuid, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.list_step_details(p_run uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.list_step_details(p_run uuid) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.list_step_details(p_run uuid) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.list_step_details(p_run uuid) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.list_tasks(p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.list_tasks(p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.list_tasks(p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.list_tasks() FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.list_tasks() TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.list_tasks() TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.list_tokens(p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.list_tokens(p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.list_tokens() FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.list_tokens() TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.list_webhooks(p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.list_webhooks(p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.list_webhooks(p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.list_webhooks() FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.list_webhooks() TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.list_webhooks() TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.list_words(p_values jsonb, p_or text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.list_workflow_runs(p_filter jsonb, p_limit integer, p_before uuid, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.list_workflow_runs(p_filter jsonb, p_limit integer, p_before uuid, p_shard integer) TO hwqueue_producer;
-GRANT ALL ON FUNCTION hwqueue.list_workflow_runs(p_filter jsonb, p_limit integer, p_before uuid, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.list_workflow_runs(p_filter jsonb, p_limit integer, p_before uuid, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.list_workflow_runs(p_filter jsonb, p_limit integer, p_before uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.list_workflow_runs(p_filter jsonb, p_limit integer, p_before uuid) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.list_workflow_runs(p_filter jsonb, p_limit integer, p_before uuid) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.list_workflow_runs(p_filter jsonb, p_limit integer, p_before uuid) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.list_workflow_steps(p_run uuid, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.list_workflow_steps(p_run uuid, p_shard integer) TO hwqueue_producer;
-GRANT ALL ON FUNCTION hwqueue.list_workflow_steps(p_run uuid, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.list_workflow_steps(p_run uuid, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.list_workflow_steps(p_run uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.list_workflow_steps(p_run uuid) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.list_workflow_steps(p_run uuid) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.list_workflow_steps(p_run uuid) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.list_workflow_versions(p_workflows text[], p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.list_workflow_versions(p_workflows text[], p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.list_workflow_versions(p_workflows text[], p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.list_workflow_versions(p_workflows text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.list_workflow_versions(p_workflows text[]) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.list_workflow_versions(p_workflows text[]) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.list_workflows(p_after text, p_limit integer, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.list_workflows(p_after text, p_limit integer, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.list_workflows(p_after text, p_limit integer, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.list_workflows(p_after text, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.list_workflows(p_after text, p_limit integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.list_workflows(p_after text, p_limit integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.listed_origins(p_run hwqueue.run, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.listed_origins(p_run hwqueue.run) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.load_fits(p_node hwqueue.node, p_load hwqueue.node_load) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.load_that_stays(p_node hwqueue.node, p_old uuid, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.load_that_stays(p_node hwqueue.node, p_old uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lock_alternative(p_request hwqueue.claim_request, p_class_id bigint, p_seen hwqueue.seen_entries, p_from bigint, p_to bigint, p_since timestamp with time zone, p_lease uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lock_between(p_request hwqueue.claim_request, p_queue_id integer, p_seen hwqueue.seen_entries, p_limit integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.lock_choice(p_choice uuid, p_taker uuid, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.lock_choice(p_choice uuid, p_taker uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.lock_claims(p_node uuid, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.lock_claims(p_node uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.lock_class_heads(p_classes bigint[], p_queue_id integer, p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.lock_class_heads(p_classes bigint[], p_queue_id integer, p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.lock_classes(p_digest bigint, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.lock_classes(p_digest bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.lock_leases(p_leases uuid[], p_state text, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.lock_leases(p_leases uuid[], p_state text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.lock_node(p_node uuid, p_epoch bigint, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.lock_node(p_node uuid, p_epoch bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.lock_page(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb, p_shard integer, OUT state text, OUT changed uuid[], OUT skipped uuid[], OUT next_cursor jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.lock_page(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb, OUT state text, OUT changed uuid[], OUT skipped uuid[], OUT next_cursor jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.lock_run(p_run uuid, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.lock_run(p_run uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.lock_score_group(p_classes bigint[], p_from hwqueue.scan_starts, p_tier smallint, p_rank bigint, p_depth integer, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.lock_score_group(p_classes bigint[], p_from hwqueue.scan_starts, p_tier smallint, p_rank bigint, p_depth integer, p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.lock_seen(p_positions bigint[], p_seen_classes bigint[], p_tier smallint, p_rank bigint, p_limit integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.lock_seen(p_positions bigint[], p_seen_classes bigint[], p_tier smallint, p_rank bigint, p_limit integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.lock_stripes(p_alone integer[], p_shared integer[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.lock_stripes(p_alone integer[], p_shared integer[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.lock_to_register(INOUT node hwqueue.node, p_shard integer, OUT state hwqueue.node_state) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.lock_to_register(INOUT node hwqueue.node, OUT state hwqueue.node_state) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.lock_webhook(p_name text, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.lock_webhook(p_name text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lock_window(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_window integer, p_limit integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.login_hint(p_login text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.look_at_changed(p_limit integer, p_from bigint, p_until timestamp with time zone, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.look_at_changed(p_limit integer, p_from bigint, p_until timestamp with time zone, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.look_at_claim(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_fit text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.look_at_claim(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_fit text, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.look_at_due(p_limit integer, p_until timestamp with time zone, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.look_at_due(p_limit integer, p_until timestamp with time zone, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.look_at_earmark(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.look_at_earmark(p_gang hwqueue.gang, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.look_at_earmark(p_row hwqueue.replacement, p_claim hwqueue.claim, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.look_at_earmark(p_row hwqueue.replacement, p_claim hwqueue.claim, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.look_at_ended(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_state text, p_fit text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.look_at_ended(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_state text, p_fit text, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.look_at_gang(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.look_at_gang(p_gang hwqueue.gang, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.look_at_node(p_everywhere hwqueue.everywhere, p_node uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.look_at_node(p_everywhere hwqueue.everywhere, p_node uuid, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.look_at_replacement(p_row hwqueue.replacement, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.look_at_replacement(p_row hwqueue.replacement, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.look_at_waiting(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_fit text, p_retry_at timestamp with time zone, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.look_at_waiting(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_fit text, p_retry_at timestamp with time zone, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.look_if_free(p_everywhere_id uuid, p_node uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.look_if_free(p_everywhere_id uuid, p_node uuid, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.low_water_at(p_marks hwqueue.low_water, p_tier smallint, p_rank bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.lower_low_water(p_queue_id integer, p_class_id bigint, p_tier smallint, p_rank bigint, p_position bigint, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.lower_low_water(p_queue_id integer, p_class_id bigint, p_tier smallint, p_rank bigint, p_position bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.map_room(p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.map_verdict(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.map_verdict(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.maps_to_stop(p_run uuid, p_most integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.maps_to_stop(p_run uuid, p_most integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.mark_stopped(p_everywhere hwqueue.everywhere, p_stops_running boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.mark_stopped(p_everywhere hwqueue.everywhere, p_stops_running boolean, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.match_fleet(p_placement jsonb, p_options jsonb, p_limit integer, p_skip integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.match_fleet(p_placement jsonb, p_options jsonb, p_limit integer, p_skip integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.match_groups(p_placement jsonb, p_options jsonb, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.match_groups(p_placement jsonb, p_options jsonb, p_shard integer) TO hwqueue_producer;
-GRANT ALL ON FUNCTION hwqueue.match_groups(p_placement jsonb, p_options jsonb, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.match_groups(p_placement jsonb, p_options jsonb, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.match_groups(p_placement jsonb, p_options jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.match_groups(p_placement jsonb, p_options jsonb) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.match_groups(p_placement jsonb, p_options jsonb) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.match_groups(p_placement jsonb, p_options jsonb) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.match_nodes(p_placement jsonb, p_options jsonb, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.match_nodes(p_placement jsonb, p_options jsonb, p_shard integer) TO hwqueue_producer;
-GRANT ALL ON FUNCTION hwqueue.match_nodes(p_placement jsonb, p_options jsonb, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.match_nodes(p_placement jsonb, p_options jsonb, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.match_nodes(p_placement jsonb, p_options jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.match_nodes(p_placement jsonb, p_options jsonb) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.match_nodes(p_placement jsonb, p_options jsonb) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.match_nodes(p_placement jsonb, p_options jsonb) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.match_page(p_placement jsonb, p_options jsonb, p_limit integer, p_skip integer, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.match_page(p_placement jsonb, p_options jsonb, p_limit integer, p_skip integer, p_shard integer) TO hwqueue_producer;
-GRANT ALL ON FUNCTION hwqueue.match_page(p_placement jsonb, p_options jsonb, p_limit integer, p_skip integer, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.match_page(p_placement jsonb, p_options jsonb, p_limit integer, p_skip integer, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.match_page(p_placement jsonb, p_options jsonb, p_limit integer, p_skip integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.match_page(p_placement jsonb, p_options jsonb, p_limit integer, p_skip integer) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.match_page(p_placement jsonb, p_options jsonb, p_limit integer, p_skip integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.match_page(p_placement jsonb, p_options jsonb, p_limit integer, p_skip integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.match_question(p_placement jsonb, p_options jsonb, p_shard integer, OUT for_queue hwqueue.queue, OUT for_class hwqueue.placement_class, OUT reach double precision, OUT node_names text[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.match_question(p_placement jsonb, p_options jsonb, OUT for_queue hwqueue.queue, OUT for_class hwqueue.placement_class, OUT reach double precision, OUT node_names text[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.may_be_assigned(p_lease hwqueue.lease, p_node uuid, p_queue text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.may_be_assigned(p_lease hwqueue.lease, p_node uuid, p_queue text, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.may_be_long(p_value jsonb) FROM PUBLIC;
 
@@ -10036,13 +9926,13 @@ REVOKE ALL ON FUNCTION hwqueue.may_be_missing(p_gang hwqueue.gang) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.may_be_tried(p_gang hwqueue.gang, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.may_earmark(p_class_id bigint, p_node uuid, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.may_earmark(p_class_id bigint, p_node uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.may_not_go_on(p_everywhere hwqueue.everywhere) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.may_start(p_requests hwqueue.spawn_request[], p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.member_requests(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_known jsonb, p_gang_id uuid, p_now timestamp with time zone, p_shard integer, OUT requests hwqueue.spawn_request[], OUT starts_at timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.member_requests(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_known jsonb, p_gang_id uuid, p_now timestamp with time zone, OUT requests hwqueue.spawn_request[], OUT starts_at timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.members_needed(p_gang hwqueue.gang, p_waiting integer) FROM PUBLIC;
 
@@ -10056,35 +9946,35 @@ REVOKE ALL ON FUNCTION hwqueue.merge_lists(p_left jsonb, p_right jsonb) FROM PUB
 
 REVOKE ALL ON FUNCTION hwqueue.merge_placements(p_left jsonb, p_right jsonb, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.metrics(p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.metrics(p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.metrics(p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.metrics() FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.metrics() TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.metrics() TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.most_label_values() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.movable_leases(p_leases uuid[], p_queue hwqueue.queue, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.movable_leases(p_leases uuid[], p_queue hwqueue.queue) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.move_keys(p_leases uuid[], p_queue hwqueue.queue, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.move_keys(p_leases uuid[], p_queue hwqueue.queue) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.move_terms(p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.move_terms() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.must_be_checked(p_class hwqueue.placement_class, p_affinity double precision, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.must_be_checked(p_class hwqueue.placement_class, p_affinity double precision) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.my_tenants() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.named_steps(p_run hwqueue.run, p_names jsonb, p_field text, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.named_steps(p_run hwqueue.run, p_names jsonb, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.near_class(p_run hwqueue.run, p_step integer, p_near jsonb, p_now timestamp with time zone, p_shard integer, OUT class_id bigint, OUT bad jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.near_class(p_run hwqueue.run, p_step integer, p_near jsonb, p_now timestamp with time zone, OUT class_id bigint, OUT bad jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.near_items(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_requests hwqueue.spawn_request[], p_bad uuid[], p_now timestamp with time zone, p_shard integer, OUT requests hwqueue.spawn_request[], OUT bad uuid[], OUT reasons text[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.near_items(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_requests hwqueue.spawn_request[], p_bad uuid[], p_now timestamp with time zone, OUT requests hwqueue.spawn_request[], OUT bad uuid[], OUT reasons text[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.near_nodes(p_node_ids uuid[], p_class hwqueue.placement_class, p_lease uuid, p_known jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.near_nodes(p_node_ids uuid[], p_class hwqueue.placement_class, p_lease uuid, p_known jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.near_origin(p_near jsonb, p_part jsonb, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.near_origin(p_near jsonb, p_part jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.near_placement(p_near jsonb, p_places jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.near_places(p_run uuid, p_near jsonb, p_shard integer, p_item integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.near_places(p_run uuid, p_near jsonb, p_item integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.nearest_name(p_name text, p_names text[]) FROM PUBLIC;
 
@@ -10096,7 +9986,7 @@ REVOKE ALL ON FUNCTION hwqueue.needs_of(p_class hwqueue.placement_class, p_bits 
 
 REVOKE ALL ON FUNCTION hwqueue.nested_headline(p_step jsonb, p_workflow hwqueue.workflow, p_refusal jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.nested_workflow(p_settings jsonb, p_tenant text, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.nested_workflow(p_settings jsonb, p_tenant text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.never_due() FROM PUBLIC;
 
@@ -10110,15 +10000,15 @@ REVOKE ALL ON FUNCTION hwqueue.new_progress(p_ended integer[], p_states text[], 
 
 REVOKE ALL ON FUNCTION hwqueue.new_webhook_secret() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.newest_loads(p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.newest_loads() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.next_attempt_at(p_lease uuid, p_attempt integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.next_attempt_at(p_lease uuid, p_attempt integer, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.next_classes(p_from hwqueue.judging_progress, p_anchors text[], p_pinned boolean, p_limit integer, p_shard integer, OUT batch bigint[], OUT judged hwqueue.judging_progress, OUT more boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.next_classes(p_from hwqueue.judging_progress, p_anchors text[], p_pinned boolean, p_limit integer, OUT batch bigint[], OUT judged hwqueue.judging_progress, OUT more boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.next_gang_state(p_gang hwqueue.gang, p_waiting integer, p_earmarked integer, p_reserved integer, p_running integer, p_failed integer, p_cancelled integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.next_generation(p_shard hwqueue.shard, p_timeline integer, p_system bigint) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.next_generation(p_row hwqueue.installation, p_timeline integer, p_system bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.next_score_group(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_starts, p_window integer, p_probe integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT classes bigint[], OUT positions bigint[], OUT seen_classes bigint[], OUT is_head boolean, OUT takes integer) FROM PUBLIC;
 
@@ -10130,41 +10020,41 @@ REVOKE ALL ON FUNCTION hwqueue.no_open_xid_below(p_xid xid8) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.node_anchors(p_node uuid, p_resources uuid[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.node_claims(p_node uuid, p_limit integer, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.node_claims(p_node uuid, p_limit integer, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.node_claims(p_node uuid, p_limit integer, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.node_claims(p_node uuid, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.node_claims(p_node uuid, p_limit integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.node_claims(p_node uuid, p_limit integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.node_generation(p_node uuid, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.node_generation(p_node uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.node_has(p_failure hwqueue.failure, p_fact jsonb, p_domain text, p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.node_headroom(p_node hwqueue.node, p_load hwqueue.node_load) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.node_metrics(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.node_metrics(p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.node_numbers(p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.node_numbers() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.node_payload(p_key uuid, p_node uuid, p_login text, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.node_payload(p_key uuid, p_node uuid, p_login text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.node_place(p_node hwqueue.node, p_what text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.node_places(p_together text[], p_same text[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.node_places(p_together text[], p_same text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.node_suits(p_class_id bigint, p_node hwqueue.node, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.node_taints(p_node hwqueue.node) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.node_usage(p_state text, p_limit integer, p_after text, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.node_usage(p_state text, p_limit integer, p_after text, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.node_usage(p_state text, p_limit integer, p_after text, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.node_usage(p_state text, p_limit integer, p_after text) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.node_usage(p_state text, p_limit integer, p_after text) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.node_usage(p_state text, p_limit integer, p_after text) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.node_usage_of(p_node hwqueue.node, p_assignments jsonb[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.node_usage_of_claims(p_node hwqueue.node, p_with_earmarks boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.node_wake_payload(p_node uuid, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.node_wake_payload(p_node uuid, p_shard integer) TO hwqueue_worker;
-GRANT ALL ON FUNCTION hwqueue.node_wake_payload(p_node uuid, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.node_wake_payload(p_node uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.node_wake_payload(p_node uuid) TO hwqueue_worker;
+GRANT ALL ON FUNCTION hwqueue.node_wake_payload(p_node uuid) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.nodes_that_take(p_rooms hwqueue.gang_room[], p_node_ids uuid[]) FROM PUBLIC;
 
@@ -10212,83 +10102,83 @@ REVOKE ALL ON FUNCTION hwqueue.normalise_targets(p_targets jsonb, p_domain text,
 
 REVOKE ALL ON FUNCTION hwqueue.normalise_toleration(p_toleration jsonb, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.note_alive(p_state hwqueue.node_state, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.note_alive(p_state hwqueue.node_state, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.note_attestations(p_node uuid, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.note_attestations(p_node uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.note_blocked(p_state hwqueue.node_state, p_blocked boolean, p_awaits boolean, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.note_blocked(p_state hwqueue.node_state, p_blocked boolean, p_awaits boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_bound(p_bytes bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.note_clock(p_cursor hwqueue.reap_cursor, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.note_clock(p_cursor hwqueue.reap_cursor, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.note_deaths(p_leases uuid[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.note_deaths(p_leases uuid[], p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.note_event(p_code text, p_message text, p_shard integer, p_detail jsonb, p_node uuid, p_queue text, p_class bigint) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.note_event(p_code text, p_message text, p_detail jsonb, p_node uuid, p_queue text, p_class bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.note_failures(p_run hwqueue.run, p hwqueue.run_progress, p_now timestamp with time zone, p_shard integer, OUT state text, OUT progress hwqueue.run_progress) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.note_failures(p_run hwqueue.run, p hwqueue.run_progress, p_now timestamp with time zone, OUT state text, OUT progress hwqueue.run_progress) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.note_gang(p_gang hwqueue.gang, p_state text, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.note_gang(p_gang hwqueue.gang, p_state text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.note_generation(p_from bigint, p_to bigint, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.note_generation(p_from bigint, p_to bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.note_lasting(p_lease uuid, p_claims integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.note_lasting(p_lease uuid, p_claims integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.note_leases(p_code text, p_leases uuid[], p_message text, p_shard integer, p_detail jsonb, p_node uuid) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.note_leases(p_code text, p_leases uuid[], p_message text, p_detail jsonb, p_node uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.note_policy(p_code text, p_of text, p_from jsonb, p_to jsonb, p_queue text, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.note_policy(p_code text, p_of text, p_from jsonb, p_to jsonb, p_queue text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.note_room(p_room jsonb, p_ttl interval, p_round bigint, p_epoch bigint, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.note_room(p_room jsonb, p_ttl interval, p_round bigint, p_epoch bigint, p_shard integer) TO hwqueue_planner;
-GRANT ALL ON FUNCTION hwqueue.note_room(p_room jsonb, p_ttl interval, p_round bigint, p_epoch bigint, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.note_room(p_room jsonb, p_ttl interval, p_round bigint, p_epoch bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.note_room(p_room jsonb, p_ttl interval, p_round bigint, p_epoch bigint) TO hwqueue_planner;
+GRANT ALL ON FUNCTION hwqueue.note_room(p_room jsonb, p_ttl interval, p_round bigint, p_epoch bigint) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.note_selected(p_class_ids bigint[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.note_selected(p_class_ids bigint[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.note_served(p_node uuid, p_spec jsonb, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.note_served(p_node uuid, p_spec jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.note_server(p_timeline integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.note_server(p_timeline integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.note_start(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.note_start(p_gang hwqueue.gang, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.note_taken(p_entry hwqueue.ready, p_is_named boolean, p_is_lasting boolean, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.note_taken(p_entry hwqueue.ready, p_is_named boolean, p_is_lasting boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.nothing_done(p_holds boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.nothing_is_stopping(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.nothing_is_stopping(p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.notify_ended(p_leases uuid[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.notify_ended(p_leases uuid[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.numbered_nodes(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.numbered_nodes(p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.offer_signal(p_run hwqueue.run, p_signal bigint, p_name text, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.offer_signal(p_run hwqueue.run, p_signal bigint, p_name text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.oldest_open_settlement() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.oldest_snapshot_holder(p_relation regclass) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.oldest_undelivered(p_webhook hwqueue.webhook, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.oldest_undelivered(p_webhook hwqueue.webhook) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.open_claim(p_request hwqueue.claim_request, p_state hwqueue.node_state, INOUT queue_head hwqueue.queue_head, OUT queue_ids integer[], OUT promoted integer, OUT at_low_water boolean, OUT node hwqueue.node, OUT load hwqueue.node_load, OUT room hwqueue.headroom, OUT picked hwqueue.picked_entries) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.open_map(p_run hwqueue.run, p_step hwqueue.step, p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamp with time zone, p_shard integer, OUT map hwqueue.map, OUT tally hwqueue.tally, OUT bad jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.open_map(p_run hwqueue.run, p_step hwqueue.step, p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamp with time zone, OUT map hwqueue.map, OUT tally hwqueue.tally, OUT bad jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.open_nested(p_run hwqueue.run, p_step hwqueue.step, p_nested hwqueue.run, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.open_nested(p_run hwqueue.run, p_step hwqueue.step, p_nested hwqueue.run) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.open_queues(p_queues text[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.open_queues(p_queues text[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.open_run(p_run hwqueue.run, p_released integer[], p_skipped integer[], p_reasons text[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.open_run(p_run hwqueue.run, p_released integer[], p_skipped integer[], p_reasons text[], p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.open_wait(p_claim hwqueue.claim, p_wait jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.open_wait(p_claim hwqueue.claim, p_wait jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.operator_taints(p_node uuid, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.operator_taints(p_node uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.order_named_steps(p_steps jsonb[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.ordered_items(p_leases uuid[], p_tokens bigint[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.ordered_items(p_leases uuid[], p_tokens bigint[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.other_alternatives(p_choice hwqueue.choice, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.other_alternatives(p_choice hwqueue.choice) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.overbooked_nodes(p_node_ids uuid[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.overbooked_nodes(p_node_ids uuid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.own_field(p_own jsonb) FROM PUBLIC;
 
@@ -10300,7 +10190,7 @@ REVOKE ALL ON FUNCTION hwqueue.own_options() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.own_resources(p_placement jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.page_source(p_filter hwqueue.lease_filter, p_cursor jsonb, p_limit integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.page_source(p_filter hwqueue.lease_filter, p_cursor jsonb, p_limit integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.parse_classes(p_list jsonb, p_field text, p_known text[]) FROM PUBLIC;
 
@@ -10312,7 +10202,7 @@ REVOKE ALL ON FUNCTION hwqueue.parse_interval(p_value jsonb, p_field text, p_min
 
 REVOKE ALL ON FUNCTION hwqueue.parse_isolation(p_node hwqueue.node, p_spec jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.parse_node_spec(p_node uuid, p_spec jsonb, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.parse_node_spec(p_node uuid, p_spec jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.parse_short_interval(p_value jsonb, p_field text, p_min interval, p_most interval) FROM PUBLIC;
 
@@ -10330,7 +10220,7 @@ REVOKE ALL ON FUNCTION hwqueue.part_origins(p_levels jsonb, p_path text[], p_par
 
 REVOKE ALL ON FUNCTION hwqueue.part_reason(p_part text, p_expr jsonb, p_class hwqueue.placement_class, p_node hwqueue.node, p_tells boolean, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.parts_due(p_kind text, p_parts text[], p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.parts_due(p_kind text, p_parts text[], p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.parts_of_devices(p_node hwqueue.node, p_used integer[]) FROM PUBLIC;
 
@@ -10340,96 +10230,96 @@ REVOKE ALL ON FUNCTION hwqueue.pattern_size(p_expr jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.patterns_within(p_placement jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.pause_queue(p_queue text) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.pause_queue(p_queue text) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.pause_queue(p_queue text) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.pause_run(p_run hwqueue.run, p_reason text, p_detail jsonb, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.pause_run(p_run hwqueue.run, p_reason text, p_detail jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.pause_webhook(p_name text, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.pause_webhook(p_name text, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.pause_webhook(p_name text, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.pause_webhook(p_name text) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.pause_webhook(p_name text) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.pause_webhook(p_name text) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.pause_workflow_run(p_run uuid, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.pause_workflow_run(p_run uuid, p_shard integer) TO hwqueue_producer;
-GRANT ALL ON FUNCTION hwqueue.pause_workflow_run(p_run uuid, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.pause_workflow_run(p_run uuid, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.pause_workflow_run(p_run uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.pause_workflow_run(p_run uuid) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.pause_workflow_run(p_run uuid) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.pause_workflow_run(p_run uuid) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.pending_classes(p_queue_id integer, p_class bigint, p_kind text, p_order text, p_limit integer, p_snapshot hwqueue.fleet_snapshot, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.pending_classes(p_queue_id integer, p_class bigint, p_kind text, p_order text, p_limit integer, p_snapshot hwqueue.fleet_snapshot, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.pending_headline(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_fleet jsonb, p_now timestamp with time zone, p_shard integer, OUT headline text, OUT code text, OUT permanent boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.pending_headline(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_fleet jsonb, p_now timestamp with time zone, OUT headline text, OUT code text, OUT permanent boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.pending_reasons(p_queue text, p_kind text, p_class bigint, p_order text, p_limit integer, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.pending_reasons(p_queue text, p_kind text, p_class bigint, p_order text, p_limit integer, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.pending_reasons(p_queue text, p_kind text, p_class bigint, p_order text, p_limit integer, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.pending_reasons(p_queue text, p_kind text, p_class bigint, p_order text, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.pending_reasons(p_queue text, p_kind text, p_class bigint, p_order text, p_limit integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.pending_reasons(p_queue text, p_kind text, p_class bigint, p_order text, p_limit integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.pick_entries(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_room hwqueue.headroom, p_on_fast_path boolean, p_queue_head hwqueue.queue_head, p_window integer, p_limit integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.pick_leases(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_room hwqueue.headroom, p_limit integer, p_without bigint[], p_is_new boolean, p_only bigint[], p_before hwqueue.later_class) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.place_begun_maps(p_run hwqueue.run, p_steps integer[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.place_begun_maps(p_run hwqueue.run, p_steps integer[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.place_counts(p_spread jsonb, p_spec jsonb, p_digest bigint, p_recount jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.place_counts(p_spread jsonb, p_spec jsonb, p_digest bigint, p_recount jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.place_in_line(p_lease hwqueue.lease, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.place_in_line(p_lease hwqueue.lease) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.place_sums(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[], p_size integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.place_sums(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[], p_size integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.place_words(p_domain text, p_place text, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.place_words(p_domain text, p_place text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.placement_class_stats(p_queue text, p_after bigint, p_limit integer, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.placement_class_stats(p_queue text, p_after bigint, p_limit integer, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.placement_class_stats(p_queue text, p_after bigint, p_limit integer, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.placement_class_stats(p_queue text, p_after bigint, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.placement_class_stats(p_queue text, p_after bigint, p_limit integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.placement_class_stats(p_queue text, p_after bigint, p_limit integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.placement_cost(p_placement jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.placement_limits(OUT patterns integer, OUT pattern_chars integer, OUT repeated_chars integer, OUT exprs integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.places_are_there(p_places jsonb, p_what text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.places_are_there(p_places jsonb, p_what text, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.places_with_room(p_rooms hwqueue.gang_room[], p_kinds integer, p_is_idle boolean, p_together text[], p_same text[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.places_with_room(p_rooms hwqueue.gang_room[], p_kinds integer, p_is_idle boolean, p_together text[], p_same text[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.planned_nested(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.planned_nested(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step integer, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.planned_step(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_asks_origins boolean, p_shard integer, OUT class hwqueue.placement_class, OUT came_from jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.planned_step(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_asks_origins boolean, OUT class hwqueue.placement_class, OUT came_from jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.planned_steps(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb, p_most integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.planned_steps(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb, p_most integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.planned_updates(p_run hwqueue.run, p_update jsonb, p_named integer[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.planned_updates(p_run hwqueue.run, p_update jsonb, p_named integer[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.planner_metrics(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.planner_metrics(p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.planner_rooms(p_gangs uuid[], p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.planner_rooms(p_gangs uuid[], p_shard integer) TO hwqueue_planner;
-GRANT ALL ON FUNCTION hwqueue.planner_rooms(p_gangs uuid[], p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.planner_rooms(p_gangs uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.planner_rooms(p_gangs uuid[]) TO hwqueue_planner;
+GRANT ALL ON FUNCTION hwqueue.planner_rooms(p_gangs uuid[]) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.planner_status(p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.planner_status(p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.planner_status(p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.planner_status() FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.planner_status() TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.planner_status() TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.planner_view(p_part text, p_queue text, p_after text, p_limit integer, p_most integer, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.planner_view(p_part text, p_queue text, p_after text, p_limit integer, p_most integer, p_shard integer) TO hwqueue_planner;
-GRANT ALL ON FUNCTION hwqueue.planner_view(p_part text, p_queue text, p_after text, p_limit integer, p_most integer, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.planner_view(p_part text, p_queue text, p_after text, p_limit integer, p_most integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.planner_view(p_part text, p_queue text, p_after text, p_limit integer, p_most integer) TO hwqueue_planner;
+GRANT ALL ON FUNCTION hwqueue.planner_view(p_part text, p_queue text, p_after text, p_limit integer, p_most integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.postpone(p_part text, p_item uuid, p_state text, p_message text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.postpone(p_part text, p_item uuid, p_state text, p_message text, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.postpone_checks(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.postpone_checks(p_limit integer, p_now timestamp with time zone, p_from timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.postponed_words(p_item uuid, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.postponed_words(p_item uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.prefer_own_node(p_lease uuid, p_node uuid, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.prefer_own_node(p_lease uuid, p_node uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.present(p_key text, p_value jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.preview_retry(p_run uuid, p_options jsonb, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.preview_retry(p_run uuid, p_options jsonb, p_shard integer) TO hwqueue_producer;
-GRANT ALL ON FUNCTION hwqueue.preview_retry(p_run uuid, p_options jsonb, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.preview_retry(p_run uuid, p_options jsonb, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.preview_retry(p_run uuid, p_options jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.preview_retry(p_run uuid, p_options jsonb) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.preview_retry(p_run uuid, p_options jsonb) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.preview_retry(p_run uuid, p_options jsonb) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.preview_update(p_run uuid, p_changes jsonb, p_steps text[], p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.preview_update(p_run uuid, p_changes jsonb, p_steps text[], p_shard integer) TO hwqueue_producer;
-GRANT ALL ON FUNCTION hwqueue.preview_update(p_run uuid, p_changes jsonb, p_steps text[], p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.preview_update(p_run uuid, p_changes jsonb, p_steps text[], p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.preview_update(p_run uuid, p_changes jsonb, p_steps text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.preview_update(p_run uuid, p_changes jsonb, p_steps text[]) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.preview_update(p_run uuid, p_changes jsonb, p_steps text[]) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.preview_update(p_run uuid, p_changes jsonb, p_steps text[]) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.profile_anchors(p_labels jsonb, p_rack bigint) FROM PUBLIC;
 
@@ -10437,118 +10327,118 @@ REVOKE ALL ON FUNCTION hwqueue.profile_digest(p_node hwqueue.node) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.profile_exprs(p_class hwqueue.placement_class) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.profiles_judged_as(p_profile_id bigint, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.profiles_judged_as(p_profile_id bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.progress_of(p_lease uuid, p_token bigint, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.progress_of(p_lease uuid, p_token bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.promote_due(p_queue_ids integer[], p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.promote_due(p_queue_ids integer[], p_limit integer, p_now timestamp with time zone, p_from timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.promote_if_due(p_queues text[], p_queue_ids integer[], p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.promote_if_due(p_queues text[], p_queue_ids integer[], p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.propagate_term(p_term hwqueue.affinity_term, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.propagate_term(p_term hwqueue.affinity_term) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.prune(p_limit integer, p_unless_within interval, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.prune(p_limit integer, p_unless_within interval, p_shard integer) TO hwqueue_worker;
-GRANT ALL ON FUNCTION hwqueue.prune(p_limit integer, p_unless_within interval, p_shard integer) TO hwqueue_admin;
-GRANT ALL ON FUNCTION hwqueue.prune(p_limit integer, p_unless_within interval, p_shard integer) TO hwqueue_operator;
+REVOKE ALL ON FUNCTION hwqueue.prune(p_limit integer, p_unless_within interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.prune(p_limit integer, p_unless_within interval) TO hwqueue_worker;
+GRANT ALL ON FUNCTION hwqueue.prune(p_limit integer, p_unless_within interval) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.prune(p_limit integer, p_unless_within interval) TO hwqueue_operator;
 
-REVOKE ALL ON FUNCTION hwqueue.prune_choices(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.prune_choices(p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.prune_classes(p_limit integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.prune_classes(p_limit integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.prune_counts(p_limit integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.prune_counts(p_limit integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.prune_deaths(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.prune_deaths(p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.prune_deliveries(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.prune_deliveries(p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.prune_events(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.prune_events(p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.prune_everywhere(p_limit integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.prune_everywhere(p_limit integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.prune_gangs(p_limit integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.prune_gangs(p_limit integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.prune_leases(p_cursor hwqueue.prune_cursor, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.prune_leases(p_cursor hwqueue.prune_cursor, p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.prune_minutes(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.prune_minutes(p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.prune_nodes(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.prune_nodes(p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.prune_part(p_part text, p_most integer, p_done hwqueue.upkeep_done, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.prune_part(p_part text, p_most integer, p_done hwqueue.upkeep_done, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.prune_prices(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.prune_prices(p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.prune_profiles(p_after bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.prune_profiles(p_after bigint, p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.prune_runs(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.prune_runs(p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.prune_terms(p_limit integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.prune_terms(p_limit integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.prune_unseen_xids(p_unseen xid8[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.prune_unseen_xids(p_unseen xid8[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.prune_unused(p_cursor hwqueue.prune_cursor, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.prune_unused(p_cursor hwqueue.prune_cursor, p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.prune_workflows(p_limit integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.prune_workflows(p_limit integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.pruned_within(p_unless_within interval, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.pruned_within(p_unless_within interval, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.publish_terms(p_limit integer, p_holds boolean, p_now timestamp with time zone, p_shard integer, OUT published integer, OUT pending boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.publish_terms(p_limit integer, p_holds boolean, p_now timestamp with time zone, OUT published integer, OUT pending boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.publish_while_holding(INOUT picked hwqueue.picked_entries, p_now timestamp with time zone, p_shard integer, OUT published integer, OUT some_moved boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.publish_while_holding(INOUT picked hwqueue.picked_entries, p_now timestamp with time zone, OUT published integer, OUT some_moved boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.purge_profiles(p_queue_id integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.purge_profiles(p_queue_id integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.purge_queues(p_limit integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.purge_queues(p_limit integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.purge_waiting(p_queue_id integer, p_limit integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.purge_waiting(p_queue_id integer, p_limit integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.put_back(p_lease uuid, p_attempt_count integer, p_claim_count integer, p_at timestamp with time zone, p_now timestamp with time zone, p_shard integer, p_since timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.put_back(p_lease uuid, p_attempt_count integer, p_claim_count integer, p_at timestamp with time zone, p_now timestamp with time zone, p_since timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.put_back_in_line(p_lease hwqueue.lease, p_claim_count integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.put_back_in_line(p_lease hwqueue.lease, p_claim_count integer, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.qty_beside_earmarks(p_node uuid, p_qty integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.qty_beside_earmarks(p_node uuid, p_qty integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.queue_counts(p_queue_id integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.queue_counts(p_queue_id integer, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.queue_depth(p_queue text, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.queue_depth(p_queue text, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.queue_depth(p_queue text, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.queue_depth(p_queue text) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.queue_depth(p_queue text) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.queue_depth(p_queue text) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.queue_metrics(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.queue_metrics(p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.queue_name(p_queue_id integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.queue_name(p_queue_id integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.queue_policy(p_queue hwqueue.queue) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.queue_scan_starts(p_queue_ids integer[], p_class_count integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.queue_scan_starts(p_queue_ids integer[], p_class_count integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.queue_worth(p_queue hwqueue.queue, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.raise_sequences() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.read_added(p_items jsonb, p_lease hwqueue.lease, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.read_added(p_items jsonb, p_lease hwqueue.lease) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_after(p_after jsonb, p_name text, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.read_count(p_term_id bigint, p_place text, p_shard integer, OUT leases bigint, OUT holders bigint) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.read_count(p_term_id bigint, p_place text, OUT leases bigint, OUT holders bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.read_everywhere(p_target hwqueue.spawn_target, p_task text, p_params jsonb, p_options jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.read_everywhere(p_target hwqueue.spawn_target, p_task text, p_params jsonb, p_options jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_figures(p_value jsonb, p_keys text[], p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.read_gang(p_options jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.read_gang(p_options jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_gang_step(p_step jsonb, p_name text, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_kind(p_step jsonb, p_kind text, p_name text, p_field text, OUT settings jsonb, OUT steps text[], OUT binds boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.read_lease_filter(p_filter jsonb, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.read_lease_filter(p_filter jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_level(p_object jsonb, p_field text, p_overrides boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.read_list(p_run hwqueue.run, p_step hwqueue.step, p_defined hwqueue.workflow_step, p_results jsonb, p_shard integer, OUT items integer, OUT list jsonb, OUT over_step integer, OUT params jsonb, OUT bad jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.read_list(p_run hwqueue.run, p_step hwqueue.step, p_defined hwqueue.workflow_step, p_results jsonb, OUT items integer, OUT list jsonb, OUT over_step integer, OUT params jsonb, OUT bad jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.read_load(p_node uuid, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.read_load(p_node uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_log_place(p_after text, OUT claim_token bigint, OUT line integer) FROM PUBLIC;
 
@@ -10558,33 +10448,33 @@ REVOKE ALL ON FUNCTION hwqueue.read_max_run(p_options jsonb, p_field text) FROM 
 
 REVOKE ALL ON FUNCTION hwqueue.read_near(p_near jsonb, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.read_nested_run(p_run hwqueue.run, p_workflow hwqueue.workflow, p_input jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.read_nested_run(p_run hwqueue.run, p_workflow hwqueue.workflow, p_input jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.read_node(p_node uuid, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.read_node(p_node uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.read_page(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.read_page(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_page_cursor(p_cursor jsonb, p_states text[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.read_past_blocked(p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.read_past_blocked(p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.read_queue_head(p_queue text, p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.read_queue_head(p_queue text, p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.read_queue_heads(p_queues text[], p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_pinned integer[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.read_queue_heads(p_queues text[], p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_pinned integer[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_regexp(p_pattern text, OUT danger text, OUT size integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.read_retry(p_run hwqueue.run, p_options jsonb, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.read_retry(p_run hwqueue.run, p_options jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.read_run(p_workflow hwqueue.workflow, p_input jsonb, p_options jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.read_run(p_workflow hwqueue.workflow, p_input jsonb, p_options jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.read_single_spawn(p_queue hwqueue.queue, p_task text, p_params jsonb, p_options jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.read_single_spawn(p_queue hwqueue.queue, p_task text, p_params jsonb, p_options jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_spawn(p_ordinal integer, p_lease_id uuid, p_class_id bigint, p_task text, p_params jsonb, p_options jsonb, p_max_params_bytes integer, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.read_spawns(p_queue hwqueue.queue, p_leases jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.read_spawns(p_queue hwqueue.queue, p_leases jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.read_state_page(p_filter hwqueue.lease_filter, p_limit integer, p_cursor jsonb, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.read_state_page(p_filter hwqueue.lease_filter, p_limit integer, p_cursor jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_step(p_step jsonb, p_field text) FROM PUBLIC;
 
@@ -10594,82 +10484,82 @@ REVOKE ALL ON FUNCTION hwqueue.read_steps(p_steps jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_task(p_step jsonb, p_field text, OUT settings jsonb, OUT steps text[], OUT binds boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.read_total(p_term_id bigint, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.read_total(p_term_id bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_update(p_changes jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.read_update_call(p_run hwqueue.run, p_changes jsonb, p_steps text[], p_shard integer, OUT changes jsonb, OUT named integer[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.read_update_call(p_run hwqueue.run, p_changes jsonb, p_steps text[], OUT changes jsonb, OUT named integer[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_workflow(p_spec jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.readable_run(p_run uuid, p_lease uuid, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.readable_run(p_run uuid, p_lease uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.ready_classes(p_queue_id integer, p_after bigint, p_limit integer, p_most integer, p_shard integer, OUT items jsonb[], OUT last_id bigint, OUT has_more boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.ready_classes(p_queue_id integer, p_after bigint, p_limit integer, p_most integer, OUT items jsonb[], OUT last_id bigint, OUT has_more boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.real_time(p_at timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.reap(p_limit integer, p_unless_within interval, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.reap(p_limit integer, p_unless_within interval, p_shard integer) TO hwqueue_worker;
-GRANT ALL ON FUNCTION hwqueue.reap(p_limit integer, p_unless_within interval, p_shard integer) TO hwqueue_admin;
-GRANT ALL ON FUNCTION hwqueue.reap(p_limit integer, p_unless_within interval, p_shard integer) TO hwqueue_operator;
+REVOKE ALL ON FUNCTION hwqueue.reap(p_limit integer, p_unless_within interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.reap(p_limit integer, p_unless_within interval) TO hwqueue_worker;
+GRANT ALL ON FUNCTION hwqueue.reap(p_limit integer, p_unless_within interval) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.reap(p_limit integer, p_unless_within interval) TO hwqueue_operator;
 
-REVOKE ALL ON FUNCTION hwqueue.reap_claims(p_limit integer, p_node uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.reap_claims(p_limit integer, p_node uuid, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.reap_classes(p_after bigint, p_limit integer, p_until timestamp with time zone, p_shard integer, OUT judged integer, OUT more boolean, OUT next_after bigint) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.reap_classes(p_after bigint, p_limit integer, p_until timestamp with time zone, OUT judged integer, OUT more boolean, OUT next_after bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.reap_deadlines(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.reap_deadlines(p_limit integer, p_now timestamp with time zone, p_from timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.reap_dropped(p_limit integer, p_again boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.reap_dropped(p_limit integer, p_again boolean, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.reap_everywhere(p_limit integer, p_budget interval, p_now timestamp with time zone, p_shard integer, p_from bigint) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.reap_everywhere(p_limit integer, p_budget interval, p_now timestamp with time zone, p_from bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.reap_fleets(p_after bigint, p_limit integer, p_again boolean, p_now timestamp with time zone, p_shard integer, OUT fleets integer, OUT next_after bigint, OUT look hwqueue.fleet_snapshot) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.reap_fleets(p_after bigint, p_limit integer, p_again boolean, p_now timestamp with time zone, OUT fleets integer, OUT next_after bigint, OUT look hwqueue.fleet_snapshot) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.reap_gangs(p_limit integer, p_budget interval, p_now timestamp with time zone, p_shard integer, p_from bigint) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.reap_gangs(p_limit integer, p_budget interval, p_now timestamp with time zone, p_from bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.reap_lasting(p_after uuid, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.reap_lasting(p_after uuid, p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.reap_part(p_part text, p_most integer, p_limit integer, p_done hwqueue.upkeep_done, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.reap_part(p_part text, p_most integer, p_limit integer, p_done hwqueue.upkeep_done, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.reap_positions(p_sweeps boolean, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.reap_positions(p_sweeps boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.reap_replacements(p_limit integer, p_budget interval, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.reap_replacements(p_limit integer, p_budget interval, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.reap_scheduled(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.reap_scheduled(p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.reap_tolerated(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.reap_tolerated(p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.reap_workflows(p_limit integer, p_from hwqueue.reap_cursor, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.reap_workflows(p_limit integer, p_from hwqueue.reap_cursor, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reason_message(p_code text, p_predicate jsonb, p_labels jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.rebind_classes(p_class_ids bigint[], p_waits boolean, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.rebind_classes(p_class_ids bigint[], p_waits boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.recent_due_scan(p_queues text[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.recent_due_scan(p_queues text[], p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.recheck_claims(p_node uuid, p_leases uuid[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.recheck_claims(p_node uuid, p_leases uuid[], p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.recount(p_run hwqueue.run, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.recount(p_run hwqueue.run) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.recount_claims(p_node uuid, p_class_id bigint, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.recount_claims(p_node uuid, p_class_id bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.recount_node(p_node hwqueue.node, p_epoch bigint, p_now timestamp with time zone, p_forget boolean, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.recount_node(p_node hwqueue.node, p_epoch bigint, p_now timestamp with time zone, p_forget boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.recount_term(p_spec jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.recount_term(p_spec jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.recount_terms(p_class hwqueue.placement_class, p_lease uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.recount_terms(p_class hwqueue.placement_class, p_lease uuid, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.recounted_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.recounted_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.redeliver(p_name text, p_delivery uuid, p_limit integer, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.redeliver(p_name text, p_delivery uuid, p_limit integer, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.redeliver(p_name text, p_delivery uuid, p_limit integer, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.redeliver(p_name text, p_delivery uuid, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.redeliver(p_name text, p_delivery uuid, p_limit integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.redeliver(p_name text, p_delivery uuid, p_limit integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.refresh_fleet_cache(p_class_id bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.refresh_fleet_cache(p_class_id bigint, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.refresh_node_state(p_node uuid, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.refresh_node_state(p_node uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.refresh_reach(p_class_ids bigint[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.refresh_reach(p_class_ids bigint[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.refuse(p_code text, p_message text, p_detail jsonb, p_hint text) FROM PUBLIC;
 
@@ -10681,9 +10571,9 @@ REVOKE ALL ON FUNCTION hwqueue.refuse_depth(p_value jsonb, p_field text, p_code 
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_duplicates(p_ids integer[], p_what text, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.refuse_element(p_queue hwqueue.queue, p_leases jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.refuse_element(p_queue hwqueue.queue, p_leases jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.refuse_epoch(p_node uuid, p_node_epoch bigint, p_epoch bigint, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.refuse_epoch(p_node uuid, p_node_epoch bigint, p_epoch bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_foreign(p_what text, p_field text, p_hint text, p_index integer) FROM PUBLIC;
 
@@ -10699,7 +10589,7 @@ REVOKE ALL ON FUNCTION hwqueue.refuse_payload(p_bytes integer, p_field text, p_m
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_run_state(p_run hwqueue.run, p_hint text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.refuse_settlement(p_lease uuid, p_token bigint, p_verdict text, p_state text, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.refuse_settlement(p_lease uuid, p_token bigint, p_verdict text, p_state text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_step(p_name text, p_workflow hwqueue.workflow, p_field text) FROM PUBLIC;
 
@@ -10707,7 +10597,7 @@ REVOKE ALL ON FUNCTION hwqueue.refuse_step_change(p_lease hwqueue.lease, p_chang
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_step_lease(p_lease hwqueue.lease, p_what text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.refuse_taken(p_lease hwqueue.lease, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.refuse_taken(p_lease hwqueue.lease) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_value(p_value jsonb, p_field text, p_wanted text, p_hint text, p_code text) FROM PUBLIC;
 
@@ -10715,140 +10605,140 @@ REVOKE ALL ON FUNCTION hwqueue.refuse_version() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_wire(p_reason text, p_offset integer, p_field text, p_class text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.refuse_workflow(p_name text, p_version integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.refuse_workflow(p_name text, p_version integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.regain_keys(p_leases uuid[], p_waits boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.regain_keys(p_leases uuid[], p_waits boolean, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.register_node(p_node uuid, p_spec jsonb, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.register_node(p_node uuid, p_spec jsonb, p_shard integer) TO hwqueue_worker;
-GRANT ALL ON FUNCTION hwqueue.register_node(p_node uuid, p_spec jsonb, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.register_node(p_node uuid, p_spec jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.register_node(p_node uuid, p_spec jsonb) TO hwqueue_worker;
+GRANT ALL ON FUNCTION hwqueue.register_node(p_node uuid, p_spec jsonb) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.release_lease(p_lease uuid, p_token bigint, p_delay interval, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.release_lease(p_lease uuid, p_token bigint, p_delay interval, p_shard integer) TO hwqueue_worker;
-GRANT ALL ON FUNCTION hwqueue.release_lease(p_lease uuid, p_token bigint, p_delay interval, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.release_lease(p_lease uuid, p_token bigint, p_delay interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.release_lease(p_lease uuid, p_token bigint, p_delay interval) TO hwqueue_worker;
+GRANT ALL ON FUNCTION hwqueue.release_lease(p_lease uuid, p_token bigint, p_delay interval) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.release_room(p_node uuid, p_assignment jsonb, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.release_room(p_node uuid, p_assignment jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.release_steps(p_run hwqueue.run, p hwqueue.run_progress, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.release_steps(p_run hwqueue.run, p hwqueue.run_progress, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.release_words(p_lease hwqueue.lease, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.release_words(p_lease hwqueue.lease, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.remaining_count(p_term_id bigint, p_recount jsonb, p_place text, p_expired boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.remaining_count(p_term_id bigint, p_recount jsonb, p_place text, p_expired boolean, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.remove_claim(p_lease uuid, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.remove_claim(p_lease uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.remove_leases(p_leases uuid[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.remove_leases(p_leases uuid[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.repair_positions(p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.repair_positions() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.replace_node(p_node hwqueue.node, p_old hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.replace_node(p_node hwqueue.node, p_old hwqueue.node, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.replace_running(p_row hwqueue.replacement, p_old uuid, p_entry hwqueue.scheduled, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.replace_running(p_row hwqueue.replacement, p_old uuid, p_entry hwqueue.scheduled, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.replace_waiting(p_lease uuid, p_spawn hwqueue.spawn_request, p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.replace_waiting(p_lease uuid, p_spawn hwqueue.spawn_request, p_queue hwqueue.queue, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.replacement_words(p_lease uuid, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.replacement_words(p_lease uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.replaces_of(p_options jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.report_progress(p_reports jsonb, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.report_progress(p_reports jsonb, p_shard integer) TO hwqueue_worker;
-GRANT ALL ON FUNCTION hwqueue.report_progress(p_reports jsonb, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.report_progress(p_reports jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.report_progress(p_reports jsonb) TO hwqueue_worker;
+GRANT ALL ON FUNCTION hwqueue.report_progress(p_reports jsonb) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.report_unmatched(p_class_id bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.report_unmatched(p_class_id bigint, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.requeue_failed(p_queue text, p_filter jsonb, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.requeue_failed(p_queue text, p_filter jsonb, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.requeue_failed(p_queue text, p_filter jsonb, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.requeue_failed(p_queue text, p_filter jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.requeue_failed(p_queue text, p_filter jsonb) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.requeue_failed(p_queue text, p_filter jsonb) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.requeue_lease(p_lease uuid, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.requeue_lease(p_lease uuid, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.requeue_lease(p_lease uuid, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.requeue_lease(p_lease uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.requeue_lease(p_lease uuid) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.requeue_lease(p_lease uuid) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.requeue_leases(p_filter jsonb, p_limit integer, p_cursor jsonb, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.requeue_leases(p_filter jsonb, p_limit integer, p_cursor jsonb, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.requeue_leases(p_filter jsonb, p_limit integer, p_cursor jsonb, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.requeue_leases(p_filter jsonb, p_limit integer, p_cursor jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.requeue_leases(p_filter jsonb, p_limit integer, p_cursor jsonb) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.requeue_leases(p_filter jsonb, p_limit integer, p_cursor jsonb) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.require_all_tenants() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.require_check(p_class_ids bigint[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.require_check(p_class_ids bigint[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.require_claim(p_lease uuid, p_token bigint, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.require_claim(p_lease uuid, p_token bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.require_domain(p_domain jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.require_read_committed() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.requirement_text(p_expr jsonb, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.requirement_text(p_expr jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.reservation_must_be_checked(p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.reservation_must_be_checked(p_class hwqueue.placement_class) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.reserve_gang(p_gang uuid, p_place text, p_round bigint, p_epoch bigint, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.reserve_gang(p_gang uuid, p_place text, p_round bigint, p_epoch bigint, p_shard integer) TO hwqueue_planner;
-GRANT ALL ON FUNCTION hwqueue.reserve_gang(p_gang uuid, p_place text, p_round bigint, p_epoch bigint, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.reserve_gang(p_gang uuid, p_place text, p_round bigint, p_epoch bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.reserve_gang(p_gang uuid, p_place text, p_round bigint, p_epoch bigint) TO hwqueue_planner;
+GRANT ALL ON FUNCTION hwqueue.reserve_gang(p_gang uuid, p_place text, p_round bigint, p_epoch bigint) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.reserve_keys(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.reserve_keys(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.reserve_leases(p_places jsonb, p_hold interval, p_round bigint, p_epoch bigint, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.reserve_leases(p_places jsonb, p_hold interval, p_round bigint, p_epoch bigint, p_shard integer) TO hwqueue_planner;
-GRANT ALL ON FUNCTION hwqueue.reserve_leases(p_places jsonb, p_hold interval, p_round bigint, p_epoch bigint, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.reserve_leases(p_places jsonb, p_hold interval, p_round bigint, p_epoch bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.reserve_leases(p_places jsonb, p_hold interval, p_round bigint, p_epoch bigint) TO hwqueue_planner;
+GRANT ALL ON FUNCTION hwqueue.reserve_leases(p_places jsonb, p_hold interval, p_round bigint, p_epoch bigint) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.reserve_member(p_gang hwqueue.gang, p_entry hwqueue.scheduled, p_node uuid, p_is_earmark boolean, p_waits boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.reserve_member(p_gang hwqueue.gang, p_entry hwqueue.scheduled, p_node uuid, p_is_earmark boolean, p_waits boolean, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.reserve_members(p_gang hwqueue.gang, p_entries hwqueue.scheduled[], p_node_ids uuid[], p_is_earmark boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.reserve_members(p_gang hwqueue.gang, p_entries hwqueue.scheduled[], p_node_ids uuid[], p_is_earmark boolean, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.reset_run(p_run hwqueue.run, p_steps integer[], p_mode text, p_input jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.reset_run(p_run hwqueue.run, p_steps integer[], p_mode text, p_input jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.resource_words(p_resources jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.restart_delay(p_everywhere hwqueue.everywhere, p_failures integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.restart_delay(p_everywhere hwqueue.everywhere, p_failures integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.resting_story(p_lease hwqueue.lease, p_end hwqueue.outcome, p_state text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.resting_story(p_lease hwqueue.lease, p_end hwqueue.outcome, p_state text, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.results_of(p_run hwqueue.run, p_steps integer[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.results_of(p_run hwqueue.run, p_steps integer[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.resume_queue(p_queue text, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.resume_queue(p_queue text, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.resume_queue(p_queue text, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.resume_queue(p_queue text) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.resume_queue(p_queue text) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.resume_queue(p_queue text) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.resume_run(p_run hwqueue.run, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.resume_run(p_run hwqueue.run) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.resume_webhook(p_name text, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.resume_webhook(p_name text, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.resume_webhook(p_name text, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.resume_webhook(p_name text) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.resume_webhook(p_name text) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.resume_webhook(p_name text) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.resume_workflow_run(p_run uuid, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.resume_workflow_run(p_run uuid, p_shard integer) TO hwqueue_producer;
-GRANT ALL ON FUNCTION hwqueue.resume_workflow_run(p_run uuid, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.resume_workflow_run(p_run uuid, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.resume_workflow_run(p_run uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.resume_workflow_run(p_run uuid) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.resume_workflow_run(p_run uuid) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.resume_workflow_run(p_run uuid) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.retire_classes(p_after bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.retire_classes(p_after bigint, p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.retried_steps(p_run hwqueue.run, p_mode text, p_named integer[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.retried_steps(p_run hwqueue.run, p_mode text, p_named integer[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.retry_delay(p_retry jsonb, p_attempt integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.retry_nested(p_run hwqueue.run, p_step hwqueue.step, p_input jsonb, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.retry_nested(p_run hwqueue.run, p_step hwqueue.step, p_input jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.retry_workflow_run(p_run uuid, p_options jsonb, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.retry_workflow_run(p_run uuid, p_options jsonb, p_shard integer) TO hwqueue_producer;
-GRANT ALL ON FUNCTION hwqueue.retry_workflow_run(p_run uuid, p_options jsonb, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.retry_workflow_run(p_run uuid, p_options jsonb, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.retry_workflow_run(p_run uuid, p_options jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.retry_workflow_run(p_run uuid, p_options jsonb) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.retry_workflow_run(p_run uuid, p_options jsonb) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.retry_workflow_run(p_run uuid, p_options jsonb) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.revive_leases(p_requests hwqueue.spawn_request[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.revive_leases(p_requests hwqueue.spawn_request[], p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.revoke_attestation(p_node uuid, p_domain text, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.revoke_attestation(p_node uuid, p_domain text, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.revoke_attestation(p_node uuid, p_domain text, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.revoke_attestation(p_node uuid, p_domain text) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.revoke_attestation(p_node uuid, p_domain text) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.revoke_attestation(p_node uuid, p_domain text) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.revoke_token(p_name text, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.revoke_token(p_name text, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.revoke_token(p_name text) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.revoke_token(p_name text) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.roll_up(p_limit integer, p_cursor hwqueue.reap_cursor, p_now timestamp with time zone, p_shard integer, OUT reap_cursor hwqueue.reap_cursor, OUT more boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.roll_up(p_limit integer, p_cursor hwqueue.reap_cursor, p_now timestamp with time zone, OUT reap_cursor hwqueue.reap_cursor, OUT more boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.roll_up_minute(p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.roll_up_minute(p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.roll_up_runs(p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.roll_up_runs(p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.room_failures(p_lacks_now integer, p_lacks_ever integer, p_cpu text, p_gpu text) FROM PUBLIC;
 
@@ -10856,52 +10746,52 @@ REVOKE ALL ON FUNCTION hwqueue.room_for(p_class hwqueue.placement_class, p_bits 
 
 REVOKE ALL ON FUNCTION hwqueue.room_for_member(p_gang_id uuid, p_class hwqueue.placement_class, p_node hwqueue.node, p_is_earmark boolean, p_waits boolean, OUT load hwqueue.node_load, OUT assignment jsonb, OUT fits boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.room_instead_of(p_old hwqueue.claim, p_entry hwqueue.scheduled, p_now timestamp with time zone, p_shard integer, OUT load hwqueue.node_load, OUT assignment jsonb, OUT term_deltas jsonb, OUT reason text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.room_instead_of(p_old hwqueue.claim, p_entry hwqueue.scheduled, p_now timestamp with time zone, OUT load hwqueue.node_load, OUT assignment jsonb, OUT term_deltas jsonb, OUT reason text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.room_to_earmark(p_class hwqueue.placement_class, p_node hwqueue.node, p_own hwqueue.node_load, p_load hwqueue.node_load) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.roomy_classes(p_eligible hwqueue.profile_queue, p_tasks text[], p_room hwqueue.headroom, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.roomy_classes(p_eligible hwqueue.profile_queue, p_tasks text[], p_room hwqueue.headroom) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.rotate_webhook(p_name text, p_keep interval, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.rotate_webhook(p_name text, p_keep interval, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.rotate_webhook(p_name text, p_keep interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.rotate_webhook(p_name text, p_keep interval) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.route_completions(p_webhook hwqueue.webhook, p_limit integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.route_completions(p_webhook hwqueue.webhook, p_limit integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.route_events(p_webhook hwqueue.webhook, p_limit integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.route_events(p_webhook hwqueue.webhook, p_limit integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.route_webhooks(p_limit integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.route_webhooks(p_limit integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.run_input(p_run uuid, p_lease uuid, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.run_input(p_run uuid, p_lease uuid, p_shard integer) TO hwqueue_producer;
-GRANT ALL ON FUNCTION hwqueue.run_input(p_run uuid, p_lease uuid, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.run_input(p_run uuid, p_lease uuid, p_shard integer) TO hwqueue_admin;
-GRANT ALL ON FUNCTION hwqueue.run_input(p_run uuid, p_lease uuid, p_shard integer) TO hwqueue_worker;
+REVOKE ALL ON FUNCTION hwqueue.run_input(p_run uuid, p_lease uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.run_input(p_run uuid, p_lease uuid) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.run_input(p_run uuid, p_lease uuid) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.run_input(p_run uuid, p_lease uuid) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.run_input(p_run uuid, p_lease uuid) TO hwqueue_worker;
 
-REVOKE ALL ON FUNCTION hwqueue.run_parts(p_kind text, p_parts text[], p_limit integer, p_done hwqueue.upkeep_done, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.run_parts(p_kind text, p_parts text[], p_limit integer, p_done hwqueue.upkeep_done, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.run_tenant(p_run uuid, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.run_tenant(p_run uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.run_total_metrics(p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.run_total_metrics() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.running_leases(p_limit integer, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.running_leases(p_limit integer, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.running_leases(p_limit integer, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.running_leases(p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.running_leases(p_limit integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.running_leases(p_limit integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.runs_on_cordoned(p_lease uuid, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.runs_on_cordoned(p_lease uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.save_checkpoint(p_lease uuid, p_token bigint, p_name text, p_state jsonb, p_extend interval, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.save_checkpoint(p_lease uuid, p_token bigint, p_name text, p_state jsonb, p_extend interval, p_shard integer) TO hwqueue_worker;
-GRANT ALL ON FUNCTION hwqueue.save_checkpoint(p_lease uuid, p_token bigint, p_name text, p_state jsonb, p_extend interval, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.save_checkpoint(p_lease uuid, p_token bigint, p_name text, p_state jsonb, p_extend interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.save_checkpoint(p_lease uuid, p_token bigint, p_name text, p_state jsonb, p_extend interval) TO hwqueue_worker;
+GRANT ALL ON FUNCTION hwqueue.save_checkpoint(p_lease uuid, p_token bigint, p_name text, p_state jsonb, p_extend interval) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.scan_fleet(p_spec jsonb, p_domain text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.scan_fleet(p_spec jsonb, p_domain text, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.scan_floor(p_term_id bigint, p_places text[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.scan_floor(p_term_id bigint, p_places text[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.scan_nodes(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.scan_nodes(p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.scan_policy(p_state hwqueue.node_state, p_room hwqueue.headroom, p_queue_ids integer[], p_shard integer, OUT window_size integer, OUT probe_size integer, OUT is_short boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.scan_policy(p_state hwqueue.node_state, p_room hwqueue.headroom, p_queue_ids integer[], OUT window_size integer, OUT probe_size integer, OUT is_short boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.scan_range(p_class hwqueue.placement_class, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.scan_range(p_class hwqueue.placement_class, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.scan_start_of(p_from hwqueue.scan_starts, p_index integer, p_tier smallint, p_rank bigint) FROM PUBLIC;
 
@@ -10916,87 +10806,87 @@ GRANT ALL ON FUNCTION hwqueue.schema_version() TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.scope_includes(p_nodes jsonb, p_rack bigint, p_labels jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.score_group_entries(p_classes bigint[], p_from hwqueue.scan_starts, p_tier smallint, p_rank bigint, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT positions bigint[], OUT classes bigint[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.score_group_entries(p_classes bigint[], p_from hwqueue.scan_starts, p_tier smallint, p_rank bigint, p_limit integer, p_now timestamp with time zone, OUT positions bigint[], OUT classes bigint[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.seconds_since(p_at timestamp with time zone, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.seen_gang(p_gang hwqueue.gang, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.seen_gang(p_gang hwqueue.gang) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.selected_anchors(p_class hwqueue.placement_class) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.selected_classes(p_spec jsonb, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.selected_classes(p_spec jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.selector_words(p_selector jsonb, p_tenants jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.served_names(p_now timestamp with time zone, p_shard integer, OUT queues text[], OUT tasks text[], OUT any_queue boolean, OUT any_task boolean, OUT declared text[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.served_names(p_now timestamp with time zone, OUT queues text[], OUT tasks text[], OUT any_queue boolean, OUT any_task boolean, OUT declared text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.server_timeline() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.service_away_from(p_service uuid, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.service_away_from(p_service uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.service_policy(p_service uuid, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.service_policy(p_service uuid, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.service_policy(p_service uuid, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.service_policy(p_service uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.service_policy(p_service uuid) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.service_policy(p_service uuid) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.service_tenant(p_service uuid, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.service_tenant(p_service uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.set_cordon(p_node uuid, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.set_cordon(p_node uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.set_event_retention(p_days integer, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.set_event_retention(p_days integer, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.set_event_retention(p_days integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.set_event_retention(p_days integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.set_login(p_node uuid, p_login text, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.set_login(p_node uuid, p_login text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.set_node_expiry(p_after interval, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.set_node_expiry(p_after interval, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.set_node_expiry(p_after interval) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.set_node_expiry(p_after interval) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.set_prices(p_queue text, p_prices jsonb, p_ttl interval, p_round bigint, p_epoch bigint, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.set_prices(p_queue text, p_prices jsonb, p_ttl interval, p_round bigint, p_epoch bigint, p_shard integer) TO hwqueue_planner;
-GRANT ALL ON FUNCTION hwqueue.set_prices(p_queue text, p_prices jsonb, p_ttl interval, p_round bigint, p_epoch bigint, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.set_prices(p_queue text, p_prices jsonb, p_ttl interval, p_round bigint, p_epoch bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.set_prices(p_queue text, p_prices jsonb, p_ttl interval, p_round bigint, p_epoch bigint) TO hwqueue_planner;
+GRANT ALL ON FUNCTION hwqueue.set_prices(p_queue text, p_prices jsonb, p_ttl interval, p_round bigint, p_epoch bigint) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.set_queue_policy(p_queue text, p_policy jsonb, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.set_queue_policy(p_queue text, p_policy jsonb, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.set_queue_policy(p_queue text, p_policy jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.set_queue_policy(p_queue text, p_policy jsonb) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.set_service_policy(p_service uuid, p_policy jsonb, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.set_service_policy(p_service uuid, p_policy jsonb, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.set_service_policy(p_service uuid, p_policy jsonb, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.set_service_policy(p_service uuid, p_policy jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.set_service_policy(p_service uuid, p_policy jsonb) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.set_service_policy(p_service uuid, p_policy jsonb) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.set_stops(p_node hwqueue.node, p_leases uuid[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.set_stops(p_node hwqueue.node, p_leases uuid[], p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.set_task(p_task text, p_defaults jsonb, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.set_task(p_task text, p_defaults jsonb, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.set_task(p_task text, p_defaults jsonb, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.set_task(p_task text, p_defaults jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.set_task(p_task text, p_defaults jsonb) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.set_task(p_task text, p_defaults jsonb) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.set_webhook(p_name text, p_url text, p_options jsonb, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.set_webhook(p_name text, p_url text, p_options jsonb, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.set_webhook(p_name text, p_url text, p_options jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.set_webhook(p_name text, p_url text, p_options jsonb) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.settle_and_claim(p_node uuid, p_epoch bigint, p_settle jsonb, p_queues text[], p_qty integer, p_tasks text[], p_claim_timeout interval, p_completed uuid[], p_completed_tokens bigint[], p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.settle_and_claim(p_node uuid, p_epoch bigint, p_settle jsonb, p_queues text[], p_qty integer, p_tasks text[], p_claim_timeout interval, p_completed uuid[], p_completed_tokens bigint[], p_shard integer) TO hwqueue_worker;
-GRANT ALL ON FUNCTION hwqueue.settle_and_claim(p_node uuid, p_epoch bigint, p_settle jsonb, p_queues text[], p_qty integer, p_tasks text[], p_claim_timeout interval, p_completed uuid[], p_completed_tokens bigint[], p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.settle_and_claim(p_node uuid, p_epoch bigint, p_settle jsonb, p_queues text[], p_qty integer, p_tasks text[], p_claim_timeout interval, p_completed uuid[], p_completed_tokens bigint[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.settle_and_claim(p_node uuid, p_epoch bigint, p_settle jsonb, p_queues text[], p_qty integer, p_tasks text[], p_claim_timeout interval, p_completed uuid[], p_completed_tokens bigint[]) TO hwqueue_worker;
+GRANT ALL ON FUNCTION hwqueue.settle_and_claim(p_node uuid, p_epoch bigint, p_settle jsonb, p_queues text[], p_qty integer, p_tasks text[], p_claim_timeout interval, p_completed uuid[], p_completed_tokens bigint[]) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.settle_choice(p_choice hwqueue.choice, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.settle_choice(p_choice hwqueue.choice, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.settle_choices(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.settle_choices(p_limit integer, p_now timestamp with time zone, p_from timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.settle_claim(p_lease uuid, p_token bigint, p_settlement jsonb, p_holds_node boolean, p_now timestamp with time zone, p_shard integer, p_node uuid, OUT verdict text, OUT state text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.settle_claim(p_lease uuid, p_token bigint, p_settlement jsonb, p_holds_node boolean, p_now timestamp with time zone, p_node uuid, OUT verdict text, OUT state text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.settle_delivery(p_delivery uuid, p_attempt integer, p_result jsonb, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.settle_delivery(p_delivery uuid, p_attempt integer, p_result jsonb, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.settle_delivery(p_delivery uuid, p_attempt integer, p_result jsonb, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.settle_delivery(p_delivery uuid, p_attempt integer, p_result jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.settle_delivery(p_delivery uuid, p_attempt integer, p_result jsonb) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.settle_delivery(p_delivery uuid, p_attempt integer, p_result jsonb) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.settle_each(p_node uuid, p_settle jsonb, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.settle_each(p_node uuid, p_settle jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.settle_lists(p_state hwqueue.node_state, p_given integer, p_settle jsonb, p_completed uuid[], p_completed_tokens bigint[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.settle_lists(p_state hwqueue.node_state, p_given integer, p_settle jsonb, p_completed uuid[], p_completed_tokens bigint[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.settle_one(p_lease uuid, p_token bigint, p_settlement jsonb, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.settle_one(p_lease uuid, p_token bigint, p_settlement jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.settle_own_claim(p_node uuid, p_lease uuid, p_token bigint, p_settlement jsonb, p_shard integer, OUT verdict text, OUT state text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.settle_own_claim(p_node uuid, p_lease uuid, p_token bigint, p_settlement jsonb, OUT verdict text, OUT state text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.shared_level(p_settings jsonb, p_level jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.shared_rooms(p_gangs uuid[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.shared_rooms(p_gangs uuid[], p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.short_queue(p_queue_id integer, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT lease_ids uuid[], OUT class_ids bigint[], OUT tiers smallint[], OUT ranks bigint[], OUT waited double precision[], OUT has_more boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.short_queue(p_queue_id integer, p_limit integer, p_now timestamp with time zone, OUT lease_ids uuid[], OUT class_ids bigint[], OUT tiers smallint[], OUT ranks bigint[], OUT waited double precision[], OUT has_more boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.shortage(p_cpu_milli bigint, p_memory_mib bigint, p_room hwqueue.headroom, p_custom jsonb, p_cpu_isolation text) FROM PUBLIC;
 
@@ -11006,107 +10896,107 @@ REVOKE ALL ON FUNCTION hwqueue.shown_secret(p_secret bytea) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.shown_state(p_state text, p_run hwqueue.run) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.signal_lease(p_lease uuid, p_name text, p_payload jsonb, p_key text, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.signal_lease(p_lease uuid, p_name text, p_payload jsonb, p_key text, p_shard integer) TO hwqueue_producer;
-GRANT ALL ON FUNCTION hwqueue.signal_lease(p_lease uuid, p_name text, p_payload jsonb, p_key text, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.signal_lease(p_lease uuid, p_name text, p_payload jsonb, p_key text, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.signal_lease(p_lease uuid, p_name text, p_payload jsonb, p_key text) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.signal_lease(p_lease uuid, p_name text, p_payload jsonb, p_key text) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.signal_lease(p_lease uuid, p_name text, p_payload jsonb, p_key text) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.signal_lease(p_lease uuid, p_name text, p_payload jsonb, p_key text) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.signal_workflow_run(p_run uuid, p_name text, p_payload jsonb, p_key text, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.signal_workflow_run(p_run uuid, p_name text, p_payload jsonb, p_key text, p_shard integer) TO hwqueue_producer;
-GRANT ALL ON FUNCTION hwqueue.signal_workflow_run(p_run uuid, p_name text, p_payload jsonb, p_key text, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.signal_workflow_run(p_run uuid, p_name text, p_payload jsonb, p_key text, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.signal_workflow_run(p_run uuid, p_name text, p_payload jsonb, p_key text) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.signal_workflow_run(p_run uuid, p_name text, p_payload jsonb, p_key text) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.signal_workflow_run(p_run uuid, p_name text, p_payload jsonb, p_key text) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.signal_workflow_run(p_run uuid, p_name text, p_payload jsonb, p_key text) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.similar_words(p_exprs jsonb, p_custom jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.similar_words(p_exprs jsonb, p_custom jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.skip_reason(p_failed bigint, p_skipped bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.skip_step(p_run uuid, p_step text, p_result jsonb, p_reason text, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.skip_step(p_run uuid, p_step text, p_result jsonb, p_reason text, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.skip_step(p_run uuid, p_step text, p_result jsonb, p_reason text, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.skip_step(p_run uuid, p_step text, p_result jsonb, p_reason text) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.skip_step(p_run uuid, p_step text, p_result jsonb, p_reason text) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.skip_step(p_run uuid, p_step text, p_result jsonb, p_reason text) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.skip_steps(p_run uuid, p hwqueue.run_progress, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.skip_steps(p_run uuid, p hwqueue.run_progress, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.skipped_this_claim(p_checked bigint[], p_blocked bigint[], p_node uuid, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.skipped_this_claim(p_checked bigint[], p_blocked bigint[], p_node uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.span_words(p_span interval) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.spawn_again(p_requests hwqueue.spawn_request[], p_bad uuid[], p_known jsonb, p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.spawn_again(p_requests hwqueue.spawn_request[], p_bad uuid[], p_known jsonb, p_queue hwqueue.queue, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.spawn_class(p_queue_id integer, p_task text, p_options jsonb, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.spawn_class(p_queue_id integer, p_task text, p_options jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.spawn_content(p_queue_id integer, p_task text, p_options jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.spawn_everywhere(p_queue text, p_task text, p_params jsonb, p_options jsonb, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.spawn_everywhere(p_queue text, p_task text, p_params jsonb, p_options jsonb, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.spawn_everywhere(p_queue text, p_task text, p_params jsonb, p_options jsonb, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.spawn_everywhere(p_queue text, p_task text, p_params jsonb, p_options jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.spawn_everywhere(p_queue text, p_task text, p_params jsonb, p_options jsonb) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.spawn_everywhere(p_queue text, p_task text, p_params jsonb, p_options jsonb) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.spawn_gang(p_queue text, p_members jsonb, p_options jsonb, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.spawn_gang(p_queue text, p_members jsonb, p_options jsonb, p_shard integer) TO hwqueue_producer;
-GRANT ALL ON FUNCTION hwqueue.spawn_gang(p_queue text, p_members jsonb, p_options jsonb, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.spawn_gang(p_queue text, p_members jsonb, p_options jsonb, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.spawn_gang(p_queue text, p_members jsonb, p_options jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.spawn_gang(p_queue text, p_members jsonb, p_options jsonb) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.spawn_gang(p_queue text, p_members jsonb, p_options jsonb) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.spawn_gang(p_queue text, p_members jsonb, p_options jsonb) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.spawn_gang_step(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_known jsonb, p_old hwqueue.gang, p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.spawn_gang_step(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_known jsonb, p_old hwqueue.gang, p_queue hwqueue.queue, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.spawn_items(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_numbers integer[], p_now timestamp with time zone, p_shard integer, OUT spawned integer, OUT failed integer, OUT held integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.spawn_items(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_numbers integer[], p_now timestamp with time zone, OUT spawned integer, OUT failed integer, OUT held integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.spawn_kind(p_element jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.spawn_lease(p_queue text, p_task text, p_params jsonb, p_options jsonb, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.spawn_lease(p_queue text, p_task text, p_params jsonb, p_options jsonb, p_shard integer) TO hwqueue_producer;
-GRANT ALL ON FUNCTION hwqueue.spawn_lease(p_queue text, p_task text, p_params jsonb, p_options jsonb, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.spawn_lease(p_queue text, p_task text, p_params jsonb, p_options jsonb, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.spawn_lease(p_queue text, p_task text, p_params jsonb, p_options jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.spawn_lease(p_queue text, p_task text, p_params jsonb, p_options jsonb) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.spawn_lease(p_queue text, p_task text, p_params jsonb, p_options jsonb) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.spawn_lease(p_queue text, p_task text, p_params jsonb, p_options jsonb) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.spawn_leases(p_queue text, p_leases jsonb, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.spawn_leases(p_queue text, p_leases jsonb, p_shard integer) TO hwqueue_producer;
-GRANT ALL ON FUNCTION hwqueue.spawn_leases(p_queue text, p_leases jsonb, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.spawn_leases(p_queue text, p_leases jsonb, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.spawn_leases(p_queue text, p_leases jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.spawn_leases(p_queue text, p_leases jsonb) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.spawn_leases(p_queue text, p_leases jsonb) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.spawn_leases(p_queue text, p_leases jsonb) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.spawn_options() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.spawn_placement(p_options jsonb, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.spawn_steps(p_requests hwqueue.spawn_request[], p_queue hwqueue.queue, p_revived integer[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.spawn_steps(p_requests hwqueue.spawn_request[], p_queue hwqueue.queue, p_revived integer[], p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.spawn_time(p_options jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.spawn_warnings(p_id uuid, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.spawn_warnings(p_id uuid, p_shard integer) TO hwqueue_producer;
-GRANT ALL ON FUNCTION hwqueue.spawn_warnings(p_id uuid, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.spawn_warnings(p_id uuid, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.spawn_warnings(p_id uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.spawn_warnings(p_id uuid) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.spawn_warnings(p_id uuid) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.spawn_warnings(p_id uuid) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.spawned_keys(p_leases uuid[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.spawned_keys(p_leases uuid[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.spawned_state(p_stands_for uuid, p_available_at timestamp with time zone, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.spawned_state(p_stands_for uuid, p_available_at timestamp with time zone, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.split_profiles(p_limit integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.split_profiles(p_limit integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.spread_counts(p_spread jsonb, p_class hwqueue.placement_class, p_recounts jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.spread_counts(p_spread jsonb, p_class hwqueue.placement_class, p_recounts jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.spread_counts_node(p_spread jsonb, p_class hwqueue.placement_class, p_profile hwqueue.profile, p_node uuid, p_resources uuid[], p_attested text[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.spread_failure(p_spread jsonb, p_index integer, p_class hwqueue.placement_class, p_facts jsonb, p_counts jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.spread_failure(p_spread jsonb, p_index integer, p_class hwqueue.placement_class, p_facts jsonb, p_counts jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.spread_nodes(p_spread jsonb, p_class hwqueue.placement_class) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.spread_reason(p_spread jsonb, p_class hwqueue.placement_class, p_facts jsonb, p_counts jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.spread_reason(p_spread jsonb, p_class hwqueue.placement_class, p_facts jsonb, p_counts jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.spread_score(p_class hwqueue.placement_class, p_facts jsonb, p_recounts jsonb, p_counts jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.spread_score(p_class hwqueue.placement_class, p_facts jsonb, p_recounts jsonb, p_counts jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.spread_words(p_spread jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.stamp_changes(p_limit integer, p_from timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.stamp_changes(p_limit integer, p_from timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.stamp_retired(p_limit integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.stamp_retired(p_limit integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.start_on_node(p_everywhere hwqueue.everywhere, p_node uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.start_on_node(p_everywhere hwqueue.everywhere, p_node uuid, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.start_time(p_run hwqueue.run, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.step_class(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_shard integer, OUT queue_id integer, OUT class_id bigint) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.step_class(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, OUT queue_id integer, OUT class_id bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.step_content(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_target hwqueue.spawn_target) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.step_ended(p_lease uuid, p_state text, p_is_short boolean, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.step_ended(p_lease uuid, p_state text, p_is_short boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.step_error(p_step hwqueue.step, p_of_lease jsonb) FROM PUBLIC;
 
@@ -11114,9 +11004,9 @@ REVOKE ALL ON FUNCTION hwqueue.step_levels(p_names text[], p_from integer[], p_t
 
 REVOKE ALL ON FUNCTION hwqueue.step_origins(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_defaults jsonb, p_placement jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.step_over(p_run uuid, p_step integer, p_verdict hwqueue.step_verdict, p_is_short boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.step_over(p_run uuid, p_step integer, p_verdict hwqueue.step_verdict, p_is_short boolean, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.step_params(p_run hwqueue.run, p_params jsonb, p_reads integer[], p_run_if jsonb, p_most integer, p_shard integer, OUT params jsonb, OUT bad jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.step_params(p_run hwqueue.run, p_params jsonb, p_reads integer[], p_run_if jsonb, p_most integer, OUT params jsonb, OUT bad jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.step_queue(p_workflow hwqueue.workflow, p_step jsonb) FROM PUBLIC;
 
@@ -11124,15 +11014,15 @@ REVOKE ALL ON FUNCTION hwqueue.step_request(p_run hwqueue.run, p_step integer, p
 
 REVOKE ALL ON FUNCTION hwqueue.step_result(p_step hwqueue.step, p_of_lease jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after integer, p_limit integer, p_lease uuid, p_state text, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after integer, p_limit integer, p_lease uuid, p_state text, p_shard integer) TO hwqueue_producer;
-GRANT ALL ON FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after integer, p_limit integer, p_lease uuid, p_state text, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after integer, p_limit integer, p_lease uuid, p_state text, p_shard integer) TO hwqueue_admin;
-GRANT ALL ON FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after integer, p_limit integer, p_lease uuid, p_state text, p_shard integer) TO hwqueue_worker;
+REVOKE ALL ON FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after integer, p_limit integer, p_lease uuid, p_state text) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after integer, p_limit integer, p_lease uuid, p_state text) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after integer, p_limit integer, p_lease uuid, p_state text) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after integer, p_limit integer, p_lease uuid, p_state text) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after integer, p_limit integer, p_lease uuid, p_state text) TO hwqueue_worker;
 
-REVOKE ALL ON FUNCTION hwqueue.steps_begun(p_run hwqueue.run, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.steps_begun(p_run hwqueue.run) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.steps_ended(p_leases uuid[], p_state text, p_shard integer, p_is_short boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.steps_ended(p_leases uuid[], p_state text, p_is_short boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.steps_with_items(p_steps jsonb[]) FROM PUBLIC;
 
@@ -11140,232 +11030,232 @@ REVOKE ALL ON FUNCTION hwqueue.still_attested(p_domains text[], p_until timestam
 
 REVOKE ALL ON FUNCTION hwqueue.still_same_entries(INOUT ctids tid[], OUT some_moved boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.stop_claims(p_leases uuid[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.stop_claims(p_leases uuid[], p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.stop_everywhere(p_everywhere uuid, p_running text, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.stop_everywhere(p_everywhere uuid, p_running text, p_shard integer) TO hwqueue_producer;
-GRANT ALL ON FUNCTION hwqueue.stop_everywhere(p_everywhere uuid, p_running text, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.stop_everywhere(p_everywhere uuid, p_running text, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.stop_everywhere(p_everywhere uuid, p_running text) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.stop_everywhere(p_everywhere uuid, p_running text) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.stop_everywhere(p_everywhere uuid, p_running text) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.stop_everywhere(p_everywhere uuid, p_running text) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.stop_items(p_run uuid, p_step integer, p_limit integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.stop_items(p_run uuid, p_step integer, p_limit integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.stop_members(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.stop_members(p_gang hwqueue.gang, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.stop_overruns(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.stop_overruns(p_limit integer, p_now timestamp with time zone, p_from timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.stop_replaced(p_row hwqueue.replacement, p_claim hwqueue.claim, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.stop_replaced(p_row hwqueue.replacement, p_claim hwqueue.claim, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.stop_run(p_run hwqueue.run, p_limit integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.stop_run(p_run hwqueue.run, p_limit integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.stop_verdict(p_reason text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.stop_webhook(p_webhook hwqueue.webhook, p_reason text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.stoppable_claims(p_node_ids uuid[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.stoppable_claims(p_node_ids uuid[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.stopping_by_place(p_term_id bigint, p_dead uuid[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.stopping_by_place(p_term_id bigint, p_dead uuid[], p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.stopping_count(p_term_id bigint, p_place text, p_expired boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.stopping_count(p_term_id bigint, p_place text, p_expired boolean, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.stops_in_place(p_rooms hwqueue.gang_room[], p_classes hwqueue.placement_class[], p_members integer[], p_node_ids uuid[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.stops_in_place(p_rooms hwqueue.gang_room[], p_classes hwqueue.placement_class[], p_members integer[], p_node_ids uuid[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.stops_on_node(p_node uuid, p_class_nos integer[], p_classes hwqueue.placement_class[], p_want integer[], p_stops uuid[], p_candidates uuid[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.stops_on_node(p_node uuid, p_class_nos integer[], p_classes hwqueue.placement_class[], p_want integer[], p_stops uuid[], p_candidates uuid[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.store_signal(p_lease uuid, p_name text, p_key text, p_payload jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.store_signal(p_lease uuid, p_name text, p_key text, p_payload jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.stripes_of(p_touched hwqueue.touched_term[], p_terms integer, p_joins boolean, p_starts boolean, OUT alone integer[], OUT shared integer[], OUT by_counters_alone boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.submit_spec(p_spec jsonb, p_input jsonb, p_options jsonb, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.submit_spec(p_spec jsonb, p_input jsonb, p_options jsonb, p_shard integer) TO hwqueue_producer;
-GRANT ALL ON FUNCTION hwqueue.submit_spec(p_spec jsonb, p_input jsonb, p_options jsonb, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.submit_spec(p_spec jsonb, p_input jsonb, p_options jsonb, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.submit_spec(p_spec jsonb, p_input jsonb, p_options jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.submit_spec(p_spec jsonb, p_input jsonb, p_options jsonb) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.submit_spec(p_spec jsonb, p_input jsonb, p_options jsonb) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.submit_spec(p_spec jsonb, p_input jsonb, p_options jsonb) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.submit_workflow(p_workflow text, p_input jsonb, p_options jsonb, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.submit_workflow(p_workflow text, p_input jsonb, p_options jsonb, p_shard integer) TO hwqueue_producer;
-GRANT ALL ON FUNCTION hwqueue.submit_workflow(p_workflow text, p_input jsonb, p_options jsonb, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.submit_workflow(p_workflow text, p_input jsonb, p_options jsonb, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.submit_workflow(p_workflow text, p_input jsonb, p_options jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.submit_workflow(p_workflow text, p_input jsonb, p_options jsonb) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.submit_workflow(p_workflow text, p_input jsonb, p_options jsonb) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.submit_workflow(p_workflow text, p_input jsonb, p_options jsonb) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.submit_workflows(p_workflow text, p_runs jsonb, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.submit_workflows(p_workflow text, p_runs jsonb, p_shard integer) TO hwqueue_producer;
-GRANT ALL ON FUNCTION hwqueue.submit_workflows(p_workflow text, p_runs jsonb, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.submit_workflows(p_workflow text, p_runs jsonb, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.submit_workflows(p_workflow text, p_runs jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.submit_workflows(p_workflow text, p_runs jsonb) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.submit_workflows(p_workflow text, p_runs jsonb) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.submit_workflows(p_workflow text, p_runs jsonb) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.suits(p_class hwqueue.placement_class, p_profile hwqueue.profile, p_node uuid, p_resources uuid[], p_attested text[], p_gpu_ids uuid[], p_gpu_parents uuid[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.summarise_runs(p_run_ids uuid[], p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.summarise_runs(p_run_ids uuid[], p_shard integer) TO hwqueue_producer;
-GRANT ALL ON FUNCTION hwqueue.summarise_runs(p_run_ids uuid[], p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.summarise_runs(p_run_ids uuid[], p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.summarise_runs(p_run_ids uuid[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.summarise_runs(p_run_ids uuid[]) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.summarise_runs(p_run_ids uuid[]) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.summarise_runs(p_run_ids uuid[]) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.suspend_attestations(p_node hwqueue.node, p_all boolean, p_why text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.suspend_attestations(p_node hwqueue.node, p_all boolean, p_why text, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.suspend_lease(p_lease uuid, p_token bigint, p_until timestamp with time zone, p_signal text, p_name text, p_shard integer, p_near text) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.suspend_lease(p_lease uuid, p_token bigint, p_until timestamp with time zone, p_signal text, p_name text, p_shard integer, p_near text) TO hwqueue_worker;
-GRANT ALL ON FUNCTION hwqueue.suspend_lease(p_lease uuid, p_token bigint, p_until timestamp with time zone, p_signal text, p_name text, p_shard integer, p_near text) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.suspend_lease(p_lease uuid, p_token bigint, p_until timestamp with time zone, p_signal text, p_name text, p_near text) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.suspend_lease(p_lease uuid, p_token bigint, p_until timestamp with time zone, p_signal text, p_name text, p_near text) TO hwqueue_worker;
+GRANT ALL ON FUNCTION hwqueue.suspend_lease(p_lease uuid, p_token bigint, p_until timestamp with time zone, p_signal text, p_name text, p_near text) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.suspended_words(p_node uuid, p_domain text, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.suspended_words(p_node uuid, p_domain text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.suspension_of(p_lease hwqueue.lease, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.suspension_of(p_lease hwqueue.lease) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.sweep_arrivals(p_limit integer, p_from timestamp with time zone, p_shard integer, OUT folded integer, OUT released integer, OUT more boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.sweep_arrivals(p_limit integer, p_from timestamp with time zone, OUT folded integer, OUT released integer, OUT more boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.sweep_items(p_run uuid, p_step integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.sweep_items(p_run uuid, p_step integer, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.sweep_nodes(p_everywhere hwqueue.everywhere, p_until timestamp with time zone, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.sweep_nodes(p_everywhere hwqueue.everywhere, p_until timestamp with time zone, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.sweep_one(p_run uuid, p_step integer, p_kind text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.sweep_one(p_run uuid, p_step integer, p_kind text, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.sweep_signal(p_run uuid, p_step integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.sweep_signal(p_run uuid, p_step integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.sync_tasks(p_defaults jsonb, p_version text, p_forces boolean, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.sync_tasks(p_defaults jsonb, p_version text, p_forces boolean, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.sync_tasks(p_defaults jsonb, p_version text, p_forces boolean, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.sync_tasks(p_defaults jsonb, p_version text, p_forces boolean) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.sync_tasks(p_defaults jsonb, p_version text, p_forces boolean) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.sync_tasks(p_defaults jsonb, p_version text, p_forces boolean) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.tag_distribution(p_label text, p_limit integer, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.tag_distribution(p_label text, p_limit integer, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.tag_distribution(p_label text, p_limit integer, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.tag_distribution(p_label text, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.tag_distribution(p_label text, p_limit integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.tag_distribution(p_label text, p_limit integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.tags_placement(p_tags jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.taint_integer(p_value text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.taint_node(p_node uuid, p_taint jsonb, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.taint_node(p_node uuid, p_taint jsonb, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.taint_node(p_node uuid, p_taint jsonb, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.taint_node(p_node uuid, p_taint jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.taint_node(p_node uuid, p_taint jsonb) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.taint_node(p_node uuid, p_taint jsonb) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.taint_text(p_taint jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.take_adhoc(p_workflow bigint, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.take_adhoc(p_workflow bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_at_head(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_window integer, p_room hwqueue.headroom, p_limit integer, OUT ctids tid[], OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT meets boolean, OUT is_new boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.take_choice(p_choice uuid, p_taker uuid, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.take_choice(p_choice uuid, p_taker uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_constrained(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_node hwqueue.node, p_asks boolean, p_limit integer, p_window integer, p_probe integer, p_before hwqueue.later_class, OUT ctids tid[], OUT score double precision, OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT is_new boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.take_deaths(p_node uuid, p_epoch bigint, p_limit integer, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.take_deaths(p_node uuid, p_epoch bigint, p_limit integer, p_shard integer) TO hwqueue_worker;
-GRANT ALL ON FUNCTION hwqueue.take_deaths(p_node uuid, p_epoch bigint, p_limit integer, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.take_deaths(p_node uuid, p_epoch bigint, p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.take_deaths(p_node uuid, p_epoch bigint, p_limit integer) TO hwqueue_worker;
+GRANT ALL ON FUNCTION hwqueue.take_deaths(p_node uuid, p_epoch bigint, p_limit integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.take_ended_leases(p_run uuid, p_steps integer[], p_shard integer, OUT free integer[], OUT revived integer[], OUT with_items integer[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.take_ended_leases(p_run uuid, p_steps integer[], OUT free integer[], OUT revived integer[], OUT with_items integer[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.take_ended_runs(p_limit integer, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.take_ended_runs(p_limit integer, p_shard integer) TO hwqueue_worker;
-GRANT ALL ON FUNCTION hwqueue.take_ended_runs(p_limit integer, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.take_ended_runs(p_limit integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.take_ended_runs(p_limit integer) TO hwqueue_worker;
+GRANT ALL ON FUNCTION hwqueue.take_ended_runs(p_limit integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.take_entries(p_request hwqueue.claim_request, p_seen hwqueue.seen_entries, p_limit integer, p_node hwqueue.node, OUT ctids tid[], OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.take_entries_of(p_leases uuid[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.take_entries_of(p_leases uuid[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.take_entry(p_lease uuid, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.take_entry(p_lease uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.take_free_entry(p_lease uuid, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.take_free_entry(p_lease uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.take_lead(p_holder text, p_ttl interval, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.take_lead(p_holder text, p_ttl interval, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.take_next_signal(p_lease uuid, p_token bigint, p_signal text, p_name text, p_shard integer, OUT verdict text, OUT payload jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.take_next_signal(p_lease uuid, p_token bigint, p_signal text, p_name text, OUT verdict text, OUT payload jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.take_outcomes(p_leases uuid[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.take_outcomes(p_leases uuid[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.take_publish_step(p_node uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.take_publish_step(p_node uuid, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.take_room_back(p_gang hwqueue.gang, p_goes_on boolean, p_is_earmark boolean, p_reason text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.take_room_back(p_gang hwqueue.gang, p_goes_on boolean, p_is_earmark boolean, p_reason text, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.take_run_key(p_workflow hwqueue.workflow, p_run hwqueue.run, p_options jsonb, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.take_run_key(p_workflow hwqueue.workflow, p_run hwqueue.run, p_options jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.take_run_signal(p_run uuid, p_name text, p_step integer, p_shard integer, OUT payload jsonb, OUT is_held boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.take_run_signal(p_run uuid, p_name text, p_step integer, OUT payload jsonb, OUT is_held boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.take_signal(p_lease uuid, p_token bigint, p_signal text, p_name text, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.take_signal(p_lease uuid, p_token bigint, p_signal text, p_name text, p_shard integer) TO hwqueue_worker;
-GRANT ALL ON FUNCTION hwqueue.take_signal(p_lease uuid, p_token bigint, p_signal text, p_name text, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.take_signal(p_lease uuid, p_token bigint, p_signal text, p_name text) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.take_signal(p_lease uuid, p_token bigint, p_signal text, p_name text) TO hwqueue_worker;
+GRANT ALL ON FUNCTION hwqueue.take_signal(p_lease uuid, p_token bigint, p_signal text, p_name text) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.take_unique_key(p_spawns hwqueue.spawn_request[], p_ordinal integer, p_tenant text, p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.take_unique_key(p_spawns hwqueue.spawn_request[], p_ordinal integer, p_tenant text, p_queue hwqueue.queue, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.take_unique_run(p_run hwqueue.run, p_on_conflict text, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.take_unique_run(p_run hwqueue.run, p_on_conflict text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.taken_instead(p_lease hwqueue.lease, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.taken_instead(p_lease hwqueue.lease) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.taken_places(p_class_ids bigint[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.taken_places(p_class_ids bigint[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.target_class(p_class_id bigint, p_lease uuid, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.target_class(p_class_id bigint, p_lease uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.target_gain(p_spread jsonb, p_fact jsonb, p_class hwqueue.placement_class, p_recount jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.target_gain(p_spread jsonb, p_fact jsonb, p_class hwqueue.placement_class, p_recount jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.target_queue(p_changes jsonb, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.target_queue(p_changes jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.tell_nested(p_run hwqueue.run, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.tell_nested(p_run hwqueue.run) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.term_anchors(p_spec jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.term_domain(p_spec jsonb, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.term_domain(p_spec jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.term_facts(p_class hwqueue.placement_class, p_node hwqueue.node, p_recount jsonb, p_now timestamp with time zone, p_shard integer, p_own jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.term_facts(p_class hwqueue.placement_class, p_node hwqueue.node, p_recount jsonb, p_now timestamp with time zone, p_own jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.term_failures(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.term_failures(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.term_item(p_selector jsonb, p_tenants jsonb, p_class hwqueue.placement_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.term_place(p_spec jsonb, p_domain text, p_node uuid, p_rack bigint, p_labels jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.term_places(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.term_places(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.term_selects(p_spec jsonb, p_class hwqueue.placement_class) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.terms_reason(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_facts jsonb, p_skew boolean, p_exact boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.terms_reason(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_facts jsonb, p_skew boolean, p_exact boolean, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.test_webhook(p_name text, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.test_webhook(p_name text, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.test_webhook(p_name text, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.test_webhook(p_name text) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.test_webhook(p_name text) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.test_webhook(p_name text) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.text_bytes(p_value jsonb, p_limit integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.this_generation(p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.this_generation() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.throughput(p_queue text, p_minutes integer, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.throughput(p_queue text, p_minutes integer, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.throughput(p_queue text, p_minutes integer, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.throughput(p_queue text, p_minutes integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.throughput(p_queue text, p_minutes integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.throughput(p_queue text, p_minutes integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.time_of_nth_end(p_n integer, p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[], p_shard integer, p_age integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.time_of_nth_end(p_n integer, p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[], p_age integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.told_earmarks(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.told_earmarks(p_gang hwqueue.gang, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.tolerated(p_tolerate jsonb, p_items integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.tolerates(p_toleration jsonb, p_taint jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.total_metrics(p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.total_metrics() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.touched_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer, OUT touched hwqueue.touched_term[], OUT is_named boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.touched_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, OUT touched hwqueue.touched_term[], OUT is_named boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.traced_parents(p_run hwqueue.run, p_step integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.try_assignment(p_lease uuid, p_node uuid, p_hold interval, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.try_assignment(p_lease uuid, p_node uuid, p_hold interval, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.try_gang(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.try_gang(p_gang hwqueue.gang, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.try_on_node(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.try_on_node(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.try_place(p_gang hwqueue.gang, p_entries hwqueue.scheduled[], p_node_ids uuid[], p_is_earmark boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.try_place(p_gang hwqueue.gang, p_entries hwqueue.scheduled[], p_node_ids uuid[], p_is_earmark boolean, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.try_proposal(p_gang_id uuid, p_place text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.try_proposal(p_gang_id uuid, p_place text, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.try_replacement(p_row hwqueue.replacement, p_lease hwqueue.lease, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.try_replacement(p_row hwqueue.replacement, p_lease hwqueue.lease, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.try_score_groups(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_node hwqueue.node, p_from hwqueue.scan_starts, p_before hwqueue.later_class, p_limit integer, p_window integer, p_probe integer, OUT ctids tid[], OUT score double precision, OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.try_those_before(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.try_those_before(p_gang hwqueue.gang, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.try_those_behind(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.try_those_behind(p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.type_words(p_expr jsonb, p_value jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.uncordon_node(p_node uuid) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.uncordon_node(p_node uuid) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.uncordon_node(p_node uuid) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.undated_taints(p_taints jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.unfull_mask(p_none bit varying, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.unfull_mask(p_none bit varying) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.unique_key(p_options jsonb) FROM PUBLIC;
 
@@ -11373,7 +11263,7 @@ REVOKE ALL ON FUNCTION hwqueue.unique_until(p_unique jsonb, p_now timestamp with
 
 REVOKE ALL ON FUNCTION hwqueue.unknown_fails(p_expr jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.unknown_names(p_exprs jsonb, p_custom jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.unknown_names(p_exprs jsonb, p_custom jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.unknown_words(p_words text, p_guess text) FROM PUBLIC;
 
@@ -11383,37 +11273,37 @@ REVOKE ALL ON FUNCTION hwqueue.unserved_part(p_queues text[], p_tasks text[], p_
 
 REVOKE ALL ON FUNCTION hwqueue.unserved_words(p_queue text, p_task text, p_queues text[], p_tasks text[], p_any_queue boolean, p_tells_nearest boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.unserving_nodes(p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.unserving_nodes(p_class hwqueue.placement_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.unserving_words(p_predicate jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.untaint_node(p_node uuid, p_key text, p_effect text, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.untaint_node(p_node uuid, p_key text, p_effect text, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.untaint_node(p_node uuid, p_key text, p_effect text, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.untaint_node(p_node uuid, p_key text, p_effect text) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.untaint_node(p_node uuid, p_key text, p_effect text) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.untaint_node(p_node uuid, p_key text, p_effect text) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.untaken_masks(p_class_ids bigint[], p_none bit varying, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.untaken_masks(p_class_ids bigint[], p_none bit varying, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.untolerated(p_taints jsonb, p_tolerate jsonb, p_effects text[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.updatable_steps(p_run hwqueue.run, p_of integer[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.updatable_steps(p_run hwqueue.run, p_of integer[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.update_groups(p_run hwqueue.run, p_steps integer[], p_update jsonb, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.update_groups(p_run hwqueue.run, p_steps integer[], p_update jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.update_lease(p_lease uuid, p_changes jsonb, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.update_lease(p_lease uuid, p_changes jsonb, p_shard integer) TO hwqueue_producer;
-GRANT ALL ON FUNCTION hwqueue.update_lease(p_lease uuid, p_changes jsonb, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.update_lease(p_lease uuid, p_changes jsonb, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.update_lease(p_lease uuid, p_changes jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.update_lease(p_lease uuid, p_changes jsonb) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.update_lease(p_lease uuid, p_changes jsonb) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.update_lease(p_lease uuid, p_changes jsonb) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.update_leases(p_filter jsonb, p_changes jsonb, p_limit integer, p_cursor jsonb, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.update_leases(p_filter jsonb, p_changes jsonb, p_limit integer, p_cursor jsonb, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.update_leases(p_filter jsonb, p_changes jsonb, p_limit integer, p_cursor jsonb, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.update_leases(p_filter jsonb, p_changes jsonb, p_limit integer, p_cursor jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.update_leases(p_filter jsonb, p_changes jsonb, p_limit integer, p_cursor jsonb) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.update_leases(p_filter jsonb, p_changes jsonb, p_limit integer, p_cursor jsonb) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.update_steps(p_run uuid, p_changes jsonb, p_steps text[], p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.update_steps(p_run uuid, p_changes jsonb, p_steps text[], p_shard integer) TO hwqueue_producer;
-GRANT ALL ON FUNCTION hwqueue.update_steps(p_run uuid, p_changes jsonb, p_steps text[], p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.update_steps(p_run uuid, p_changes jsonb, p_steps text[], p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.update_steps(p_run uuid, p_changes jsonb, p_steps text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.update_steps(p_run uuid, p_changes jsonb, p_steps text[]) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.update_steps(p_run uuid, p_changes jsonb, p_steps text[]) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.update_steps(p_run uuid, p_changes jsonb, p_steps text[]) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.update_waiting(p_run hwqueue.run, p_update jsonb, p_named integer[], p_shard integer, OUT due integer[], OUT changed integer[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.update_waiting(p_run hwqueue.run, p_update jsonb, p_named integer[], OUT due integer[], OUT changed integer[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.updated_level(p_level jsonb, p_update jsonb, p_field text) FROM PUBLIC;
 
@@ -11425,7 +11315,7 @@ REVOKE ALL ON FUNCTION hwqueue.updated_run(p_run hwqueue.run, p_update jsonb) FR
 
 REVOKE ALL ON FUNCTION hwqueue.upkeep_budget() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.upkeep_metrics(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.upkeep_metrics(p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.use_of_devices(p_node hwqueue.node, p_used integer[]) FROM PUBLIC;
 
@@ -11433,11 +11323,11 @@ REVOKE ALL ON FUNCTION hwqueue.uses_parts_twice(p_node hwqueue.node, p_load hwqu
 
 REVOKE ALL ON FUNCTION hwqueue.valid_next_xid(p_mark xid8) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.valid_prices(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.valid_prices(p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.verify_invariants(p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.verify_invariants(p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.verify_invariants(p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.verify_invariants() FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.verify_invariants() TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.verify_invariants() TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.version_in_range(p_version text, p_range text, p_kind text) FROM PUBLIC;
 
@@ -11455,45 +11345,45 @@ REVOKE ALL ON FUNCTION hwqueue.visible_now(OUT unseen xid8[], OUT next_xid xid8)
 
 REVOKE ALL ON FUNCTION hwqueue.wait_between(p_patience interval, p_here double precision, p_best double precision, p_worst double precision) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.waiting_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT classes bigint[], OUT until timestamp with time zone, OUT next_xid xid8, OUT unseen xid8[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.waiting_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, OUT classes bigint[], OUT until timestamp with time zone, OUT next_xid xid8, OUT unseen xid8[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.waiting_gangs(p_rank bigint, p_position bigint, p_limit integer, p_shard integer, OUT items jsonb[], OUT last_id text, OUT has_more boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.waiting_gangs(p_rank bigint, p_position bigint, p_limit integer, OUT items jsonb[], OUT last_id text, OUT has_more boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.waits_for(p_class hwqueue.placement_class, p_node hwqueue.node, p_eligible_at timestamp with time zone, p_looks boolean, p_now timestamp with time zone, p_shard integer, OUT wait interval, OUT is_known boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.waits_for(p_class hwqueue.placement_class, p_node hwqueue.node, p_eligible_at timestamp with time zone, p_looks boolean, p_now timestamp with time zone, OUT wait interval, OUT is_known boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.waits_for_start(p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.waits_for_start(p_class hwqueue.placement_class) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.wake_classes_of_entries(p_classes bigint[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.wake_classes_of_entries(p_classes bigint[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.wake_classes_of_lease(p_lease uuid, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.wake_classes_of_lease(p_lease uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.wake_missed_classes(p_limit integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.wake_missed_classes(p_limit integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.wake_node(p_node uuid, p_login text, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.wake_node(p_node uuid, p_login text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.wake_payload(p_key uuid, p_queue text, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.wake_payload(p_key uuid, p_queue text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.wake_payloads(p_queues text[], p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.wake_payloads(p_queues text[], p_shard integer) TO hwqueue_worker;
-GRANT ALL ON FUNCTION hwqueue.wake_payloads(p_queues text[], p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.wake_payloads(p_queues text[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.wake_payloads(p_queues text[]) TO hwqueue_worker;
+GRANT ALL ON FUNCTION hwqueue.wake_payloads(p_queues text[]) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.wake_workers(p_queue hwqueue.queue, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.wake_workers(p_queue hwqueue.queue) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.watch_class(p_class_id bigint, p_told_at timestamp with time zone, p_unmatched boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.watch_class(p_class_id bigint, p_told_at timestamp with time zone, p_unmatched boolean, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.watch_classes(p_after bigint, p_limit integer, p_snapshot hwqueue.fleet_snapshot, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.watch_classes(p_after bigint, p_limit integer, p_snapshot hwqueue.fleet_snapshot, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.watch_nodes(p_after uuid, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.watch_nodes(p_after uuid, p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.way_in_time(p_gang hwqueue.gang, p_place jsonb, p_members integer, p_way text, p_words text, p_more jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.way_to_stop(p_gang hwqueue.gang, p_place jsonb, p_members integer, p_stops uuid[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.way_to_stop(p_gang hwqueue.gang, p_place jsonb, p_members integer, p_stops uuid[], p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.way_to_wait(p_gang hwqueue.gang, p_place jsonb, p_members integer, p_until timestamp with time zone, p_node_ids uuid[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.way_to_wait(p_gang hwqueue.gang, p_place jsonb, p_members integer, p_until timestamp with time zone, p_node_ids uuid[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.ways_in_time(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[], p_classes hwqueue.placement_class[], p_members integer[], p_places jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.ways_in_time(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[], p_classes hwqueue.placement_class[], p_members integer[], p_places jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.ways_of_earmark(p_gang hwqueue.gang, p_place jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.ways_of_earmark(p_gang hwqueue.gang, p_place jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.webhook_body(p_code text, p_at timestamp with time zone, p_data jsonb) FROM PUBLIC;
 
@@ -11501,22 +11391,22 @@ REVOKE ALL ON FUNCTION hwqueue.webhook_delay(p_failures integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.webhook_headers(p_webhook hwqueue.webhook, p_delivery uuid, p_body text, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.webhook_metrics(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.webhook_metrics(p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.what_helps(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_fleet jsonb, p_near jsonb, p_pending bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.what_if(p_nodes jsonb, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.what_if(p_nodes jsonb, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.what_if(p_nodes jsonb, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.what_if(p_nodes jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.what_if(p_nodes jsonb) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.what_if(p_nodes jsonb) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.what_if_gang(p_queue text, p_members jsonb, p_options jsonb, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.what_if_gang(p_queue text, p_members jsonb, p_options jsonb, p_shard integer) TO hwqueue_producer;
-GRANT ALL ON FUNCTION hwqueue.what_if_gang(p_queue text, p_members jsonb, p_options jsonb, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.what_if_gang(p_queue text, p_members jsonb, p_options jsonb, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.what_if_gang(p_queue text, p_members jsonb, p_options jsonb) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.what_if_gang(p_queue text, p_members jsonb, p_options jsonb) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.what_if_gang(p_queue text, p_members jsonb, p_options jsonb) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.what_if_gang(p_queue text, p_members jsonb, p_options jsonb) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.why_not_settled(p_lease uuid, p_token bigint, p_current bigint, p_shard integer, OUT verdict text, OUT state text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.why_not_settled(p_lease uuid, p_token bigint, p_current bigint, OUT verdict text, OUT state text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.window_score_group(p_classes bigint[], p_scores double precision[], p_from hwqueue.scan_starts, p_window integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT positions bigint[], OUT classes bigint[], OUT takes integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.window_score_group(p_classes bigint[], p_scores double precision[], p_from hwqueue.scan_starts, p_window integer, p_now timestamp with time zone, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT positions bigint[], OUT classes bigint[], OUT takes integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.wire_blob(p_value jsonb, p_field text) FROM PUBLIC;
 
@@ -11532,7 +11422,7 @@ REVOKE ALL ON FUNCTION hwqueue.without_steps(p_workflow hwqueue.workflow) FROM P
 
 REVOKE ALL ON FUNCTION hwqueue.without_terms(p_expr jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.workflow_metrics(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.workflow_metrics(p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.worth_gain(p_gpu_count integer, p_gpu_milli integer, p_room hwqueue.headroom, p_worth double precision[]) FROM PUBLIC;
 
@@ -11540,37 +11430,37 @@ REVOKE ALL ON FUNCTION hwqueue.would_start_group(p_class hwqueue.placement_class
 
 REVOKE ALL ON FUNCTION hwqueue.write_checkpoint(p_row hwqueue.checkpoint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.write_earmark(p_entry hwqueue.scheduled, p_node uuid, p_load hwqueue.node_load, p_assignment jsonb, p_term_deltas jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.write_earmark(p_entry hwqueue.scheduled, p_node uuid, p_load hwqueue.node_load, p_assignment jsonb, p_term_deltas jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.write_everywhere(p_row hwqueue.everywhere, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.write_everywhere(p_row hwqueue.everywhere) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.write_first_low_water(p_queue_id integer, p_class_id bigint, p_version bigint, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.write_first_low_water(p_queue_id integer, p_class_id bigint, p_version bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.write_gang(p_gang hwqueue.gang, p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.write_gang(p_gang hwqueue.gang, p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.write_load(p_load hwqueue.node_load) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.write_logs(p_logs jsonb, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.write_logs(p_logs jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.write_low_water(p_marks hwqueue.low_water, p_tier smallint, p_rank bigint, p_old bigint, p_new bigint, p_is_blocked boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.write_profile(p_node hwqueue.node, p_digest bytea, p_left_out text[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.write_profile(p_node hwqueue.node, p_digest bytea, p_left_out text[], p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.write_progress(p_reports jsonb, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.write_progress(p_reports jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.write_replacements(p_spawns hwqueue.spawn_request[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.write_replacements(p_spawns hwqueue.spawn_request[], p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.write_rules(p_class_ids bigint[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.write_rules(p_class_ids bigint[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.write_run(p_workflow hwqueue.workflow, p_input jsonb, p_options jsonb, p_now timestamp with time zone, p_shard integer, OUT run_id uuid, OUT created boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.write_run(p_workflow hwqueue.workflow, p_input jsonb, p_options jsonb, p_now timestamp with time zone, OUT run_id uuid, OUT created boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.write_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.write_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.write_steps(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.write_steps(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.write_terms(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.write_terms(p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.write_workflow(p_spec jsonb, p_version integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.write_workflow(p_spec jsonb, p_version integer, p_now timestamp with time zone) FROM PUBLIC;
 
 GRANT SELECT ON TABLE hwqueue.lease_history TO hwqueue_operator;
 GRANT SELECT ON TABLE hwqueue.lease_history TO hwqueue_admin;

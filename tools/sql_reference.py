@@ -44,8 +44,8 @@ and `p_policy` is in [options](options.md).
 """
 ABOUT = {
     "reports": """
-Most functions here are also views of the same name and columns, over all queues, nodes or leases of
-all shards; `pending_no_match` and `pending_contended` are `pending_reasons` by kind.
+Most functions here are also views of the same name and columns, over all queues, nodes or
+leases; `pending_no_match` and `pending_contended` are `pending_reasons` by kind.
 What they count is told in [why is it pending](../explanation/views.md).
 """,
 }

@@ -17,8 +17,8 @@ BATCH = 100  # leases told at once, as by a drop of a queue
 BARE = """
     create table bare (like hwqueue.event);
     create function bare_row() returns void language plpgsql as $$ begin
-      insert into bare (shard_id, slot, event_id, at, code, queue, actor, message)
-      values (0, 0, 1, clock_timestamp(), 'queue_paused', 'q', 'ann', 'queue q is paused');
+      insert into bare (slot, event_id, at, code, queue, actor, message)
+      values (0, 1, clock_timestamp(), 'queue_paused', 'q', 'ann', 'queue q is paused');
     end $$
 """
 ROW = "select bare_row() from generate_series(1, %(events)s)"
@@ -28,11 +28,11 @@ ABOUT: Mapping[str, str] = {
         " from generate_series(1, %(events)s)"
     ),
     "a lease": (
-        "select hwqueue.note_leases('lease_requeued', array[l], 'requeued, it was failed', 0)"
+        "select hwqueue.note_leases('lease_requeued', array[l], 'requeued, it was failed')"
         " from generate_series(1, %(events)s), (select (%(leases)s::uuid[])[1] as l) i"
     ),
     f"each of {BATCH} leases": (
-        "select hwqueue.note_leases('lease_requeued', %(leases)s, 'requeued, it was failed', 0)"
+        "select hwqueue.note_leases('lease_requeued', %(leases)s, 'requeued, it was failed')"
         f" from generate_series(1, %(events)s / {BATCH})"
     ),
 }

@@ -34,7 +34,7 @@ _RELEASES = """
     select 1000 * extract(epoch from n.created_at - max(o.finished_at))::float8
     from hwqueue.lease n
     join hwqueue.lease i on i.run_id = n.run_id and i.item_no is not null
-    join hwqueue.outcome o on o.shard_id = i.shard_id and o.lease_id = i.lease_id
+    join hwqueue.outcome o on o.lease_id = i.lease_id
     where n.run_id is not null and n.item_no is null and n.created_at > %s
     group by n.lease_id, n.created_at
 """

@@ -37,8 +37,8 @@ SLOWDOWN = at_most(1.05)  # of claims beside a cancellation
 _DAY = 86_400
 _BARE = "create table bare (like hwqueue.step including indexes)"
 _INSERT = """
-    insert into bare (shard_id, run_id, step_no, state, lease_id, class_id, queue_id)
-    select 0, %s, n, 'waiting', %s, 1, 1 from generate_series(1, %s) n
+    insert into bare (run_id, step_no, state, lease_id, class_id, queue_id)
+    select %s, n, 'waiting', %s, 1, 1 from generate_series(1, %s) n
 """
 _CANCEL = "select hwqueue.cancel_workflow_run(p_run => %s)"
 _SWEEP = "select hwqueue.advance_workflows()"

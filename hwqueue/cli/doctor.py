@@ -21,14 +21,13 @@ def doctor(
     deep: Annotated[
         bool, typer.Option("--deep", help="Count the invariants again, too; reads whole tables.")
     ] = False,
-    shard: Annotated[int, typer.Option(min=0, help="Whose queues and nodes.")] = 0,
 ) -> None:
     """Check the database, the schema, this login and the workers; say what to change.
 
     Exits with 1 if something fails; a warning is none.
     """
     found: list[Finding] = []
-    for finding in examine(locate(ctx), deep=deep, shard=shard):
+    for finding in examine(locate(ctx), deep=deep):
         found.append(finding)
         if not options_of(ctx).json:
             _show(finding)

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from hwqueue.metrics import HwqueueCollector
 
 app = typer.Typer(no_args_is_help=True, help="Metrics for Prometheus.")
-
-Shard = Annotated[int, typer.Option("--shard", min=0, help="Whose metrics.")]
 Timeout = Annotated[str, typer.Option("--timeout", help="How long the database may take.")]
 
 
@@ -38,7 +36,6 @@ def serve(
     port: Annotated[int, typer.Option(min=1, max=65535, help="TCP port.")] = 9717,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     *,
-    shard: Shard = 0,
     timeout: Timeout = "5s",
     token_file: Annotated[
         Path | None,
@@ -53,7 +50,7 @@ def serve(
     The first signal waits for the database to answer a scrape under way, a second one stops now.
     """
     token = secret_of(token_file, "--token-file")
-    collector = _collector(ctx, shard, timeout)
+    collector = _collector(ctx, timeout)
     import prometheus_client as prometheus  # noqa: PLC0415
 
     from hwqueue.metrics import registry_for  # noqa: PLC0415
@@ -101,12 +98,12 @@ def _told_to_stop() -> Iterator[Callable[[], object]]:
 
 
 @app.command("print", epilog="Example: hwqueue metrics print > /var/lib/node_exporter/hwqueue.prom")
-def print_(ctx: typer.Context, shard: Shard = 0, timeout: Timeout = "5s") -> None:
+def print_(ctx: typer.Context, timeout: Timeout = "5s") -> None:
     """Print the metrics once, for node_exporter's textfile collector.
 
     Exits with 1 when the database does not answer; `hwqueue_up` says so, too.
     """
-    collector = _collector(ctx, shard, timeout)
+    collector = _collector(ctx, timeout)
     from prometheus_client import generate_latest  # noqa: PLC0415
 
     from hwqueue.metrics import registry_for  # noqa: PLC0415
@@ -119,10 +116,10 @@ def print_(ctx: typer.Context, shard: Shard = 0, timeout: Timeout = "5s") -> Non
         raise typer.Exit(ExitCode.FAILED)
 
 
-def _collector(ctx: typer.Context, shard: int, timeout: str) -> HwqueueCollector:
+def _collector(ctx: typer.Context, timeout: str) -> HwqueueCollector:
     """The collector of the database that is meant; a named one may be away."""
     with required("metrics"):
         from hwqueue.metrics import HwqueueCollector  # noqa: PLC0415
     named = named_database(ctx)
     dsn = named.dsn if named else connection_string(ctx)
-    return HwqueueCollector(dsn, shard=shard, timeout=span(timeout, "--timeout"))
+    return HwqueueCollector(dsn, timeout=span(timeout, "--timeout"))

@@ -53,7 +53,6 @@ def planner(
             " of short queues are not assigned to nodes."
         ),
     ] = "3s",
-    shard: Annotated[int, typer.Option(min=0, help="Whose queues.")] = 0,
     once: Annotated[
         bool, typer.Option("--once", help="Do one round, print what it found, then end.")
     ] = False,
@@ -69,7 +68,7 @@ def planner(
     prices run out, and upkeep places gangs alone.
     """
     if status:
-        _show_status(ctx, shard)
+        _show_status(ctx)
         return
     with required("planner"):
         from hwqueue.planner import Settings  # noqa: PLC0415
@@ -78,7 +77,6 @@ def planner(
         ttl=_between(ttl, "--ttl", timedelta(seconds=1)),
         lease_hold=_hold(lease_hold),
         queues=tuple(queues or ()),
-        shard=shard,
     )
     logging.getLogger("hwqueue.planner").setLevel(logging.INFO)
     dsn = connection_string(ctx)
@@ -92,9 +90,9 @@ def planner(
         show_one(ctx, _shown(done))
 
 
-def _show_status(ctx: typer.Context, shard: int) -> None:
+def _show_status(ctx: typer.Context) -> None:
     with open_client(ctx) as client:
-        found = client.planner_status(shard=shard)
+        found = client.planner_status()
     if found is None:
         say(ctx, "no planner leads, and no prices are valid")
     else:

@@ -206,9 +206,7 @@ def _policy_facts(policy: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _depth_row(depth: QueueDepth) -> dict[str, object]:
-    facts = fields_of(depth) | {"oldest_at": age(depth.oldest_at, datetime.now(UTC))}
-    del facts["shard_id"]
-    return facts
+    return fields_of(depth) | {"oldest_at": age(depth.oldest_at, datetime.now(UTC))}
 
 
 def _find(client: Client, name: str) -> Queue:

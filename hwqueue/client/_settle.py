@@ -44,7 +44,7 @@ class Batch:
         keys = ((item.lease_id, item.claim_token) for item in done)
         return cls([], *claim_keys(keys, "settle"))
 
-    def answer(self, rows: Iterable[Sequence[Any]], shard: int) -> types.SettledAndClaimed:
+    def answer(self, rows: Iterable[Sequence[Any]]) -> types.SettledAndClaimed:
         """The rows of `settle_and_claim`; a completion without a row is done."""
         settled = {
             ordinal: types.Settled(
@@ -52,7 +52,6 @@ class Batch:
                 lease_id=lease_id,
                 verdict=types.Verdict.OK,
                 state=types.LeaseState.COMPLETED,
-                shard_id=shard,
             )
             for ordinal, lease_id in enumerate(self.completed, 1)
         }
@@ -66,7 +65,6 @@ class Batch:
                     lease_id=claim[0],
                     verdict=types.Verdict(verdict),
                     state=None if state is None else types.LeaseState(state),
-                    shard_id=shard,
                 )
         in_order = tuple(settled[ordinal] for ordinal in sorted(settled))
         return types.SettledAndClaimed(settled=in_order, claimed=tuple(claimed))

@@ -38,6 +38,6 @@ class Action:
 
     subject: str
     ask: Callable[[Reads, str], Awaitable[Question]]
-    do: Callable[[AsyncClient, str, Fields, int], Awaitable[None]]
+    do: Callable[[AsyncClient, str, Fields], Awaitable[None]]
     done: str
     gone: str | None = None

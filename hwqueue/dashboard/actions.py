@@ -191,78 +191,76 @@ def _running(count: int) -> str:
     return "Nothing runs" if count == 0 else f"{plural(count, 'lease runs', 'leases run')}"
 
 
-async def _cancel(client: AsyncClient, lease_id: str, fields: Fields, shard: int) -> None:
+async def _cancel(client: AsyncClient, lease_id: str, fields: Fields) -> None:
     reason = fields.get("reason", "").strip() or None
-    await client.cancel_lease(UUID(lease_id), reason=reason, shard=shard)
+    await client.cancel_lease(UUID(lease_id), reason=reason)
 
 
-async def _requeue(client: AsyncClient, lease_id: str, fields: Fields, shard: int) -> None:
-    await client.requeue_lease(UUID(lease_id), shard=shard)
+async def _requeue(client: AsyncClient, lease_id: str, fields: Fields) -> None:
+    await client.requeue_lease(UUID(lease_id))
 
 
-async def _cordon(client: AsyncClient, node: str, fields: Fields, shard: int) -> None:
-    await client.cordon_node(await _node_id(client, node, shard), shard=shard)
+async def _cordon(client: AsyncClient, node: str, fields: Fields) -> None:
+    await client.cordon_node(await _node_id(client, node))
 
 
-async def _uncordon(client: AsyncClient, node: str, fields: Fields, shard: int) -> None:
-    await client.uncordon_node(await _node_id(client, node, shard), shard=shard)
+async def _uncordon(client: AsyncClient, node: str, fields: Fields) -> None:
+    await client.uncordon_node(await _node_id(client, node))
 
 
-async def _drain(client: AsyncClient, node: str, fields: Fields, shard: int) -> None:
+async def _drain(client: AsyncClient, node: str, fields: Fields) -> None:
     minutes = fields.get("deadline", "")
     if minutes not in DRAIN_MINUTES:
         raise BadArgument(f"{minutes[:20]!r} is no deadline", hint="choose one of the list")
     await client.drain_node(
-        await _node_id(client, node, shard),
-        deadline=timedelta(minutes=int(minutes)) if minutes else None,
-        shard=shard,
+        await _node_id(client, node), deadline=timedelta(minutes=int(minutes)) if minutes else None
     )
 
 
-async def _deregister(client: AsyncClient, node: str, fields: Fields, shard: int) -> None:
-    await client.deregister_node(await _node_id(client, node, shard), shard=shard)
+async def _deregister(client: AsyncClient, node: str, fields: Fields) -> None:
+    await client.deregister_node(await _node_id(client, node))
 
 
-async def _taint(client: AsyncClient, node: str, fields: Fields, shard: int) -> None:
+async def _taint(client: AsyncClient, node: str, fields: Fields) -> None:
     taint = Taint(
         key=fields.get("key", "").strip(),
         value=fields.get("value", "").strip() or None,
         effect=fields.get("effect", ""),
     )
-    await client.taint_node(await _node_id(client, node, shard), taint, shard=shard)
+    await client.taint_node(await _node_id(client, node), taint)
 
 
-async def _untaint(client: AsyncClient, node: str, fields: Fields, shard: int) -> None:
-    node_id = await _node_id(client, node, shard)
-    await client.untaint_node(node_id, fields.get("key", ""), shard=shard)
+async def _untaint(client: AsyncClient, node: str, fields: Fields) -> None:
+    node_id = await _node_id(client, node)
+    await client.untaint_node(node_id, fields.get("key", ""))
 
 
-async def _pause(client: AsyncClient, queue: str, fields: Fields, shard: int) -> None:
-    await client.pause_queue(queue, shard=shard)
+async def _pause(client: AsyncClient, queue: str, fields: Fields) -> None:
+    await client.pause_queue(queue)
 
 
-async def _resume(client: AsyncClient, queue: str, fields: Fields, shard: int) -> None:
-    await client.resume_queue(queue, shard=shard)
+async def _resume(client: AsyncClient, queue: str, fields: Fields) -> None:
+    await client.resume_queue(queue)
 
 
-async def _pause_webhook(client: AsyncClient, webhook: str, fields: Fields, shard: int) -> None:
-    await client.pause_webhook(webhook, shard=shard)
+async def _pause_webhook(client: AsyncClient, webhook: str, fields: Fields) -> None:
+    await client.pause_webhook(webhook)
 
 
-async def _resume_webhook(client: AsyncClient, webhook: str, fields: Fields, shard: int) -> None:
-    await client.resume_webhook(webhook, shard=shard)
+async def _resume_webhook(client: AsyncClient, webhook: str, fields: Fields) -> None:
+    await client.resume_webhook(webhook)
 
 
-async def _test_webhook(client: AsyncClient, webhook: str, fields: Fields, shard: int) -> None:
-    await client.test_webhook(webhook, shard=shard)
+async def _test_webhook(client: AsyncClient, webhook: str, fields: Fields) -> None:
+    await client.test_webhook(webhook)
 
 
-async def _redeliver(client: AsyncClient, webhook: str, fields: Fields, shard: int) -> None:
-    await client.redeliver(webhook, shard=shard)
+async def _redeliver(client: AsyncClient, webhook: str, fields: Fields) -> None:
+    await client.redeliver(webhook)
 
 
-async def _node_id(client: AsyncClient, name: str, shard: int) -> UUID:
-    return (await find_node(client, name, shard)).node_id
+async def _node_id(client: AsyncClient, name: str) -> UUID:
+    return (await find_node(client, name)).node_id
 
 
 ACTIONS: Mapping[str, Action] = {
@@ -325,7 +323,7 @@ async def act(request: Request) -> Response:
     subject = fields.get("subject", "")
     source = reads(request)
     async with source.acting(who.actor) as client:
-        await action.do(client, _checked(action, subject), fields, source.shard)
+        await action.do(client, _checked(action, subject), fields)
     source.forget()
     back = (action.gone,) if action.gone else _page_of(action, subject)
     return RedirectResponse(Links(request)(*back, done=verb), 303)

@@ -90,7 +90,7 @@ class Dashboard:
         )
         self.app.state.notices = {verb: action.done for verb, action in actions.ACTIONS.items()}
         self.app.state.streams = streams
-        self.reads = self.app.state.reads = Reads(self.pools, settings.shard)
+        self.reads = self.app.state.reads = Reads(self.pools)
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:

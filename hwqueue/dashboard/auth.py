@@ -104,7 +104,6 @@ class AuthMiddleware:
             "reauthenticate": lambda: self._viewer(scope, session),
             "may_sign_in": bool(bearers),
             "csrf": signer.token_for(_address(scope)),
-            "shard": self._settings.shard,
         }
 
         async def send_with_headers(message: Message) -> None:

@@ -205,13 +205,12 @@ async def act(request: Request) -> Response:
         own["reason"] = fields.get("reason", "").strip() or None
     async with source.acting(who.actor) as client:
         if filters["node"]:
-            wanted["node_id"] = (await find_node(client, filters["node"], source.shard)).node_id
+            wanted["node_id"] = (await find_node(client, filters["node"])).node_id
         done = await client.change_page(
             action.call,
             filters["queue"],
             cursor=_cursor(fields),
             page_size=PAGE_SIZE,
-            shard=source.shard,
             **own,
             **wanted,
         )

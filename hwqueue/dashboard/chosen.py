@@ -38,7 +38,7 @@ class ChosenAction:
 
     name: str
     effects: Sequence[tuple[frozenset[str], str]]
-    do: Callable[[AsyncClient, UUID, str | None, int], Awaitable[LeaseState]]
+    do: Callable[[AsyncClient, UUID, str | None], Awaitable[LeaseState]]
     done: str
 
 
@@ -51,16 +51,12 @@ class Outcome:
     refused: str | None = None
 
 
-async def _cancel(
-    client: AsyncClient, lease_id: UUID, reason: str | None, shard: int
-) -> LeaseState:
-    return await client.cancel_lease(lease_id, reason=reason, shard=shard)
+async def _cancel(client: AsyncClient, lease_id: UUID, reason: str | None) -> LeaseState:
+    return await client.cancel_lease(lease_id, reason=reason)
 
 
-async def _requeue(
-    client: AsyncClient, lease_id: UUID, reason: str | None, shard: int
-) -> LeaseState:
-    return await client.requeue_lease(lease_id, shard=shard)
+async def _requeue(client: AsyncClient, lease_id: UUID, reason: str | None) -> LeaseState:
+    return await client.requeue_lease(lease_id)
 
 
 ACTIONS: Mapping[str, ChosenAction] = {
@@ -164,7 +160,7 @@ async def _each(
     for lease_id in leases:
         try:
             async with source.acting(who.actor) as client:
-                state = await action.do(client, lease_id, reason, source.shard)
+                state = await action.do(client, lease_id, reason)
             outcomes.append(Outcome(lease_id, state))
         except HwqueueError as error:
             told = str(error).removeprefix(f"lease {lease_id} ")

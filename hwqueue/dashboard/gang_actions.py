@@ -32,9 +32,9 @@ async def _ask_cancel(source: Reads, gang_id: str) -> Question:
     )
 
 
-async def _cancel(client: AsyncClient, gang_id: str, fields: Fields, shard: int) -> None:
+async def _cancel(client: AsyncClient, gang_id: str, fields: Fields) -> None:
     reason = fields.get("reason", "").strip() or None
-    await client.cancel_gang(UUID(gang_id), reason=reason, shard=shard)
+    await client.cancel_gang(UUID(gang_id), reason=reason)
 
 
 ACTIONS: Mapping[str, Action] = {

@@ -41,8 +41,7 @@ class _Watch:
 class Reading:
     """Reads by name: what a page needs of them, and how long they took."""
 
-    def __init__(self, pools: Pools, shard: int) -> None:
-        self.shard = shard
+    def __init__(self, pools: Pools) -> None:
         self._pools = pools
         self._cache = ReadCache()
         self._watches: dict[str, _Watch] = defaultdict(_Watch)

@@ -112,27 +112,19 @@ class Reads(Reading):
 
     async def queues(self) -> Cached[Sequence[QueueDepth]]:
         """Every queue with what is in it."""
-        return await self._shared(
-            "queue_depth", FAST, lambda client: client.queue_depth(shard=self.shard)
-        )
+        return await self._shared("queue_depth", FAST, lambda client: client.queue_depth())
 
     async def tasks(self) -> Cached[Sequence[KnownTask]]:
         """The tasks that have defaults, by name."""
-        return await self._shared(
-            "list_tasks", SLOW, lambda client: client.list_tasks(shard=self.shard)
-        )
+        return await self._shared("list_tasks", SLOW, lambda client: client.list_tasks())
 
     async def webhooks(self) -> Cached[Sequence[Webhook]]:
         """The webhooks, by name."""
-        return await self._shared(
-            "list_webhooks", FAST, lambda client: client.list_webhooks(shard=self.shard)
-        )
+        return await self._shared("list_webhooks", FAST, lambda client: client.list_webhooks())
 
     async def webhook(self, name: str) -> Webhook:
         """One webhook. Raises: WebhookUnknown."""
-        for each in await self._read(
-            "list_webhooks", lambda client: client.list_webhooks(shard=self.shard)
-        ):
+        for each in await self._read("list_webhooks", lambda client: client.list_webhooks()):
             if each.name == name:
                 return each
         raise WebhookUnknown(f"no webhook is named {name[:100]!r}", hint="see the list of webhooks")
@@ -141,7 +133,7 @@ class Reads(Reading):
         """The newest deliveries of a webhook. Raises: WebhookUnknown."""
         return await self._read(
             "list_deliveries",
-            lambda client: client.list_deliveries(name, state=state, limit=limit, shard=self.shard),
+            lambda client: client.list_deliveries(name, state=state, limit=limit),
         )
 
     async def pending(
@@ -154,23 +146,17 @@ class Reads(Reading):
         return await self._shared(
             "pending_reasons",
             SLOW,
-            lambda client: client.pending_reasons(
-                queue=queue, order=order, limit=MOST_CLASSES, shard=self.shard
-            ),
+            lambda client: client.pending_reasons(queue=queue, order=order, limit=MOST_CLASSES),
             (queue, order),
         )
 
     async def nodes(self) -> Cached[Sequence[NodeUsage]]:
         """Every node with what it has and what is in use."""
-        return await self._shared(
-            "node_usage", SLOW, lambda client: client.node_usage(shard=self.shard)
-        )
+        return await self._shared("node_usage", SLOW, lambda client: client.node_usage())
 
     async def planner(self) -> Cached[PlannerStatus | None]:
         """What the planner says of room on GPUs."""
-        return await self._shared(
-            "planner_status", SLOW, lambda client: client.planner_status(shard=self.shard)
-        )
+        return await self._shared("planner_status", SLOW, lambda client: client.planner_status())
 
     async def node_names(self) -> Cached[Mapping[UUID, str]]:
         """The names of nodes by their ids."""
@@ -182,7 +168,7 @@ class Reads(Reading):
         return await self._shared(
             "throughput",
             FAST,
-            lambda client: client.throughput(queue=queue, minutes=60, shard=self.shard),
+            lambda client: client.throughput(queue=queue, minutes=60),
             queue,
         )
 
@@ -191,7 +177,7 @@ class Reads(Reading):
         return await self._shared(
             "tag_distribution",
             SLOW,
-            lambda client: client.tag_distribution(label=label, limit=200, shard=self.shard),
+            lambda client: client.tag_distribution(label=label, limit=200),
             label,
         )
 
@@ -200,7 +186,7 @@ class Reads(Reading):
         return await self._shared(
             "explain_lease",
             FAST,
-            lambda client: client.explain_lease(lease_id, shard=self.shard),
+            lambda client: client.explain_lease(lease_id),
             lease_id,
         )
 
@@ -209,7 +195,7 @@ class Reads(Reading):
         return await self._shared(
             "explain_class",
             FAST,
-            lambda client: client.explain_class(class_id, shard=self.shard),
+            lambda client: client.explain_class(class_id),
             class_id,
         )
 
@@ -219,7 +205,7 @@ class Reads(Reading):
         async def ask(client: AsyncClient) -> System:
             schema = await client.schema_version()
             try:
-                return System(schema, await client.list_tokens(shard=self.shard))
+                return System(schema, await client.list_tokens())
             except psycopg.errors.InsufficientPrivilege:
                 return System(schema, None)
 
@@ -227,22 +213,20 @@ class Reads(Reading):
 
     async def lease(self, lease_id: UUID) -> Lease:
         """One lease. Raises: LeaseNotFound."""
-        return await self._read(
-            "get_lease", lambda client: client.get_lease(lease_id, shard=self.shard)
-        )
+        return await self._read("get_lease", lambda client: client.get_lease(lease_id))
 
     async def lease_checkpoints(self, lease_id: UUID, limit: int) -> list[SavedCheckpoint]:
         """What its handler has saved, the last first. Raises: LeaseNotFound."""
         return await self._read(
             "lease_checkpoints",
-            lambda client: client.lease_checkpoints(lease_id, limit=limit, shard=self.shard),
+            lambda client: client.lease_checkpoints(lease_id, limit=limit),
         )
 
     async def lease_logs(self, lease_id: UUID, limit: int) -> list[LogLine]:
         """The last lines that its handlers logged. Raises: LeaseNotFound."""
         return await self._read(
             "lease_logs",
-            lambda client: client.lease_logs(lease_id, last=True, limit=limit, shard=self.shard),
+            lambda client: client.lease_logs(lease_id, last=True, limit=limit),
         )
 
     async def states(self, leases: Sequence[UUID]) -> dict[UUID, str]:
@@ -253,7 +237,7 @@ class Reads(Reading):
         async def ask(client: AsyncClient) -> None:
             while left:
                 lease_id = left.popleft()
-                found[lease_id] = (await client.get_lease(lease_id, shard=self.shard)).state
+                found[lease_id] = (await client.get_lease(lease_id)).state
 
         while left:  # one that is gone ends the transaction
             with suppress(LeaseNotFound):
@@ -273,11 +257,7 @@ class Reads(Reading):
 
         async def ask(client: AsyncClient) -> list[LeaseSummary]:
             return await client.list_leases(
-                queue=queue,
-                before=before,
-                limit=limit,
-                shard=self.shard,
-                **await self._on_node(client, wanted, node),
+                queue=queue, before=before, limit=limit, **await self._on_node(client, wanted, node)
             )
 
         return await self._read("list_leases", ask)
@@ -299,9 +279,7 @@ class Reads(Reading):
             there = await self._on_node(client, wanted, node)
             count, cursor = 0, None
             for _ in range(most_pages):
-                found = await client.count_page(
-                    queue, states=states, cursor=cursor, shard=self.shard, **there
-                )
+                found = await client.count_page(queue, states=states, cursor=cursor, **there)
                 count, cursor = count + found.lease_count, found.next_cursor
                 if cursor is None:
                     break
@@ -315,24 +293,22 @@ class Reads(Reading):
         """The filter with the node of that name. Raises: NodeUnknown."""
         if not node:
             return wanted
-        return wanted | {"node_id": (await find_node(client, node, self.shard)).node_id}
+        return wanted | {"node_id": (await find_node(client, node)).node_id}
 
     async def node(self, name: str) -> Node:
         """One node. Raises: NodeUnknown."""
-        return await self._read("list_nodes", lambda client: find_node(client, name, self.shard))
+        return await self._read("list_nodes", lambda client: find_node(client, name))
 
     async def node_claims(self, node_id: UUID, limit: int) -> list[NodeClaim]:
         """What runs on a node."""
         return await self._read(
             "node_claims",
-            lambda client: client.node_claims(node_id, limit=limit, shard=self.shard),
+            lambda client: client.node_claims(node_id, limit=limit),
         )
 
     async def queue(self, name: str) -> Queue:
         """One queue with its policy. Raises: QueueUnknown."""
-        for each in await self._read(
-            "list_queues", lambda client: client.list_queues(shard=self.shard)
-        ):
+        for each in await self._read("list_queues", lambda client: client.list_queues()):
             if each.queue == name:
                 return each
         raise QueueUnknown(f"no queue is named {name[:100]!r}", hint="see the list of queues")
@@ -341,16 +317,14 @@ class Reads(Reading):
         """The newest events that fit, see `AsyncClient.list_events`. Raises: BadArgument."""
         return await self._read(
             "list_events",
-            lambda client: client.list_events(limit=limit, shard=self.shard, **filters),
+            lambda client: client.list_events(limit=limit, **filters),
         )
 
     async def classes(self, queue: str | None, after: int, limit: int) -> list[ClassStats]:
         """Placement classes by id. Raises: QueueUnknown."""
         return await self._read(
             "placement_class_stats",
-            lambda client: client.placement_class_stats(
-                queue=queue, after=after, limit=limit, shard=self.shard
-            ),
+            lambda client: client.placement_class_stats(queue=queue, after=after, limit=limit),
         )
 
     async def fit(self, class_id: int) -> Cached[Sequence[NodeGroup]]:
@@ -360,7 +334,7 @@ class Reads(Reading):
         """
 
         async def ask(client: AsyncClient) -> Sequence[NodeGroup]:
-            asked = await _find_class(client, class_id, self.shard)
+            asked = await _find_class(client, class_id)
             return await client.match_groups(
                 asked.placement,
                 queue=asked.queue,
@@ -368,14 +342,13 @@ class Reads(Reading):
                 tenant=asked.tenant or None,
                 service_id=asked.service_id,
                 labels=asked.labels,
-                shard=self.shard,
             )
 
         return await self._shared("match_groups", SLOW, ask, class_id)
 
     async def what_if(self, spec: Mapping[str, Any]) -> list[ServedClass]:
         """Which pending classes such nodes could run. Raises: BadArgument."""
-        return await self._read("what_if", lambda client: client.what_if(spec, shard=self.shard))
+        return await self._read("what_if", lambda client: client.what_if(spec))
 
     async def match_groups(self, placement: Mapping[str, Any], **lease: Any) -> list[NodeGroup]:
         """Every node and a placement, without words, see `AsyncClient.match_groups`.
@@ -384,7 +357,7 @@ class Reads(Reading):
         """
         return await self._read(
             "match_groups",
-            lambda client: client.match_groups(placement, shard=self.shard, **lease),
+            lambda client: client.match_groups(placement, **lease),
         )
 
     async def match(
@@ -396,7 +369,7 @@ class Reads(Reading):
         """
         rows = await self._read(
             "match_nodes",
-            lambda client: client.match_nodes(placement, nodes=nodes, shard=self.shard, **lease),
+            lambda client: client.match_nodes(placement, nodes=nodes, **lease),
         )
         turn = {name: number for number, name in enumerate(nodes)}
         return sorted(rows, key=lambda row: turn[row.node_name])
@@ -404,7 +377,7 @@ class Reads(Reading):
     async def class_asked(self, class_id: int) -> ClassStats:
         """What a placement class asks. Raises: ClassUnknown."""
         return await self._read(
-            "placement_class_stats", lambda client: _find_class(client, class_id, self.shard)
+            "placement_class_stats", lambda client: _find_class(client, class_id)
         )
 
     async def runs(
@@ -415,35 +388,29 @@ class Reads(Reading):
         async def ask(
             client: AsyncClient,
         ) -> tuple[list[RunSummary], dict[UUID, RunProgress]]:
-            rows = await client.list_workflow_runs(
-                before=before, limit=limit, shard=self.shard, **wanted
-            )
-            known = await client.summarise_runs(
-                [row.run_id for row in rows[:MOST_RUNS]], shard=self.shard
-            )
+            rows = await client.list_workflow_runs(before=before, limit=limit, **wanted)
+            known = await client.summarise_runs([row.run_id for row in rows[:MOST_RUNS]])
             return rows, {each.run_id: each for each in known}
 
         return await self._read("list_workflow_runs", ask)
 
     async def run(self, run_id: UUID) -> WorkflowRun:
         """One run. Raises: RunNotFound."""
-        return await self._read(
-            "get_workflow_run", lambda client: client.get_workflow_run(run_id, shard=self.shard)
-        )
+        return await self._read("get_workflow_run", lambda client: client.get_workflow_run(run_id))
 
     async def run_view(self, run_id: UUID) -> RunView:
         """One run, its definition and its steps. Raises: RunNotFound."""
 
         async def ask(client: AsyncClient) -> RunView:
-            steps = await client.list_workflow_steps(run_id, shard=self.shard)
+            steps = await client.list_workflow_steps(run_id)
             takes_signals = any(step.kind == "wait" for step in steps)
             return RunView(
-                await client.get_workflow_run(run_id, shard=self.shard),
-                await client.get_run_workflow(run_id, shard=self.shard),
+                await client.get_workflow_run(run_id),
+                await client.get_run_workflow(run_id),
                 steps,
-                await client.list_step_details(run_id, shard=self.shard),
-                (await client.summarise_runs([run_id], shard=self.shard))[0],
-                await client.list_run_signals(run_id, shard=self.shard) if takes_signals else (),
+                await client.list_step_details(run_id),
+                (await client.summarise_runs([run_id]))[0],
+                await client.list_run_signals(run_id) if takes_signals else (),
             )
 
         return await self._read("run_view", ask)
@@ -454,12 +421,10 @@ class Reads(Reading):
         """A step and a page of its items. Raises: RunNotFound, StepUnknown."""
 
         async def ask(client: AsyncClient) -> StepView:
-            items = await client.step_results(
-                run_id, step, state=state, after=after, limit=limit, shard=self.shard
-            )
-            steps = await client.list_workflow_steps(run_id, shard=self.shard)
+            items = await client.step_results(run_id, step, state=state, after=after, limit=limit)
+            steps = await client.list_workflow_steps(run_id)
             return StepView(
-                await client.get_workflow_run(run_id, shard=self.shard),
+                await client.get_workflow_run(run_id),
                 next(each for each in steps if each.step == step),
                 items,
             )
@@ -474,9 +439,7 @@ class Reads(Reading):
 
     async def retried(self, run_id: UUID, **how: Any) -> list[RetriedStep]:
         """What a retry would run again. Raises: RunNotFound, WrongRunState, StepUnknown."""
-        return await self._read(
-            "preview_retry", lambda client: client.preview_retry(run_id, shard=self.shard, **how)
-        )
+        return await self._read("preview_retry", lambda client: client.preview_retry(run_id, **how))
 
     async def workflows(
         self, after: str | None, limit: int
@@ -486,11 +449,9 @@ class Reads(Reading):
         async def ask(
             client: AsyncClient,
         ) -> tuple[list[WorkflowSummary], dict[str, list[WorkflowVersion]]]:
-            rows = await client.list_workflows(after=after, limit=limit, shard=self.shard)
+            rows = await client.list_workflows(after=after, limit=limit)
             versions = defaultdict(list)
-            for each in await client.list_workflow_versions(
-                [row.workflow for row in rows], shard=self.shard
-            ):
+            for each in await client.list_workflow_versions([row.workflow for row in rows]):
                 versions[each.workflow].append(each)
             return rows, versions
 
@@ -504,8 +465,8 @@ class Reads(Reading):
         async def ask(
             client: AsyncClient,
         ) -> tuple[WorkflowDefinition, list[WorkflowVersion]]:
-            found = await client.get_workflow(name, version=version, shard=self.shard)
-            return found, await client.list_workflow_versions([name], shard=self.shard)
+            found = await client.get_workflow(name, version=version)
+            return found, await client.list_workflow_versions([name])
 
         return await self._read("get_workflow", ask)
 
@@ -517,28 +478,24 @@ class Reads(Reading):
 
         async def ask(client: AsyncClient) -> Sequence[CheckedStep]:
             options: RunOptions = {} if version is None else {"version": version}
-            return await client.check_workflow(name, shard=self.shard, **options)
+            return await client.check_workflow(name, **options)
 
         return await self._shared("check_workflow", SLOW, ask, (name, version))
 
     async def gangs(self, **wanted: Any) -> list[GangSummary]:
         """A page of gangs, newest first; see `AsyncClient.list_gangs`."""
-        return await self._read(
-            "list_gangs", lambda client: client.list_gangs(shard=self.shard, **wanted)
-        )
+        return await self._read("list_gangs", lambda client: client.list_gangs(**wanted))
 
     async def gang(self, gang_id: UUID) -> Gang:
         """One gang. Raises: GangNotFound."""
-        return await self._read(
-            "get_gang", lambda client: client.get_gang(gang_id, shard=self.shard)
-        )
+        return await self._read("get_gang", lambda client: client.get_gang(gang_id))
 
     async def explain_gang(self, gang_id: UUID) -> Cached[GangExplanation]:
         """Why a gang is where it is. Raises: GangNotFound."""
         return await self._shared(
             "explain_gang",
             FAST,
-            lambda client: client.explain_gang(gang_id, shard=self.shard),
+            lambda client: client.explain_gang(gang_id),
             gang_id,
         )
 
@@ -549,17 +506,17 @@ class Reads(Reading):
         return [each for each in found if (each.detail or {}).get("gang_id") == told]
 
 
-async def find_node(client: AsyncClient, name: str, shard: int) -> Node:
+async def find_node(client: AsyncClient, name: str) -> Node:
     """The node of this name. Raises: NodeUnknown."""
-    found = await client.list_nodes(name=name, shard=shard)
+    found = await client.list_nodes(name=name)
     if not found:
         raise NodeUnknown(f"no node is named {name[:100]!r}", hint="it may have been deregistered")
     return found[0]
 
 
-async def _find_class(client: AsyncClient, class_id: int, shard: int) -> ClassStats:
+async def _find_class(client: AsyncClient, class_id: int) -> ClassStats:
     """The placement class of this id. Raises: ClassUnknown."""
-    found = await client.placement_class_stats(after=class_id - 1, limit=1, shard=shard)
+    found = await client.placement_class_stats(after=class_id - 1, limit=1)
     if not found or found[0].class_id != class_id:
         raise ClassUnknown(
             f"no placement class has the id {class_id}", hint="classes go when no lease has them"

@@ -24,13 +24,12 @@ _HEAR_SECONDS = 3.0
 _SHOWN = 3
 
 
-def examine(dsn: str, *, deep: bool = False, shard: int = 0) -> Iterator[Finding]:
+def examine(dsn: str, *, deep: bool = False) -> Iterator[Finding]:
     """Check an installation; changes nothing.
 
     Args:
         dsn: Connection string of the login whose service is to run: what it may not see is said.
         deep: Count again what must hold at every instant, which reads whole tables.
-        shard: Whose queues and nodes.
     """
     yield of_work.extras()
     try:
@@ -61,13 +60,13 @@ def examine(dsn: str, *, deep: bool = False, shard: int = 0) -> Iterator[Finding
             yield of_server.roles(server)
             yield of_server.login(server)
             yield from of_server.tables(read_tables(connection))
-            yield from _of_the_queue(connection, server, shard, deep=deep)
+            yield from _of_the_queue(connection, server, deep=deep)
 
 
 def _of_the_queue(
-    connection: psycopg.Connection, server: Server, shard: int, *, deep: bool
+    connection: psycopg.Connection, server: Server, *, deep: bool
 ) -> Iterator[Finding]:
-    work = _work(connection, shard)
+    work = _work(connection)
     if work is None:
         yield skip(
             "queues and workers",
@@ -81,14 +80,14 @@ def _of_the_queue(
     if deep:
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         with connection.transaction():
-            broken = Client.on(connection).verify_invariants(shard=shard)
+            broken = Client.on(connection).verify_invariants()
         yield from of_work.invariants(broken)
 
 
-def _work(connection: psycopg.Connection, shard: int) -> Work | None:
+def _work(connection: psycopg.Connection) -> Work | None:
     """What the queue says; None where this login may not ask."""
     try:
-        return read_work(Client.on(connection), shard)
+        return read_work(Client.on(connection))
     except psycopg.errors.InsufficientPrivilege:
         return None
 

@@ -141,7 +141,7 @@ def read_tables(connection: psycopg.Connection) -> list[Table]:
     return _rows(connection, "tables", Table)
 
 
-def read_work(client: Client, shard: int = 0) -> Work:
+def read_work(client: Client) -> Work:
     """What the queue says of itself. SQL: metrics, node_usage, list_queues, pending_reasons,
     list_webhooks, list_tasks.
 
@@ -149,19 +149,19 @@ def read_work(client: Client, shard: int = 0) -> Work:
     """
     figures: dict[str, float] = {}
     nodes: dict[str, int] = {}
-    for sample in client.metrics(shard=shard):
+    for sample in client.metrics():
         before = figures.get(sample.name, 0)
         is_span = sample.name.endswith("_seconds")
         figures[sample.name] = max(before, sample.value) if is_span else before + sample.value
         if sample.name == "hwqueue_nodes":
             nodes[sample.labels["state"]] = int(sample.value)
-    silent = client.node_usage(state="silent", limit=100, shard=shard)
+    silent = client.node_usage(state="silent", limit=100)
     return Work(
         figures=figures,
         nodes=nodes,
         silent=silent,
-        queues=client.list_queues(shard=shard),
-        reasons=client.pending_reasons(order="pending", limit=MOST_CLASSES, shard=shard),
-        webhooks=client.list_webhooks(shard=shard),
-        tasks=client.list_tasks(shard=shard),
+        queues=client.list_queues(),
+        reasons=client.pending_reasons(order="pending", limit=MOST_CLASSES),
+        webhooks=client.list_webhooks(),
+        tasks=client.list_tasks(),
     )

@@ -26,7 +26,7 @@ _log = logging.getLogger("hwqueue.metrics")
 
 
 class HwqueueCollector(Collector):
-    """Reads all metrics of a shard in one call, over one connection that it keeps.
+    """Reads all metrics in one call, over one connection that it keeps.
 
     Scrapes that come while one is under way wait for it, and all of them share the next one: there
     is never more than one query. When the database does not answer in time, the scrape has none of
@@ -36,15 +36,11 @@ class HwqueueCollector(Collector):
 
     Args:
         conninfo: A DSN or URL as libpq takes it; empty: `PG*` variables.
-        shard: Whose metrics.
         timeout: How long the database may take. Prometheus gives up after 10 s by default.
     """
 
-    def __init__(
-        self, conninfo: str = "", *, shard: int = 0, timeout: timedelta = timedelta(seconds=5)
-    ) -> None:
+    def __init__(self, conninfo: str = "", *, timeout: timedelta = timedelta(seconds=5)) -> None:
         self._conninfo = conninfo
-        self._shard = shard
         self._timeout = timeout
         self._turn = threading.Lock()
         self._connection: WatchedConnection | None = None
@@ -112,7 +108,7 @@ class HwqueueCollector(Collector):
         with connection.transaction():
             # of the transaction, not of the session: a pooler hands sessions to others
             connection.execute(calls.LIMIT_TIME, {"milliseconds": milliseconds})
-            return Client.on(connection).metrics(shard=self._shard)
+            return Client.on(connection).metrics()
 
     def _connect(self) -> WatchedConnection:
         """Connect so that a server that is gone without a word is noticed, too."""

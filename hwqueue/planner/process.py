@@ -59,7 +59,6 @@ class Settings:
     solve_timeout: timedelta = timedelta(seconds=10)
     gang_timeout: timedelta = timedelta(seconds=1)
     lease_hold: timedelta = timedelta(seconds=3)
-    shard: int = 0
     holder: str = field(
         default_factory=lambda: f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
     )
@@ -179,7 +178,7 @@ class Planner:
         singles = await self._singles.assign(self._number, epoch)
         self._unsaid.update(singles)
         began = time.monotonic()
-        picture = await read(self._client, self._settings.queues, shard=self._settings.shard)
+        picture = await read(self._client, self._settings.queues)
         read_at = time.monotonic()
         # in a thread, so that a stop is heard
         solution = await asyncio.to_thread(self._solve, picture) if picture.demands else None
@@ -219,7 +218,6 @@ class Planner:
             leases=dict(self._unsaid),
             seconds=done.seconds,
             resting=done.resting,
-            shard=self._settings.shard,
         )
         if verdict == "noted":
             self._unsaid.clear()
@@ -230,17 +228,13 @@ class Planner:
             return
         self._epoch = None
         try:
-            await self._client.lead_planner(
-                self._settings.holder, ttl=timedelta(0), shard=self._settings.shard
-            )
+            await self._client.lead_planner(self._settings.holder, ttl=timedelta(0))
         except (psycopg.Error, PoolTimeout, HwqueueError) as error:
             _log.warning("the lead is not given up, it runs out: %s", first_line(error))
 
     async def _lead(self) -> int | None:
         """The epoch; None while another process leads."""
-        epoch = await self._client.lead_planner(
-            self._settings.holder, ttl=self._ttl, shard=self._settings.shard
-        )
+        epoch = await self._client.lead_planner(self._settings.holder, ttl=self._ttl)
         if epoch != self._epoch or not self._has_asked:
             self._epoch, self._number = epoch, 0
             self._written.clear()
@@ -252,8 +246,7 @@ class Planner:
         """Plan gangs and have them reserved, those that are together in the same way at a time."""
         verdicts: Counter[str] = Counter()
         until = time.monotonic() + _GANG_SECONDS
-        shard = self._settings.shard
-        for gangs in await read_gangs(self._client, self._settings.queues, shard=shard):
+        for gangs in await read_gangs(self._client, self._settings.queues):
             if time.monotonic() >= until:
                 break
             await self._place_alike(epoch, gangs, until, verdicts)
@@ -262,8 +255,7 @@ class Planner:
     async def _place_alike(
         self, epoch: int, gangs: Sequence[Gang], until: float, verdicts: Counter[str]
     ) -> None:
-        shard = self._settings.shard
-        places = await read_places(self._client, gangs, shard=shard)
+        places = await read_places(self._client, gangs)
         seconds = self._settings.gang_timeout.total_seconds()
         # in a thread, so that a stop is heard
         plan = await asyncio.to_thread(plan_gangs, gangs, places, seconds=seconds)
@@ -272,7 +264,7 @@ class Planner:
             if self._stopping.is_set() or time.monotonic() >= until:
                 return
             verdict = await self._client.reserve_gang(
-                gang_id, place, round=self._number, epoch=epoch, shard=shard
+                gang_id, place, round=self._number, epoch=epoch
             )
             verdicts[verdict] += 1
             if verdict in ("deposed", "old_round"):
@@ -306,12 +298,7 @@ class Planner:
         if now - at < self._ttl.total_seconds() / 2 and _distance(before, curve) <= _MOVED:
             return "kept"
         verdict = await self._client.set_prices(
-            queue,
-            curve,
-            ttl=self._ttl,
-            round=self._number,
-            epoch=epoch,
-            shard=self._settings.shard,
+            queue, curve, ttl=self._ttl, round=self._number, epoch=epoch
         )
         if verdict == "set":
             self._written[queue] = (now, curve)

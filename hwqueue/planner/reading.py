@@ -79,24 +79,24 @@ class Picture:
         return sum(demand.count for each in self.demands.values() for demand in each)
 
 
-async def read(client: AsyncClient, queues: Sequence[str] = (), *, shard: int = 0) -> Picture:
+async def read(client: AsyncClient, queues: Sequence[str] = ()) -> Picture:
     """Read the nodes, then what waits in these queues (none: in all).
 
     Raises: QueueUnknown, of a queue that is named.
     """
     kinds: dict[_Kind, _Left] = {}
-    async for item in _pages(client, "nodes", shard=shard):
+    async for item in _pages(client, "nodes"):
         kind = _Kind(item["profile_id"], item["gpus"], item["cpu_milli"], item["memory_mib"])
         kinds.setdefault(kind, _Left()).add(item)
     free: Counter[int] = Counter()
     for left in kinds.values():
         free.update(left.free)
     most = min(_MOST, max(1000, _SHARES * free.total()))
-    named = queues or [item["queue"] async for item in _pages(client, "queues", shard=shard)]
+    named = queues or [item["queue"] async for item in _pages(client, "queues")]
     demands = {
         queue: found
         for queue in named
-        if (found := await _read_demands(client, queue, list(kinds), most, shard))
+        if (found := await _read_demands(client, queue, list(kinds), most))
     }
     devices = sum(kind.gpus * left.nodes for kind, left in kinds.items())
     room = sum(level * count for level, count in free.items()) / WHOLE_GPU
@@ -108,11 +108,9 @@ async def read(client: AsyncClient, queues: Sequence[str] = (), *, shard: int = 
     )
 
 
-async def read_gangs(
-    client: AsyncClient, queues: Sequence[str] = (), *, shard: int = 0
-) -> list[list[Gang]]:
+async def read_gangs(client: AsyncClient, queues: Sequence[str] = ()) -> list[list[Gang]]:
     """The first gangs in order that wait, those that are together in the same way in one list."""
-    rows = await client.planner_view("gangs", limit=_GANGS, shard=shard)
+    rows = await client.planner_view("gangs", limit=_GANGS)
     alike: dict[tuple[tuple[str, ...], tuple[str, ...]], list[Gang]] = {}
     for row in rows:
         item = row.item
@@ -140,23 +138,21 @@ def _need(item: Mapping[str, Any]) -> Need:
     )
 
 
-async def read_places(client: AsyncClient, gangs: Sequence[Gang], *, shard: int = 0) -> list[Place]:
+async def read_places(client: AsyncClient, gangs: Sequence[Gang]) -> list[Place]:
     """Where gangs that are together in the same way have room."""
     nodes: dict[str, list[tuple[int, Mapping[str, int]]]] = {}
-    rows = await client.planner_rooms([gang.gang_id for gang in gangs], shard=shard)
+    rows = await client.planner_rooms([gang.gang_id for gang in gangs])
     for row in rows:
         nodes.setdefault(row.place, []).append((row.nodes, row.rooms))
     return [Place(name, found) for name, found in nodes.items()]
 
 
-async def read_matches(
-    client: AsyncClient, queues: Sequence[str] = (), *, shard: int = 0
-) -> dict[str, list[Wanted]]:
+async def read_matches(client: AsyncClient, queues: Sequence[str] = ()) -> dict[str, list[Wanted]]:
     """What waits in short queues, of which some nodes suit some leases better than others."""
-    named = queues or [item["queue"] async for item in _pages(client, "queues", shard=shard)]
+    named = queues or [item["queue"] async for item in _pages(client, "queues")]
     found = {}
     for queue in named:
-        rows = await client.planner_view("matches", queue, limit=_CLASSES, most=_SHORT, shard=shard)
+        rows = await client.planner_view("matches", queue, limit=_CLASSES, most=_SHORT)
         nodes: dict[str, UUID] = {}  # one object each: they are compared a lot
         found[queue] = [_wanted(row.item, nodes) for row in rows if row.item is not None]
     return {queue: wanted for queue, wanted in found.items() if wanted}
@@ -187,11 +183,11 @@ def _pool(kind: _Kind, left: _Left) -> Pool:
 
 
 async def _read_demands(
-    client: AsyncClient, queue: str, kinds: Sequence[_Kind], most: int, shard: int
+    client: AsyncClient, queue: str, kinds: Sequence[_Kind], most: int
 ) -> list[Demand]:
     """What waits in a queue, classes that ask for the same as one."""
     found = []
-    async for item in _pages(client, "classes", queue, most=most, shard=shard):
+    async for item in _pages(client, "classes", queue, most=most):
         suited = tuple(number for number, kind in enumerate(kinds) if kind.suits(item))
         if suited:
             found.append(
@@ -214,12 +210,11 @@ async def _pages(
     queue: str | None = None,
     *,
     most: int = 1,
-    shard: int,
 ) -> AsyncIterator[Mapping[str, Any]]:
     """The items of all pages."""
     after: str | None = None
     while True:
-        rows = await client.planner_view(part, queue, after=after, most=most, shard=shard)
+        rows = await client.planner_view(part, queue, after=after, most=most)
         after = None
         for row in rows:
             if row.item is None:

@@ -83,8 +83,7 @@ class Singles:
         if not self._settings.lease_hold:
             return counts
         until = self._clock() + _SECONDS
-        shard = self._settings.shard
-        found = await read_matches(self._client, self._settings.queues, shard=shard)
+        found = await read_matches(self._client, self._settings.queues)
         waiting = {lease.lease_id for q in found.values() for each in q for lease in each.leases}
         await self._follow_up(waiting, counts)
         for wanted in found.values():
@@ -105,7 +104,7 @@ class Singles:
         asked = {lease: each.node_id for lease, each in self._reserved.items()} | unseen
         for start in range(0, len(asked), _ASKED_AT_ONCE):
             part = dict(list(asked.items())[start : start + _ASKED_AT_ONCE])
-            rows = await self._client.assigned_leases(part, shard=self._settings.shard)
+            rows = await self._client.assigned_leases(part)
             for row in rows:
                 if row.lease_id in self._reserved:
                     self._learn(row.lease_id, row.verdict, counts)
@@ -162,11 +161,7 @@ class Singles:
                 return
             part = dict(places[start : start + _AT_ONCE])
             rows = await self._client.reserve_leases(
-                part,
-                hold=self._settings.lease_hold,
-                round=number,
-                epoch=epoch,
-                shard=self._settings.shard,
+                part, hold=self._settings.lease_hold, round=number, epoch=epoch
             )
             counts.update(row.verdict for row in rows)
             at = self._clock()

@@ -36,7 +36,7 @@ def create_api(settings: ServerSettings) -> FastAPI:
     """
     pools, rate_limits = Pools(settings), RateLimits(settings)
     streams = EventStreams(settings.max_streams, settings.max_streams_per_caller)
-    collector = HwqueueCollector(settings.dsn, shard=settings.shard, timeout=settings.read_timeout)
+    collector = HwqueueCollector(settings.dsn, timeout=settings.read_timeout)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

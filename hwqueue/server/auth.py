@@ -92,7 +92,6 @@ class BearerTokens:
     def __init__(self, settings: ServerSettings, pools: Pools, rate_limits: RateLimits) -> None:
         self._pools = pools
         self._rate_limits = rate_limits
-        self._shard = settings.shard
         self._seconds = settings.token_cache.total_seconds()
         self._cache: OrderedDict[bytes, tuple[float, Principal]] = OrderedDict()
         self._lookups = SingleFlight[Principal | None]()
@@ -145,7 +144,7 @@ class BearerTokens:
     async def _look_up(self, digest: bytes) -> Principal | None:
         asked_at = time.monotonic()
         async with self._pools.own_call("token check") as client:
-            grant = await client.check_token(digest, shard=self._shard)
+            grant = await client.check_token(digest)
         if grant is None:
             self._cache.pop(digest, None)
             return None

@@ -75,11 +75,6 @@ class Caller:
         """The only tenant that they see; None: all."""
         return self.principal.tenant
 
-    @property
-    def shard(self) -> int:
-        """The shard that this server serves."""
-        return self.services.settings.shard
-
     def call(self) -> AbstractAsyncContextManager[AsyncClient]:
         """A client for what touches a few rows; one transaction, in the caller's name.
 

@@ -71,7 +71,6 @@ class ServerSettings:
         shutdown_timeout: How long a stop waits for requests under way, 0 to 1 h.
         workers: Server processes, 1 to 100.
         json_logs: Whether log lines are JSON objects, those of the access log included.
-        shard: The shard that it serves, >= 0.
 
     Raises:
         ConfigError: A value is out of range; the message names the field.
@@ -112,7 +111,6 @@ class ServerSettings:
     shutdown_timeout: timedelta = timedelta(seconds=10)
     workers: int = 1
     json_logs: bool = False
-    shard: int = 0
 
     def __post_init__(self) -> None:
         _check_number("port", self.port, 0, 65_535)
@@ -126,7 +124,6 @@ class ServerSettings:
         _check_number("max_streams_per_caller", self.max_streams_per_caller, 1, 10_000)
         _check_number("max_connections", self.max_connections, 10, 100_000)
         _check_number("workers", self.workers, 1, 100)
-        _check_number("shard", self.shard, 0, 2**31 - 1)
         second, hour = timedelta(seconds=1), timedelta(hours=1)
         _check_span("call_timeout", self.call_timeout, second / 10, hour)
         _check_span("read_timeout", self.read_timeout, second / 10, hour)

@@ -54,7 +54,6 @@ def make_claim(
         score=0.0,
         expires_at=datetime.now(UTC) + _CLAIM_TIMEOUT,
         assignment=assignment,
-        shard_id=0,
     )
 
 
@@ -143,12 +142,12 @@ class _InMemory:
     def _run(self, name: str) -> SubmittedRun:
         created = name not in self._runs
         run_id = self._runs.setdefault(name, uuid4())
-        return SubmittedRun(run_id=run_id, created=created, state="running", shard_id=0)
+        return SubmittedRun(run_id=run_id, created=created, state="running")
 
     def _added(self, name: str) -> AddedItem:
         created = name not in self._items
         number = self._items.setdefault(name, len(self._items))
-        return AddedItem(name=name, item=number, created=created, shard_id=0)
+        return AddedItem(name=name, item=number, created=created)
 
 
 def _memory(saved: Mapping[str, Json]) -> Memory:

@@ -1,7 +1,6 @@
 """What the client takes and returns: frozen dataclasses, JSON and nothing else inside.
 
-Ids are `UUID`, spans `timedelta`, times aware `datetime`s. What a dataclass calls `shard_id` is the
-cell that holds the row: 0 until an operator makes others.
+Ids are `UUID`, spans `timedelta`, times aware `datetime`s.
 """
 
 from hwqueue.types.base import AsJson, Json, LeaseState, Verdict

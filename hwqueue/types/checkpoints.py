@@ -35,7 +35,6 @@ class SavedCheckpoint:
     """
 
     lease_id: UUID
-    shard_id: int
     name: str
     saved_at: datetime
     bytes: int
@@ -51,7 +50,6 @@ class SignalSent:
 
     created: bool
     state: LeaseState
-    shard_id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -69,7 +69,6 @@ class Claim:
     score: float
     expires_at: datetime
     assignment: Assignment | None
-    shard_id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +88,6 @@ class Death:
     headers: Mapping[str, Any] | None
     died_at: datetime
     error: Mapping[str, Any]
-    shard_id: int
 
     @property
     def claim(self) -> Claim:
@@ -105,7 +103,6 @@ class Death:
             score=0.0,
             expires_at=self.died_at,
             assignment=None,
-            shard_id=self.shard_id,
         )
 
 
@@ -234,7 +231,6 @@ class Settled:
     lease_id: UUID
     verdict: Verdict
     state: LeaseState | None
-    shard_id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,7 +248,6 @@ class Heartbeat:
     lease_id: UUID
     verdict: Verdict
     expires_at: datetime | None
-    shard_id: int
     claim_token: int
 
 
@@ -289,4 +284,3 @@ class Adopted:
 
     lease_id: UUID
     claim_token: int
-    shard_id: int

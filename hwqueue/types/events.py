@@ -106,5 +106,4 @@ class Event:
     actor: str
     message: str
     detail: Mapping[str, Any] | None
-    shard_id: int
     login: str | None = None

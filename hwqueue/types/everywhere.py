@@ -64,7 +64,6 @@ class SpawnedEverywhere:
     everywhere_id: UUID
     created: bool
     nodes: int
-    shard_id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +100,6 @@ class EverywhereSummary:
     """
 
     everywhere_id: UUID
-    shard_id: int
     queue: str | None
     task_name: str
     tenant: str
@@ -130,7 +128,6 @@ class EverywhereTask:
     """
 
     everywhere_id: UUID
-    shard_id: int
     queue: str | None
     task_name: str
     params: Json

@@ -126,7 +126,6 @@ class LeaseExplanation:
     """
 
     lease_id: UUID
-    shard_id: int
     state: LeaseState
     queue: str
     class_id: int
@@ -168,7 +167,6 @@ class ClassExplanation:
     """
 
     class_id: int
-    shard_id: int
     queue: str
     words: str
     headline: str
@@ -199,7 +197,6 @@ class ServedClass:
     """
 
     class_id: int
-    shard_id: int
     queue: str
     words: str
     pending: int

@@ -77,7 +77,6 @@ class SpawnedMember:
     ordinal: int
     lease_id: UUID
     gang_id: UUID
-    shard_id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +128,6 @@ class GangSummary:
     """
 
     gang_id: UUID
-    shard_id: int
     queue: str
     tenant: str
     state: GangState
@@ -168,7 +166,6 @@ class Gang:
     """
 
     gang_id: UUID
-    shard_id: int
     queue: str
     tenant: str
     state: GangState
@@ -207,7 +204,6 @@ class GangStatus:
     """
 
     gang_id: UUID
-    shard_id: int
     ready: bool
     size: int
     min_size: int
@@ -295,7 +291,6 @@ class GangWay:
 class GangForecast:
     """Whether a gang that is not spawned would start now; else why not: see `GangExplanation`."""
 
-    shard_id: int
     queue: str
     headline: str
     code: str
@@ -325,7 +320,6 @@ class GangExplanation:
     """
 
     gang_id: UUID
-    shard_id: int
     queue: str
     state: GangState
     headline: str

@@ -72,7 +72,7 @@ class SpawnOptions(TypedDict, total=False):
     timedelta a time counts from now, by the database's clock.
     patience: how long it waits for a better node, at most; else the queue's. max_run: how long it
     may run; then it is asked to stop, and the attempt fails. None: as long as it takes.
-    idempotency_key: unique per shard, tenant and queue; the same key with the same content returns
+    idempotency_key: unique per tenant and queue; the same key with the same content returns
     the first lease.
     unique: at most one open lease of a key, see `Unique`.
     one_of: an id of your own that alternatives share, leases or gangs: the first that is claimed or
@@ -203,7 +203,6 @@ class SpawnResult:
     lease_id: UUID
     created: bool
     state: LeaseState
-    shard_id: int
     warnings: tuple[str, ...] | None = None
 
 
@@ -218,7 +217,6 @@ class AwaitedLease:
     lease_id: UUID
     state: LeaseState | None
     payload: str | None
-    shard_id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,7 +254,6 @@ class LogLine:
     """
 
     lease_id: UUID
-    shard_id: int
     attempt: int
     claim_token: int
     line: int
@@ -299,7 +296,6 @@ class LeaseSummary:
     """
 
     lease_id: UUID
-    shard_id: int
     queue: str
     task_name: str
     state: LeaseState

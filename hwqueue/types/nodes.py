@@ -198,7 +198,6 @@ class Node:
     """
 
     node_id: UUID
-    shard_id: int
     name: str
     node_epoch: int
     live: bool
@@ -230,7 +229,6 @@ class NodeClaim:
     """
 
     lease_id: UUID
-    shard_id: int
     queue: str
     task_name: str
     tenant: str

@@ -75,13 +75,12 @@ class PlannerStatus:
     allocated: float | None
     bound: float | None
     prices: Sequence[Mapping[str, Any]]
-    shard_id: int
     leases: Mapping[str, int]
     seconds: Mapping[str, float] | None
     resting: int | None
 
     @classmethod
-    def nobody(cls, shard_id: int) -> PlannerStatus:
+    def nobody(cls) -> PlannerStatus:
         """What is said where no planner leads."""
         return cls(
             holder=None,
@@ -91,7 +90,6 @@ class PlannerStatus:
             allocated=None,
             bound=None,
             prices=[],
-            shard_id=shard_id,
             leases={},
             seconds=None,
             resting=None,

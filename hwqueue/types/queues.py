@@ -115,7 +115,6 @@ class Queue:
     scheduled: int
     claimed: int
     policy: Mapping[str, Any]
-    shard_id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,4 +123,3 @@ class WakePayload:
 
     queue: str
     payload: str
-    shard_id: int

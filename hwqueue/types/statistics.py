@@ -41,4 +41,3 @@ class Minute:
     wait_p95: float | None
     run_p50: float | None
     run_p95: float | None
-    shard_id: int

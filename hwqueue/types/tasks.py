@@ -22,7 +22,6 @@ class KnownTask:
     served: bool
     set_at: datetime | None
     set_by: str | None
-    shard_id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

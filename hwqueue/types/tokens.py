@@ -17,7 +17,6 @@ class TokenGrant:
     role: str
     tenant: str | None
     expires_at: datetime | None
-    shard_id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

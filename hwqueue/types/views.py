@@ -23,7 +23,6 @@ class PendingReason:
     names.
     """
 
-    shard_id: int
     class_id: int
     queue: str
     tenant: str
@@ -49,7 +48,6 @@ class RunningLease:
     gone.
     """
 
-    shard_id: int
     lease_id: UUID
     queue: str
     task_name: str
@@ -71,7 +69,6 @@ class QueueDepth:
     the next scheduled one becomes so.
     """
 
-    shard_id: int
     queue: str
     pending: int
     scheduled: int
@@ -91,7 +88,6 @@ class NodeUsage:
     gpus_free, cores_free: used by nobody. Nodes with one `profile_id` may run the same.
     """
 
-    shard_id: int
     node_id: UUID
     node_name: str
     rack: int | None
@@ -118,7 +114,6 @@ class NodeUsage:
 class TagCount:
     """A value of a label: nodes that have it, those live and not cordoned, leases running there."""
 
-    shard_id: int
     label: str
     value: Any
     nodes: int
@@ -136,7 +131,6 @@ class LeaseEvent:
     the next step, or until now; None for the end.
     """
 
-    shard_id: int
     lease_id: UUID
     ordinal: int
     at: datetime | None
@@ -159,7 +153,6 @@ class ClassStats:
     None: neither yet. retired_at: no lease has it any more.
     """
 
-    shard_id: int
     class_id: int
     queue: str
     tenant: str

@@ -53,7 +53,6 @@ class Webhook:
     dead: int
     waiting: int
     oldest_at: datetime | None
-    shard_id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +81,6 @@ class Delivery:
     response: str | None
     error: str | None
     body: Mapping[str, Any]
-    shard_id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,4 +94,3 @@ class ClaimedDelivery:
     code: str
     headers: Mapping[str, str]
     body: str
-    shard_id: int

@@ -99,7 +99,6 @@ class DefinedWorkflow:
     workflow: str
     version: int
     created: bool
-    shard_id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +110,6 @@ class WorkflowDefinition:
     spec: Mapping[str, Any]
     step_count: int
     created_at: datetime
-    shard_id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +120,6 @@ class WorkflowSummary:
     version: int
     step_count: int
     created_at: datetime
-    shard_id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +129,6 @@ class SubmittedRun:
     run_id: UUID
     created: bool
     state: RunState
-    shard_id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +142,6 @@ class RunSummary:
     """
 
     run_id: UUID
-    shard_id: int
     workflow: str
     version: int | None
     state: RunState
@@ -176,7 +171,6 @@ class WorkflowRun:
     """
 
     run_id: UUID
-    shard_id: int
     workflow: str
     version: int | None
     state: RunState
@@ -242,7 +236,6 @@ class WorkflowStep:
     error: Mapping[str, Any] | None
     ended_at: datetime | None
     waits_for: tuple[str, ...]
-    shard_id: int
     came_from: Mapping[str, Any] | None
     kind: str
     due_at: datetime | None
@@ -274,7 +267,6 @@ class StepResult:
     state: StepState
     result: Any
     error: Mapping[str, Any] | None
-    shard_id: int
     name: str | None = None
     lease_id: UUID | None = None
     lease_state: str | None = None
@@ -297,7 +289,6 @@ class AddedItem:
     name: str
     item: int
     created: bool
-    shard_id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -336,7 +327,6 @@ class CheckedStep:
     nodes_matching: int | None
     nodes_free: int | None
     reasons: tuple[SoleBlocker, ...]
-    shard_id: int
     kind: Literal["task", "workflow"]
     workflow: str | None
     version: int | None
@@ -365,7 +355,6 @@ class StepDetail:
     claimed_at: datetime | None
     ended_at: datetime | None
     attempts: tuple[Attempt, ...]
-    shard_id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -383,7 +372,6 @@ class RunProgress:
     failed_steps: tuple[str, ...]
     affinity_tags: Mapping[str, Any]
     placement: Mapping[str, Any]
-    shard_id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -393,7 +381,6 @@ class RetriedStep:
     step_no: int
     step: str
     state: StepState
-    shard_id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -412,7 +399,6 @@ class UpdatedStep:
     changed: bool
     placement: Mapping[str, Any] | None
     came_from: Mapping[str, Any] | None
-    shard_id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -432,7 +418,6 @@ class PreviewedStep:
     nodes_matching: int | None
     nodes_free: int | None
     reasons: tuple[SoleBlocker, ...]
-    shard_id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -449,7 +434,6 @@ class WorkflowVersion:
     step_count: int | None
     created_at: datetime | None
     run_counts: Mapping[str, int]
-    shard_id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -463,7 +447,6 @@ class RunSignalSent:
 
     created: bool
     state: RunState
-    shard_id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -482,7 +465,6 @@ class RunSignal:
     sent_at: datetime
     taken_by: str | None
     bytes: int | None
-    shard_id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -497,7 +479,6 @@ class EndedRun:
     """
 
     run_id: UUID
-    shard_id: int
     workflow: str
     attempt: int
     state: RunState

@@ -139,7 +139,7 @@ class Deliverer:
         result = await self._send(http, delivery)
         try:
             state = await self._client.settle_delivery(
-                delivery.delivery_id, delivery.attempt, shard=delivery.shard_id, **result
+                delivery.delivery_id, delivery.attempt, **result
             )
         except (psycopg.Error, PoolTimeout, HwqueueError) as error:
             # its claim ends, and it is sent again

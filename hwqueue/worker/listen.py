@@ -41,7 +41,6 @@ class Wanted:
     node_id: UUID
     on_work: Callable[[], None]
     on_stop: Callable[[], None]
-    shard: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +158,8 @@ async def _subscribe(conninfo: str, wanted: Wanted) -> _Subscription | None:
             await connection.close()
             return None
         client = AsyncClient.on(connection)
-        wakes = await client.wake_payloads(list(wanted.queues), shard=wanted.shard)
-        stop = await client.node_wake_payload(wanted.node_id, shard=wanted.shard)
+        wakes = await client.wake_payloads(list(wanted.queues))
+        stop = await client.node_wake_payload(wanted.node_id)
         await connection.execute(f"listen {CHANNEL}")
     except BaseException:
         await connection.close()

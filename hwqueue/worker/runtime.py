@@ -296,11 +296,7 @@ class Worker:
                 settings.dsn if settings.listen == "auto" else settings.listen
             )
             wanted = Wanted(
-                settings.queues,
-                session.node_id,
-                on_work=runner.wake.set,
-                on_stop=heartbeat.ask,
-                shard=settings.shard,
+                settings.queues, session.node_id, on_work=runner.wake.set, on_stop=heartbeat.ask
             )
             await listen(conninfo, wanted)
 

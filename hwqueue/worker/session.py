@@ -148,7 +148,6 @@ class NodeSession:
         self._tasks = list(app.tasks)
         self.reports = Reports(app, self._outlook)
         self._queues = Queues(settings.queues)
-        self._shard = settings.shard
         self._shutdown = shutdown
         self._in_flight: set[asyncio.Future[Any]] = set()
         self.put_off: PutOff | None = None
@@ -195,9 +194,7 @@ class NodeSession:
         held = [(claim.lease_id, claim.claim_token) for claim in claims]
         answers = await self._call(
             "heartbeat",
-            lambda client: client.heartbeat_node(
-                self.node_id, self.epoch, claims=held, shard=self._shard
-            ),
+            lambda client: client.heartbeat_node(self.node_id, self.epoch, claims=held),
             longest_wait=longest_wait,
         )
         self.in_doubt = False
@@ -258,7 +255,6 @@ class NodeSession:
                 qty=0 if self.in_doubt else quantity,
                 tasks=self._tasks,
                 claim_timeout=self._settings.claim_timeout,
-                shard=self._shard,
             ),
         )
 
@@ -289,9 +285,7 @@ class NodeSession:
         """Let a claim live until `by` from now. SQL: extend_claim."""
         return await self._call(
             "extend",
-            lambda client: client.extend_claim(
-                claim.lease_id, claim.claim_token, extend=by, shard=self._shard
-            ),
+            lambda client: client.extend_claim(claim.lease_id, claim.claim_token, extend=by),
         )
 
     async def step_results(
@@ -300,16 +294,14 @@ class NodeSession:
         """What a step of a claim's run returned. SQL: step_results."""
         return await self._call(
             "read results",
-            lambda client: client.step_results(
-                run, step, after=after, lease_id=claim.lease_id, shard=self._shard
-            ),
+            lambda client: client.step_results(run, step, after=after, lease_id=claim.lease_id),
         )
 
     async def run_input(self, claim: Claim, run: UUID) -> Json:
         """What a claim's run was submitted with. SQL: run_input."""
         return await self._call(
             "read an input",
-            lambda client: client.run_input(run, lease_id=claim.lease_id, shard=self._shard),
+            lambda client: client.run_input(run, lease_id=claim.lease_id),
         )
 
     async def ask(self, claim: Claim, call: str, arguments: Mapping[str, Any]) -> Any:
@@ -318,9 +310,7 @@ class NodeSession:
             raise ConfigError(f"a handler may ask for {', '.join(_STEP_CALLS)}, not for {call!r}")
         answer = await self._call(
             call.replace("_", " "),
-            lambda client: getattr(client, call)(
-                claim.lease_id, claim.claim_token, shard=self._shard, **arguments
-            ),
+            lambda client: getattr(client, call)(claim.lease_id, claim.claim_token, **arguments),
         )
         if call in ("add_items", "add_steps"):
             self.steps_settled.set()  # items are spawned at once
@@ -330,14 +320,14 @@ class NodeSession:
         """Record how far claims have come. SQL: report_progress."""
         return await self._call(
             "report progress",
-            lambda client: client.report_progress(reports, shard=self._shard),
+            lambda client: client.report_progress(reports),
         )
 
     async def append_logs(self, logs: Sequence[Mapping[str, Any]]) -> int:
         """Keep what claims log. SQL: append_logs."""
         return await self._call(
             "append log lines",
-            lambda client: client.append_logs(logs, shard=self._shard),
+            lambda client: client.append_logs(logs),
         )
 
     async def retry_after(self) -> float | None:
@@ -347,45 +337,37 @@ class NodeSession:
             return None
         hint = await self._call(
             "claim hint",
-            lambda client: client.claim_hint(queues, self.node_id, shard=self._shard),
+            lambda client: client.claim_hint(queues, self.node_id),
         )
         return None if hint.retry_after is None else hint.retry_after.total_seconds()
 
     async def reap(self, unless_within: timedelta) -> ReapResult:
         """Bring back what nobody settles, of all nodes, unless just done. SQL: reap."""
-        return await self._call(
-            "reap", lambda client: client.reap(unless_within=unless_within, shard=self._shard)
-        )
+        return await self._call("reap", lambda client: client.reap(unless_within=unless_within))
 
     async def advance_workflows(self) -> AdvanceResult:
         """Go on with runs of which settlements left something. SQL: advance_workflows."""
-        return await self._call(
-            "advance workflows", lambda client: client.advance_workflows(shard=self._shard)
-        )
+        return await self._call("advance workflows", lambda client: client.advance_workflows())
 
     async def take_ended_runs(self, limit: int) -> list[EndedRun]:
         """Ends of runs whose submission was traced. SQL: take_ended_runs."""
         return await self._call(
             "take ended runs",
-            lambda client: client.take_ended_runs(limit=limit, shard=self._shard),
+            lambda client: client.take_ended_runs(limit=limit),
         )
 
     async def take_deaths(self, limit: int) -> list[Death]:
         """Leases that died without a handler, of what this worker serves. SQL: take_deaths."""
         return await self._call(
             "take deaths",
-            lambda client: client.take_deaths(
-                self.node_id, self.epoch, limit=limit, shard=self._shard
-            ),
+            lambda client: client.take_deaths(self.node_id, self.epoch, limit=limit),
         )
 
     async def prune(self, limit: int, unless_within: timedelta) -> PruneResult:
         """Remove what is kept no longer, unless just done. SQL: prune."""
         return await self._call(
             "prune",
-            lambda client: client.prune(
-                limit=limit, unless_within=unless_within, shard=self._shard
-            ),
+            lambda client: client.prune(limit=limit, unless_within=unless_within),
         )
 
     async def leave(self) -> bool:
@@ -399,15 +381,13 @@ class NodeSession:
         SQL: deregister_own_node.
         """
         try:
-            return await self._shielded(
-                self._client.deregister_own_node(self.node_id, self.epoch, shard=self._shard)
-            )
+            return await self._shielded(self._client.deregister_own_node(self.node_id, self.epoch))
         except (NodeUnknown, *NODE_LOST):  # no longer there, or no longer ours
             return False
 
     async def _outlook(self, lease_ids: Sequence[UUID]) -> Iterable[LeaseOutlook]:
         """For log lines only, so it is not repeated. SQL: lease_outlook."""
-        return await self._client.lease_outlook(self.node_id, lease_ids, shard=self._shard)
+        return await self._client.lease_outlook(self.node_id, lease_ids)
 
     async def _compare_tasks(self) -> None:
         """Set the tasks' defaults that are newer than the database's; warn of those that differ.
@@ -417,9 +397,9 @@ class NodeSession:
         if not self._declared:
             return
         try:
-            if found := await self._client.compare_tasks(self._declared, shard=self._shard):
+            if found := await self._client.compare_tasks(self._declared):
                 if await self._sync_tasks():
-                    found = await self._client.compare_tasks(self._declared, shard=self._shard)
+                    found = await self._client.compare_tasks(self._declared)
                 tell_differences(found)
         except (HwqueueError, psycopg.Error) as error:
             _log.warning("the tasks' options are not compared with set_task: %s", error)
@@ -433,9 +413,7 @@ class NodeSession:
         try:
             if dsn is not None:
                 await client.open()
-            synced = await client.sync_tasks(
-                self._declared, version=self._settings.app_version, shard=self._shard
-            )
+            synced = await client.sync_tasks(self._declared, version=self._settings.app_version)
         except psycopg.errors.InsufficientPrivilege as error:
             if dsn is not None:
                 _log.warning("--sync-dsn may not set the tasks' defaults: %s", in_one_line(error))
@@ -448,7 +426,7 @@ class NodeSession:
         return bool(names)
 
     async def _register(self, client: AsyncClient) -> None:
-        self.epoch = await client.register_node(self.node_id, self._spec, shard=self._shard)
+        self.epoch = await client.register_node(self.node_id, self._spec)
 
     async def _call(
         self,

@@ -84,7 +84,6 @@ class WorkerSettings:
             `cpu_isolation` does not go with it, nor does `node_id`.
         pass_environment: Names of environment variables that handlers in child processes get
             although they may hold the worker's credentials (`PG*`, `HWQUEUE_*`).
-        shard: The shard that the node lives in, >= 0.
 
     Raises:
         ConfigError: A value is out of range; the message names the field.
@@ -118,12 +117,10 @@ class WorkerSettings:
     deregister_on_stop: bool = True
     share: tuple[int, int] = (0, 1)
     pass_environment: tuple[str, ...] = ()
-    shard: int = 0
 
     def __post_init__(self) -> None:
         self._check_names()
         _check_number("concurrency", self.concurrency, 1, 10_000)
-        _check_number("shard", self.shard, 0, 2**31 - 1)
         if self.rack is not None:
             _check_number("rack", self.rack, 0, 2**32 - 1)
         for key, value in (self.capacity or {}).items():

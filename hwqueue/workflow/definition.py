@@ -119,15 +119,13 @@ class Workflow:
         return {state: span.total_seconds() for state, span in kept.items() if span is not None}
 
     @overload
-    def define(
-        self, client: AsyncClient, *, shard: int = 0
-    ) -> Coroutine[Any, Any, DefinedWorkflow]: ...
+    def define(self, client: AsyncClient) -> Coroutine[Any, Any, DefinedWorkflow]: ...
 
     @overload
-    def define(self, client: Client, *, shard: int = 0) -> DefinedWorkflow: ...
+    def define(self, client: Client) -> DefinedWorkflow: ...
 
     def define(
-        self, client: AsyncClient | Client, *, shard: int = 0
+        self, client: AsyncClient | Client
     ) -> Coroutine[Any, Any, DefinedWorkflow] | DefinedWorkflow:
         """Define it under its name, as at a deployment; does nothing if nothing has changed.
 
@@ -136,30 +134,20 @@ class Workflow:
         Raises: As `define_workflow`.
         SQL: define_workflow. Safe inside your transaction: yes.
         """
-        return client.define_workflow(self, shard=shard)
+        return client.define_workflow(self)
 
     @overload
     def submit(
-        self,
-        client: AsyncClient,
-        input: Json = None,
-        *,
-        shard: int = 0,
-        **options: Unpack[RunOptions],
+        self, client: AsyncClient, input: Json = None, **options: Unpack[RunOptions]
     ) -> Coroutine[Any, Any, SubmittedRun]: ...
 
     @overload
     def submit(
-        self, client: Client, input: Json = None, *, shard: int = 0, **options: Unpack[RunOptions]
+        self, client: Client, input: Json = None, **options: Unpack[RunOptions]
     ) -> SubmittedRun: ...
 
     def submit(
-        self,
-        client: AsyncClient | Client,
-        input: Json = None,
-        *,
-        shard: int = 0,
-        **options: Unpack[RunOptions],
+        self, client: AsyncClient | Client, input: Json = None, **options: Unpack[RunOptions]
     ) -> Coroutine[Any, Any, SubmittedRun] | SubmittedRun:
         """Submit a run of it as it is written here, whatever is defined under its name.
 
@@ -174,20 +162,18 @@ class Workflow:
         Raises: As `submit_spec`.
         SQL: submit_spec. Safe inside your transaction: yes, waits for nobody.
         """
-        return client.submit_spec(self, input, shard=shard, **options)
+        return client.submit_spec(self, input, **options)
 
     @overload
     def check(
-        self, client: AsyncClient, *, shard: int = 0, **options: Unpack[RunOptions]
+        self, client: AsyncClient, **options: Unpack[RunOptions]
     ) -> Coroutine[Any, Any, list[CheckedStep]]: ...
 
     @overload
-    def check(
-        self, client: Client, *, shard: int = 0, **options: Unpack[RunOptions]
-    ) -> list[CheckedStep]: ...
+    def check(self, client: Client, **options: Unpack[RunOptions]) -> list[CheckedStep]: ...
 
     def check(
-        self, client: AsyncClient | Client, *, shard: int = 0, **options: Unpack[RunOptions]
+        self, client: AsyncClient | Client, **options: Unpack[RunOptions]
     ) -> Coroutine[Any, Any, list[CheckedStep]] | list[CheckedStep]:
         """Where each step could run if it were submitted now; changes nothing.
 
@@ -199,7 +185,7 @@ class Workflow:
         Raises: As `submit_spec`.
         SQL: check_workflow. Safe inside your transaction: yes.
         """
-        return client.check_workflow(self, shard=shard, **options)
+        return client.check_workflow(self, **options)
 
 
 _OPTIONS = ("affinity_tags", "placement", "labels", "priority")

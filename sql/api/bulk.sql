@@ -15,8 +15,7 @@
 -- only in these states. Pass next_cursor as p_cursor of the next call, and add up, until it is null.
 -- Raises: QHQ01, QHA01, QHA03.
 create or replace function hwqueue.count_leases(p_filter jsonb, p_states text[] default null,
-  p_limit int default 10000, p_cursor jsonb default null, p_shard int default 0)
-returns table (lease_count int, next_cursor jsonb)
+  p_limit int default 10000, p_cursor jsonb default null) returns table (lease_count int, next_cursor jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
@@ -31,7 +30,7 @@ begin
   end if;
   v_page := hwqueue.read_page(p_filter,
     array(select s from unnest(v_all) s where p_states is null or s = any (p_states)),  -- each once
-    p_limit, p_cursor, p_shard);
+    p_limit, p_cursor);
   return query select cardinality(v_page.lease_ids), v_page.next_cursor;
 end
 $$;
@@ -42,7 +41,7 @@ $$;
 -- skipped: another session holds them, or has changed them.
 -- Locks: as cancel_lease, skip locked, in the order of lease ids. Raises: QHQ01, QHA01, QHA02, QHA03.
 create or replace function hwqueue.cancel_leases(p_filter jsonb, p_reason text default null,
-  p_limit int default 1000, p_cursor jsonb default null, p_shard int default 0)
+  p_limit int default 1000, p_cursor jsonb default null)
 returns table (changed uuid[], skipped uuid[], next_cursor jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
@@ -51,8 +50,8 @@ as $$
 begin
   perform hwqueue.require_read_committed(), hwqueue.check_payload(to_jsonb(p_reason), 'p_reason', 1024);
   select p.changed, p.skipped, p.next_cursor into changed, skipped, next_cursor
-  from hwqueue.lock_page(p_filter, array['scheduled', 'pending', 'claimed'], p_limit, p_cursor, p_shard) p;
-  perform hwqueue.cancel_lease(i, p_reason, p_shard) from unnest(changed) i;
+  from hwqueue.lock_page(p_filter, array['scheduled', 'pending', 'claimed'], p_limit, p_cursor) p;
+  perform hwqueue.cancel_lease(i, p_reason) from unnest(changed) i;
   return next;
 end
 $$;
@@ -65,8 +64,7 @@ $$;
 -- Locks: as requeue_lease, skip locked, in the order of lease ids. Raises: QHQ01, QHA01, QHA02, QHA03.
 -- Wakes: waiting workers.
 create or replace function hwqueue.requeue_leases(p_filter jsonb, p_limit int default 1000,
-  p_cursor jsonb default null, p_shard int default 0)
-returns table (changed uuid[], skipped uuid[], next_cursor jsonb)
+  p_cursor jsonb default null) returns table (changed uuid[], skipped uuid[], next_cursor jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
@@ -79,23 +77,23 @@ begin
   select p.changed, p.skipped, p.next_cursor into changed, skipped, next_cursor
   from hwqueue.lock_page(p_filter,
     case when p_filter ->> 'state' is null then array['failed'] else array['failed', 'cancelled'] end,
-    p_limit, p_cursor, p_shard) p;
+    p_limit, p_cursor) p;
   v_others := array(
     select o.lease_id from unnest(changed) i
     cross join lateral (  -- fences (offset 0): by key, whatever the statistics say
-      select * from hwqueue.outcome x where x.shard_id = p_shard and x.lease_id = i offset 0) o
+      select * from hwqueue.outcome x where x.lease_id = i offset 0) o
     cross join lateral (
-      select * from hwqueue.lease x where x.shard_id = p_shard and x.lease_id = i offset 0) l
-    where (o.is_step or l.choice_id is not null and hwqueue.taken_instead(l, p_shard) is not null));
+      select * from hwqueue.lease x where x.lease_id = i offset 0) l
+    where (o.is_step or l.choice_id is not null and hwqueue.taken_instead(l) is not null));
   if v_others <> '{}' then
     changed := array(select i from unnest(changed) i where i <> all (v_others));
     skipped := skipped || v_others;
   end if;
   v_kept := array(
-    select k.lease_id from hwqueue.regain_keys(changed, false, hwqueue.clock(), p_shard) k);
+    select k.lease_id from hwqueue.regain_keys(changed, false, hwqueue.clock()) k);
   changed := array(select i from unnest(changed) i where i <> all (v_kept));
   skipped := skipped || v_kept;
-  perform hwqueue.requeue_lease(i, p_shard) from unnest(changed) i;
+  perform hwqueue.requeue_lease(i) from unnest(changed) i;
   return next;
 end
 $$;
@@ -107,8 +105,7 @@ $$;
 -- Locks: their outcomes and keys, skip locked; the lease rows. Raises: QHQ01, QHA01, QHA02, QHA03.
 -- Idempotent.
 -- Wakes: waiting workers.
-create or replace function hwqueue.requeue_failed(p_queue text, p_filter jsonb default '{}',
-  p_shard int default 0) returns int
+create or replace function hwqueue.requeue_failed(p_queue text, p_filter jsonb default '{}') returns int
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
@@ -121,7 +118,7 @@ declare
   v_changed uuid[];
   v_cursor jsonb;
 begin
-  perform hwqueue.require_all_tenants(), hwqueue.find_queue(p_queue, p_shard),
+  perform hwqueue.require_all_tenants(), hwqueue.find_queue(p_queue),
     hwqueue.check_object(p_filter, array['task', 'since', 'until', 'limit'], 'filter');
   v_until := hwqueue.json_moment(p_filter -> 'until', 'filter.until', hwqueue.clock());
   v_filter := jsonb_strip_nulls(jsonb_build_object('queue', p_queue, 'state', 'failed',
@@ -131,7 +128,7 @@ begin
   v_left := coalesce(hwqueue.json_integer(p_filter -> 'limit', 'filter.limit', 1, 1000000), 1000);
   loop
     select r.changed, r.next_cursor into v_changed, v_cursor
-    from hwqueue.requeue_leases(v_filter, least(v_left - v_count, 10000), v_cursor, p_shard) r;
+    from hwqueue.requeue_leases(v_filter, least(v_left - v_count, 10000), v_cursor) r;
     v_count := v_count + cardinality(v_changed);
     exit when v_count = v_left or v_cursor is null;
   end loop;
@@ -147,8 +144,7 @@ $$;
 -- Locks: as update_lease, skip locked, in the order of lease ids. Raises: as update_lease, and QHQ01.
 -- Wakes: waiting workers.
 create or replace function hwqueue.update_leases(p_filter jsonb, p_changes jsonb, p_limit int default 1000,
-  p_cursor jsonb default null, p_shard int default 0)
-returns table (changed uuid[], skipped uuid[], next_cursor jsonb)
+  p_cursor jsonb default null) returns table (changed uuid[], skipped uuid[], next_cursor jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
@@ -159,27 +155,26 @@ declare
   v_page record;
 begin
   perform hwqueue.require_read_committed(), hwqueue.check_changes(p_changes);
-  v_queue := case when p_changes ? 'queue' then hwqueue.target_queue(p_changes, p_shard) end;
+  v_queue := case when p_changes ? 'queue' then hwqueue.target_queue(p_changes) end;
   v_at := hwqueue.json_time(p_changes -> 'available_at', 'changes.available_at');
   -- leases that a call makes claimable come last: it would meet them among the pending ones
   v_page := hwqueue.lock_page(p_filter,
     case when v_at <= coalesce(hwqueue.json_time(p_cursor -> 'until', 'cursor.until'), hwqueue.clock())
       then array['pending', 'scheduled'] else array['scheduled', 'pending'] end,
-    p_limit, coalesce(nullif(p_cursor, 'null'), jsonb_build_object('only_at', v_at)), p_shard);
+    p_limit, coalesce(nullif(p_cursor, 'null'), jsonb_build_object('only_at', v_at)));
   changed := v_page.changed;
   if hwqueue.class_changes(p_changes) <> '{}' then
     changed := array(
       select i from unnest(changed) i
       cross join lateral (  -- a fence (offset 0): by key, whatever the statistics say
-        select x.run_id from hwqueue.lease x where x.shard_id = p_shard and x.lease_id = i offset 0) l
-      where l.run_id is null);
+        select x.run_id from hwqueue.lease x where x.lease_id = i offset 0) l where l.run_id is null);
   end if;
   if v_queue.queue_id is not null then
-    changed := hwqueue.movable_leases(changed, v_queue, p_shard);
+    changed := hwqueue.movable_leases(changed, v_queue);
   end if;
   skipped := v_page.skipped || array(select i from unnest(v_page.changed) i where i <> all (changed));
   next_cursor := v_page.next_cursor;
-  perform hwqueue.update_lease(i, p_changes, p_shard) from unnest(changed) i;
+  perform hwqueue.update_lease(i, p_changes) from unnest(changed) i;
   return next;
 end
 $$;
@@ -190,8 +185,7 @@ $$;
 -- Locks: their outcomes, skip locked, in the order of lease ids; the lease rows. Raises: QHQ01, QHA01,
 -- QHA02, QHA03.
 create or replace function hwqueue.delete_leases(p_filter jsonb, p_limit int default 1000,
-  p_cursor jsonb default null, p_shard int default 0)
-returns table (changed uuid[], skipped uuid[], next_cursor jsonb)
+  p_cursor jsonb default null) returns table (changed uuid[], skipped uuid[], next_cursor jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
@@ -201,17 +195,16 @@ declare
 begin
   perform hwqueue.require_read_committed();
   select p.* into v_state, changed, skipped, next_cursor
-  from hwqueue.lock_page(p_filter, array['completed', 'failed', 'cancelled'], p_limit, p_cursor, p_shard) p;
+  from hwqueue.lock_page(p_filter, array['completed', 'failed', 'cancelled'], p_limit, p_cursor) p;
   if changed <> '{}' then
     -- roll_up may not have counted their outcomes yet
-    insert into hwqueue.requeued (shard_id, queue_id, state, finished_at, lease_id, xid)
-    select o.shard_id, o.queue_id, o.state, o.finished_at, o.lease_id, o.xmin
+    insert into hwqueue.requeued (queue_id, state, finished_at, lease_id, xid)
+    select o.queue_id, o.state, o.finished_at, o.lease_id, o.xmin
     from unnest(changed) i
-    cross join lateral (
-      select x.*, x.xmin from hwqueue.outcome x where x.shard_id = p_shard and x.lease_id = i offset 0) o;
+    cross join lateral (select x.*, x.xmin from hwqueue.outcome x where x.lease_id = i offset 0) o;
     perform hwqueue.note_leases('lease_deleted', changed, format('deleted, it was %s', v_state),
-      p_shard, jsonb_build_object('from', v_state));
-    perform hwqueue.remove_leases(changed, p_shard);
+      jsonb_build_object('from', v_state));
+    perform hwqueue.remove_leases(changed);
   end if;
   return next;
 end

@@ -19,7 +19,7 @@
 -- Locks: the claim, for key share; the checkpoint. Raises: QHL01, QHL02, QHL03, QHL04, QHL05, QHL08, QHL09,
 -- QHA01, QHA02. Idempotent.
 create or replace function hwqueue.save_checkpoint(p_lease uuid, p_token bigint, p_name text,
-  p_state jsonb default 'null', p_extend interval default null, p_shard int default 0) returns timestamptz
+  p_state jsonb default 'null', p_extend interval default null) returns timestamptz
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
@@ -29,21 +29,21 @@ declare
   v_until timestamptz;
 begin
   perform hwqueue.require_read_committed(), hwqueue.check_step_name(p_name, 'p_name'),
-    hwqueue.check_step_size(p_lease, p_state, 'p_state', p_shard);
+    hwqueue.check_step_size(p_lease, p_state, 'p_state');
   if p_extend is not null then
     perform hwqueue.check_extend(p_extend);
     p_extend := hwqueue.in_seconds(p_extend);
   end if;
-  perform hwqueue.hold_claim(p_lease, p_token, p_extend is not null, p_shard);
+  perform hwqueue.hold_claim(p_lease, p_token, p_extend is not null);
   v_now := hwqueue.clock();
-  perform hwqueue.write_checkpoint(row(p_shard, p_lease, p_name, p_token, v_now, false,
+  perform hwqueue.write_checkpoint(row(p_lease, p_name, p_token, v_now, false,
     coalesce(p_state, 'null'), null, null, null)::hwqueue.checkpoint);
   if p_extend is not null then
     update hwqueue.claim c set expires_at = greatest(c.expires_at, v_now + case
         when c.stop_reason = 'cancelled' then least(p_extend, c.claim_timeout) else p_extend end)
-    where c.shard_id = p_shard and c.lease_id = p_lease;
+    where c.lease_id = p_lease;
   end if;
-  select c.expires_at into v_until from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease;
+  select c.expires_at into v_until from hwqueue.claim c where c.lease_id = p_lease;
   return v_until;
 end
 $$;
@@ -52,7 +52,7 @@ $$;
 -- or timed_out. state: the result of a step, or the payload of a signal. waits_for: the signal of a wait;
 -- waits_until: when it ends at the latest.
 -- Raises: QHL01, QHL02, QHL03, QHL04, QHL05, QHL08.
-create or replace function hwqueue.checkpoints(p_lease uuid, p_token bigint, p_shard int default 0)
+create or replace function hwqueue.checkpoints(p_lease uuid, p_token bigint)
 returns table (name text, status text, state jsonb, saved_at timestamptz, waits_for text,
   waits_until timestamptz)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -62,13 +62,13 @@ as $$
 declare
   v_now timestamptz := hwqueue.clock();
 begin
-  perform hwqueue.require_claim(p_lease, p_token, p_shard);
+  perform hwqueue.require_claim(p_lease, p_token);
   return query
     select c.name, case when c.signal is not null and c.state is null and not c.is_open then 'timed_out'
              when c.is_open and (c.signal is not null or c.waits_until > v_now) then 'open' else 'done' end,
            c.state, c.saved_at, c.signal, c.waits_until
     from hwqueue.checkpoint c
-    where c.shard_id = p_shard and c.lease_id = p_lease order by c.name;
+    where c.lease_id = p_lease order by c.name;
 end
 $$;
 
@@ -77,7 +77,7 @@ $$;
 -- the wait and its time is over; or none. Called again with the same p_name it returns the same.
 -- Locks and raises as save_checkpoint; also the signal. Idempotent.
 create or replace function hwqueue.take_signal(p_lease uuid, p_token bigint, p_signal text,
-  p_name text default null, p_shard int default 0)
+  p_name text default null)
 returns table (verdict text, payload jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
@@ -86,10 +86,10 @@ as $$
 begin
   perform hwqueue.require_read_committed(), hwqueue.check_step_name(p_signal, 'p_signal'),
     hwqueue.check_step_name(coalesce(p_name, p_signal), 'p_name'),
-    hwqueue.hold_claim(p_lease, p_token, false, p_shard);
+    hwqueue.hold_claim(p_lease, p_token, false);
   return query
     select t.verdict, t.payload
-    from hwqueue.take_next_signal(p_lease, p_token, p_signal, coalesce(p_name, p_signal), p_shard) t;
+    from hwqueue.take_next_signal(p_lease, p_token, p_signal, coalesce(p_name, p_signal)) t;
 end
 $$;
 
@@ -102,7 +102,7 @@ $$;
 -- Locks and raises as fail_lease. Not idempotent.
 create or replace function hwqueue.suspend_lease(p_lease uuid, p_token bigint,
   p_until timestamptz default null, p_signal text default null, p_name text default null,
-  p_shard int default 0, p_near text default null) returns text
+  p_near text default null) returns text
 language sql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
@@ -110,8 +110,7 @@ as $$
   select hwqueue.settle_one(p_lease, p_token, jsonb_build_object('outcome', 'suspend', 'signal', p_signal,
     'name', p_name, 'near', p_near, 'available_at', case
       when p_until between '0001-01-01 00:00:00+00' and '9999-12-31 23:59:59.999999+00'
-        then to_char(p_until at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
-      else p_until::text end), p_shard)
+        then to_char(p_until at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') else p_until::text end))
 $$;
 
 -- Sends an open lease a signal. It is kept until a wait of the lease's handler takes it. A lease that is
@@ -122,8 +121,8 @@ $$;
 -- Locks: the entry or the claim; the lease row, if it becomes pending. Raises: QHL03 finished, QHL04, QHA01,
 -- QHA02. Idempotent: with a p_key. Wakes: waiting workers.
 create or replace function hwqueue.signal_lease(p_lease uuid, p_name text, p_payload jsonb default 'null',
-  p_key text default null, p_shard int default 0)
-returns table (created boolean, state text, shard_id int)
+  p_key text default null)
+returns table (created boolean, state text)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
@@ -133,14 +132,13 @@ declare
   v_now timestamptz;
 begin
   perform hwqueue.require_read_committed(), hwqueue.check_step_name(p_name, 'p_name'),
-    hwqueue.json_text(to_jsonb(p_key), 'p_key', 255), hwqueue.find_lease(p_lease, p_shard),
-    hwqueue.check_step_size(p_lease, p_payload, 'p_payload', p_shard);
-  state := hwqueue.hold_state(p_lease, p_shard);
-  shard_id := p_shard;
+    hwqueue.json_text(to_jsonb(p_key), 'p_key', 255), hwqueue.find_lease(p_lease),
+    hwqueue.check_step_size(p_lease, p_payload, 'p_payload');
+  state := hwqueue.hold_state(p_lease);
   if state not in ('scheduled', 'pending', 'claimed') then
     if not exists (
       select from hwqueue.lease_signal s
-      where s.shard_id = p_shard and s.lease_id = p_lease and s.name = p_name and s.key = p_key) then
+      where s.lease_id = p_lease and s.name = p_name and s.key = p_key) then
       perform hwqueue.refuse('QHL03', format('lease %s is %s already', p_lease, state),
         jsonb_build_object('lease_id', p_lease, 'state', state), 'a finished lease takes no signals');
     end if;
@@ -149,11 +147,11 @@ begin
     return;
   end if;
   v_now := hwqueue.clock();
-  created := hwqueue.store_signal(p_lease, p_name, p_key, coalesce(p_payload, 'null'), v_now, p_shard);
+  created := hwqueue.store_signal(p_lease, p_name, p_key, coalesce(p_payload, 'null'), v_now);
   if created and state = 'scheduled'
-     and (hwqueue.suspension_of(hwqueue.find_lease(p_lease, p_shard), p_shard)).signal = p_name then
-    v_entry := hwqueue.take_entry(p_lease, p_shard);
-    state := hwqueue.put_back(p_lease, v_entry.attempt_count, v_entry.claim_count, v_now, v_now, p_shard);
+     and (hwqueue.suspension_of(hwqueue.find_lease(p_lease))).signal = p_name then
+    v_entry := hwqueue.take_entry(p_lease);
+    state := hwqueue.put_back(p_lease, v_entry.attempt_count, v_entry.claim_count, v_now, v_now);
   end if;
   return next;
 end
@@ -163,25 +161,24 @@ $$;
 -- stored; waits_for and waits_until are of waits. is_open: the wait goes on. is_suspended: the lease is
 -- scheduled because of it.
 -- Raises: QHL04, QHA01.
-create or replace function hwqueue.lease_checkpoints(p_lease uuid, p_limit int default 100,
-  p_shard int default 0)
-returns table (lease_id uuid, shard_id int, name text, saved_at timestamptz, bytes int, waits_for text,
+create or replace function hwqueue.lease_checkpoints(p_lease uuid, p_limit int default 100)
+returns table (lease_id uuid, name text, saved_at timestamptz, bytes int, waits_for text,
   waits_until timestamptz, is_open boolean, is_suspended boolean)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_lease hwqueue.lease := hwqueue.find_lease(p_lease, p_shard);
+  v_lease hwqueue.lease := hwqueue.find_lease(p_lease);
   v_wait hwqueue.checkpoint;
 begin
   perform hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'the last ones come first');
-  if hwqueue.lease_state(p_lease, p_shard) = 'scheduled' then
-    v_wait := hwqueue.suspension_of(v_lease, p_shard);
+  if hwqueue.lease_state(p_lease) = 'scheduled' then
+    v_wait := hwqueue.suspension_of(v_lease);
   end if;
   return query
-    select c.lease_id, c.shard_id, c.name, c.saved_at, coalesce(pg_column_size(c.state), 0), c.signal,
+    select c.lease_id, c.name, c.saved_at, coalesce(pg_column_size(c.state), 0), c.signal,
            c.waits_until, c.is_open, coalesce(c.name = v_wait.name, false)
     from hwqueue.checkpoint c
-    where c.shard_id = p_shard and c.lease_id = p_lease
+    where c.lease_id = p_lease
     order by c.saved_at desc, c.name limit p_limit;
 end
 $$;

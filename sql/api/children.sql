@@ -18,18 +18,16 @@
 -- Locks: the claim; the step's row in map. Raises: QHL01, QHL02, QHL03, QHL04, QHL05, QHL08, QHL09, QHF06 for
 -- a lease of no run, QHF02 for a member of a gang, QHT01 for a name that has another content, QHF07, QHA01,
 -- QHA02. Idempotent.
-create or replace function hwqueue.add_items(p_lease uuid, p_token bigint, p_items jsonb,
-  p_shard int default 0)
-returns table (name text, item int, created boolean, shard_id int)
+create or replace function hwqueue.add_items(p_lease uuid, p_token bigint, p_items jsonb)
+returns table (name text, item int, created boolean)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
-  v_lease hwqueue.lease := hwqueue.hold_step(p_lease, p_token, p_shard);
+  v_lease hwqueue.lease := hwqueue.hold_step(p_lease, p_token);
 begin
-  return query
-    select a.name, a.item, a.created, p_shard from hwqueue.add_to_step(v_lease, p_items, p_shard) a;
+  return query select a.name, a.item, a.created from hwqueue.add_to_step(v_lease, p_items) a;
 end
 $$;
 
@@ -41,9 +39,8 @@ $$;
 -- In the caller's transaction it commits with what the caller has done there. It waits as add_items does.
 -- Locks: as add_items; new rows. Raises: as add_items and submit_spec; QHF04 when the run of the lease stops.
 -- Idempotent. Wakes: waiting workers.
-create or replace function hwqueue.add_steps(p_lease uuid, p_token bigint, p_spec jsonb,
-  p_shard int default 0)
-returns table (run_id uuid, created boolean, state text, shard_id int)
+create or replace function hwqueue.add_steps(p_lease uuid, p_token bigint, p_spec jsonb)
+returns table (run_id uuid, created boolean, state text)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
@@ -51,9 +48,8 @@ as $$
 declare
   v_added record;
 begin
-  v_added := hwqueue.add_run(hwqueue.hold_step(p_lease, p_token, p_shard), p_spec, p_shard);
+  v_added := hwqueue.add_run(hwqueue.hold_step(p_lease, p_token), p_spec);
   return query
-    select r.run_id, v_added.created, r.state, p_shard from hwqueue.run r
-    where r.shard_id = p_shard and r.run_id = v_added.run_id;
+    select r.run_id, v_added.created, r.state from hwqueue.run r where r.run_id = v_added.run_id;
 end
 $$;

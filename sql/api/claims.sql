@@ -22,10 +22,9 @@
 -- Raises: QHQ01, QHN01, QHN03, QHN04, QHA01, QHA02. Not idempotent: after a lost connection treat the
 -- leases as not granted.
 create or replace function hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch bigint,
-  p_qty int default 1, p_tasks text[] default null, p_claim_timeout interval default null,
-  p_shard int default 0)
+  p_qty int default 1, p_tasks text[] default null, p_claim_timeout interval default null)
 returns table (lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb,
-  headers jsonb, score double precision, expires_at timestamptz, assignment jsonb, shard_id int)
+  headers jsonb, score double precision, expires_at timestamptz, assignment jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set enable_sort = off set jit = off
@@ -38,17 +37,16 @@ declare
   v_head record;
 begin
   p_claim_timeout := hwqueue.in_seconds(p_claim_timeout);
-  select s.* into v_state from hwqueue.node_state s where s.shard_id = p_shard
-    and s.node_id = p_node for no key update;
+  select s.* into v_state from hwqueue.node_state s where s.node_id = p_node for no key update;
   if v_state.has_reserved and v_state.node_epoch = p_epoch and v_state.login = session_user then
-    v_state := hwqueue.expand_node(v_state, p_shard);
+    v_state := hwqueue.expand_node(v_state);
     return query select f.* from hwqueue.claim_beside_reserved(
-      row(p_shard, p_node, p_epoch, p_queues, p_tasks, p_qty, p_claim_timeout, null, null), v_state, v_moves,
+      row(p_node, p_epoch, p_queues, p_tasks, p_qty, p_claim_timeout, null, null), v_state, v_moves,
       v_drawn) f;
     return;
   end if;
   v_head := hwqueue.claim_at_head(v_state, p_queues, case when v_state.node_epoch = p_epoch then p_qty end,
-    p_tasks, p_claim_timeout, v_moves, v_drawn, p_shard);
+    p_tasks, p_claim_timeout, v_moves, v_drawn);
   if v_head.lease_id is not null then
     lease_id := v_head.lease_id;
     claim_token := v_head.claim_token;
@@ -59,14 +57,12 @@ begin
     headers := v_head.headers;
     score := 0;
     expires_at := v_head.expires_at;
-    shard_id := p_shard;
     return next;
     return;
   end if;
   return query
     select g.*
-    from hwqueue.claim_general(
-      row(p_shard, p_node, p_epoch, p_queues, p_tasks, p_qty, p_claim_timeout, null, null),
+    from hwqueue.claim_general(row(p_node, p_epoch, p_queues, p_tasks, p_qty, p_claim_timeout, null, null),
       v_state, v_head.queue_head, v_moves, v_drawn) g;
 end
 $$;
@@ -84,10 +80,10 @@ $$;
 -- Raises: QHQ01, QHN01, QHN03, QHN04, QHA01, QHA02. Not idempotent.
 create or replace function hwqueue.settle_and_claim(p_node uuid, p_epoch bigint, p_settle jsonb,
   p_queues text[], p_qty int default 1, p_tasks text[] default null, p_claim_timeout interval default null,
-  p_completed uuid[] default '{}', p_completed_tokens bigint[] default '{}', p_shard int default 0)
+  p_completed uuid[] default '{}', p_completed_tokens bigint[] default '{}')
 returns table (kind text, ordinal int, lease_id uuid, verdict text, state text, claim_token bigint,
   attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision,
-  expires_at timestamptz, assignment jsonb, shard_id int)
+  expires_at timestamptz, assignment jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set enable_sort = off set jit = off
@@ -108,36 +104,35 @@ begin
     perform hwqueue.require_read_committed();
   end if;
   if p_settle <> '[]' then
-    v_given := hwqueue.check_settlements(p_settle, p_shard);
+    v_given := hwqueue.check_settlements(p_settle);
   end if;
-  select s.* into v_state from hwqueue.node_state s where s.shard_id = p_shard
-    and s.node_id = p_node for no key update;
+  select s.* into v_state from hwqueue.node_state s where s.node_id = p_node for no key update;
   if (v_state.node_epoch = p_epoch and v_state.login = session_user) is not true then
-    perform hwqueue.lock_node(p_node, coalesce(p_epoch, 0), p_shard);  -- raises why not
+    perform hwqueue.lock_node(p_node, coalesce(p_epoch, 0));  -- raises why not
   end if;
   if v_completed = 1 and v_given = 0 then  -- most calls, so without a statement for it
     v_completed := case when hwqueue.end_completed_claim(p_completed[1], p_completed_tokens[1], p_node,
-        false, false, null, p_shard) then 0 else 1 end;
+        false, false, null) then 0 else 1 end;
   end if;
   if v_completed + v_given > 0 then
     return query
       select 'settled', e.ordinal, e.lease_id, e.verdict, e.state, null::bigint, null::smallint, null::text,
-             null::text, null::jsonb, null::jsonb, null::float8, null::timestamptz, null::jsonb, p_shard
-      from hwqueue.settle_lists(v_state, v_given, p_settle, p_completed, p_completed_tokens, p_shard) e;
+             null::text, null::jsonb, null::jsonb, null::float8, null::timestamptz, null::jsonb
+      from hwqueue.settle_lists(v_state, v_given, p_settle, p_completed, p_completed_tokens) e;
   end if;
   if p_qty = 0 then
     return;
   elsif v_state.has_reserved then
-    v_state := hwqueue.expand_node(v_state, p_shard);
+    v_state := hwqueue.expand_node(v_state);
     return query select 'claimed', null::int, f.lease_id, null::text, 'claimed', f.claim_token, f.attempt,
-        f.queue, f.task_name, f.params, f.headers, f.score, f.expires_at, f.assignment, p_shard
+        f.queue, f.task_name, f.params, f.headers, f.score, f.expires_at, f.assignment
       from hwqueue.claim_beside_reserved(
-        row(p_shard, p_node, p_epoch, p_queues, p_tasks, p_qty, p_claim_timeout, null, null), v_state,
+        row(p_node, p_epoch, p_queues, p_tasks, p_qty, p_claim_timeout, null, null), v_state,
         v_moves, v_drawn) f;
     return;
   end if;
   v_head := hwqueue.claim_at_head(v_state, p_queues, case when v_state.node_epoch = p_epoch then p_qty end,
-    p_tasks, p_claim_timeout, v_moves, v_drawn, p_shard);
+    p_tasks, p_claim_timeout, v_moves, v_drawn);
   if v_head.lease_id is not null then
     kind := 'claimed';
     state := 'claimed';
@@ -150,15 +145,13 @@ begin
     headers := v_head.headers;
     score := 0;
     expires_at := v_head.expires_at;
-    shard_id := p_shard;
     return next;
     return;
   end if;
   return query
     select 'claimed', null::int, c.lease_id, null::text, 'claimed', c.claim_token, c.attempt, c.queue,
-           c.task_name, c.params, c.headers, c.score, c.expires_at, c.assignment, p_shard
-    from hwqueue.claim_general(
-      row(p_shard, p_node, p_epoch, p_queues, p_tasks, p_qty, p_claim_timeout, null, null),
+           c.task_name, c.params, c.headers, c.score, c.expires_at, c.assignment
+    from hwqueue.claim_general(row(p_node, p_epoch, p_queues, p_tasks, p_qty, p_claim_timeout, null, null),
       v_state, v_head.queue_head, v_moves, v_drawn) c;
 end
 $$;
@@ -169,8 +162,8 @@ $$;
 -- Locks: node_state of the claim's node if room is allocated for it; the claim.
 -- Raises: QHL01, QHL02, QHL03, QHL04, QHL05, QHL08, QHL09, QHA01, QHA02. Not idempotent: the second call
 -- raises QHL03.
-create or replace function hwqueue.complete_lease(p_lease uuid, p_token bigint, p_result jsonb default null,
-  p_shard int default 0) returns text
+create or replace function hwqueue.complete_lease(p_lease uuid, p_token bigint, p_result jsonb default null)
+returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
@@ -182,24 +175,24 @@ begin
     perform hwqueue.require_read_committed();
   end if;
   if v_result is not null then
-    perform hwqueue.check_result(p_lease, v_result, 'result', p_shard);
+    perform hwqueue.check_result(p_lease, v_result, 'result');
   end if;
-  if hwqueue.end_completed_claim(p_lease, p_token, null, true, false, v_result, p_shard) then
+  if hwqueue.end_completed_claim(p_lease, p_token, null, true, false, v_result) then
     return 'completed';
   end if;
   -- Only for a claim that allocated something: another one is held by a session, and waiting for that
   -- with node_state locked would hold up the node's claims. Read without a lock: if the lease is granted
   -- again before node_state is locked, the token does not match.
   perform 1 from hwqueue.node_state s
-  where s.shard_id = p_shard and s.node_id = (
-    select c.node_id from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease
+  where s.node_id = (
+    select c.node_id from hwqueue.claim c where c.lease_id = p_lease
       and c.claim_token = p_token and c.assignment is not null and hwqueue.is_own(c.login))
   for no key update;
-  if found and hwqueue.end_completed_claim(p_lease, p_token, null, false, false, v_result, p_shard) then
+  if found and hwqueue.end_completed_claim(p_lease, p_token, null, false, false, v_result) then
     return 'completed';
   end if;
   return hwqueue.settle_one(p_lease, p_token, case when v_result is null then '{"outcome": "complete"}'
-    else jsonb_build_object('outcome', 'complete', 'result', v_result) end, p_shard);
+    else jsonb_build_object('outcome', 'complete', 'result', v_result) end);
 end
 $$;
 
@@ -211,9 +204,8 @@ $$;
 -- were completed.
 -- Locks: node_state of the claims' nodes, by node_id; the claims by lease_id. Raises: QHA01, QHA02. Not
 -- idempotent: a second call returns finished.
-create or replace function hwqueue.complete_leases(p_lease_ids uuid[], p_tokens bigint[],
-  p_shard int default 0)
-returns table (ordinal int, lease_id uuid, verdict text, state text, shard_id int)
+create or replace function hwqueue.complete_leases(p_lease_ids uuid[], p_tokens bigint[])
+returns table (ordinal int, lease_id uuid, verdict text, state text)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
@@ -230,16 +222,13 @@ begin
     from unnest(p_lease_ids, p_tokens) i(lease_id, claim_token)
     cross join lateral (
       select x.node_id from hwqueue.claim x
-      where x.shard_id = p_shard and x.lease_id = i.lease_id and x.claim_token = i.claim_token
+      where x.lease_id = i.lease_id and x.claim_token = i.claim_token
         and hwqueue.is_own(x.login) offset 0) c);
-  perform 1 from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = any (v_nodes)
-    order by s.node_id for no key update;
-  v_has_limits := exists (
-    select from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = any (v_nodes)
-      and s.has_limits);
+  perform 1 from hwqueue.node_state s where s.node_id = any (v_nodes) order by s.node_id for no key update;
+  v_has_limits := exists (select from hwqueue.node_state s where s.node_id = any (v_nodes) and s.has_limits);
   return query
-    select c.ordinal, c.lease_id, c.verdict, c.state, p_shard
-    from hwqueue.complete_claims(p_lease_ids, p_tokens, null, v_has_limits, p_shard) c;
+    select c.ordinal, c.lease_id, c.verdict, c.state
+    from hwqueue.complete_claims(p_lease_ids, p_tokens, null, v_has_limits) c;
 end
 $$;
 
@@ -249,7 +238,7 @@ $$;
 -- Waiting workers are woken when the lease may run again at once.
 -- Locks and raises as complete_lease; also the lease row, if it goes back. Not idempotent.
 create or replace function hwqueue.fail_lease(p_lease uuid, p_token bigint, p_error jsonb,
-  p_retry boolean default true, p_retry_at timestamptz default null, p_shard int default 0) returns text
+  p_retry boolean default true, p_retry_at timestamptz default null) returns text
 language sql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
@@ -258,7 +247,7 @@ as $$
     'retry', p_retry, 'retry_at', case
       when p_retry_at between '0001-01-01 00:00:00+00' and '9999-12-31 23:59:59.999999+00'
         then to_char(p_retry_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
-      else p_retry_at::text end), p_shard)
+      else p_retry_at::text end))
 $$;
 
 -- Ends a claim unfinished, for workers that stop and for work that has to wait: the lease may run again
@@ -266,23 +255,22 @@ $$;
 -- claimed again by then fails. Returns the new state. Waiting workers are woken when it may run again at
 -- once.
 -- Locks and raises as fail_lease. Not idempotent.
-create or replace function hwqueue.release_lease(p_lease uuid, p_token bigint, p_delay interval default '0',
-  p_shard int default 0) returns text
+create or replace function hwqueue.release_lease(p_lease uuid, p_token bigint, p_delay interval default '0')
+returns text
 language sql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
   select hwqueue.settle_one(p_lease, p_token, jsonb_build_object('outcome', 'release', 'delay', case
-    when isfinite(p_delay) then to_jsonb(extract(epoch from p_delay)) else to_jsonb(p_delay::text) end),
-    p_shard)
+    when isfinite(p_delay) then to_jsonb(extract(epoch from p_delay)) else to_jsonb(p_delay::text) end))
 $$;
 
 -- Moves the end of a claim to p_extend from now, and returns the new end. p_extend is from one second to
 -- 30 days. A cancelled claim is extended to its claim timeout from now at most.
 -- It waits up to five seconds (or lock_timeout) for another session that holds the claim.
 -- Locks: the claim. Raises: QHL01, QHL02, QHL03, QHL04, QHL05, QHL08, QHL09, QHA01, QHA02. Idempotent.
-create or replace function hwqueue.extend_claim(p_lease uuid, p_token bigint, p_extend interval,
-  p_shard int default 0) returns timestamptz
+create or replace function hwqueue.extend_claim(p_lease uuid, p_token bigint, p_extend interval)
+returns timestamptz
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
@@ -291,14 +279,14 @@ declare
   v_until timestamptz;
 begin
   perform hwqueue.require_read_committed();
-  perform hwqueue.check_extend(p_extend), hwqueue.hold_claim(p_lease, p_token, true, p_shard);
+  perform hwqueue.check_extend(p_extend), hwqueue.hold_claim(p_lease, p_token, true);
   p_extend := hwqueue.in_seconds(p_extend);
   v_until := hwqueue.clock() + (
     select case when c.stop_reason = 'cancelled' then least(p_extend, c.claim_timeout) else p_extend end
-    from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease);
+    from hwqueue.claim c where c.lease_id = p_lease);
   -- check_at may only trail expires_at: pull it back when the claim is shortened
   update hwqueue.claim c set expires_at = v_until, check_at = least(c.check_at, v_until)
-  where c.shard_id = p_shard and c.lease_id = p_lease;
+  where c.lease_id = p_lease;
   return v_until;
 end
 $$;
@@ -308,14 +296,14 @@ $$;
 -- most 200 characters; all of these may be missing. The last report stays with the attempt. Of a claim
 -- that has ended, was granted again or is another login's nothing is recorded. Returns how many were.
 -- Locks: the rows of the leases, for key share, skip locked. Raises: QHA01, QHA02. Idempotent.
-create or replace function hwqueue.report_progress(p_reports jsonb, p_shard int default 0) returns int
+create or replace function hwqueue.report_progress(p_reports jsonb) returns int
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 begin
   perform hwqueue.require_read_committed(), hwqueue.check_progress(p_reports);
-  return hwqueue.write_progress(p_reports, p_shard);
+  return hwqueue.write_progress(p_reports);
 end
 $$;
 
@@ -326,14 +314,14 @@ $$;
 -- that has ended, was granted again or is another login's nothing is kept. Returns how many lines were
 -- added.
 -- Locks: the rows of the leases, for key share, skip locked. Raises: QHA01, QHA02. Idempotent.
-create or replace function hwqueue.append_logs(p_logs jsonb, p_shard int default 0) returns int
+create or replace function hwqueue.append_logs(p_logs jsonb) returns int
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 begin
   perform hwqueue.require_read_committed(), hwqueue.check_logs(p_logs);
-  return hwqueue.write_logs(p_logs, p_shard);
+  return hwqueue.write_logs(p_logs);
 end
 $$;
 
@@ -348,8 +336,8 @@ $$;
 -- Locks: node_state, then the claims, all skip locked, so their order does not matter.
 -- Raises: QHN01, QHN03, QHN04, QHA01, QHA02. Idempotent.
 create or replace function hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jsonb default '[]',
-  p_extend interval default null, p_shard int default 0)
-returns table (lease_id uuid, verdict text, expires_at timestamptz, shard_id int, claim_token bigint)
+  p_extend interval default null)
+returns table (lease_id uuid, verdict text, expires_at timestamptz, claim_token bigint)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
@@ -381,36 +369,38 @@ begin
   end if;
   v_now := hwqueue.clock();
   update hwqueue.node_state s
-  set seen_at = v_now, classes_unseen = hwqueue.prune_unseen_xids(s.classes_unseen, p_shard),
+  set seen_at = v_now, classes_unseen = hwqueue.prune_unseen_xids(s.classes_unseen),
       moved_xid = case when s.seen_at + s.heartbeat_timeout > v_now then s.moved_xid
         else pg_current_xact_id() end
-  where s.shard_id = p_shard and s.node_id = (
-    select o.node_id from hwqueue.node_state o join hwqueue.node n on n.shard_id = o.shard_id
-      and n.node_id = o.node_id
-    where o.shard_id = p_shard and o.node_id = p_node and o.node_epoch = p_epoch and n.deregistered_at is null
+  where s.node_id = (
+    select o.node_id from hwqueue.node_state o
+    -- a fence (offset 0): by its key, not by an index of all that are registered
+    cross join lateral (
+      select x.deregistered_at from hwqueue.node x where x.node_id = o.node_id offset 0) n
+    where o.node_id = p_node and o.node_epoch = p_epoch and n.deregistered_at is null
       and hwqueue.is_own(o.login)
     for no key update of o skip locked);
   if not found then
-    perform hwqueue.check_epoch(p_node, p_epoch, p_shard);
+    perform hwqueue.check_epoch(p_node, p_epoch);
   end if;
   if v_leases is null then
     return;
   end if;
   v_held := array(
     select c.lease_id from unnest(v_leases, v_tokens) b(lease_id, claim_token)
-    join hwqueue.claim c on c.shard_id = p_shard and c.lease_id = b.lease_id and c.claim_token = b.claim_token
+    join hwqueue.claim c on c.lease_id = b.lease_id and c.claim_token = b.claim_token
     where c.node_id = p_node for update of c skip locked);
   return query
     update hwqueue.claim c
     set expires_at = greatest(c.expires_at, v_now + case when c.stop_reason = 'cancelled'
         then least(p_extend, c.claim_timeout)
                                                          else coalesce(p_extend, c.claim_timeout) end)
-    where c.shard_id = p_shard and c.lease_id = any (v_held)
+    where c.lease_id = any (v_held)
     returning c.lease_id,
       case when c.stop_requested_at <= v_now then hwqueue.stop_verdict(c.stop_reason) else 'ok' end,
-      c.expires_at, p_shard, c.claim_token;
+      c.expires_at, c.claim_token;
   if cardinality(v_held) < cardinality(v_leases) then
-    return query select * from hwqueue.heartbeat_others(p_node, v_leases, v_tokens, v_held, v_now, p_shard);
+    return query select * from hwqueue.heartbeat_others(p_node, v_leases, v_tokens, v_held, v_now);
   end if;
 end
 $$;
@@ -421,10 +411,9 @@ $$;
 -- goes to nodes that may run it. Those that were requeued since, or are deleted, are left out. The worker
 -- calls its hooks for them; one that ends before it has done so has taken them all the same.
 -- Locks: death, skip locked. Raises: QHN01, QHN03, QHN04, QHA01. Not idempotent.
-create or replace function hwqueue.take_deaths(p_node uuid, p_epoch bigint, p_limit int default 100,
-  p_shard int default 0)
+create or replace function hwqueue.take_deaths(p_node uuid, p_epoch bigint, p_limit int default 100)
 returns table (lease_id uuid, claim_token bigint, attempt int, queue text, task_name text, params jsonb,
-  headers jsonb, died_at timestamptz, error jsonb, shard_id int)
+  headers jsonb, died_at timestamptz, error jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
@@ -434,30 +423,28 @@ declare
   v_taken uuid[];
 begin
   perform hwqueue.check_range(p_limit, 'p_limit', 1, 1000, 'call again for more'),
-    hwqueue.check_epoch(p_node, p_epoch, p_shard);
+    hwqueue.check_epoch(p_node, p_epoch);
   v_taken := array(
     select d.lease_id
     from hwqueue.death d
-    join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = d.queue_id
-    join hwqueue.served v on v.shard_id = p_shard and v.node_id = p_node and v.hears_deaths
-    join hwqueue.node n on n.shard_id = p_shard and n.node_id = p_node
-    join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = d.lease_id
-    join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = l.class_id
-    where d.shard_id = p_shard and d.died_at > v_now - interval '1 hour'
+    join hwqueue.queue q on q.queue_id = d.queue_id
+    join hwqueue.served v on v.node_id = p_node and v.hears_deaths
+    join hwqueue.node n on n.node_id = p_node
+    join hwqueue.lease l on l.lease_id = d.lease_id
+    join hwqueue.placement_class k on k.class_id = l.class_id
+    where d.died_at > v_now - interval '1 hour'
       and (q.name <> all (v.queues) or d.task_name <> all (v.tasks)) is not true  -- as note_deaths
-      and (k.trusts = '{}'
-        or hwqueue.is_still_attested_for(k.class_id, n, hwqueue.attested_at(n, v_now), p_shard))
+      and (k.trusts = '{}' or hwqueue.is_still_attested_for(k.class_id, n, hwqueue.attested_at(n, v_now)))
     order by d.died_at, d.lease_id limit p_limit for update of d skip locked);
   return query
-    with taken as (
-      delete from hwqueue.death d where d.shard_id = p_shard and d.lease_id = any (v_taken) returning d.*)
+    with taken as (delete from hwqueue.death d where d.lease_id = any (v_taken) returning d.*)
     select t.lease_id, t.claim_token, o.attempt::int, q.name, l.task_name, l.params, l.headers, t.died_at,
-           o.error, p_shard
+           o.error
     from taken t
-    join hwqueue.outcome o on o.shard_id = p_shard and o.lease_id = t.lease_id and o.state = 'failed'
+    join hwqueue.outcome o on o.lease_id = t.lease_id and (o.state = 'failed') is true
       and o.claim_token = t.claim_token
-    join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = t.lease_id
-    join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = l.queue_id
+    join hwqueue.lease l on l.lease_id = t.lease_id
+    join hwqueue.queue q on q.queue_id = l.queue_id
     order by t.died_at, t.lease_id;
 end
 $$;

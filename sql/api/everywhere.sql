@@ -25,27 +25,24 @@
 -- QHT03.
 -- Idempotent: with an own everywhere_id.
 create or replace function hwqueue.spawn_everywhere(p_queue text, p_task text, p_params jsonb default '{}',
-  p_options jsonb default '{}', p_shard int default 0)
-returns table (everywhere_id uuid, created boolean, nodes int, shard_id int)
+  p_options jsonb default '{}') returns table (everywhere_id uuid, created boolean, nodes int)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   -- also assigns the transaction its id, as in spawn_lease
-  v_target hwqueue.spawn_target := hwqueue.find_spawn_queue(p_queue, p_task, p_shard);
+  v_target hwqueue.spawn_target := hwqueue.find_spawn_queue(p_queue, p_task);
   v_now timestamptz := hwqueue.clock();
   v_row hwqueue.everywhere := hwqueue.read_everywhere(v_target, p_task, p_params,
-    coalesce(nullif(p_options, 'null'), '{}'), v_now, p_shard);
+    coalesce(nullif(p_options, 'null'), '{}'), v_now);
 begin
-  created := hwqueue.write_everywhere(v_row, p_shard);
+  created := hwqueue.write_everywhere(v_row);
   if created then
     perform hwqueue.note_event('everywhere_spawned', hwqueue.everywhere_title(v_row) || ' is spawned',
-      p_shard, hwqueue.everywhere_detail(v_row), p_queue => p_queue);
+      hwqueue.everywhere_detail(v_row), p_queue => p_queue);
   end if;
   everywhere_id := v_row.everywhere_id;
-  shard_id := p_shard;
   select count(*) into nodes from hwqueue.node n
-  where n.shard_id = p_shard and n.deregistered_at is null
-    and hwqueue.everywhere_fit(v_row, n.node_id, v_now, p_shard) = 'now';
+  where n.deregistered_at is null and hwqueue.everywhere_fit(v_row, n.node_id, v_now) = 'now';
   return next;
 end
 $$;
@@ -57,33 +54,33 @@ $$;
 -- p_limit of them after p_after.
 -- Raises: QHE01, QHA01.
 create or replace function hwqueue.get_everywhere(p_everywhere uuid, p_limit int default 100,
-  p_after uuid default null, p_shard int default 0)
-returns table (everywhere_id uuid, shard_id int, queue text, task_name text, params jsonb, tenant text,
+  p_after uuid default null)
+returns table (everywhere_id uuid, queue text, task_name text, params jsonb, tenant text,
   mode text, on_unmatched text, on_cordoned boolean, state text, nodes int, waiting int, reserved int,
   running int, completed int, failed int, cancelled int, created_at timestamptz, stopped_at timestamptz,
   finished_at timestamptz, leases jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_row hwqueue.everywhere := hwqueue.find_everywhere(p_everywhere, p_shard);
+  v_row hwqueue.everywhere := hwqueue.find_everywhere(p_everywhere);
 begin
   perform hwqueue.check_range(p_limit, 'p_limit', 0, 10000, 'call again with p_after for more');
   return query
-    select v_row.everywhere_id, p_shard, hwqueue.everywhere_queue(v_row), v_row.task_name, v_row.params,
+    select v_row.everywhere_id, hwqueue.everywhere_queue(v_row), v_row.task_name, v_row.params,
            v_row.tenant, v_row.mode, v_row.on_unmatched, v_row.on_cordoned, hwqueue.everywhere_state(v_row),
            t.nodes, t.waiting, t.reserved, t.running, t.completed, t.failed, t.cancelled, v_row.created_at,
            v_row.stopped_at, v_row.finished_at,
            (select coalesce(jsonb_agg(l.lease order by l.node_id), '[]')
-            from hwqueue.everywhere_leases(v_row.everywhere_id, p_limit, p_after, p_shard) l)
-    from hwqueue.everywhere_totals(v_row.everywhere_id, p_shard) t;
+            from hwqueue.everywhere_leases(v_row.everywhere_id, p_limit, p_after) l)
+    from hwqueue.everywhere_totals(v_row.everywhere_id) t;
 end
 $$;
 
 -- Returns everywhere tasks, the newest first, at most p_limit; p_state: only of this state.
 -- Raises: QHA01.
 create or replace function hwqueue.list_everywhere(p_state text default null, p_limit int default 50,
-  p_before timestamptz default null, p_shard int default 0)
-returns table (everywhere_id uuid, shard_id int, queue text, task_name text, tenant text, mode text,
+  p_before timestamptz default null)
+returns table (everywhere_id uuid, queue text, task_name text, tenant text, mode text,
   state text, nodes int, waiting int, reserved int, running int, created_at timestamptz,
   stopped_at timestamptz, finished_at timestamptz)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -92,17 +89,17 @@ begin
   perform hwqueue.check_range(p_limit, 'p_limit', 1, 1000, 'call again with p_before for more'),
     hwqueue.json_choice(to_jsonb(p_state), 'p_state', array['active', 'stopping', 'stopped']);
   return query
-    select e.everywhere_id, e.shard_id, hwqueue.everywhere_queue(e), e.task_name, e.tenant, e.mode,
+    select e.everywhere_id, hwqueue.everywhere_queue(e), e.task_name, e.tenant, e.mode,
            hwqueue.everywhere_state(e), t.nodes, t.waiting, t.reserved, t.running, e.created_at,
            e.stopped_at, e.finished_at
     from (
       select o.everywhere_id from hwqueue.everywhere o
-      where o.shard_id = p_shard and (p_state is null or hwqueue.everywhere_state(o) = p_state)
+      where (p_state is null or hwqueue.everywhere_state(o) = p_state)
         and (p_before is null or o.created_at < p_before)
         and (hwqueue.my_tenants() is null or o.tenant = any (hwqueue.my_tenants()))
       order by o.created_at desc, o.everywhere_id limit p_limit) p
-    join hwqueue.everywhere e on e.shard_id = p_shard and e.everywhere_id = p.everywhere_id
-    cross join lateral hwqueue.everywhere_totals(e.everywhere_id, p_shard) t
+    join hwqueue.everywhere e on e.everywhere_id = p.everywhere_id
+    cross join lateral hwqueue.everywhere_totals(e.everywhere_id) t
     order by e.created_at desc, e.everywhere_id;
 end
 $$;
@@ -112,21 +109,20 @@ $$;
 -- are asked to stop ("stop"; also in a second call). When none is open, it is stopped.
 -- Locks: the everywhere task; it waits for first claims of nodes, and a reap, that look at it. Raises: QHE01,
 -- QHA01, QHA02. Idempotent.
-create or replace function hwqueue.stop_everywhere(p_everywhere uuid, p_running text default 'keep',
-  p_shard int default 0) returns text
+create or replace function hwqueue.stop_everywhere(p_everywhere uuid, p_running text default 'keep')
+returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_row hwqueue.everywhere;
   v_stops boolean;
 begin
-  perform hwqueue.require_read_committed(), hwqueue.find_everywhere(p_everywhere, p_shard);
+  perform hwqueue.require_read_committed(), hwqueue.find_everywhere(p_everywhere);
   v_stops := coalesce(hwqueue.json_choice(to_jsonb(p_running), 'p_running', array['keep', 'stop']),
     'keep') = 'stop';
-  select e.* into v_row from hwqueue.everywhere e
-  where e.shard_id = p_shard and e.everywhere_id = p_everywhere for update;
+  select e.* into v_row from hwqueue.everywhere e where e.everywhere_id = p_everywhere for update;
   if v_row.finished_at is null and (v_row.stopped_at is null or v_stops and not v_row.stops_running) then
-    v_row := hwqueue.mark_stopped(v_row, v_stops, hwqueue.clock(), p_shard);
+    v_row := hwqueue.mark_stopped(v_row, v_stops, hwqueue.clock());
   end if;
   return hwqueue.everywhere_state(v_row);
 end

@@ -11,7 +11,7 @@
 -- leases.
 --
 -- Raises: QHQ01, QHN01, QHN04 if the caller is neither the node's login nor an operator.
-create or replace function hwqueue.claim_hint(p_queues text[], p_node uuid, p_shard int default 0)
+create or replace function hwqueue.claim_hint(p_queues text[], p_node uuid)
 returns table (retry_after interval, reasons jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -24,12 +24,11 @@ declare
   v_until timestamptz;
 begin
   perform hwqueue.check_queue_names(p_queues);
-  v_queue_ids := hwqueue.open_queues(p_queues, p_shard);
-  v_node := hwqueue.read_node(p_node, p_shard);
-  v_load := hwqueue.read_load(p_node, p_shard);
+  v_queue_ids := hwqueue.open_queues(p_queues);
+  v_node := hwqueue.read_node(p_node);
+  v_load := hwqueue.read_load(p_node);
   if not (hwqueue.has_login('hwqueue_operator') or hwqueue.has_login('hwqueue_admin')) then
-    perform hwqueue.check_login(p_node, (select s.login from hwqueue.node_state s
-        where s.shard_id = p_shard and s.node_id = p_node), p_shard);
+    perform hwqueue.check_login(p_node, (select s.login from hwqueue.node_state s where s.node_id = p_node));
   end if;
   v_now := hwqueue.clock();
   select coalesce(jsonb_object_agg(r.code, r.classes), '{}'), min(r.until) into reasons, v_until
@@ -40,18 +39,18 @@ begin
       from hwqueue.placement_class c
       cross join lateral (
         select r.eligible_at from hwqueue.ready r
-        where r.shard_id = p_shard and r.class_id = c.class_id order by r.tier, r.rank, r.position limit 1) h
-      where c.shard_id = p_shard and c.queue_id = any (v_queue_ids)
+        where r.class_id = c.class_id order by r.tier, r.rank, r.position limit 1) h
+      where c.queue_id = any (v_queue_ids)
       limit 1000
     ) k
     cross join lateral (
-      select hwqueue.class_reasons(k.class, v_node, v_load, null, v_now, p_shard) #>> '{0,code}' as code,
-             k.eligible_at + (hwqueue.waits_for(k.class, v_node, k.eligible_at, true, v_now,
-                 p_shard)).wait as until offset 0) u
+      select hwqueue.class_reasons(k.class, v_node, v_load, null, v_now) #>> '{0,code}' as code,
+             k.eligible_at + (hwqueue.waits_for(k.class, v_node, k.eligible_at, true,
+             v_now)).wait as until offset 0) u
     cross join lateral (
       select case when coalesce(u.code in ('spread_exceeded', 'anti_affinity_conflict',
                     'required_affinity_unsatisfiable'), true)
-                    and not hwqueue.are_terms_published(k.class, p_shard) then 'unpublished'
+                    and not hwqueue.are_terms_published(k.class) then 'unpublished'
                   when u.code is null and u.until > v_now then 'waiting_for_preferred'
                   else u.code end as code,
              case when u.code is null then u.until end as until) w
@@ -63,11 +62,10 @@ begin
     reasons := reasons || jsonb_build_object('queue_paused', v_paused);
   end if;
   retry_after := greatest(interval '0', coalesce(least(v_until - v_now,
-    (select min(q.poll_interval) from hwqueue.queue q where q.shard_id = p_shard
-        and q.queue_id = any (v_queue_ids)),
+    (select min(q.poll_interval) from hwqueue.queue q where q.queue_id = any (v_queue_ids)),
     (select min(s.available_at) - v_now from unnest(v_queue_ids) q(queue_id)
      cross join lateral (select d.available_at from hwqueue.scheduled d
-                         where d.shard_id = p_shard and d.queue_id = q.queue_id
+                         where d.queue_id = q.queue_id
                          order by d.available_at limit 1) s)), interval '1 second'));
   return next;
 end
@@ -79,7 +77,7 @@ $$;
 -- counts. Leases of other nodes have no row.
 --
 -- Raises: QHA01, QHN04.
-create or replace function hwqueue.lease_outlook(p_node uuid, p_lease_ids uuid[], p_shard int default 0)
+create or replace function hwqueue.lease_outlook(p_node uuid, p_lease_ids uuid[])
 returns table (lease_id uuid, state text, max_attempts int, own_max_attempts int, again_in interval,
   placement jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -91,21 +89,19 @@ begin
     perform hwqueue.refuse('QHA01', 'p_lease_ids must be a list of at most 1000 ids',
       jsonb_build_object('field', 'p_lease_ids'), 'ask in several calls');
   end if;
-  perform hwqueue.check_login(p_node, (
-    select s.login from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node), p_shard);
+  perform hwqueue.check_login(p_node, (select s.login from hwqueue.node_state s where s.node_id = p_node));
   return query
     select l.lease_id, w.state, coalesce(l.max_attempts, q.max_attempts)::int, l.max_attempts::int,
            case when w.state = 'scheduled' and hwqueue.real_time(l.available_at) is not null
              then greatest(l.available_at - v_now, interval '0') end,
              c.placement
     from hwqueue.lease l
-    join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = l.queue_id
-    join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = l.class_id
-    left join hwqueue.claim k on k.shard_id = p_shard and k.lease_id = l.lease_id
-    left join hwqueue.outcome o on o.shard_id = p_shard and o.lease_id = l.lease_id
-    cross join lateral (select hwqueue.lease_state(l.lease_id, p_shard) as state offset 0) w
-    where l.shard_id = p_shard and l.lease_id = any (p_lease_ids)
-      and p_node in (k.node_id, coalesce(o.node_id, l.node_id));
+    join hwqueue.queue q on q.queue_id = l.queue_id
+    join hwqueue.placement_class c on c.class_id = l.class_id
+    left join hwqueue.claim k on k.lease_id = l.lease_id
+    left join hwqueue.outcome o on o.lease_id = l.lease_id
+    cross join lateral (select hwqueue.lease_state(l.lease_id) as state offset 0) w
+    where l.lease_id = any (p_lease_ids) and p_node in (k.node_id, coalesce(o.node_id, l.node_id));
 end
 $$;
 
@@ -115,8 +111,8 @@ $$;
 -- line.
 --
 -- Raises: QHC01, QHA03.
-create or replace function hwqueue.explain_class(p_class bigint, p_shard int default 0)
-returns table (class_id bigint, shard_id int, queue text, words text, headline text, code text,
+create or replace function hwqueue.explain_class(p_class bigint)
+returns table (class_id bigint, queue text, words text, headline text, code text,
   permanent boolean, waits_until timestamptz, as_of timestamptz, funnel jsonb, sole_blockers jsonb,
   nearest jsonb, help jsonb, pending bigint, nodes_registered bigint, nodes_live bigint,
   nodes_matching bigint, nodes_free bigint, leases jsonb)
@@ -128,18 +124,17 @@ declare
   v_now timestamptz;
 begin
   perform hwqueue.require_all_tenants();
-  select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class;
+  select c.* into v_class from hwqueue.placement_class c where c.class_id = p_class;
   if not found then
     perform hwqueue.refuse('QHC01', format('placement class %s does not exist',
         coalesce(p_class::text, 'null')),
-      jsonb_build_object('class_id', p_class, 'shard_id', p_shard),
+      jsonb_build_object('class_id', p_class),
         'look it up in a view such as pending_reasons; classes that nothing needs are pruned');
   end if;
   v_now := hwqueue.clock();
   select r.* into v_head from hwqueue.ready r
-  where r.shard_id = p_shard and r.class_id = p_class order by r.tier, r.rank, r.position limit 1;
-  return query
-    select p_class, p_shard, hwqueue.queue_name(v_class.queue_id, p_shard), hwqueue.class_words(v_class),
+  where r.class_id = p_class order by r.tier, r.rank, r.position limit 1;
+  return query select p_class, hwqueue.queue_name(v_class.queue_id), hwqueue.class_words(v_class),
            case when f.pending = 0 then 'nothing of it is pending; ' else '' end || f.headline,
            coalesce(f.code, 'ready'), f.permanent, f.waits_until, v_now, f.funnel, f.sole_blockers,
            f.nearest, f.help, f.pending, f.nodes_registered, f.nodes_live, f.nodes_matching, f.nodes_free, (
@@ -147,10 +142,9 @@ begin
                'lease_id', r.lease_id, 'priority', l.priority, 'eligible_at', r.eligible_at,
                'attempt', r.attempt_count + 1, 'deadline', r.deadline)
              order by r.tier, r.rank, r.position), '[]')
-      from (select * from hwqueue.ready d where d.shard_id = p_shard and d.class_id = p_class
-          order by d.tier, d.rank, d.position limit 20) r
-      join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = r.lease_id)
-    from hwqueue.explain_waiting(v_class, v_head.lease_id, v_head.eligible_at, null, v_now, p_shard) f;
+      from (select * from hwqueue.ready d where d.class_id = p_class
+          order by d.tier, d.rank, d.position limit 20) r join hwqueue.lease l on l.lease_id = r.lease_id)
+    from hwqueue.explain_waiting(v_class, v_head.lease_id, v_head.eligible_at, null, v_now) f;
 end
 $$;
 
@@ -172,15 +166,15 @@ $$;
 -- released: of the lease of a step, which step released it and what else it came after; null for others.
 --
 -- Raises: QHL04, QHA03.
-create or replace function hwqueue.explain_lease(p_lease uuid, p_shard int default 0)
-returns table (lease_id uuid, shard_id int, state text, queue text, class_id bigint, headline text,
+create or replace function hwqueue.explain_lease(p_lease uuid)
+returns table (lease_id uuid, state text, queue text, class_id bigint, headline text,
   code text, permanent boolean, waits_until timestamptz, "position" bigint, as_of timestamptz,
   funnel jsonb, sole_blockers jsonb, nearest jsonb, help jsonb, words text, pending bigint,
   nodes_registered bigint, nodes_live bigint, nodes_matching bigint, nodes_free bigint, released text)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set jit = off
 as $$
 declare
-  v_lease hwqueue.lease := hwqueue.find_lease(p_lease, p_shard);
+  v_lease hwqueue.lease := hwqueue.find_lease(p_lease);
   v_class hwqueue.placement_class;
   v_claim hwqueue.claim;
   v_end hwqueue.outcome;
@@ -188,43 +182,37 @@ declare
   v_found record;
 begin
   perform hwqueue.require_all_tenants();
-  select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard
-    and c.class_id = v_lease.class_id;
+  select c.* into v_class from hwqueue.placement_class c where c.class_id = v_lease.class_id;
   -- one statement, one MVCC snapshot
-  select hwqueue.lease_state(p_lease, p_shard) as state, hwqueue.lease_end(p_lease, p_shard) as ended
-         into v_found;
+  select hwqueue.lease_state(p_lease) as state, hwqueue.lease_end(p_lease) as ended into v_found;
   state := v_found.state;
   v_end := v_found.ended;
-  select c.* into v_claim from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease;
+  select c.* into v_claim from hwqueue.claim c where c.lease_id = p_lease;
   as_of := hwqueue.clock();
   lease_id := p_lease;
-  shard_id := p_shard;
-  queue := hwqueue.queue_name(v_lease.queue_id, p_shard);
+  queue := hwqueue.queue_name(v_lease.queue_id);
   class_id := v_lease.class_id;
   words := hwqueue.class_words(v_class);
   permanent := v_end.state is not null;
-  released := hwqueue.release_words(v_lease, as_of, p_shard);
+  released := hwqueue.release_words(v_lease, as_of);
   if state = 'claimed' and v_claim.lease_id is not null then
-    select s.headline, s.code into headline, code
-    from hwqueue.claimed_story(v_claim, v_lease, as_of, p_shard) s;
+    select s.headline, s.code into headline, code from hwqueue.claimed_story(v_claim, v_lease, as_of) s;
     waits_until := hwqueue.real_time(v_claim.expires_at);
   elsif state <> 'pending' then
     code := state;
-    headline := hwqueue.resting_story(v_lease, v_end, state, as_of, p_shard);
+    headline := hwqueue.resting_story(v_lease, v_end, state, as_of);
     waits_until := case when state = 'scheduled' then hwqueue.real_time(v_lease.available_at) end;
   else
     select r.* into v_entry from hwqueue.ready r
-    where r.shard_id = p_shard and r.queue_id = v_lease.queue_id and r.tier = v_lease.tier
-      and r.rank = v_lease.rank
+    where r.queue_id = v_lease.queue_id and r.tier = v_lease.tier and r.rank = v_lease.rank
       and r.position = v_lease.position and r.lease_id = p_lease;
-    "position" := hwqueue.place_in_line(v_lease, p_shard);
+    "position" := hwqueue.place_in_line(v_lease);
     select f.headline, f.code, f.permanent, f.waits_until, f.funnel, f.sole_blockers, f.nearest, f.help,
            f.pending, f.nodes_registered, f.nodes_live, f.nodes_matching, f.nodes_free
     into headline, code, permanent, waits_until, funnel, sole_blockers, nearest, help, pending,
          nodes_registered, nodes_live, nodes_matching, nodes_free
     from hwqueue.explain_waiting(
-      v_class, p_lease, coalesce(v_entry.eligible_at, v_lease.available_at), v_lease.deadline, as_of,
-      p_shard) f;
+      v_class, p_lease, coalesce(v_entry.eligible_at, v_lease.available_at), v_lease.deadline, as_of) f;
     headline := headline || case when code is not null then ''
       when "position" = 0 then '; it is the first in line'
       when "position" > 10000 then '; more than 10000 leases of the queue come before it'
@@ -234,8 +222,7 @@ begin
           hwqueue.span_words(v_lease.deadline - as_of)) else '' end;
     code := coalesce(code, 'ready');
     if v_lease.choice_id is not null then
-      select s.headline, s.code into headline, code
-      from hwqueue.choice_story(v_lease, headline, code, p_shard) s;
+      select s.headline, s.code into headline, code from hwqueue.choice_story(v_lease, headline, code) s;
     end if;
   end if;
   return next;
@@ -257,8 +244,8 @@ $$;
 -- judge a placement on the nodes that exist, call match_nodes.
 --
 -- Raises: QHA01, QHA03.
-create or replace function hwqueue.what_if(p_nodes jsonb, p_shard int default 0)
-returns table (class_id bigint, shard_id int, queue text, words text, pending bigint,
+create or replace function hwqueue.what_if(p_nodes jsonb)
+returns table (class_id bigint, queue text, words text, pending bigint,
   oldest_at timestamptz, fits_at_once bigint, is_served_already boolean)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set jit = off
 as $$
@@ -267,9 +254,9 @@ declare
   v_kinds uuid[];
   v_now timestamptz;
 begin
-  perform hwqueue.require_all_tenants(), hwqueue.check_shard(p_shard);
+  perform hwqueue.require_all_tenants();
   select array_agg(distinct a) into v_anchors
-  from hwqueue.imagined_nodes(p_nodes, p_shard) i
+  from hwqueue.imagined_nodes(p_nodes) i
   cross join lateral unnest(hwqueue.profile_anchors((i.node).labels, (i.node).rack)
                             || hwqueue.node_anchors((i.node).node_id,
                                 (i.node).resources || (i.node).gpu_ids)) a;
@@ -277,19 +264,17 @@ begin
   v_kinds := array(
     select (array_agg(n.node_id))[1]
     from hwqueue.node n
-    join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
-    where n.shard_id = p_shard and n.deregistered_at is null and n.cordoned_at is null
-      and hwqueue.is_live(n, s, v_now)
+    join hwqueue.node_state s on s.node_id = n.node_id
+    where n.deregistered_at is null and n.cordoned_at is null and hwqueue.is_live(n, s, v_now)
     group by n.profile_id, n.cpu_milli, n.memory_mib, n.custom, n.slots, cardinality(n.gpu_ids),
       n.gpu_parents, n.core_numa);
   return query
     with imagined as materialized (
-      select * from hwqueue.imagined_nodes(p_nodes, p_shard)
+      select * from hwqueue.imagined_nodes(p_nodes)
     ), wanted as materialized (
       select c from hwqueue.placement_class c
-      join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = c.queue_id and q.dropped_at is null
-      where c.shard_id = p_shard and c.anchors && v_anchors
-        and exists (select 1 from hwqueue.ready r where r.shard_id = p_shard and r.class_id = c.class_id)
+      join hwqueue.queue q on q.queue_id = c.queue_id and q.dropped_at is null
+      where c.anchors && v_anchors and exists (select 1 from hwqueue.ready r where r.class_id = c.class_id)
     ), fit as materialized (
       select (w.c).class_id, sum(i.how_many * f.fits)::bigint as fits, bool_or(f.fits is null) as is_open
       from wanted w
@@ -305,28 +290,26 @@ begin
       from fit f
       cross join lateral (
         select count(*) as pending, min(r.eligible_at) as oldest_at
-        from (select e.eligible_at from hwqueue.ready e where e.shard_id = p_shard
-            and e.class_id = f.class_id limit 10001) r) p
+        from (select e.eligible_at from hwqueue.ready e where e.class_id = f.class_id limit 10001) r) p
       order by p.pending desc, f.class_id limit 1000
     )
-    select k.class_id, p_shard, q.name, hwqueue.class_words(c), k.pending, k.oldest_at, k.fits,
+    select k.class_id, q.name, hwqueue.class_words(c), k.pending, k.oldest_at, k.fits,
            -- by the eligibility cache: nodes that have not asked for work since the class came are not in it
            exists (
              select 1 from hwqueue.node n
-             join hwqueue.profile_eligibility e on e.shard_id = p_shard and e.profile_id = n.profile_id
-               and e.queue_id = c.queue_id and e.class_id = c.class_id
-             where n.shard_id = p_shard and n.node_id = any (v_kinds)
+             join hwqueue.profile_eligibility e on e.profile_id = n.profile_id
+               and e.queue_id = c.queue_id and e.class_id = c.class_id where n.node_id = any (v_kinds)
                and hwqueue.class_shortage(c, n, hwqueue.idle_load(n)) = 0)
            or exists (
              select 1 from hwqueue.node_eligibility e
-             join hwqueue.node n on n.shard_id = p_shard and n.node_id = e.node_id
-             join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = e.node_id
-             where e.shard_id = p_shard and e.class_id = c.class_id and n.deregistered_at is null
+             join hwqueue.node n on n.node_id = e.node_id
+             join hwqueue.node_state s on s.node_id = e.node_id
+             where e.class_id = c.class_id and n.deregistered_at is null
                and n.cordoned_at is null and hwqueue.is_live(n, s, v_now)
                and hwqueue.class_shortage(c, n, hwqueue.idle_load(n)) = 0)
     from counted k
-    join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = k.class_id
-    join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = c.queue_id
+    join hwqueue.placement_class c on c.class_id = k.class_id
+    join hwqueue.queue q on q.queue_id = c.queue_id
     order by k.pending desc, k.class_id;
 end
 $$;
@@ -339,15 +322,14 @@ $$;
 -- lease changes; node_names: the best node first.
 --
 -- Raises: as match_nodes.
-create or replace function hwqueue.match_groups(p_placement jsonb default null, p_options jsonb default '{}',
-    p_shard int default 0)
+create or replace function hwqueue.match_groups(p_placement jsonb default null, p_options jsonb default '{}')
 returns table (eligible boolean, codes text[], permanent boolean, nodes bigint, node_names jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
   return query
     select m.codes = '{}', m.codes, p.permanent, count(*), jsonb_agg(m.node_name order by m.place)
-    from hwqueue.match_fleet(p_placement, p_options, 0, 0, p_shard) m
+    from hwqueue.match_fleet(p_placement, p_options, 0, 0) m
     cross join lateral (select true = any (m.permanents) as permanent) p
     group by m.codes, p.permanent
     order by m.codes = '{}' desc, count(*) desc, m.codes, p.permanent;
@@ -363,15 +345,14 @@ $$;
 -- these.
 --
 -- Raises: QHC03, QHC04, QHA01, QHA03, QHQ01.
-create or replace function hwqueue.match_nodes(p_placement jsonb default null, p_options jsonb default '{}',
-  p_shard int default 0)
+create or replace function hwqueue.match_nodes(p_placement jsonb default null, p_options jsonb default '{}')
 returns table (node_id uuid, node_name text, eligible boolean, score double precision, reasons jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
   return query
     select m.node_id, m.node_name, m.codes = '{}', m.score, m.reasons
-    from hwqueue.match_fleet(p_placement, p_options, null, 0, p_shard) m order by m.place;
+    from hwqueue.match_fleet(p_placement, p_options, null, 0) m order by m.place;
 end
 $$;
 
@@ -384,7 +365,7 @@ $$;
 --
 -- Raises: as match_nodes.
 create or replace function hwqueue.match_page(p_placement jsonb default null, p_options jsonb default '{}',
-  p_limit int default 100, p_skip int default 0, p_shard int default 0)
+  p_limit int default 100, p_skip int default 0)
 returns table (nodes int, eligible int, reasons jsonb, items jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -398,7 +379,7 @@ begin
   return query
     with judged as materialized (
       select m.*, m.codes = '{}' as is_eligible
-      from hwqueue.match_fleet(p_placement, p_options, p_limit, p_skip, p_shard) m
+      from hwqueue.match_fleet(p_placement, p_options, p_limit, p_skip) m
     )
     select count(*)::int, (count(*) filter (where j.is_eligible))::int,
            (select coalesce(jsonb_object_agg(c.code, c.kept_out), '{}')
@@ -417,32 +398,31 @@ $$;
 -- Returns what keeps every live node from what was just spawned, a sentence each: p_id is a lease, a gang (20
 -- kinds of its members) or an everywhere task. Empty: a live node suits it, whatever is free now, or nothing
 -- has this id. It reads all nodes: ask it of what spawn_lease does not know yet (warnings is null).
-create or replace function hwqueue.spawn_warnings(p_id uuid, p_shard int default 0) returns text[]
+create or replace function hwqueue.spawn_warnings(p_id uuid) returns text[]
 language sql stable security definer set search_path = pg_catalog, pg_temp set jit = off
 as $$
   with fleet as materialized (
     select t.now, s.nodes, hwqueue.fleet_headline(s.nodes) as headline, v.*
     from (select hwqueue.clock() as now) t
-    cross join lateral (select hwqueue.scan_nodes(t.now, p_shard) as nodes offset 0) s
-    cross join lateral hwqueue.served_names(t.now, p_shard) v
+    cross join lateral (select hwqueue.scan_nodes(t.now) as nodes offset 0) s
+    cross join lateral hwqueue.served_names(t.now) v
   )
   select array(
     select distinct m.message
     from fleet v
     cross join lateral hwqueue.class_fleets(array(
       select c.class_id from hwqueue.placement_class c
-      where c.shard_id = p_shard and (hwqueue.my_tenants() is null or c.tenant = any (hwqueue.my_tenants()))
+      where (hwqueue.my_tenants() is null or c.tenant = any (hwqueue.my_tenants()))
         and c.class_id = any (array(
           select l.class_id from hwqueue.lease l
-          where l.shard_id = p_shard and l.lease_id = any (p_id || array(
-            select m.lease_id from hwqueue.gang_member m where m.shard_id = p_shard and m.gang_id = p_id))
+          where l.lease_id = any (p_id || array(
+            select m.lease_id from hwqueue.gang_member m where m.gang_id = p_id))
           union
-          select e.class_id from hwqueue.everywhere e where e.shard_id = p_shard and e.everywhere_id = p_id))
-      order by 1 limit 20), v.nodes, v.now, p_shard) f
-    join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = f.class_id
-    join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = c.queue_id
-    left join hwqueue.node n on n.shard_id = p_shard
-      and n.node_id = (v.nodes).node_ids[position(B'1' in f.near)]
+          select e.class_id from hwqueue.everywhere e where e.everywhere_id = p_id))
+      order by 1 limit 20), v.nodes, v.now) f
+    join hwqueue.placement_class c on c.class_id = f.class_id
+    join hwqueue.queue q on q.queue_id = c.queue_id
+    left join hwqueue.node n on n.node_id = (v.nodes).node_ids[position(B'1' in f.near)]
     cross join lateral hwqueue.part_reason(f.part, f.expr, c, n, true, v.now) r
     cross join lateral hwqueue.class_headline(row(1, v.now, f.class_id, f.nodes_matching, f.nodes_cordoned,
         f.nodes_silent, f.part, f.expr, f.near, f.nodes_near, f.nodes_meeting, f.nodes_serving, 1, 1, null, 1
@@ -451,12 +431,12 @@ as $$
           hwqueue.my_tenants() is null) end) h
     cross join lateral (
       select array(select hwqueue.unknown_words(u.words, u.guess)
-        from hwqueue.unknown_names(c.required, c.custom, v.now, p_shard) u
+        from hwqueue.unknown_names(c.required, c.custom, v.now) u
         where f.nodes_matching = 0 and (v.headline).code is null limit 5) as unknown) w
     cross join lateral unnest(w.unknown || array[
       case when f.nodes_matching = 0 and (w.unknown = '{}' or h.code <> r.code) then h.message end,
       case when c.task_name = any (v.declared) and not exists (select from hwqueue.task t
-          where t.shard_id = p_shard and t.name = c.task_name)
+          where t.name = c.task_name)
         then format('leases get the defaults that workers declare for task %s once the database has them: '
           'hwqueue task sync', to_json(c.task_name)) end]) m(message)
     where m.message is not null order by 1)

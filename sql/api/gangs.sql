@@ -26,37 +26,36 @@
 -- or has to start again after it. The headers of members have gang_id, gang_rank (from 0) and gang_size.
 -- Locks: new rows, ids that the producer chose, its choice. Raises: QHQ01, QHA01, QHC03, QHC04, QHW01, QHG02,
 -- QHL06, QHA03. Not idempotent: with an own gang_id a second call raises QHG02.
-create or replace function hwqueue.spawn_gang(p_queue text, p_members jsonb, p_options jsonb default '{}',
-  p_shard int default 0)
-returns table (ordinal int, lease_id uuid, gang_id uuid, shard_id int)
+create or replace function hwqueue.spawn_gang(p_queue text, p_members jsonb, p_options jsonb default '{}')
+returns table (ordinal int, lease_id uuid, gang_id uuid)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
   -- also assigns the transaction its id, as in spawn_lease
-  v_queue hwqueue.queue := (hwqueue.find_spawn_queue(p_queue, null, p_shard)).queue;
+  v_queue hwqueue.queue := (hwqueue.find_spawn_queue(p_queue, null)).queue;
   v_now timestamptz := hwqueue.clock();
   v_options jsonb := coalesce(nullif(p_options, 'null'), '{}');
-  v_gang hwqueue.gang := hwqueue.read_gang(v_options, v_now, p_shard);
+  v_gang hwqueue.gang := hwqueue.read_gang(v_options, v_now);
   v_elements jsonb := hwqueue.gang_elements(p_members, v_options, v_gang.gang_id);
   v_spawns hwqueue.spawn_request[];
 begin
   begin
-    v_spawns := hwqueue.read_spawns(v_queue, v_elements, v_now, p_shard);
+    v_spawns := hwqueue.read_spawns(v_queue, v_elements, v_now);
   exception when others then
     if sqlstate like 'QH%' then
-      perform hwqueue.refuse_element(v_queue, v_elements, v_now, p_shard);
+      perform hwqueue.refuse_element(v_queue, v_elements, v_now);
     end if;
     raise;  -- no fault of an element
   end;
   if hwqueue.my_tenants() is not null then
-    perform hwqueue.check_own_spawns(v_spawns, true, p_shard);
+    perform hwqueue.check_own_spawns(v_spawns, true);
   end if;
-  v_gang := hwqueue.write_gang(v_gang, v_spawns, v_queue, v_now, p_shard);
+  v_gang := hwqueue.write_gang(v_gang, v_spawns, v_queue, v_now);
   return query
-    select m.ordinal, m.lease_id, m.gang_id, m.shard_id from hwqueue.gang_member m
-    where m.shard_id = p_shard and m.gang_id = v_gang.gang_id order by m.ordinal;
+    select m.ordinal, m.lease_id, m.gang_id from hwqueue.gang_member m
+    where m.gang_id = v_gang.gang_id order by m.ordinal;
 end
 $$;
 
@@ -67,26 +66,26 @@ $$;
 -- starts_by at the latest; null: not known. missing: how many members wait to join the others; reason is then
 -- why they could not at the last try. run_id and step: the step of a run that it is, null for others.
 -- Raises: QHG01.
-create or replace function hwqueue.get_gang(p_gang uuid, p_shard int default 0)
-returns table (gang_id uuid, shard_id int, queue text, tenant text, state text, reason text, size int,
+create or replace function hwqueue.get_gang(p_gang uuid)
+returns table (gang_id uuid, queue text, tenant text, state text, reason text, size int,
   together text[], same text[], on_lost text, hold interval, place text, tries int, losses int,
   next_try_at timestamptz, created_at timestamptz, started_at timestamptz, finished_at timestamptz,
   members jsonb, starts_by timestamptz, min_size int, missing int, run_id uuid, step text)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_gang hwqueue.gang := hwqueue.seen_gang(hwqueue.find_gang(p_gang, p_shard), p_shard);
+  v_gang hwqueue.gang := hwqueue.seen_gang(hwqueue.find_gang(p_gang));
 begin
   return query
-    select v_gang.gang_id, p_shard, q.name, v_gang.tenant, v_gang.state, v_gang.reason, v_gang.size,
+    select v_gang.gang_id, q.name, v_gang.tenant, v_gang.state, v_gang.reason, v_gang.size,
            v_gang.together, v_gang.same, v_gang.on_lost, v_gang.hold, v_gang.place, v_gang.tries,
            v_gang.losses, case when v_gang.state = 'waiting' then v_gang.next_try_at end, v_gang.created_at,
-           v_gang.started_at, v_gang.finished_at, hwqueue.gang_roster(p_gang, p_shard), v_gang.starts_by,
+           v_gang.started_at, v_gang.finished_at, hwqueue.gang_roster(p_gang), v_gang.starts_by,
            coalesce(v_gang.min_size, v_gang.size), v_gang.missing, v_gang.run_id, (
              select d.name from hwqueue.run r
-             join hwqueue.workflow_step d on d.shard_id = p_shard and d.workflow_id = r.workflow_id
-             where r.shard_id = p_shard and r.run_id = v_gang.run_id and d.step_no = v_gang.step_no)
-    from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_gang.queue_id;
+             join hwqueue.workflow_step d on d.workflow_id = r.workflow_id
+             where r.run_id = v_gang.run_id and d.step_no = v_gang.step_no)
+    from hwqueue.queue q where q.queue_id = v_gang.queue_id;
 end
 $$;
 
@@ -95,8 +94,8 @@ $$;
 -- those that were spawned in one transaction with it are left out.
 -- Raises: QHA01.
 create or replace function hwqueue.list_gangs(p_state text default null, p_limit int default 50,
-  p_before timestamptz default null, p_before_gang uuid default null, p_shard int default 0)
-returns table (gang_id uuid, shard_id int, queue text, tenant text, state text, reason text, size int,
+  p_before timestamptz default null, p_before_gang uuid default null)
+returns table (gang_id uuid, queue text, tenant text, state text, reason text, size int,
   place text, created_at timestamptz, started_at timestamptz, finished_at timestamptz,
   starts_by timestamptz, min_size int, missing int)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -105,12 +104,12 @@ begin
   perform hwqueue.check_range(p_limit, 'p_limit', 1, 1000, 'call again with p_before for more'),
     hwqueue.json_choice(to_jsonb(p_state), 'p_state', hwqueue.gang_states());
   return query
-    select g.gang_id, g.shard_id, q.name, g.tenant, s.state, s.reason, g.size, g.place, g.created_at,
+    select g.gang_id, q.name, g.tenant, s.state, s.reason, g.size, g.place, g.created_at,
            g.started_at, s.finished_at, g.starts_by, coalesce(g.min_size, g.size), g.missing
     from hwqueue.gang g
-    join hwqueue.queue q on q.shard_id = g.shard_id and q.queue_id = g.queue_id
-    cross join lateral (select (x).* from hwqueue.seen_gang(g, p_shard) x offset 0) s
-    where g.shard_id = p_shard and (p_state is null or g.state = p_state and s.state = p_state)
+    join hwqueue.queue q on q.queue_id = g.queue_id
+    cross join lateral (select (x).* from hwqueue.seen_gang(g) x offset 0) s
+    where (p_state is null or g.state = p_state and s.state = p_state)
       and (p_before is null or g.created_at < p_before
            or g.created_at = p_before and g.gang_id < p_before_gang)
       and (hwqueue.my_tenants() is null or g.tenant = any (hwqueue.my_tenants()))
@@ -138,25 +137,25 @@ $$;
 -- that share nodes are counted each as if it were alone, but in stop and wait. What members ask about other
 -- leases does not count.
 -- Raises: QHG01.
-create or replace function hwqueue.explain_gang(p_gang uuid, p_shard int default 0)
-returns table (gang_id uuid, shard_id int, queue text, state text, headline text, code text,
+create or replace function hwqueue.explain_gang(p_gang uuid)
+returns table (gang_id uuid, queue text, state text, headline text, code text,
   permanent boolean, as_of timestamptz, size int, waiting int, kinds jsonb, places jsonb, place_count bigint,
   ways jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set jit = off
 as $$
 declare
-  v_gang hwqueue.gang := hwqueue.seen_gang(hwqueue.find_gang(p_gang, p_shard), p_shard);
+  v_gang hwqueue.gang := hwqueue.seen_gang(hwqueue.find_gang(p_gang));
   v_queue hwqueue.queue;
   v_class_ids bigint[] := array(  -- of the members that wait
     select s.class_id
     from hwqueue.gang_member m
-    join hwqueue.scheduled s on s.shard_id = m.shard_id and s.queue_id = v_gang.queue_id
+    join hwqueue.scheduled s on s.queue_id = v_gang.queue_id
       and s.available_at = hwqueue.never_due() and s.lease_id = m.lease_id
-    where m.shard_id = p_shard and m.gang_id = v_gang.gang_id order by m.ordinal);
+    where m.gang_id = v_gang.gang_id order by m.ordinal);
   v_members record;
   v_found record;
 begin
-  select q.* into v_queue from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_gang.queue_id;
+  select q.* into v_queue from hwqueue.queue q where q.queue_id = v_gang.queue_id;
   waiting := cardinality(v_class_ids);
   select array_agg(c order by w.members desc, c.class_id) as classes,
          array_agg(w.members order by w.members desc, c.class_id) as members
@@ -164,9 +163,8 @@ begin
   from (  -- those that must start together
     select i.class_id, count(*)::int as members
     from unnest(v_class_ids[: hwqueue.members_needed(v_gang, waiting)]) i(class_id) group by i.class_id) w
-  join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = w.class_id;
+  join hwqueue.placement_class c on c.class_id = w.class_id;
   gang_id := p_gang;
-  shard_id := p_shard;
   queue := v_queue.name;
   state := v_gang.state;
   as_of := hwqueue.clock();
@@ -174,17 +172,15 @@ begin
   if waiting = 0 or v_gang.state <> all (hwqueue.gang_states_without_room())
     and (v_gang.state <> 'running' or v_gang.missing = 0) then
     code := v_gang.state;
-    headline := hwqueue.gang_story(v_gang, as_of, p_shard);
+    headline := hwqueue.gang_story(v_gang, as_of);
     permanent := v_gang.finished_at is not null;
     kinds := '[]';
-    places := case when v_gang.state = 'earmarked' then hwqueue.told_earmarks(v_gang, as_of, p_shard)
-      else '[]' end;
+    places := case when v_gang.state = 'earmarked' then hwqueue.told_earmarks(v_gang, as_of) else '[]' end;
     place_count := jsonb_array_length(places);
     ways := case when v_gang.state = 'earmarked'
-      then hwqueue.ways_of_earmark(v_gang, places -> 0, as_of, p_shard) else '[]' end;
+      then hwqueue.ways_of_earmark(v_gang, places -> 0, as_of) else '[]' end;
   else
-    select e.* into v_found
-    from hwqueue.explain_rooms(v_gang, v_members.classes, v_members.members, as_of, p_shard) e;
+    select e.* into v_found from hwqueue.explain_rooms(v_gang, v_members.classes, v_members.members, as_of) e;
     select h.headline, h.code into headline, code
     from hwqueue.gang_headline(v_gang, v_queue, as_of, v_found.headline, v_found.code) h;
     permanent := v_found.permanent;
@@ -201,28 +197,27 @@ $$;
 -- The arguments are those of spawn_gang. Writes nothing; refuses what a spawn refuses, but does not read the
 -- options that decide neither where nor whether members run.
 -- Raises: QHQ01, QHA01, QHC03, QHC04, QHW01, QHA03.
-create or replace function hwqueue.what_if_gang(p_queue text, p_members jsonb, p_options jsonb default '{}',
-  p_shard int default 0)
-returns table (shard_id int, queue text, headline text, code text, permanent boolean, as_of timestamptz,
+create or replace function hwqueue.what_if_gang(p_queue text, p_members jsonb, p_options jsonb default '{}')
+returns table (queue text, headline text, code text, permanent boolean, as_of timestamptz,
   size int, kinds jsonb, places jsonb, place_count bigint, ways jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set jit = off
 as $$
 declare
-  v_queue hwqueue.queue := hwqueue.find_queue(p_queue, p_shard);
+  v_queue hwqueue.queue := hwqueue.find_queue(p_queue);
   v_now timestamptz := hwqueue.clock();
   v_options jsonb := coalesce(nullif(p_options, 'null'), '{}');
-  v_gang hwqueue.gang := hwqueue.read_gang(v_options, v_now, p_shard);
+  v_gang hwqueue.gang := hwqueue.read_gang(v_options, v_now);
   v_elements jsonb := hwqueue.gang_elements(p_members, v_options, v_gang.gang_id);
   v_members record;
 begin
   select d.classes, d.members into v_members from hwqueue.draft_members(v_queue, v_elements,
-    v_gang.min_size, p_shard) d;
+    v_gang.min_size) d;
   v_gang.gang_id := null;
   v_gang.size := jsonb_array_length(v_elements);
   return query
-    select p_shard, v_queue.name, h.headline, h.code, e.permanent, v_now, v_gang.size,
+    select v_queue.name, h.headline, h.code, e.permanent, v_now, v_gang.size,
            e.kinds, e.places, e.place_count, e.ways
-    from hwqueue.explain_rooms(v_gang, v_members.classes, v_members.members, v_now, p_shard) e
+    from hwqueue.explain_rooms(v_gang, v_members.classes, v_members.members, v_now) e
     cross join lateral hwqueue.gang_headline(v_gang, v_queue, v_now, e.headline, e.code) h;
 end
 $$;
@@ -230,22 +225,19 @@ $$;
 -- Asks a gang to end, and returns its state: cancelling, or how it has ended. Members that wait are cancelled
 -- within about a second, those that run are asked to stop.
 -- Locks: the gang. Raises: QHG01, QHA02. Idempotent.
-create or replace function hwqueue.cancel_gang(p_gang uuid, p_reason text default null,
-  p_shard int default 0) returns text
+create or replace function hwqueue.cancel_gang(p_gang uuid, p_reason text default null) returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_gang hwqueue.gang;
 begin
   perform hwqueue.require_read_committed(), hwqueue.check_payload(to_jsonb(p_reason), 'p_reason', 1024),
-    hwqueue.find_gang(p_gang, p_shard);
-  select g.* into v_gang from hwqueue.gang g
-  where g.shard_id = p_shard and g.gang_id = p_gang for no key update;
+    hwqueue.find_gang(p_gang);
+  select g.* into v_gang from hwqueue.gang g where g.gang_id = p_gang for no key update;
   if v_gang.finished_at is null and v_gang.state <> 'cancelling' then
-    update hwqueue.gang g set state = 'cancelling', reason = p_reason
-    where g.shard_id = p_shard and g.gang_id = p_gang;
-    insert into hwqueue.gang_change (shard_id, gang_id) values (p_shard, p_gang);
-    perform hwqueue.note_gang(v_gang, 'cancelling', p_shard);
+    update hwqueue.gang g set state = 'cancelling', reason = p_reason where g.gang_id = p_gang;
+    insert into hwqueue.gang_change (gang_id) values (p_gang);
+    perform hwqueue.note_gang(v_gang, 'cancelling');
     return 'cancelling';
   end if;
   return v_gang.state;
@@ -258,29 +250,28 @@ $$;
 -- whose state is scheduled is not there. retry_after: when to ask again while they are not, the later the
 -- more members there are.
 -- Raises: QHL01, QHL02, QHL03, QHL04, QHL05, QHL08, QHG01 for a lease of no gang.
-create or replace function hwqueue.gang_status(p_lease uuid, p_token bigint, p_shard int default 0)
-returns table (gang_id uuid, shard_id int, ready boolean, size int, members jsonb, retry_after interval,
-  min_size int)
+create or replace function hwqueue.gang_status(p_lease uuid, p_token bigint)
+returns table (gang_id uuid, ready boolean, size int, members jsonb, retry_after interval, min_size int)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_gang_id uuid;
 begin
-  perform hwqueue.require_claim(p_lease, p_token, p_shard);
+  perform hwqueue.require_claim(p_lease, p_token);
   select g.gang_id into v_gang_id from hwqueue.claim c
-  join hwqueue.gang g on g.shard_id = c.shard_id and g.gang_id = c.gang_id
-  where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token;
+  join hwqueue.gang g on g.gang_id = c.gang_id
+  where c.lease_id = p_lease and c.claim_token = p_token;
   if v_gang_id is null then
     perform hwqueue.refuse_gang(null, format('lease %s is of no gang', p_lease));
   end if;
   return query
-    select g.gang_id, p_shard, r.is_complete, g.size, r.members,
+    select g.gang_id, r.is_complete, g.size, r.members,
            case when not r.is_complete then interval '0.2 seconds' * (1 + g.size / 32) end,
            coalesce(g.min_size, g.size)
     from hwqueue.gang g
     cross join lateral (
       select m.members, hwqueue.is_gang_ready(g, m.members) as is_complete
-      from (select hwqueue.gang_roster(g.gang_id, p_shard) as members) m) r
-    where g.shard_id = p_shard and g.gang_id = v_gang_id;
+      from (select hwqueue.gang_roster(g.gang_id) as members) m) r
+    where g.gang_id = v_gang_id;
 end
 $$;

@@ -19,30 +19,28 @@
 -- Locks: its idempotency key; its choice. Raises: QHQ01, QHA01, QHC03, QHC04, QHW01, QHT01, QHL04, QHL06,
 -- QHA03. Idempotent: with an idempotency_key. Wakes: waiting workers.
 create or replace function hwqueue.spawn_lease(p_queue text, p_task text, p_params jsonb default '{}',
-  p_options jsonb default '{}', p_shard int default 0)
-returns table (lease_id uuid, created boolean, state text, shard_id int, warnings text[])
+  p_options jsonb default '{}') returns table (lease_id uuid, created boolean, state text, warnings text[])
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   -- also assigns the transaction its id, before a class is read and a position drawn: pruning of classes
   -- and the position horizon wait for all transactions up to some id
-  v_target hwqueue.spawn_target := hwqueue.find_spawn_queue(p_queue, p_task, p_shard);
+  v_target hwqueue.spawn_target := hwqueue.find_spawn_queue(p_queue, p_task);
   v_queue hwqueue.queue := v_target.queue;
   v_now timestamptz := hwqueue.clock();
   v_spawn hwqueue.spawn_request := hwqueue.read_single_spawn(v_queue, p_task, p_params,
-      hwqueue.with_defaults(p_options, v_target.defaults), v_now, p_shard);
+      hwqueue.with_defaults(p_options, v_target.defaults), v_now);
 begin
-  v_spawn := (hwqueue.write_spawns(array[v_spawn], v_queue, v_now, p_shard))[1];
+  v_spawn := (hwqueue.write_spawns(array[v_spawn], v_queue, v_now))[1];
   if hwqueue.my_tenants() is not null then
-    perform hwqueue.check_own_spawns(array[v_spawn], false, p_shard);
+    perform hwqueue.check_own_spawns(array[v_spawn], false);
   end if;
   lease_id := coalesce(v_spawn.stands_for, v_spawn.lease_id);
   created := v_spawn.stands_for is null;
-  state := hwqueue.spawned_state(v_spawn.stands_for, v_spawn.available_at, v_now, p_shard);
-  shard_id := p_shard;
-  select case when f.unmatched then hwqueue.known_lacks(f.class_id, p_shard) else '{}' end into warnings
+  state := hwqueue.spawned_state(v_spawn.stands_for, v_spawn.available_at, v_now);
+  select case when f.unmatched then hwqueue.known_lacks(f.class_id) else '{}' end into warnings
   from hwqueue.class_fleet f
-  where f.shard_id = p_shard and f.class_id = v_spawn.class_id and f.digest is not null;
+  where f.class_id = v_spawn.class_id and f.digest is not null;
   return next;
 end
 $$;
@@ -51,15 +49,15 @@ $$;
 -- Elements with equal idempotency keys are one lease. ordinal is the element's place in the batch, from 1.
 -- Locks: its idempotency keys, then its choices, both sorted. Raises: as spawn_lease, with the element's
 -- index (from 0) in the detail. Idempotent: per idempotency key. Wakes: waiting workers, once.
-create or replace function hwqueue.spawn_leases(p_queue text, p_leases jsonb, p_shard int default 0)
-returns table (ordinal int, lease_id uuid, created boolean, state text, shard_id int)
+create or replace function hwqueue.spawn_leases(p_queue text, p_leases jsonb)
+returns table (ordinal int, lease_id uuid, created boolean, state text)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
   -- also assigns the transaction its id, as in spawn_lease
-  v_queue hwqueue.queue := (hwqueue.find_spawn_queue(p_queue, null, p_shard)).queue;
+  v_queue hwqueue.queue := (hwqueue.find_spawn_queue(p_queue, null)).queue;
   v_now timestamptz := hwqueue.clock();
   v_spawns hwqueue.spawn_request[];
 begin
@@ -69,20 +67,20 @@ begin
       jsonb_build_object('field', 'leases'), 'pass [{"task": "...", "params": {}, "options": {}}, ...]');
   end if;
   begin
-    v_spawns := hwqueue.read_spawns(v_queue, p_leases, v_now, p_shard);
+    v_spawns := hwqueue.read_spawns(v_queue, p_leases, v_now);
   exception when others then
     if sqlstate like 'QH%' then
-      perform hwqueue.refuse_element(v_queue, p_leases, v_now, p_shard);
+      perform hwqueue.refuse_element(v_queue, p_leases, v_now);
     end if;
     raise;  -- no fault of an element
   end;
-  v_spawns := hwqueue.write_spawns(v_spawns, v_queue, v_now, p_shard);
+  v_spawns := hwqueue.write_spawns(v_spawns, v_queue, v_now);
   if hwqueue.my_tenants() is not null then
-    perform hwqueue.check_own_spawns(v_spawns, true, p_shard);
+    perform hwqueue.check_own_spawns(v_spawns, true);
   end if;
   return query
     select s.ordinal, coalesce(s.stands_for, s.lease_id), s.stands_for is null,
-           hwqueue.spawned_state(s.stands_for, s.available_at, v_now, p_shard), p_shard
+           hwqueue.spawned_state(s.stands_for, s.available_at, v_now)
     from unnest(v_spawns) s order by s.ordinal;
 end
 $$;
@@ -97,8 +95,7 @@ $$;
 -- QHL07 claimed, QHF05 a step of a run, QHQ01, QHT02 when its key is taken there, QHA01, QHC03, QHC04,
 -- QHW01, QHA02, QHA03.
 -- Idempotent: but for the position. Wakes: waiting workers, when it is claimable at once.
-create or replace function hwqueue.update_lease(p_lease uuid, p_changes jsonb,
-  p_shard int default 0) returns text
+create or replace function hwqueue.update_lease(p_lease uuid, p_changes jsonb) returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
@@ -119,23 +116,22 @@ declare
 begin
   perform hwqueue.require_read_committed();
   perform hwqueue.check_changes(p_changes);
-  v_queue := case when p_changes ? 'queue' then hwqueue.target_queue(p_changes, p_shard) end;
-  v_entry := hwqueue.take_entry(p_lease, p_shard);
-  v_lease := hwqueue.find_lease(p_lease, p_shard);
+  v_queue := case when p_changes ? 'queue' then hwqueue.target_queue(p_changes) end;
+  v_entry := hwqueue.take_entry(p_lease);
+  v_lease := hwqueue.find_lease(p_lease);
   perform hwqueue.refuse_step_change(v_lease, p_changes);
   if v_entry.lease_id is null then
-    v_ended := (hwqueue.lease_end(p_lease, p_shard)).state;
+    v_ended := (hwqueue.lease_end(p_lease)).state;
     perform hwqueue.refuse(case when v_ended is null then 'QHL07' else 'QHL03' end,
       format('lease %s is %s', p_lease, coalesce(v_ended, 'claimed')),
-      jsonb_build_object('lease_id', p_lease, 'state', hwqueue.lease_state(p_lease, p_shard)),
+      jsonb_build_object('lease_id', p_lease, 'state', hwqueue.lease_state(p_lease)),
       'only a lease that waits can be changed; cancel it and spawn another');
   end if;
   if v_queue.queue_id is not null then
-    perform hwqueue.check_move(v_lease, v_queue, p_shard);
+    perform hwqueue.check_move(v_lease, v_queue);
   end if;
   v_now := hwqueue.clock();
-  select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard
-    and c.class_id = v_lease.class_id;
+  select c.* into v_class from hwqueue.placement_class c where c.class_id = v_lease.class_id;
   v_at := coalesce(hwqueue.json_time(p_changes -> 'available_at', 'changes.available_at'),
       v_lease.available_at);
   v_priority := coalesce(hwqueue.json_integer(p_changes -> 'priority', 'changes.priority', -32768, 32767),
@@ -148,10 +144,10 @@ begin
     row(coalesce(v_queue.queue_id, v_lease.queue_id), v_lease.task_name, v_class.tenant, v_class.service_id,
       case when p_changes ? 'labels' then hwqueue.check_labels(p_changes -> 'labels', 'changes.labels')
         else v_class.labels end,
-      v_placement, v_class.patience, null, v_class.max_run, v_class.is_choice), p_shard), p_lease, p_shard);
+      v_placement, v_class.patience, null, v_class.max_run, v_class.is_choice)), p_lease);
   if hwqueue.my_tenants() is not null then
-    perform hwqueue.check_own_class(c, 'changes', null, p_shard)
-    from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = v_class_id;
+    perform hwqueue.check_own_class(c, 'changes', null)
+    from hwqueue.placement_class c where c.class_id = v_class_id;
   end if;
   update hwqueue.lease l
   set priority = v_priority, deadline = v_deadline, class_id = v_class_id,
@@ -161,13 +157,13 @@ begin
         else l.rank + l.priority - v_priority end,
       queue_id = coalesce(v_queue.queue_id, l.queue_id),
       wire = case when v_asks then hwqueue.wire_blob(p_changes -> 'wire', 'changes.wire') else l.wire end
-  where l.shard_id = p_shard and l.lease_id = p_lease;
+  where l.lease_id = p_lease;
   perform hwqueue.note_leases('lease_updated', array[p_lease],
     'changed: ' || coalesce((select string_agg(k, ', ' order by k) from jsonb_object_keys(p_changes) k),
-      'its place in line'), p_shard,
+      'its place in line'),
     jsonb_build_object('class_id', v_class_id) || case when v_queue.queue_id <> v_lease.queue_id
-      then jsonb_build_object('from_queue', hwqueue.queue_name(v_lease.queue_id, p_shard)) else '{}' end);
-  return hwqueue.put_back(p_lease, v_entry.attempt_count, v_entry.claim_count, v_at, v_now, p_shard,
+      then jsonb_build_object('from_queue', hwqueue.queue_name(v_lease.queue_id)) else '{}' end);
+  return hwqueue.put_back(p_lease, v_entry.attempt_count, v_entry.claim_count, v_at, v_now,
     -- its patience goes on; with a deadline, reap finds it by the time of this call
     case when not p_changes ? 'available_at' and v_deadline is null and v_entry.available_at <= v_now
       then v_entry.available_at end);
@@ -179,8 +175,7 @@ $$;
 -- expires: one claim timeout from now at the latest, unless it heartbeats. p_reason is kept, up to 1,024
 -- characters. Cancelling a cancelled lease changes nothing.
 -- Locks: the entry or the claim. Raises: QHL03 finished, QHL04, QHA01, QHA02. Idempotent.
-create or replace function hwqueue.cancel_lease(p_lease uuid, p_reason text default null,
-  p_shard int default 0) returns text
+create or replace function hwqueue.cancel_lease(p_lease uuid, p_reason text default null) returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
@@ -194,38 +189,37 @@ declare
 begin
   perform hwqueue.require_read_committed();
   perform hwqueue.check_payload(to_jsonb(p_reason), 'p_reason', 1024);
-  v_entry := hwqueue.take_entry(p_lease, p_shard);
+  v_entry := hwqueue.take_entry(p_lease);
   lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
   v_now := hwqueue.clock();
   if v_entry.lease_id is not null then
     v_steps := hwqueue.end_waiting(array[p_lease], 'cancelled',
-        jsonb_build_object('reason', 'cancelled', 'detail', p_reason), v_now, p_shard);
+        jsonb_build_object('reason', 'cancelled', 'detail', p_reason), v_now);
     perform hwqueue.note_leases('lease_cancelled', array[p_lease],
-        concat_ws(': ', 'cancelled while it waited', p_reason), p_shard);
+        concat_ws(': ', 'cancelled while it waited', p_reason));
     if v_steps <> '{}' then
-      perform hwqueue.steps_ended(v_steps, 'cancelled', p_shard);
+      perform hwqueue.steps_ended(v_steps, 'cancelled');
     end if;
     return 'cancelled';
   end if;
-  select c.* into v_claim from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease for update;
+  select c.* into v_claim from hwqueue.claim c where c.lease_id = p_lease for update;
   update hwqueue.claim c
   set stop_requested_at = least(c.stop_requested_at, v_now), stop_reason = 'cancelled',
     stop_detail = p_reason,
       expires_at = least(c.expires_at, v_now + c.claim_timeout),
         check_at = least(c.check_at, v_now + c.claim_timeout)
-  where c.shard_id = p_shard and c.lease_id = p_lease;
+  where c.lease_id = p_lease;
   if found then
     if v_claim.stop_reason is distinct from 'cancelled' then
       perform hwqueue.note_leases('claim_stop_requested', array[p_lease],
-          concat_ws(': ', 'asked to stop: cancelled', p_reason), p_shard,
-        '{"reason": "cancelled"}', v_claim.node_id);
-      perform hwqueue.wake_node(v_claim.node_id, v_claim.login, p_shard);
+          concat_ws(': ', 'asked to stop: cancelled', p_reason), '{"reason": "cancelled"}', v_claim.node_id);
+      perform hwqueue.wake_node(v_claim.node_id, v_claim.login);
     end if;
     return 'claimed';
   end if;
-  v_state := (hwqueue.lease_end(p_lease, p_shard)).state;
+  v_state := (hwqueue.lease_end(p_lease)).state;
   if v_state is null then  -- it has just been requeued, or pruned
-    return hwqueue.cancel_lease(p_lease, p_reason, p_shard);
+    return hwqueue.cancel_lease(p_lease, p_reason);
   elsif v_state <> 'cancelled' then
     perform hwqueue.refuse('QHL03', format('lease %s is %s already', p_lease, v_state),
       jsonb_build_object('lease_id', p_lease, 'state', v_state), 'a finished lease cannot be cancelled');
@@ -241,7 +235,7 @@ $$;
 -- alternative of its choice was taken, QHL04, QHL07 still waiting or running, QHT02, QHF05 a step of a run,
 -- QHA02. Not idempotent.
 -- Wakes: waiting workers.
-create or replace function hwqueue.requeue_lease(p_lease uuid, p_shard int default 0) returns text
+create or replace function hwqueue.requeue_lease(p_lease uuid) returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
@@ -255,22 +249,21 @@ declare
 begin
   perform hwqueue.require_read_committed();
   if hwqueue.my_tenants() is not null then
-    perform hwqueue.find_lease(p_lease, p_shard);  -- no wait for another tenant's
+    perform hwqueue.find_lease(p_lease);  -- no wait for another tenant's
   end if;
   loop
-    delete from hwqueue.outcome o
-    where o.shard_id = p_shard and o.lease_id = p_lease and o.state in ('failed', 'cancelled')
+    delete from hwqueue.outcome o where o.lease_id = p_lease and (o.state in ('failed', 'cancelled')) is true
     returning o.*, o.xmin as xid into v_end;
     exit when found;
-    perform hwqueue.find_lease(p_lease, p_shard);
-    v_state := hwqueue.lease_state(p_lease, p_shard);
+    perform hwqueue.find_lease(p_lease);
+    v_state := hwqueue.lease_state(p_lease);
     continue when v_state in ('failed', 'cancelled');  -- a concurrent call requeued it
     perform hwqueue.refuse(case when v_state = 'completed' then 'QHL03' else 'QHL07' end,
         format('lease %s is %s', p_lease, v_state),
       jsonb_build_object('lease_id', p_lease, 'state', v_state),
         'only failed and cancelled leases can be requeued');
   end loop;
-  select k.* into v_taken from hwqueue.regain_keys(array[p_lease], true, hwqueue.clock(), p_shard) k;
+  select k.* into v_taken from hwqueue.regain_keys(array[p_lease], true, hwqueue.clock()) k;
   if found then
     perform hwqueue.refuse('QHT02',
       format('lease %s holds the unique key %s of lease %s', v_taken.holder, to_json(v_taken.key), p_lease),
@@ -279,23 +272,21 @@ begin
   end if;
   v_now := hwqueue.clock();
   -- roll_up may not have counted its outcome yet
-  insert into hwqueue.requeued (shard_id, queue_id, state, finished_at, lease_id, xid)
-  values (p_shard, v_end.queue_id, v_end.state, v_end.finished_at, p_lease, v_end.xid);
+  insert into hwqueue.requeued (queue_id, state, finished_at, lease_id, xid)
+  values (v_end.queue_id, v_end.state, v_end.finished_at, p_lease, v_end.xid);
   -- a deadline that has passed would fail it again before anyone could claim it
   update hwqueue.lease l
   set claim_token = v_end.claim_token, node_id = v_end.node_id, claimed_at = v_end.claimed_at,
       deadline = case when l.deadline > v_now then l.deadline end
-  where l.shard_id = p_shard and l.lease_id = p_lease
+  where l.lease_id = p_lease
   returning l.* into v_lease;
-  perform hwqueue.refuse_step_lease(v_lease, 'requeued'), hwqueue.refuse_taken(v_lease, p_shard);
+  perform hwqueue.refuse_step_lease(v_lease, 'requeued'), hwqueue.refuse_taken(v_lease);
   if v_lease.near_node is not null then
-    perform hwqueue.prefer_own_node(p_lease, null, p_shard);
+    perform hwqueue.prefer_own_node(p_lease, null);
   end if;
   perform hwqueue.note_leases('lease_requeued', array[p_lease], format('requeued, it was %s', v_end.state),
-      p_shard,
     jsonb_build_object('from', v_end.state));
-  return hwqueue.put_back(p_lease, 0, hwqueue.claims_until(v_end.claim_token, p_shard), v_now, v_now,
-    p_shard);
+  return hwqueue.put_back(p_lease, 0, hwqueue.claims_until(v_end.claim_token), v_now, v_now);
 end
 $$;
 
@@ -307,8 +298,7 @@ $$;
 -- QHW01, QHT01, QHL03 when another alternative was taken, QHL06, QHL07, QHA02, QHA03.
 -- Not idempotent.
 create or replace function hwqueue.adopt_lease(p_queue text, p_node uuid, p_task text,
-  p_params jsonb default '{}', p_options jsonb default '{}', p_shard int default 0)
-returns table (lease_id uuid, claim_token bigint, shard_id int)
+  p_params jsonb default '{}', p_options jsonb default '{}') returns table (lease_id uuid, claim_token bigint)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
@@ -331,58 +321,56 @@ declare
   v_deltas jsonb;
 begin
   perform hwqueue.require_all_tenants(), hwqueue.require_read_committed();
-  v_target := hwqueue.find_spawn_queue(p_queue, p_task, p_shard);
+  v_target := hwqueue.find_spawn_queue(p_queue, p_task);
   v_queue := v_target.queue;
   -- spawned before the node is locked, because its key may have to wait for a producer. No claim sees it
   -- before this transaction commits
   v_now := hwqueue.clock();
   v_spawn := (hwqueue.write_spawns(
     array[hwqueue.read_single_spawn(v_queue, p_task, p_params,
-      hwqueue.with_defaults(v_options, v_target.defaults), v_now, p_shard)], v_queue, v_now, p_shard))[1];
+      hwqueue.with_defaults(v_options, v_target.defaults), v_now)], v_queue, v_now))[1];
   v_lease.lease_id := coalesce(v_spawn.stands_for, v_spawn.lease_id);
-  v_state := hwqueue.lock_node(p_node, null, p_shard);
-  v_entry := hwqueue.take_entry(v_lease.lease_id, p_shard);
+  v_state := hwqueue.lock_node(p_node, null);
+  v_entry := hwqueue.take_entry(v_lease.lease_id);
   if v_entry.lease_id is null then
     perform hwqueue.refuse('QHL07', format('lease %s is claimed or finished already', v_lease.lease_id),
       jsonb_build_object('lease_id', v_lease.lease_id),
         'its idempotency key stands for work that is recorded already');
   end if;
-  v_node := hwqueue.read_node(p_node, p_shard);
+  v_node := hwqueue.read_node(p_node);
   v_now := hwqueue.clock();
-  v_lease := hwqueue.find_lease(v_lease.lease_id, p_shard);
-  if not hwqueue.take_choice(v_lease.choice_id, v_lease.lease_id, p_shard) then
+  v_lease := hwqueue.find_lease(v_lease.lease_id);
+  if not hwqueue.take_choice(v_lease.choice_id, v_lease.lease_id) then
     perform hwqueue.refuse('QHL03', format('another alternative of choice %s was taken', v_lease.choice_id),
       jsonb_build_object('lease_id', v_lease.lease_id, 'one_of', v_lease.choice_id),
       'of alternatives one runs: adopt the work as a lease without one_of');
   end if;
-  select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard
-    and c.class_id = v_lease.class_id;
-  v_load := hwqueue.read_load(p_node, p_shard);
+  select c.* into v_class from hwqueue.placement_class c where c.class_id = v_lease.class_id;
+  v_load := hwqueue.read_load(p_node);
   select t.p_load, t.assignment into v_taken
   from hwqueue.allocate_room(v_class, v_node, hwqueue.adopted_devices(v_class, v_node, v_load,
     p_options -> 'gpus'), hwqueue.adopted_cores(v_class, v_node, v_load), v_load) t;
   perform hwqueue.write_load(v_taken.p_load);
-  perform hwqueue.note_selected(array[v_class.class_id], p_shard);
-  v_deltas := hwqueue.counts_of(v_class, v_lease.lease_id, v_node, p_shard);
+  perform hwqueue.note_selected(array[v_class.class_id]);
+  v_deltas := hwqueue.counts_of(v_class, v_lease.lease_id, v_node);
   v_timeout := coalesce(v_lease.claim_timeout, v_queue.claim_timeout);
-  v_token := hwqueue.next_token(hwqueue.current_generation(p_shard), v_entry.claim_count);
-  insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token,
+  v_token := hwqueue.next_token(hwqueue.current_generation(), v_entry.claim_count);
+  insert into hwqueue.claim (lease_id, queue_id, class_id, node_id, node_epoch, claim_token,
       attempt, claim_timeout,
     claimed_at, expires_at, check_at, assignment, term_deltas, login, eligible_at)
-  values (p_shard, v_lease.lease_id, v_queue.queue_id, v_lease.class_id, p_node, v_state.node_epoch, v_token,
+  values (v_lease.lease_id, v_queue.queue_id, v_lease.class_id, p_node, v_state.node_epoch, v_token,
       v_entry.attempt_count + 1,
     v_timeout, v_now, v_now + v_timeout, v_now + v_timeout, v_taken.assignment, v_deltas,
     v_state.login, case when v_queue.retain_completed = '0' and v_lease.idempotency_key is null
       then greatest(v_lease.available_at, v_lease.created_at) end);
-  perform hwqueue.add_counts(v_deltas, 1, p_shard), hwqueue.wake_classes_of_lease(v_lease.lease_id, p_shard),
-    hwqueue.refresh_node_state(p_node, p_shard);
+  perform hwqueue.add_counts(v_deltas, 1), hwqueue.wake_classes_of_lease(v_lease.lease_id),
+    hwqueue.refresh_node_state(p_node);
   if hwqueue.is_lasting(v_class) then
-    perform hwqueue.note_lasting(v_lease.lease_id, v_entry.claim_count, p_shard);
+    perform hwqueue.note_lasting(v_lease.lease_id, v_entry.claim_count);
   end if;
   perform hwqueue.note_leases('lease_adopted', array[v_lease.lease_id],
-      format('adopted on node %s', v_node.name), p_shard,
-    jsonb_build_object('claim_token', v_token::text), p_node);
-  return query select v_lease.lease_id, v_token, p_shard;
+      format('adopted on node %s', v_node.name), jsonb_build_object('claim_token', v_token::text), p_node);
+  return query select v_lease.lease_id, v_token;
 end
 $$;
 
@@ -390,8 +378,8 @@ $$;
 -- sent. assignment: of the running claim, or the one that ended it. attempts: those that have ended without
 -- completing, or that a retry of their run has run again, oldest first.
 -- Raises: QHL04.
-create or replace function hwqueue.get_lease(p_lease uuid, p_shard int default 0)
-returns table (lease_id uuid, shard_id int, queue text, task_name text, state text, priority smallint,
+create or replace function hwqueue.get_lease(p_lease uuid)
+returns table (lease_id uuid, queue text, task_name text, state text, priority smallint,
   tenant text, service_id uuid, labels jsonb, placement jsonb, params jsonb, headers jsonb,
   attempt smallint, max_attempts smallint, available_at timestamptz, deadline timestamptz,
   created_at timestamptz, claimed_at timestamptz, finished_at timestamptz, expires_at timestamptz,
@@ -400,9 +388,8 @@ returns table (lease_id uuid, shard_id int, queue text, task_name text, state te
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
-  perform hwqueue.find_lease(p_lease, p_shard);
-  return query
-    select l.lease_id, l.shard_id, q.name, l.task_name, hwqueue.lease_state(l.lease_id, l.shard_id),
+  perform hwqueue.find_lease(p_lease);
+  return query select l.lease_id, q.name, l.task_name, hwqueue.lease_state(l.lease_id),
            l.priority, c.tenant, c.service_id,
            c.labels, c.placement, l.params, l.headers, coalesce(r.attempt, o.attempt, l.attempt_count),
              coalesce(l.max_attempts, q.max_attempts),
@@ -414,18 +401,18 @@ begin
            coalesce((select jsonb_agg(jsonb_build_object('attempt', a.attempt, 'claim_token', a.claim_token,
                'node_id', a.node_id, 'assignment', a.assignment, 'outcome', a.outcome,
                'claimed_at', a.claimed_at, 'ended_at', a.ended_at, 'error', a.error,
-               'progress', hwqueue.progress_of(a.lease_id, a.claim_token, a.shard_id)) order by a.claim_token)
-                     from hwqueue.attempt a where a.shard_id = l.shard_id and a.lease_id = l.lease_id), '[]'),
+               'progress', hwqueue.progress_of(a.lease_id, a.claim_token)) order by a.claim_token)
+                     from hwqueue.attempt a where a.lease_id = l.lease_id), '[]'),
            l.idempotency_key, r.stop_reason, l.wire,
-           hwqueue.progress_of(l.lease_id, coalesce(r.claim_token, o.claim_token), l.shard_id)
+           hwqueue.progress_of(l.lease_id, coalesce(r.claim_token, o.claim_token))
     from hwqueue.lease l
-    join hwqueue.queue q on q.shard_id = l.shard_id and q.queue_id = l.queue_id
-    join hwqueue.placement_class c on c.shard_id = l.shard_id and c.class_id = l.class_id
-    left join hwqueue.claim r on r.shard_id = l.shard_id and r.lease_id = l.lease_id
-    left join hwqueue.outcome o on o.shard_id = l.shard_id and o.lease_id = l.lease_id
-    where l.shard_id = p_shard and l.lease_id = p_lease;
+    join hwqueue.queue q on q.queue_id = l.queue_id
+    join hwqueue.placement_class c on c.class_id = l.class_id
+    left join hwqueue.claim r on r.lease_id = l.lease_id
+    left join hwqueue.outcome o on o.lease_id = l.lease_id
+    where l.lease_id = p_lease;
   if not found then  -- pruned since
-    perform hwqueue.find_lease(p_lease, p_shard);
+    perform hwqueue.find_lease(p_lease);
   end if;
 end
 $$;
@@ -436,8 +423,8 @@ $$;
 -- after the one before, and are not kept. logged_at is by the clock of the node.
 -- Raises: QHL04, QHA01.
 create or replace function hwqueue.lease_logs(p_lease uuid, p_after text default null,
-  p_limit int default 1000, p_attempt int default null, p_last boolean default false, p_shard int default 0)
-returns table (lease_id uuid, shard_id int, attempt smallint, claim_token bigint, line int, dropped int,
+  p_limit int default 1000, p_attempt int default null, p_last boolean default false)
+returns table (lease_id uuid, attempt smallint, claim_token bigint, line int, dropped int,
   logged_at timestamptz, level text, message text, fields jsonb, cursor text)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_custom_plan set jit = off
@@ -445,24 +432,22 @@ as $$
 declare
   v_after record := hwqueue.read_log_place(p_after);
 begin
-  perform hwqueue.check_range(p_limit, 'p_limit', 1, 1000, 'page with p_after'),
-    hwqueue.find_lease(p_lease, p_shard);
+  perform hwqueue.check_range(p_limit, 'p_limit', 1, 1000, 'page with p_after'), hwqueue.find_lease(p_lease);
   return query
     with page as (
       select a.* from hwqueue.attempt_log a
-      where a.shard_id = p_shard and a.lease_id = p_lease
-        and (a.claim_token, a.line) > (v_after.claim_token, v_after.line)
+      where a.lease_id = p_lease and (a.claim_token, a.line) > (v_after.claim_token, v_after.line)
         and (p_attempt is null or a.attempt = p_attempt)
       order by case when p_last then -a.claim_token else a.claim_token end,
                case when p_last then -a.line else a.line end
       limit p_limit
     )
-    select a.lease_id, a.shard_id, a.attempt, a.claim_token, a.line,
+    select a.lease_id, a.attempt, a.claim_token, a.line,
            a.line - 1 - greatest(
              case when a.claim_token = v_after.claim_token then v_after.line else 0 end,
              coalesce(lag(a.line) over (partition by a.claim_token order by a.line), (
                select b.line from hwqueue.attempt_log b
-               where b.shard_id = p_shard and b.lease_id = p_lease and b.claim_token = a.claim_token
+               where b.lease_id = p_lease and b.claim_token = a.claim_token
                  and b.line < a.line order by b.line desc limit 1), 0)),
            a.logged_at, a.level, a.message, a.fields, a.claim_token || '.' || a.line
     from page a order by a.claim_token, a.line;
@@ -475,9 +460,8 @@ $$;
 -- lease that ends unclaimed, so ask again now and then.
 -- Locks: the claims, skip locked, with p_notify.
 -- Raises: QHA01.
-create or replace function hwqueue.await_leases(p_lease_ids uuid[], p_notify boolean default false,
-  p_shard int default 0)
-returns table (lease_id uuid, state text, payload text, shard_id int)
+create or replace function hwqueue.await_leases(p_lease_ids uuid[], p_notify boolean default false)
+returns table (lease_id uuid, state text, payload text)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
@@ -486,7 +470,6 @@ declare
   v_tenants text[] := hwqueue.my_tenants();
   v_own uuid[];
 begin
-  perform hwqueue.check_shard(p_shard);
   if array_ndims(p_lease_ids) is distinct from 1 or cardinality(p_lease_ids) > 1000
     or array_position(p_lease_ids, null) is not null then
     perform hwqueue.refuse('QHA01', 'p_lease_ids must be a list of 1 to 1000 ids',
@@ -494,17 +477,17 @@ begin
   end if;
   v_own := array(
     select distinct i.lease_id from unnest(p_lease_ids) i(lease_id)
-    where v_tenants is null or hwqueue.is_own_lease(i.lease_id, v_tenants, p_shard));
+    where v_tenants is null or hwqueue.is_own_lease(i.lease_id, v_tenants));
   if p_notify then
-    perform hwqueue.flag_awaited(v_own, p_shard);
+    perform hwqueue.flag_awaited(v_own);
   end if;
   -- read after the flags are set: a claim that has ended by then is seen to have ended
   return query
-    select i.lease_id, case when i.lease_id = any (v_own) then hwqueue.lease_state(i.lease_id, p_shard) end,
+    select i.lease_id, case when i.lease_id = any (v_own) then hwqueue.lease_state(i.lease_id) end,
            case when p_notify and i.lease_id = any (v_own)
-             then hwqueue.wake_payload(s.wake_key, i.lease_id::text, p_shard) end, p_shard
+             then hwqueue.wake_payload(s.wake_key, i.lease_id::text) end
     from (select distinct u.lease_id from unnest(p_lease_ids) u(lease_id)) i
-    cross join hwqueue.shard s where s.shard_id = p_shard;
+    cross join hwqueue.installation s;
 end
 $$;
 
@@ -520,8 +503,8 @@ $$;
 -- A filter that few of many leases meet reads the many: bound it by a statement timeout.
 -- Raises: QHQ01, QHA01, QHA03.
 create or replace function hwqueue.list_leases(p_filter jsonb default '{}', p_limit int default 50,
-  p_before uuid default null, p_shard int default 0)
-returns table (lease_id uuid, shard_id int, queue text, task_name text, state text, priority smallint,
+  p_before uuid default null)
+returns table (lease_id uuid, queue text, task_name text, state text, priority smallint,
   tenant text, service_id uuid, labels jsonb, placement jsonb, headers jsonb, attempt smallint,
   max_attempts smallint, available_at timestamptz, deadline timestamptz, created_at timestamptz,
   claimed_at timestamptz, finished_at timestamptz, expires_at timestamptz, node_id uuid,
@@ -529,26 +512,26 @@ returns table (lease_id uuid, shard_id int, queue text, task_name text, state te
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_filter hwqueue.lease_filter := hwqueue.read_lease_filter(p_filter, p_shard);
+  v_filter hwqueue.lease_filter := hwqueue.read_lease_filter(p_filter);
   v_newest uuid := hwqueue.id_of_time(hwqueue.clock() + interval '1 day');
   v_ids uuid[] := '{}';
 begin
   perform hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'page with p_before');
   if p_before is null or p_before <= v_newest then
-    v_ids := hwqueue.list_lease_ids(v_filter, p_limit, null, least(p_before, v_newest), p_shard);
+    v_ids := hwqueue.list_lease_ids(v_filter, p_limit, null, least(p_before, v_newest));
   end if;
   if cardinality(v_ids) < p_limit then
     v_ids := v_ids || hwqueue.list_lease_ids(v_filter, p_limit - cardinality(v_ids), v_newest,
-      case when p_before > v_newest then p_before end, p_shard);
+      case when p_before > v_newest then p_before end);
   end if;
   return query
-    select g.lease_id, g.shard_id, g.queue, g.task_name, g.state, g.priority, g.tenant, g.service_id,
+    select g.lease_id, g.queue, g.task_name, g.state, g.priority, g.tenant, g.service_id,
            g.labels, g.placement, g.headers,
            g.attempt, g.max_attempts, g.available_at, g.deadline, g.created_at, g.claimed_at, g.finished_at,
              g.expires_at, g.node_id,
            g.claim_token, g.error, g.idempotency_key, g.stop_reason
     from unnest(v_ids) with ordinality i(lease_id, ordinality)
-    cross join lateral hwqueue.get_lease(i.lease_id, p_shard) g
+    cross join lateral hwqueue.get_lease(i.lease_id) g
     order by i.ordinality;
 end
 $$;

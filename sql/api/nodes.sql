@@ -20,8 +20,7 @@
 -- may register over it. Attestations are suspended when another instance registers, or the first login
 -- after a deregistration. Locks: its profile, for key share; node_state; the claims by lease_id; its name.
 -- Raises: QHA01, QHN02 name in use, QHN04 another login's, QHN06 busy, QHA02. Idempotent.
-create or replace function hwqueue.register_node(p_node uuid, p_spec jsonb,
-  p_shard int default 0) returns bigint
+create or replace function hwqueue.register_node(p_node uuid, p_spec jsonb) returns bigint
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
@@ -38,103 +37,100 @@ declare
   v_lasting uuid[];
   v_now timestamptz;
 begin
-  perform hwqueue.require_read_committed(), hwqueue.check_shard(p_shard);
+  perform hwqueue.require_read_committed();
   if p_node is null then
     perform hwqueue.refuse('QHA01', 'p_node must not be null', jsonb_build_object('field', 'p_node'),
         'give the node a stable uuid');
   end if;
-  v_node := hwqueue.parse_node_spec(p_node, p_spec, p_shard);
+  v_node := hwqueue.parse_node_spec(p_node, p_spec);
   v_keep := coalesce(hwqueue.json_boolean(p_spec -> 'keep_claims', 'spec.keep_claims'), false);
-  v_node.operator_taints := hwqueue.operator_taints(p_node, p_shard);
+  v_node.operator_taints := hwqueue.operator_taints(p_node);
   -- before the lock, see lock_to_register
-  v_node.profile_id := hwqueue.find_profile(v_node, hwqueue.clock(), p_shard);
-  v_known := hwqueue.is_known_node(p_node, p_shard);
+  v_node.profile_id := hwqueue.find_profile(v_node, hwqueue.clock());
+  v_known := hwqueue.is_known_node(p_node);
   if v_known then
-    perform hwqueue.await_node(p_node, p_shard);
+    perform hwqueue.await_node(p_node);
   end if;
-  v_locked := hwqueue.lock_to_register(v_node, p_shard);
+  v_locked := hwqueue.lock_to_register(v_node);
   v_node := v_locked.node;
   v_state := v_locked.state;
-  perform hwqueue.check_login(p_node, v_state.login, p_shard);
-  select n.* into v_old from hwqueue.node n where n.shard_id = p_shard and n.node_id = p_node;
+  perform hwqueue.check_login(p_node, v_state.login);
+  select n.* into v_old from hwqueue.node n where n.node_id = p_node;
   v_now := hwqueue.clock();
   v_epoch := case
-    when not v_known then hwqueue.first_epoch(p_shard)
+    when not v_known then hwqueue.first_epoch()
     when v_old.instance_id is distinct from v_node.instance_id or v_old.deregistered_at is not null
-      then greatest(v_state.node_epoch + 1, hwqueue.first_epoch(p_shard))
+      then greatest(v_state.node_epoch + 1, hwqueue.first_epoch())
     else v_state.node_epoch end;
-  v_node := hwqueue.replace_node(v_node, v_old, v_now, p_shard);
+  v_node := hwqueue.replace_node(v_node, v_old, v_now);
   if v_state.login is null then
-    perform hwqueue.set_login(p_node, session_user, p_shard);
+    perform hwqueue.set_login(p_node, session_user);
   end if;
   if v_state.login is null or v_epoch > v_state.node_epoch then
     perform hwqueue.suspend_attestations(v_node, v_state.login is null,
-      format('it registered again as instance %s', to_json(left(v_node.instance_id, 100))), v_now, p_shard);
+      format('it registered again as instance %s', to_json(left(v_node.instance_id, 100))), v_now);
   end if;
-  perform hwqueue.note_served(p_node, p_spec, p_shard);
+  perform hwqueue.note_served(p_node, p_spec);
   if v_epoch > 1 and not v_keep then
-    v_ended := hwqueue.end_older_claims(p_node, v_epoch, v_now, p_shard);
+    v_ended := hwqueue.end_older_claims(p_node, v_epoch, v_now);
   end if;
   v_lasting := hwqueue.recount_node(v_node, v_epoch, v_now,
     (v_old.profile_id, v_old.resources, v_old.gpu_ids, v_old.gpu_parents)
-      is distinct from (v_node.profile_id, v_node.resources, v_node.gpu_ids, v_node.gpu_parents), p_shard);
+      is distinct from (v_node.profile_id, v_node.resources, v_node.gpu_ids, v_node.gpu_parents));
   if hwqueue.has_no_execute(v_old) or hwqueue.has_no_execute(v_node) then
-    perform hwqueue.set_stops(v_node, hwqueue.lock_claims(p_node, p_shard), v_now, p_shard);
+    perform hwqueue.set_stops(v_node, hwqueue.lock_claims(p_node), v_now);
   end if;
   if v_lasting is not null then
-    perform hwqueue.recheck_claims(p_node, v_lasting, v_now, p_shard);
+    perform hwqueue.recheck_claims(p_node, v_lasting, v_now);
   end if;
-  perform hwqueue.refresh_node_state(p_node, p_shard);
+  perform hwqueue.refresh_node_state(p_node);
   if v_old.node_id is null or v_old.deregistered_at is not null then
-    perform hwqueue.note_event('node_registered', format('node %s is registered', v_node.name), p_shard,
+    perform hwqueue.note_event('node_registered', format('node %s is registered', v_node.name),
       jsonb_build_object('node_epoch', v_epoch, 'instance_id', v_node.instance_id), p_node => p_node);
   elsif v_old.instance_id <> v_node.instance_id then
     perform hwqueue.note_event('node_superseded',
-      format('node %s has a new instance, %s claims of older ones ended', v_node.name, v_ended), p_shard,
+      format('node %s has a new instance, %s claims of older ones ended', v_node.name, v_ended),
       jsonb_build_object('node_epoch', v_epoch, 'instance_id', v_node.instance_id, 'claims_ended', v_ended),
       p_node => p_node);
   end if;
   -- its first claims, or reap, look at everywhere tasks (expand_node): others wait for at most five seconds
   update hwqueue.node_state s set expands_until = v_now + interval '5 seconds', has_reserved = true
-  where s.shard_id = p_shard and s.node_id = p_node and exists (
-    select from hwqueue.everywhere e where e.shard_id = p_shard and e.finished_at is null);
+  where s.node_id = p_node and exists (select from hwqueue.everywhere e where e.finished_at is null);
   return v_epoch;
 end
 $$;
 
 -- Grants a node no new claims until uncordon_node. What runs there goes on.
 -- Locks: node_state. Raises: QHN01, QHA02, QHA03. Idempotent.
-create or replace function hwqueue.cordon_node(p_node uuid, p_shard int default 0) returns void
+create or replace function hwqueue.cordon_node(p_node uuid) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_node hwqueue.node;
 begin
   perform hwqueue.require_all_tenants(), hwqueue.require_read_committed();
-  v_node := hwqueue.set_cordon(p_node, p_shard);
+  v_node := hwqueue.set_cordon(p_node);
   if v_node.cordoned_at is null then
-    perform hwqueue.note_event('node_cordoned', format('node %s is cordoned', v_node.name), p_shard,
-        p_node => p_node);
+    perform hwqueue.note_event('node_cordoned', format('node %s is cordoned', v_node.name), p_node => p_node);
   end if;
 end
 $$;
 
 -- Ends cordon and drain. Claims that were asked to stop stay asked.
 -- Locks: node_state. Raises: QHN01, QHA02, QHA03. Idempotent.
-create or replace function hwqueue.uncordon_node(p_node uuid, p_shard int default 0) returns void
+create or replace function hwqueue.uncordon_node(p_node uuid) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_node hwqueue.node;
 begin
   perform hwqueue.require_all_tenants(), hwqueue.require_read_committed();
-  perform hwqueue.lock_node(p_node, null, p_shard);
-  v_node := hwqueue.read_node(p_node, p_shard);
+  perform hwqueue.lock_node(p_node, null);
+  v_node := hwqueue.read_node(p_node);
   if v_node.cordoned_at is not null then
-    update hwqueue.node n set cordoned_at = null, drain_by = null
-      where n.shard_id = p_shard and n.node_id = p_node;
-    perform hwqueue.refresh_node_state(p_node, p_shard);
-    perform hwqueue.note_event('node_uncordoned', format('node %s gets work again', v_node.name), p_shard,
+    update hwqueue.node n set cordoned_at = null, drain_by = null where n.node_id = p_node;
+    perform hwqueue.refresh_node_state(p_node);
+    perform hwqueue.note_event('node_uncordoned', format('node %s gets work again', v_node.name),
         p_node => p_node);
   end if;
 end
@@ -144,8 +140,7 @@ $$;
 -- the next heartbeat); without one, what runs there may finish. p_deadline is from 0 to ten years.
 -- Locks: node_state, then the claims by lease_id. Raises: QHN01, QHN06 busy, QHA01, QHA02, QHA03.
 -- Idempotent.
-create or replace function hwqueue.drain_node(p_node uuid, p_deadline interval default null,
-  p_shard int default 0) returns void
+create or replace function hwqueue.drain_node(p_node uuid, p_deadline interval default null) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -159,19 +154,17 @@ begin
       jsonb_build_object('field', 'p_deadline'), 'give a span such as interval ''10 minutes''');
   end if;
   if p_deadline is not null then
-    perform hwqueue.await_node(p_node, p_shard);
+    perform hwqueue.await_node(p_node);
   end if;
-  v_node := hwqueue.set_cordon(p_node, p_shard);
+  v_node := hwqueue.set_cordon(p_node);
   v_now := hwqueue.clock();
   v_by := v_now + hwqueue.in_seconds(p_deadline);
-  update hwqueue.node n set drain_by = v_by where n.shard_id = p_shard and n.node_id = p_node;
+  update hwqueue.node n set drain_by = v_by where n.node_id = p_node;
   perform hwqueue.note_event('node_drained', format('node %s is drained',
       v_node.name) || coalesce(', what runs there is to stop by ' || to_char(v_by at time zone 'UTC',
-        'YYYY-MM-DD HH24:MI:SS "UTC"'), ''),
-    p_shard, jsonb_build_object('drain_by', v_by), p_node => p_node);
+        'YYYY-MM-DD HH24:MI:SS "UTC"'), ''), jsonb_build_object('drain_by', v_by), p_node => p_node);
   if p_deadline is not null then
-    perform hwqueue.ask_to_stop(p_node, hwqueue.lock_claims(p_node, p_shard), v_by,
-        'node is drained', v_now, p_shard);
+    perform hwqueue.ask_to_stop(p_node, hwqueue.lock_claims(p_node), v_by, 'node is drained', v_now);
   end if;
 end
 $$;
@@ -181,7 +174,7 @@ $$;
 -- and it belongs to no login any more. Operators' taints and cordons stay.
 -- Locks: node_state, then the claims by lease_id. Raises: QHN01, QHN06 busy, QHA02, QHA03. Not
 -- idempotent: the second call raises QHN01.
-create or replace function hwqueue.deregister_node(p_node uuid, p_shard int default 0) returns void
+create or replace function hwqueue.deregister_node(p_node uuid) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -191,15 +184,15 @@ declare
   v_now timestamptz;
 begin
   perform hwqueue.require_all_tenants(), hwqueue.require_read_committed();
-  perform hwqueue.await_node(p_node, p_shard);
-  v_state := hwqueue.lock_node(p_node, null, p_shard);
-  v_node := hwqueue.read_node(p_node, p_shard);
+  perform hwqueue.await_node(p_node);
+  v_state := hwqueue.lock_node(p_node, null);
+  v_node := hwqueue.read_node(p_node);
   v_now := hwqueue.clock();
-  v_ended := hwqueue.end_older_claims(p_node, v_state.node_epoch + 1, v_now, p_shard);
-  delete from hwqueue.attestation a where a.shard_id = p_shard and a.node_id = p_node;
-  update hwqueue.node_state s set login = null where s.shard_id = p_shard and s.node_id = p_node;
+  v_ended := hwqueue.end_older_claims(p_node, v_state.node_epoch + 1, v_now);
+  delete from hwqueue.attestation a where a.node_id = p_node;
+  update hwqueue.node_state s set login = null where s.node_id = p_node;
   perform hwqueue.leave_fleet(v_node, format('%s claims ended', v_ended),
-    jsonb_build_object('claims_ended', v_ended), v_now, p_shard);
+    jsonb_build_object('claims_ended', v_ended), v_now);
 end
 $$;
 
@@ -208,24 +201,22 @@ $$;
 -- reserved for it waits again. One that left belongs to its login still.
 -- Locks: node_state; the reserved claims by lease_id. Raises: QHN01, QHN03, QHN04, QHA02. Not idempotent:
 -- after a call that returned true the next one raises QHN01.
-create or replace function hwqueue.deregister_own_node(p_node uuid, p_epoch bigint, p_shard int default 0)
-returns boolean
+create or replace function hwqueue.deregister_own_node(p_node uuid, p_epoch bigint) returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_node hwqueue.node;
 begin
   perform hwqueue.require_read_committed();
-  perform hwqueue.lock_node(p_node, coalesce(p_epoch, 0), p_shard);
-  v_node := hwqueue.read_node(p_node, p_shard);
+  perform hwqueue.lock_node(p_node, coalesce(p_epoch, 0));
+  v_node := hwqueue.read_node(p_node);
   if hwqueue.is_kept_by_operators(v_node) or exists (
       select from hwqueue.claim c
-      where c.shard_id = p_shard and c.node_id = p_node and c.is_reserved is not true) then
+      where c.node_id = p_node and c.is_reserved is not true) then
     return false;
   end if;
-  perform hwqueue.end_older_claims(p_node, p_epoch + 1, hwqueue.clock(), p_shard);
-  perform hwqueue.leave_fleet(v_node, 'its worker stopped', '{"reason": "stopped"}', hwqueue.clock(),
-    p_shard);
+  perform hwqueue.end_older_claims(p_node, p_epoch + 1, hwqueue.clock());
+  perform hwqueue.leave_fleet(v_node, 'its worker stopped', '{"reason": "stopped"}', hwqueue.clock());
   return true;
 end
 $$;
@@ -234,25 +225,25 @@ $$;
 -- returns the span before. Null: for ever. Such a node stays as with deregister_own_node: with claims, or
 -- with what an operator set. A worker that comes back registers its node again.
 --
--- Locks: the shard's row. Raises: QHA01, QHA03.
-create or replace function hwqueue.set_node_expiry(p_after interval, p_shard int default 0) returns interval
+-- Locks: the installation's row. Raises: QHA01, QHA03.
+create or replace function hwqueue.set_node_expiry(p_after interval) returns interval
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_was interval;
 begin
-  perform hwqueue.require_all_tenants(), hwqueue.check_shard(p_shard);
+  perform hwqueue.require_all_tenants();
   if p_after < interval '1 hour' or p_after > interval '3650 days' then
     perform hwqueue.refuse('QHA01', format('p_after must be from one hour to ten years, got %s', p_after),
       jsonb_build_object('field', 'p_after'),
       'give a span such as interval ''7 days'', or null for never');
   end if;
   p_after := hwqueue.in_seconds(p_after);
-  select s.node_expiry into v_was from hwqueue.shard s where s.shard_id = p_shard for no key update;
+  select s.node_expiry into v_was from hwqueue.installation s for no key update;
   if v_was is distinct from p_after then
-    update hwqueue.shard s set node_expiry = p_after where s.shard_id = p_shard;
+    update hwqueue.installation s set node_expiry = p_after;
     perform hwqueue.note_event('node_expiry_set',
-      format('silent nodes are deregistered after: %s', coalesce(p_after::text, 'never')), p_shard,
+      format('silent nodes are deregistered after: %s', coalesce(p_after::text, 'never')),
       jsonb_build_object('from', v_was, 'to', p_after));
   end if;
   return v_was;
@@ -262,17 +253,16 @@ $$;
 -- Returns the payload of notifications on channel hwqueue that tell a node's worker to heartbeat at once,
 -- because its claims have ended or are to stop. It changes when the node gets another login.
 -- Raises: QHN01, QHN04.
-create or replace function hwqueue.node_wake_payload(p_node uuid, p_shard int default 0) returns text
+create or replace function hwqueue.node_wake_payload(p_node uuid) returns text
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_login text;
 begin
-  perform hwqueue.read_node(p_node, p_shard);
-  select s.login into v_login from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node;
-  perform hwqueue.check_login(p_node, v_login, p_shard);
-  return (select hwqueue.node_payload(s.wake_key, p_node, v_login, p_shard)
-          from hwqueue.shard s where s.shard_id = p_shard);
+  perform hwqueue.read_node(p_node);
+  select s.login into v_login from hwqueue.node_state s where s.node_id = p_node;
+  perform hwqueue.check_login(p_node, v_login);
+  return (select hwqueue.node_payload(s.wake_key, p_node, v_login) from hwqueue.installation s);
 end
 $$;
 
@@ -281,7 +271,7 @@ $$;
 -- stop as well: at once, or when the seconds of their toleration are over.
 -- Locks: its profile, for key share; node_state; the claims by lease_id. Raises: QHN01, QHN06 busy,
 -- QHA01, QHA02, QHA03. Idempotent.
-create or replace function hwqueue.taint_node(p_node uuid, p_taint jsonb, p_shard int default 0) returns void
+create or replace function hwqueue.taint_node(p_node uuid, p_taint jsonb) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -290,7 +280,7 @@ begin
   perform hwqueue.require_all_tenants();
   v_taint := hwqueue.parse_taint(p_taint, 'p_taint');
   perform hwqueue.require_read_committed();
-  perform hwqueue.edit_operator_taints(p_node, v_taint, v_taint ->> 'key', v_taint ->> 'effect', p_shard);
+  perform hwqueue.edit_operator_taints(p_node, v_taint, v_taint ->> 'key', v_taint ->> 'effect');
 end
 $$;
 
@@ -299,8 +289,8 @@ $$;
 -- a taint may stay; those that have been asked to stop stay asked.
 -- Locks: its profile, for key share; node_state; the claims by lease_id. Raises: QHN01, QHN06 busy,
 -- QHA01, QHA02, QHA03. Idempotent.
-create or replace function hwqueue.untaint_node(p_node uuid, p_key text, p_effect text default null,
-  p_shard int default 0) returns int
+create or replace function hwqueue.untaint_node(p_node uuid, p_key text, p_effect text default null)
+returns int
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
@@ -311,7 +301,7 @@ begin
   elsif p_effect is not null then
     perform hwqueue.check_taint_effect(p_effect, 'p_effect');
   end if;
-  return hwqueue.edit_operator_taints(p_node, null, p_key, p_effect, p_shard);
+  return hwqueue.edit_operator_taints(p_node, null, p_key, p_effect);
 end
 $$;
 
@@ -320,8 +310,7 @@ $$;
 -- that was dropped, and for a machine that changes hands, also when the node has left the fleet. What
 -- runs there goes on. Attestations are suspended until confirm_node. Locks: node_state, then the claims
 -- by lease_id. Raises: QHN01, QHN06 busy, QHA01 no such role, QHA02, QHA03. Idempotent.
-create or replace function hwqueue.hand_over_node(p_node uuid, p_login text,
-  p_shard int default 0) returns void
+create or replace function hwqueue.hand_over_node(p_node uuid, p_login text) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -335,21 +324,21 @@ begin
       jsonb_build_object('field', 'p_login'),
         'name the login of the node''s worker, or a role that its logins have');
   end if;
-  perform hwqueue.await_node(p_node, p_shard);
-  v_state := hwqueue.lock_node(p_node, null, p_shard);
+  perform hwqueue.await_node(p_node);
+  v_state := hwqueue.lock_node(p_node, null);
   -- its login outlives the node's row
-  select n.* into v_node from hwqueue.node n where n.shard_id = p_shard and n.node_id = p_node;
+  select n.* into v_node from hwqueue.node n where n.node_id = p_node;
   if v_state.login is not distinct from p_login then
     return;
   end if;
-  perform hwqueue.lock_claims(p_node, p_shard), hwqueue.set_login(p_node, p_login, p_shard);
-  perform hwqueue.wake_node(p_node, v_state.login, p_shard);
+  perform hwqueue.lock_claims(p_node), hwqueue.set_login(p_node, p_login);
+  perform hwqueue.wake_node(p_node, v_state.login);
   perform hwqueue.note_event('node_handed_over', format('node %s belongs to login %s',
-      coalesce(v_node.name, p_node::text), to_json(p_login)), p_shard,
+      coalesce(v_node.name, p_node::text), to_json(p_login)),
     jsonb_build_object('from', v_state.login, 'to', p_login), p_node => p_node);
   perform hwqueue.suspend_attestations(v_node, true, format('it was handed over to login %s',
       to_json(p_login)),
-    hwqueue.clock(), p_shard);
+    hwqueue.clock());
 end
 $$;
 
@@ -357,8 +346,7 @@ $$;
 -- was. Returns how many there were. With p_instance_id it does so only if that instance is the
 -- registered one. Locks: node_state. Raises: QHN01, QHN03 another instance has registered since, QHA02,
 -- QHA03. Idempotent.
-create or replace function hwqueue.confirm_node(p_node uuid, p_instance_id text default null,
-  p_shard int default 0) returns int
+create or replace function hwqueue.confirm_node(p_node uuid, p_instance_id text default null) returns int
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -366,8 +354,8 @@ declare
   v_domains text[];
 begin
   perform hwqueue.require_all_tenants(), hwqueue.require_read_committed();
-  perform hwqueue.lock_node(p_node, null, p_shard);
-  v_node := hwqueue.read_node(p_node, p_shard);
+  perform hwqueue.lock_node(p_node, null);
+  v_node := hwqueue.read_node(p_node);
   if v_node.instance_id <> p_instance_id then
     perform hwqueue.refuse('QHN03', format('node %s is registered by instance %s, not %s', v_node.name,
         to_json(v_node.instance_id), to_json(left(p_instance_id, 100))),
@@ -377,15 +365,14 @@ begin
   with confirmed as (
     update hwqueue.attestation a
     set suspended_at = null, suspended_why = null, attested_at = hwqueue.clock(), attested_by = session_user
-    where a.shard_id = p_shard and a.node_id = p_node and a.suspended_at is not null
+    where a.node_id = p_node and a.suspended_at is not null
     returning a.domain
   )
   select array_agg(c.domain order by c.domain) into v_domains from confirmed c;
   if v_domains is not null then
-    perform hwqueue.note_attestations(p_node, p_shard);
+    perform hwqueue.note_attestations(p_node);
     perform hwqueue.note_event('node_confirmed',
       format('node %s is trusted again as instance %s', v_node.name, to_json(left(v_node.instance_id, 100))),
-        p_shard,
       jsonb_build_object('domains', v_domains, 'instance_id', v_node.instance_id), p_node => p_node);
   end if;
   return coalesce(cardinality(v_domains), 0);
@@ -400,7 +387,7 @@ $$;
 -- registers, which fits nodes that have a login of their own.
 -- Locks: node_state. Raises: QHN01, QHA01, QHA02, QHA03. Idempotent.
 create or replace function hwqueue.attest_node(p_node uuid, p_domain text,
-  p_expires_at timestamptz default null, p_any_instance boolean default false, p_shard int default 0,
+  p_expires_at timestamptz default null, p_any_instance boolean default false,
   p_expires_after interval default null) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -411,20 +398,19 @@ declare
 begin
   perform hwqueue.require_all_tenants(), hwqueue.require_read_committed();
   perform hwqueue.check_trust_domain(p_domain);
-  perform hwqueue.lock_node(p_node, null, p_shard);
-  v_node := hwqueue.read_node(p_node, p_shard);
+  perform hwqueue.lock_node(p_node, null);
+  v_node := hwqueue.read_node(p_node);
   v_now := hwqueue.clock();
   v_expires_at := hwqueue.check_expiry(p_expires_at, p_expires_after, v_now);
-  insert into hwqueue.attestation as a (shard_id, node_id, domain, expires_at, attested_at, attested_by,
-      any_instance)
-  values (p_shard, p_node, p_domain, v_expires_at, v_now, session_user, coalesce(p_any_instance, false))
-  on conflict (shard_id, node_id, domain) do update
+  insert into hwqueue.attestation as a (node_id, domain, expires_at, attested_at, attested_by, any_instance)
+  values (p_node, p_domain, v_expires_at, v_now, session_user, coalesce(p_any_instance, false))
+  on conflict (node_id, domain) do update
   set expires_at = excluded.expires_at, attested_at = excluded.attested_at,
     attested_by = excluded.attested_by,
       any_instance = excluded.any_instance, suspended_at = null, suspended_why = null;
-  perform hwqueue.note_attestations(p_node, p_shard);
+  perform hwqueue.note_attestations(p_node);
   perform hwqueue.note_event('node_attested', format('node %s is attested for %s', v_node.name,
-      to_json(p_domain)), p_shard,
+      to_json(p_domain)),
     jsonb_build_object('domain', p_domain, 'expires_at', v_expires_at) || case when p_any_instance
       then '{"any_instance": true}'::jsonb else '{}' end,
     p_node => p_node);
@@ -435,8 +421,7 @@ $$;
 -- does not meet without it are asked to stop at once, as for a no_execute taint.
 -- Locks: node_state, then the claims by lease_id. Raises: QHN01, QHN06 busy, QHA01, QHA02, QHA03.
 -- Idempotent.
-create or replace function hwqueue.revoke_attestation(p_node uuid, p_domain text,
-  p_shard int default 0) returns boolean
+create or replace function hwqueue.revoke_attestation(p_node uuid, p_domain text) returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -446,27 +431,27 @@ declare
 begin
   perform hwqueue.require_all_tenants(), hwqueue.require_read_committed();
   perform hwqueue.check_trust_domain(p_domain);
-  perform hwqueue.await_node(p_node, p_shard);
-  perform hwqueue.lock_node(p_node, null, p_shard), hwqueue.read_node(p_node, p_shard);
-  delete from hwqueue.attestation a where a.shard_id = p_shard and a.node_id = p_node and a.domain = p_domain;
+  perform hwqueue.await_node(p_node);
+  perform hwqueue.lock_node(p_node, null), hwqueue.read_node(p_node);
+  delete from hwqueue.attestation a where a.node_id = p_node and a.domain = p_domain;
   if not found then
     return false;
   end if;
-  perform hwqueue.note_attestations(p_node, p_shard);
-  v_node := hwqueue.read_node(p_node, p_shard);
+  perform hwqueue.note_attestations(p_node);
+  v_node := hwqueue.read_node(p_node);
   perform hwqueue.note_event('node_attestation_revoked', format('node %s is no longer attested for %s',
-      v_node.name, to_json(p_domain)), p_shard,
+      v_node.name, to_json(p_domain)),
     jsonb_build_object('domain', p_domain), p_node => p_node);
-  perform hwqueue.lock_claims(p_node, p_shard);
+  perform hwqueue.lock_claims(p_node);
   v_now := hwqueue.clock();
   v_attested := hwqueue.attested_at(v_node, v_now);
   perform hwqueue.ask_to_stop(p_node, array(
     select c.lease_id
     from hwqueue.claim c
-    join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = c.class_id
-    where c.shard_id = p_shard and c.node_id = p_node and p_domain = any (k.trusts)
-      and not hwqueue.is_still_attested_for(k.class_id, v_node, v_attested, p_shard)
-  ), v_now, format('trust %s is revoked', to_json(p_domain)), v_now, p_shard);
+    join hwqueue.placement_class k on k.class_id = c.class_id
+    where c.node_id = p_node and p_domain = any (k.trusts)
+      and not hwqueue.is_still_attested_for(k.class_id, v_node, v_attested)
+  ), v_now, format('trust %s is revoked', to_json(p_domain)), v_now);
   return true;
 end
 $$;
@@ -481,16 +466,15 @@ $$;
 -- isolation: {"cpu", "gpu"}, the classes that it honours, and {"default_cpu", "gpu_share_mode"}.
 -- Raises: QHA01, QHA03.
 create or replace function hwqueue.list_nodes(p_name text default null, p_node uuid default null,
-  p_after text default null, p_limit int default null, p_shard int default 0)
-returns table (node_id uuid, shard_id int, name text, node_epoch bigint, live boolean, seen_at timestamptz,
+  p_after text default null, p_limit int default null)
+returns table (node_id uuid, name text, node_epoch bigint, live boolean, seen_at timestamptz,
   cordoned boolean, draining boolean, labels jsonb, rack bigint, capacity jsonb, used jsonb, gpus jsonb,
   slots int, claims int, registered_at timestamptz, taints jsonb, attestations jsonb, cores jsonb,
   isolation jsonb, login text, instance_id text)
 language sql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
   select hwqueue.require_all_tenants();
-  select n.node_id, n.shard_id, n.name, s.node_epoch, hwqueue.is_live(n, s, t.now), s.seen_at,
-         n.cordoned_at is not null,
+  select n.node_id, n.name, s.node_epoch, hwqueue.is_live(n, s, t.now), s.seen_at, n.cordoned_at is not null,
          n.drain_by is not null, n.labels, n.rack,
          jsonb_strip_nulls(jsonb_build_object('cpu_milli', n.cpu_milli, 'memory_mib', n.memory_mib))
            || n.custom,
@@ -503,9 +487,8 @@ as $$
                        n.gpu_parents) with ordinality
                           g(id, model, memory, used, parent, ordinality)), '[]'),
          coalesce(n.slots, (select v.concurrency from hwqueue.served v
-                            where v.shard_id = n.shard_id and v.node_id = n.node_id)),
-         (select count(*)::int from hwqueue.claim c where c.shard_id = n.shard_id and c.node_id = n.node_id),
-         n.registered_at,
+                            where v.node_id = n.node_id)),
+         (select count(*)::int from hwqueue.claim c where c.node_id = n.node_id), n.registered_at,
          coalesce((select jsonb_agg(t.taint order by t.taint ->> 'key', t.taint ->> 'effect',
              t.taint ->> 'by') from (
            select x || '{"by": "node"}' as taint from jsonb_array_elements(n.taints) x
@@ -517,7 +500,7 @@ as $$
                                                          a.any_instance,
                                                        'suspended_at', a.suspended_at, 'suspended_why',
                                                          a.suspended_why) order by a.domain)
-                   from hwqueue.attestation a where a.shard_id = n.shard_id and a.node_id = n.node_id), '[]'),
+                   from hwqueue.attestation a where a.node_id = n.node_id), '[]'),
          coalesce((select jsonb_agg(jsonb_strip_nulls(c.core || jsonb_build_object('milli_used',
              u.core_used[c.ordinality])) order by c.ordinality)
                    from jsonb_array_elements(n.cores) with ordinality c(core, ordinality)), '[]'),
@@ -526,14 +509,13 @@ as $$
                             'gpu_share_mode', n.gpu_share_mode),
          s.login, n.instance_id
   from (
-    select o.* from hwqueue.node o
-    where o.shard_id = p_shard and o.deregistered_at is null and (p_name is null or o.name = p_name)
+    select o.* from hwqueue.node o where o.deregistered_at is null and (p_name is null or o.name = p_name)
       and (p_node is null or o.node_id = p_node) and (p_after is null or o.name > p_after)
     order by o.name limit hwqueue.checked_limit(p_limit)
   ) o
-  join hwqueue.node n on n.shard_id = o.shard_id and n.node_id = o.node_id
-  join hwqueue.node_state s on s.shard_id = n.shard_id and s.node_id = n.node_id
-  cross join lateral hwqueue.read_load(n.node_id, p_shard) u
+  join hwqueue.node n on n.node_id = o.node_id
+  join hwqueue.node_state s on s.node_id = n.node_id
+  cross join lateral hwqueue.read_load(n.node_id) u
   cross join (select hwqueue.clock() as now) t
   order by n.name
 $$;
@@ -541,8 +523,8 @@ $$;
 -- What runs on a node and what is allocated for it, the oldest claims first. stop_by: when it has to
 -- stop, if it was asked to. p_limit: from 1 to 10,000.
 -- Raises: QHA01, QHA03.
-create or replace function hwqueue.node_claims(p_node uuid, p_limit int default 500, p_shard int default 0)
-returns table (lease_id uuid, shard_id int, queue text, task_name text, tenant text, service_id uuid,
+create or replace function hwqueue.node_claims(p_node uuid, p_limit int default 500)
+returns table (lease_id uuid, queue text, task_name text, tenant text, service_id uuid,
   claim_token bigint, attempt smallint, claimed_at timestamptz, expires_at timestamptz, stop_reason text,
   stop_by timestamptz, assignment jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -551,14 +533,14 @@ begin
   perform hwqueue.require_all_tenants();
   perform hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'ask for fewer');
   return query
-    select r.lease_id, r.shard_id, q.name, l.task_name, c.tenant, c.service_id, r.claim_token, r.attempt,
+    select r.lease_id, q.name, l.task_name, c.tenant, c.service_id, r.claim_token, r.attempt,
            r.claimed_at, hwqueue.real_time(r.expires_at),
            r.stop_reason, r.stop_by, r.assignment
     from hwqueue.claim r
-    join hwqueue.lease l on l.shard_id = r.shard_id and l.lease_id = r.lease_id
-    join hwqueue.queue q on q.shard_id = r.shard_id and q.queue_id = r.queue_id
-    join hwqueue.placement_class c on c.shard_id = r.shard_id and c.class_id = r.class_id
-    where r.shard_id = p_shard and r.node_id = p_node
+    join hwqueue.lease l on l.lease_id = r.lease_id
+    join hwqueue.queue q on q.queue_id = r.queue_id
+    join hwqueue.placement_class c on c.class_id = r.class_id
+    where r.node_id = p_node
     order by r.claimed_at, r.lease_id limit p_limit;
 end
 $$;

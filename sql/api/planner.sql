@@ -13,7 +13,7 @@
 -- Read lead_planner, set_prices, reserve_gang, then reserve_leases. upkeep/planner has the leader and the
 -- reads, queues/prices the curve, gangs/assemble and gangs/planned what is reserved.
 
--- Leads the planning of a shard, or goes on leading. Returns the epoch, with which set_prices is called; null
+-- Leads the planning, or goes on leading. Returns the epoch, with which set_prices is called; null
 -- while another holder leads. Any number of processes may call it: one leads, until p_ttl after its last
 -- call. A new leader gets a higher epoch, which makes writes of the one before fail.
 --
@@ -21,19 +21,19 @@
 -- counts at most: one that is lost keeps others waiting no longer. With 0 the lead ends at once.
 --
 -- Locks: the planner's row, skip locked: null while another session holds it. Raises: QHA01, QHA02, QHA03.
-create or replace function hwqueue.lead_planner(p_holder text, p_ttl interval default '10 seconds',
-  p_shard int default 0) returns bigint
+create or replace function hwqueue.lead_planner(p_holder text, p_ttl interval default '10 seconds')
+returns bigint
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
   perform hwqueue.require_all_tenants();
-  perform hwqueue.require_read_committed(), hwqueue.check_shard(p_shard);
+  perform hwqueue.require_read_committed();
   if (length(p_holder) between 1 and 200) is not true then
     perform hwqueue.refuse('QHA01', 'p_holder must be text of 1 to 200 characters',
       jsonb_build_object('field', 'p_holder'), 'give a name that no other process has');
   end if;
   perform hwqueue.check_planner_ttl(p_ttl);
-  return hwqueue.take_lead(p_holder, least(p_ttl, interval '1 minute'), hwqueue.clock(), p_shard);
+  return hwqueue.take_lead(p_holder, least(p_ttl, interval '1 minute'), hwqueue.clock());
 end
 $$;
 
@@ -57,7 +57,7 @@ $$;
 --
 -- Raises: QHA01, QHA03, QHQ01. Takes no locks, at any isolation level.
 create or replace function hwqueue.planner_view(p_part text, p_queue text default null,
-  p_after text default null, p_limit int default 1000, p_most int default 10000, p_shard int default 0)
+  p_after text default null, p_limit int default 1000, p_most int default 10000)
 returns table (item jsonb, next text)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   -- one plan, by index: a table that is small now may be large before the session ends
@@ -70,7 +70,6 @@ declare
   v_now timestamptz := hwqueue.clock();
 begin
   perform hwqueue.require_all_tenants();
-  perform hwqueue.check_shard(p_shard);
   perform hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'ask for the pages one after another'),
     hwqueue.check_range(p_most, 'p_most', 1, 1000000, 'leases of a class beyond its room change nothing');
   case p_part
@@ -80,7 +79,7 @@ begin
       into v_items, v_next
       from (
         select o.name collate "C" as name from hwqueue.queue o
-        where o.shard_id = p_shard and o.dropped_at is null and o.paused_at is null
+        where o.dropped_at is null and o.paused_at is null
           and (p_after is null or o.name collate "C" > p_after)
         order by 1 limit p_limit) q;
     when 'classes' then
@@ -89,11 +88,11 @@ begin
           'pass what the last row of the page before says in next');
       end if;
       select w.items, case when w.has_more then w.last_id::text end into v_items, v_next
-      from hwqueue.ready_classes((hwqueue.find_queue(p_queue, p_shard)).queue_id,
-        coalesce(p_after::bigint, 0), p_limit, p_most, p_shard) w;
+      from hwqueue.ready_classes((hwqueue.find_queue(p_queue)).queue_id,
+        coalesce(p_after::bigint, 0), p_limit, p_most) w;
     when 'nodes' then
       select f.items, case when f.has_more then f.last_id::text end into v_items, v_next
-      from hwqueue.free_devices(hwqueue.json_uuid(to_jsonb(p_after), 'p_after'), p_limit, v_now, p_shard) f;
+      from hwqueue.free_devices(hwqueue.json_uuid(to_jsonb(p_after), 'p_after'), p_limit, v_now) f;
     when 'gangs' then
       if p_after !~ '^-?[0-9]{1,18} [0-9]{1,18}$' then
         perform hwqueue.refuse('QHA01', 'p_after is no gang''s rank and position',
@@ -101,9 +100,9 @@ begin
       end if;
       select f.items, case when f.has_more then f.last_id end into v_items, v_next
       from hwqueue.waiting_gangs(coalesce(split_part(p_after, ' ', 1)::bigint, -9223372036854775808),
-        coalesce(split_part(p_after, ' ', 2)::bigint, 0), p_limit, p_shard) f;
+        coalesce(split_part(p_after, ' ', 2)::bigint, 0), p_limit) f;
     when 'matches' then
-      v_items := hwqueue.class_matches(hwqueue.find_queue(p_queue, p_shard), p_limit, p_most, v_now, p_shard);
+      v_items := hwqueue.class_matches(hwqueue.find_queue(p_queue), p_limit, p_most, v_now);
     else
       perform hwqueue.refuse('QHA01', 'p_part must be queues, classes, nodes, gangs or matches',
         jsonb_build_object('field', 'p_part'), 'read queues first, then classes of each, nodes and gangs');
@@ -126,7 +125,7 @@ $$;
 --
 -- Locks: the planner's row, skip locked; the first time the queue's row. Raises: QHA01, QHA02, QHA03, QHQ01.
 create or replace function hwqueue.set_prices(p_queue text, p_prices jsonb, p_ttl interval, p_round bigint,
-  p_epoch bigint, p_shard int default 0) returns text
+  p_epoch bigint) returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -135,23 +134,22 @@ declare
   v_refusal text;
 begin
   perform hwqueue.require_all_tenants();
-  perform hwqueue.require_read_committed(), hwqueue.check_planner_write(p_round, p_epoch, p_shard),
+  perform hwqueue.require_read_committed(), hwqueue.check_planner_write(p_round, p_epoch),
     hwqueue.check_planner_ttl(p_ttl);
   v_worth := hwqueue.checked_worth(p_prices);
-  v_queue := hwqueue.find_queue(p_queue, p_shard);
-  v_refusal := hwqueue.fence_planner(p_round, p_epoch, p_shard);
+  v_queue := hwqueue.find_queue(p_queue);
+  v_refusal := hwqueue.fence_planner(p_round, p_epoch);
   if v_refusal is null then
-    insert into hwqueue.queue_price as p (shard_id, queue_id, epoch, round, device_worth, worth_until)
-    values (p_shard, v_queue.queue_id, p_epoch, p_round, v_worth, hwqueue.clock() + p_ttl)
-    on conflict (shard_id, queue_id, epoch, round) do update
+    insert into hwqueue.queue_price as p (queue_id, epoch, round, device_worth, worth_until)
+    values (v_queue.queue_id, p_epoch, p_round, v_worth, hwqueue.clock() + p_ttl)
+    on conflict (queue_id, epoch, round) do update
     set device_worth = excluded.device_worth, worth_until = excluded.worth_until;
     delete from hwqueue.queue_price p  -- one row that is older
-    where p.shard_id = p_shard and p.queue_id = v_queue.queue_id and (p.epoch, p.round) = (
+    where p.queue_id = v_queue.queue_id and (p.epoch, p.round) = (
       select o.epoch, o.round from hwqueue.queue_price o
-      where o.shard_id = p_shard and o.queue_id = v_queue.queue_id and (o.epoch, o.round) < (p_epoch, p_round)
+      where o.queue_id = v_queue.queue_id and (o.epoch, o.round) < (p_epoch, p_round)
       order by o.epoch desc, o.round desc limit 1);
-    update hwqueue.queue q set has_prices = true
-    where q.shard_id = p_shard and q.queue_id = v_queue.queue_id and not q.has_prices;
+    update hwqueue.queue q set has_prices = true where q.queue_id = v_queue.queue_id and not q.has_prices;
   end if;
   return coalesce(v_refusal, 'set');
 end
@@ -165,19 +163,17 @@ $$;
 -- left out, and so are classes beyond 20.
 --
 -- Raises: QHA01, QHA03. Takes no locks, at any isolation level.
-create or replace function hwqueue.planner_rooms(p_gangs uuid[], p_shard int default 0)
+create or replace function hwqueue.planner_rooms(p_gangs uuid[])
 returns table (place text, nodes bigint, rooms jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
   perform hwqueue.require_all_tenants();
-  perform hwqueue.check_shard(p_shard);
   if (cardinality(p_gangs) between 1 and 1000) is not true or array_position(p_gangs, null) is not null then
     perform hwqueue.refuse('QHA01', 'p_gangs must be 1 to 1000 ids of gangs',
       jsonb_build_object('field', 'p_gangs'), 'pass gangs of one page of planner_view');
   end if;
-  return query
-    select r.place, r.nodes, r.rooms from hwqueue.shared_rooms(p_gangs, hwqueue.clock(), p_shard) r;
+  return query select r.place, r.nodes, r.rooms from hwqueue.shared_rooms(p_gangs, hwqueue.clock()) r;
 end
 $$;
 
@@ -192,8 +188,8 @@ $$;
 --
 -- Locks: the planner's row, the gang, its entries, nodes, lock stripes and counters, all skip locked. Wakes:
 -- waiting workers. Raises: QHA01, QHA02, QHA03.
-create or replace function hwqueue.reserve_gang(p_gang uuid, p_place text, p_round bigint, p_epoch bigint,
-  p_shard int default 0) returns text
+create or replace function hwqueue.reserve_gang(p_gang uuid, p_place text, p_round bigint, p_epoch bigint)
+returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   -- generic plans by index, as run_parts
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
@@ -201,7 +197,7 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
   perform hwqueue.require_all_tenants();
-  perform hwqueue.require_read_committed(), hwqueue.check_planner_write(p_round, p_epoch, p_shard);
+  perform hwqueue.require_read_committed(), hwqueue.check_planner_write(p_round, p_epoch);
   if p_gang is null then
     perform hwqueue.refuse('QHA01', 'p_gang must not be null', jsonb_build_object('field', 'p_gang'),
       'pass the id of a gang that planner_view returned');
@@ -209,8 +205,8 @@ begin
     perform hwqueue.refuse('QHA01', 'p_place must be text of at most 4000 characters',
       jsonb_build_object('field', 'p_place'), 'pass a place that planner_rooms returned');
   end if;
-  return coalesce(hwqueue.fence_planner(p_round, p_epoch, p_shard),
-    hwqueue.try_proposal(p_gang, p_place, hwqueue.clock(), p_shard));
+  return coalesce(hwqueue.fence_planner(p_round, p_epoch),
+    hwqueue.try_proposal(p_gang, p_place, hwqueue.clock()));
 end
 $$;
 
@@ -227,7 +223,7 @@ $$;
 -- Locks: the planner's row, nodes, entries, lock stripes and counters, all skip locked. Wakes: waiting
 -- workers. Raises: QHA01, QHA02, QHA03.
 create or replace function hwqueue.reserve_leases(p_places jsonb, p_hold interval, p_round bigint,
-  p_epoch bigint, p_shard int default 0) returns table (lease_id uuid, verdict text)
+  p_epoch bigint) returns table (lease_id uuid, verdict text)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   -- generic plans by index, as run_parts
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
@@ -239,21 +235,20 @@ declare
   v_place record;
 begin
   perform hwqueue.require_all_tenants();
-  perform hwqueue.require_read_committed(), hwqueue.check_planner_write(p_round, p_epoch, p_shard);
+  perform hwqueue.require_read_committed(), hwqueue.check_planner_write(p_round, p_epoch);
   if (p_hold between interval '100 milliseconds' and interval '1 minute') is not true then
     perform hwqueue.refuse('QHA01', 'p_hold must be from 100 milliseconds to one minute',
       jsonb_build_object('field', 'p_hold'), 'give a span such as interval ''3 seconds''');
   end if;
   perform hwqueue.check_places(p_places, 64);
-  v_refusal := hwqueue.fence_planner(p_round, p_epoch, p_shard);
+  v_refusal := hwqueue.fence_planner(p_round, p_epoch);
   for v_place in
     select hwqueue.json_uuid(x -> 'lease', 'places.lease') as lease,
            hwqueue.json_uuid(x -> 'node', 'places.node') as node
     from jsonb_array_elements(p_places) x order by 2, 1
   loop
     lease_id := v_place.lease;
-    verdict := coalesce(v_refusal,
-      hwqueue.try_assignment(v_place.lease, v_place.node, p_hold, v_now, p_shard));
+    verdict := coalesce(v_refusal, hwqueue.try_assignment(v_place.lease, v_place.node, p_hold, v_now));
     return next;
   end loop;
 end
@@ -264,8 +259,7 @@ $$;
 -- `gone`, it was cancelled, changed, or taken elsewhere since.
 --
 -- Raises: QHA01, QHA03. Takes no locks, at any isolation level.
-create or replace function hwqueue.assigned_leases(p_places jsonb, p_shard int default 0)
-returns table (lease_id uuid, verdict text)
+create or replace function hwqueue.assigned_leases(p_places jsonb) returns table (lease_id uuid, verdict text)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   -- generic plans by index, as run_parts
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
@@ -273,9 +267,9 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
   perform hwqueue.require_all_tenants();
-  perform hwqueue.check_shard(p_shard), hwqueue.check_places(p_places, 1000);
+  perform hwqueue.check_places(p_places, 1000);
   return query
-    select i.lease, hwqueue.assignment_state(i.lease, i.node, p_shard)
+    select i.lease, hwqueue.assignment_state(i.lease, i.node)
     from (select hwqueue.json_uuid(x -> 'lease', 'places.lease') as lease,
                  hwqueue.json_uuid(x -> 'node', 'places.node') as node
           from jsonb_array_elements(p_places) x) i;
@@ -293,8 +287,8 @@ $$;
 -- or `busy`. p_ttl: from 0 to one hour.
 --
 -- Locks: the planner's row, skip locked. Raises: QHA01, QHA02, QHA03.
-create or replace function hwqueue.note_room(p_room jsonb, p_ttl interval, p_round bigint, p_epoch bigint,
-  p_shard int default 0) returns text
+create or replace function hwqueue.note_room(p_room jsonb, p_ttl interval, p_round bigint, p_epoch bigint)
+returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -307,7 +301,7 @@ declare
   v_refusal text;
 begin
   perform hwqueue.require_all_tenants();
-  perform hwqueue.require_read_committed(), hwqueue.check_planner_write(p_round, p_epoch, p_shard),
+  perform hwqueue.require_read_committed(), hwqueue.check_planner_write(p_round, p_epoch),
     hwqueue.check_planner_ttl(p_ttl);
   perform hwqueue.check_object(p_room, array['gpus', 'allocated', 'bound', 'seconds', 'leases', 'resting'],
     'room');
@@ -321,12 +315,11 @@ begin
     'room.seconds');
   v_leases := hwqueue.read_figures(p_room -> 'leases', hwqueue.assignment_counts(), 'room.leases');
   v_resting := hwqueue.json_integer(p_room -> 'resting', 'room.resting', 0, 1000000000);
-  v_refusal := hwqueue.fence_planner(p_round, p_epoch, p_shard);
+  v_refusal := hwqueue.fence_planner(p_round, p_epoch);
   if v_refusal is null then
     update hwqueue.planner p
     set gpus = v_most, allocated = v_allocated, bound = v_bound, room_until = hwqueue.clock() + p_ttl,
-        seconds = v_seconds, resting = v_resting, leases = hwqueue.add_figures(p.leases, v_leases)
-    where p.shard_id = p_shard;
+        seconds = v_seconds, resting = v_resting, leases = hwqueue.add_figures(p.leases, v_leases);
   end if;
   return coalesce(v_refusal, 'noted');
 end
@@ -338,10 +331,9 @@ $$;
 -- have assigned to nodes, in all. No row: no planner leads, and no prices are valid.
 --
 -- Raises: QHA03. Takes no locks, at any isolation level.
-create or replace function hwqueue.planner_status(p_shard int default 0)
+create or replace function hwqueue.planner_status()
 returns table (holder text, epoch bigint, leads_until timestamptz, gpus double precision,
-  allocated double precision, bound double precision, prices jsonb, shard_id int, leases jsonb,
-  seconds jsonb, resting int)
+  allocated double precision, bound double precision, prices jsonb, leases jsonb, seconds jsonb, resting int)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -349,16 +341,15 @@ declare
   v_prices jsonb;
 begin
   perform hwqueue.require_all_tenants();
-  perform hwqueue.check_shard(p_shard);
   select coalesce(jsonb_agg(to_jsonb(v) order by v.queue), '[]') into v_prices
-  from hwqueue.valid_prices(v_now, p_shard) v;
+  from hwqueue.valid_prices(v_now) v;
   return query
     select case when p.expires_at > v_now then p.holder end, case when p.expires_at > v_now then p.epoch end,
            case when p.expires_at > v_now then p.expires_at end, r.gpus, r.allocated, r.bound, v_prices,
-           p.shard_id, p.leases, r.seconds, r.resting
+           p.leases, r.seconds, r.resting
     from hwqueue.planner p
     left join lateral (
       select p.gpus, p.allocated, p.bound, p.seconds, p.resting where p.room_until > v_now) r on true
-    where p.shard_id = p_shard and (p.expires_at > v_now or v_prices <> '[]' or r.gpus is not null);
+    where (p.expires_at > v_now or v_prices <> '[]' or r.gpus is not null);
 end
 $$;

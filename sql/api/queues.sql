@@ -13,8 +13,7 @@
 -- idempotency key stays until prune deletes it.
 --
 -- Locks: the queue's unique name. Raises: QHA01, QHA03, QHQ02 if the queue exists and differs in p_policy.
-create or replace function hwqueue.create_queue(p_queue text, p_policy jsonb default '{}',
-  p_shard int default 0) returns void
+create or replace function hwqueue.create_queue(p_queue text, p_policy jsonb default '{}') returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -22,21 +21,20 @@ declare
   v_existing hwqueue.queue;
 begin
   perform hwqueue.require_all_tenants();
-  perform hwqueue.check_name(p_queue, 'queue'), hwqueue.check_shard(p_shard);
+  perform hwqueue.check_name(p_queue, 'queue');
   v_row := hwqueue.apply_policy(hwqueue.default_policy(), coalesce(p_policy, '{}'));
-  v_row.shard_id := p_shard;
   v_row.queue_id := nextval('hwqueue.queue_queue_id_seq');
   v_row.name := p_queue;
   v_row.created_at := hwqueue.clock();
   insert into hwqueue.queue overriding system value select v_row.* on conflict do nothing;
   if found then
-    insert into hwqueue.queue_signal (shard_id, queue_id) values (p_shard, v_row.queue_id);
-    perform hwqueue.write_first_low_water(v_row.queue_id, 0, 0, p_shard);
-    perform hwqueue.note_event('queue_created', format('queue %s is created', p_queue), p_shard,
+    insert into hwqueue.queue_signal (queue_id) values (v_row.queue_id);
+    perform hwqueue.write_first_low_water(v_row.queue_id, 0, 0);
+    perform hwqueue.note_event('queue_created', format('queue %s is created', p_queue),
         nullif(p_policy, '{}'), p_queue => p_queue);
     return;
   end if;
-  v_existing := hwqueue.find_queue(p_queue, p_shard);
+  v_existing := hwqueue.find_queue(p_queue);
   v_row := hwqueue.apply_policy(v_existing, coalesce(p_policy, '{}'));
   if exists (select 1 from jsonb_object_keys(p_policy) k (key)
              where hwqueue.queue_policy(v_row) -> k.key <> hwqueue.queue_policy(v_existing) -> k.key) then
@@ -51,9 +49,9 @@ $$;
 -- spawned keep their rank. A running lease stays or is deleted at completion as retain_completed said
 -- when it was claimed.
 --
--- Locks: the queue's row; when the failure domain changes, the shard's row. Raises: QHQ01, QHA01, QHA03.
-create or replace function hwqueue.set_queue_policy(p_queue text, p_policy jsonb,
-  p_shard int default 0) returns jsonb
+-- Locks: the queue's row; when the failure domain changes, the installation's row. Raises: QHQ01, QHA01,
+-- QHA03.
+create or replace function hwqueue.set_queue_policy(p_queue text, p_policy jsonb) returns jsonb
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -61,9 +59,8 @@ declare
   v_before jsonb;
 begin
   perform hwqueue.require_all_tenants();
-  v_row := hwqueue.find_queue(p_queue, p_shard);
-  select q.* into v_row from hwqueue.queue q where q.shard_id = p_shard
-    and q.queue_id = v_row.queue_id for update;
+  v_row := hwqueue.find_queue(p_queue);
+  select q.* into v_row from hwqueue.queue q where q.queue_id = v_row.queue_id for update;
   v_before := hwqueue.queue_policy(v_row);
   v_row := hwqueue.apply_policy(v_row, coalesce(p_policy, '{}'));
   update hwqueue.queue q
@@ -78,10 +75,10 @@ begin
       retain_failed = v_row.retain_failed, failure_domain = v_row.failure_domain,
       earmarks = v_row.earmarks, earmark_time = v_row.earmark_time,
       everywhere_tenants = v_row.everywhere_tenants, everywhere_limit = v_row.everywhere_limit
-  where q.shard_id = p_shard and q.queue_id = v_row.queue_id;
-  perform hwqueue.move_terms(p_shard);
+  where q.queue_id = v_row.queue_id;
+  perform hwqueue.move_terms();
   perform hwqueue.note_policy('queue_policy_set', format('queue %s', p_queue), v_before,
-      hwqueue.queue_policy(v_row), p_queue, p_shard);
+      hwqueue.queue_policy(v_row), p_queue);
   return hwqueue.queue_policy(v_row);
 end
 $$;
@@ -89,7 +86,7 @@ $$;
 -- Stops claims from a queue. Spawns and running leases continue. resume_queue undoes it.
 --
 -- Locks: the queue's row. Raises: QHQ01, QHA03.
-create or replace function hwqueue.pause_queue(p_queue text, p_shard int default 0) returns void
+create or replace function hwqueue.pause_queue(p_queue text) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -97,12 +94,10 @@ declare
   v_now timestamptz := hwqueue.clock();
 begin
   perform hwqueue.require_all_tenants();
-  v_queue := hwqueue.find_queue(p_queue, p_shard);
-  update hwqueue.queue q set paused_at = v_now
-  where q.shard_id = p_shard and q.queue_id = v_queue.queue_id and q.paused_at is null;
+  v_queue := hwqueue.find_queue(p_queue);
+  update hwqueue.queue q set paused_at = v_now where q.queue_id = v_queue.queue_id and q.paused_at is null;
   if found then
-    perform hwqueue.note_event('queue_paused', format('queue %s is paused', p_queue), p_shard,
-        p_queue => p_queue);
+    perform hwqueue.note_event('queue_paused', format('queue %s is paused', p_queue), p_queue => p_queue);
   end if;
 end
 $$;
@@ -111,21 +106,19 @@ $$;
 --
 -- Locks: the queue's row; queue_signal, skip locked. Raises: QHQ01, QHA03.
 -- Wakes: waiting workers.
-create or replace function hwqueue.resume_queue(p_queue text, p_shard int default 0) returns void
+create or replace function hwqueue.resume_queue(p_queue text) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_queue hwqueue.queue;
 begin
   perform hwqueue.require_all_tenants();
-  v_queue := hwqueue.find_queue(p_queue, p_shard);
-  update hwqueue.queue q set paused_at = null
-  where q.shard_id = p_shard and q.queue_id = v_queue.queue_id and q.paused_at is not null;
+  v_queue := hwqueue.find_queue(p_queue);
+  update hwqueue.queue q set paused_at = null where q.queue_id = v_queue.queue_id and q.paused_at is not null;
   if found then
-    perform hwqueue.note_event('queue_resumed', format('queue %s goes on', p_queue), p_shard,
-        p_queue => p_queue);
+    perform hwqueue.note_event('queue_resumed', format('queue %s goes on', p_queue), p_queue => p_queue);
   end if;
-  perform hwqueue.wake_workers(v_queue, p_shard);
+  perform hwqueue.wake_workers(v_queue);
 end
 $$;
 
@@ -137,8 +130,7 @@ $$;
 -- the queue, so stop its producers first. Not idempotent: a second call finds no queue.
 --
 -- Locks: the queue's row. Raises: QHQ01, QHQ03 if it is not empty, QHA02, QHA03.
-create or replace function hwqueue.drop_queue(p_queue text, p_force boolean default false,
-  p_shard int default 0) returns void
+create or replace function hwqueue.drop_queue(p_queue text, p_force boolean default false) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -146,25 +138,23 @@ declare
   v_now timestamptz;
 begin
   perform hwqueue.require_all_tenants();
-  v_queue := hwqueue.find_queue(p_queue, p_shard);
+  v_queue := hwqueue.find_queue(p_queue);
   perform hwqueue.require_read_committed();
-  perform 1 from hwqueue.queue q
-  where q.shard_id = p_shard and q.queue_id = v_queue.queue_id for no key update;
-  v_queue := hwqueue.find_queue(p_queue, p_shard);
+  perform 1 from hwqueue.queue q where q.queue_id = v_queue.queue_id for no key update;
+  v_queue := hwqueue.find_queue(p_queue);
   if not coalesce(p_force, false) and (
-       exists (select 1 from hwqueue.ready r where r.shard_id = p_shard and r.queue_id = v_queue.queue_id)
-    or exists (select 1 from hwqueue.scheduled s where s.shard_id = p_shard and s.queue_id = v_queue.queue_id)
-    or exists (select 1 from hwqueue.claim c where c.shard_id = p_shard and c.queue_id = v_queue.queue_id))
-      then
+       exists (select 1 from hwqueue.ready r where r.queue_id = v_queue.queue_id)
+    or exists (select 1 from hwqueue.scheduled s where s.queue_id = v_queue.queue_id)
+    or exists (select 1 from hwqueue.claim c where c.queue_id = v_queue.queue_id)) then
     perform hwqueue.refuse('QHQ03', format('queue %s is not empty', p_queue),
         jsonb_build_object('queue', p_queue),
       'wait until it is, or drop it with p_force => true, which loses the leases');
   end if;
   v_now := hwqueue.clock();
-  update hwqueue.queue q set dropped_at = v_now where q.shard_id = p_shard and q.queue_id = v_queue.queue_id;
-  perform hwqueue.note_event('queue_dropped', format('queue %s is dropped', p_queue), p_shard,
+  update hwqueue.queue q set dropped_at = v_now where q.queue_id = v_queue.queue_id;
+  perform hwqueue.note_event('queue_dropped', format('queue %s is dropped', p_queue),
     jsonb_build_object('claims', (select count(*) from hwqueue.claim c
-        where c.shard_id = p_shard and c.queue_id = v_queue.queue_id)),
+        where c.queue_id = v_queue.queue_id)),
     p_queue => p_queue);
 end
 $$;
@@ -172,19 +162,17 @@ $$;
 -- Returns every queue with its policy and what waits and runs in it.
 --
 -- Raises: QHA03.
-create or replace function hwqueue.list_queues(p_shard int default 0)
-returns table (queue text, paused boolean, pending bigint, scheduled bigint, claimed bigint, policy jsonb,
-  shard_id int)
+create or replace function hwqueue.list_queues()
+returns table (queue text, paused boolean, pending bigint, scheduled bigint, claimed bigint, policy jsonb)
 language sql stable security definer set search_path = pg_catalog, pg_temp
 as $$
   select hwqueue.require_all_tenants();
   select q.name, q.paused_at is not null,
-         (select count(*) from hwqueue.ready r where r.shard_id = q.shard_id and r.queue_id = q.queue_id),
-         (select count(*) from hwqueue.scheduled s where s.shard_id = q.shard_id and s.queue_id = q.queue_id),
-         (select count(*) from hwqueue.claim c where c.shard_id = q.shard_id and c.queue_id = q.queue_id),
-         hwqueue.queue_policy(q), q.shard_id
+         (select count(*) from hwqueue.ready r where r.queue_id = q.queue_id),
+         (select count(*) from hwqueue.scheduled s where s.queue_id = q.queue_id),
+         (select count(*) from hwqueue.claim c where c.queue_id = q.queue_id), hwqueue.queue_policy(q)
   from hwqueue.queue q
-  where q.shard_id = p_shard and q.dropped_at is null
+  where q.dropped_at is null
   order by q.name
 $$;
 
@@ -192,17 +180,14 @@ $$;
 -- once. A queue need not exist yet. A listener compares what it receives with them.
 --
 -- Raises: QHA01.
-create or replace function hwqueue.wake_payloads(p_queues text[], p_shard int default 0)
-returns table (queue text, payload text, shard_id int)
+create or replace function hwqueue.wake_payloads(p_queues text[]) returns table (queue text, payload text)
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
-  perform hwqueue.check_shard(p_shard), hwqueue.check_queue_names(p_queues);
+  perform hwqueue.check_queue_names(p_queues);
   return query
-    select distinct q.name, hwqueue.wake_payload(s.wake_key, q.name, p_shard), p_shard
-    from unnest(p_queues) q(name)
-    cross join hwqueue.shard s
-    where s.shard_id = p_shard;
+    select distinct q.name, hwqueue.wake_payload(s.wake_key, q.name) from unnest(p_queues) q(name)
+    cross join hwqueue.installation s;
 end
 $$;
 
@@ -210,7 +195,7 @@ $$;
 -- is set.
 --
 -- Raises: QHA01, QHA03.
-create or replace function hwqueue.service_policy(p_service uuid, p_shard int default 0) returns jsonb
+create or replace function hwqueue.service_policy(p_service uuid) returns jsonb
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -220,11 +205,11 @@ begin
     perform hwqueue.refuse('QHA01', 'p_service must not be null', jsonb_build_object('field', 'p_service'),
       'give the id that leases have as service_id');
   end if;
-  if not hwqueue.is_own_service(p_service, p_shard) then
+  if not hwqueue.is_own_service(p_service) then
     perform hwqueue.refuse_foreign(format('service %s is not its', p_service), 'p_service',
         'name services that leases of the tenant have');
   end if;
-  select s.* into v_service from hwqueue.service s where s.shard_id = p_shard and s.service_id = p_service;
+  select s.* into v_service from hwqueue.service s where s.service_id = p_service;
   return jsonb_build_object('failure_domain', v_service.failure_domain,
     'anti_affinity_services', to_jsonb(coalesce(v_service.away_from, '{}')));
 end
@@ -240,9 +225,8 @@ $$;
 -- Running leases stay where they are. After the commit, the leases that the change concerns are not
 -- claimed until running leases have been counted for it.
 --
--- Locks: the service's row; its classes; profile rows; the shard's row. Raises: QHA01, QHA02, QHA03.
-create or replace function hwqueue.set_service_policy(p_service uuid, p_policy jsonb,
-  p_shard int default 0) returns jsonb
+-- Locks: the service's row; its classes; profile rows; the installation's row. Raises: QHA01, QHA02, QHA03.
+create or replace function hwqueue.set_service_policy(p_service uuid, p_policy jsonb) returns jsonb
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -252,29 +236,27 @@ declare
   v_away_from uuid[];
 begin
   perform hwqueue.require_read_committed();
-  v_before := hwqueue.service_policy(p_service, p_shard);
-  perform hwqueue.check_shard(p_shard);
+  v_before := hwqueue.service_policy(p_service);
   v_policy := hwqueue.check_object(p_policy, array['failure_domain', 'anti_affinity_services'], 'policy');
   v_domain := hwqueue.json_domain(v_policy -> 'failure_domain', 'policy.failure_domain');
   v_away_from := hwqueue.json_uuids(v_policy -> 'anti_affinity_services', 'policy.anti_affinity_services');
-  if not coalesce((select bool_and(hwqueue.is_own_service(a, p_shard)) from unnest(v_away_from) a), true) then
+  if not coalesce((select bool_and(hwqueue.is_own_service(a)) from unnest(v_away_from) a), true) then
     perform hwqueue.refuse_foreign('policy.anti_affinity_services names services that are not its',
         'policy.anti_affinity_services',
       'name services that leases of the tenant have');
   end if;
-  insert into hwqueue.service as s (shard_id, service_id, failure_domain, away_from)
-  values (p_shard, p_service, v_domain, v_away_from)
-  on conflict (shard_id, service_id) do update
+  insert into hwqueue.service as s (service_id, failure_domain, away_from)
+  values (p_service, v_domain, v_away_from)
+  on conflict (service_id) do update
   set failure_domain = case when v_policy ? 'failure_domain'
         then excluded.failure_domain else s.failure_domain end,
       away_from = case when v_policy ? 'anti_affinity_services' then excluded.away_from else s.away_from end;
   perform hwqueue.rebind_classes(array(
-    select c.class_id from hwqueue.placement_class c where c.shard_id = p_shard
-      and c.service_id = p_service), true, p_shard);
-  perform hwqueue.move_terms(p_shard);
-  v_policy := hwqueue.service_policy(p_service, p_shard);
+    select c.class_id from hwqueue.placement_class c where c.service_id = p_service), true);
+  perform hwqueue.move_terms();
+  v_policy := hwqueue.service_policy(p_service);
   perform hwqueue.note_policy('service_policy_set', format('service %s', p_service), v_before, v_policy,
-      null, p_shard);
+      null);
   return v_policy;
 end
 $$;

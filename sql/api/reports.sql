@@ -1,8 +1,8 @@
 -- Public: reports and views for operators, dashboards and monitoring.
 --
 -- They only read, and use one processor, because claims need the others. Plans are made for each call,
--- since the arrays that class_fits reads have any length. Most functions are also views of the same name
--- over all shards. docs/explanation/views.md says what exactly is counted.
+-- since the arrays that class_fits reads have any length. Most functions are also views of the same name.
+-- docs/explanation/views.md says what exactly is counted.
 --
 -- Read pending_reasons first; the others are sums of one or two tables.
 
@@ -14,8 +14,7 @@
 -- placement classes of each reason with most unmet leases and the 50 workflows with most runs are named.
 --
 -- Raises: QHA03.
-create or replace function hwqueue.metrics(p_shard int default 0)
-returns table (name text, labels jsonb, value double precision)
+create or replace function hwqueue.metrics() returns table (name text, labels jsonb, value double precision)
 language sql volatile security definer set search_path = pg_catalog, pg_temp
   set max_parallel_workers_per_gather = 0 set work_mem = '64MB' set jit = off
   set plan_cache_mode = force_custom_plan
@@ -24,17 +23,17 @@ as $$
   select m.name, m.labels, m.value
   from (select hwqueue.clock() as now) t
   cross join lateral (
-    select * from hwqueue.queue_metrics(t.now, p_shard)
-    union all select * from hwqueue.total_metrics(p_shard)
-    union all select * from hwqueue.demand_metrics(t.now, p_shard)
-    union all select * from hwqueue.node_metrics(t.now, p_shard)
-    union all select * from hwqueue.upkeep_metrics(t.now, p_shard)
-    union all select * from hwqueue.webhook_metrics(t.now, p_shard)
-    union all select * from hwqueue.workflow_metrics(t.now, p_shard)
-    union all select * from hwqueue.gang_metrics(t.now, p_shard)
-    union all select * from hwqueue.everywhere_metrics(t.now, p_shard)
-    union all select * from hwqueue.planner_metrics(t.now, p_shard)
-    union all select * from hwqueue.run_total_metrics(p_shard)
+    select * from hwqueue.queue_metrics(t.now)
+    union all select * from hwqueue.total_metrics()
+    union all select * from hwqueue.demand_metrics(t.now)
+    union all select * from hwqueue.node_metrics(t.now)
+    union all select * from hwqueue.upkeep_metrics(t.now)
+    union all select * from hwqueue.webhook_metrics(t.now)
+    union all select * from hwqueue.workflow_metrics(t.now)
+    union all select * from hwqueue.gang_metrics(t.now)
+    union all select * from hwqueue.everywhere_metrics(t.now)
+    union all select * from hwqueue.planner_metrics(t.now)
+    union all select * from hwqueue.run_total_metrics()
   ) m
 $$;
 
@@ -46,11 +45,10 @@ $$;
 -- that half (p50) or 95 of 100 (p95) did not exceed.
 --
 -- Raises: QHQ01, QHA01, QHA03.
-create or replace function hwqueue.throughput(p_queue text default null, p_minutes int default 60,
-  p_shard int default 0)
+create or replace function hwqueue.throughput(p_queue text default null, p_minutes int default 60)
 returns table (minute timestamptz, claims bigint, completed bigint, failed bigint, cancelled bigint,
   retried bigint, expired bigint, wait_p50 double precision, wait_p95 double precision,
-  run_p50 double precision, run_p95 double precision, shard_id int)
+  run_p50 double precision, run_p95 double precision)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -58,7 +56,7 @@ declare
   v_until timestamptz := date_trunc('minute', hwqueue.clock());
 begin
   perform hwqueue.require_all_tenants();
-  v_queue_id := case when p_queue is not null then (hwqueue.find_queue(p_queue, p_shard)).queue_id end;
+  v_queue_id := case when p_queue is not null then (hwqueue.find_queue(p_queue)).queue_id end;
   perform hwqueue.check_range(p_minutes, 'p_minutes', 1, 1440, 'minutes are kept for a day');
   return query
     with ended as (
@@ -74,12 +72,12 @@ begin
              hwqueue.add_histograms(m.wait_counts, o.wait_counts, -1) as wait_counts,
              hwqueue.add_histograms(m.run_counts, o.run_counts, -1) as run_counts
       from hwqueue.queue q
-      join hwqueue.minute_stat m on m.shard_id = q.shard_id and m.queue_id = q.queue_id
+      join hwqueue.minute_stat m on m.queue_id = q.queue_id
       left join lateral (
         select x.* from hwqueue.minute_stat x
-        where x.shard_id = m.shard_id and x.queue_id = m.queue_id and x.minute < m.minute
+        where x.queue_id = m.queue_id and x.minute < m.minute
         order by x.minute desc limit 1) o on true
-      where q.shard_id = p_shard and q.dropped_at is null and (v_queue_id is null or q.queue_id = v_queue_id)
+      where q.dropped_at is null and (v_queue_id is null or q.queue_id = v_queue_id)
         and m.minute > v_until - p_minutes * interval '1 minute'
     ), sums as (
       select e.minute, sum(e.claims) as claims, sum(e.completed) as completed, sum(e.failed) as failed,
@@ -99,7 +97,7 @@ begin
            coalesce(s.failed, 0)::bigint, coalesce(s.cancelled, 0)::bigint,
            coalesce(s.retried, 0)::bigint, coalesce(s.expired, 0)::bigint,
            hwqueue.histogram_quantile(t.waits, 0.5), hwqueue.histogram_quantile(t.waits, 0.95),
-           hwqueue.histogram_quantile(t.runs, 0.5), hwqueue.histogram_quantile(t.runs, 0.95), p_shard
+           hwqueue.histogram_quantile(t.runs, 0.5), hwqueue.histogram_quantile(t.runs, 0.95)
     from generate_series(v_until - (p_minutes - 1) * interval '1 minute', v_until,
         interval '1 minute') g(minute)
     left join sums s on s.minute = g.minute
@@ -120,53 +118,52 @@ $$;
 -- retry became claimable is not known.
 --
 -- Raises: QHL04.
-create or replace function hwqueue.lease_history(p_lease uuid, p_shard int default 0)
-returns table (shard_id int, lease_id uuid, ordinal int, at timestamptz, event text, attempt int,
+create or replace function hwqueue.lease_history(p_lease uuid)
+returns table (lease_id uuid, ordinal int, at timestamptz, event text, attempt int,
   claim_token bigint, node_id uuid, node_name text, lasted interval, detail jsonb)
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_now timestamptz := hwqueue.clock();
 begin
-  perform hwqueue.find_lease(p_lease, p_shard);
+  perform hwqueue.find_lease(p_lease);
   return query
     with step as (
       select l.created_at as at, 1 as turn, 'spawned' as event, null::int as attempt,
              null::bigint as claim_token, null::uuid as node_id, null::jsonb as detail
-      from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = p_lease
+      from hwqueue.lease l where l.lease_id = p_lease
       union all
       select x.at, x.turn, x.event, a.attempt, a.claim_token, a.node_id, x.detail
       from hwqueue.attempt a
       cross join lateral (values (a.claimed_at, 3, 'claimed', null),
           (a.ended_at, 4, a.outcome, a.error)) x(at, turn, event, detail)
-      where a.shard_id = p_shard and a.lease_id = p_lease
+      where a.lease_id = p_lease
       union all
       select hwqueue.real_time(l.available_at), 5, 'scheduled', null, null, null, null
       from hwqueue.lease l
-      join hwqueue.scheduled d on d.shard_id = p_shard and d.queue_id = l.queue_id
+      join hwqueue.scheduled d on d.queue_id = l.queue_id
         and d.available_at = l.available_at and d.lease_id = l.lease_id
-      where l.shard_id = p_shard and l.lease_id = p_lease
+      where l.lease_id = p_lease
       union all
       select r.eligible_at, 5, 'ready', null, null, null, null
       from hwqueue.lease l
-      join hwqueue.ready r on r.shard_id = p_shard and r.queue_id = l.queue_id and r.tier = l.tier
+      join hwqueue.ready r on r.queue_id = l.queue_id and r.tier = l.tier
         and r.rank = l.rank and r.position = l.position and r.lease_id = l.lease_id
-      where l.shard_id = p_shard and l.lease_id = p_lease
+      where l.lease_id = p_lease
       union all
       select c.claimed_at, 3, 'claimed', c.attempt, c.claim_token, c.node_id, c.assignment
-      from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease
+      from hwqueue.claim c where c.lease_id = p_lease
       union all
       select x.at, x.turn, x.event, o.attempt, nullif(o.claim_token, 0), o.node_id, x.detail
       from hwqueue.outcome o
       cross join lateral (values (o.claimed_at, 3, 'claimed', null),
           (o.finished_at, 6, o.state, o.error)) x(at, turn, event, detail)
-      where o.shard_id = p_shard and o.lease_id = p_lease and (x.turn = 6 or o.state = 'completed')
+      where o.lease_id = p_lease and (x.turn = 6 or o.state = 'completed')
     )
-    select p_shard, p_lease, (row_number() over o)::int, s.at, s.event, s.attempt, s.claim_token,
-           s.node_id, n.name,
+    select p_lease, (row_number() over o)::int, s.at, s.event, s.attempt, s.claim_token, s.node_id, n.name,
            case when s.turn < 6 then coalesce(lead(s.at) over o, greatest(s.at, v_now)) - s.at end, s.detail
     from step s
-    left join hwqueue.node n on n.shard_id = p_shard and n.node_id = s.node_id
+    left join hwqueue.node n on n.node_id = s.node_id
     window o as (order by s.at, coalesce(s.claim_token, case when s.turn > 1 then 9223372036854775807
         else 0 end), s.turn)
     order by 3;
@@ -184,8 +181,8 @@ $$;
 --
 -- Raises: QHA01, QHA03.
 create or replace function hwqueue.node_usage(p_state text default null, p_limit int default null,
-  p_after text default null, p_shard int default 0)
-returns table (shard_id int, node_id uuid, node_name text, rack bigint, state text, live boolean,
+  p_after text default null)
+returns table (node_id uuid, node_name text, rack bigint, state text, live boolean,
   seen_at timestamptz, claims bigint, slots int, cpu_milli bigint, cpu_used bigint, memory_mib bigint,
   memory_used bigint, gpus int, gpus_free int, gpu_milli_used bigint, cores int, cores_free int,
   custom jsonb, custom_used jsonb, profile_id bigint)
@@ -198,8 +195,7 @@ begin
   perform hwqueue.require_all_tenants();
   perform hwqueue.json_choice(to_jsonb(p_state), 'p_state', array['live', 'silent', 'cordoned', 'draining']),
     hwqueue.check_limit(p_limit);
-  return query
-    select n.shard_id, n.node_id, n.name, n.rack, w.state, w.is_live, s.seen_at, coalesce(c.claims, 0),
+  return query select n.node_id, n.name, n.rack, w.state, w.is_live, s.seen_at, coalesce(c.claims, 0),
            coalesce(n.slots, v.concurrency), n.cpu_milli, coalesce(u.cpu_used, 0), n.memory_mib,
            coalesce(u.memory_used, 0),
            cardinality(n.gpu_ids), cardinality(array_positions(u.gpu_used, 0)),
@@ -207,17 +203,17 @@ begin
            cardinality(n.core_ids), cardinality(array_positions(u.core_used, 0)), n.custom,
            coalesce(u.custom_used, '{}'), n.profile_id
     from hwqueue.node n
-    join hwqueue.node_state s on s.shard_id = n.shard_id and s.node_id = n.node_id
-    left join hwqueue.newest_loads(p_shard) u on u.node_id = n.node_id
-    left join (select k.node_id, count(*) as claims from hwqueue.claim k where k.shard_id = p_shard
+    join hwqueue.node_state s on s.node_id = n.node_id
+    left join hwqueue.newest_loads() u on u.node_id = n.node_id
+    left join (select k.node_id, count(*) as claims from hwqueue.claim k
         group by k.node_id) c on c.node_id = n.node_id
-    left join hwqueue.served v on v.shard_id = p_shard and v.node_id = n.node_id
+    left join hwqueue.served v on v.node_id = n.node_id
     cross join lateral (
       select l.is_live, case when n.drain_by is not null then 'draining'
                              when n.cordoned_at is not null then 'cordoned'
                              when l.is_live then 'live' else 'silent' end as state
       from (select hwqueue.is_live(n, s, v_now) as is_live) l) w
-    where n.shard_id = p_shard and n.deregistered_at is null and (p_state is null or w.state = p_state)
+    where n.deregistered_at is null and (p_state is null or w.state = p_state)
       and (p_after is null or n.name > p_after)
     order by n.name limit p_limit;
 end
@@ -241,8 +237,8 @@ $$;
 -- Raises: QHQ01, QHA01, QHA03.
 create or replace function hwqueue.pending_reasons(
   p_queue text default null, p_kind text default null, p_class bigint default null,
-  p_order text default 'oldest', p_limit int default 100, p_shard int default 0)
-returns table (shard_id int, class_id bigint, queue text, tenant text, service_id uuid, task_name text,
+  p_order text default 'oldest', p_limit int default 100)
+returns table (class_id bigint, queue text, tenant text, service_id uuid, task_name text,
   words text, resources jsonb, pending bigint, oldest_at timestamptz, code text, permanent boolean,
   message text, nodes_matching int, nodes_free int, nodes_near int)
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp
@@ -258,15 +254,15 @@ declare
   v_served record;
 begin
   perform hwqueue.require_all_tenants();
-  v_queue_id := case when p_queue is not null then (hwqueue.find_queue(p_queue, p_shard)).queue_id end;
+  v_queue_id := case when p_queue is not null then (hwqueue.find_queue(p_queue)).queue_id end;
   perform hwqueue.json_choice(to_jsonb(p_kind), 'p_kind', array['no_match', 'contended']),
           hwqueue.json_choice(to_jsonb(p_order), 'p_order', array['oldest', 'pending']),
           hwqueue.check_limit(p_limit);
-  v_snapshot := hwqueue.scan_nodes(v_now, p_shard);
+  v_snapshot := hwqueue.scan_nodes(v_now);
   v_fleet := hwqueue.fleet_headline(v_snapshot);
-  select s.* into v_served from hwqueue.served_names(v_now, p_shard) s;
+  select s.* into v_served from hwqueue.served_names(v_now) s;
   return query
-    select p_shard, c.class_id, q.name, c.tenant, c.service_id, c.task_name,
+    select c.class_id, q.name, c.tenant, c.service_id, c.task_name,
            case when k.turn <= 500 then hwqueue.class_words(c) end,
            coalesce(c.placement -> 'resources', '{}'), k.pending, k.oldest_at, h.code,
            coalesce(k.nodes_matching = 0 and (h.code not in (
@@ -274,11 +270,10 @@ begin
              or h.code in ('node_draining', 'node_not_live') and hwqueue.is_barred(k)), false),
            case when k.turn <= 500 then h.message end || m.similar,
            k.nodes_matching, k.free, coalesce(k.nodes_near, 0)
-    from hwqueue.pending_classes(v_queue_id, p_class, p_kind, p_order, p_limit, v_snapshot, v_now, p_shard) k
-    join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = k.class_id
-    join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = c.queue_id
-    left join hwqueue.node n on n.shard_id = p_shard
-      and n.node_id = v_snapshot.node_ids[position(B'1' in k.near)]
+    from hwqueue.pending_classes(v_queue_id, p_class, p_kind, p_order, p_limit, v_snapshot, v_now) k
+    join hwqueue.placement_class c on c.class_id = k.class_id
+    join hwqueue.queue q on q.queue_id = c.queue_id
+    left join hwqueue.node n on n.node_id = v_snapshot.node_ids[position(B'1' in k.near)]
     cross join lateral hwqueue.part_reason(k.part, k.expr, c, n, k.turn <= 500, v_now) r
     cross join lateral hwqueue.class_headline(k, v_fleet, r, n.name, q.paused_at,
       case when c.preferred <> '[]' then k.oldest_at + coalesce(c.patience, q.patience) - v_now end,
@@ -289,7 +284,7 @@ begin
     cross join lateral (
       select case when k.turn <= 10 and k.nodes_matching = 0 and h.code = r.code then hwqueue.similar_words(
         case when k.part = 'require' then jsonb_build_array(k.expr) end,
-        case when k.part not in ('require', 'taints', 'served') then c.custom end, v_now, p_shard)
+        case when k.part not in ('require', 'taints', 'served') then c.custom end, v_now)
         else '' end as similar offset 0) m
     order by k.turn;
 end
@@ -306,8 +301,8 @@ $$;
 --
 -- Raises: QHQ01, QHA01, QHA03.
 create or replace function hwqueue.placement_class_stats(p_queue text default null, p_after bigint default 0,
-  p_limit int default 100, p_shard int default 0)
-returns table (shard_id int, class_id bigint, queue text, tenant text, service_id uuid, task_name text,
+  p_limit int default 100)
+returns table (class_id bigint, queue text, tenant text, service_id uuid, task_name text,
   words text, labels jsonb, placement jsonb, anchors text[], patience interval, pending bigint,
   oldest_at timestamptz, running bigint, profiles bigint, reach double precision, created_at timestamptz,
   retired_at timestamptz)
@@ -320,34 +315,34 @@ declare
   v_ids bigint[];
 begin
   perform hwqueue.require_all_tenants();
-  v_queue_id := case when p_queue is not null then (hwqueue.find_queue(p_queue, p_shard)).queue_id end;
+  v_queue_id := case when p_queue is not null then (hwqueue.find_queue(p_queue)).queue_id end;
   perform hwqueue.check_limit(p_limit);
   v_ids := array(
     select c.class_id from hwqueue.placement_class c
-    where c.shard_id = p_shard and c.class_id > p_after and (v_queue_id is null or c.queue_id = v_queue_id)
+    where c.class_id > p_after and (v_queue_id is null or c.queue_id = v_queue_id)
     order by c.class_id limit p_limit);
   return query
-    select p_shard, c.class_id, q.name, c.tenant, c.service_id, c.task_name,
+    select c.class_id, q.name, c.tenant, c.service_id, c.task_name,
            case when row_number() over (order by c.class_id) <= 500 then hwqueue.class_words(c) end,
            c.labels, c.placement, c.anchors, c.patience, coalesce(w.leases, 0), w.oldest_at,
            coalesce(r.leases, 0), coalesce(e.profiles, 0), h.reach, c.created_at, c.retired_at
     from hwqueue.placement_class c
-    join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = c.queue_id and q.dropped_at is null
+    join hwqueue.queue q on q.queue_id = c.queue_id and q.dropped_at is null
     left join (select x.class_id, count(*) as leases, min(x.eligible_at) as oldest_at from hwqueue.ready x
-               where x.shard_id = p_shard and x.class_id = any (v_ids) group by 1) w
+               where x.class_id = any (v_ids) group by 1) w
                  on w.class_id = c.class_id
     left join (select x.class_id, count(*) as leases from hwqueue.claim x
-        where x.shard_id = p_shard and x.class_id = any (v_ids) group by 1) r
+        where x.class_id = any (v_ids) group by 1) r
       on r.class_id = c.class_id
     left join (select x.class_id, sum(x.profiles)::bigint as profiles
                from (select p.class_id, count(*) as profiles from hwqueue.profile_eligibility p
-                     where p.shard_id = p_shard and p.class_id = any (v_ids) group by 1
+                     where p.class_id = any (v_ids) group by 1
                      union all
                      select n.class_id, count(*) from hwqueue.node_eligibility n
-                     where n.shard_id = p_shard and n.class_id = any (v_ids) group by 1) x
+                     where n.class_id = any (v_ids) group by 1) x
                group by 1) e on e.class_id = c.class_id
-    left join hwqueue.class_fleet h on h.shard_id = p_shard and h.class_id = c.class_id
-    where c.shard_id = p_shard and c.class_id = any (v_ids)
+    left join hwqueue.class_fleet h on h.class_id = c.class_id
+    where c.class_id = any (v_ids)
     order by c.class_id;
 end
 $$;
@@ -358,8 +353,8 @@ $$;
 -- to 10,000. The claims are read once; leases, nodes and progress by key, for p_limit rows.
 --
 -- Raises: QHA01, QHA03.
-create or replace function hwqueue.running_leases(p_limit int default 100, p_shard int default 0)
-returns table (shard_id int, lease_id uuid, queue text, task_name text, tenant text, attempt int,
+create or replace function hwqueue.running_leases(p_limit int default 100)
+returns table (lease_id uuid, queue text, task_name text, tenant text, attempt int,
   node_name text, claimed_at timestamptz, expires_at timestamptz, stop_reason text, progress jsonb)
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp set max_parallel_workers_per_gather = 0
@@ -368,15 +363,14 @@ begin
   perform hwqueue.require_all_tenants();
   perform hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'ask for fewer');
   return query
-    select r.shard_id, r.lease_id, q.name, l.task_name, c.tenant, r.attempt::int, n.name, r.claimed_at,
-           hwqueue.real_time(r.expires_at), r.stop_reason,
-           hwqueue.progress_of(r.lease_id, r.claim_token, p_shard)
-    from (select o.* from hwqueue.claim o where o.shard_id = p_shard
+    select r.lease_id, q.name, l.task_name, c.tenant, r.attempt::int, n.name, r.claimed_at,
+           hwqueue.real_time(r.expires_at), r.stop_reason, hwqueue.progress_of(r.lease_id, r.claim_token)
+    from (select o.* from hwqueue.claim o
           order by o.claimed_at, o.lease_id limit p_limit) r
-    join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = r.lease_id
-    join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = r.queue_id
-    join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = r.class_id
-    left join hwqueue.node n on n.shard_id = p_shard and n.node_id = r.node_id
+    join hwqueue.lease l on l.lease_id = r.lease_id
+    join hwqueue.queue q on q.queue_id = r.queue_id
+    join hwqueue.placement_class c on c.class_id = r.class_id
+    left join hwqueue.node n on n.node_id = r.node_id
     order by r.claimed_at, r.lease_id;
 end
 $$;
@@ -388,8 +382,8 @@ $$;
 -- is over and that reap has not ended yet.
 --
 -- Raises: QHQ01, QHA03.
-create or replace function hwqueue.queue_depth(p_queue text default null, p_shard int default 0)
-returns table (shard_id int, queue text, pending bigint, scheduled bigint, running bigint,
+create or replace function hwqueue.queue_depth(p_queue text default null)
+returns table (queue text, pending bigint, scheduled bigint, running bigint,
   stopping bigint, expired bigint, oldest_at timestamptz, next_at timestamptz, paused_at timestamptz)
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp
   set max_parallel_workers_per_gather = 0 set jit = off set plan_cache_mode = force_custom_plan
@@ -399,8 +393,8 @@ declare
   v_now timestamptz := hwqueue.clock();
 begin
   perform hwqueue.require_all_tenants();
-  v_queue_id := case when p_queue is not null then (hwqueue.find_queue(p_queue, p_shard)).queue_id end;
-  return query select d.* from hwqueue.queue_counts(v_queue_id, v_now, p_shard) d order by d.queue;
+  v_queue_id := case when p_queue is not null then (hwqueue.find_queue(p_queue)).queue_id end;
+  return query select d.* from hwqueue.queue_counts(v_queue_id, v_now) d order by d.queue;
 end
 $$;
 
@@ -409,9 +403,8 @@ $$;
 -- single nodes would fill the list. p_label: this label only.
 --
 -- Raises: QHA01, QHA03.
-create or replace function hwqueue.tag_distribution(p_label text default null, p_limit int default 100,
-  p_shard int default 0)
-returns table (shard_id int, label text, value jsonb, nodes bigint, live bigint, claims bigint)
+create or replace function hwqueue.tag_distribution(p_label text default null, p_limit int default 100)
+returns table (label text, value jsonb, nodes bigint, live bigint, claims bigint)
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp
   set max_parallel_workers_per_gather = 0 set jit = off
 as $$
@@ -421,17 +414,17 @@ begin
   perform hwqueue.require_all_tenants();
   perform hwqueue.check_limit(p_limit);
   return query
-    select p_shard, t.key, t.value, sum(k.nodes)::bigint, sum(k.live)::bigint, sum(k.claims)::bigint
+    select t.key, t.value, sum(k.nodes)::bigint, sum(k.live)::bigint, sum(k.claims)::bigint
     from (
       select (n.node).profile_id, count(*) as nodes,
              count(*) filter (where n.is_live and (n.node).cordoned_at is null) as live,
              coalesce(sum(c.claims), 0) as claims
-      from hwqueue.numbered_nodes(v_now, p_shard) n
-      left join (select r.node_id, count(*) as claims from hwqueue.claim r where r.shard_id = p_shard
+      from hwqueue.numbered_nodes(v_now) n
+      left join (select r.node_id, count(*) as claims from hwqueue.claim r
           group by r.node_id) c on c.node_id = (n.node).node_id
       group by 1
     ) k
-    join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = k.profile_id
+    join hwqueue.profile p on p.profile_id = k.profile_id
     cross join lateral jsonb_each(p.labels) t
     where p_label is null or t.key = p_label
     group by t.key, t.value
@@ -442,47 +435,38 @@ $$;
 -- The lives of all leases; ask for one by its lease_id. A session of one tenant sees that tenant's
 -- leases. The view leaves out the others, because the function would raise an error that names them.
 create or replace view hwqueue.lease_history as
-select h.shard_id, l.lease_id, h.ordinal, h.at, h.event, h.attempt, h.claim_token, h.node_id, h.node_name,
-       h.lasted, h.detail
-from hwqueue.shard s
-join hwqueue.lease l on l.shard_id = s.shard_id
-  and (coalesce(current_setting('hwqueue.tenant', true), '') = '' or exists (
-    select from hwqueue.placement_class c
-    where c.shard_id = l.shard_id and c.class_id = l.class_id
-      and c.tenant = current_setting('hwqueue.tenant', true)))
-cross join lateral hwqueue.lease_history(l.lease_id, l.shard_id) h;
+select l.lease_id, h.ordinal, h.at, h.event, h.attempt, h.claim_token, h.node_id, h.node_name, h.lasted,
+       h.detail
+from hwqueue.lease l
+cross join lateral hwqueue.lease_history(l.lease_id) h
+where coalesce(current_setting('hwqueue.tenant', true), '') = '' or exists (
+  select from hwqueue.placement_class c
+  where c.class_id = l.class_id and c.tenant = current_setting('hwqueue.tenant', true));
 
--- node_usage of all nodes, of all shards.
-create or replace view hwqueue.node_usage as
-select u.* from hwqueue.shard s cross join lateral hwqueue.node_usage(p_shard => s.shard_id) u;
+-- node_usage of all nodes.
+create or replace view hwqueue.node_usage as select u.* from hwqueue.node_usage() u;
 
 -- pending_reasons of the classes that some node matches, but that none could take now: they wait for
 -- other leases to end.
 create or replace view hwqueue.pending_contended as
-select r.* from hwqueue.shard s cross join lateral hwqueue.pending_reasons(p_kind => 'contended',
-       p_limit => null, p_shard => s.shard_id) r;
+select r.* from hwqueue.pending_reasons(p_kind => 'contended', p_limit => null) r;
 
 -- pending_reasons of the classes that no live, uncordoned node could ever run, whatever else runs:
 -- something has to be changed.
 create or replace view hwqueue.pending_no_match as
-select r.* from hwqueue.shard s cross join lateral hwqueue.pending_reasons(p_kind => 'no_match',
-       p_limit => null, p_shard => s.shard_id) r;
+select r.* from hwqueue.pending_reasons(p_kind => 'no_match', p_limit => null) r;
 
--- pending_reasons of all classes, of all shards.
+-- pending_reasons of all classes.
 create or replace view hwqueue.pending_reasons as
-select r.* from hwqueue.shard s cross join lateral hwqueue.pending_reasons(p_limit => null,
-       p_shard => s.shard_id) r;
+select r.* from hwqueue.pending_reasons(p_limit => null) r;
 
--- placement_class_stats of all classes, of all shards.
+-- placement_class_stats of all classes.
 create or replace view hwqueue.placement_class_stats as
-select c.* from hwqueue.shard s cross join lateral hwqueue.placement_class_stats(p_limit => null,
-       p_shard => s.shard_id) c;
+select c.* from hwqueue.placement_class_stats(p_limit => null) c;
 
--- queue_depth of all queues, of all shards.
-create or replace view hwqueue.queue_depth as
-select d.* from hwqueue.shard s cross join lateral hwqueue.queue_depth(p_shard => s.shard_id) d;
+-- queue_depth of all queues.
+create or replace view hwqueue.queue_depth as select d.* from hwqueue.queue_depth() d;
 
--- tag_distribution of all labels and values, of all shards.
+-- tag_distribution of all labels and values.
 create or replace view hwqueue.tag_distribution as
-select t.* from hwqueue.shard s cross join lateral hwqueue.tag_distribution(p_limit => null,
-       p_shard => s.shard_id) t;
+select t.* from hwqueue.tag_distribution(p_limit => null) t;

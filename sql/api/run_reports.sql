@@ -11,17 +11,17 @@
 -- The definition that a run was submitted with; version: null for the run of a specification. spec is in
 -- normal form, its steps in topological order.
 -- Raises: QHF03.
-create or replace function hwqueue.get_run_workflow(p_run uuid, p_shard int default 0)
-returns table (workflow text, version int, spec jsonb, step_count int, created_at timestamptz, shard_id int)
+create or replace function hwqueue.get_run_workflow(p_run uuid)
+returns table (workflow text, version int, spec jsonb, step_count int, created_at timestamptz)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_run hwqueue.run := hwqueue.find_run(p_run, p_shard);
+  v_run hwqueue.run := hwqueue.find_run(p_run);
 begin
   return query
     select w.name, w.version, w.settings || jsonb_build_object('steps', w.steps),
-      jsonb_array_length(w.steps), w.created_at, p_shard
-    from hwqueue.workflow w where w.shard_id = p_shard and w.workflow_id = v_run.workflow_id;
+      jsonb_array_length(w.steps), w.created_at
+    from hwqueue.workflow w where w.workflow_id = v_run.workflow_id;
 end
 $$;
 
@@ -31,26 +31,25 @@ $$;
 -- both are null before. claimed_at: of the last claim.
 -- attempts: the last 20 claims that ended without completing or were run again, oldest first.
 -- Raises: QHF03.
-create or replace function hwqueue.list_step_details(p_run uuid, p_shard int default 0)
+create or replace function hwqueue.list_step_details(p_run uuid)
 returns table (step_no int, step text, class_id bigint, words text, released_at timestamptz,
-  available_at timestamptz, claimed_at timestamptz, ended_at timestamptz, attempts jsonb, shard_id int)
+  available_at timestamptz, claimed_at timestamptz, ended_at timestamptz, attempts jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set enable_seqscan = off
 as $$
 declare
-  v_run hwqueue.run := hwqueue.find_run(p_run, p_shard);
+  v_run hwqueue.run := hwqueue.find_run(p_run);
   v_words jsonb := (
     select coalesce(jsonb_object_agg(u.class_id, w.words), '{}')
     from (
       select distinct s.class_id from hwqueue.step s
-      where s.shard_id = p_shard and s.run_id = p_run and s.class_id is not null
+      where s.run_id = p_run and s.class_id is not null
       order by s.class_id limit 500) u
     cross join lateral (  -- a fence (offset 0): by key, also before the tables are analyzed
       select hwqueue.class_words(c) as words from hwqueue.placement_class c
-      where c.shard_id = p_shard and c.class_id = u.class_id offset 0) w);
+      where c.class_id = u.class_id offset 0) w);
   v_begun jsonb := (
-    select coalesce(jsonb_object_agg(b.step_no, b.begun_at), '{}')
-    from hwqueue.steps_begun(v_run, p_shard) b);
+    select coalesce(jsonb_object_agg(b.step_no, b.begun_at), '{}') from hwqueue.steps_begun(v_run) b);
 begin
   return query
     select d.step_no, d.name, s.class_id, v_words ->> s.class_id::text,
@@ -60,16 +59,16 @@ begin
         select jsonb_agg(jsonb_build_object('attempt', a.attempt, 'claim_token', a.claim_token, 'node_id',
             a.node_id, 'outcome', a.outcome, 'claimed_at', a.claimed_at, 'ended_at', a.ended_at,
             'error', a.error) order by a.claim_token)
-        from (select x.* from hwqueue.attempt x where x.shard_id = p_shard and x.lease_id = l.lease_id
-              order by x.claim_token desc limit 20) a), '[]'), p_shard
+        from (select x.* from hwqueue.attempt x where x.lease_id = l.lease_id
+              order by x.claim_token desc limit 20) a), '[]')
     from hwqueue.workflow_step d
     cross join lateral (  -- a fence (offset 0): by key, also before the tables are analyzed
       select x.class_id, x.lease_id, x.ended_at from hwqueue.step x
-      where x.shard_id = p_shard and x.run_id = p_run and x.step_no = d.step_no offset 0) s
-    left join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = s.lease_id
-    left join hwqueue.claim k on k.shard_id = p_shard and k.lease_id = l.lease_id
-    left join hwqueue.outcome o on o.shard_id = p_shard and o.lease_id = l.lease_id
-    where d.shard_id = p_shard and d.workflow_id = v_run.workflow_id
+      where x.run_id = p_run and x.step_no = d.step_no offset 0) s
+    left join hwqueue.lease l on l.lease_id = s.lease_id
+    left join hwqueue.claim k on k.lease_id = l.lease_id
+    left join hwqueue.outcome o on o.lease_id = l.lease_id
+    where d.workflow_id = v_run.workflow_id
     order by d.step_no;
 end
 $$;
@@ -78,23 +77,20 @@ $$;
 -- result the payload is; null: no step has taken it yet. bytes: of the payload as stored; null once it was
 -- taken.
 -- Raises: QHF03, QHA01.
-create or replace function hwqueue.list_run_signals(p_run uuid, p_limit int default 1000,
-  p_shard int default 0)
-returns table (signal_id bigint, name text, key text, sent_at timestamptz, taken_by text, bytes int,
-  shard_id int)
+create or replace function hwqueue.list_run_signals(p_run uuid, p_limit int default 1000)
+returns table (signal_id bigint, name text, key text, sent_at timestamptz, taken_by text, bytes int)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set enable_seqscan = off
 as $$
 declare
-  v_run hwqueue.run := hwqueue.find_run(p_run, p_shard);
+  v_run hwqueue.run := hwqueue.find_run(p_run);
 begin
   perform hwqueue.check_range(p_limit, 'p_limit', 1, 1000, 'a run has at most 1000 signals');
   return query
-    select s.signal_id, s.name, s.key, s.sent_at, d.name, pg_column_size(s.payload), p_shard
+    select s.signal_id, s.name, s.key, s.sent_at, d.name, pg_column_size(s.payload)
     from hwqueue.run_signal s
-    left join hwqueue.workflow_step d on d.shard_id = p_shard and d.workflow_id = v_run.workflow_id
-      and d.step_no = s.taken_by
-    where s.shard_id = p_shard and s.run_id = p_run
+    left join hwqueue.workflow_step d on d.workflow_id = v_run.workflow_id and d.step_no = s.taken_by
+    where s.run_id = p_run
     order by s.signal_id limit p_limit;
 end
 $$;
@@ -103,9 +99,8 @@ $$;
 -- three steps that failed, and what the run asks of every step's node. Runs that are gone, or of other
 -- tenants, are left out. p_run_ids: 200 at most.
 -- Raises: QHA01.
-create or replace function hwqueue.summarise_runs(p_run_ids uuid[], p_shard int default 0)
-returns table (run_id uuid, step_counts jsonb, failed_steps text[], affinity_tags jsonb, placement jsonb,
-  shard_id int)
+create or replace function hwqueue.summarise_runs(p_run_ids uuid[])
+returns table (run_id uuid, step_counts jsonb, failed_steps text[], affinity_tags jsonb, placement jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set enable_seqscan = off
 as $$
@@ -114,17 +109,15 @@ declare
 begin
   perform hwqueue.check_range(cardinality(p_run_ids), 'p_run_ids', 0, 200, 'ask for a page at a time');
   return query
-    select r.run_id, hwqueue.count_steps(r, p_shard),
+    select r.run_id, hwqueue.count_steps(r),
       array(select d.name
             from hwqueue.step s
-            join hwqueue.workflow_step d on d.shard_id = p_shard and d.workflow_id = r.workflow_id
-              and d.step_no = s.step_no
-            where s.shard_id = p_shard and s.run_id = r.run_id and s.state = 'failed'
+            join hwqueue.workflow_step d on d.workflow_id = r.workflow_id and d.step_no = s.step_no
+            where s.run_id = r.run_id and s.state = 'failed'
             order by s.step_no limit 3),
-      coalesce(r.level -> 'affinity_tags', '{}'), coalesce(r.level -> 'placement', '{}'), p_shard
+      coalesce(r.level -> 'affinity_tags', '{}'), coalesce(r.level -> 'placement', '{}')
     from hwqueue.run r
-    where r.shard_id = p_shard and r.run_id = any (p_run_ids)
-      and (v_tenants is null or r.tenant = any (v_tenants))
+    where r.run_id = any (p_run_ids) and (v_tenants is null or r.tenant = any (v_tenants))
     order by r.run_id;
 end
 $$;
@@ -132,22 +125,21 @@ $$;
 -- Returns the steps that retry_workflow_run would run again with these options, in topological order, and
 -- changes nothing.
 -- Raises: QHF03, QHF04, QHF06, QHA01.
-create or replace function hwqueue.preview_retry(p_run uuid, p_options jsonb default '{}',
-  p_shard int default 0)
-returns table (step_no int, step text, state text, shard_id int)
+create or replace function hwqueue.preview_retry(p_run uuid, p_options jsonb default '{}')
+returns table (step_no int, step text, state text)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_run hwqueue.run := hwqueue.find_run(p_run, p_shard);
-  v_steps int[] := hwqueue.read_retry(v_run, p_options, p_shard);
+  v_run hwqueue.run := hwqueue.find_run(p_run);
+  v_steps int[] := hwqueue.read_retry(v_run, p_options);
 begin
   return query
-    select d.step_no, d.name, hwqueue.shown_state(s.state, v_run), p_shard
+    select d.step_no, d.name, hwqueue.shown_state(s.state, v_run)
     from hwqueue.workflow_step d
     cross join lateral (  -- a fence (offset 0): by key, also before the tables are analyzed
       select x.state from hwqueue.step x
-      where x.shard_id = p_shard and x.run_id = p_run and x.step_no = d.step_no offset 0) s
-    where d.shard_id = p_shard and d.workflow_id = v_run.workflow_id and d.step_no = any (v_steps)
+      where x.run_id = p_run and x.step_no = d.step_no offset 0) s
+    where d.workflow_id = v_run.workflow_id and d.step_no = any (v_steps)
     order by d.step_no;
 end
 $$;
@@ -156,43 +148,41 @@ $$;
 -- then; changes nothing. headline to reasons: as in check_workflow, of a step with `near` without the place
 -- that it will be near.
 -- Raises: as update_steps, but QHL09 and QHA02.
-create or replace function hwqueue.preview_update(p_run uuid, p_changes jsonb, p_steps text[] default null,
-  p_shard int default 0)
+create or replace function hwqueue.preview_update(p_run uuid, p_changes jsonb, p_steps text[] default null)
 returns table (step_no int, step text, kind text, state text, changed boolean, placement jsonb,
   came_from jsonb, headline text, code text, permanent boolean, nodes_matching bigint, nodes_free bigint,
-  reasons jsonb, shard_id int)
+  reasons jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set enable_seqscan = off set jit = off
 as $$
 declare
   v_now timestamptz := hwqueue.clock();
-  v_run hwqueue.run := hwqueue.find_run(p_run, p_shard);
-  v_call record := hwqueue.read_update_call(v_run, p_changes, p_steps, p_shard);
+  v_run hwqueue.run := hwqueue.find_run(p_run);
+  v_call record := hwqueue.read_update_call(v_run, p_changes, p_steps);
 begin
   return query
     with planned as materialized (
-      select u.* from hwqueue.planned_updates(v_run, v_call.changes, v_call.named, p_shard) u)
+      select u.* from hwqueue.planned_updates(v_run, v_call.changes, v_call.named) u)
     select p.step_no, d.name, d.kind, hwqueue.shown_state(s.state, v_run), p.changed, (p.class).placement,
       p.came_from, coalesce(v.headline, n.headline), coalesce(v.code, n.code),
-      coalesce(v.permanent, n.permanent), v.nodes_matching, v.nodes_free, coalesce(v.sole_blockers, '[]'),
-      p_shard
+      coalesce(v.permanent, n.permanent), v.nodes_matching, v.nodes_free, coalesce(v.sole_blockers, '[]')
     from planned p
     -- fences (offset 0): by key, also before the tables are analyzed
     cross join lateral (
       select x.name, x.kind from hwqueue.workflow_step x
-      where x.shard_id = p_shard and x.workflow_id = v_run.workflow_id and x.step_no = p.step_no offset 0) d
+      where x.workflow_id = v_run.workflow_id and x.step_no = p.step_no offset 0) d
     cross join lateral (
       select x.state from hwqueue.step x
-      where x.shard_id = p_shard and x.run_id = p_run and x.step_no = p.step_no offset 0) s
-    left join hwqueue.class_verdicts(array(select i.class from planned i where i.run is null), v_now,
-      p_shard) v on v.digest = (p.class).digest
+      where x.run_id = p_run and x.step_no = p.step_no offset 0) s
+    left join hwqueue.class_verdicts(array(select i.class from planned i where i.run is null),
+      v_now) v on v.digest = (p.class).digest
     left join lateral (
       select hwqueue.nested_headline(x.step, x.workflow, x.refusal) as headline,
         case when x.refusal is null then 'ready' else 'nested_refused' end as code,
         x.refusal is not null as permanent
       from hwqueue.workflow w
-      cross join lateral hwqueue.planned_nested(w, p.run, p.step_no, v_now, p_shard) x
-      where w.shard_id = p_shard and w.workflow_id = (p.run).workflow_id) n on d.kind = 'workflow'
+      cross join lateral hwqueue.planned_nested(w, p.run, p.step_no, v_now) x
+      where w.workflow_id = (p.run).workflow_id) n on d.kind = 'workflow'
     order by p.step_no;
 end
 $$;
@@ -201,9 +191,8 @@ $$;
 -- each state, of the newest 1,000 runs of that name. A row without a version counts the runs of
 -- specifications of that name. p_workflows: 100 names at most.
 -- Raises: QHA01, QHA03.
-create or replace function hwqueue.list_workflow_versions(p_workflows text[], p_shard int default 0)
-returns table (workflow text, version int, step_count int, created_at timestamptz, run_counts jsonb,
-  shard_id int)
+create or replace function hwqueue.list_workflow_versions(p_workflows text[])
+returns table (workflow text, version int, step_count int, created_at timestamptz, run_counts jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set enable_seqscan = off
 as $$
@@ -218,8 +207,8 @@ begin
       from names n
       cross join lateral (
         select x.workflow_id, x.state from hwqueue.run x
-        where x.shard_id = p_shard and x.name = n.name order by x.run_id desc limit 1000) r
-      join hwqueue.workflow w on w.shard_id = p_shard and w.workflow_id = r.workflow_id
+        where x.name = n.name order by x.run_id desc limit 1000) r
+      join hwqueue.workflow w on w.workflow_id = r.workflow_id
       group by n.name, w.version, r.state),
     counts as (
       select c.name, c.version, jsonb_object_agg(c.state, c.runs) as states from runs c group by 1, 2),
@@ -228,11 +217,11 @@ begin
       from names n
       cross join lateral (
         select w.version, w.steps, w.created_at from hwqueue.workflow w
-        where w.shard_id = p_shard and w.name = n.name and w.version is not null
+        where w.name = n.name and w.version is not null
         order by w.version desc limit 20) v
       union all
       select c.name, null, null, null from counts c where c.version is null)
-    select v.name, v.version, v.steps, v.created_at, coalesce(c.states, '{}'), p_shard
+    select v.name, v.version, v.steps, v.created_at, coalesce(c.states, '{}')
     from versions v
     left join counts c on c.name = v.name and c.version is not distinct from v.version
     order by v.name, v.version desc nulls last;

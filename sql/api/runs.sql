@@ -13,24 +13,24 @@
 -- that was submitted; root_run_id: the submitted run above it, or itself. idempotency_key: or its unique
 -- key, which goes when it ends.
 -- Raises: QHF03.
-create or replace function hwqueue.get_workflow_run(p_run uuid, p_shard int default 0)
-returns table (run_id uuid, shard_id int, workflow text, version int, state text, reason text, detail jsonb,
+create or replace function hwqueue.get_workflow_run(p_run uuid)
+returns table (run_id uuid, workflow text, version int, state text, reason text, detail jsonb,
   tenant text, labels jsonb, headers jsonb, priority smallint, input jsonb, result jsonb, attempt int,
   deadline timestamptz, submitted_at timestamptz, finished_at timestamptz, step_counts jsonb,
   parent_run_id uuid, root_run_id uuid, idempotency_key text)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off
 as $$
 begin
-  perform hwqueue.find_run(p_run, p_shard);
+  perform hwqueue.find_run(p_run);
   return query
-    select r.run_id, r.shard_id, r.name, w.version, r.state, r.reason, r.detail, r.tenant, r.labels,
+    select r.run_id, r.name, w.version, r.state, r.reason, r.detail, r.tenant, r.labels,
       r.headers, r.priority, r.input, r.result, r.attempt, r.deadline, r.submitted_at, r.finished_at,
-      hwqueue.count_steps(r, p_shard), r.parent_run_id, r.root_run_id,
+      hwqueue.count_steps(r), r.parent_run_id, r.root_run_id,
       (select k.idempotency_key from hwqueue.run_key k
-       where k.run_id = p_run and (k.shard_id = p_shard) is true limit 1)  -- by its index alone
+       where k.run_id = p_run limit 1)
     from hwqueue.run r
-    join hwqueue.workflow w on w.shard_id = p_shard and w.workflow_id = r.workflow_id
-    where r.shard_id = p_shard and r.run_id = p_run;
+    join hwqueue.workflow w on w.workflow_id = r.workflow_id
+    where r.run_id = p_run;
 end
 $$;
 
@@ -41,8 +41,8 @@ $$;
 -- that few of many runs meet reads the many.
 -- Raises: QHA01, QHA03.
 create or replace function hwqueue.list_workflow_runs(p_filter jsonb default '{}', p_limit int default 50,
-  p_before uuid default null, p_shard int default 0)
-returns table (run_id uuid, shard_id int, workflow text, version int, state text, reason text, tenant text,
+  p_before uuid default null)
+returns table (run_id uuid, workflow text, version int, state text, reason text, tenant text,
   labels jsonb, attempt int, submitted_at timestamptz, finished_at timestamptz, parent_run_id uuid,
   root_run_id uuid)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -80,11 +80,11 @@ begin
   v_root := hwqueue.json_uuid(p_filter -> 'root_run_id', 'filter.root_run_id');
   v_is_nested := hwqueue.json_boolean(p_filter -> 'is_nested', 'filter.is_nested');
   return query
-    select r.run_id, r.shard_id, r.name, w.version, r.state, r.reason, r.tenant, r.labels, r.attempt,
+    select r.run_id, r.name, w.version, r.state, r.reason, r.tenant, r.labels, r.attempt,
       r.submitted_at, r.finished_at, r.parent_run_id, r.root_run_id
     from hwqueue.run r
-    join hwqueue.workflow w on w.shard_id = p_shard and w.workflow_id = r.workflow_id
-    where r.shard_id = p_shard and (p_before is null or r.run_id < p_before)
+    join hwqueue.workflow w on w.workflow_id = r.workflow_id
+    where (p_before is null or r.run_id < p_before)
       and (v_workflow is null or r.name = v_workflow) and (v_state is null or r.state = v_state)
       and (v_tenant is null or r.tenant = v_tenant) and (v_tenants is null or r.tenant = any (v_tenants))
       and (v_labels is null or r.labels @> v_labels)
@@ -108,17 +108,17 @@ $$;
 -- ended, and how many of these failed. nested_run_id: the run that a step of kind workflow is, null until it
 -- begins. gang_id: the gang that a step of kind gang is, likewise; explain_gang says why it waits.
 -- Raises: QHF03.
-create or replace function hwqueue.list_workflow_steps(p_run uuid, p_shard int default 0)
+create or replace function hwqueue.list_workflow_steps(p_run uuid)
 returns table (step_no int, step text, state text, reason text, task_name text, queue text, placement jsonb,
   lease_id uuid, lease_state text, node_id uuid, attempt smallint, result jsonb, error jsonb,
-  ended_at timestamptz, waits_for text[], shard_id int, came_from jsonb, kind text, due_at timestamptz,
+  ended_at timestamptz, waits_for text[], came_from jsonb, kind text, due_at timestamptz,
   headline text, items int, items_done int, items_failed int, nested_run_id uuid,
   gang_id uuid)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set enable_seqscan = off
 as $$
 declare
-  v_run hwqueue.run := hwqueue.find_run(p_run, p_shard);
+  v_run hwqueue.run := hwqueue.find_run(p_run);
   v_parents jsonb := (  -- those of each step that have not ended: {number of the step: [names]}
     select coalesce(jsonb_object_agg(g.to_no, g.names), '{}')
     from (
@@ -127,15 +127,15 @@ declare
       -- fences (offset 0): by key, also before the tables are analyzed
       cross join lateral (
         select x.step_no from hwqueue.step x
-        where x.shard_id = p_shard and x.run_id = v_run.run_id and x.step_no = e.from_no
+        where x.run_id = v_run.run_id and x.step_no = e.from_no
           and x.state in ('waiting', 'held', 'running') offset 0) p
       cross join lateral (
         select x.name from hwqueue.workflow_step x
-        where x.shard_id = p_shard and x.workflow_id = v_run.workflow_id and x.step_no = e.from_no
+        where x.workflow_id = v_run.workflow_id and x.step_no = e.from_no
         offset 0) f
-      where e.shard_id = p_shard and e.workflow_id = v_run.workflow_id
+      where e.workflow_id = v_run.workflow_id
       group by e.to_no) g);
-  v_origins jsonb := hwqueue.listed_origins(v_run, p_shard);
+  v_origins jsonb := hwqueue.listed_origins(v_run);
 begin
   return query
     select d.step_no, d.name, hwqueue.shown_state(s.state, v_run),
@@ -143,13 +143,12 @@ begin
         when s.state = 'waiting' and v_run.finished_at is not null then
           case v_run.state when 'cancelled' then 'cancelled' when 'failed' then 'run_failed'
             else 'not_needed' end
-        else s.reason end,
-      d.task_name, q.name, c.placement, l.lease_id, hwqueue.lease_state(l.lease_id, p_shard),
+        else s.reason end, d.task_name, q.name, c.placement, l.lease_id, hwqueue.lease_state(l.lease_id),
       coalesce(k.node_id, o.node_id, l.node_id), coalesce(k.attempt, o.attempt, l.attempt_count),
       hwqueue.step_result(s, o.result), hwqueue.step_error(s, o.error), s.ended_at,
       case when s.state = 'waiting'
         then array(select jsonb_array_elements_text(v_parents -> d.step_no::text)) else '{}' end,
-      p_shard, v_origins -> d.step_no::text, d.kind, s.due_at,
+        v_origins -> d.step_no::text, d.kind, s.due_at,
       case when s.state <> 'running' then null
         when d.kind = 'sleep' then 'sleeps until ' || u.due
         when d.kind = 'wait' then concat('waits for signal ', d.settings ->> 'signal', ' until ' || u.due)
@@ -166,14 +165,14 @@ begin
     -- fences (offset 0): by key, also before the tables are analyzed
     cross join lateral (
       select x.* from hwqueue.step x
-      where x.shard_id = p_shard and x.run_id = p_run and x.step_no = d.step_no offset 0) s
-    left join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = s.queue_id
+      where x.run_id = p_run and x.step_no = d.step_no offset 0) s
+    left join hwqueue.queue q on q.queue_id = s.queue_id
     left join lateral (
       select x.placement from hwqueue.placement_class x
-      where x.shard_id = p_shard and x.class_id = s.class_id offset 0) c on true
-    left join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = s.lease_id
-    left join hwqueue.claim k on k.shard_id = p_shard and k.lease_id = l.lease_id
-    left join hwqueue.outcome o on o.shard_id = p_shard and o.lease_id = l.lease_id
+      where x.class_id = s.class_id offset 0) c on true
+    left join hwqueue.lease l on l.lease_id = s.lease_id
+    left join hwqueue.claim k on k.lease_id = l.lease_id
+    left join hwqueue.outcome o on o.lease_id = l.lease_id
     left join lateral (  -- the own lease of a task that has items is none of them, but counted with them
       select m.items, (t.arrived + coalesce(a.arrived, 0))::int
                + case when d.kind = 'task' and o.state is null then 1 else 0 end as items_done,
@@ -181,19 +180,19 @@ begin
                - case when d.kind = 'task' and o.state <> 'completed' then 1 else 0 end as items_failed
       from (
         select x.items from hwqueue.map x
-        where x.shard_id = p_shard and x.run_id = p_run and x.step_no = d.step_no offset 0) m
+        where x.run_id = p_run and x.step_no = d.step_no offset 0) m
       cross join lateral (
         select x.arrived, x.failed, x.skipped from hwqueue.tally x
-        where x.shard_id = p_shard and x.run_id = p_run and x.step_no = d.step_no and x.part > 0 offset 0) t
+        where x.run_id = p_run and x.step_no = d.step_no and x.part > 0 offset 0) t
       cross join lateral (
         select sum(x.arrived) as arrived, sum(x.failed + x.skipped) as failed from hwqueue.arrival x
-        where x.run_id = p_run and x.step_no = d.step_no and x.kind = 'item' and x.shard_id = p_shard) a) i
+        where x.run_id = p_run and x.step_no = d.step_no and x.kind = 'item') a) i
       on d.kind in ('map', 'gang') or l.item_no is not null
     cross join lateral (
       select to_char(s.due_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') as due) u
-    left join lateral (select hwqueue.gang_of_step(p_run, d.step_no, p_shard) as gang_id) g
+    left join lateral (select hwqueue.gang_of_step(p_run, d.step_no) as gang_id) g
       on d.kind = 'gang'
-    where d.shard_id = p_shard and d.workflow_id = v_run.workflow_id
+    where d.workflow_id = v_run.workflow_id
     order by d.step_no;
 end
 $$;
@@ -202,8 +201,7 @@ $$;
 -- cancelled, running ones are asked to stop. It is cancelled when they have ended and the finally steps for
 -- that case have run. Cancelling a cancelled run changes nothing.
 -- Locks: the run; steps, entries and claims, skip locked. Raises: QHF03, QHF04, QHA01, QHA02. Idempotent.
-create or replace function hwqueue.cancel_workflow_run(p_run uuid, p_reason text default null,
-  p_shard int default 0) returns text
+create or replace function hwqueue.cancel_workflow_run(p_run uuid, p_reason text default null) returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
@@ -212,30 +210,30 @@ declare
   v_run hwqueue.run;
 begin
   perform hwqueue.check_payload(to_jsonb(p_reason), 'p_reason', 1024);
-  v_run := hwqueue.lock_run(p_run, p_shard);
+  v_run := hwqueue.lock_run(p_run);
   if v_run.state in ('cancelling', 'cancelled') then
     return v_run.state;
   elsif v_run.finished_at is not null then
     perform hwqueue.refuse_run_state(v_run, 'a run that has ended cannot be cancelled');
   end if;
-  perform hwqueue.cancel_run(v_run, p_reason, p_shard);
-  return (hwqueue.find_run(p_run, p_shard)).state;
+  perform hwqueue.cancel_run(v_run, p_reason);
+  return (hwqueue.find_run(p_run)).state;
 end
 $$;
 
 -- Pauses a run, and returns its state: steps that become due are held, those that run go on. So do those
 -- whose leases wait, also for the time from which the run was submitted (available_at).
 -- Locks: the run. Raises: QHF03, QHF04, QHA02. Idempotent.
-create or replace function hwqueue.pause_workflow_run(p_run uuid, p_shard int default 0) returns text
+create or replace function hwqueue.pause_workflow_run(p_run uuid) returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_run hwqueue.run := hwqueue.lock_run(p_run, p_shard);
+  v_run hwqueue.run := hwqueue.lock_run(p_run);
 begin
   if v_run.state = 'running' then
-    perform hwqueue.pause_run(v_run, 'paused', jsonb_build_object('by', hwqueue.current_actor()), p_shard);
+    perform hwqueue.pause_run(v_run, 'paused', jsonb_build_object('by', hwqueue.current_actor()));
     perform hwqueue.note_event('workflow_run_paused', format('run of workflow %s is paused', v_run.name),
-      p_shard, jsonb_build_object('run_id', p_run, 'workflow', v_run.name));
+      jsonb_build_object('run_id', p_run, 'workflow', v_run.name));
   elsif v_run.state <> 'paused' then
     perform hwqueue.refuse_run_state(v_run, 'only a running run can be paused');
   end if;
@@ -245,19 +243,19 @@ $$;
 
 -- Lets a paused run go on, and returns its state. Steps that were held are released.
 -- Locks: the run; as advance_workflows. Raises: QHF03, QHF04, QHA02. Idempotent. Wakes: waiting workers.
-create or replace function hwqueue.resume_workflow_run(p_run uuid, p_shard int default 0) returns text
+create or replace function hwqueue.resume_workflow_run(p_run uuid) returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
-  v_run hwqueue.run := hwqueue.lock_run(p_run, p_shard);
+  v_run hwqueue.run := hwqueue.lock_run(p_run);
 begin
   if v_run.state = 'paused' then
-    perform hwqueue.resume_run(v_run, p_shard);
+    perform hwqueue.resume_run(v_run);
     perform hwqueue.note_event('workflow_run_resumed', format('run of workflow %s goes on', v_run.name),
-      p_shard, jsonb_build_object('run_id', p_run, 'workflow', v_run.name));
-    perform hwqueue.apply_state(p_run, hwqueue.clock(), p_shard);
+      jsonb_build_object('run_id', p_run, 'workflow', v_run.name));
+    perform hwqueue.apply_state(p_run, hwqueue.clock());
   elsif v_run.state <> 'running' then
     perform hwqueue.refuse_run_state(v_run, 'only a paused run can be resumed');
   end if;
@@ -269,8 +267,8 @@ $$;
 -- span of each. One end is handed over once. state: completed, failed, cancelled; attempt: a retried run has
 -- ended more than once; traceparent: W3C trace context of the submission.
 -- Locks: what it takes, skip locked. Raises: QHA01, QHA02. Not idempotent.
-create or replace function hwqueue.take_ended_runs(p_limit int default 100, p_shard int default 0)
-returns table (run_id uuid, shard_id int, workflow text, attempt int, state text, reason text,
+create or replace function hwqueue.take_ended_runs(p_limit int default 100)
+returns table (run_id uuid, workflow text, attempt int, state text, reason text,
   traceparent text, submitted_at timestamptz, finished_at timestamptz)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -279,9 +277,9 @@ begin
     hwqueue.require_read_committed();
   return query
     delete from hwqueue.traced_run t where t.ctid = any (array(
-      select x.ctid from hwqueue.traced_run x where x.shard_id = p_shard limit p_limit
+      select x.ctid from hwqueue.traced_run x limit p_limit
       for update skip locked))
-    returning t.run_id, t.shard_id, t.workflow, t.attempt, t.state, t.reason, t.traceparent, t.submitted_at,
+    returning t.run_id, t.workflow, t.attempt, t.state, t.reason, t.traceparent, t.submitted_at,
       t.finished_at;
 end
 $$;
@@ -296,29 +294,28 @@ $$;
 -- QHF06, QHT02 if another run has its unique key, QHT03 if the tenant has too many open steps, QHA01, QHA02.
 -- Not idempotent.
 -- Wakes: waiting workers.
-create or replace function hwqueue.retry_workflow_run(p_run uuid, p_options jsonb default '{}',
-  p_shard int default 0) returns text
+create or replace function hwqueue.retry_workflow_run(p_run uuid, p_options jsonb default '{}') returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
-  v_run hwqueue.run := hwqueue.lock_run(p_run, p_shard);
-  v_steps int[] := hwqueue.read_retry(v_run, p_options, p_shard);
+  v_run hwqueue.run := hwqueue.lock_run(p_run);
+  v_steps int[] := hwqueue.read_retry(v_run, p_options);
 begin
   if v_run.policy ? 'unique' then
-    perform hwqueue.take_unique_run(v_run, 'raise', p_shard);
+    perform hwqueue.take_unique_run(v_run, 'raise');
   end if;
-  perform hwqueue.admit_work(v_run.tenant, cardinality(v_steps), 0, p_shard);
+  perform hwqueue.admit_work(v_run.tenant, cardinality(v_steps), 0);
   perform hwqueue.note_event('workflow_run_retried',
-    format('run of workflow %s is retried: %s steps', v_run.name, cardinality(v_steps)), p_shard,
+    format('run of workflow %s is retried: %s steps', v_run.name, cardinality(v_steps)),
     jsonb_build_object('run_id', p_run, 'workflow', v_run.name, 'from', v_run.state,
       'steps', cardinality(v_steps)));
   perform hwqueue.forget_maps(v_run, v_steps, case when p_options ->> 'mode' = 'all' then v_steps
-      else hwqueue.named_steps(v_run, p_options -> 'steps', 'options.steps', p_shard) end, p_shard),
+      else hwqueue.named_steps(v_run, p_options -> 'steps', 'options.steps') end),
     hwqueue.reset_run(v_run, v_steps, case p_options ->> 'mode' when 'all' then 'all' else 'failed' end,
-      hwqueue.check_payload(p_options -> 'input', 'options.input', 1048576), hwqueue.clock(), p_shard);
-  return (hwqueue.find_run(p_run, p_shard)).state;
+      hwqueue.check_payload(p_options -> 'input', 'options.input', 1048576), hwqueue.clock());
+  return (hwqueue.find_run(p_run)).state;
 end
 $$;
 
@@ -337,30 +334,28 @@ $$;
 -- a settlement that has released one of the steps and is still open. Raises: QHF03, QHF04 for a run that has
 -- ended, or a step that is named and was released, QHF06, QHL09, QHC03, QHC04 naming both sides, QHW01,
 -- QHF02, QHQ01, QHA01, QHA02, QHA03. Idempotent.
-create or replace function hwqueue.update_steps(p_run uuid, p_changes jsonb, p_steps text[] default null,
-  p_shard int default 0)
+create or replace function hwqueue.update_steps(p_run uuid, p_changes jsonb, p_steps text[] default null)
 returns table (step_no int, step text, kind text, state text, changed boolean, placement jsonb,
-  came_from jsonb, shard_id int)
+  came_from jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
-  v_run hwqueue.run := hwqueue.lock_run(p_run, p_shard);
-  v_call record := hwqueue.read_update_call(v_run, p_changes, p_steps, p_shard);
+  v_run hwqueue.run := hwqueue.lock_run(p_run);
+  v_call record := hwqueue.read_update_call(v_run, p_changes, p_steps);
   v_done record;
 begin
-  v_done := hwqueue.update_waiting(v_run, v_call.changes, v_call.named, p_shard);
+  v_done := hwqueue.update_waiting(v_run, v_call.changes, v_call.named);
   if v_done.changed <> '{}' then
     perform hwqueue.note_event('workflow_run_updated',
-      format('run of workflow %s is updated: %s steps', v_run.name, cardinality(v_done.changed)), p_shard,
+      format('run of workflow %s is updated: %s steps', v_run.name, cardinality(v_done.changed)),
       jsonb_build_object('run_id', p_run, 'workflow', v_run.name, 'steps', cardinality(v_done.changed),
         'changes', (select jsonb_agg(k order by k) from jsonb_object_keys(p_changes) k)));
   end if;
   return query
-    select l.step_no, l.step, l.kind, l.state, l.step_no = any (v_done.changed), l.placement, l.came_from,
-      p_shard
-    from hwqueue.list_workflow_steps(p_run, p_shard) l
+    select l.step_no, l.step, l.kind, l.state, l.step_no = any (v_done.changed), l.placement, l.came_from
+    from hwqueue.list_workflow_steps(p_run) l
     where l.step_no = any (v_done.due) order by l.step_no;
 end
 $$;
@@ -373,7 +368,7 @@ $$;
 -- lock_timeout) for a settlement that has released the step and is still open. Raises: QHF03, QHF04, QHF06,
 -- QHL07, QHL09, QHA01, QHA02. Not idempotent. Wakes: waiting workers.
 create or replace function hwqueue.skip_step(p_run uuid, p_step text, p_result jsonb default null,
-  p_reason text default null, p_shard int default 0) returns text
+  p_reason text default null) returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
@@ -386,36 +381,36 @@ declare
 begin
   perform hwqueue.check_payload(p_result, 'p_result', 1048576),
     hwqueue.check_payload(to_jsonb(p_reason), 'p_reason', 1024);
-  v_run := hwqueue.lock_run(p_run, p_shard);
+  v_run := hwqueue.lock_run(p_run);
   if v_run.finished_at is not null or v_run.is_finishing then
     perform hwqueue.refuse_run_state(v_run, 'a step can be skipped while its run goes on');
   end if;
-  v_no := (hwqueue.named_steps(v_run, jsonb_build_array(p_step), 'p_step', p_shard))[1];
-  v_step := hwqueue.hold_step(p_run, v_no, p_step, p_shard);
+  v_no := (hwqueue.named_steps(v_run, jsonb_build_array(p_step), 'p_step'))[1];
+  v_step := hwqueue.hold_step(p_run, v_no, p_step);
   if v_step.state not in ('waiting', 'held', 'running') then
     perform hwqueue.refuse('QHF04', format('step %s is %s', to_json(p_step), v_step.state),
       jsonb_build_object('run_id', p_run, 'step', p_step, 'state', v_step.state),
       'only a step that has not ended can be skipped');
   elsif v_step.state = 'running' then
-    perform hwqueue.cancel_unclaimed(v_step, p_step, p_shard);
+    perform hwqueue.cancel_unclaimed(v_step, p_step);
   end if;
   v_now := hwqueue.clock();
   update hwqueue.step s
   set state = 'completed', reason = 'operator', result = nullif(p_result, 'null'), due_at = null,
     ended_at = v_now
-  where s.shard_id = p_shard and s.run_id = p_run and s.step_no = v_no;
+  where s.run_id = p_run and s.step_no = v_no;
   perform hwqueue.note_event('workflow_step_skipped', concat_ws(': ', format('step %s of workflow %s is '
-      'declared completed', p_step, v_run.name), p_reason), p_shard,
+      'declared completed', p_step, v_run.name), p_reason),
     jsonb_build_object('run_id', p_run, 'workflow', v_run.name, 'step', p_step));
   perform hwqueue.carry_on(p_run, hwqueue.new_progress(array[v_no], array['completed']),
-    case when v_step.state = 'waiting' then 0 else 1 end, false, v_now, p_shard);
-  perform hwqueue.leave_arrivals(n.run_id, array[0], 'nested', '{}', v_now, p_shard)  -- they are cancelled
+    case when v_step.state = 'waiting' then 0 else 1 end, false, v_now);
+  perform hwqueue.leave_arrivals(n.run_id, array[0], 'nested', '{}', v_now)  -- they are cancelled
   from (select v_step.nested_run_id as run_id where v_step.state = 'running'
         union all
         select a.nested_run_id from hwqueue.added_run a
-        where a.shard_id = p_shard and a.run_id = p_run and a.step_no = v_no) n
+        where a.run_id = p_run and a.step_no = v_no) n
   where n.run_id is not null;
-  return (hwqueue.find_run(p_run, p_shard)).state;
+  return (hwqueue.find_run(p_run)).state;
 end
 $$;
 
@@ -427,8 +422,7 @@ $$;
 -- run that has ended, QHF06 for a name that no step waits for, QHA01, QHA02. Idempotent: with a p_key. Wakes:
 -- waiting workers.
 create or replace function hwqueue.signal_workflow_run(p_run uuid, p_name text,
-  p_payload jsonb default 'null', p_key text default null, p_shard int default 0)
-returns table (created boolean, state text, shard_id int)
+  p_payload jsonb default 'null', p_key text default null) returns table (created boolean, state text)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
@@ -440,18 +434,16 @@ declare
 begin
   perform hwqueue.require_read_committed(), hwqueue.check_step_name(p_name, 'p_name'),
     hwqueue.json_text(to_jsonb(p_key), 'p_key', 255), hwqueue.check_payload(p_payload, 'p_payload', 1048576),
-    hwqueue.find_run(p_run, p_shard);
+    hwqueue.find_run(p_run);
   perform pg_current_xact_id();  -- before the clock is read: reap_cursor relies on it
-  perform 1 from hwqueue.run r where r.shard_id = p_shard and r.run_id = p_run for key share;
-  v_run := hwqueue.find_run(p_run, p_shard);
-  shard_id := p_shard;
+  perform 1 from hwqueue.run r where r.run_id = p_run for key share;
+  v_run := hwqueue.find_run(p_run);
   created := not exists (
-    select from hwqueue.run_signal s
-    where s.shard_id = p_shard and s.run_id = p_run and s.name = p_name and s.key = p_key);
+    select from hwqueue.run_signal s where s.run_id = p_run and s.name = p_name and s.key = p_key);
   if created then
     v_names := array(
       select distinct d.settings ->> 'signal' from hwqueue.workflow_step d
-      where d.shard_id = p_shard and d.workflow_id = v_run.workflow_id and d.kind = 'wait' order by 1);
+      where d.workflow_id = v_run.workflow_id and d.kind = 'wait' order by 1);
     if v_run.finished_at is not null then
       perform hwqueue.refuse_run_state(v_run, 'a run that has ended takes no signals');
     elsif p_name <> all (v_names) then
@@ -460,8 +452,8 @@ begin
         jsonb_build_object('field', 'p_name', 'workflow', v_run.name), 'its signals are: '
           || left(coalesce(nullif(array_to_string(v_names, ', '), ''), 'none'), 200));
     end if;
-    insert into hwqueue.run_signal as s (shard_id, run_id, name, key, sent_at, payload)
-    values (p_shard, p_run, p_name, p_key, hwqueue.clock(), coalesce(p_payload, 'null'))
+    insert into hwqueue.run_signal as s (run_id, name, key, sent_at, payload)
+    values (p_run, p_name, p_key, hwqueue.clock(), coalesce(p_payload, 'null'))
     on conflict do nothing returning s.signal_id into v_id;
     created := v_id is not null;
   end if;
@@ -469,13 +461,13 @@ begin
     -- about as many: sessions that send at once do not count each other's
     if (select count(*) from (
         select from hwqueue.run_signal s
-        where s.shard_id = p_shard and s.run_id = p_run limit 1001) x) > 1000 then
+        where s.run_id = p_run limit 1001) x) > 1000 then
       perform hwqueue.refuse('QHA01', format('run %s was sent 1000 signals, no more are kept', p_run),
         jsonb_build_object('field', 'p_name', 'run_id', p_run), 'submit a run for each of them instead');
     end if;
-    perform hwqueue.offer_signal(v_run, v_id, p_name, p_shard);
+    perform hwqueue.offer_signal(v_run, v_id, p_name);
   end if;
-  state := (hwqueue.find_run(p_run, p_shard)).state;
+  state := (hwqueue.find_run(p_run)).state;
   return next;
 end
 $$;
@@ -488,7 +480,7 @@ $$;
 -- due; released: steps that came after others, items of maps, and nested runs that began or ended; more:
 -- call again.
 -- Locks: arrivals, tallies, steps and runs, skip locked. Raises: QHA01, QHA02. Wakes: waiting workers.
-create or replace function hwqueue.advance_workflows(p_limit int default 200, p_shard int default 0)
+create or replace function hwqueue.advance_workflows(p_limit int default 200)
 returns table (folded int, released int, more boolean)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
@@ -501,10 +493,9 @@ declare
 begin
   perform hwqueue.require_read_committed(),
     hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'call again for more'), hwqueue.forget_bound();
-  select m.* into v_cursor from hwqueue.reap_cursor m where m.shard_id = p_shard
-  order by m.version desc limit 1;
-  v_swept := hwqueue.sweep_arrivals(p_limit, coalesce(v_cursor.arrivals_from, '-infinity'), p_shard);
-  v_due := hwqueue.end_due_steps(p_limit, coalesce(v_cursor.steps_from, '-infinity'), p_shard);
+  select m.* into v_cursor from hwqueue.reap_cursor m order by m.version desc limit 1;
+  v_swept := hwqueue.sweep_arrivals(p_limit, coalesce(v_cursor.arrivals_from, '-infinity'));
+  v_due := hwqueue.end_due_steps(p_limit, coalesce(v_cursor.steps_from, '-infinity'));
   return query
     select v_swept.folded + v_due, v_swept.released,
       v_swept.more or v_due = p_limit or hwqueue.has_bound_enough();
@@ -520,8 +511,8 @@ $$;
 -- the lease whose handler asks; others need none. p_limit: from 1 to 10,000.
 -- Raises: QHF03, QHF06, QHA01; of a worker QHL01, QHN04.
 create or replace function hwqueue.step_results(p_run uuid, p_step text, p_after int default -1,
-  p_limit int default 1000, p_lease uuid default null, p_state text default null, p_shard int default 0)
-returns table (item int, state text, result jsonb, error jsonb, shard_id int, name text, lease_id uuid,
+  p_limit int default 1000, p_lease uuid default null, p_state text default null)
+returns table (item int, state text, result jsonb, error jsonb, name text, lease_id uuid,
   lease_state text, node_id uuid, node_name text, attempt smallint, claimed_at timestamptz,
   finished_at timestamptz)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -535,39 +526,38 @@ begin
   perform hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'page with p_after'),
     hwqueue.json_choice(to_jsonb(p_state), 'p_state', array['waiting', 'running', 'completed', 'failed',
       'cancelled', 'skipped']);
-  v_run := hwqueue.readable_run(p_run, p_lease, p_shard);
-  v_no := (hwqueue.named_steps(v_run, jsonb_build_array(p_step), 'p_step', p_shard))[1];
+  v_run := hwqueue.readable_run(p_run, p_lease);
+  v_no := (hwqueue.named_steps(v_run, jsonb_build_array(p_step), 'p_step'))[1];
   v_has_items := (
     select d.kind in ('map', 'gang') or exists (
-      select from hwqueue.map m where m.shard_id = p_shard and m.run_id = p_run and m.step_no = v_no)
+      select from hwqueue.map m where m.run_id = p_run and m.step_no = v_no)
     from hwqueue.workflow_step d
-    where d.shard_id = p_shard and d.workflow_id = v_run.workflow_id and d.step_no = v_no);
+    where d.workflow_id = v_run.workflow_id and d.step_no = v_no);
   if v_has_items and p_after >= -1 then
     return query
-      select i.item, i.state, i.result, i.error, p_shard, i.name, i.lease_id, i.lease_state, i.node_id,
+      select i.item, i.state, i.result, i.error, i.name, i.lease_id, i.lease_state, i.node_id,
         i.node_name, i.attempt, i.claimed_at, i.finished_at
-      from hwqueue.item_results(v_run, v_no, p_after, p_limit, p_state, p_shard) i order by i.item;
+      from hwqueue.item_results(v_run, v_no, p_after, p_limit, p_state) i order by i.item;
     return;
   end if;
   return query
     select case when v_has_items then -1 else 0 end, hwqueue.shown_state(s.state, v_run),
-      hwqueue.step_result(s, f.result), hwqueue.step_error(s, f.error), p_shard, null::text,
+      hwqueue.step_result(s, f.result), hwqueue.step_error(s, f.error), null::text,
       case when f.lease_state is not null then s.lease_id end, f.lease_state, f.node_id, f.node_name,
       f.attempt, f.claimed_at, coalesce(f.finished_at, s.ended_at)
     from hwqueue.step s
-    left join lateral hwqueue.lease_place(s.lease_id, p_shard) f on true
-    where s.shard_id = p_shard and s.run_id = p_run and s.step_no = v_no and p_after < 0
+    left join lateral hwqueue.lease_place(s.lease_id) f on true
+    where s.run_id = p_run and s.step_no = v_no and p_after < 0
       and (p_state is null or hwqueue.shown_state(s.state, v_run) = p_state);
 end
 $$;
 
 -- The input of a run. p_lease: as in step_results.
 -- Raises: QHF03; of a worker QHL01, QHN04.
-create or replace function hwqueue.run_input(p_run uuid, p_lease uuid default null, p_shard int default 0)
-returns jsonb
+create or replace function hwqueue.run_input(p_run uuid, p_lease uuid default null) returns jsonb
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
-  return (hwqueue.readable_run(p_run, p_lease, p_shard)).input;
+  return (hwqueue.readable_run(p_run, p_lease)).input;
 end
 $$;

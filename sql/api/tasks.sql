@@ -15,18 +15,17 @@
 -- what was set so (sync_tasks).
 --
 -- Locks: the task's row. Raises: QHA01, QHC03, QHC04, QHA03.
-create or replace function hwqueue.set_task(p_task text, p_defaults jsonb default '{}',
-  p_shard int default 0) returns jsonb
+create or replace function hwqueue.set_task(p_task text, p_defaults jsonb default '{}') returns jsonb
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_defaults jsonb;
 begin
   perform hwqueue.require_all_tenants();
-  perform hwqueue.check_name(p_task, 'task', 200), hwqueue.check_shard(p_shard);
-  v_defaults := hwqueue.check_defaults(p_task, p_defaults, p_shard);
-  perform hwqueue.sync_tasks(jsonb_build_object(p_task, v_defaults), null, true, p_shard);
-  update hwqueue.task t set by_hand = true where t.shard_id = p_shard and t.name = p_task and not t.by_hand;
+  perform hwqueue.check_name(p_task, 'task', 200);
+  v_defaults := hwqueue.check_defaults(p_task, p_defaults);
+  perform hwqueue.sync_tasks(jsonb_build_object(p_task, v_defaults), null, true);
+  update hwqueue.task t set by_hand = true where t.name = p_task and not t.by_hand;
   return v_defaults;
 end
 $$;
@@ -38,7 +37,7 @@ $$;
 --
 -- Locks: the tasks' rows, by name. Raises: QHA01, QHC03, QHC04, QHA03. Idempotent.
 create or replace function hwqueue.sync_tasks(p_defaults jsonb, p_version text default null,
-  p_forces boolean default false, p_shard int default 0)
+  p_forces boolean default false)
 returns table (task text, is_set boolean)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -49,16 +48,15 @@ declare
   v_before jsonb;
 begin
   perform hwqueue.require_all_tenants();
-  perform hwqueue.compare_tasks(p_defaults, p_shard);
+  perform hwqueue.compare_tasks(p_defaults);
   for task in select d.key from jsonb_object_keys(p_defaults) d(key) order by d.key collate "C" loop
     perform hwqueue.check_name(task, 'task', 200);
-    v_defaults := hwqueue.check_defaults(task, p_defaults -> task, p_shard);
+    v_defaults := hwqueue.check_defaults(task, p_defaults -> task);
     v_digest := hwqueue.defaults_digest(v_defaults);
-    v_before := (
-      select t.defaults from hwqueue.task t where t.shard_id = p_shard and t.name = task for update);
-    insert into hwqueue.task as t (shard_id, name, defaults, set_at, set_by, by_hand, version)
-    values (p_shard, task, v_defaults, hwqueue.clock(), hwqueue.current_actor(), false, v_version)
-    on conflict (shard_id, name) do update
+    v_before := (select t.defaults from hwqueue.task t where t.name = task for update);
+    insert into hwqueue.task as t (name, defaults, set_at, set_by, by_hand, version)
+    values (task, v_defaults, hwqueue.clock(), hwqueue.current_actor(), false, v_version)
+    on conflict (name) do update
     set defaults = excluded.defaults, set_at = excluded.set_at, set_by = excluded.set_by, by_hand = false,
       version = coalesce(excluded.version, t.version),
       earlier = t.earlier[greatest(1, cardinality(t.earlier) - 98):]
@@ -72,7 +70,7 @@ begin
     is_set := found;
     if v_before is null or v_digest <> hwqueue.defaults_digest(v_before) then
       return next;
-      perform hwqueue.note_event('task_set', format('defaults of task %s are set', task), p_shard,
+      perform hwqueue.note_event('task_set', format('defaults of task %s are set', task),
         jsonb_build_object('task', task, 'from', v_before, 'to', v_defaults)) where is_set;
     end if;
   end loop;
@@ -84,16 +82,16 @@ $$;
 -- handlers for.
 --
 -- Raises: QHA03.
-create or replace function hwqueue.list_tasks(p_shard int default 0)
-returns table (task text, defaults jsonb, served boolean, set_at timestamptz, set_by text, shard_id int)
+create or replace function hwqueue.list_tasks()
+returns table (task text, defaults jsonb, served boolean, set_at timestamptz, set_by text)
 language sql stable security definer set search_path = pg_catalog, pg_temp
 as $$
   select hwqueue.require_all_tenants();
-  select n.name, coalesce(t.defaults, '{}'), v.any_task or n.name = any (v.tasks), t.set_at, t.set_by, p_shard
-  from hwqueue.served_names(hwqueue.clock(), p_shard) v
+  select n.name, coalesce(t.defaults, '{}'), v.any_task or n.name = any (v.tasks), t.set_at, t.set_by
+  from hwqueue.served_names(hwqueue.clock()) v
   cross join lateral (
-    select s.name from hwqueue.task s where s.shard_id = p_shard union select unnest(v.declared)) n
-  left join hwqueue.task t on t.shard_id = p_shard and t.name = n.name
+    select s.name from hwqueue.task s union select unnest(v.declared)) n
+  left join hwqueue.task t on t.name = n.name
   order by n.name
 $$;
 
@@ -101,17 +99,16 @@ $$;
 -- before.
 --
 -- Locks: the task's row. Raises: QHA03. Idempotent.
-create or replace function hwqueue.drop_task(p_task text, p_shard int default 0) returns boolean
+create or replace function hwqueue.drop_task(p_task text) returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_defaults jsonb;
 begin
   perform hwqueue.require_all_tenants();
-  delete from hwqueue.task t where t.shard_id = p_shard and t.name = p_task
-  returning t.defaults into v_defaults;
+  delete from hwqueue.task t where t.name = p_task returning t.defaults into v_defaults;
   if found then
-    perform hwqueue.note_event('task_dropped', format('defaults of task %s are dropped', p_task), p_shard,
+    perform hwqueue.note_event('task_dropped', format('defaults of task %s are dropped', p_task),
       jsonb_build_object('task', p_task, 'from', v_defaults));
     return true;
   end if;
@@ -126,12 +123,11 @@ $$;
 -- normal form: 300 is "5 min". An option that is not declared has no row.
 --
 -- Raises: QHA01, QHC03, QHC04.
-create or replace function hwqueue.compare_tasks(p_defaults jsonb, p_shard int default 0)
+create or replace function hwqueue.compare_tasks(p_defaults jsonb)
 returns table (task text, option text, declared jsonb, stored jsonb)
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
-  perform hwqueue.check_shard(p_shard);
   if jsonb_typeof(p_defaults) is distinct from 'object'
     or (select count(*) from jsonb_object_keys(p_defaults)) > 1000 then
     perform hwqueue.refuse('QHA01', 'p_defaults must be an object of at most 1000 tasks',
@@ -142,7 +138,7 @@ begin
     from jsonb_each(p_defaults) d
     cross join lateral (
       select hwqueue.normal_defaults(d.value, 'p_defaults.' || left(d.key, 200)) as options offset 0) n
-    left join hwqueue.task t on t.shard_id = p_shard and t.name = d.key
+    left join hwqueue.task t on t.name = d.key
     cross join lateral (select hwqueue.normal_defaults(coalesce(t.defaults, '{}'), '') as options offset 0) s
     cross join lateral jsonb_each(n.options) o
     where o.value is distinct from s.options -> o.key

@@ -33,8 +33,7 @@
 -- Locks: the reap cursor, entries, claims, node_state, all skip locked; then lease rows. Raises: QHA01,
 -- QHA02.
 -- Wakes: waiting workers.
-create or replace function hwqueue.reap(p_limit int default 1000, p_unless_within interval default '0',
-  p_shard int default 0)
+create or replace function hwqueue.reap(p_limit int default 1000, p_unless_within interval default '0')
 returns table (expired int, promoted int, deadlines int, reaches int, more boolean)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -51,15 +50,15 @@ begin
       jsonb_build_object('field', 'p_unless_within'), 'give a span such as interval ''1 second''');
   end if;
   v_now := hwqueue.clock();
-  select t.* into v_lead from hwqueue.lead_reap(p_unless_within, v_now, p_shard) t;
+  select t.* into v_lead from hwqueue.lead_reap(p_unless_within, v_now) t;
   if v_lead.goes then
     -- the first only reads: what the others lock is held to the end; those that lock nodes hold up claims
     v_done := hwqueue.run_parts('reap', case when v_lead.holds then
         '{figures,fleets,terms,due,runs,classes,claims,stops,everywhere,choices,gangs,replacements}'::text[]
       else '{terms,due,runs,claims,stops}' end, p_limit,
-      hwqueue.begin_reap(v_lead.reap_cursor, v_lead.holds, v_now, p_shard), v_now, p_shard);
+      hwqueue.begin_reap(v_lead.reap_cursor, v_lead.holds, v_now), v_now);
     if v_lead.holds then
-      perform hwqueue.advance_reap_cursor(v_lead.reap_cursor, v_done.reap_cursor, v_now, p_shard);
+      perform hwqueue.advance_reap_cursor(v_lead.reap_cursor, v_done.reap_cursor, v_now);
     end if;
     return query select v_done.expired, v_done.promoted, v_done.deadlines, v_done.reaches, v_done.more;
   else
@@ -81,10 +80,9 @@ $$;
 -- more: there may be more to delete now, so call again.
 --
 -- Locks: the prune cursor; lease, class, node, node_state, profile, queue, term and delivery rows and the
--- shard's, all skip locked; last, once a day, the oldest partition of event, for which it waits at most a
--- tenth of a second. Raises: QHA01, QHA02.
-create or replace function hwqueue.prune(p_limit int default 10000, p_unless_within interval default '0',
-  p_shard int default 0)
+-- installation's, all skip locked; last, once a day, the oldest partition of event, for which it waits at
+-- most a tenth of a second. Raises: QHA01, QHA02.
+create or replace function hwqueue.prune(p_limit int default 10000, p_unless_within interval default '0')
 returns table (leases int, classes int, nodes int, more boolean)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   -- generic plans by index: a table that is small now may be large before the session ends
@@ -104,17 +102,17 @@ begin
       jsonb_build_object('field', 'p_unless_within'), 'give a span such as interval ''1 minute''');
   end if;
   v_done := hwqueue.nothing_done(false);
-  if not hwqueue.pruned_within(p_unless_within, hwqueue.clock(), p_shard) then
-    perform hwqueue.stamp_retired(p_limit, p_shard);  -- before anything is locked or written
+  if not hwqueue.pruned_within(p_unless_within, hwqueue.clock()) then
+    perform hwqueue.stamp_retired(p_limit);  -- before anything is locked or written
     v_now := hwqueue.clock();
-    select t.* into v_lead from hwqueue.lead_prune(p_unless_within, v_now, p_shard) t;
+    select t.* into v_lead from hwqueue.lead_prune(p_unless_within, v_now) t;
     if v_lead.goes then
-      v_done := hwqueue.nothing_done((v_lead.prune_cursor).shard_id is not null);
+      v_done := hwqueue.nothing_done((v_lead.prune_cursor).singleton is not null);
       v_done.prune_cursor := v_lead.prune_cursor;
       -- events last, because readers of them wait for its lock
       v_done := hwqueue.run_parts('prune', '{leases,runs,workflows,gangs,classes,nodes,silent,unused,queues,'
-        'terms,fleets,deaths,deliveries,figures,events}', p_limit, v_done, v_now, p_shard);
-      update hwqueue.prune_cursor m set pruned_at = v_now where m.shard_id = p_shard and v_done.holds;
+        'terms,fleets,deaths,deliveries,figures,events}', p_limit, v_done, v_now);
+      update hwqueue.prune_cursor m set pruned_at = v_now where v_done.holds;
     end if;
   end if;
   return query select v_done.leases, v_done.classes, v_done.nodes, v_done.more;
@@ -135,39 +133,38 @@ $$;
 -- less than is in use, may exceed capacity. Earmarks do not count for capacity.
 --
 -- Raises: QHA03.
-create or replace function hwqueue.verify_invariants(p_shard int default 0)
-returns table (rule text, subject text, detail jsonb)
+create or replace function hwqueue.verify_invariants() returns table (rule text, subject text, detail jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
   perform hwqueue.require_all_tenants();
-  return query select 'one_entry', v.lease_id::text, v.detail from hwqueue.broken_entries(p_shard) v;
-  return query select v.rule, v.node_id::text, v.detail from hwqueue.broken_loads(p_shard) v;
-  return query select 'term_count', v.term_id::text, v.detail from hwqueue.broken_counts(p_shard) v;
-  return query select v.rule, v.lease_id::text, v.detail from hwqueue.broken_terms(p_shard) v;
+  return query select 'one_entry', v.lease_id::text, v.detail from hwqueue.broken_entries() v;
+  return query select v.rule, v.node_id::text, v.detail from hwqueue.broken_loads() v;
+  return query select 'term_count', v.term_id::text, v.detail from hwqueue.broken_counts() v;
+  return query select v.rule, v.lease_id::text, v.detail from hwqueue.broken_terms() v;
   return query
     select 'claim_login', c.lease_id::text, jsonb_build_object('node_id', c.node_id, 'found', c.login,
            'expected', s.login)
-    from hwqueue.claim c join hwqueue.node_state s on s.shard_id = c.shard_id and s.node_id = c.node_id
-    where c.shard_id = p_shard and c.login is distinct from s.login;
-  return query select v.rule, v.run_id::text, v.detail from hwqueue.broken_runs(p_shard) v;
-  return query select v.rule, v.lease_id::text, v.detail from hwqueue.broken_checkpoints(p_shard) v;
-  return query select v.rule, v.subject::text, v.detail from hwqueue.broken_gangs(p_shard) v;
-  return query select v.rule, v.subject::text, v.detail from hwqueue.broken_earmarks(p_shard) v;
+    from hwqueue.claim c join hwqueue.node_state s on s.node_id = c.node_id
+    where c.login is distinct from s.login;
+  return query select v.rule, v.run_id::text, v.detail from hwqueue.broken_runs() v;
+  return query select v.rule, v.lease_id::text, v.detail from hwqueue.broken_checkpoints() v;
+  return query select v.rule, v.subject::text, v.detail from hwqueue.broken_gangs() v;
+  return query select v.rule, v.subject::text, v.detail from hwqueue.broken_earmarks() v;
   return query
     select 'placement_check', c.lease_id::text,
       jsonb_build_object('node_id', c.node_id, 'claim_token', c.claim_token)
     from hwqueue.claim c
-    join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = c.class_id
-    where c.shard_id = p_shard and hwqueue.is_lasting(k) and not exists (
-      select 1 from hwqueue.placement_check x where x.shard_id = p_shard and x.lease_id = c.lease_id
+    join hwqueue.placement_class k on k.class_id = c.class_id
+    where hwqueue.is_lasting(k) and not exists (
+      select 1 from hwqueue.placement_check x where x.lease_id = c.lease_id
         and x.claim_no = hwqueue.claim_no(c.claim_token));
-  return query select v.rule, v.subject::text, v.detail from hwqueue.broken_everywhere(p_shard) v;
-  return query select v.rule, v.subject::text, v.detail from hwqueue.broken_choices(p_shard) v;
-  return query select v.rule, v.subject::text, v.detail from hwqueue.broken_replacements(p_shard) v;
+  return query select v.rule, v.subject::text, v.detail from hwqueue.broken_everywhere() v;
+  return query select v.rule, v.subject::text, v.detail from hwqueue.broken_choices() v;
+  return query select v.rule, v.subject::text, v.detail from hwqueue.broken_replacements() v;
   return query  -- not by a timeout, nor because others held what it needs
     select 'upkeep_failed', d.part, to_jsonb(d) from hwqueue.postponed d
-    where d.shard_id = p_shard and d.sqlstate not in ('57014', '55P03', '40P01');
+    where d.sqlstate not in ('57014', '55P03', '40P01');
 end
 $$;
 
@@ -192,9 +189,9 @@ as $$ select i.revision, i.bundle_sha256, i.package_version from hwqueue.schema_
 --
 -- Raises: QHA01, QHA03.
 create or replace function hwqueue.list_events(p_after bigint default null, p_filter jsonb default '{}',
-  p_limit int default 100, p_shard int default 0)
+  p_limit int default 100)
 returns table (event_id bigint, at timestamptz, code text, lease_id uuid, node_id uuid, queue text,
-  class_id bigint, actor text, message text, detail jsonb, shard_id int, login text)
+  class_id bigint, actor text, message text, detail jsonb, login text)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -219,43 +216,41 @@ begin
   v_below := hwqueue.json_integer(p_filter -> 'before', 'filter.before', 0, 9223372036854775807);
   if p_after is not null or coalesce(hwqueue.json_boolean(p_filter -> 'final', 'filter.final'), false) then
     -- least ignores a null
-    v_below := least(v_below, hwqueue.final_below(p_shard));
+    v_below := least(v_below, hwqueue.final_below());
   end if;
   -- followers ask often and mostly find nothing: the plan of this scan is cached
   if p_after is not null then
-    perform 1 from hwqueue.event e where e.shard_id = p_shard and e.event_id > p_after
-      order by e.event_id limit 1;
+    perform 1 from hwqueue.event e where e.event_id > p_after order by e.event_id limit 1;
     if not found then
       return;
     end if;
   end if;
   return query
     select e.event_id, e.at, e.code, e.lease_id, e.node_id, e.queue, e.class_id, e.actor, e.message,
-           e.detail, e.shard_id, e.login
+           e.detail, e.login
     from unnest(v_codes) c(code)
-    cross join lateral hwqueue.event_page(p_after, v_below, c.code, v_filter, v_since, v_until, p_limit,
-        p_shard) e
+    cross join lateral hwqueue.event_page(p_after, v_below, c.code, v_filter, v_since, v_until, p_limit) e
     order by case when p_after is null then -e.event_id else e.event_id end limit p_limit;
 end
 $$;
 
--- Sets for how many whole days events are kept, 1 to 14, and returns the value before. The next prune of
--- the shard deletes older ones.
+-- Sets for how many whole days events are kept, 1 to 14, and returns the value before. The next prune
+-- deletes older ones.
 --
--- Locks: the shard's row. Raises: QHA01, QHA03.
-create or replace function hwqueue.set_event_retention(p_days int, p_shard int default 0) returns int
+-- Locks: the installation's row. Raises: QHA01, QHA03.
+create or replace function hwqueue.set_event_retention(p_days int) returns int
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_was int;
 begin
-  perform hwqueue.require_all_tenants(), hwqueue.check_shard(p_shard);
+  perform hwqueue.require_all_tenants();
   perform hwqueue.check_range(p_days, 'p_days', 1, 14,
     'events go round a ring of 16 days; copy to an archive what is to be kept for longer');
-  select s.event_days into v_was from hwqueue.shard s where s.shard_id = p_shard for no key update;
+  select s.event_days into v_was from hwqueue.installation s for no key update;
   if v_was <> p_days then
-    update hwqueue.shard s set event_days = p_days where s.shard_id = p_shard;
-    perform hwqueue.note_event('event_retention_set', format('events are kept for %s days', p_days), p_shard,
+    update hwqueue.installation s set event_days = p_days;
+    perform hwqueue.note_event('event_retention_set', format('events are kept for %s days', p_days),
       jsonb_build_object('from', v_was, 'to', p_days));
   end if;
   return v_was;

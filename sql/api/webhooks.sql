@@ -17,8 +17,8 @@
 -- A new webhook is told of what transactions write that began after it was created.
 --
 -- Locks: the webhook's row. Raises: QHA01, QHA03.
-create or replace function hwqueue.set_webhook(p_name text, p_url text, p_options jsonb default '{}',
-  p_shard int default 0) returns text
+create or replace function hwqueue.set_webhook(p_name text, p_url text, p_options jsonb default '{}')
+returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -27,7 +27,7 @@ declare
   v_now timestamptz := hwqueue.clock();
 begin
   perform hwqueue.require_all_tenants();
-  perform hwqueue.check_name(p_name, 'p_name'), hwqueue.check_shard(p_shard);
+  perform hwqueue.check_name(p_name, 'p_name');
   if strpos(p_name, '/') > 0 then
     perform hwqueue.refuse('QHA01', 'p_name has a slash', jsonb_build_object('field', 'p_name'),
       'names of webhooks are parts of paths of the HTTP API: leave out slashes');
@@ -48,20 +48,20 @@ begin
       jsonb_build_object('field', 'options'), 'leave a list out for any');
   end if;
   v_new.secret := hwqueue.new_webhook_secret();
-  insert into hwqueue.webhook (shard_id, name, webhook_id, url, codes, queues, tenant, labels, secret,
+  insert into hwqueue.webhook (name, webhook_id, url, codes, queues, tenant, labels, secret,
     event_cursor, clock_step, completed_at, completed_lease, created_at, created_by, created_login)
-  select p_shard, p_name, hwqueue.new_id(), p_url, v_new.codes, v_new.queues, v_new.tenant, v_new.labels,
+  select p_name, hwqueue.new_id(), p_url, v_new.codes, v_new.queues, v_new.tenant, v_new.labels,
     v_new.secret, s.event_base + (pg_current_xact_id()::text::bigint << 20) - 1,
-    hwqueue.last_clock_step(p_shard), v_now, '00000000-0000-0000-0000-000000000000', v_now,
+    hwqueue.last_clock_step(), v_now, '00000000-0000-0000-0000-000000000000', v_now,
     hwqueue.current_actor(), session_user
-  from hwqueue.shard s where s.shard_id = p_shard
-  on conflict (shard_id, name) do nothing;
+  from hwqueue.installation s
+  on conflict (name) do nothing;
   if found then
-    perform hwqueue.note_event('webhook_set', format('webhook %s is new', p_name), p_shard,
+    perform hwqueue.note_event('webhook_set', format('webhook %s is new', p_name),
       jsonb_build_object('webhook', p_name) || p_options);
     return hwqueue.shown_secret(v_new.secret);
   end if;
-  v_old := hwqueue.lock_webhook(p_name, p_shard);
+  v_old := hwqueue.lock_webhook(p_name);
   if (v_old.url, v_old.codes, v_old.queues, v_old.tenant, v_old.labels)
       is distinct from (p_url, v_new.codes, v_new.queues, v_new.tenant, v_new.labels) then
     update hwqueue.webhook w
@@ -69,9 +69,9 @@ begin
       completed_at = case when hwqueue.completion_code() = any (v_old.codes) then w.completed_at
         else v_now end,
       clock_step = case when hwqueue.completion_code() = any (v_old.codes) then w.clock_step
-        else hwqueue.last_clock_step(p_shard) end
-    where w.shard_id = p_shard and w.name = p_name;
-    perform hwqueue.note_event('webhook_set', format('webhook %s is changed', p_name), p_shard,
+        else hwqueue.last_clock_step() end
+    where w.name = p_name;
+    perform hwqueue.note_event('webhook_set', format('webhook %s is changed', p_name),
       jsonb_build_object('webhook', p_name) || p_options);
   end if;
   return null;
@@ -83,12 +83,12 @@ $$;
 -- first thing happened that the webhook has not been told of; null: it knows all.
 --
 -- Raises: QHA03.
-create or replace function hwqueue.list_webhooks(p_shard int default 0)
+create or replace function hwqueue.list_webhooks()
 returns table (name text, url text, codes text[], queues text[], tenant text, labels jsonb,
   secret_prefix text, old_secret_until timestamptz, created_at timestamptz, created_by text,
   created_login text, paused_at timestamptz, paused_reason text, delivered_at timestamptz,
   failing_since timestamptz, delivered bigint, failed bigint, dead bigint, waiting bigint,
-  oldest_at timestamptz, shard_id int)
+  oldest_at timestamptz)
 language sql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
   select hwqueue.require_all_tenants();
@@ -97,10 +97,8 @@ as $$
     w.created_login, w.paused_at, w.paused_reason, w.delivered_at, w.failing_since, w.delivered, w.failed,
     w.dead, (
       select count(*) from hwqueue.webhook_delivery d
-      where d.shard_id = p_shard and d.webhook_id = w.webhook_id and d.state = 'waiting'),
-    hwqueue.oldest_undelivered(w, p_shard), w.shard_id
+      where d.webhook_id = w.webhook_id and d.state = 'waiting'), hwqueue.oldest_undelivered(w)
   from hwqueue.webhook w
-  where w.shard_id = p_shard
   order by w.name
 $$;
 
@@ -108,22 +106,21 @@ $$;
 -- was sent stays in the table until prune deletes it, and no function shows it.
 --
 -- Locks: the webhook's row, then its waiting deliveries. Raises: QHA03. Idempotent.
-create or replace function hwqueue.drop_webhook(p_name text, p_shard int default 0) returns boolean
+create or replace function hwqueue.drop_webhook(p_name text) returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_webhook uuid;
 begin
   perform hwqueue.require_all_tenants();
-  delete from hwqueue.webhook w where w.shard_id = p_shard and w.name = p_name
-  returning w.webhook_id into v_webhook;
+  delete from hwqueue.webhook w where w.name = p_name returning w.webhook_id into v_webhook;
   if v_webhook is null then
     return false;
   end if;
   update hwqueue.webhook_delivery d
   set state = 'dead', finished_at = hwqueue.clock(), claimed_until = null
-  where d.shard_id = p_shard and d.webhook_id = v_webhook and d.state = 'waiting';
-  perform hwqueue.note_event('webhook_dropped', format('webhook %s', p_name), p_shard,
+  where d.webhook_id = v_webhook and d.state = 'waiting';
+  perform hwqueue.note_event('webhook_dropped', format('webhook %s', p_name),
     jsonb_build_object('webhook', p_name));
   return true;
 end
@@ -133,11 +130,11 @@ $$;
 -- resume_webhook it is told of what happened meanwhile, as far as events are kept.
 --
 -- Locks: the webhook's row. Raises: QHH01, QHA03.
-create or replace function hwqueue.pause_webhook(p_name text, p_shard int default 0) returns boolean
+create or replace function hwqueue.pause_webhook(p_name text) returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_webhook hwqueue.webhook := hwqueue.lock_webhook(p_name, p_shard);
+  v_webhook hwqueue.webhook := hwqueue.lock_webhook(p_name);
 begin
   if v_webhook.paused_at is not null then
     return false;
@@ -150,18 +147,18 @@ $$;
 -- Resumes a webhook and returns true; false if it was not paused.
 --
 -- Locks: the webhook's row. Raises: QHH01, QHA03.
-create or replace function hwqueue.resume_webhook(p_name text, p_shard int default 0) returns boolean
+create or replace function hwqueue.resume_webhook(p_name text) returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_webhook hwqueue.webhook := hwqueue.lock_webhook(p_name, p_shard);
+  v_webhook hwqueue.webhook := hwqueue.lock_webhook(p_name);
 begin
   if v_webhook.paused_at is null then
     return false;
   end if;
   update hwqueue.webhook w set paused_at = null, paused_reason = null, failing_since = null
-  where w.shard_id = p_shard and w.name = p_name;
-  perform hwqueue.note_event('webhook_resumed', format('webhook %s', p_name), p_shard,
+  where w.name = p_name;
+  perform hwqueue.note_event('webhook_resumed', format('webhook %s', p_name),
     jsonb_build_object('webhook', p_name));
   return true;
 end
@@ -171,15 +168,14 @@ $$;
 -- the old one, too, so that receivers can be changed meanwhile. Not idempotent.
 --
 -- Locks: the webhook's row. Raises: QHH01, QHA01, QHA03.
-create or replace function hwqueue.rotate_webhook(p_name text, p_keep interval default '1 day',
-  p_shard int default 0) returns text
+create or replace function hwqueue.rotate_webhook(p_name text, p_keep interval default '1 day') returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_secret bytea := hwqueue.new_webhook_secret();
   v_until timestamptz;
 begin
-  perform hwqueue.lock_webhook(p_name, p_shard);
+  perform hwqueue.lock_webhook(p_name);
   if (p_keep between '0' and interval '7 days') is not true then
     perform hwqueue.refuse('QHA01', 'p_keep must be from 0 to 7 days', jsonb_build_object('field', 'p_keep'),
       'give a span such as interval ''1 day''; 0 if the old secret has leaked');
@@ -187,8 +183,8 @@ begin
   v_until := hwqueue.clock() + hwqueue.in_seconds(p_keep);
   update hwqueue.webhook w
   set secret = v_secret, old_secret = w.secret, old_secret_until = v_until
-  where w.shard_id = p_shard and w.name = p_name;
-  perform hwqueue.note_event('webhook_rotated', format('webhook %s has another secret', p_name), p_shard,
+  where w.name = p_name;
+  perform hwqueue.note_event('webhook_rotated', format('webhook %s has another secret', p_name),
     jsonb_build_object('webhook', p_name, 'old_until', v_until));
   return hwqueue.shown_secret(v_secret);
 end
@@ -198,17 +194,16 @@ $$;
 -- it is resumed. Not idempotent.
 --
 -- Locks: the webhook's row. Raises: QHH01, QHA03.
-create or replace function hwqueue.test_webhook(p_name text, p_shard int default 0) returns uuid
+create or replace function hwqueue.test_webhook(p_name text) returns uuid
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_webhook hwqueue.webhook := hwqueue.lock_webhook(p_name, p_shard);
+  v_webhook hwqueue.webhook := hwqueue.lock_webhook(p_name);
   v_now timestamptz := hwqueue.clock();
   v_delivery uuid := hwqueue.new_id();
 begin
-  insert into hwqueue.webhook_delivery (shard_id, delivery_id, webhook_id, code, body, state, created_at,
-    available_at)
-  values (p_shard, v_delivery, v_webhook.webhook_id, 'webhook_test',
+  insert into hwqueue.webhook_delivery (delivery_id, webhook_id, code, body, state, created_at, available_at)
+  values (v_delivery, v_webhook.webhook_id, 'webhook_test',
     hwqueue.webhook_body('webhook_test', v_now, jsonb_build_object('webhook', p_name)), 'waiting', v_now,
     v_now);
   return v_delivery;
@@ -220,10 +215,10 @@ $$;
 --
 -- Raises: QHH01, QHA01, QHA03.
 create or replace function hwqueue.list_deliveries(p_name text, p_state text default null,
-  p_limit int default 100, p_before uuid default null, p_shard int default 0)
+  p_limit int default 100, p_before uuid default null)
 returns table (delivery_id uuid, code text, event_id bigint, lease_id uuid, state text, attempt_count int,
   created_at timestamptz, available_at timestamptz, attempted_at timestamptz, finished_at timestamptz,
-  status int, response text, error text, body jsonb, shard_id int)
+  status int, response text, error text, body jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -232,13 +227,13 @@ begin
   perform hwqueue.require_all_tenants();
   perform hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'page with p_before');
   perform hwqueue.json_choice(to_jsonb(p_state), 'p_state', array['waiting', 'delivered', 'dead']);
-  v_webhook := (hwqueue.find_webhook(p_name, p_shard)).webhook_id;
+  v_webhook := (hwqueue.find_webhook(p_name)).webhook_id;
   return query
     select d.delivery_id, d.code, d.event_id, d.lease_id, d.state, d.attempt_count, d.created_at,
       case when d.state = 'waiting' then d.available_at end, d.attempted_at, d.finished_at, d.status::int,
-      d.response, d.error, d.body::jsonb, d.shard_id
+      d.response, d.error, d.body::jsonb
     from hwqueue.webhook_delivery d
-    where d.shard_id = p_shard and d.webhook_id = v_webhook and (p_state is null or d.state = p_state)
+    where d.webhook_id = v_webhook and (p_state is null or d.state = p_state)
       and (p_before is null or d.delivery_id < p_before)
     order by d.delivery_id desc limit p_limit;
 end
@@ -250,7 +245,7 @@ $$;
 --
 -- Locks: the webhook's row, then the deliveries, skip locked. Raises: QHH01, QHA01, QHA03.
 create or replace function hwqueue.redeliver(p_name text, p_delivery uuid default null,
-  p_limit int default 1000, p_shard int default 0) returns int
+  p_limit int default 1000) returns int
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -260,13 +255,13 @@ declare
 begin
   perform hwqueue.require_all_tenants();
   perform hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'call again for more');
-  v_webhook := (hwqueue.lock_webhook(p_name, p_shard)).webhook_id;
+  v_webhook := (hwqueue.lock_webhook(p_name)).webhook_id;
   v_now := hwqueue.clock();
   update hwqueue.webhook_delivery u
   set state = 'waiting', failures = 0, finished_at = null, available_at = v_now, claimed_until = null
-  where u.shard_id = p_shard and u.delivery_id = any (array(
+  where u.delivery_id = any (array(
     select d.delivery_id from hwqueue.webhook_delivery d
-    where d.shard_id = p_shard and d.webhook_id = v_webhook
+    where d.webhook_id = v_webhook
       and case when p_delivery is null then d.state = 'dead' else d.delivery_id = p_delivery end
       and (d.claimed_until > v_now) is not true
     order by d.delivery_id limit p_limit for update skip locked));
@@ -284,9 +279,8 @@ $$;
 --
 -- Locks: webhooks and deliveries, skip locked. Raises: QHA01, QHA02, QHA03.
 create or replace function hwqueue.claim_deliveries(p_limit int default 20,
-  p_timeout interval default '1 minute', p_shard int default 0)
-returns table (delivery_id uuid, attempt int, webhook text, url text, code text, headers jsonb, body text,
-  shard_id int)
+  p_timeout interval default '1 minute')
+returns table (delivery_id uuid, attempt int, webhook text, url text, code text, headers jsonb, body text)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -299,13 +293,13 @@ begin
     perform hwqueue.refuse('QHA01', 'p_timeout must be from 1 second to 10 minutes',
       jsonb_build_object('field', 'p_timeout'), 'give a span such as interval ''1 minute''');
   end if;
-  perform hwqueue.route_webhooks(1000, p_shard);
+  perform hwqueue.route_webhooks(1000);
   v_now := hwqueue.clock();
   return query
     select d.delivery_id, d.attempt_count, w.name, w.url, d.code,
-      hwqueue.webhook_headers(w, d.delivery_id, d.body, v_now), d.body, p_shard
-    from hwqueue.claim_due(p_limit, v_now, v_now + p_timeout, p_shard) d
-    join hwqueue.webhook w on w.shard_id = p_shard and w.webhook_id = d.webhook_id;
+      hwqueue.webhook_headers(w, d.delivery_id, d.body, v_now), d.body
+    from hwqueue.claim_due(p_limit, v_now, v_now + p_timeout) d
+    join hwqueue.webhook w on w.webhook_id = d.webhook_id;
 end
 $$;
 
@@ -317,8 +311,8 @@ $$;
 -- error (why no answer came), retry_after (seconds; at most a day of it counts).
 --
 -- Locks: the webhook's row, then the delivery. Raises: QHA01, QHA03.
-create or replace function hwqueue.settle_delivery(p_delivery uuid, p_attempt int, p_result jsonb,
-  p_shard int default 0) returns text
+create or replace function hwqueue.settle_delivery(p_delivery uuid, p_attempt int, p_result jsonb)
+returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -340,13 +334,11 @@ begin
     hwqueue.json_integer(p_result -> 'retry_after', 'result.retry_after', 0, 2147483647), 0),
     86400) * interval '1 second';
   select w.* into v_webhook from hwqueue.webhook w
-  where w.shard_id = p_shard and w.webhook_id = (
-    select d.webhook_id from hwqueue.webhook_delivery d
-    where d.shard_id = p_shard and d.delivery_id = p_delivery) for no key update;
+  where w.webhook_id = (
+    select d.webhook_id from hwqueue.webhook_delivery d where d.delivery_id = p_delivery) for no key update;
   v_now := hwqueue.clock();
   select d.* into v_delivery from hwqueue.webhook_delivery d
-  where d.shard_id = p_shard and d.delivery_id = p_delivery and d.attempt_count = p_attempt
-    and d.claimed_until is not null for update;
+  where d.delivery_id = p_delivery and d.attempt_count = p_attempt and d.claimed_until is not null for update;
   if not found then
     return 'lost';
   end if;
@@ -360,14 +352,14 @@ begin
     error = v_error, failures = d.failures + case v_delivery.state when 'delivered' then 0 else 1 end,
     available_at = v_now + coalesce(v_delay, '0'),
     finished_at = case when v_delivery.state <> 'waiting' then v_now end
-  where d.shard_id = p_shard and d.delivery_id = p_delivery;
+  where d.delivery_id = p_delivery;
   update hwqueue.webhook w
   set delivered = w.delivered + (v_delivery.state = 'delivered')::int,
     failed = w.failed + (v_delivery.state <> 'delivered')::int,
     dead = w.dead + (v_delivery.state = 'dead')::int,
     delivered_at = case v_delivery.state when 'delivered' then v_now else w.delivered_at end,
     failing_since = case when v_delivery.state <> 'delivered' then coalesce(w.failing_since, v_now) end
-  where w.shard_id = p_shard and w.name = v_webhook.name;
+  where w.name = v_webhook.name;
   if v_status = 410 and v_webhook.paused_at is null then
     perform hwqueue.stop_webhook(v_webhook, 'gone');
   end if;

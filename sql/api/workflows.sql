@@ -22,29 +22,28 @@
 -- docs/explanation/workflows.md explains them.
 --
 -- Raises: QHF02, QHF07, QHC03, QHC04, QHW01, QHA01, QHA03. Idempotent.
-create or replace function hwqueue.define_workflow(p_spec jsonb, p_shard int default 0)
-returns table (workflow text, version int, created boolean, shard_id int)
+create or replace function hwqueue.define_workflow(p_spec jsonb)
+returns table (workflow text, version int, created boolean)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_spec jsonb;
   v_newest hwqueue.workflow;
 begin
-  perform hwqueue.require_all_tenants(), hwqueue.check_shard(p_shard);
+  perform hwqueue.require_all_tenants();
   v_spec := hwqueue.read_workflow(p_spec);
   workflow := v_spec ->> 'name';
-  shard_id := p_shard;
   loop
     select w.* into v_newest from hwqueue.workflow w
-    where w.shard_id = p_shard and w.name = v_spec ->> 'name' and w.version is not null
+    where w.name = v_spec ->> 'name' and w.version is not null
     order by w.version desc limit 1;
     created := v_newest.digest is distinct from sha256(convert_to(v_spec::text, 'UTF8'));
     version := coalesce(v_newest.version, 0) + created::int;
     exit when not created;
     begin
-      perform hwqueue.write_workflow(v_spec, version, hwqueue.clock(), p_shard),
+      perform hwqueue.write_workflow(v_spec, version, hwqueue.clock()),
         hwqueue.note_event('workflow_defined', format('workflow %s has version %s', workflow, version),
-          p_shard, jsonb_build_object('workflow', workflow, 'version', version));
+        jsonb_build_object('workflow', workflow, 'version', version));
       exit;
     exception when unique_violation then
       null;  -- another session has just defined that version: compare with it
@@ -56,37 +55,35 @@ $$;
 
 -- Returns a definition: this version, or the newest. spec is in normal form, its steps in topological order.
 -- Raises: QHF01, QHA03.
-create or replace function hwqueue.get_workflow(p_workflow text, p_version int default null,
-  p_shard int default 0)
-returns table (workflow text, version int, spec jsonb, step_count int, created_at timestamptz, shard_id int)
+create or replace function hwqueue.get_workflow(p_workflow text, p_version int default null)
+returns table (workflow text, version int, spec jsonb, step_count int, created_at timestamptz)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_workflow hwqueue.workflow;
 begin
   perform hwqueue.require_all_tenants();
-  v_workflow := hwqueue.find_workflow(p_workflow, p_version, p_shard);
+  v_workflow := hwqueue.find_workflow(p_workflow, p_version);
   return query select v_workflow.name, v_workflow.version,
     v_workflow.settings || jsonb_build_object('steps', v_workflow.steps),
-    jsonb_array_length(v_workflow.steps), v_workflow.created_at, p_shard;
+    jsonb_array_length(v_workflow.steps), v_workflow.created_at;
 end
 $$;
 
 -- Lists workflows by name, each with its newest version. Pass the last name of a page as p_after of the
 -- next. p_limit: from 1 to 10,000.
 -- Raises: QHA01, QHA03.
-create or replace function hwqueue.list_workflows(p_after text default null, p_limit int default 100,
-  p_shard int default 0)
-returns table (workflow text, version int, step_count int, created_at timestamptz, shard_id int)
+create or replace function hwqueue.list_workflows(p_after text default null, p_limit int default 100)
+returns table (workflow text, version int, step_count int, created_at timestamptz)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
   perform hwqueue.require_all_tenants(),
     hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'page with p_after');
   return query
-    select distinct on (w.name) w.name, w.version, jsonb_array_length(w.steps), w.created_at, p_shard
+    select distinct on (w.name) w.name, w.version, jsonb_array_length(w.steps), w.created_at
     from hwqueue.workflow w
-    where w.shard_id = p_shard and w.version is not null and (p_after is null or w.name > p_after)
+    where w.version is not null and (p_after is null or w.name > p_after)
     order by w.name, w.version desc limit p_limit;
 end
 $$;
@@ -115,8 +112,7 @@ $$;
 -- QHQ01, QHT01, QHT02, QHC03, QHC04, QHW01, QHA01, QHA02 with replace, QHA03. Idempotent: with an idempotency
 -- key. Wakes: waiting workers.
 create or replace function hwqueue.submit_workflow(p_workflow text, p_input jsonb default '{}',
-  p_options jsonb default '{}', p_shard int default 0)
-returns table (run_id uuid, created boolean, state text, version int, shard_id int)
+  p_options jsonb default '{}') returns table (run_id uuid, created boolean, state text, version int)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   -- generic plans by index: a table that is small now may be large before the session ends
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
@@ -129,13 +125,13 @@ begin
   perform pg_current_xact_id();  -- before a class is read and a position drawn
   perform hwqueue.json_object(p_options, 'options');
   v_workflow := hwqueue.find_workflow(p_workflow,
-    hwqueue.json_integer(p_options -> 'version', 'options.version', 1, 2147483647)::int, p_shard);
-  v_written := hwqueue.write_run(v_workflow, p_input, coalesce(p_options, '{}'), hwqueue.clock(), p_shard);
+    hwqueue.json_integer(p_options -> 'version', 'options.version', 1, 2147483647)::int);
+  v_written := hwqueue.write_run(v_workflow, p_input, coalesce(p_options, '{}'), hwqueue.clock());
   return query
-    select v_written.run_id, v_written.created, r.state, w.version, p_shard
+    select v_written.run_id, v_written.created, r.state, w.version
     from hwqueue.run r
-    join hwqueue.workflow w on w.shard_id = p_shard and w.workflow_id = r.workflow_id
-    where r.shard_id = p_shard and r.run_id = v_written.run_id;
+    join hwqueue.workflow w on w.workflow_id = r.workflow_id
+    where r.run_id = v_written.run_id;
 end
 $$;
 
@@ -143,8 +139,8 @@ $$;
 -- ordinal is the element's place in the list, from 1.
 -- Locks: their keys, sorted. Raises: as submit_workflow, with the element's index (from 0) in the detail.
 -- Idempotent: per idempotency key. Wakes: waiting workers.
-create or replace function hwqueue.submit_workflows(p_workflow text, p_runs jsonb, p_shard int default 0)
-returns table (ordinal int, run_id uuid, created boolean, state text, version int, shard_id int)
+create or replace function hwqueue.submit_workflows(p_workflow text, p_runs jsonb)
+returns table (ordinal int, run_id uuid, created boolean, state text, version int)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
@@ -172,9 +168,8 @@ begin
         hwqueue.json_object(v_item.value -> 'options', 'options');
       v_written := hwqueue.write_run(
         hwqueue.find_workflow(p_workflow, hwqueue.json_integer(v_item.value #> '{options,version}',
-          'options.version', 1, 2147483647)::int, p_shard),
-        v_item.value -> 'input', coalesce(nullif(v_item.value -> 'options', 'null'), '{}'), hwqueue.clock(),
-        p_shard);
+          'options.version', 1, 2147483647)::int),
+        v_item.value -> 'input', coalesce(nullif(v_item.value -> 'options', 'null'), '{}'), hwqueue.clock());
       v_ids[v_item.n] := v_written.run_id;
       v_created[v_item.n] := v_written.created;
     end loop;
@@ -187,13 +182,13 @@ begin
     raise;
   end;
   return query
-    select u.n::int, u.run_id, u.created, r.state, w.version, p_shard
+    select u.n::int, u.run_id, u.created, r.state, w.version
     from unnest(v_ids, v_created) with ordinality u(run_id, created, n)
     cross join lateral (  -- fences (offset 0): by key
-      select x.* from hwqueue.run x where x.shard_id = p_shard and x.run_id = u.run_id offset 0) r
+      select x.* from hwqueue.run x where x.run_id = u.run_id offset 0) r
     cross join lateral (
       select x.* from hwqueue.workflow x
-      where x.shard_id = p_shard and x.workflow_id = r.workflow_id offset 0) w
+      where x.workflow_id = r.workflow_id offset 0) w
     order by u.n;
 end
 $$;
@@ -203,8 +198,7 @@ $$;
 -- Locks: as submit_workflow. Raises: as define_workflow and submit_workflow. Idempotent: with an idempotency
 -- key. Wakes: waiting workers.
 create or replace function hwqueue.submit_spec(p_spec jsonb, p_input jsonb default '{}',
-  p_options jsonb default '{}', p_shard int default 0)
-returns table (run_id uuid, created boolean, state text, shard_id int)
+  p_options jsonb default '{}') returns table (run_id uuid, created boolean, state text)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
@@ -213,16 +207,14 @@ declare
   v_workflow hwqueue.workflow;
   v_written record;
 begin
-  perform hwqueue.check_shard(p_shard);
   perform hwqueue.json_object(p_options, 'options');
   if p_options ? 'version' then
     perform hwqueue.refuse_version();
   end if;
-  v_workflow := hwqueue.find_adhoc(hwqueue.read_workflow(p_spec), hwqueue.clock(), p_shard);
-  v_written := hwqueue.write_run(v_workflow, p_input, coalesce(p_options, '{}'), hwqueue.clock(), p_shard);
+  v_workflow := hwqueue.find_adhoc(hwqueue.read_workflow(p_spec), hwqueue.clock());
+  v_written := hwqueue.write_run(v_workflow, p_input, coalesce(p_options, '{}'), hwqueue.clock());
   return query
-    select v_written.run_id, v_written.created, r.state, p_shard
-    from hwqueue.run r where r.shard_id = p_shard and r.run_id = v_written.run_id;
+    select v_written.run_id, v_written.created, r.state from hwqueue.run r where r.run_id = v_written.run_id;
 end
 $$;
 
@@ -242,11 +234,10 @@ $$;
 -- much as the submission: of steps whose content differs the first 100 are judged, the others are not_judged.
 --
 -- Raises: as submit_workflow and submit_spec.
-create or replace function hwqueue.check_workflow(p_spec jsonb, p_options jsonb default '{}',
-  p_shard int default 0)
+create or replace function hwqueue.check_workflow(p_spec jsonb, p_options jsonb default '{}')
 returns table (step_no int, step text, queue text, task_name text, placement jsonb, came_from jsonb,
   headline text, code text, permanent boolean, nodes_matching bigint, nodes_free bigint, reasons jsonb,
-  shard_id int, kind text, workflow text, version int)
+  kind text, workflow text, version int)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set enable_seqscan = off set jit = off
 as $$
@@ -256,41 +247,38 @@ declare
   v_workflow hwqueue.workflow;
   v_run hwqueue.run;
 begin
-  perform hwqueue.check_shard(p_shard), hwqueue.json_object(p_options, 'options');
+  perform hwqueue.json_object(p_options, 'options');
   if jsonb_typeof(p_spec) = 'string' then
     v_workflow := hwqueue.find_workflow(p_spec #>> '{}',
-      hwqueue.json_integer(p_options -> 'version', 'options.version', 1, 2147483647)::int, p_shard);
+      hwqueue.json_integer(p_options -> 'version', 'options.version', 1, 2147483647)::int);
   elsif p_options ? 'version' then
     perform hwqueue.refuse_version();
   else  -- it is not written
     v_spec := hwqueue.read_workflow(p_spec);
-    v_workflow.shard_id := p_shard;
     v_workflow.name := v_spec ->> 'name';
     v_workflow.settings := v_spec - 'steps';
     v_workflow.steps := v_spec -> 'steps';
   end if;
-  v_run := hwqueue.read_run(v_workflow, '{}', coalesce(p_options, '{}'), v_now, p_shard);
+  v_run := hwqueue.read_run(v_workflow, '{}', coalesce(p_options, '{}'), v_now);
   return query
     with planned as materialized (
       select p.* from hwqueue.planned_steps(v_workflow, v_run,
-        coalesce(nullif(p_options -> 'steps', 'null'), '{}'), 100, p_shard) p)
-    select p.step_no, p.step ->> 'name', hwqueue.queue_name((p.class).queue_id, p_shard),
+        coalesce(nullif(p_options -> 'steps', 'null'), '{}'), 100) p)
+    select p.step_no, p.step ->> 'name', hwqueue.queue_name((p.class).queue_id),
       (p.class).task_name, (p.class).placement, p.came_from,
       coalesce(v.headline, 'not judged: 100 steps of other contents come before it'),
       coalesce(v.code, 'not_judged'), coalesce(v.permanent, false), v.nodes_matching, v.nodes_free,
-      coalesce(v.sole_blockers, '[]'), p_shard, 'task', null::text, null::int
+      coalesce(v.sole_blockers, '[]'), 'task', null::text, null::int
     from planned p
     left join hwqueue.class_verdicts(array(
-        select distinct on ((i.class).digest) i.class from planned i where i.came_from is not null),
-        v_now, p_shard) v
+        select distinct on ((i.class).digest) i.class from planned i where i.came_from is not null), v_now) v
       on v.digest = (p.class).digest
     order by p.step_no;
   return query
     select n.step_no, n.step ->> 'name', null::text, null::text, null::jsonb, null::jsonb,
       hwqueue.nested_headline(n.step, n.workflow, n.refusal),
       case when n.refusal is null then 'ready' else 'nested_refused' end, n.refusal is not null,
-      null::bigint, null::bigint, '[]'::jsonb, p_shard, 'workflow', n.step ->> 'workflow',
-      (n.workflow).version
-    from hwqueue.planned_nested(v_workflow, v_run, null, v_now, p_shard) n order by n.step_no;
+      null::bigint, null::bigint, '[]'::jsonb, 'workflow', n.step ->> 'workflow', (n.workflow).version
+    from hwqueue.planned_nested(v_workflow, v_run, null, v_now) n order by n.step_no;
 end
 $$;

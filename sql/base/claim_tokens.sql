@@ -2,12 +2,12 @@
 --
 -- A token is generation x 2^40, plus a number of that generation, plus the lease's own counter. The
 -- generation belongs to one life of one server and one database; a life begins with a start, or with a
--- recovery. When it is another one than the shard's row says, the generation rises, to the ten minutes in
--- which the life began or to one more than the row's. So tokens rise though the last commits are lost (a
+-- recovery. When it is another one than the installation's row says, the generation rises, to the ten minutes
+-- in which the life began or to one more than the row's. So tokens rise though the last commits are lost (a
 -- crash, a failover). And none is given twice by two histories that begin with the same row (a disk that was
 -- rolled back, a copy, a dump that is restored twice), though both may get the same generation: its number
--- is made of that identity. shard.generation holds both, the token of a first claim. Example: the first
--- claim of a lease gets that, its second claim that and 3.
+-- is made of that identity. installation.generation holds both, the token of a first claim. Example: the
+-- first claim of a lease gets that, its second claim that and 3.
 --
 -- Invariants: the tokens of a lease only rise. The generation follows from the row and the server alone, so
 -- a session that cannot lock the row computes the one that another session writes. The token of a lease's
@@ -21,32 +21,33 @@
 -- number is that time (a recovery resets statistics) in tenths of a second, which leads where two lives of
 -- the same ten minutes know nothing of each other, and a hash. A row without a path has not seen a claim
 -- yet, nor has its copy.
-create or replace function hwqueue.next_generation(p_shard hwqueue.shard, p_timeline int, p_system bigint)
+create or replace function hwqueue.next_generation(p_row hwqueue.installation, p_timeline int,
+  p_system bigint)
 returns bigint
 language sql volatile
 as $$
-  select case when (p_shard.timeline, p_shard.system_identifier) = (p_timeline, p_system)
-      and hwqueue.is_this_life(p_shard.server_started_at, p_shard.recovered_to, p_shard.storage_path)
-    then p_shard.generation
+  select case when (p_row.timeline, p_row.system_identifier) = (p_timeline, p_system)
+      and hwqueue.is_this_life(p_row.server_started_at, p_row.recovered_to, p_row.storage_path)
+    then p_row.generation
     else (g.generation << 40)
       + (greatest(floor(t.seconds * 10)::bigint - 6000 * (g.generation - 40), 0) << 22)
       + (hashtextextended(concat_ws(' ', p_system, p_timeline, extract(epoch from pg_postmaster_start_time()),
-          pg_last_wal_replay_lsn(), pg_relation_filepath('hwqueue.shard'::regclass)), 0) & 4194302) end
+          pg_last_wal_replay_lsn(), pg_relation_filepath('hwqueue.installation'::regclass)), 0) & 4194302) end
   from (select extract(epoch from greatest(pg_postmaster_start_time(), case when pg_last_wal_replay_lsn()
           is not null then pg_stat_get_bgwriter_stat_reset_time() end)) as seconds) t,
-    greatest((p_shard.generation >> 40) + 1, floor(t.seconds / 600)::bigint) g (generation)
+    greatest((p_row.generation >> 40) + 1, floor(t.seconds / 600)::bigint) g (generation)
 $$;
 
 -- Whether this is the life of the server of which a row says when it was started, up to where it recovered
 -- (null: it had no need to; a killed backend makes it recover without a start), and the file of the table
--- `shard`, which is another one in a copy and after a restore. It costs a microsecond, and reads no page.
--- Inlined.
+-- `installation`, which is another one in a copy and after a restore. It costs a microsecond, and reads no
+-- page. Inlined.
 create or replace function hwqueue.is_this_life(p_started timestamptz, p_recovered pg_lsn, p_path text)
 returns boolean
 language sql volatile
 as $$
   select p_started = pg_postmaster_start_time() and p_recovered is not distinct from pg_last_wal_replay_lsn()
-    and p_path = pg_relation_filepath('hwqueue.shard'::regclass)
+    and p_path = pg_relation_filepath('hwqueue.installation'::regclass)
 $$;
 
 -- The token of the next claim of a lease that has been claimed p_claims times. Inlined.
@@ -56,21 +57,21 @@ as $$ select p_generation + 2::bigint * p_claims + least(p_claims, 1) $$;
 
 -- How often a lease counts as claimed when the claim with this token is over: as often as in this
 -- generation, but once at least. Tokens of other generations are below all of this one.
-create or replace function hwqueue.claims_until(p_token bigint, p_shard int) returns int
+create or replace function hwqueue.claims_until(p_token bigint) returns int
 language sql volatile
 as $$
-  select least(greatest((p_token - hwqueue.this_generation(p_shard)) >> 1, 0), 1073741823)::int + 1
+  select least(greatest((p_token - hwqueue.this_generation()) >> 1, 0), 1073741823)::int + 1
 $$;
 
 -- The generation of this life of the server, not noted.
-create or replace function hwqueue.this_generation(p_shard int) returns bigint
+create or replace function hwqueue.this_generation() returns bigint
 language sql volatile
 as $$
   select case
     when hwqueue.is_this_life(s.server_started_at, s.recovered_to, s.storage_path) then s.generation
     else hwqueue.next_generation(s, hwqueue.server_timeline(),
       (select c.system_identifier from pg_control_system() c)) end
-  from hwqueue.shard s where s.shard_id = p_shard
+  from hwqueue.installation s
 $$;
 
 -- The timeline that the server writes now.

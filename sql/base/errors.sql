@@ -86,21 +86,6 @@ begin
 end
 $$;
 
--- Refuses a shard that this database does not hold.
--- Raises: QHA01.
-create or replace function hwqueue.check_shard(p_shard int) returns void
-language plpgsql stable
-as $$
-begin
-  perform 1 from hwqueue.shard s where s.shard_id = p_shard;
-  if not found then
-    perform hwqueue.refuse('QHA01', format('shard %s does not exist', coalesce(p_shard::text, 'null')),
-      jsonb_build_object('field', 'p_shard', 'shard_id', p_shard),
-      'use shard 0 unless an operator made others');
-  end if;
-end
-$$;
-
 -- Rolls the caller's subtransaction back, which also releases the locks that it took. The caller catches
 -- the error.
 -- Raises: HWX01, which never leaves hwqueue.

@@ -28,25 +28,25 @@ $$;
 
 -- Returns the id below which no event can appear any more. A transaction that was open when the base was
 -- raised (note_generation) may still write ids that follow the former one.
-create or replace function hwqueue.final_below(p_shard int) returns bigint
+create or replace function hwqueue.final_below() returns bigint
 language sql volatile
 as $$
   select case when x.oldest <= s.event_base_xid then s.former_event_base else s.event_base end
     + (x.oldest::text::bigint << 20)
-  from hwqueue.shard s
+  from hwqueue.installation s
   cross join pg_snapshot_xmin(pg_current_snapshot()) x(oldest)
-  where s.shard_id = p_shard
 $$;
 
 -- Returns events of one code (null: any), in ascending order after p_after, or in descending order if
 -- p_after is null.
 -- Planned for each filter (custom plan): absent conditions vanish, and each of the other columns has an
--- index in the order that the page needs.
+-- index in the order that the page needs. cpu_tuple_cost: a row is what costs, so a page is not sought among
+-- events of all kinds by their order alone, which lie together on disk.
 create or replace function hwqueue.event_page(p_after bigint, p_below bigint, p_code text,
-  p_filter hwqueue.event, p_since timestamptz, p_until timestamptz, p_limit int, p_shard int)
-returns setof hwqueue.event
+  p_filter hwqueue.event, p_since timestamptz, p_until timestamptz, p_limit int) returns setof hwqueue.event
 language plpgsql volatile
   set plan_cache_mode = force_custom_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
+  set cpu_tuple_cost = 1
 as $$
 declare
   v_slots smallint[] := hwqueue.event_slots(p_since, p_until, hwqueue.clock());
@@ -54,7 +54,7 @@ begin
   if p_after is not null then
     return query
       select e.* from hwqueue.event e
-      where e.shard_id = p_shard and e.event_id > p_after and e.event_id < p_below
+      where e.event_id > p_after and e.event_id < p_below
         and (p_code is null or e.code = p_code) and (p_filter.queue is null or e.queue = p_filter.queue)
         and (p_filter.node_id is null or e.node_id = p_filter.node_id)
         and (p_filter.lease_id is null or e.lease_id = p_filter.lease_id)
@@ -66,7 +66,7 @@ begin
   else
     return query
       select e.* from hwqueue.event e
-      where e.shard_id = p_shard and (p_below is null or e.event_id < p_below)
+      where (p_below is null or e.event_id < p_below)
         and (p_code is null or e.code = p_code) and (p_filter.queue is null or e.queue = p_filter.queue)
         and (p_filter.node_id is null or e.node_id = p_filter.node_id)
         and (p_filter.lease_id is null or e.lease_id = p_filter.lease_id)
@@ -91,7 +91,7 @@ as $$
       hwqueue.event_day(least(p_until, p_now))) d) end
 $$;
 
--- Returns the id of an event that is written now. p_base is the event base of the shard.
+-- Returns the id of an event that is written now. p_base is the installation's event base.
 -- Not idempotent: every call returns another id.
 create or replace function hwqueue.new_event_id(p_base bigint) returns bigint
 language sql volatile
@@ -113,7 +113,7 @@ as $$ select left(coalesce(nullif(current_setting('hwqueue.actor', true), ''), s
 
 -- Writes one event.
 -- Not idempotent.
-create or replace function hwqueue.note_event(p_code text, p_message text, p_shard int,
+create or replace function hwqueue.note_event(p_code text, p_message text,
   p_detail jsonb default null, p_node uuid default null, p_queue text default null,
   p_class bigint default null) returns void
 language plpgsql volatile
@@ -121,18 +121,18 @@ as $$
 declare
   v_now timestamptz := hwqueue.clock();
 begin
-  insert into hwqueue.event (shard_id, slot, event_id, at, code, node_id, queue, class_id, actor, login,
+  insert into hwqueue.event (slot, event_id, at, code, node_id, queue, class_id, actor, login,
     message, detail)
-  select s.shard_id, hwqueue.event_day(v_now) & 15, hwqueue.new_event_id(s.event_base), v_now, p_code,
+  select hwqueue.event_day(v_now) & 15, hwqueue.new_event_id(s.event_base), v_now, p_code,
     p_node, p_queue, p_class, hwqueue.current_actor(), session_user, p_message, p_detail
-  from hwqueue.shard s where s.shard_id = p_shard;
+  from hwqueue.installation s;
 end
 $$;
 
 -- Writes the same event for each of some leases that exist.
 -- The plan is generic, because planning would cost more than writing one event.
 -- Not idempotent.
-create or replace function hwqueue.note_leases(p_code text, p_leases uuid[], p_message text, p_shard int,
+create or replace function hwqueue.note_leases(p_code text, p_leases uuid[], p_message text,
   p_detail jsonb default null, p_node uuid default null) returns void
 language plpgsql volatile
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
@@ -141,28 +141,25 @@ as $$
 declare
   v_now timestamptz := hwqueue.clock();
 begin
-  insert into hwqueue.event (shard_id, slot, event_id, at, code, lease_id, node_id, queue, actor, login,
+  insert into hwqueue.event (slot, event_id, at, code, lease_id, node_id, queue, actor, login,
     message, detail)
-  select s.shard_id, hwqueue.event_day(v_now) & 15, hwqueue.new_event_id(s.event_base), v_now, p_code,
+  select hwqueue.event_day(v_now) & 15, hwqueue.new_event_id(s.event_base), v_now, p_code,
     l.lease_id, p_node, q.name, hwqueue.current_actor(), session_user, p_message, p_detail
-  from hwqueue.shard s
+  from hwqueue.installation s
   cross join unnest(p_leases) i(lease_id)
   -- offset 0 is an optimisation fence: one index lookup per lease, whatever the statistics say
   cross join lateral (
-    select x.lease_id, x.queue_id from hwqueue.lease x where x.shard_id = p_shard and x.lease_id = i.lease_id
-    offset 0) l
+    select x.lease_id, x.queue_id from hwqueue.lease x where x.lease_id = i.lease_id offset 0) l
   cross join lateral (
-    select x.name from hwqueue.queue x where x.shard_id = p_shard and x.queue_id = l.queue_id
-    offset 0) q
-  where s.shard_id = p_shard;
+    select x.name from hwqueue.queue x where x.queue_id = l.queue_id offset 0) q;
 end
 $$;
 
 -- Writes an event that names the changed keys of a policy with their old and new values. If no key
 -- changed it writes no event.
 -- Not idempotent.
-create or replace function hwqueue.note_policy(p_code text, p_of text, p_from jsonb, p_to jsonb, p_queue text,
-  p_shard int) returns void
+create or replace function hwqueue.note_policy(p_code text, p_of text, p_from jsonb, p_to jsonb,
+  p_queue text) returns void
 language plpgsql volatile
 as $$
 declare
@@ -170,7 +167,7 @@ declare
     select t.key from jsonb_each(p_to) t where t.value is distinct from p_from -> t.key order by t.key);
 begin
   if v_keys <> '{}' then
-    perform hwqueue.note_event(p_code, format('%s: %s changed', p_of, array_to_string(v_keys, ', ')), p_shard,
+    perform hwqueue.note_event(p_code, format('%s: %s changed', p_of, array_to_string(v_keys, ', ')),
       (select jsonb_build_object('from', jsonb_object_agg(k, p_from -> k),
          'to', jsonb_object_agg(k, p_to -> k))
        from unnest(v_keys) k), p_queue => p_queue);
@@ -181,20 +178,18 @@ $$;
 -- Writes the event of a new server generation, and raises the event base so that new ids lie above all
 -- existing ones, and above the cursors of webhooks.
 -- Transaction ids may start again on the new server, or fall back by those of lost transactions.
--- Locks: the caller holds the shard's row. Not idempotent.
-create or replace function hwqueue.note_generation(p_from bigint, p_to bigint, p_shard int) returns void
+-- Locks: the caller holds the installation's row. Not idempotent.
+create or replace function hwqueue.note_generation(p_from bigint, p_to bigint) returns void
 language plpgsql volatile
 as $$
 begin
-  update hwqueue.shard s
+  update hwqueue.installation s
   set former_event_base = s.event_base, event_base_xid = pg_current_xact_id(),
       event_base = (1::bigint << 40) + greatest(s.event_base,
-    greatest((select max(e.event_id) from hwqueue.event e where e.shard_id = p_shard),
-      (select max(w.event_cursor) from hwqueue.webhook w where w.shard_id = p_shard), 0)
-    - (pg_current_xact_id()::text::bigint << 20))
-  where s.shard_id = p_shard;
+    greatest((select max(e.event_id) from hwqueue.event e),
+      (select max(w.event_cursor) from hwqueue.webhook w), 0) - (pg_current_xact_id()::text::bigint << 20));
   perform hwqueue.note_event('generation_raised',
-    format('another server: claim tokens go on with generation %s', p_to), p_shard,
+    format('another server: claim tokens go on with generation %s', p_to),
     jsonb_build_object('from', p_from, 'to', p_to));
 end
 $$;

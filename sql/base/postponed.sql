@@ -41,7 +41,7 @@ as $$ select jsonb_populate_record(null::hwqueue.upkeep_done, jsonb_build_object
 -- Raises: 57014, if somebody has cancelled the call; class 42, because a function that does not compile is no
 -- matter of time. Not idempotent.
 create or replace function hwqueue.postpone(p_part text, p_item uuid, p_state text, p_message text,
-  p_now timestamptz, p_shard int) returns timestamptz
+  p_now timestamptz) returns timestamptz
 language plpgsql volatile
 as $$
 declare
@@ -50,17 +50,17 @@ begin
   if p_state = '57014' and not hwqueue.is_time_up() or p_state like '42%' then
     perform hwqueue.refuse(p_state, p_message, null, 'nothing was done; call again');
   end if;
-  insert into hwqueue.postponed as d (shard_id, part, item, tries, at, next_try_at, sqlstate, message)
-  values (p_shard, p_part, coalesce(p_item, '00000000-0000-0000-0000-000000000000'), 1, p_now,
+  insert into hwqueue.postponed as d (part, item, tries, at, next_try_at, sqlstate, message)
+  values (p_part, coalesce(p_item, '00000000-0000-0000-0000-000000000000'), 1, p_now,
     p_now + case when p_state is null then interval '0' else interval '1 second' end, p_state, p_message)
-  on conflict (shard_id, part, item) do update
+  on conflict (part, item) do update
   set tries = d.tries + 1, at = p_now, sqlstate = p_state, message = p_message, next_try_at = p_now
     + case when p_state is null then interval '0'
       else least(interval '1 second' * 2 ^ least(d.tries, 4), interval '15 seconds') end
   returning d.* into v_row;
   if v_row.tries = 1 and p_state is not null then
     perform hwqueue.note_event('upkeep_postponed', format('upkeep had to leave %s: %s',
-        concat_ws(' ', p_part, p_item), p_message), p_shard,
+        concat_ws(' ', p_part, p_item), p_message),
       jsonb_build_object('part', p_part, 'item', p_item, 'sqlstate', p_state));
   end if;
   return v_row.next_try_at;
@@ -69,37 +69,36 @@ $$;
 
 -- Whether an item that was cut short is not to be tried yet. A next try in a far future does not count: the
 -- clock was set back.
-create or replace function hwqueue.is_put_off(p_part text, p_item uuid, p_now timestamptz, p_shard int)
-returns boolean
+create or replace function hwqueue.is_put_off(p_part text, p_item uuid, p_now timestamptz) returns boolean
 language sql stable
 as $$
   select exists (
     select from hwqueue.postponed d
-    where d.shard_id = p_shard and d.part = p_part and d.item = p_item and d.next_try_at > p_now
+    where d.part = p_part and d.item = p_item and d.next_try_at > p_now
       and d.next_try_at <= p_now + interval '15 seconds')
 $$;
 
 -- Returns those of some parts that are to run now: those that were cut short last. most: of p_limit, halved
 -- each time that the part was cut short. A far future counts as in is_put_off.
-create or replace function hwqueue.parts_due(p_kind text, p_parts text[], p_limit int, p_now timestamptz,
-  p_shard int) returns table (part text, most int)
+create or replace function hwqueue.parts_due(p_kind text, p_parts text[], p_limit int, p_now timestamptz)
+returns table (part text, most int)
 language sql stable
 as $$
   select u.part, greatest(1, p_limit >> least(coalesce(d.tries, 0), 30))
   from unnest(p_parts) with ordinality u(part, turn)
-  left join hwqueue.postponed d on d.shard_id = p_shard and d.part = p_kind || ' ' || u.part
+  left join hwqueue.postponed d on d.part = p_kind || ' ' || u.part
     and d.item = '00000000-0000-0000-0000-000000000000'
   where (d.next_try_at > p_now and d.next_try_at <= p_now + interval '15 seconds') is not true
   order by d.next_try_at nulls first, u.turn
 $$;
 
 -- Says that upkeep had to leave a gang, or a lease that replaces another one. Null: it had not.
-create or replace function hwqueue.postponed_words(p_item uuid, p_shard int) returns text
+create or replace function hwqueue.postponed_words(p_item uuid) returns text
 language sql stable
 as $$
   select format('upkeep had to leave it, %s in a row: %s; it tries again at %s UTC',
     case d.tries when 1 then 'once' else d.tries || ' times' end, left(d.message, 200),
     to_char(d.next_try_at at time zone 'UTC', 'HH24:MI:SS'))
   from hwqueue.postponed d
-  where d.shard_id = p_shard and d.part in ('gang', 'replacement') and d.item = p_item
+  where d.part in ('gang', 'replacement') and d.item = p_item
 $$;

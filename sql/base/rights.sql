@@ -42,7 +42,7 @@ $$;
 
 -- Refuses a caller that may not act for a node.
 -- Raises: QHN04.
-create or replace function hwqueue.check_login(p_node uuid, p_login text, p_shard int) returns void
+create or replace function hwqueue.check_login(p_node uuid, p_login text) returns void
 language plpgsql stable
 as $$
 begin
@@ -50,8 +50,7 @@ begin
     perform hwqueue.refuse('QHN04',
       format('node %s belongs to login %s, this call comes from %s', p_node, to_json(p_login),
         to_json(session_user::text)),
-      jsonb_build_object('node_id', p_node, 'shard_id', p_shard, 'login', p_login,
-        'given_login', session_user),
+      jsonb_build_object('node_id', p_node, 'login', p_login, 'given_login', session_user),
       hwqueue.login_hint(p_login));
   end if;
 end
@@ -72,29 +71,29 @@ $$;
 
 -- Returns the tenant that used a service first, among the classes that still exist. Null means that no
 -- class uses it.
-create or replace function hwqueue.service_tenant(p_service uuid, p_shard int) returns text
+create or replace function hwqueue.service_tenant(p_service uuid) returns text
 language sql stable
 as $$
   select c.tenant from hwqueue.placement_class c
-  where c.shard_id = p_shard and c.service_id = p_service order by c.class_id limit 1
+  where c.service_id = p_service order by c.class_id limit 1
 $$;
 
 -- Whether a lease belongs to one of these tenants. False for a lease that does not exist.
-create or replace function hwqueue.is_own_lease(p_lease uuid, p_tenants text[], p_shard int) returns boolean
+create or replace function hwqueue.is_own_lease(p_lease uuid, p_tenants text[]) returns boolean
 language sql stable
 as $$
   select exists (
     select 1 from hwqueue.lease l
-    join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = l.class_id
-    where l.shard_id = p_shard and l.lease_id = p_lease and c.tenant = any (p_tenants))
+    join hwqueue.placement_class c on c.class_id = l.class_id
+    where l.lease_id = p_lease and c.tenant = any (p_tenants))
 $$;
 
 -- Whether a service belongs to the caller. Always true for a caller that sees all tenants.
-create or replace function hwqueue.is_own_service(p_service uuid, p_shard int) returns boolean
+create or replace function hwqueue.is_own_service(p_service uuid) returns boolean
 language sql stable
 as $$
   select hwqueue.my_tenants() is null
-    or coalesce(hwqueue.service_tenant(p_service, p_shard) = any (hwqueue.my_tenants()), false)
+    or coalesce(hwqueue.service_tenant(p_service) = any (hwqueue.my_tenants()), false)
 $$;
 
 -- Refuses a class that names another tenant, or a lease or service of another tenant.
@@ -102,8 +101,8 @@ $$;
 -- about other leases is in the terms of the class, so this check is complete.
 -- p_field is the argument that the class was made of. p_index is the element of a batch, or null.
 -- Raises: QHA03.
-create or replace function hwqueue.check_own_class(p_class hwqueue.placement_class, p_field text, p_index int,
-  p_shard int) returns void
+create or replace function hwqueue.check_own_class(p_class hwqueue.placement_class, p_field text,
+  p_index int) returns void
 language plpgsql stable
 as $$
 declare
@@ -116,19 +115,19 @@ begin
   if p_class.tenant <> all (v_tenants) then
     perform hwqueue.refuse_foreign(format('%s.tenant is %s', p_field, to_json(p_class.tenant)),
       p_field || '.tenant', 'name the tenant that the caller is for', p_index);
-  elsif hwqueue.service_tenant(p_class.service_id, p_shard) <> all (v_tenants) then
+  elsif hwqueue.service_tenant(p_class.service_id) <> all (v_tenants) then
     perform hwqueue.refuse_foreign(format('%s.service_id %s is not its', p_field, p_class.service_id),
       p_field || '.service_id',
       'a service is the tenant''s that used it first: choose an id of your own', p_index);
   end if;
   for v_item in select i.value from jsonb_path_query(p_class.terms, 'strict $[*].spec.all[*]') i(value) loop
-    if v_item ? 'lease' and not hwqueue.is_own_lease((v_item ->> 'lease')::uuid, v_tenants, p_shard) then
+    if v_item ? 'lease' and not hwqueue.is_own_lease((v_item ->> 'lease')::uuid, v_tenants) then
       perform hwqueue.refuse_foreign(
         format('%s asks about lease %s, which is not its', p_field, v_item ->> 'lease'),
         p_field || '.placement', 'name leases of the tenant that exist already', p_index);
     elsif v_item ? 'service' and v_item ->> 'service' is distinct from p_class.service_id::text
       and (v_item ->> 'service')::uuid <> all (p_class.away_from)  -- an operator's policy asked for it
-      and not hwqueue.is_own_service((v_item ->> 'service')::uuid, p_shard) then
+      and not hwqueue.is_own_service((v_item ->> 'service')::uuid) then
       perform hwqueue.refuse_foreign(
         format('%s asks about service %s, which is not its', p_field, v_item ->> 'service'),
         p_field || '.placement', 'name services that leases of the tenant have', p_index);
@@ -155,8 +154,8 @@ $$;
 -- Checks the classes of new spawns with check_own_class.
 -- It runs after the rows are written, because leases of one batch may name each other.
 -- Raises: QHA03.
-create or replace function hwqueue.check_own_spawns(p_spawns hwqueue.spawn_request[], p_is_batch boolean,
-  p_shard int) returns void
+create or replace function hwqueue.check_own_spawns(p_spawns hwqueue.spawn_request[], p_is_batch boolean)
+returns void
 language plpgsql volatile
 as $$
 declare
@@ -166,11 +165,11 @@ begin
     select c as class, s.ordinal
     from (select u.class_id, min(u.ordinal) as ordinal from unnest(p_spawns) u
           where u.stands_for is null group by u.class_id) s
-    join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = s.class_id
+    join hwqueue.placement_class c on c.class_id = s.class_id
     order by s.ordinal
   loop
     perform hwqueue.check_own_class(v_found.class, 'options',
-      case when p_is_batch then v_found.ordinal - 1 end, p_shard);
+      case when p_is_batch then v_found.ordinal - 1 end);
   end loop;
 end
 $$;
@@ -206,7 +205,7 @@ as $$
 begin
   perform hwqueue.refuse('QHT03', format('%s about %s %s, and may have %s',
       coalesce(case p_tenant when '' then 'work without a tenant' else 'tenant ' || to_json(p_tenant) end,
-        'the shard') || ' has', p_used, p_what, p_limit),
+        'the installation') || ' has', p_used, p_what, p_limit),
     jsonb_build_object('tenant', p_tenant, 'what', p_what, 'used', p_used, 'limit', p_limit), p_hint);
 end
 $$;

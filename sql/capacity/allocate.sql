@@ -74,14 +74,14 @@ as $$
   select u.claim_count, u.cpu_used, u.memory_used, u.gpu_used, u.custom_used, u.core_used
   from hwqueue.node_usage_of(p_node, array(
     select c.assignment from hwqueue.claim c
-    where c.shard_id = p_node.shard_id and c.node_id = p_node.node_id and c.assignment is not null
+    where c.node_id = p_node.node_id and c.assignment is not null
       and (p_with_earmarks or c.is_earmark is null))) u
 $$;
 
 -- Releases what a claim had allocated. Devices and cores are found by id, because the node may have been
 -- registered again meanwhile; one that is gone needs no release.
 -- Locks: the caller holds node_state. Not idempotent.
-create or replace function hwqueue.release_room(p_node uuid, p_assignment jsonb, p_shard int) returns void
+create or replace function hwqueue.release_room(p_node uuid, p_assignment jsonb) returns void
 language plpgsql volatile
 as $$
 declare
@@ -90,7 +90,7 @@ begin
   if p_assignment is null then
     return;
   end if;
-  v_load := hwqueue.read_load(p_node, p_shard);
+  v_load := hwqueue.read_load(p_node);
   v_load.claim_count := v_load.claim_count - 1;
   v_load.cpu_used := v_load.cpu_used - coalesce((p_assignment ->> 'cpu_milli')::bigint, 0);
   v_load.memory_used := v_load.memory_used - coalesce((p_assignment ->> 'memory_mib')::bigint, 0);
@@ -101,7 +101,7 @@ begin
           jsonb_build_object('resource_id', n.gpu_ids[u.ordinality]))
         then (p_assignment ->> 'gpu_milli')::int else 0 end
       from hwqueue.node n, unnest(v_load.gpu_used) with ordinality u(used, ordinality)
-      where n.shard_id = p_shard and n.node_id = p_node
+      where n.node_id = p_node
       order by u.ordinality);
   end if;
   if p_assignment ?| array['cores', 'unpinned'] then
@@ -110,7 +110,7 @@ begin
       from hwqueue.node n
       cross join lateral unnest(v_load.core_used, n.core_ids) with ordinality u(used, core, ordinality)
       left join hwqueue.cores_of(p_assignment) c on c.core = u.core
-      where n.shard_id = p_shard and n.node_id = p_node
+      where n.node_id = p_node
       order by u.ordinality);
   end if;
   if p_assignment ? 'custom' then
@@ -205,7 +205,7 @@ $$;
 -- it does not fit after all, the claim fails, because work must never run on cores or devices that
 -- others have. The caller holds node_state and writes p_load back. Not idempotent.
 -- Raises: XX000 when it does not fit.
-create or replace function hwqueue.allocate_for_class(p_class_id bigint, p_node hwqueue.node, p_shard int,
+create or replace function hwqueue.allocate_for_class(p_class_id bigint, p_node hwqueue.node,
   inout p_load hwqueue.node_load, out assignment jsonb)
 language plpgsql volatile
 as $$
@@ -215,8 +215,7 @@ declare
   v_cores int[];
   v_taken record;
 begin
-  select c.* into v_class from hwqueue.placement_class c
-  where c.shard_id = p_shard and c.class_id = p_class_id;
+  select c.* into v_class from hwqueue.placement_class c where c.class_id = p_class_id;
   if v_class.gpu_count > 0 then
     v_devices := hwqueue.choose_devices(v_class.gpu_count, v_class.gpu_milli, v_class.gpu_wanted,
       hwqueue.gpu_exclusivity_on(v_class.gpu_exclusivity, p_node.gpu_share_mode),

@@ -77,12 +77,11 @@ $$;
 create or replace function hwqueue.booked_load(p_node hwqueue.node, p_leases uuid[]) returns hwqueue.node_load
 language sql stable
 as $$
-  select row(p_node.shard_id, p_node.node_id, 0, 0, u.claim_count, u.cpu_used, u.memory_used, u.gpu_used,
+  select row(p_node.node_id, 0, 0, u.claim_count, u.cpu_used, u.memory_used, u.gpu_used,
     u.custom_used, u.core_used)::hwqueue.node_load
   from hwqueue.node_usage_of(p_node, array(
     select c.assignment from hwqueue.claim c
-    where c.shard_id = p_node.shard_id and c.lease_id = any (p_leases) and c.node_id = p_node.node_id
-      and c.assignment is not null)) u
+    where c.lease_id = any (p_leases) and c.node_id = p_node.node_id and c.assignment is not null)) u
 $$;
 
 -- A load with another one of the same node added (p_sign 1) or taken off (-1).

@@ -17,20 +17,18 @@
 -- node from outside, whichever login registered it.
 -- Locks: node_state.
 -- Raises: QHN01 unknown or deregistered, QHN03 when p_epoch is not its epoch, QHN04 another login's.
-create or replace function hwqueue.lock_node(p_node uuid, p_epoch bigint, p_shard int)
-returns hwqueue.node_state
+create or replace function hwqueue.lock_node(p_node uuid, p_epoch bigint) returns hwqueue.node_state
 language plpgsql volatile
 as $$
 declare
   v_state hwqueue.node_state;
 begin
-  select s.* into v_state from hwqueue.node_state s
-  where s.shard_id = p_shard and s.node_id = p_node for no key update;
+  select s.* into v_state from hwqueue.node_state s where s.node_id = p_node for no key update;
   if p_epoch is not null then
-    perform hwqueue.check_login(p_node, v_state.login, p_shard);
+    perform hwqueue.check_login(p_node, v_state.login);
   end if;
   if v_state.node_epoch is null or v_state.node_epoch <> p_epoch then
-    perform hwqueue.refuse_epoch(p_node, v_state.node_epoch, p_epoch, p_shard);
+    perform hwqueue.refuse_epoch(p_node, v_state.node_epoch, p_epoch);
   end if;
   return v_state;
 end
@@ -39,14 +37,13 @@ $$;
 -- Refuses a call for a node that is not registered (p_node_epoch is null) or is at another epoch than
 -- the caller has.
 -- Raises: QHN01, QHN03.
-create or replace function hwqueue.refuse_epoch(p_node uuid, p_node_epoch bigint, p_epoch bigint, p_shard int)
-returns void
+create or replace function hwqueue.refuse_epoch(p_node uuid, p_node_epoch bigint, p_epoch bigint) returns void
 language plpgsql volatile
 as $$
 begin
   if p_node_epoch is null then
     perform hwqueue.refuse('QHN01', format('node %s is not registered', coalesce(p_node::text, 'null')),
-      jsonb_build_object('node_id', p_node, 'shard_id', p_shard), 'register it first with register_node');
+      jsonb_build_object('node_id', p_node), 'register it first with register_node');
   end if;
   perform hwqueue.refuse('QHN03',
     format('node %s is at epoch %s, this call has %s', p_node, p_node_epoch, p_epoch),
@@ -57,17 +54,16 @@ $$;
 
 -- The row of a locked node. Read after the lock, in a statement of its own, so that no edit is missed.
 -- Raises: QHN01.
-create or replace function hwqueue.read_node(p_node uuid, p_shard int) returns hwqueue.node
+create or replace function hwqueue.read_node(p_node uuid) returns hwqueue.node
 language plpgsql volatile
 as $$
 declare
   v_node hwqueue.node;
 begin
-  select n.* into v_node from hwqueue.node n
-  where n.shard_id = p_shard and n.node_id = p_node and n.deregistered_at is null;
+  select n.* into v_node from hwqueue.node n where n.node_id = p_node and n.deregistered_at is null;
   if not found then
     perform hwqueue.refuse('QHN01', format('node %s is not registered', coalesce(p_node::text, 'null')),
-      jsonb_build_object('node_id', p_node, 'shard_id', p_shard), 'register it first with register_node');
+      jsonb_build_object('node_id', p_node), 'register it first with register_node');
   end if;
   return v_node;
 end
@@ -84,19 +80,19 @@ $$;
 -- Brings a node's state up to date with its row. Called by every function that edits a node, or adds
 -- work to it outside its claims.
 -- Locks: the caller holds node_state.
-create or replace function hwqueue.refresh_node_state(p_node uuid, p_shard int) returns void
+create or replace function hwqueue.refresh_node_state(p_node uuid) returns void
 language plpgsql volatile
 as $$
 begin
   update hwqueue.node_state s
   set profile_id = (select coalesce(p.judged_as, p.profile_id) from hwqueue.profile p
-      where p.shard_id = p_shard and p.profile_id = n.profile_id),
+      where p.profile_id = n.profile_id),
       heartbeat_timeout = n.heartbeat_timeout, moved_xid = pg_current_xact_id(),
       on_fast_path = n.deregistered_at is null and n.cordoned_at is null and n.gpu_ids = '{}'
         and n.custom = '{}' and n.core_ids = '{}',
       has_limits = hwqueue.has_limits(n)
   from hwqueue.node n
-  where s.shard_id = p_shard and s.node_id = p_node and n.shard_id = p_shard and n.node_id = p_node;
+  where s.node_id = p_node and n.node_id = p_node;
 end
 $$;
 
@@ -104,38 +100,35 @@ $$;
 -- Sends nothing for a node without a login: no worker acts for it. The notification is a hint; a worker
 -- that misses it learns the same from its next heartbeat.
 -- Notifies: listeners of hwqueue.
-create or replace function hwqueue.wake_node(p_node uuid, p_login text, p_shard int) returns void
+create or replace function hwqueue.wake_node(p_node uuid, p_login text) returns void
 language plpgsql volatile
 as $$
 begin
-  perform pg_notify('hwqueue', hwqueue.node_payload(s.wake_key, p_node, p_login, p_shard))
-  from hwqueue.shard s where s.shard_id = p_shard and p_login is not null;
+  perform pg_notify('hwqueue', hwqueue.node_payload(s.wake_key, p_node, p_login))
+  from hwqueue.installation s where p_login is not null;
 end
 $$;
 
 -- The payload of notifications for a node's worker: as wake_payload, a digest that holds no names. The
 -- login is in it, so that one which had the node before does not know it. No queue begins with a colon,
 -- so no queue has the same.
-create or replace function hwqueue.node_payload(p_key uuid, p_node uuid, p_login text, p_shard int)
-returns text
+create or replace function hwqueue.node_payload(p_key uuid, p_node uuid, p_login text) returns text
 language sql stable
 as $$
-  select left(encode(sha256(convert_to(p_key || ':' || p_shard || '::' || p_node || ':' || p_login,
-    'UTF8')), 'hex'), 32)
+  select left(encode(sha256(convert_to(p_key || '::' || p_node || ':' || p_login, 'UTF8')), 'hex'), 32)
 $$;
 
 -- What is in use on a node now: its newest version, the last in the index, so that the scan reads none
 -- before it. A node without one uses nothing. A caller that goes on to write holds node_state.
-create or replace function hwqueue.read_load(p_node uuid, p_shard int) returns hwqueue.node_load
+create or replace function hwqueue.read_load(p_node uuid) returns hwqueue.node_load
 language plpgsql stable
 as $$
 declare
   v_load hwqueue.node_load;
 begin
-  select u.* into v_load from hwqueue.node_load u
-  where u.shard_id = p_shard and u.node_id = p_node order by u.version desc limit 1;
+  select u.* into v_load from hwqueue.node_load u where u.node_id = p_node order by u.version desc limit 1;
   if not found then
-    v_load := row(p_shard, p_node, 0, 0, 0, 0, 0, '{}', '{}', '{}');
+    v_load := row(p_node, 0, 0, 0, 0, 0, '{}', '{}', '{}');
   end if;
   return v_load;
 end
@@ -152,13 +145,12 @@ begin
     set updates = p_load.updates + 1, claim_count = p_load.claim_count, cpu_used = p_load.cpu_used,
         memory_used = p_load.memory_used, gpu_used = p_load.gpu_used, custom_used = p_load.custom_used,
         core_used = p_load.core_used
-    where u.shard_id = p_load.shard_id and u.node_id = p_load.node_id and u.version = p_load.version;
+    where u.node_id = p_load.node_id and u.version = p_load.version;
   else
-    delete from hwqueue.node_load u
-    where u.shard_id = p_load.shard_id and u.node_id = p_load.node_id and u.version = p_load.version;
+    delete from hwqueue.node_load u where u.node_id = p_load.node_id and u.version = p_load.version;
     insert into hwqueue.node_load
-      (shard_id, node_id, version, claim_count, cpu_used, memory_used, gpu_used, custom_used, core_used)
-    values (p_load.shard_id, p_load.node_id, p_load.version + 1, p_load.claim_count, p_load.cpu_used,
+      (node_id, version, claim_count, cpu_used, memory_used, gpu_used, custom_used, core_used)
+    values (p_load.node_id, p_load.version + 1, p_load.claim_count, p_load.cpu_used,
       p_load.memory_used, p_load.gpu_used, p_load.custom_used, p_load.core_used);
   end if;
 end

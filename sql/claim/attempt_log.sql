@@ -15,7 +15,7 @@
 -- Adds the lines of claims, checked by check_logs. Claims that have ended or are another login's are left
 -- out, and so are lines that are there already. Returns how many lines were added.
 -- Locks: the rows of the leases, for key share, skip locked.
-create or replace function hwqueue.write_logs(p_logs jsonb, p_shard int) returns int
+create or replace function hwqueue.write_logs(p_logs jsonb) returns int
 language plpgsql volatile
 as $$
 declare
@@ -31,31 +31,30 @@ begin
     select t.*, own.attempt from told t
     cross join lateral (
       select c.attempt from hwqueue.claim c
-      where c.shard_id = p_shard and c.lease_id = t.lease_id and c.claim_token = t.claim_token
+      where c.lease_id = t.lease_id and c.claim_token = t.claim_token
         and hwqueue.is_own(c.login) offset 0) own
-    join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = t.lease_id
+    join hwqueue.lease l on l.lease_id = t.lease_id
     order by l.lease_id for key share of l skip locked
   ), kept as (
     select h.lease_id, h.claim_token::bigint as claim_token, h.attempt, h.lines,
            greatest(h.last_line, (
              select a.line from hwqueue.attempt_log a
-             where a.shard_id = p_shard and a.lease_id = h.lease_id and a.claim_token = h.claim_token::bigint
+             where a.lease_id = h.lease_id and a.claim_token = h.claim_token::bigint
              order by a.line desc limit 1)) - 1000 as dropped_to
     from held h
   ), dropped as (
     delete from hwqueue.attempt_log a using kept k
-    where k.dropped_to > 0 and a.shard_id = p_shard and a.lease_id = k.lease_id
+    where k.dropped_to > 0 and a.lease_id = k.lease_id
       and a.claim_token = k.claim_token and a.line <= k.dropped_to
   )
-  insert into hwqueue.attempt_log (shard_id, lease_id, claim_token, line, attempt, logged_at, level, message,
-    fields)
-  select p_shard, k.lease_id, k.claim_token, t.line, k.attempt, t.at, coalesce(t.level, 'info'),
+  insert into hwqueue.attempt_log (lease_id, claim_token, line, attempt, logged_at, level, message, fields)
+  select k.lease_id, k.claim_token, t.line, k.attempt, t.at, coalesce(t.level, 'info'),
          coalesce(t.message, ''), nullif(nullif(t.fields, 'null'), '{}')
   from kept k
   cross join lateral jsonb_to_recordset(k.lines) as t(
     line int, at timestamptz, level text, message text, fields jsonb)
   where t.line > k.dropped_to
-  on conflict (shard_id, lease_id, claim_token, line) do nothing;
+  on conflict (lease_id, claim_token, line) do nothing;
   get diagnostics v_count = row_count;
   return v_count;
 end

@@ -21,7 +21,7 @@
 create or replace function hwqueue.claim_beside_reserved(p_request hwqueue.claim_request,
   p_state hwqueue.node_state, p_moves boolean, p_drawn bigint)
 returns table (lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb,
-  headers jsonb, score double precision, expires_at timestamptz, assignment jsonb, shard_id int)
+  headers jsonb, score double precision, expires_at timestamptz, assignment jsonb)
 language plpgsql volatile
 as $$
 declare
@@ -34,8 +34,8 @@ begin
   end if;
   for v_before in
     select distinct 0, o.tier, o.rank from hwqueue.claim c
-    cross join lateral hwqueue.earmark_order(c.lease_id, p_request.shard_id) o
-    where c.shard_id = p_request.shard_id and c.node_id = p_request.node_id and c.is_earmark
+    cross join lateral hwqueue.earmark_order(c.lease_id) o
+    where c.node_id = p_request.node_id and c.is_earmark
     order by o.tier, o.rank
   loop
     return query select b.* from hwqueue.claim_over_earmarks(p_request, p_state, v_before) b;
@@ -43,7 +43,7 @@ begin
       return;
     end if;
   end loop;
-  v_request.qty := hwqueue.qty_beside_earmarks(p_request.node_id, p_request.qty, p_request.shard_id);
+  v_request.qty := hwqueue.qty_beside_earmarks(p_request.node_id, p_request.qty);
   if v_request.qty > 0 then
     return query select g.* from hwqueue.claim_general(v_request, p_state, null, p_moves, p_drawn) g;
     if found then
@@ -63,35 +63,32 @@ $$;
 create or replace function hwqueue.claim_over_earmarks(p_request hwqueue.claim_request,
   p_state hwqueue.node_state, p_before hwqueue.later_class)
 returns table (lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb,
-  headers jsonb, score double precision, expires_at timestamptz, assignment jsonb, shard_id int)
+  headers jsonb, score double precision, expires_at timestamptz, assignment jsonb)
 language plpgsql volatile
 as $$
 declare
-  v_node hwqueue.node := hwqueue.read_node(p_state.node_id, p_request.shard_id);
-  v_passed uuid[] := hwqueue.later_earmarks(p_state.node_id, p_before.tier, p_before.rank,
-    p_request.shard_id);
+  v_node hwqueue.node := hwqueue.read_node(p_state.node_id);
+  v_passed uuid[] := hwqueue.later_earmarks(p_state.node_id, p_before.tier, p_before.rank);
   v_kept hwqueue.node_load := hwqueue.booked_load(v_node, v_passed);
   v_load hwqueue.node_load;  -- without what is kept
-  v_generation bigint := hwqueue.node_generation(p_state.node_id, p_request.shard_id);
+  v_generation bigint := hwqueue.node_generation(p_state.node_id);
   v_classes bigint[];
   v_left int;
   v_picked hwqueue.picked_entries;
   v_granted record;
   v_changed boolean := false;
 begin
-  shard_id := p_request.shard_id;
   p_request.now := hwqueue.clock();
-  p_request.queue_ids := hwqueue.open_queues(p_request.queues, shard_id);
+  p_request.queue_ids := hwqueue.open_queues(p_request.queues);
   v_classes := case when p_before.tier is null then array(
-    select c.class_id from hwqueue.placement_class c
-    where c.shard_id = p_request.shard_id and c.queue_id = any (p_request.queue_ids)
+    select c.class_id from hwqueue.placement_class c where c.queue_id = any (p_request.queue_ids)
       and c.max_run <= p_state.backfill_until - p_request.now and c.retired_at is null) end;
   v_left := case when v_classes = '{}' then 0 else least(p_request.qty, (
     select v.concurrency - (
       select count(*)::int from hwqueue.claim c
-      where c.shard_id = p_request.shard_id and c.node_id = p_state.node_id and c.lease_id <> all (v_passed))
-    from hwqueue.served v where v.shard_id = p_request.shard_id and v.node_id = p_state.node_id)) end;
-  v_load := hwqueue.add_loads(hwqueue.read_load(p_state.node_id, shard_id), v_kept, -1);
+      where c.node_id = p_state.node_id and c.lease_id <> all (v_passed))
+    from hwqueue.served v where v.node_id = p_state.node_id)) end;
+  v_load := hwqueue.add_loads(hwqueue.read_load(p_state.node_id), v_kept, -1);
   while v_left > 0 loop
     v_picked := hwqueue.pick_leases(p_request, p_state, hwqueue.node_headroom(v_node, v_load), 1, '{}', false,
       v_classes, p_before);

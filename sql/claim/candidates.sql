@@ -24,7 +24,7 @@
 -- node only may wait.
 -- Locks: the caller holds node_state.
 create or replace function hwqueue.cached_candidates(p_state hwqueue.node_state, p_queue_ids int[],
-  p_room hwqueue.headroom, p_now timestamptz, p_shard int) returns hwqueue.node_candidates
+  p_room hwqueue.headroom, p_now timestamptz) returns hwqueue.node_candidates
 language plpgsql volatile
 as $$
 declare
@@ -33,24 +33,23 @@ begin
   select k.* into v_known
   from (
     select * from hwqueue.node_candidates n
-    where n.shard_id = p_shard and n.node_id = p_state.node_id order by n.version desc limit 1) k
+    where n.node_id = p_state.node_id order by n.version desc limit 1) k
   where k.queue_ids = p_queue_ids and not k.queue_ids && p_state.pinned_queues
     and k.valid_until > p_now and k.node_moved = p_state.moved_xid and k.profile_id = p_state.profile_id
     and (k.cpu_milli is null or p_room.cpu_milli <= k.cpu_milli)
     and (k.memory_mib is null or p_room.memory_mib <= k.memory_mib)
     and k.profile_version = (
-      select p.xmin || ' ' || p.ctid from hwqueue.profile p where p.shard_id = p_shard
-        and p.profile_id = k.profile_id)
+      select p.xmin || ' ' || p.ctid from hwqueue.profile p where p.profile_id = k.profile_id)
     and k.queue_versions = array(
       select q.xmin || ' ' || q.ctid from unnest(k.queue_ids) i(queue_id)
-      join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = i.queue_id)
+      join hwqueue.queue q on q.queue_id = i.queue_id)
     and not exists (
       select 1 from unnest(k.term_ids, k.places, k.by_holders) b(term_id, place, by_holders)
       where coalesce((
         select sum(case when b.by_holders then c.holders else c.leases end) from hwqueue.term_counter c
-        where c.shard_id = p_shard and c.term_id = b.term_id and c.place = b.place), 0) <= 0);
+        where c.term_id = b.term_id and c.place = b.place), 0) <= 0);
   if v_known.fleet_next is not null
-     and hwqueue.has_fleet_changed(v_known.fleet_unseen, v_known.fleet_next, p_shard) then
+     and hwqueue.has_fleet_changed(v_known.fleet_unseen, v_known.fleet_next) then
     return null;
   end if;
   return v_known;
@@ -61,12 +60,11 @@ $$;
 -- cached. blocked: those of them that are blocked now. met: all that were found blocked; null if the
 -- cache had them. Locks: the caller holds node_state. Raises QHN01.
 create or replace function hwqueue.claim_candidates(p_state hwqueue.node_state, p_queue_ids int[],
-  p_room hwqueue.headroom, p_now timestamptz, p_shard int,
-  out classes bigint[], out blocked bigint[], out met bigint[])
+  p_room hwqueue.headroom, p_now timestamptz, out classes bigint[], out blocked bigint[], out met bigint[])
 language plpgsql volatile
 as $$
 declare
-  v_known hwqueue.node_candidates := hwqueue.cached_candidates(p_state, p_queue_ids, p_room, p_now, p_shard);
+  v_known hwqueue.node_candidates := hwqueue.cached_candidates(p_state, p_queue_ids, p_room, p_now);
   v_node hwqueue.node;
   v_profile_version text;
   v_queue_versions text[];
@@ -79,31 +77,29 @@ begin
   classes := v_known.classes;
   blocked := '{}';
   if v_known.has_unproved is not false then
-    v_node := hwqueue.judged_node(p_state, p_now, p_shard);
+    v_node := hwqueue.judged_node(p_state, p_now);
   end if;
   if v_known.has_unproved then
-    blocked := (hwqueue.blocked_classes(classes, v_node, p_now, p_shard)).blocked;
+    blocked := (hwqueue.blocked_classes(classes, v_node, p_now)).blocked;
   end if;
   if classes is not null then
     return;
   end if;
   v_profile_version := (
-    select p.xmin || ' ' || p.ctid from hwqueue.profile p
-    where p.shard_id = p_shard and p.profile_id = p_state.profile_id);
+    select p.xmin || ' ' || p.ctid from hwqueue.profile p where p.profile_id = p_state.profile_id);
   v_queue_versions := array(
     select q.xmin || ' ' || q.ctid from unnest(p_queue_ids) i(queue_id)
-    join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = i.queue_id);
+    join hwqueue.queue q on q.queue_id = i.queue_id);
   select coalesce(array_agg(e.class_id) filter (where s.is_short), '{}'),
          coalesce(array_agg(e.class_id) filter (where not s.is_short), '{}'),
          coalesce(array_agg(e.class_id) filter (where e.is_checked and not s.is_short), '{}')
   into v_short, v_all, v_checked
   from unnest(p_queue_ids) q(queue_id)
-  cross join lateral hwqueue.eligible_classes(
-    p_state.profile_id, p_state.node_id, q.queue_id, null, p_shard) e
+  cross join lateral hwqueue.eligible_classes(p_state.profile_id, p_state.node_id, q.queue_id, null) e
   cross join lateral (
     select coalesce(e.cpu_milli > p_room.cpu_milli, false)
            or coalesce(e.memory_mib > p_room.memory_mib, false) as is_short) s;
-  v_found := hwqueue.blocked_classes(v_checked, v_node, p_now, p_shard);
+  v_found := hwqueue.blocked_classes(v_checked, v_node, p_now);
   met := v_short || v_found.blocked;
   if p_queue_ids && p_state.pinned_queues then
     blocked := met;
@@ -114,10 +110,10 @@ begin
   v_known := v_found.known;
   if cardinality(v_short || v_found.lasting) > 0 and cardinality(classes) <= 200
      and cardinality(v_known.term_ids) <= 1000 then
-    insert into hwqueue.node_candidates as k (shard_id, node_id, queue_ids, classes, has_unproved, profile_id,
+    insert into hwqueue.node_candidates as k (node_id, queue_ids, classes, has_unproved, profile_id,
       profile_version, queue_versions, node_moved, cpu_milli, memory_mib,
       term_ids, places, by_holders, fleet_next, fleet_unseen, valid_until)
-    values (p_shard, p_state.node_id, p_queue_ids, classes, blocked <> '{}', p_state.profile_id,
+    values (p_state.node_id, p_queue_ids, classes, blocked <> '{}', p_state.profile_id,
       v_profile_version, v_queue_versions, p_state.moved_xid,
       case when v_short <> '{}' then p_room.cpu_milli end,
       case when v_short <> '{}' then p_room.memory_mib end,
@@ -125,9 +121,9 @@ begin
       v_known.fleet_next, v_known.fleet_unseen, v_known.valid_until)
     returning k.version into v_version;
     delete from hwqueue.node_candidates k
-    where k.shard_id = p_shard and k.node_id = p_state.node_id and k.version = (
+    where k.node_id = p_state.node_id and k.version = (
       select x.version from hwqueue.node_candidates x
-      where x.shard_id = p_shard and x.node_id = p_state.node_id and x.version < v_version
+      where x.node_id = p_state.node_id and x.version < v_version
       order by x.version desc limit 1);
   end if;
 end
@@ -140,13 +136,12 @@ $$;
 -- no blocked class is before it any more.
 -- Locks: the caller holds node_state.
 create or replace function hwqueue.read_past_blocked(p_state hwqueue.node_state,
-  p_queue_head hwqueue.queue_head, p_now timestamptz, p_shard int) returns hwqueue.queue_head
+  p_queue_head hwqueue.queue_head, p_now timestamptz) returns hwqueue.queue_head
 language plpgsql volatile
 as $$
 declare
   v_queue_head hwqueue.queue_head := p_queue_head;
-  v_classes bigint[] := (hwqueue.cached_candidates(p_state, p_queue_head.queue_ids, null, p_now,
-      p_shard)).classes;
+  v_classes bigint[] := (hwqueue.cached_candidates(p_state, p_queue_head.queue_ids, null, p_now)).classes;
   v_head record;
 begin
   if cardinality(v_classes) <= 16 is not true then
@@ -157,17 +152,17 @@ begin
            else 9223372036854775807 end as last
   into v_head
   from unnest(v_classes) k(class_id)
-  cross join lateral (  -- fenced: each by its key
+  cross join lateral (  -- fenced: each by its key, not by the class alone ("between")
     select x.class_id, x.is_checked from hwqueue.profile_eligibility x
-    where x.shard_id = p_shard and x.profile_id = p_state.profile_id and x.queue_id = p_queue_head.queue_id
-      and x.class_id = k.class_id and x.gpu_count = 0 and x.custom is null offset 0) e
+    where x.profile_id = p_state.profile_id and x.queue_id = p_queue_head.queue_id
+      and x.class_id between k.class_id and k.class_id and x.gpu_count = 0 and x.custom is null offset 0) e
   left join lateral (
     select m.tiers, m.ranks, m.positions from hwqueue.low_water m
-    where m.shard_id = p_shard and m.queue_id = p_queue_head.queue_id and m.class_id = k.class_id
+    where m.queue_id = p_queue_head.queue_id and m.class_id = k.class_id
     order by m.version desc limit 1) w on true
   cross join lateral (
     select r.tier, r.rank, r.position from hwqueue.ready r
-    where r.shard_id = p_shard and r.class_id = k.class_id and (r.deadline is null or r.deadline > p_now)
+    where r.class_id = k.class_id and (r.deadline is null or r.deadline > p_now)
       and (r.tier, r.rank, r.position) >= (p_queue_head.tier, p_queue_head.rank, case
         when w.tiers = array[p_queue_head.tier] and w.ranks = array[p_queue_head.rank]
           then greatest(p_queue_head.position, w.positions[1])
@@ -177,7 +172,7 @@ begin
   order by h.tier, h.rank, h.position limit 1;
   if v_head.tier = 0 and not v_head.is_checked and (v_head.rank > p_queue_head.rank or (
       select true from hwqueue.ready r
-      where r.shard_id = p_shard and r.queue_id = p_queue_head.queue_id and r.tier = 0
+      where r.queue_id = p_queue_head.queue_id and r.tier = 0
         and r.rank = v_head.rank
         and r.position >= p_queue_head.position and r.position < v_head.position
       order by r.position limit 1)) then
@@ -195,7 +190,7 @@ $$;
 -- The score of a class that has preferences about other leases, or a spread rule. p_worth: as in
 -- fit_score.
 create or replace function hwqueue.class_score(p_class_id bigint, p_node hwqueue.node,
-  p_room hwqueue.headroom, p_queue hwqueue.queue, p_worth double precision[], p_now timestamptz, p_shard int)
+  p_room hwqueue.headroom, p_queue hwqueue.queue, p_worth double precision[], p_now timestamptz)
 returns double precision
 language plpgsql stable
 as $$
@@ -207,19 +202,19 @@ declare
 begin
   select c as class, (
       select r.reach from hwqueue.class_fleet r
-      where r.shard_id = p_shard and r.class_id = p_class_id) as reach
+      where r.class_id = p_class_id) as reach
   into v_found
-  from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class_id;
+  from hwqueue.placement_class c where c.class_id = p_class_id;
   v_class := v_found.class;
   v_reach := v_found.reach;
-  v_facts := hwqueue.term_facts(v_class, p_node, null, p_now, p_shard);
+  v_facts := hwqueue.term_facts(v_class, p_node, null, p_now);
   return hwqueue.lease_score(p_queue.weight_affinity, p_queue.weight_fit, p_queue.weight_spread,
     hwqueue.class_affinity(v_class, p_node.labels, p_node.rack, p_node.node_id,
         p_node.resources || p_node.gpu_ids, v_facts,
                            hwqueue.node_taints(p_node)),
     hwqueue.fit_score(v_class.cpu_milli, v_class.memory_mib, v_class.gpu_count, v_class.gpu_milli, v_reach,
              p_room, p_worth),
-    hwqueue.spread_score(v_class, v_facts, null, null, p_now, p_shard));
+    hwqueue.spread_score(v_class, v_facts, null, null, p_now));
 end
 $$;
 
@@ -234,7 +229,6 @@ create or replace function hwqueue.fitting_classes(p_request hwqueue.claim_reque
 language plpgsql stable
 as $$
 declare
-  v_shard int := p_request.shard_id;
   v_now timestamptz := p_request.now;
   v_attested text[] := hwqueue.attested_at(p_node, v_now);
 begin
@@ -245,45 +239,44 @@ begin
   from (
     select e.class_id, e.is_checked,
            case when e.affinity is null then hwqueue.class_score(e.class_id, p_node, p_room, q.queue, q.worth,
-               v_now, v_shard)
+               v_now)
                 else hwqueue.lease_score(q.weight_affinity, q.weight_fit, q.weight_spread, e.affinity,
                   hwqueue.fit_score(e.cpu_milli, e.memory_mib, e.gpu_count, e.gpu_milli, r.reach, p_room,
                     q.worth), 0) end as score
     from (  -- fenced: the prices once a queue, and only if it has some and the node devices
       select o as queue, o.queue_id, o.weight_affinity, o.weight_fit, o.weight_spread,
              case when o.has_prices and p_room.gpu_total > 0 then hwqueue.queue_worth(o, v_now) end as worth
-      from hwqueue.queue o where o.shard_id = v_shard and o.queue_id = any (p_request.queue_ids)
+      from hwqueue.queue o where o.queue_id = any (p_request.queue_ids)
       offset 0) q
     cross join lateral (
-      select * from hwqueue.eligible_classes(p_node.profile_id, p_node.node_id, q.queue_id, p_only, v_shard)
+      select * from hwqueue.eligible_classes(p_node.profile_id, p_node.node_id, q.queue_id, p_only)
       union all
       select c.class_id, x.affinity, c.task_name, hwqueue.cpu_needed(c.cpu_milli, i.cpu), c.memory_mib,
              c.gpu_count, c.gpu_milli, c.gpu_wanted,
              c.custom, i.cpu, hwqueue.gpu_exclusivity_on(c.gpu_exclusivity, p_node.gpu_share_mode),
                '{}'::text[],
-             hwqueue.must_be_checked(c, x.affinity, v_shard)
+             hwqueue.must_be_checked(c, x.affinity)
       from jsonb_to_recordset(p_extra) x(class_id bigint, affinity double precision)
-      join hwqueue.placement_class c on c.shard_id = v_shard and c.class_id = x.class_id
+      join hwqueue.placement_class c on c.class_id = x.class_id
       cross join lateral (select hwqueue.cpu_isolation_on(c.cpu_isolation,
           p_node.default_cpu_isolation) as cpu) i
-      where c.queue_id = q.queue_id and not exists (  -- cached by another session meanwhile
+      -- "is true": by its key, not all classes of the queue
+      where (c.queue_id = q.queue_id) is true and not exists (  -- cached by another session meanwhile
         select from hwqueue.profile_eligibility o
-        where o.shard_id = v_shard and o.profile_id = p_node.profile_id and o.queue_id = q.queue_id
-          and o.class_id = c.class_id)
+        where o.profile_id = p_node.profile_id and o.queue_id = q.queue_id and o.class_id = c.class_id)
     ) e
     left join lateral (  -- fenced: by its key, not all of them for each class
       select s.reach from hwqueue.class_fleet s
-      where s.shard_id = v_shard and s.class_id = e.class_id and e.gpu_count > 0 and p_room.gpu_total > 0
-      offset 0) r on true
+      where s.class_id = e.class_id and e.gpu_count > 0 and p_room.gpu_total > 0 offset 0) r on true
     where (p_request.tasks is null or e.task_name = any (p_request.tasks))
       and (p_without = '{}' or e.class_id not in (select unnest(p_without)))
       -- scoring these is slow, so only if one of them is ready
       and (e.affinity is not null or (
-        select true from hwqueue.ready r where r.shard_id = v_shard and r.class_id = e.class_id
+        select true from hwqueue.ready r where r.class_id = e.class_id
         order by r.tier, r.rank, r.position limit 1))
       and hwqueue.shortage(e.cpu_milli, e.memory_mib, p_room, e.custom, e.cpu_isolation) = 0
       and hwqueue.gpu_shortage(e.gpu_count, e.gpu_milli, e.gpu_wanted, p_room, e.gpu_exclusivity) = 0
-      and (e.trusts <@ v_attested or hwqueue.is_still_attested_for(e.class_id, p_node, v_attested, v_shard))
+      and (e.trusts <@ v_attested or hwqueue.is_still_attested_for(e.class_id, p_node, v_attested))
   ) f;
 end
 $$;
@@ -292,7 +285,7 @@ $$;
 -- in one of two tables: in node_eligibility when it names nodes, resources or trust domains, else in
 -- profile_eligibility. p_only: of these classes; null: of all.
 create or replace function hwqueue.eligible_classes(p_profile_id bigint, p_node uuid, p_queue_id int,
-  p_only bigint[], p_shard int)
+  p_only bigint[])
 returns table (class_id bigint, affinity double precision, task_name text, cpu_milli bigint,
   memory_mib bigint, gpu_count int, gpu_milli int, gpu_wanted uuid[], custom jsonb, cpu_isolation text,
   gpu_exclusivity text, trusts text[], is_checked boolean)
@@ -302,34 +295,33 @@ as $$
          p.gpu_wanted, p.custom, p.cpu_isolation, p.gpu_exclusivity, '{}'::text[], p.is_checked
   from (
     select * from hwqueue.profile_eligibility a
-    where p_only is null and a.shard_id = p_shard and a.profile_id = p_profile_id and a.queue_id = p_queue_id
+    where p_only is null and a.profile_id = p_profile_id and a.queue_id = p_queue_id
     union all
     select o.* from unnest(p_only) k(class_id)
     cross join lateral (  -- fenced: each by its key
       select * from hwqueue.profile_eligibility x
-      where x.shard_id = p_shard and x.profile_id = p_profile_id and x.queue_id = p_queue_id
-        and x.class_id = k.class_id offset 0) o) p
+      where x.profile_id = p_profile_id and x.queue_id = p_queue_id
+        and x.class_id between k.class_id and k.class_id offset 0) o) p
   union all
   select n.class_id, n.affinity, n.task_name, n.cpu_milli, n.memory_mib, n.gpu_count, n.gpu_milli,
          n.gpu_wanted, n.custom, n.cpu_isolation, n.gpu_exclusivity, n.trusts, n.is_checked
   from hwqueue.node_eligibility n
-  where n.shard_id = p_shard and n.node_id = p_node and n.queue_id = p_queue_id
-    and (p_only is null or n.class_id = any (p_only))
+  where n.node_id = p_node and n.queue_id = p_queue_id and (p_only is null or n.class_id = any (p_only))
 $$;
 
 -- The node of a claim, with the profile that its classes are judged for. A node that claims is live
 -- (note_alive). Locks: the caller holds node_state. Raises QHN01.
-create or replace function hwqueue.judged_node(p_state hwqueue.node_state, p_now timestamptz,
-  p_shard int) returns hwqueue.node
+create or replace function hwqueue.judged_node(p_state hwqueue.node_state, p_now timestamptz)
+returns hwqueue.node
 language plpgsql volatile
 as $$
 declare
   v_node hwqueue.node;
 begin
   if p_state.seen_at + p_state.heartbeat_timeout <= p_now then
-    perform hwqueue.note_alive(p_state, p_now, p_shard);
+    perform hwqueue.note_alive(p_state, p_now);
   end if;
-  v_node := hwqueue.read_node(p_state.node_id, p_shard);
+  v_node := hwqueue.read_node(p_state.node_id);
   v_node.profile_id := p_state.profile_id;
   return v_node;
 end
@@ -337,14 +329,13 @@ $$;
 
 -- Records that a silent node is live again, because spread rules count live nodes only.
 -- Locks: the caller holds node_state.
-create or replace function hwqueue.note_alive(p_state hwqueue.node_state, p_now timestamptz,
-  p_shard int) returns void
+create or replace function hwqueue.note_alive(p_state hwqueue.node_state, p_now timestamptz) returns void
 language plpgsql volatile
 as $$
 begin
   if p_state.seen_at + p_state.heartbeat_timeout <= p_now then
     update hwqueue.node_state s set seen_at = p_now, moved_xid = pg_current_xact_id()
-    where s.shard_id = p_shard and s.node_id = p_state.node_id and s.seen_at + s.heartbeat_timeout <= p_now;
+    where s.node_id = p_state.node_id and s.seen_at + s.heartbeat_timeout <= p_now;
   end if;
 end
 $$;
@@ -353,16 +344,15 @@ $$;
 -- force (p_awaits; asked for if classes were blocked). Its next claim then takes a step to publish them.
 -- Locks: the caller holds node_state.
 create or replace function hwqueue.note_blocked(p_state hwqueue.node_state, p_blocked boolean,
-  p_awaits boolean, p_shard int) returns void
+  p_awaits boolean) returns void
 language plpgsql volatile
 as $$
 declare
-  v_awaits boolean := p_state.awaits_terms or p_awaits or p_blocked
-    and hwqueue.has_unpublished_terms(p_shard);
+  v_awaits boolean := p_state.awaits_terms or p_awaits or p_blocked and hwqueue.has_unpublished_terms();
 begin
   if (p_state.met_blocked, p_state.awaits_terms) <> (p_blocked, v_awaits) then
     update hwqueue.node_state s set met_blocked = p_blocked, awaits_terms = v_awaits
-    where s.shard_id = p_shard and s.node_id = p_state.node_id;
+    where s.node_id = p_state.node_id;
   end if;
 end
 $$;

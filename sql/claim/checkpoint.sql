@@ -31,15 +31,14 @@ $$;
 
 -- Checks that a state or payload fits the limit that the lease's queue sets for params.
 -- Raises: QHA01.
-create or replace function hwqueue.check_step_size(p_lease uuid, p_value jsonb, p_field text, p_shard int)
-returns void
+create or replace function hwqueue.check_step_size(p_lease uuid, p_value jsonb, p_field text) returns void
 language plpgsql stable
 as $$
 begin
   perform hwqueue.check_payload(p_value, p_field, coalesce((
     select q.max_params_bytes
-    from hwqueue.lease l join hwqueue.queue q on q.shard_id = l.shard_id and q.queue_id = l.queue_id
-    where l.shard_id = p_shard and l.lease_id = p_lease), 10000000));
+    from hwqueue.lease l join hwqueue.queue q on q.queue_id = l.queue_id
+    where l.lease_id = p_lease), 10000000));
 end
 $$;
 
@@ -55,13 +54,13 @@ begin
   update hwqueue.checkpoint c
   set claim_token = p_row.claim_token, saved_at = p_row.saved_at, is_open = p_row.is_open,
       state = p_row.state, signal = p_row.signal, waits_until = p_row.waits_until
-  where c.shard_id = p_row.shard_id and c.lease_id = p_row.lease_id and c.name = p_row.name;
+  where c.lease_id = p_row.lease_id and c.name = p_row.name;
   if found then
     return;
   end if;
   v_row.number := 1 + coalesce((
     select c.number from hwqueue.checkpoint c
-    where c.shard_id = p_row.shard_id and c.lease_id = p_row.lease_id and c.number > 0
+    where c.lease_id = p_row.lease_id and c.number > 0
     order by c.number desc limit 1), 0);
   if v_row.number > 10000 then
     perform hwqueue.refuse('QHA01',
@@ -70,7 +69,7 @@ begin
       'save larger steps, or one checkpoint that is written over; or spawn a lease for each part');
   end if;
   insert into hwqueue.checkpoint values (v_row.*)
-  on conflict (shard_id, lease_id, name) do update
+  on conflict (lease_id, name) do update
   set claim_token = excluded.claim_token, saved_at = excluded.saved_at, is_open = excluded.is_open,
       state = excluded.state, signal = excluded.signal, waits_until = excluded.waits_until;
 end
@@ -80,17 +79,17 @@ $$;
 -- one: the planner, which expects few signals of a lease, may read all of them.
 -- Locks: the caller holds the lease (hold_state). Raises: QHA01.
 create or replace function hwqueue.store_signal(p_lease uuid, p_name text, p_key text, p_payload jsonb,
-  p_now timestamptz, p_shard int) returns boolean
+  p_now timestamptz) returns boolean
 language plpgsql volatile
 as $$
 declare
   v_number int := 1 + coalesce((
     select s.number from hwqueue.lease_signal s
-    where s.shard_id = p_shard and s.lease_id = p_lease order by s.number desc limit 1), 0);
+    where s.lease_id = p_lease order by s.number desc limit 1), 0);
 begin
-  insert into hwqueue.lease_signal (shard_id, lease_id, number, name, key, sent_at, payload)
-  values (p_shard, p_lease, v_number, p_name, p_key, p_now, p_payload)
-  on conflict (shard_id, lease_id, name, key) where key is not null do nothing;
+  insert into hwqueue.lease_signal (lease_id, number, name, key, sent_at, payload)
+  values (p_lease, v_number, p_name, p_key, p_now, p_payload)
+  on conflict (lease_id, name, key) where key is not null do nothing;
   if not found then
     return false;
   elsif v_number > 10000 then
@@ -105,7 +104,7 @@ $$;
 -- taken, timed_out, or none: it goes on. A wait that has ended already returns the same again.
 -- Locks: the caller holds the claim; the signal, the checkpoint. Raises: QHA01.
 create or replace function hwqueue.take_next_signal(p_lease uuid, p_token bigint, p_signal text, p_name text,
-  p_shard int, out verdict text, out payload jsonb)
+  out verdict text, out payload jsonb)
 language plpgsql volatile
 as $$
 declare
@@ -113,15 +112,14 @@ declare
   v_wait hwqueue.checkpoint;
   v_number int;
 begin
-  select c.* into v_wait from hwqueue.checkpoint c
-  where c.shard_id = p_shard and c.lease_id = p_lease and c.name = p_name;
+  select c.* into v_wait from hwqueue.checkpoint c where c.lease_id = p_lease and c.name = p_name;
   if not v_wait.is_open then
     payload := v_wait.state;
     verdict := case when payload is null then 'timed_out' else 'taken' end;
     return;
   end if;
   select s.number, s.payload into v_number, payload from hwqueue.lease_signal s
-  where s.shard_id = p_shard and s.lease_id = p_lease and s.name = p_signal and s.taken_as is null
+  where s.lease_id = p_lease and s.name = p_signal and s.taken_as is null
   order by s.number limit 1 for update;
   verdict := case when v_number is not null then 'taken' when v_wait.waits_until <= v_now then 'timed_out'
     else 'none' end;
@@ -129,8 +127,8 @@ begin
     return;
   end if;
   update hwqueue.lease_signal s set taken_as = p_name, payload = null
-  where s.shard_id = p_shard and s.lease_id = p_lease and s.number = v_number;
-  perform hwqueue.write_checkpoint(row(p_shard, p_lease, p_name, p_token, v_now, false, payload, p_signal,
+  where s.lease_id = p_lease and s.number = v_number;
+  perform hwqueue.write_checkpoint(row(p_lease, p_name, p_token, v_now, false, payload, p_signal,
     v_wait.waits_until, null)::hwqueue.checkpoint);
 end
 $$;
@@ -139,8 +137,8 @@ $$;
 -- lease is to be claimable: {"name", "signal", "delay", "available_at"}. That is now if the signal is there
 -- already; without a timeout never (real_time).
 -- Locks: the caller holds the claim, for update; the checkpoint. Raises: QHA01.
-create or replace function hwqueue.open_wait(p_claim hwqueue.claim, p_wait jsonb, p_now timestamptz,
-  p_shard int) returns timestamptz
+create or replace function hwqueue.open_wait(p_claim hwqueue.claim, p_wait jsonb, p_now timestamptz)
+returns timestamptz
 language plpgsql volatile
 as $$
 declare
@@ -150,16 +148,14 @@ declare
       p_now + hwqueue.json_interval(p_wait -> 'delay', 'delay'));
   v_before hwqueue.checkpoint;
 begin
-  select c.* into v_before from hwqueue.checkpoint c
-  where c.shard_id = p_shard and c.lease_id = p_claim.lease_id and c.name = v_name;
+  select c.* into v_before from hwqueue.checkpoint c where c.lease_id = p_claim.lease_id and c.name = v_name;
   if v_before.is_open and v_before.signal is not distinct from v_signal then
     v_until := coalesce(v_before.waits_until, v_until);
   end if;
-  perform hwqueue.write_checkpoint(row(p_shard, p_claim.lease_id, v_name, p_claim.claim_token, p_now, true,
+  perform hwqueue.write_checkpoint(row(p_claim.lease_id, v_name, p_claim.claim_token, p_now, true,
     null, v_signal, v_until, null)::hwqueue.checkpoint);
   if exists (select from hwqueue.lease_signal s
-             where s.shard_id = p_shard and s.lease_id = p_claim.lease_id and s.name = v_signal
-               and s.taken_as is null) then
+             where s.lease_id = p_claim.lease_id and s.name = v_signal and s.taken_as is null) then
     return p_now;
   end if;
   return greatest(p_now, coalesce(v_until, hwqueue.never_due() - interval '1 day'));
@@ -168,13 +164,11 @@ $$;
 
 -- The open wait with which the last claim of a lease ended: it suspends the lease while that is scheduled.
 -- Null: there is none.
-create or replace function hwqueue.suspension_of(p_lease hwqueue.lease, p_shard int)
-returns hwqueue.checkpoint
+create or replace function hwqueue.suspension_of(p_lease hwqueue.lease) returns hwqueue.checkpoint
 language sql stable
 as $$
   select c from hwqueue.checkpoint c
-  where c.shard_id = p_shard and c.lease_id = p_lease.lease_id and c.claim_token = p_lease.claim_token
-    and c.is_open
+  where c.lease_id = p_lease.lease_id and c.claim_token = p_lease.claim_token and c.is_open
   order by c.saved_at desc, c.name limit 1
 $$;
 
@@ -182,12 +176,11 @@ $$;
 -- the suspension before. p_node null: none. The preference is a part of its class, so leases of a class and a
 -- node share one. It is left out of a placement that has as many preferences as one may have.
 -- Locks: the caller holds the lease row; a new class.
-create or replace function hwqueue.prefer_own_node(p_lease uuid, p_node uuid, p_shard int) returns void
+create or replace function hwqueue.prefer_own_node(p_lease uuid, p_node uuid) returns void
 language plpgsql volatile
 as $$
 declare
-  v_before uuid := (
-    select l.near_node from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = p_lease);
+  v_before uuid := (select l.near_node from hwqueue.lease l where l.lease_id = p_lease);
   v_class hwqueue.placement_class;
   v_placement jsonb;
   v_wish jsonb := hwqueue.own_node_wish(p_node);
@@ -195,8 +188,8 @@ declare
 begin
   select c.* into v_class
   from hwqueue.lease l
-  join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = l.class_id
-  where l.shard_id = p_shard and l.lease_id = p_lease;
+  join hwqueue.placement_class c on c.class_id = l.class_id
+  where l.lease_id = p_lease;
   v_placement := v_class.placement;
   if v_before is not null then
     v_placement := v_placement - 'prefer' || hwqueue.present('prefer', (
@@ -219,8 +212,8 @@ begin
   set near_node = v_near,
       class_id = hwqueue.find_class(row(v_class.queue_id, v_class.task_name, v_class.tenant,
         v_class.service_id, v_class.labels, v_placement, v_class.patience, v_class.target,
-        v_class.max_run, v_class.is_choice), p_shard)
-  where l.shard_id = p_shard and l.lease_id = p_lease;
+        v_class.max_run, v_class.is_choice))
+  where l.lease_id = p_lease;
 end
 $$;
 
@@ -234,16 +227,15 @@ as $$
 $$;
 
 -- Checkpoints and signals whose lease is gone: neither it nor its outcome is there.
-create or replace function hwqueue.broken_checkpoints(p_shard int)
-returns table (rule text, lease_id uuid, detail jsonb)
+create or replace function hwqueue.broken_checkpoints() returns table (rule text, lease_id uuid, detail jsonb)
 language sql volatile
 as $$
   select 'checkpoint_lease', x.lease_id, jsonb_build_object('table', x.kind, 'rows', count(*))
   from (
-    select 'checkpoint' as kind, c.lease_id from hwqueue.checkpoint c where c.shard_id = p_shard
+    select 'checkpoint' as kind, c.lease_id from hwqueue.checkpoint c
     union all
-    select 'lease_signal', s.lease_id from hwqueue.lease_signal s where s.shard_id = p_shard) x
-  where not exists (select from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = x.lease_id)
-    and not exists (select from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = x.lease_id)
+    select 'lease_signal', s.lease_id from hwqueue.lease_signal s) x
+  where not exists (select from hwqueue.lease l where l.lease_id = x.lease_id)
+    and not exists (select from hwqueue.outcome o where o.lease_id = x.lease_id)
   group by x.kind, x.lease_id
 $$;

@@ -27,9 +27,9 @@ declare
 begin
   select x.ctid as place, x.lease_id, h.choice_id into v_found
   from hwqueue.ready x
-  join hwqueue.lease l on l.shard_id = x.shard_id and l.lease_id = x.lease_id
-  join hwqueue.choice h on h.shard_id = l.shard_id and h.choice_id = l.choice_id
-  where x.shard_id = p_request.shard_id and x.class_id = p_class_id and x.tier = p_seen.tier
+  join hwqueue.lease l on l.lease_id = x.lease_id
+  join hwqueue.choice h on h.choice_id = l.choice_id
+  where x.class_id = p_class_id and x.tier = p_seen.tier
     and x.rank = p_seen.rank and x.position between p_from and p_to
     and (x.deadline is null or x.deadline > p_request.now)
     and (p_since is null or x.eligible_at <= p_since) and (p_lease is null or x.lease_id = p_lease)
@@ -38,7 +38,7 @@ begin
   for update of x skip locked for no key update of h skip locked;
   if found then
     update hwqueue.choice h set taken = v_found.lease_id, taken_at = hwqueue.clock()
-    where h.shard_id = p_request.shard_id and h.choice_id = v_found.choice_id and h.taken is null;
+    where h.choice_id = v_found.choice_id and h.taken is null;
   end if;
   return v_found.place;
 end
@@ -47,13 +47,12 @@ $$;
 -- Locks a choice that a lease or a gang may take. False: another was taken, or another session holds the
 -- choice. True also without a choice.
 -- Locks: the choice, skip locked.
-create or replace function hwqueue.lock_choice(p_choice uuid, p_taker uuid, p_shard int) returns boolean
+create or replace function hwqueue.lock_choice(p_choice uuid, p_taker uuid) returns boolean
 language plpgsql volatile
 as $$
 begin
   if p_choice is not null then
-    perform 1 from hwqueue.choice h
-    where h.shard_id = p_shard and h.choice_id = p_choice and (h.taken is null or h.taken = p_taker)
+    perform 1 from hwqueue.choice h where h.choice_id = p_choice and (h.taken is null or h.taken = p_taker)
     for no key update skip locked;
     return found;
   end if;
@@ -64,37 +63,36 @@ $$;
 -- Takes a choice for a lease or a gang. False: another was taken, or another session holds the choice. True
 -- for one that has taken it already, and without a choice.
 -- Locks: the choice, skip locked. Idempotent.
-create or replace function hwqueue.take_choice(p_choice uuid, p_taker uuid, p_shard int) returns boolean
+create or replace function hwqueue.take_choice(p_choice uuid, p_taker uuid) returns boolean
 language plpgsql volatile
 as $$
 begin
-  if p_choice is null or not hwqueue.lock_choice(p_choice, p_taker, p_shard) then
+  if p_choice is null or not hwqueue.lock_choice(p_choice, p_taker) then
     return p_choice is null;
   end if;
   update hwqueue.choice h set taken = p_taker, taken_at = hwqueue.clock()
-  where h.shard_id = p_shard and h.choice_id = p_choice and h.taken is null;
+  where h.choice_id = p_choice and h.taken is null;
   return true;
 end
 $$;
 
 -- Which other alternative was taken of the choice of a lease; null: none, or it is of no choice.
-create or replace function hwqueue.taken_instead(p_lease hwqueue.lease, p_shard int) returns uuid
+create or replace function hwqueue.taken_instead(p_lease hwqueue.lease) returns uuid
 language plpgsql stable
 as $$
 begin
   return case when p_lease.choice_id is not null then (
-    select nullif(h.taken, p_lease.lease_id) from hwqueue.choice h
-    where h.shard_id = p_shard and h.choice_id = p_lease.choice_id) end;
+    select nullif(h.taken, p_lease.lease_id) from hwqueue.choice h where h.choice_id = p_lease.choice_id) end;
 end
 $$;
 
 -- Refuses to run a lease when another alternative of its choice was taken.
 -- Raises: QHL03.
-create or replace function hwqueue.refuse_taken(p_lease hwqueue.lease, p_shard int) returns void
+create or replace function hwqueue.refuse_taken(p_lease hwqueue.lease) returns void
 language plpgsql stable
 as $$
 declare
-  v_taken uuid := hwqueue.taken_instead(p_lease, p_shard);
+  v_taken uuid := hwqueue.taken_instead(p_lease);
 begin
   if v_taken is not null then
     perform hwqueue.refuse('QHL03', format('of choice %s, which lease %s is of, %s was taken',

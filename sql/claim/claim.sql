@@ -20,7 +20,7 @@
 create or replace function hwqueue.claim_general(p_request hwqueue.claim_request,
   p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_moves boolean, p_drawn bigint)
 returns table (lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb,
-  headers jsonb, score double precision, expires_at timestamptz, assignment jsonb, shard_id int)
+  headers jsonb, score double precision, expires_at timestamptz, assignment jsonb)
 language plpgsql volatile
 as $$
 declare
@@ -34,16 +34,15 @@ declare
   v_granted record;
   v_changed boolean := false;
 begin
-  shard_id := p_request.shard_id;
   if (v_state.node_epoch = p_request.node_epoch and v_state.login = session_user) is not true then
-    perform hwqueue.lock_node(p_request.node_id, coalesce(p_request.node_epoch, 0), shard_id);  -- says why
+    perform hwqueue.lock_node(p_request.node_id, coalesce(p_request.node_epoch, 0));  -- says why
   end if;
   v_generation := case
     when hwqueue.is_this_life(v_state.server_started_at, v_state.recovered_to, v_state.storage_path)
-    then v_state.generation else hwqueue.node_generation(p_request.node_id, shard_id) end;
+    then v_state.generation else hwqueue.node_generation(p_request.node_id) end;
   p_request.now := hwqueue.clock();
   v_state.awaits_terms := v_state.awaits_terms
-    and hwqueue.take_publish_step(p_request.node_id, p_request.now, shard_id);
+    and hwqueue.take_publish_step(p_request.node_id, p_request.now);
   v_open := hwqueue.open_claim(p_request, v_state, p_queue_head);
   p_request.queue_ids := v_open.queue_ids;
   while v_left > 0 loop
@@ -62,7 +61,7 @@ begin
       end if;
       return query
         select g.lease_id, g.claim_token, g.attempt, g.queue, g.task_name, g.params, g.headers, score,
-               g.expires_at, null::jsonb, p_request.shard_id
+               g.expires_at, null::jsonb
         from hwqueue.grant_batch(p_request, v_ctids, v_state, v_generation) g;
       v_left := v_left - cardinality(v_ctids);
       continue;
@@ -93,7 +92,7 @@ begin
   if v_left = p_request.qty or p_moves
      or p_request.now - v_state.seen_at > v_state.heartbeat_timeout / 8 then
     perform hwqueue.after_claim(v_state, v_open.queue_ids, v_mover, v_left < p_request.qty, p_moves, p_drawn,
-      p_request.now, shard_id);
+      p_request.now);
   end if;
 end
 $$;
@@ -109,23 +108,21 @@ create or replace function hwqueue.open_claim(p_request hwqueue.claim_request, p
   out picked hwqueue.picked_entries)
 language plpgsql volatile
 as $$
-declare
-  v_shard int := p_request.shard_id;
 begin
   if cardinality(p_request.queues) > 1 then
     queue_head := null;
   elsif queue_head.first_is_best is null then  -- not read yet, or by read_past_blocked, in vain
     select q.* into queue_head
     from hwqueue.read_queue_head(p_request.queues[1], p_state.profile_id, p_state.classes_seen,
-      p_state.classes_unseen, v_shard) q;
+      p_state.classes_unseen) q;
   end if;
-  queue_ids := coalesce(queue_head.queue_ids, hwqueue.open_queues(p_request.queues, v_shard));
-  promoted := hwqueue.promote_if_due(p_request.queues, queue_ids, p_request.qty + 20, p_request.now, v_shard);
+  queue_ids := coalesce(queue_head.queue_ids, hwqueue.open_queues(p_request.queues));
+  promoted := hwqueue.promote_if_due(p_request.queues, queue_ids, p_request.qty + 20, p_request.now);
   picked.on_fast_path := p_state.on_fast_path and queue_head.queue_id is not null
     and queue_head.queue_id <> all (p_state.pinned_queues);
   if p_state.has_limits then
-    node := hwqueue.read_node(p_state.node_id, v_shard);
-    load := hwqueue.read_load(p_state.node_id, v_shard);
+    node := hwqueue.read_node(p_state.node_id);
+    load := hwqueue.read_load(p_state.node_id);
     room := hwqueue.node_headroom(node, load);
   end if;
   at_low_water := picked.on_fast_path and queue_head.takes_first and coalesce(promoted, 0) = 0
@@ -158,7 +155,7 @@ begin
       -- as lock_window goes on when it finds nothing
       when cardinality(p_queue_head.classes) <= 64 then
         hwqueue.lock_class_heads(p_queue_head.classes, p_queue_head.queue_id, 0::smallint, p_queue_head.rank,
-          p_queue_head.position, p_left, p_request.now, p_request.shard_id) end;
+          p_queue_head.position, p_left, p_request.now) end;
     if picked.ctids <> '{}' then
       return;
     end if;
@@ -171,7 +168,7 @@ begin
       p_queue_head.window_size, p_left);
     at_low_water := false;
     exit when picked.ctids <> '{}' or promoted is not null
-      or hwqueue.promote_due(p_request.queue_ids, p_left + 20, p_request.now, p_request.shard_id) = 0;
+      or hwqueue.promote_due(p_request.queue_ids, p_left + 20, p_request.now) = 0;
     promoted := 1;  -- the queue head that was read is out of date
     picked.on_fast_path := p_state.on_fast_path and p_queue_head.queue_id is not null
       and p_queue_head.queue_id <> all (p_state.pinned_queues);
@@ -211,8 +208,7 @@ begin
     else
       select s.* into v_eligible
       from hwqueue.profile_queue s
-      where s.shard_id = p_request.shard_id and s.profile_id = p_state.profile_id
-        and s.queue_id = p_request.queue_ids[1];
+      where s.profile_id = p_state.profile_id and s.queue_id = p_request.queue_ids[1];
     end if;
     if v_eligible.checked is not null then
       v_taken := hwqueue.take_at_head(p_request, v_eligible, p_state, p_queue_head, p_window, p_room,
@@ -229,7 +225,7 @@ begin
   if not v_picked.on_fast_path then
     v_picked := hwqueue.pick_leases(p_request, p_state, p_room, p_limit, v_blocked, v_is_new);
   elsif v_meets is not null and (p_state.met_blocked or v_meets) then
-    perform hwqueue.note_blocked(p_state, v_meets, false, p_request.shard_id);
+    perform hwqueue.note_blocked(p_state, v_meets, false);
   end if;
   return v_picked;
 end
@@ -244,7 +240,6 @@ as $$
 declare
   v_eligible hwqueue.profile_queue;
 begin
-  v_eligible.shard_id := p_state.shard_id;
   v_eligible.profile_id := p_state.profile_id;
   v_eligible.queue_id := p_queue_head.queue_id;
   v_eligible.classes := p_queue_head.classes;
@@ -272,10 +267,9 @@ returns hwqueue.picked_entries
 language plpgsql volatile
 as $$
 declare
-  v_shard int := p_request.shard_id;
   v_now timestamptz := p_request.now;
   v_picked hwqueue.picked_entries;
-  v_node hwqueue.node := hwqueue.read_node(p_state.node_id, v_shard);
+  v_node hwqueue.node := hwqueue.read_node(p_state.node_id);
   v_room hwqueue.headroom := case when p_state.has_limits then p_room
     else hwqueue.node_headroom(v_node, null) end;
   v_limit int := case when p_state.has_limits then 1 else p_limit end;
@@ -299,12 +293,12 @@ begin
   if v_node.cordoned_at is not null or p_request.queue_ids = '{}' then
     return v_picked;
   end if;
-  perform hwqueue.note_alive(p_state, v_now, v_shard);
-  v_policy := hwqueue.scan_policy(p_state, v_room, p_request.queue_ids, v_shard);
+  perform hwqueue.note_alive(p_state, v_now);
+  v_policy := hwqueue.scan_policy(p_state, v_room, p_request.queue_ids);
   for v_batch in 1 .. 8 loop
-    v_judged := hwqueue.judge_classes(v_node, p_state, v_shard);
+    v_judged := hwqueue.judge_classes(v_node, p_state);
     if p_state.met_blocked then  -- blocked classes need no score
-      v_open := hwqueue.claim_candidates(p_state, p_request.queue_ids, v_room, v_now, v_shard);
+      v_open := hwqueue.claim_candidates(p_state, p_request.queue_ids, v_room, v_now);
       v_only := case when p_only is null then v_open.classes else hwqueue.both(p_only, v_open.classes) end;
       v_without := v_without || v_open.blocked;
       v_met := v_open.met is distinct from '{}';
@@ -313,7 +307,7 @@ begin
       case when p_only is null then v_judged.extra else '[]' end, v_without);
     if v_fit.checked = '{}' and v_fit.classes <> '{}' then
       v_taken := hwqueue.try_score_groups(p_request, v_fit, v_node,
-        hwqueue.queue_scan_starts(p_request.queue_ids, cardinality(v_fit.classes), v_shard), p_before,
+        hwqueue.queue_scan_starts(p_request.queue_ids, cardinality(v_fit.classes)), p_before,
         v_limit, v_policy.window_size, v_policy.probe_size);
       v_picked.ctids := v_taken.ctids;
       v_picked.score := v_taken.score;
@@ -332,7 +326,7 @@ begin
     v_awaits := v_awaits or v_judged.awaits;
     v_is_new := v_is_new or v_awaits and not p_state.awaits_terms;
     if v_is_new then
-      v_step := hwqueue.publish_while_holding(v_picked, v_now, v_shard);
+      v_step := hwqueue.publish_while_holding(v_picked, v_now);
       v_picked := v_step.picked;
       v_goes_on := v_goes_on or v_step.published > 0 or v_step.some_moved;
       v_without := case when v_step.published > 0 then '{}' else v_without end;
@@ -341,7 +335,7 @@ begin
     exit when v_picked.ctids <> '{}' or not v_goes_on;
   end loop;
   perform hwqueue.note_blocked(p_state,
-    v_met or v_without <> '{}' or v_policy.is_short and not p_state.met_blocked, v_awaits, v_shard);
+    v_met or v_without <> '{}' or v_policy.is_short and not p_state.met_blocked, v_awaits);
   return v_picked;
 end
 $$;
@@ -358,17 +352,17 @@ $$;
 -- The widest window and probe of these queues, and is_short: on a plain node with limits some class of a
 -- queue with more than 200 of them asks for more cpu or memory than the node has left.
 create or replace function hwqueue.scan_policy(p_state hwqueue.node_state, p_room hwqueue.headroom,
-  p_queue_ids int[], p_shard int, out window_size int, out probe_size int, out is_short boolean)
+  p_queue_ids int[], out window_size int, out probe_size int, out is_short boolean)
 language plpgsql volatile
 as $$
 begin
   select max(q.window_size), max(q.probe_size), coalesce(bool_or((
            select s.most_cpu_milli > p_room.cpu_milli or s.most_memory_mib > p_room.memory_mib
            from hwqueue.profile_queue s
-           where s.shard_id = p_shard and s.profile_id = p_state.profile_id and s.queue_id = q.queue_id
+           where s.profile_id = p_state.profile_id and s.queue_id = q.queue_id
              and p_state.on_fast_path and p_state.has_limits and cardinality(s.classes) > 200)), false)
   into window_size, probe_size, is_short
-  from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = any (p_queue_ids);
+  from hwqueue.queue q where q.queue_id = any (p_queue_ids);
 end
 $$;
 
@@ -378,7 +372,7 @@ $$;
 -- published: how many terms were published. some_moved: nothing is left of what was picked.
 -- Locks as publish_terms.
 create or replace function hwqueue.publish_while_holding(inout picked hwqueue.picked_entries,
-  p_now timestamptz, p_shard int, out published int, out some_moved boolean)
+  p_now timestamptz, out published int, out some_moved boolean)
 language plpgsql volatile
 as $$
 declare
@@ -388,8 +382,7 @@ begin
   if picked.entry is null then
     picked.entry := hwqueue.delete_single_entry(picked.ctids);
   end if;
-  published := (hwqueue.publish_terms(2, case when picked.ctids = '{}' then false end, p_now,
-    p_shard)).published;
+  published := (hwqueue.publish_terms(2, case when picked.ctids = '{}' then false end, p_now)).published;
   if picked.entry is null then
     v_same := hwqueue.still_same_entries(picked.ctids);
     picked.ctids := v_same.ctids;
@@ -400,19 +393,19 @@ $$;
 
 -- The ids of the queues of these names that are not paused, each once.
 -- Raises QHQ01 for a name that does not exist.
-create or replace function hwqueue.open_queues(p_queues text[], p_shard int) returns int[]
+create or replace function hwqueue.open_queues(p_queues text[]) returns int[]
 language plpgsql stable
 as $$
 declare
   v_open int[] := array(
     select q.queue_id from hwqueue.queue q
-    where q.shard_id = p_shard and q.name = any (p_queues) and q.dropped_at is null
+    where q.name = any (p_queues) and q.dropped_at is null
       and q.paused_at is null);
 begin
   if cardinality(v_open) < cardinality(p_queues) then
     -- paused, named twice, or unknown
     for i in 1 .. cardinality(p_queues) loop
-      perform hwqueue.find_queue(p_queues[i], p_shard);
+      perform hwqueue.find_queue(p_queues[i]);
     end loop;
   end if;
   return v_open;

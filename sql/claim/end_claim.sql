@@ -20,7 +20,7 @@
 -- Locks: the caller holds the claim, and node_state if room is allocated for it; then the lease row, if
 -- it goes back. Not idempotent.
 create or replace function hwqueue.end_claim(p_claim hwqueue.claim, p_outcome text, p_error jsonb,
-  p_next timestamptz, p_now timestamptz, p_shard int, p_near boolean default false) returns text
+  p_next timestamptz, p_now timestamptz, p_near boolean default false) returns text
 language plpgsql volatile
 as $$
 declare
@@ -31,59 +31,57 @@ declare
   v_state text := case when v_cancelled then 'cancelled' else 'failed' end;
   v_lease hwqueue.lease;
 begin
-  if p_claim.gang_id <> p_claim.lease_id and p_next is not null
-    and hwqueue.is_left_behind(p_claim, p_shard) then
+  if p_claim.gang_id <> p_claim.lease_id and p_next is not null and hwqueue.is_left_behind(p_claim) then
     p_next := null;
     p_error := coalesce(p_error, jsonb_build_object('reason', 'gang_goes_on', 'gang_id', p_claim.gang_id));
   end if;
-  perform hwqueue.remove_claim(p_claim.lease_id, p_shard);
-  insert into hwqueue.attempt (shard_id, lease_id, claim_token, attempt, node_id, outcome, claimed_at,
+  perform hwqueue.remove_claim(p_claim.lease_id);
+  insert into hwqueue.attempt (lease_id, claim_token, attempt, node_id, outcome, claimed_at,
     ended_at, error, assignment)
-  values (p_shard, p_claim.lease_id, p_claim.claim_token, p_claim.attempt, p_claim.node_id, case when
+  values (p_claim.lease_id, p_claim.claim_token, p_claim.attempt, p_claim.node_id, case when
     v_cancelled then 'cancelled' else v_outcome end, p_claim.claimed_at, p_now, p_error, p_claim.assignment);
   if (p_next is not null or p_claim.is_reserved) and not v_cancelled then
     update hwqueue.lease l
     set claim_token = p_claim.claim_token, node_id = p_claim.node_id, claimed_at = p_claim.claimed_at
-    where l.shard_id = p_shard and l.lease_id = p_claim.lease_id
+    where l.lease_id = p_claim.lease_id
     returning l.* into v_lease;
     if p_claim.is_reserved and p_claim.gang_id is null and v_lease.position > 0 then
-      return hwqueue.put_back_in_line(v_lease, hwqueue.claims_until(p_claim.claim_token, p_shard), p_now,
-        p_shard);
+      return hwqueue.put_back_in_line(v_lease, hwqueue.claims_until(p_claim.claim_token), p_now);
     end if;
     if p_near or v_lease.near_node is not null then
-      perform hwqueue.prefer_own_node(p_claim.lease_id, case when p_near then p_claim.node_id end, p_shard);
+      perform hwqueue.prefer_own_node(p_claim.lease_id, case when p_near then p_claim.node_id end);
     end if;
     return hwqueue.put_back(p_claim.lease_id, v_attempts,
-      hwqueue.claims_until(p_claim.claim_token, p_shard), coalesce(p_next, p_now), p_now, p_shard);
+      hwqueue.claims_until(p_claim.claim_token), coalesce(p_next, p_now), p_now);
   end if;
   if p_claim.gang_id is not null then
-    insert into hwqueue.gang_change (shard_id, gang_id) values (p_shard, p_claim.gang_id);
+    insert into hwqueue.gang_change (gang_id) values (p_claim.gang_id);
   end if;
-  insert into hwqueue.outcome (shard_id, lease_id, queue_id, finished_at, claimed_at, claim_token, node_id,
+  insert into hwqueue.outcome (lease_id, queue_id, finished_at, claimed_at, claim_token, node_id,
     attempt, state, assignment, error, is_step)
-  values (p_shard, p_claim.lease_id, p_claim.queue_id, p_now, p_claim.claimed_at, p_claim.claim_token,
+  values (p_claim.lease_id, p_claim.queue_id, p_now, p_claim.claimed_at, p_claim.claim_token,
     p_claim.node_id, v_attempts, v_state, p_claim.assignment,
     coalesce(p_error, case when v_cancelled
       then jsonb_build_object('reason', 'cancelled', 'detail', p_claim.stop_detail) end),
     case when p_claim.is_step is not null then true end);
   if p_claim.is_awaited then
-    perform hwqueue.notify_ended(array[p_claim.lease_id], p_shard);
+    perform hwqueue.notify_ended(array[p_claim.lease_id]);
   end if;
   if p_outcome in ('expired', 'superseded') and not v_cancelled then
-    perform hwqueue.note_deaths(array[p_claim.lease_id], p_now, p_shard);
+    perform hwqueue.note_deaths(array[p_claim.lease_id], p_now);
   end if;
   perform hwqueue.note_leases(case when v_cancelled then 'lease_cancelled' else 'lease_failed' end,
     array[p_claim.lease_id],
     case when v_cancelled and p_claim.is_reserved then 'cancelled while it was reserved'
       when v_cancelled then 'cancelled while it ran'
       else format('dead after attempt %s, which ended %s', p_claim.attempt, p_outcome)
-        || coalesce(': ' || hwqueue.error_words(p_error), '') end,
-    p_shard, jsonb_build_object('attempt', p_claim.attempt, 'outcome', p_outcome,
+        || coalesce(': ' || hwqueue.error_words(p_error), '') end, jsonb_build_object('attempt',
+        p_claim.attempt, 'outcome', p_outcome,
       'error', left(p_error ->> 'message', 200)), p_claim.node_id);
   if p_claim.is_step then
-    perform hwqueue.step_ended(p_claim.lease_id, v_state, false, p_shard);
+    perform hwqueue.step_ended(p_claim.lease_id, v_state, false);
   elsif not p_claim.is_step then
-    perform hwqueue.item_ended(p_claim.lease_id, v_state, false, p_shard);
+    perform hwqueue.item_ended(p_claim.lease_id, v_state, false);
   end if;
   return v_state;
 end
@@ -92,32 +90,32 @@ $$;
 -- Whether a member whose claim ends is not replaced, because its gang goes on without it (on_lost continue).
 -- So it is from the moment in which the gang may begin: no more wait than may, none is reserved, and none was
 -- cancelled, which ends a gang that has not begun.
-create or replace function hwqueue.is_left_behind(p_claim hwqueue.claim, p_shard int) returns boolean
+create or replace function hwqueue.is_left_behind(p_claim hwqueue.claim) returns boolean
 language sql stable
 as $$
   select p_claim.is_reserved is not true and exists (
     select from hwqueue.gang g
-    where g.shard_id = p_shard and g.gang_id = p_claim.gang_id and g.on_lost = 'continue'
+    where g.gang_id = p_claim.gang_id and g.on_lost = 'continue'
       and (g.state = 'running' or g.state = 'reserved' and g.size - coalesce(g.min_size, g.size) >= (
         select count(*) filter (where s.state = 'scheduled')
                  + g.size * count(*) filter (where s.is_reserved or s.state = 'cancelled')
         from (
-          select hwqueue.lease_state(m.lease_id, p_shard) as state, c.is_reserved
+          select hwqueue.lease_state(m.lease_id) as state, c.is_reserved
           from hwqueue.gang_member m
-          left join hwqueue.claim c on c.shard_id = m.shard_id and c.lease_id = m.lease_id
-          where m.shard_id = p_shard and m.gang_id = g.gang_id) s)))
+          left join hwqueue.claim c on c.lease_id = m.lease_id
+          where m.gang_id = g.gang_id) s)))
 $$;
 
 -- When the next attempt may start, after attempt number p_attempt; null when no attempt is left.
-create or replace function hwqueue.next_attempt_at(p_lease uuid, p_attempt int, p_now timestamptz,
-  p_shard int) returns timestamptz
+create or replace function hwqueue.next_attempt_at(p_lease uuid, p_attempt int, p_now timestamptz)
+returns timestamptz
 language sql volatile
 as $$
   select case when p_attempt < coalesce(l.max_attempts, q.max_attempts)
               then p_now + hwqueue.retry_delay(coalesce(l.retry, q.retry), p_attempt) end
   from hwqueue.lease l
-  join hwqueue.queue q on q.shard_id = l.shard_id and q.queue_id = l.queue_id
-  where l.shard_id = p_shard and l.lease_id = p_lease
+  join hwqueue.queue q on q.queue_id = l.queue_id
+  where l.lease_id = p_lease
 $$;
 
 -- Completes a claim if the token is right: the usual end of a claim, in two or three statements.
@@ -129,7 +127,7 @@ $$;
 -- Locks: the caller holds node_state unless p_is_plain; the claim; the lease row, if it goes. Not
 -- idempotent.
 create or replace function hwqueue.end_completed_claim(p_lease uuid, p_token bigint, p_node uuid,
-  p_is_plain boolean, p_holds boolean, p_result jsonb, p_shard int) returns boolean
+  p_is_plain boolean, p_holds boolean, p_result jsonb) returns boolean
 language plpgsql volatile
 as $$
 declare
@@ -145,8 +143,7 @@ declare
   v_gang_id uuid;
 begin
   delete from hwqueue.claim c
-  where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token
-    and (c.assignment is null or not p_is_plain)
+  where c.lease_id = p_lease and c.claim_token = p_token and (c.assignment is null or not p_is_plain)
     and (c.node_id = p_node or p_node is null and hwqueue.is_own(c.login))
     and (p_holds or c.xmax = '0' or hwqueue.is_unlocked(c.xmax))
   returning c.queue_id, c.node_id, c.attempt, c.claimed_at, c.assignment, c.term_deltas, c.eligible_at,
@@ -157,30 +154,30 @@ begin
     return false;
   end if;
   if v_assignment is not null then
-    perform hwqueue.release_room(v_node_id, v_assignment, p_shard);
+    perform hwqueue.release_room(v_node_id, v_assignment);
   end if;
   if v_deltas is not null then
-    v_deltas := hwqueue.add_counts(v_deltas, -1, p_shard);
+    v_deltas := hwqueue.add_counts(v_deltas, -1);
   end if;
-  insert into hwqueue.outcome (shard_id, lease_id, queue_id, finished_at, claimed_at, claim_token, node_id,
+  insert into hwqueue.outcome (lease_id, queue_id, finished_at, claimed_at, claim_token, node_id,
     attempt, state, assignment, result, eligible_at, is_step)
-  values (p_shard, p_lease, v_queue_id, hwqueue.clock(), v_claimed_at, p_token, v_node_id, v_attempt,
+  values (p_lease, v_queue_id, hwqueue.clock(), v_claimed_at, p_token, v_node_id, v_attempt,
     'completed', v_assignment, case when v_eligible_at is null then p_result end, v_eligible_at,
     case when v_is_step is not null then true end);
   if v_eligible_at is not null then
-    delete from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = p_lease;
+    delete from hwqueue.lease l where l.lease_id = p_lease;
   end if;
   if v_is_awaited then
-    perform hwqueue.notify_ended(array[p_lease], p_shard);
+    perform hwqueue.notify_ended(array[p_lease]);
   end if;
   if v_is_step then
     -- of a node that settles, the transaction ends with the call; a handler's own may stay open
-    perform hwqueue.step_ended(p_lease, 'completed', p_node is not null, p_shard);
+    perform hwqueue.step_ended(p_lease, 'completed', p_node is not null);
   elsif not v_is_step then
-    perform hwqueue.item_ended(p_lease, 'completed', p_node is not null, p_shard);
+    perform hwqueue.item_ended(p_lease, 'completed', p_node is not null);
   end if;
   if v_gang_id is not null then
-    insert into hwqueue.gang_change (shard_id, gang_id) values (p_shard, v_gang_id);
+    insert into hwqueue.gang_change (gang_id) values (v_gang_id);
   end if;
   return true;
 end
@@ -190,8 +187,8 @@ $$;
 -- affinity terms and no result. With p_node only that node's, else only the caller's. It skips claims that
 -- other sessions hold. Returns the ordinals, in the lists, of those that it completed.
 -- Locks: the claims by lease_id; the rows of leases that go; as steps_ended. Not idempotent.
-create or replace function hwqueue.end_completed_claims(p_leases uuid[], p_tokens bigint[], p_node uuid,
-  p_shard int) returns int[]
+create or replace function hwqueue.end_completed_claims(p_leases uuid[], p_tokens bigint[], p_node uuid)
+returns int[]
 language plpgsql volatile
 as $$
 declare
@@ -206,17 +203,17 @@ begin
   lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
   v_now := hwqueue.clock();
   with ended as (
-    delete from hwqueue.claim c using hwqueue.ordered_items(p_leases, p_tokens, p_shard) i
-    where c.shard_id = i.shard_id and c.lease_id = i.lease_id and c.claim_token = i.claim_token
+    delete from hwqueue.claim c using hwqueue.ordered_items(p_leases, p_tokens) i
+    where c.lease_id = i.lease_id and c.claim_token = i.claim_token
       and (c.node_id = p_node or p_node is null and hwqueue.is_own(c.login))
       and c.assignment is null and c.term_deltas is null
       and (c.xmax = '0' or hwqueue.is_unlocked(c.xmax))
     returning i.ordinal, c.lease_id, c.queue_id, c.attempt, c.claim_token, c.node_id, c.claimed_at,
       c.eligible_at, c.is_awaited, c.is_step, c.gang_id
   ), noted as (
-    insert into hwqueue.outcome (shard_id, lease_id, queue_id, finished_at, claimed_at, claim_token, node_id,
+    insert into hwqueue.outcome (lease_id, queue_id, finished_at, claimed_at, claim_token, node_id,
       attempt, state, eligible_at, is_step)
-    select p_shard, e.lease_id, e.queue_id, v_now, e.claimed_at, e.claim_token, e.node_id, e.attempt,
+    select e.lease_id, e.queue_id, v_now, e.claimed_at, e.claim_token, e.node_id, e.attempt,
            'completed', e.eligible_at, case when e.is_step is not null then true end
     from ended e
   )
@@ -226,36 +223,35 @@ begin
          array_agg(distinct e.gang_id) filter (where e.gang_id is not null)
   into v_done, v_gone, v_awaited, v_steps, v_items, v_gangs from ended e;
   if v_awaited is not null then
-    perform hwqueue.notify_ended(v_awaited, p_shard);
+    perform hwqueue.notify_ended(v_awaited);
   end if;
   if v_gone is not null then
-    delete from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = any (v_gone);
+    delete from hwqueue.lease l where l.lease_id = any (v_gone);
   end if;
   if v_steps is not null then
-    perform hwqueue.steps_ended(v_steps, 'completed', p_shard, p_node is not null);
+    perform hwqueue.steps_ended(v_steps, 'completed', p_node is not null);
   end if;
   if v_items is not null then
-    perform hwqueue.items_ended(v_items, 'completed', p_node is not null, p_shard);
+    perform hwqueue.items_ended(v_items, 'completed', p_node is not null);
   end if;
   if v_gangs is not null then
-    insert into hwqueue.gang_change (shard_id, gang_id) select p_shard, g from unnest(v_gangs) g;
+    insert into hwqueue.gang_change (gang_id) select g from unnest(v_gangs) g;
   end if;
   return v_done;
 end
 $$;
 
 -- The items of a batch in lock order, each once, with its first ordinal in the list.
--- Its declaration fixes the plans of the statements that join it by both columns of a key. `rows 1`: the
--- planner joins item for item. From a larger estimate it may read all claims or leases, because the
--- length of a list is in no statistics. The column shard_id keeps it from joining the other way round:
--- without a constant the index of the other table has no condition to begin with.
-create or replace function hwqueue.ordered_items(p_leases uuid[], p_tokens bigint[], p_shard int)
-returns table (shard_id int, lease_id uuid, claim_token bigint, ordinal int)
+-- Its declaration fixes the plans of the statements that join it by the key of claims or leases. `rows 1`:
+-- the planner joins item for item. From a larger estimate it may read all claims or leases, because the
+-- length of a list is in no statistics.
+create or replace function hwqueue.ordered_items(p_leases uuid[], p_tokens bigint[])
+returns table (lease_id uuid, claim_token bigint, ordinal int)
 language plpgsql immutable rows 1
 as $$
 begin
   return query
-    select p_shard, i.lease_id, i.claim_token, min(i.ordinality)::int
+    select i.lease_id, i.claim_token, min(i.ordinality)::int
     from unnest(p_leases, p_tokens) with ordinality i(lease_id, claim_token, ordinality)
     group by i.lease_id, i.claim_token order by i.lease_id;
 end
@@ -288,15 +284,14 @@ $$;
 -- session has set one. It holds none of them afterwards; the caller tries again. False: one is still
 -- held.
 -- Locks: the claims by lease_id, released before it returns.
-create or replace function hwqueue.await_claims(p_leases uuid[], p_wait text, p_shard int) returns boolean
+create or replace function hwqueue.await_claims(p_leases uuid[], p_wait text) returns boolean
 language plpgsql volatile
 as $$
 begin
   if current_setting('lock_timeout') = '0' then
     perform set_config('lock_timeout', p_wait, true);  -- undone below, like the locks
   end if;
-  perform 1 from hwqueue.claim c
-  where c.shard_id = p_shard and c.lease_id = any (p_leases) order by c.lease_id for update;
+  perform 1 from hwqueue.claim c where c.lease_id = any (p_leases) order by c.lease_id for update;
   perform hwqueue.abort_subtransaction();
 exception
   when sqlstate 'HWX01' then
@@ -307,19 +302,18 @@ end
 $$;
 
 -- Those of these claims that other sessions hold now.
-create or replace function hwqueue.held_claims(p_leases uuid[], p_shard int) returns uuid[]
+create or replace function hwqueue.held_claims(p_leases uuid[]) returns uuid[]
 language plpgsql volatile
 as $$
 begin
   return array(
     select c.lease_id from hwqueue.claim c
-    where c.shard_id = p_shard and c.lease_id = any (p_leases)
-      and c.xmax <> '0' and not hwqueue.is_unlocked(c.xmax));
+    where c.lease_id = any (p_leases) and c.xmax <> '0' and not hwqueue.is_unlocked(c.xmax));
 end
 $$;
 
 -- The process ids of the sessions that hold these claims, as far as pg_locks shows them.
-create or replace function hwqueue.claim_holders(p_leases uuid[], p_shard int) returns jsonb
+create or replace function hwqueue.claim_holders(p_leases uuid[]) returns jsonb
 language plpgsql volatile
 as $$
 begin
@@ -327,7 +321,7 @@ begin
     select coalesce(jsonb_agg(distinct l.pid), '[]')
     from hwqueue.claim c
     join pg_locks l on l.locktype = 'transactionid' and l.transactionid = c.xmax and l.granted
-    where c.shard_id = p_shard and c.lease_id = any (p_leases));
+    where c.lease_id = any (p_leases));
 end
 $$;
 
@@ -335,7 +329,7 @@ $$;
 -- an operator's command changes them.
 -- Locks: node_state, then its claims by lease_id, released before it returns. Raises QHN06 when another
 -- session still holds one.
-create or replace function hwqueue.await_node(p_node uuid, p_shard int) returns void
+create or replace function hwqueue.await_node(p_node uuid) returns void
 language plpgsql volatile
 as $$
 declare
@@ -345,11 +339,9 @@ begin
     if current_setting('lock_timeout') = '0' then
       perform set_config('lock_timeout', '5s', true);
     end if;
-    perform 1 from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node for no key update;
-    v_leases := array(
-      select c.lease_id from hwqueue.claim c where c.shard_id = p_shard and c.node_id = p_node);
-    perform 1 from hwqueue.claim c
-    where c.shard_id = p_shard and c.lease_id = any (v_leases) order by c.lease_id for update;
+    perform 1 from hwqueue.node_state s where s.node_id = p_node for no key update;
+    v_leases := array(select c.lease_id from hwqueue.claim c where c.node_id = p_node);
+    perform 1 from hwqueue.claim c where c.lease_id = any (v_leases) order by c.lease_id for update;
     perform hwqueue.abort_subtransaction();
   exception
     when sqlstate 'HWX01' then
@@ -358,7 +350,7 @@ begin
       perform hwqueue.refuse('QHN06',
         format('node %s is busy: another session holds %s', p_node,
           case when v_leases is null then 'it' else 'one of its claims' end),
-        jsonb_build_object('node_id', p_node, 'sessions', hwqueue.claim_holders(v_leases, p_shard)),
+        jsonb_build_object('node_id', p_node, 'sessions', hwqueue.claim_holders(v_leases)),
         'a transaction that was left open holds it, an unfinished cancel_lease, say: '
         || 'pg_stat_activity tells whose; then call again');
   end;
@@ -368,16 +360,16 @@ $$;
 -- Deletes a claim and releases what it allocated and counted. A second call finds no claim and does
 -- nothing.
 -- Locks: the caller holds node_state when the claim has an assignment; the claim.
-create or replace function hwqueue.remove_claim(p_lease uuid, p_shard int) returns void
+create or replace function hwqueue.remove_claim(p_lease uuid) returns void
 language plpgsql volatile
 as $$
 declare
   v_claim hwqueue.claim;
 begin
-  delete from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease returning c.* into v_claim;
-  perform hwqueue.release_room(v_claim.node_id, v_claim.assignment, p_shard);
+  delete from hwqueue.claim c where c.lease_id = p_lease returning c.* into v_claim;
+  perform hwqueue.release_room(v_claim.node_id, v_claim.assignment);
   if v_claim.term_deltas is not null then
-    perform hwqueue.add_counts(v_claim.term_deltas, -1, p_shard);
+    perform hwqueue.add_counts(v_claim.term_deltas, -1);
   end if;
 end
 $$;

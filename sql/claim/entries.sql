@@ -60,7 +60,6 @@ create or replace function hwqueue.grant_single(p_request hwqueue.claim_request,
 language plpgsql volatile
 as $$
 declare
-  v_shard int := p_request.shard_id;
   v_now timestamptz := p_request.now;
   v_timeout interval;
   v_eligible_at timestamptz;
@@ -77,10 +76,10 @@ begin
            and l.run_id is null then greatest(l.available_at, l.created_at) end,
          case when l.run_id is not null then l.item_no is null end
   into task_name, params, headers, v_timeout, v_eligible_at, v_is_step
-  from hwqueue.lease l where l.shard_id = v_shard and l.lease_id = entry.lease_id;
+  from hwqueue.lease l where l.lease_id = entry.lease_id;
   load := p_load;
   if p_state.has_limits then
-    v_taken := hwqueue.allocate_for_class(entry.class_id, p_node, v_shard, p_load);
+    v_taken := hwqueue.allocate_for_class(entry.class_id, p_node, p_load);
     load := v_taken.p_load;
     assignment := v_taken.assignment;
   end if;
@@ -89,15 +88,15 @@ begin
     select q.name, coalesce(v_timeout, q.claim_timeout),
            case when q.retain_completed = '0' then v_eligible_at end
     into queue, v_timeout, v_eligible_at
-    from hwqueue.queue q where q.shard_id = v_shard and q.queue_id = entry.queue_id;
+    from hwqueue.queue q where q.queue_id = entry.queue_id;
   end if;
   claim_token := hwqueue.next_token(p_generation, entry.claim_count);
   attempt := entry.attempt_count + 1;
   expires_at := v_now + v_timeout;
-  insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token,
+  insert into hwqueue.claim (lease_id, queue_id, class_id, node_id, node_epoch, claim_token,
     attempt, claim_timeout, claimed_at, expires_at, check_at, assignment, term_deltas, login, eligible_at,
     is_step)
-  values (v_shard, entry.lease_id, entry.queue_id, entry.class_id, p_state.node_id, p_state.node_epoch,
+  values (entry.lease_id, entry.queue_id, entry.class_id, p_state.node_id, p_state.node_epoch,
     claim_token, attempt, v_timeout, v_now, expires_at, expires_at, assignment, p_picked.term_deltas,
     p_state.login, v_eligible_at, v_is_step);
 end
@@ -112,7 +111,6 @@ returns table (lease_id uuid, claim_token bigint, attempt smallint, queue text, 
 language plpgsql volatile
 as $$
 declare
-  v_shard int := p_request.shard_id;
   v_now timestamptz := p_request.now;
 begin
   return query
@@ -130,13 +128,13 @@ begin
       -- offset 0 fences: lease for lease, by key. The number taken is in no statistics, and the planner
       -- might read all leases
       cross join lateral (
-        select * from hwqueue.lease x where x.shard_id = v_shard and x.lease_id = t.lease_id offset 0) l
+        select * from hwqueue.lease x where x.lease_id = t.lease_id offset 0) l
       cross join lateral (
-        select * from hwqueue.queue x where x.shard_id = v_shard and x.queue_id = t.queue_id offset 0) q
+        select * from hwqueue.queue x where x.queue_id = t.queue_id offset 0) q
     ), granted as (
-      insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token,
+      insert into hwqueue.claim (lease_id, queue_id, class_id, node_id, node_epoch, claim_token,
         attempt, claim_timeout, claimed_at, expires_at, check_at, login, eligible_at, is_step)
-      select v_shard, d.lease_id, d.queue_id, d.class_id, p_state.node_id, p_state.node_epoch,
+      select d.lease_id, d.queue_id, d.class_id, p_state.node_id, p_state.node_epoch,
              d.claim_token, d.attempt, d.claim_timeout, v_now, v_now + d.claim_timeout,
              v_now + d.claim_timeout, p_state.login, d.eligible_at, d.is_step
       from detail d
@@ -160,7 +158,6 @@ create or replace function hwqueue.lock_window(p_request hwqueue.claim_request,
 language plpgsql volatile
 as $$
 declare
-  v_shard int := p_request.shard_id;
   v_now timestamptz := p_request.now;
   v_queue_id int := p_eligible.queue_id;
   v_classes bigint[] := p_eligible.classes;
@@ -170,7 +167,7 @@ begin
   if cardinality(v_classes) = 1 then
     v_ctids := array(
       select r.ctid from hwqueue.ready r
-      where r.shard_id = v_shard and r.class_id = v_classes[1] and r.tier = p_tier and r.rank = p_rank
+      where r.class_id = v_classes[1] and r.tier = p_tier and r.rank = p_rank
         and r.position between p_from and p_from + 1023 + 8 * p_limit
         and (r.deadline is null or r.deadline > v_now)
       order by r.position limit p_limit
@@ -178,8 +175,7 @@ begin
   elsif cardinality(v_classes) <= 200 then
     v_ctids := array(
       select r.ctid from hwqueue.ready r
-      where r.shard_id = v_shard and r.queue_id = v_queue_id and r.tier = p_tier and r.rank = p_rank
-        and r.position between p_from
+      where r.queue_id = v_queue_id and r.tier = p_tier and r.rank = p_rank and r.position between p_from
           and case when cardinality(v_classes) <= 64 then least(v_to, p_from + 31 + 8 * p_limit) else v_to end
         and r.class_id = any (v_classes) and (r.deadline is null or r.deadline > v_now)
       order by r.position limit p_limit
@@ -187,10 +183,10 @@ begin
   else
     v_ctids := array(
       select r.ctid from hwqueue.ready r
-      where r.shard_id = v_shard and r.queue_id = v_queue_id and r.tier = p_tier and r.rank = p_rank
+      where r.queue_id = v_queue_id and r.tier = p_tier and r.rank = p_rank
         and r.position between p_from and v_to
         and exists (select 1 from hwqueue.profile_eligibility e
-                    where e.shard_id = v_shard and e.profile_id = p_eligible.profile_id
+                    where e.profile_id = p_eligible.profile_id
                       and e.queue_id = v_queue_id and e.class_id = r.class_id
                       and e.gpu_count = 0 and e.custom is null
                       and (p_request.tasks is null or e.task_name = any (p_request.tasks))
@@ -200,8 +196,7 @@ begin
       for update skip locked);
   end if;
   if v_ctids = '{}' and cardinality(v_classes) <= 64 then
-    v_ctids := hwqueue.lock_class_heads(v_classes, v_queue_id, p_tier, p_rank, p_from, p_limit, v_now,
-      v_shard);
+    v_ctids := hwqueue.lock_class_heads(v_classes, v_queue_id, p_tier, p_rank, p_from, p_limit, v_now);
   end if;
   return v_ctids;
 end
@@ -212,7 +207,7 @@ $$;
 -- before p_from_*.
 -- Locks: the entries, skip locked. Not idempotent.
 create or replace function hwqueue.lock_class_heads(p_classes bigint[], p_queue_id int, p_from_tier smallint,
-  p_from_rank bigint, p_from_position bigint, p_limit int, p_now timestamptz, p_shard int) returns tid[]
+  p_from_rank bigint, p_from_position bigint, p_limit int, p_now timestamptz) returns tid[]
 language plpgsql volatile
 as $$
 declare
@@ -221,14 +216,14 @@ declare
   v_seen tid[];
   v_ctids tid[];
 begin
-  if hwqueue.is_head_blocked(p_queue_id, p_shard) then
+  if hwqueue.is_head_blocked(p_queue_id) then
     v_from := hwqueue.class_scan_starts(p_classes, (array[p_queue_id], array[p_from_tier],
-      array[p_from_rank], array[p_from_position], array[true], true, null, null, null), p_shard);
+      array[p_from_rank], array[p_from_position], array[true], true, null, null, null));
   end if;
   if cardinality(p_classes) = 1 then
     return array(
       select r.ctid from hwqueue.ready r
-      where r.shard_id = p_shard and r.class_id = p_classes[1] and (r.deadline is null or r.deadline > p_now)
+      where r.class_id = p_classes[1] and (r.deadline is null or r.deadline > p_now)
         and (r.tier, r.rank, r.position)
             >= (coalesce(v_from.class_tiers[1], p_from_tier), coalesce(v_from.class_ranks[1], p_from_rank),
                 coalesce(v_from.class_positions[1], p_from_position))
@@ -242,7 +237,7 @@ begin
            k(class_id, tier, rank, position)
       cross join lateral (
         select x.ctid as place, x.tier, x.rank, x.position from hwqueue.ready x
-        where x.shard_id = p_shard and x.class_id = k.class_id and (x.deadline is null or x.deadline > p_now)
+        where x.class_id = k.class_id and (x.deadline is null or x.deadline > p_now)
           and (x.tier, x.rank, x.position)
               >= (coalesce(k.tier, p_from_tier), coalesce(k.rank, p_from_rank),
                   coalesce(k.position, p_from_position))
@@ -252,7 +247,7 @@ begin
     v_ctids := array(
       select r.ctid from hwqueue.ready r
       -- the class again: the entry may be gone and another one have its ctid
-      where r.ctid = any (v_seen) and r.shard_id = p_shard and r.class_id = any (p_classes)
+      where r.ctid = any (v_seen) and r.class_id = any (p_classes)
         and (r.deadline is null or r.deadline > p_now)
       order by r.tier, r.rank, r.position limit p_limit
       for update skip locked);
@@ -279,7 +274,6 @@ create or replace function hwqueue.take_entries(p_request hwqueue.claim_request,
 language plpgsql volatile
 as $$
 declare
-  v_shard int := p_request.shard_id;
   v_now timestamptz := p_request.now;
   v_positions bigint[] := p_seen.positions;
   v_classes bigint[] := p_seen.classes;
@@ -304,13 +298,13 @@ begin
     end loop;
     if not v_is_checked[v_first] then
       ctids := hwqueue.lock_seen(v_positions[v_first : v_last], v_classes[v_first : v_last], p_seen.tier,
-        p_seen.rank, p_limit, v_shard);
+        p_seen.rank, p_limit);
       exit when ctids <> '{}';
     else
       v_head := p_seen.head;
       if v_first > 1 or v_head.lease_id is null then
         select r.lease_id, r.eligible_at into v_head.lease_id, v_head.eligible_at from hwqueue.ready r
-        where r.shard_id = v_shard and r.class_id = v_classes[v_first] and r.tier = p_seen.tier
+        where r.class_id = v_classes[v_first] and r.tier = p_seen.tier
           and r.rank = p_seen.rank and r.position between v_positions[v_first] and v_positions[v_last]
           and (r.deadline is null or r.deadline > v_now)
         order by r.position limit 1;
@@ -318,7 +312,7 @@ begin
       for v_pass in 1 .. 2 loop
         exit when v_head.lease_id is null;
         v_verdict := hwqueue.decide_class(v_classes[v_first], v_head.lease_id, v_head.eligible_at,
-            p_seen.tier, p_seen.rank, p_node, v_now, v_shard);
+            p_seen.tier, p_seen.rank, p_node, v_now);
         if v_verdict.reason is not null then
           exit when v_pass = 2;  -- no reason against those that other sessions hold
           blocked := v_classes[v_first];
@@ -330,9 +324,9 @@ begin
         v_taken := hwqueue.delete_granted(p_request, v_classes[v_first], p_seen, v_positions[v_first],
           v_positions[v_last], v_verdict.since, v_verdict.only_lease, v_verdict.is_choice);
         if v_taken.place is not null then
-          term_deltas := hwqueue.add_counts(v_verdict.term_deltas, 1, v_shard);
+          term_deltas := hwqueue.add_counts(v_verdict.term_deltas, 1);
           if v_verdict.is_named or v_verdict.is_lasting then
-            perform hwqueue.note_taken(v_taken.entry, v_verdict.is_named, v_verdict.is_lasting, v_shard);
+            perform hwqueue.note_taken(v_taken.entry, v_verdict.is_named, v_verdict.is_lasting);
           end if;
           ctids := array[v_taken.place];
           entry := v_taken.entry;
@@ -342,7 +336,7 @@ begin
         -- other sessions hold those that have waited their patience; younger ones need not wait where no
         -- better node is live
         select r.lease_id, r.eligible_at into v_head.lease_id, v_head.eligible_at from hwqueue.ready r
-        where r.shard_id = v_shard and r.class_id = v_classes[v_first] and r.tier = p_seen.tier
+        where r.class_id = v_classes[v_first] and r.tier = p_seen.tier
           and r.rank = p_seen.rank and r.position between v_positions[v_first] and v_positions[v_last]
           and (r.deadline is null or r.deadline > v_now) and r.eligible_at > v_verdict.since
         order by r.position limit 1;
@@ -357,15 +351,15 @@ $$;
 -- reap checks its lasting requirements (p_is_lasting).
 -- Locks: class rows, skip locked. Not idempotent.
 create or replace function hwqueue.note_taken(p_entry hwqueue.ready, p_is_named boolean,
-  p_is_lasting boolean, p_shard int) returns void
+  p_is_lasting boolean) returns void
 language plpgsql volatile
 as $$
 begin
   if p_is_named then
-    perform hwqueue.wake_classes_of_lease(p_entry.lease_id, p_shard);
+    perform hwqueue.wake_classes_of_lease(p_entry.lease_id);
   end if;
   if p_is_lasting then
-    perform hwqueue.note_lasting(p_entry.lease_id, p_entry.claim_count, p_shard);
+    perform hwqueue.note_lasting(p_entry.lease_id, p_entry.claim_count);
   end if;
 end
 $$;
@@ -390,7 +384,7 @@ begin
   end if;
   delete from hwqueue.ready r where r.ctid = (
     select x.ctid from hwqueue.ready x
-    where x.shard_id = p_request.shard_id and x.class_id = p_class_id and x.tier = p_seen.tier
+    where x.class_id = p_class_id and x.tier = p_seen.tier
       and x.rank = p_seen.rank and x.position between p_from and p_to
       and (x.deadline is null or x.deadline > p_request.now)
       and (p_since is null or x.eligible_at <= p_since) and (p_lease is null or x.lease_id = p_lease)
@@ -412,7 +406,7 @@ as $$ select array(select c in (select unnest(p_others)) from unnest(p_classes) 
 -- the class again under the lock, because assign_target_class may have changed it.
 -- Locks: the entries, skip locked.
 create or replace function hwqueue.lock_seen(p_positions bigint[], p_seen_classes bigint[], p_tier smallint,
-  p_rank bigint, p_limit int, p_shard int) returns tid[]
+  p_rank bigint, p_limit int) returns tid[]
 language plpgsql volatile
 as $$
 begin
@@ -421,7 +415,7 @@ begin
     from unnest(p_positions, p_seen_classes) with ordinality f(position, class_id, ordinal)
     cross join lateral (  -- limit: one by one; a range and an order, which only the index by class has
       select x.ctid as place from hwqueue.ready x
-      where x.shard_id = p_shard and x.class_id = f.class_id and x.tier = p_tier and x.rank = p_rank
+      where x.class_id = f.class_id and x.tier = p_tier and x.rank = p_rank
         and x.position between f.position and f.position
       order by x.position limit 1) h
     join hwqueue.ready r on r.ctid = h.place
@@ -435,11 +429,11 @@ $$;
 -- ctids.
 -- Locks: the entries, skip locked. Not idempotent.
 create or replace function hwqueue.lock_score_group(p_classes bigint[], p_from hwqueue.scan_starts,
-  p_tier smallint, p_rank bigint, p_depth int, p_limit int, p_now timestamptz, p_shard int) returns tid[]
+  p_tier smallint, p_rank bigint, p_depth int, p_limit int, p_now timestamptz) returns tid[]
 language plpgsql volatile
 as $$
 declare
-  v_from hwqueue.scan_starts := hwqueue.class_scan_starts(p_classes, p_from, p_shard);
+  v_from hwqueue.scan_starts := hwqueue.class_scan_starts(p_classes, p_from);
 begin
   return array(
     select r.ctid
@@ -448,7 +442,7 @@ begin
       from unnest(p_classes) with ordinality k(class_id, ordinality)
       cross join lateral (
         select x.ctid as place, x.position from hwqueue.ready x
-        where x.shard_id = p_shard and x.class_id = k.class_id and x.tier = p_tier and x.rank = p_rank
+        where x.class_id = k.class_id and x.tier = p_tier and x.rank = p_rank
           and x.position >= hwqueue.scan_start_of(v_from, k.ordinality::int, p_tier, p_rank)
           and (x.deadline is null or x.deadline > p_now)
         order by x.position limit p_depth
@@ -464,12 +458,12 @@ $$;
 
 -- The oldest entries of a score group, up to p_limit, as positions and classes, oldest first.
 create or replace function hwqueue.score_group_entries(p_classes bigint[], p_from hwqueue.scan_starts,
-  p_tier smallint, p_rank bigint, p_limit int, p_now timestamptz, p_shard int, out positions bigint[],
+  p_tier smallint, p_rank bigint, p_limit int, p_now timestamptz, out positions bigint[],
   out classes bigint[])
 language plpgsql stable
 as $$
 declare
-  v_from hwqueue.scan_starts := hwqueue.class_scan_starts(p_classes, p_from, p_shard);
+  v_from hwqueue.scan_starts := hwqueue.class_scan_starts(p_classes, p_from);
 begin
   select coalesce(array_agg(c.position), '{}'), coalesce(array_agg(c.class_id), '{}') into positions, classes
   from (
@@ -477,7 +471,7 @@ begin
     from unnest(p_classes) with ordinality k(class_id, ordinality)
     cross join lateral (
       select x.position from hwqueue.ready x
-      where x.shard_id = p_shard and x.class_id = k.class_id and x.tier = p_tier and x.rank = p_rank
+      where x.class_id = k.class_id and x.tier = p_tier and x.rank = p_rank
         and x.position >= hwqueue.scan_start_of(v_from, k.ordinality::int, p_tier, p_rank)
         and (x.deadline is null or x.deadline > p_now)
       order by x.position limit p_limit

@@ -14,27 +14,26 @@
 
 -- The value of that setting when the session has scanned these queues in the tenth of a second of p_now.
 -- A SQL function of one expression, so the planner inlines it.
-create or replace function hwqueue.recent_due_scan(p_queues text[], p_now timestamptz,
-  p_shard int) returns text
+create or replace function hwqueue.recent_due_scan(p_queues text[], p_now timestamptz) returns text
 language sql stable
 as $$
-  select (date_part('epoch', p_now) * 10)::bigint || '/' || p_shard || case when cardinality(p_queues) = 1
-         then p_queues[1] else p_queues::text end
+  select (date_part('epoch', p_now) * 10)::bigint || '/'
+    || case when cardinality(p_queues) = 1 then p_queues[1] else p_queues::text end
 $$;
 
 -- Calls promote_due, unless the session has scanned these queues just now. Returns the number of leases
 -- made ready; null: it has scanned.
 -- Locks as promote_due.
 create or replace function hwqueue.promote_if_due(p_queues text[], p_queue_ids int[], p_limit int,
-  p_now timestamptz, p_shard int) returns int
+  p_now timestamptz) returns int
 language plpgsql volatile
 as $$
 begin
-  if current_setting('hwqueue.recent_due_scan', true) = hwqueue.recent_due_scan(p_queues, p_now, p_shard) then
+  if current_setting('hwqueue.recent_due_scan', true) = hwqueue.recent_due_scan(p_queues, p_now) then
     return null;
   end if;
-  perform set_config('hwqueue.recent_due_scan', hwqueue.recent_due_scan(p_queues, p_now, p_shard), false);
-  return hwqueue.promote_due(p_queue_ids, p_limit, p_now, p_shard);
+  perform set_config('hwqueue.recent_due_scan', hwqueue.recent_due_scan(p_queues, p_now), false);
+  return hwqueue.promote_due(p_queue_ids, p_limit, p_now);
 end
 $$;
 
@@ -43,7 +42,7 @@ $$;
 -- at reap_cursor's. Locks: their entries, skip locked; then their lease rows; then classes that waited
 -- for them, skip locked.
 create or replace function hwqueue.promote_due(p_queue_ids int[], p_limit int, p_now timestamptz,
-  p_shard int, p_from timestamptz default null)
+  p_from timestamptz default null)
 returns int
 language plpgsql volatile
 as $$
@@ -53,16 +52,13 @@ declare
   v_waiting bigint[];
 begin
   perform 1 from hwqueue.scheduled s
-  where s.shard_id = p_shard and s.queue_id = any (p_queue_ids) and s.available_at <= p_now
+  where s.queue_id = any (p_queue_ids) and s.available_at <= p_now
     and s.available_at >= coalesce(p_from, (
-    select m.scheduled_from from hwqueue.reap_cursor m where m.shard_id = p_shard
-    order by m.version desc limit 1), '-infinity')
-  limit 1;
+    select m.scheduled_from from hwqueue.reap_cursor m order by m.version desc limit 1), '-infinity') limit 1;
   if not found then
     return 0;
   end if;
-  select m.scheduled_from into v_from from hwqueue.reap_cursor m where m.shard_id = p_shard
-  order by m.version desc limit 1;
+  select m.scheduled_from into v_from from hwqueue.reap_cursor m order by m.version desc limit 1;
   v_from := coalesce(p_from, v_from, '-infinity');
   v_due := array(
     select d.entry
@@ -70,8 +66,7 @@ begin
     from (select distinct u.queue_id from unnest(p_queue_ids) u(queue_id)) q
     cross join lateral (
       select s as entry, s.available_at from hwqueue.scheduled s
-      where s.shard_id = p_shard and s.queue_id = q.queue_id and s.available_at >= v_from
-        and s.available_at <= p_now
+      where s.queue_id = q.queue_id and s.available_at >= v_from and s.available_at <= p_now
       order by s.available_at limit p_limit for update skip locked
     ) d
     order by d.available_at limit p_limit);
@@ -80,26 +75,24 @@ begin
   end if;
   with gone as (
     delete from hwqueue.scheduled s using unnest(v_due) d
-    where s.shard_id = p_shard and s.queue_id = d.queue_id and s.available_at = d.available_at
-      and s.lease_id = d.lease_id
+    where s.queue_id = d.queue_id and s.available_at = d.available_at and s.lease_id = d.lease_id
     returning s.class_id
   )
   select array_agg(c.class_id) into v_waiting
-  from gone g join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = g.class_id
+  from gone g join hwqueue.placement_class c on c.class_id = g.class_id
   where c.waits;
   with entry as (
-    insert into hwqueue.ready as r (shard_id, queue_id, tier, attempt_count, claim_count, rank, class_id,
+    insert into hwqueue.ready as r (queue_id, tier, attempt_count, claim_count, rank, class_id,
         lease_id, eligible_at, deadline)
     -- one whose deadline has passed must not lie below reap_cursor.deadlines_from
-    select p_shard, d.queue_id, d.tier, d.attempt_count, d.claim_count, d.rank, d.class_id, d.lease_id,
+    select d.queue_id, d.tier, d.attempt_count, d.claim_count, d.rank, d.class_id, d.lease_id,
            case when d.deadline <= p_now then p_now else d.available_at end, d.deadline
     from unnest(v_due) d order by d.available_at
     returning r.lease_id, r.position
   )
-  update hwqueue.lease l set position = e.position
-  from entry e where l.shard_id = p_shard and l.lease_id = e.lease_id;
+  update hwqueue.lease l set position = e.position from entry e where l.lease_id = e.lease_id;
   if v_waiting is not null then
-    perform hwqueue.wake_classes_of_entries(v_waiting, p_shard);
+    perform hwqueue.wake_classes_of_entries(v_waiting);
   end if;
   return cardinality(v_due);
 end
@@ -109,33 +102,32 @@ $$;
 -- reap. It ends up to p_limit claims that have been expired for as long as their timeout, of the 20
 -- oldest, and only those without an assignment: the caller's transaction may stay open, so it must not
 -- lock their nodes. Locks: the claims, skip locked; the lease rows.
-create or replace function hwqueue.reap_claims(p_limit int, p_node uuid, p_now timestamptz,
-  p_shard int) returns int
+create or replace function hwqueue.reap_claims(p_limit int, p_node uuid, p_now timestamptz) returns int
 language plpgsql volatile
 as $$
 declare
-  v_from timestamptz := hwqueue.claims_scan_start(p_shard);
+  v_from timestamptz := hwqueue.claims_scan_start();
   v_oldest uuid[];
   v_claim hwqueue.claim;
   v_count int := 0;
 begin
   v_oldest := array(
     select c.lease_id from hwqueue.claim c
-    where c.shard_id = p_shard and c.check_at between v_from and p_now order by c.check_at limit 20);
+    where c.check_at between v_from and p_now order by c.check_at limit 20);
   if v_oldest = '{}' then
     return 0;
   end if;
   for v_claim in
     select c.*
     from hwqueue.claim c
-    join hwqueue.queue q on q.shard_id = c.shard_id and q.queue_id = c.queue_id
-    where c.shard_id = p_shard and c.lease_id = any (v_oldest) and c.assignment is null
+    join hwqueue.queue q on q.queue_id = c.queue_id
+    where c.lease_id = any (v_oldest) and c.assignment is null
       and c.node_id <> p_node
       and c.check_at + c.claim_timeout <= p_now and c.expires_at + q.reap_grace <= p_now
     limit p_limit
     for update of c skip locked
   loop
-    perform hwqueue.expire_claim(v_claim, hwqueue.clock(), p_shard);
+    perform hwqueue.expire_claim(v_claim, hwqueue.clock());
     v_count := v_count + 1;
   end loop;
   return v_count;
@@ -147,7 +139,7 @@ $$;
 -- are left to the next call, and use up none of p_limit. It stops after p_until, by the real clock, but
 -- not before it has ended one. Locks: node_state of the nodes where room is allocated, then the claims,
 -- all skip locked; the lease rows.
-create or replace function hwqueue.expire_claims(p_limit int, p_now timestamptz, p_shard int,
+create or replace function hwqueue.expire_claims(p_limit int, p_now timestamptz,
   p_from timestamptz, p_until timestamptz)
 returns int
 language plpgsql volatile
@@ -159,13 +151,13 @@ begin
   for v_claim in
     select c.*
     from hwqueue.claim c
-    join hwqueue.queue q on q.shard_id = c.shard_id and q.queue_id = c.queue_id
-    where c.shard_id = p_shard and c.check_at between p_from and p_now and c.assignment is null
+    join hwqueue.queue q on q.queue_id = c.queue_id
+    where c.check_at between p_from and p_now and c.assignment is null
       and c.expires_at + q.reap_grace <= p_now
     order by c.check_at limit p_limit
     for update of c skip locked
   loop
-    perform hwqueue.expire_claim(v_claim, hwqueue.clock(), p_shard);
+    perform hwqueue.expire_claim(v_claim, hwqueue.clock());
     v_count := v_count + 1;
     if clock_timestamp() >= p_until then
       return v_count;
@@ -174,14 +166,14 @@ begin
   for v_claim in
     select c.*
     from hwqueue.claim c
-    join hwqueue.queue q on q.shard_id = c.shard_id and q.queue_id = c.queue_id
-    join hwqueue.node_state s on s.shard_id = c.shard_id and s.node_id = c.node_id
-    where c.shard_id = p_shard and c.check_at between p_from and p_now and c.assignment is not null
+    join hwqueue.queue q on q.queue_id = c.queue_id
+    join hwqueue.node_state s on s.node_id = c.node_id
+    where c.check_at between p_from and p_now and c.assignment is not null
       and c.expires_at + q.reap_grace <= p_now
     order by c.check_at limit p_limit - v_count
     for no key update of s skip locked for update of c skip locked
   loop
-    perform hwqueue.expire_claim(v_claim, hwqueue.clock(), p_shard);
+    perform hwqueue.expire_claim(v_claim, hwqueue.clock());
     v_count := v_count + 1;
     exit when clock_timestamp() >= p_until;
   end loop;
@@ -192,34 +184,32 @@ $$;
 -- Ends one expired claim. p_now: read after the claim was locked, which roll_up relies on.
 -- Locks: the caller holds the claim, and node_state if room is allocated for it; the lease row. Not
 -- idempotent.
-create or replace function hwqueue.expire_claim(p_claim hwqueue.claim, p_now timestamptz,
-  p_shard int) returns void
+create or replace function hwqueue.expire_claim(p_claim hwqueue.claim, p_now timestamptz) returns void
 language plpgsql volatile
 as $$
 begin
   perform hwqueue.note_leases('claim_expired', array[p_claim.lease_id],
     case when p_claim.is_reserved then 'reserved in vain: its node did not fetch it'
-      else format('attempt %s expired, its node gave no heartbeat', p_claim.attempt) end, p_shard,
+      else format('attempt %s expired, its node gave no heartbeat', p_claim.attempt) end,
     jsonb_build_object('attempt', p_claim.attempt, 'expires_at', p_claim.expires_at), p_claim.node_id);
   perform hwqueue.end_claim(p_claim, 'expired',
     jsonb_build_object('reason', 'claim_expired', 'expires_at', p_claim.expires_at),
-    case when hwqueue.next_attempt_at(p_claim.lease_id, p_claim.attempt, p_now, p_shard) is not null
-      then p_now end, p_now, p_shard);
+    case when hwqueue.next_attempt_at(p_claim.lease_id, p_claim.attempt, p_now) is not null
+      then p_now end, p_now);
 end
 $$;
 
 -- Ends a claim that ran longer than its lease may, as one that expired: an attempt is used, and the lease is
 -- tried again while attempts are left. Returns the new state.
 -- Locks: as end_claim. Not idempotent.
-create or replace function hwqueue.end_overrun(p_claim hwqueue.claim, p_now timestamptz, p_shard int)
-returns text
+create or replace function hwqueue.end_overrun(p_claim hwqueue.claim, p_now timestamptz) returns text
 language plpgsql volatile
 as $$
 begin
   return hwqueue.end_claim(p_claim, 'expired', jsonb_build_object('reason', 'run_time_exceeded', 'max_run', (
       select extract(epoch from c.max_run) from hwqueue.placement_class c
-      where c.shard_id = p_shard and c.class_id = p_claim.class_id)),
-    hwqueue.next_attempt_at(p_claim.lease_id, p_claim.attempt, p_now, p_shard), p_now, p_shard);
+      where c.class_id = p_claim.class_id)),
+    hwqueue.next_attempt_at(p_claim.lease_id, p_claim.attempt, p_now), p_now);
 end
 $$;
 
@@ -227,15 +217,15 @@ $$;
 -- are due for a check: a claim is asked when its first timeout has passed, at the earliest. Ends those that
 -- go on for a whole claim timeout after that. Returns how many it has asked or ended.
 -- Locks: claims; node_state of those that it ends, before; all skip locked; the lease rows.
-create or replace function hwqueue.stop_overruns(p_limit int, p_now timestamptz, p_shard int,
+create or replace function hwqueue.stop_overruns(p_limit int, p_now timestamptz,
   p_from timestamptz) returns int
 language plpgsql volatile
 as $$
 declare
   v_asked uuid[] := array(
     select c.lease_id from hwqueue.claim c
-    join hwqueue.placement_class k on k.shard_id = c.shard_id and k.class_id = c.class_id
-    where c.shard_id = p_shard and c.check_at between p_from and p_now and c.is_reserved is null
+    join hwqueue.placement_class k on k.class_id = c.class_id
+    where c.check_at between p_from and p_now and c.is_reserved is null
       and coalesce(c.stop_requested_at > p_now, true) and c.claimed_at + k.max_run <= p_now
     order by c.check_at limit p_limit for update of c skip locked);
   v_claim hwqueue.claim;
@@ -244,20 +234,19 @@ begin
   update hwqueue.claim c
   set stop_requested_at = p_now, stop_reason = 'run_time_exceeded', stop_by = p_now + c.claim_timeout,
       stop_detail = 'it runs longer than max_run'
-  where c.shard_id = p_shard and c.lease_id = any (v_asked);
+  where c.lease_id = any (v_asked);
   perform hwqueue.note_leases('claim_stop_requested', v_asked, 'asked to stop: it runs longer than max_run',
-    p_shard, '{"reason": "run_time_exceeded"}');
-  perform hwqueue.wake_node(n.node_id, n.login, p_shard)
+    '{"reason": "run_time_exceeded"}');
+  perform hwqueue.wake_node(n.node_id, n.login)
   from (select distinct c.node_id, c.login from hwqueue.claim c
-        where c.shard_id = p_shard and c.lease_id = any (v_asked)) n;
+        where c.lease_id = any (v_asked)) n;
   for v_claim in
     select c.* from hwqueue.claim c
-    join hwqueue.node_state s on s.shard_id = c.shard_id and s.node_id = c.node_id
-    where c.shard_id = p_shard and c.stop_requested_at is not null
-      and c.stop_reason = 'run_time_exceeded' and c.stop_by <= p_now
+    join hwqueue.node_state s on s.node_id = c.node_id
+    where c.stop_requested_at is not null and c.stop_reason = 'run_time_exceeded' and c.stop_by <= p_now
     limit p_limit - v_count for no key update of s skip locked for update of c skip locked
   loop
-    perform hwqueue.end_overrun(v_claim, hwqueue.clock(), p_shard);
+    perform hwqueue.end_overrun(v_claim, hwqueue.clock());
     v_count := v_count + 1;
   end loop;
   return v_count;
@@ -269,26 +258,25 @@ $$;
 -- the larger number of the two. Heartbeats do not update check_at, to spare its index. It does not move it
 -- past the grace, because scans for expired claims go by check_at.
 -- Locks: the claims, skip locked; as stop_overruns.
-create or replace function hwqueue.postpone_checks(p_limit int, p_now timestamptz, p_shard int,
+create or replace function hwqueue.postpone_checks(p_limit int, p_now timestamptz,
   p_from timestamptz) returns int
 language plpgsql volatile
 as $$
 declare
-  v_stopped int := hwqueue.stop_overruns(p_limit, p_now, p_shard, p_from);
+  v_stopped int := hwqueue.stop_overruns(p_limit, p_now, p_from);
   v_alive uuid[];
 begin
   v_alive := array(
     select c.lease_id
     from hwqueue.claim c
-    where c.shard_id = p_shard and c.check_at between p_from and p_now and c.expires_at > p_now
+    where c.check_at between p_from and p_now and c.expires_at > p_now
     order by c.check_at limit p_limit
     for update skip locked);
   update hwqueue.claim c
   set check_at = case when k.max_run is null or c.stop_requested_at <= p_now then c.expires_at
       else least(c.expires_at, greatest(p_now, c.claimed_at + k.max_run)) end
   from hwqueue.placement_class k
-  where k.shard_id = p_shard and k.class_id = c.class_id and c.shard_id = p_shard
-    and c.lease_id = any (v_alive);
+  where k.class_id = c.class_id and c.lease_id = any (v_alive);
   return greatest(v_stopped, cardinality(v_alive));
 end
 $$;
@@ -296,19 +284,17 @@ $$;
 -- Fails ready leases that were not claimed by their deadline. A scheduled lease gets here when it falls
 -- due; until then only reap fails it (reap_scheduled). p_from: where the scan starts; null: at
 -- reap_cursor's. Locks: their entries, skip locked.
-create or replace function hwqueue.reap_deadlines(p_limit int, p_now timestamptz, p_shard int,
+create or replace function hwqueue.reap_deadlines(p_limit int, p_now timestamptz,
   p_from timestamptz default null) returns int
 language plpgsql volatile
 as $$
 declare
   v_from timestamptz := coalesce(p_from, (
-    select m.deadlines_from from hwqueue.reap_cursor m where m.shard_id = p_shard
-    order by m.version desc limit 1), '-infinity');
+    select m.deadlines_from from hwqueue.reap_cursor m order by m.version desc limit 1), '-infinity');
   v_late hwqueue.ready[];
 begin
   v_late := array(
-    select r from hwqueue.ready r
-    where r.shard_id = p_shard and r.deadline is not null and greatest(r.deadline, r.eligible_at)
+    select r from hwqueue.ready r where r.deadline is not null and greatest(r.deadline, r.eligible_at)
       between v_from and p_now
     order by greatest(r.deadline, r.eligible_at) limit p_limit for update skip locked);
   if v_late = '{}' then
@@ -316,46 +302,44 @@ begin
   end if;
   lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
   delete from hwqueue.ready r using unnest(v_late) v
-  where r.shard_id = p_shard and r.queue_id = v.queue_id and r.tier = v.tier and r.rank = v.rank
-    and r.position = v.position;
-  return hwqueue.fail_late(array(select v.lease_id from unnest(v_late) v), hwqueue.clock(), p_shard);
+  where r.queue_id = v.queue_id and r.tier = v.tier and r.rank = v.rank and r.position = v.position;
+  return hwqueue.fail_late(array(select v.lease_id from unnest(v_late) v), hwqueue.clock());
 end
 $$;
 
 -- Fails scheduled leases whose deadline has passed before they fall due.
 -- Locks: their entries, skip locked.
-create or replace function hwqueue.reap_scheduled(p_limit int, p_now timestamptz, p_shard int) returns int
+create or replace function hwqueue.reap_scheduled(p_limit int, p_now timestamptz) returns int
 language plpgsql volatile
 as $$
 declare
   v_late hwqueue.scheduled[];
 begin
   v_late := array(
-    select s from hwqueue.scheduled s where s.shard_id = p_shard and s.deadline <= p_now
+    select s from hwqueue.scheduled s where s.deadline <= p_now
     order by s.deadline limit p_limit for update skip locked);
   if v_late = '{}' then
     return 0;
   end if;
   lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
   delete from hwqueue.scheduled s using unnest(v_late) v
-  where s.shard_id = p_shard and s.queue_id = v.queue_id and s.available_at = v.available_at
-    and s.lease_id = v.lease_id;
-  return hwqueue.fail_late(array(select v.lease_id from unnest(v_late) v), hwqueue.clock(), p_shard);
+  where s.queue_id = v.queue_id and s.available_at = v.available_at and s.lease_id = v.lease_id;
+  return hwqueue.fail_late(array(select v.lease_id from unnest(v_late) v), hwqueue.clock());
 end
 $$;
 
 -- Fails leases whose entries the caller has locked and deleted, and returns their number. p_now: read
 -- after that. Not idempotent.
-create or replace function hwqueue.fail_late(p_leases uuid[], p_now timestamptz, p_shard int) returns int
+create or replace function hwqueue.fail_late(p_leases uuid[], p_now timestamptz) returns int
 language plpgsql volatile
 as $$
 declare
-  v_steps uuid[] := hwqueue.end_waiting(p_leases, 'failed', null, p_now, p_shard);
+  v_steps uuid[] := hwqueue.end_waiting(p_leases, 'failed', null, p_now);
 begin
-  perform hwqueue.note_deaths(p_leases, p_now, p_shard);
-  perform hwqueue.note_leases('lease_deadline_exceeded', p_leases, 'not claimed by its deadline', p_shard);
+  perform hwqueue.note_deaths(p_leases, p_now);
+  perform hwqueue.note_leases('lease_deadline_exceeded', p_leases, 'not claimed by its deadline');
   if v_steps <> '{}' then
-    perform hwqueue.steps_ended(v_steps, 'failed', p_shard);
+    perform hwqueue.steps_ended(v_steps, 'failed');
   end if;
   return cardinality(p_leases);
 end

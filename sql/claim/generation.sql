@@ -14,95 +14,89 @@
 -- The generation that leads every claim token, noted if this is another server, another database of it, or
 -- another life of it than the last time. Reading the server's identity reads a file. That it is the same life
 -- proves the same, because no identity changes while a primary runs.
--- Locks: the shard's row, skip locked, only when something changed.
-create or replace function hwqueue.current_generation(p_shard int) returns bigint
+-- Locks: the installation's row, skip locked, only when something changed.
+create or replace function hwqueue.current_generation() returns bigint
 language plpgsql volatile
 as $$
 declare
   v_generation bigint;
 begin
-  select s.generation into v_generation from hwqueue.shard s
-  where s.shard_id = p_shard and hwqueue.is_this_life(s.server_started_at, s.recovered_to, s.storage_path);
-  return coalesce(v_generation, hwqueue.note_server(hwqueue.server_timeline(), p_shard));
+  select s.generation into v_generation from hwqueue.installation s
+  where hwqueue.is_this_life(s.server_started_at, s.recovered_to, s.storage_path);
+  return coalesce(v_generation, hwqueue.note_server(hwqueue.server_timeline()));
 end
 $$;
 
 -- Records which server this is, and returns the generation. On another server transaction ids mean
 -- something else, so everything that was judged by them is judged again, and sequences may lag behind
 -- the tables. The new generation follows from the row and the server alone, so a session that cannot
--- lock the row uses it unwritten. Locks: the shard's row, skip locked; on another server the rows of
+-- lock the row uses it unwritten. Locks: the installation's row, skip locked; on another server the rows of
 -- queue (dropped ones), profile, profile_queue, node_state, placement_class, term_counter and what is
 -- cached of the fleet.
-create or replace function hwqueue.note_server(p_timeline int, p_shard int) returns bigint
+create or replace function hwqueue.note_server(p_timeline int) returns bigint
 language plpgsql volatile
 as $$
 declare
   v_system bigint := (select c.system_identifier from pg_control_system() c);
   v_is_locked boolean;
-  v_shard hwqueue.shard;
+  v_row hwqueue.installation;
   v_next bigint;
 begin
-  perform 1 from hwqueue.shard s where s.shard_id = p_shard for no key update skip locked;
+  perform 1 from hwqueue.installation s for no key update skip locked;
   v_is_locked := found;
-  select s.* into v_shard from hwqueue.shard s where s.shard_id = p_shard;
-  v_next := hwqueue.next_generation(v_shard, p_timeline, v_system);
-  if not v_is_locked or v_next = v_shard.generation then
+  select s.* into v_row from hwqueue.installation s;
+  v_next := hwqueue.next_generation(v_row, p_timeline, v_system);
+  if not v_is_locked or v_next = v_row.generation then
     return v_next;
   end if;
-  update hwqueue.shard s
+  update hwqueue.installation s
   set timeline = p_timeline, system_identifier = v_system, server_started_at = pg_postmaster_start_time(),
       recovered_to = pg_last_wal_replay_lsn(), generation = v_next,
-      storage_path = pg_relation_filepath('hwqueue.shard'::regclass), node_epoch_floor = greatest(
-        s.node_epoch_floor, case when v_shard.timeline is not null then v_next >> 22 end)  -- first_epoch
-  where s.shard_id = p_shard;
-  if v_shard.timeline is not null then  -- else nothing has been claimed or reaped before
-    perform hwqueue.note_generation(v_shard.generation >> 40, v_next >> 40, p_shard);
+      storage_path = pg_relation_filepath('hwqueue.installation'::regclass), node_epoch_floor = greatest(
+        s.node_epoch_floor, case when v_row.timeline is not null then v_next >> 22 end);  -- first_epoch
+  if v_row.timeline is not null then  -- else nothing has been claimed or reaped before
+    perform hwqueue.note_generation(v_row.generation >> 40, v_next >> 40);
   end if;
-  if v_shard.system_identifier <> v_system then
-    update hwqueue.placement_class c set created_xid = '0', retired_before = null where c.shard_id = p_shard;
-    update hwqueue.queue q set dropped_before = null where q.shard_id = p_shard
-      and q.dropped_before is not null;
+  if v_row.system_identifier <> v_system then
+    update hwqueue.placement_class c set created_xid = '0', retired_before = null;
+    update hwqueue.queue q set dropped_before = null where q.dropped_before is not null;
     update hwqueue.profile p set classes_seen = '0', classes_unseen = '{}', judged_xid = null,
-      judged_class = null where p.shard_id = p_shard;
-    update hwqueue.profile_queue s set classes_seen = '0', classes_unseen = '{}' where s.shard_id = p_shard;
+      judged_class = null;
+    update hwqueue.profile_queue s set classes_seen = '0', classes_unseen = '{}';
     update hwqueue.affinity_term t set publish_after_xid = null, written_xid = '1'
-      where t.shard_id = p_shard and t.published_at is null;
+      where t.published_at is null;
     update hwqueue.node_state n
-    set classes_seen = '0', classes_unseen = '{}', judged_xid = null, judged_class = null, moved_xid = '0'
-      where n.shard_id = p_shard;
-    update hwqueue.term_counter k set dropped_xid = '0' where k.shard_id = p_shard
-      and k.dropped_xid is not null;
-    update hwqueue.ignored_label o set unseen = '{}', next_xid = '0' where o.shard_id = p_shard;
-    update hwqueue.workflow w set retired_before = null where w.shard_id = p_shard
-      and w.retired_before is not null;
+    set classes_seen = '0', classes_unseen = '{}', judged_xid = null, judged_class = null, moved_xid = '0';
+    update hwqueue.term_counter k set dropped_xid = '0' where k.dropped_xid is not null;
+    update hwqueue.ignored_label o set unseen = '{}', next_xid = '0';
+    update hwqueue.workflow w set retired_before = null where w.retired_before is not null;
     update hwqueue.arrival a set after_xid = null, at = hwqueue.clock()  -- no mark of reap is above that
-      where a.shard_id = p_shard and a.after_xid is not null;
-    delete from hwqueue.spread_fleet f where f.shard_id = p_shard;
-    delete from hwqueue.spread_floor f where f.shard_id = p_shard;
-    delete from hwqueue.class_range r where r.shard_id = p_shard;
-    delete from hwqueue.node_candidates k where k.shard_id = p_shard;
-    perform hwqueue.raise_sequences(), hwqueue.repair_positions(p_shard);
+      where a.after_xid is not null;
+    delete from hwqueue.spread_fleet f;
+    delete from hwqueue.spread_floor f;
+    delete from hwqueue.class_range r;
+    delete from hwqueue.node_candidates k;
+    perform hwqueue.raise_sequences(), hwqueue.repair_positions();
   end if;
   return v_next;
 end
 $$;
 
--- The same, cached in node_state, so that the node's claims need not read the shard's row in this life of
--- the server.
--- Locks: the caller holds node_state; the shard's row, skip locked, only when something changed.
-create or replace function hwqueue.node_generation(p_node uuid, p_shard int) returns bigint
+-- The same, cached in node_state, so that the node's claims need not read the installation's row in this life
+-- of the server.
+-- Locks: the caller holds node_state; the installation's row, skip locked, only when something changed.
+create or replace function hwqueue.node_generation(p_node uuid) returns bigint
 language plpgsql volatile
 as $$
 declare
-  v_generation bigint := hwqueue.current_generation(p_shard);
+  v_generation bigint := hwqueue.current_generation();
 begin
-  -- what the shard's row says; if another session is about to write it, the next claim reads it again
+  -- what the installation's row says; if another session is about to write it, the next claim reads it again
   update hwqueue.node_state n
   set generation = s.generation, server_started_at = s.server_started_at, recovered_to = s.recovered_to,
       storage_path = s.storage_path
-  from hwqueue.shard s
-  where n.shard_id = p_shard and n.node_id = p_node and s.shard_id = p_shard
-    and hwqueue.is_this_life(s.server_started_at, s.recovered_to, s.storage_path);
+  from hwqueue.installation s
+  where n.node_id = p_node and hwqueue.is_this_life(s.server_started_at, s.recovered_to, s.storage_path);
   return v_generation;
 end
 $$;
@@ -133,7 +127,7 @@ $$;
 
 -- The number of low-water marks above a live entry, which claims would never find. One index probe for
 -- each.
-create or replace function hwqueue.count_wrong_marks(p_shard int) returns bigint
+create or replace function hwqueue.count_wrong_marks() returns bigint
 language plpgsql volatile
 as $$
 begin
@@ -141,14 +135,13 @@ begin
     select count(*)
     from hwqueue.low_water w
     cross join lateral unnest(w.tiers, w.ranks, w.positions) m(tier, rank, position)
-    where w.shard_id = p_shard and case
+    where case
       when w.class_id = 0 then exists (
         select from hwqueue.ready r
-        where r.shard_id = p_shard and r.queue_id = w.queue_id
-          and r.tier = m.tier and r.rank = m.rank and r.position < m.position)
+        where r.queue_id = w.queue_id and r.tier = m.tier and r.rank = m.rank and r.position < m.position)
       else exists (
         select from hwqueue.ready r
-        where r.shard_id = p_shard and r.class_id = w.class_id
+        where r.class_id = w.class_id
           and r.tier = m.tier and r.rank = m.rank and r.position < m.position) end);
 end
 $$;
@@ -159,7 +152,7 @@ $$;
 -- be open, so the position horizon waits for them before low-water marks pass anything. A low-water mark,
 -- or the horizon, that another session holds is skipped: the next reap tries again. False: another
 -- session holds the horizon. Locks: the horizon and the low-water marks, skip locked.
-create or replace function hwqueue.repair_positions(p_shard int) returns boolean
+create or replace function hwqueue.repair_positions() returns boolean
 language plpgsql volatile
 as $$
 declare
@@ -167,7 +160,7 @@ declare
   v_most bigint := greatest(
     v_last, (select max(r.position) from hwqueue.ready r),
     (select max(l.position) from hwqueue.claim c
-     join hwqueue.lease l on l.shard_id = c.shard_id and l.lease_id = c.lease_id
+     join hwqueue.lease l on l.lease_id = c.lease_id
      where c.is_reserved and c.gang_id is null),
     (select max(m.position) from hwqueue.low_water w cross join lateral unnest(w.positions) m(position)),
     (select max(greatest(h.safe_position, h.drawn_position)) from hwqueue.position_horizon h));
@@ -177,26 +170,25 @@ declare
 begin
   perform setval('hwqueue.ready_position_seq', v_most);
   select h.version into v_version from hwqueue.position_horizon h
-  where h.shard_id = p_shard order by h.version desc limit 1 for update skip locked;
+  order by h.version desc limit 1 for update skip locked;
   if not found then
     return false;
   end if;
-  delete from hwqueue.position_horizon h where h.shard_id = p_shard and h.version = v_version;
-  insert into hwqueue.position_horizon (shard_id, version, safe_position, drawn_position, drawn_before)
-  values (p_shard, v_version + 1, 0, v_most, pg_current_xact_id());
+  delete from hwqueue.position_horizon h where h.version = v_version;
+  insert into hwqueue.position_horizon (version, safe_position, drawn_position, drawn_before)
+  values (v_version + 1, 0, v_most, pg_current_xact_id());
   for v_marks in
-    select w.* from hwqueue.low_water w where w.shard_id = p_shard and w.positions <> case w.class_id when 0
+    select w.* from hwqueue.low_water w where w.positions <> case w.class_id when 0
            then '{0}' else '{}' end::bigint[]
     for update skip locked
   loop
     delete from hwqueue.low_water w
-    where w.shard_id = p_shard and w.queue_id = v_marks.queue_id and w.class_id = v_marks.class_id
-      and w.version = v_marks.version;
-    perform hwqueue.write_first_low_water(v_marks.queue_id, v_marks.class_id, v_marks.version + 1, p_shard);
+    where w.queue_id = v_marks.queue_id and w.class_id = v_marks.class_id and w.version = v_marks.version;
+    perform hwqueue.write_first_low_water(v_marks.queue_id, v_marks.class_id, v_marks.version + 1);
     v_reset := v_reset + 1;
   end loop;
   perform hwqueue.note_event('positions_repaired',
-    format('%s low-water marks start anew, positions go on at %s', v_reset, v_most), p_shard,
+    format('%s low-water marks start anew, positions go on at %s', v_reset, v_most),
     jsonb_build_object('marks', v_reset, 'from', v_last, 'to', v_most));
   return true;
 end
@@ -205,16 +197,16 @@ $$;
 -- Repairs positions when the sequence is found behind. With p_sweeps (every five minutes, see begin_reap)
 -- also when a low-water mark is wrong for any other reason.
 -- Locks as repair_positions.
-create or replace function hwqueue.reap_positions(p_sweeps boolean, p_shard int) returns void
+create or replace function hwqueue.reap_positions(p_sweeps boolean) returns void
 language plpgsql volatile
 as $$
 begin
   -- the sequence would draw positions again
   if (select h.drawn_position > s.last_value from hwqueue.position_horizon h, hwqueue.ready_position_seq s
-      where h.shard_id = p_shard order by h.version desc limit 1) then
-    perform hwqueue.raise_sequences(), hwqueue.repair_positions(p_shard);
-  elsif p_sweeps and hwqueue.count_wrong_marks(p_shard) > 0 then
-    perform hwqueue.repair_positions(p_shard);
+      order by h.version desc limit 1) then
+    perform hwqueue.raise_sequences(), hwqueue.repair_positions();
+  elsif p_sweeps and hwqueue.count_wrong_marks() > 0 then
+    perform hwqueue.repair_positions();
   end if;
 end
 $$;

@@ -19,7 +19,7 @@
 -- Locks: the caller holds node_state; scheduled and ready entries, skip locked; now and then the
 -- low-water marks, skip locked. Not idempotent.
 create or replace function hwqueue.claim_at_head(p_state hwqueue.node_state, p_queues text[], p_qty int,
-  p_tasks text[], p_claim_timeout interval, p_moves boolean, p_drawn bigint, p_shard int,
+  p_tasks text[], p_claim_timeout interval, p_moves boolean, p_drawn bigint,
   out queue_head hwqueue.queue_head, out lease_id uuid, out claim_token bigint, out attempt smallint,
   out queue text, out task_name text, out params jsonb, out headers jsonb, out expires_at timestamptz)
 language plpgsql volatile
@@ -43,36 +43,35 @@ begin
   v_now := hwqueue.clock();
   if cardinality(p_queues) = 1 then
     select q.* into v_head from hwqueue.read_queue_head(p_queues[1], p_state.profile_id,
-      p_state.classes_seen, p_state.classes_unseen, p_shard) q;
+      p_state.classes_seen, p_state.classes_unseen) q;
     if p_state.met_blocked and v_head.first_is_best and not v_head.takes_first then
-      v_head := hwqueue.read_past_blocked(p_state, v_head, v_now, p_shard);
+      v_head := hwqueue.read_past_blocked(p_state, v_head, v_now);
     end if;
   else
     select q.* into v_head from hwqueue.read_queue_heads(p_queues, p_state.profile_id,
-      p_state.classes_seen, p_state.classes_unseen, p_state.pinned_queues, p_shard) q;
+      p_state.classes_seen, p_state.classes_unseen, p_state.pinned_queues) q;
   end if;
   v_is_tried := v_head.takes_first and v_head.queue_id <> all (p_state.pinned_queues)
     and (p_tasks is null or cardinality(v_head.task_names) <= 50 and v_head.task_names <@ p_tasks);
   if v_is_tried and current_setting('hwqueue.recent_due_scan', true)
-      is distinct from hwqueue.recent_due_scan(p_queues, v_now, p_shard)
-    and hwqueue.promote_if_due(p_queues, v_head.queue_ids, 20, v_now, p_shard) > 0 then
+      is distinct from hwqueue.recent_due_scan(p_queues, v_now)
+    and hwqueue.promote_if_due(p_queues, v_head.queue_ids, 20, v_now) > 0 then
     return;
   end if;
   if v_is_tried then
     delete from hwqueue.ready r using hwqueue.lease l
     where r.ctid = case when cardinality(v_head.classes) = 1 then (
         select x.ctid from hwqueue.ready x
-        where x.shard_id = p_shard and x.class_id = v_head.classes[1] and x.tier = 0 and x.rank = v_head.rank
+        where x.class_id = v_head.classes[1] and x.tier = 0 and x.rank = v_head.rank
           and x.position between v_head.position and v_head.last
           and (x.deadline is null or x.deadline > v_now)
         order by x.position limit 1 for update skip locked)
       else (
         select x.ctid from hwqueue.ready x
-        where x.shard_id = p_shard and x.queue_id = v_head.queue_id and x.tier = 0 and x.rank = v_head.rank
+        where x.queue_id = v_head.queue_id and x.tier = 0 and x.rank = v_head.rank
           and x.position between v_head.position and v_head.last
           and x.class_id = any (v_head.classes) and (x.deadline is null or x.deadline > v_now)
-        order by x.position limit 1 for update skip locked) end
-      and l.shard_id = r.shard_id and l.lease_id = r.lease_id
+        order by x.position limit 1 for update skip locked) end and l.lease_id = r.lease_id
     returning r.lease_id, r.class_id, hwqueue.next_token(p_state.generation, r.claim_count),
       r.attempt_count + 1, r.position, l.task_name, l.params, l.headers,
       coalesce(l.claim_timeout, p_claim_timeout, v_head.claim_timeout),
@@ -89,9 +88,9 @@ begin
   end if;
   queue := v_head.name;
   expires_at := v_now + v_timeout;
-  insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token,
+  insert into hwqueue.claim (lease_id, queue_id, class_id, node_id, node_epoch, claim_token,
     attempt, claim_timeout, claimed_at, expires_at, check_at, login, eligible_at, is_step)
-  values (p_shard, lease_id, v_head.queue_id, v_class_id, p_state.node_id, p_state.node_epoch, claim_token,
+  values (lease_id, v_head.queue_id, v_class_id, p_state.node_id, p_state.node_epoch, claim_token,
     attempt, v_timeout, v_now, expires_at, expires_at, p_state.login, v_since, v_is_step);
   if p_moves or v_now - p_state.seen_at > p_state.heartbeat_timeout / 8 then
     perform hwqueue.after_head(p_state, v_head, v_class_id, v_position, lease_id, p_moves, p_drawn, v_now);
@@ -111,7 +110,7 @@ $$;
 -- A SQL function of one select, so the planner inlines it. The subselects are ordered, each for its
 -- index.
 create or replace function hwqueue.read_queue_head(p_queue text, p_profile_id bigint, p_classes_seen xid8,
-  p_classes_unseen xid8[], p_shard int)
+  p_classes_unseen xid8[])
 returns setof hwqueue.queue_head
 language sql stable
 as $$
@@ -119,7 +118,7 @@ as $$
          e.most_memory_mib, cardinality(w.tiers), w.tiers[1], w.ranks[1], w.positions[1],
          case when cardinality(e.classes) > 1 then (
                 select r.position from hwqueue.ready r
-                where r.shard_id = p_shard and r.queue_id = q.queue_id and r.tier = 0 and r.rank = w.ranks[1]
+                where r.queue_id = q.queue_id and r.tier = 0 and r.rank = w.ranks[1]
                   and r.position >= w.positions[1]
                 order by r.position limit 1) + case when cardinality(e.classes) <= 64
                   then least(q.window_size, 40) else q.window_size end - 1
@@ -130,31 +129,31 @@ as $$
   from hwqueue.queue q
   left join lateral (  -- limit: as a plain join it may read all queues of the profile
     select x.* from hwqueue.profile_queue x
-    where x.shard_id = p_shard and x.profile_id = p_profile_id and x.queue_id = q.queue_id limit 1) e on true
+    where x.profile_id = p_profile_id and x.queue_id = q.queue_id limit 1) e on true
   left join lateral (
     select m.tiers, m.ranks, m.positions, m.version < m.blocked_to_version as is_blocked
     from hwqueue.low_water m
-    where m.shard_id = p_shard and m.queue_id = q.queue_id and m.class_id = 0
+    where m.queue_id = q.queue_id and m.class_id = 0
     order by m.version desc limit 1) w on true
   cross join lateral (
     select coalesce(e.scores_equal and e.classes <> '{}' and cardinality(w.tiers) = 1 and w.tiers[1] = 0
            and (
              select c.class_id from hwqueue.placement_class c
-             where c.shard_id = p_shard and c.created_xid >= least(e.classes_seen, p_classes_seen)
+             where c.created_xid >= least(e.classes_seen, p_classes_seen)
              order by c.created_xid limit 1) is null
            -- mostly there is none unseen, and this subselect costs more than all the others
            and (e.classes_unseen || p_classes_unseen = '{}' or (
              select x.class_id from unnest(e.classes_unseen || p_classes_unseen) u(xid)
              cross join lateral (
                select c.class_id from hwqueue.placement_class c
-               where c.shard_id = p_shard and c.created_xid >= u.xid and c.created_xid <= u.xid
+               where c.created_xid >= u.xid and c.created_xid <= u.xid
                order by c.created_xid limit 1) x
              limit 1) is null)
            and (
              select r.position from hwqueue.ready r
-             where r.shard_id = p_shard and r.queue_id = q.queue_id and r.tier = 0 and r.rank < w.ranks[1]
+             where r.queue_id = q.queue_id and r.tier = 0 and r.rank < w.ranks[1]
              order by r.rank, r.position limit 1) is null, false) as first_is_best offset 0) f
-  where q.shard_id = p_shard and q.name = p_queue and q.dropped_at is null and q.paused_at is null
+  where q.name = p_queue and q.dropped_at is null and q.paused_at is null
 $$;
 
 -- Like read_queue_head, for several queues: the queue whose first entry comes first of all, from that
@@ -163,7 +162,7 @@ $$;
 -- nothing pinned to this node (p_pinned), which may score higher. Otherwise claim_general has to compare.
 -- Inlined like read_queue_head.
 create or replace function hwqueue.read_queue_heads(p_queues text[], p_profile_id bigint,
-  p_classes_seen xid8, p_classes_unseen xid8[], p_pinned int[], p_shard int)
+  p_classes_seen xid8, p_classes_unseen xid8[], p_pinned int[])
 returns setof hwqueue.queue_head
 language sql stable
 as $$
@@ -183,15 +182,13 @@ as $$
              and (l.takes_first and l.queue_id <> all (p_pinned)
                   or f.tier is null and (
                     select r.position from hwqueue.ready r
-                    where r.shard_id = p_shard and r.queue_id = l.queue_id and r.tier = 0 and r.rank < l.rank
+                    where r.queue_id = l.queue_id and r.tier = 0 and r.rank < l.rank
                     order by r.rank, r.position limit 1) is null), false) as is_known
     from unnest(p_queues) n(name)
-    cross join lateral hwqueue.read_queue_head(n.name, p_profile_id, p_classes_seen, p_classes_unseen,
-      p_shard) l
+    cross join lateral hwqueue.read_queue_head(n.name, p_profile_id, p_classes_seen, p_classes_unseen) l
     left join lateral (
       select r.tier, r.rank, r.position from hwqueue.ready r
-      where r.shard_id = p_shard and r.queue_id = l.queue_id
-        and (r.tier, r.rank, r.position) >= (0, l.rank, l.position)
+      where r.queue_id = l.queue_id and (r.tier, r.rank, r.position) >= (0, l.rank, l.position)
       order by r.tier, r.rank, r.position limit 1) f on true
   ) k
   window o as (order by k.tier, k.rank, k.position)
@@ -207,15 +204,13 @@ as $$
 declare
   v_entry hwqueue.ready;
 begin
-  v_entry.shard_id := p_state.shard_id;
   v_entry.queue_id := p_queue_head.queue_id;
   v_entry.tier := 0;
   v_entry.rank := p_queue_head.rank;
   v_entry.position := p_position;
   v_entry.class_id := p_class_id;
   v_entry.lease_id := p_lease;
-  perform hwqueue.after_claim(p_state, array[p_queue_head.queue_id], v_entry, true, p_moves, p_drawn, p_now,
-    p_state.shard_id);
+  perform hwqueue.after_claim(p_state, array[p_queue_head.queue_id], v_entry, true, p_moves, p_drawn, p_now);
 end
 $$;
 
@@ -224,26 +219,24 @@ $$;
 -- granted nothing, it ends expired claims and fails late leases, in case no session calls reap.
 -- Locks: the caller holds node_state; claims, ready entries and low-water marks, skip locked.
 create or replace function hwqueue.after_claim(p_state hwqueue.node_state, p_queue_ids int[],
-  p_entry hwqueue.ready, p_granted boolean, p_moves boolean, p_drawn bigint, p_now timestamptz,
-  p_shard int) returns void
+  p_entry hwqueue.ready, p_granted boolean, p_moves boolean, p_drawn bigint, p_now timestamptz) returns void
 language plpgsql volatile
 as $$
 begin
   if p_now - p_state.seen_at > p_state.heartbeat_timeout / 8 then
     update hwqueue.node_state s
-    set seen_at = p_now, classes_unseen = hwqueue.prune_unseen_xids(s.classes_unseen, p_shard),
+    set seen_at = p_now, classes_unseen = hwqueue.prune_unseen_xids(s.classes_unseen),
         moved_xid = case when s.seen_at + s.heartbeat_timeout > p_now then s.moved_xid
           else pg_current_xact_id() end
-    where s.shard_id = p_shard and s.node_id = p_state.node_id;
+    where s.node_id = p_state.node_id;
   end if;
   if not p_granted then
-    perform hwqueue.reap_claims(5, p_state.node_id, p_now, p_shard),
-      hwqueue.reap_deadlines(20, p_now, p_shard);
-    perform hwqueue.flag_waiting(p_queue_ids, p_now, p_shard);
+    perform hwqueue.reap_claims(5, p_state.node_id, p_now), hwqueue.reap_deadlines(20, p_now);
+    perform hwqueue.flag_waiting(p_queue_ids, p_now);
   elsif p_moves then
-    perform hwqueue.advance_horizon(p_drawn, p_shard);
+    perform hwqueue.advance_horizon(p_drawn);
     if p_entry.lease_id is not null then
-      perform hwqueue.advance_low_water(p_entry, p_shard);
+      perform hwqueue.advance_low_water(p_entry);
     end if;
   end if;
 end

@@ -58,43 +58,41 @@ $$;
 -- Refuses a node that is not registered, not the caller's or not at this epoch. A node that is all that,
 -- but that another session holds, passes.
 -- Raises QHN01, QHN03, QHN04.
-create or replace function hwqueue.check_epoch(p_node uuid, p_epoch bigint, p_shard int) returns void
+create or replace function hwqueue.check_epoch(p_node uuid, p_epoch bigint) returns void
 language plpgsql volatile
 as $$
 declare
   v_epoch bigint;
   v_login text;
 begin
-  select s.node_epoch, s.login into v_epoch, v_login from hwqueue.node_state s
-  where s.shard_id = p_shard and s.node_id = p_node;
-  perform hwqueue.check_login(p_node, v_login, p_shard);
+  select s.node_epoch, s.login into v_epoch, v_login from hwqueue.node_state s where s.node_id = p_node;
+  perform hwqueue.check_login(p_node, v_login);
   if (v_epoch = p_epoch) is not true then
-    perform hwqueue.refuse_epoch(p_node, v_epoch, coalesce(p_epoch, 0), p_shard);
+    perform hwqueue.refuse_epoch(p_node, v_epoch, coalesce(p_epoch, 0));
   end if;
-  perform hwqueue.read_node(p_node, p_shard);
+  perform hwqueue.read_node(p_node);
 end
 $$;
 
 -- The verdicts on the claims of a heartbeat that were not extended: another session holds them, or they
 -- are gone.
 create or replace function hwqueue.heartbeat_others(p_node uuid, p_leases uuid[], p_tokens bigint[],
-  p_held uuid[], p_now timestamptz, p_shard int)
-returns table (lease_id uuid, verdict text, expires_at timestamptz, shard_id int, claim_token bigint)
+  p_held uuid[], p_now timestamptz)
+returns table (lease_id uuid, verdict text, expires_at timestamptz, claim_token bigint)
 language sql stable
 as $$
   select distinct b.lease_id,
          case when c.stop_requested_at <= p_now then hwqueue.stop_verdict(c.stop_reason)
               when c.lease_id is not null then 'ok'
-              when hwqueue.lease_state(b.lease_id, p_shard) = 'cancelled' then 'cancelled'
+              when hwqueue.lease_state(b.lease_id) = 'cancelled' then 'cancelled'
               when exists (
                 select 1 from hwqueue.outcome o
-                where o.shard_id = p_shard and o.lease_id = b.lease_id and o.claim_token = b.claim_token
+                where o.lease_id = b.lease_id and o.claim_token = b.claim_token
                   and o.node_id = p_node and o.state = 'completed') then 'finished'
               else 'lost' end,
-         c.expires_at, p_shard, b.claim_token
+         c.expires_at, b.claim_token
   from unnest(p_leases, p_tokens) b(lease_id, claim_token)
-  left join hwqueue.claim c
-    on c.shard_id = p_shard and c.lease_id = b.lease_id and c.claim_token = b.claim_token
+  left join hwqueue.claim c on c.lease_id = b.lease_id and c.claim_token = b.claim_token
       and c.node_id = p_node
   where c.lease_id is null or c.lease_id <> all (p_held)
 $$;
@@ -109,23 +107,22 @@ as $$ select case when p_reason = 'cancelled' then 'cancelled' else 'preempted' 
 -- if the row is to be written, for no key update. Waits up to five seconds (or lock_timeout) for a session
 -- that holds it.
 -- Locks: the claim. Raises: QHL01, QHL02, QHL03, QHL04, QHL05, QHL08, QHL09.
-create or replace function hwqueue.hold_claim(p_lease uuid, p_token bigint, p_is_written boolean, p_shard int)
-returns void
+create or replace function hwqueue.hold_claim(p_lease uuid, p_token bigint, p_is_written boolean) returns void
 language plpgsql volatile
 as $$
 begin
   loop
     if p_is_written then
-      perform 1 from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease
+      perform 1 from hwqueue.claim c where c.lease_id = p_lease
         and c.claim_token = p_token and hwqueue.is_own(c.login) for no key update skip locked;
     else
-      perform 1 from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease
+      perform 1 from hwqueue.claim c where c.lease_id = p_lease
         and c.claim_token = p_token and hwqueue.is_own(c.login) for key share skip locked;
     end if;
     exit when found;
-    perform hwqueue.require_claim(p_lease, p_token, p_shard);
-    if not hwqueue.await_claims(array[p_lease], '5s', p_shard) then
-      perform hwqueue.refuse_settlement(p_lease, p_token, 'busy', 'claimed', p_shard);
+    perform hwqueue.require_claim(p_lease, p_token);
+    if not hwqueue.await_claims(array[p_lease], '5s') then
+      perform hwqueue.refuse_settlement(p_lease, p_token, 'busy', 'claimed');
     end if;
   end loop;
 end
@@ -133,7 +130,7 @@ $$;
 
 -- Refuses a token whose claim does not run, or is another login's.
 -- Raises: QHL01, QHL02, QHL03, QHL04, QHL05, QHL08.
-create or replace function hwqueue.require_claim(p_lease uuid, p_token bigint, p_shard int) returns void
+create or replace function hwqueue.require_claim(p_lease uuid, p_token bigint) returns void
 language plpgsql volatile
 as $$
 declare
@@ -142,11 +139,11 @@ declare
   v_why record;
 begin
   select c.claim_token, hwqueue.is_own(c.login) into v_running, v_is_own
-  from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease;
+  from hwqueue.claim c where c.lease_id = p_lease;
   if v_running is distinct from p_token or not v_is_own then
     select w.verdict, w.state into v_why
-    from hwqueue.why_not_settled(p_lease, p_token, v_running, p_shard) w;
-    perform hwqueue.refuse_settlement(p_lease, p_token, v_why.verdict, v_why.state, p_shard);
+    from hwqueue.why_not_settled(p_lease, p_token, v_running) w;
+    perform hwqueue.refuse_settlement(p_lease, p_token, v_why.verdict, v_why.state);
   end if;
 end
 $$;
@@ -154,15 +151,15 @@ $$;
 -- Holds the claim of a lease that is to add to its step, and returns the lease.
 -- Locks: the claim, for no key update. Raises: as hold_claim; QHA02, QHF06 for a lease of no run, QHF02 for a
 -- member of a gang.
-create or replace function hwqueue.hold_step(p_lease uuid, p_token bigint, p_shard int) returns hwqueue.lease
+create or replace function hwqueue.hold_step(p_lease uuid, p_token bigint) returns hwqueue.lease
 language plpgsql volatile
 as $$
 declare
   v_lease hwqueue.lease;
 begin
-  perform hwqueue.require_read_committed(), hwqueue.hold_claim(p_lease, p_token, true, p_shard);
+  perform hwqueue.require_read_committed(), hwqueue.hold_claim(p_lease, p_token, true);
   -- after the claim is held: another session may have added to its step
-  select l.* into v_lease from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = p_lease;
+  select l.* into v_lease from hwqueue.lease l where l.lease_id = p_lease;
   if v_lease.run_id is null then
     perform hwqueue.refuse('QHF06', format('lease %s is no step of a run', p_lease),
       jsonb_build_object('lease_id', p_lease), 'spawn leases of their own with spawn_leases');

@@ -22,70 +22,69 @@
 -- Flags the claims of these leases that are not flagged yet. A claim that another session holds stays as
 -- it is, to be flagged when the caller asks again.
 -- Locks: the claims, skip locked.
-create or replace function hwqueue.flag_awaited(p_leases uuid[], p_shard int) returns void
+create or replace function hwqueue.flag_awaited(p_leases uuid[]) returns void
 language plpgsql volatile
 as $$
 declare
   v_leases uuid[] := array(
     select c.lease_id from hwqueue.claim c
-    where c.shard_id = p_shard and c.lease_id = any (p_leases) and not c.is_awaited
+    where c.lease_id = any (p_leases) and not c.is_awaited
     for update skip locked);
 begin
   if v_leases <> '{}' then
-    update hwqueue.claim c set is_awaited = true where c.shard_id = p_shard and c.lease_id = any (v_leases);
+    update hwqueue.claim c set is_awaited = true where c.lease_id = any (v_leases);
   end if;
 end
 $$;
 
 -- Notifies those who wait for these leases, which have ended. Notifies: listeners of hwqueue_ended.
-create or replace function hwqueue.notify_ended(p_leases uuid[], p_shard int) returns void
+create or replace function hwqueue.notify_ended(p_leases uuid[]) returns void
 language plpgsql volatile
 as $$
 begin
   -- digests: any login of the database may listen
-  perform pg_notify('hwqueue_ended', hwqueue.wake_payload(s.wake_key, i.lease_id::text, p_shard))
-  from hwqueue.shard s cross join unnest(p_leases) i(lease_id)
-  where s.shard_id = p_shard;
+  perform pg_notify('hwqueue_ended', hwqueue.wake_payload(s.wake_key, i.lease_id::text))
+  from hwqueue.installation s cross join unnest(p_leases) i(lease_id);
 end
 $$;
 
 -- Writes down leases that have just died, if a registered node's worker wants to hear of them.
 -- Locks: new rows. The caller holds what the leases had: entries or claims.
-create or replace function hwqueue.note_deaths(p_leases uuid[], p_now timestamptz, p_shard int) returns void
+create or replace function hwqueue.note_deaths(p_leases uuid[], p_now timestamptz) returns void
 language plpgsql volatile
 as $$
 begin
-  if not exists (select 1 from hwqueue.served v where v.shard_id = p_shard and v.hears_deaths) then
+  if not exists (select 1 from hwqueue.served v where v.hears_deaths) then
     return;
   end if;
-  insert into hwqueue.death as d (shard_id, lease_id, queue_id, task_name, claim_token, died_at)
-  select p_shard, l.lease_id, l.queue_id, l.task_name, o.claim_token, p_now
+  insert into hwqueue.death as d (lease_id, queue_id, task_name, claim_token, died_at)
+  select l.lease_id, l.queue_id, l.task_name, o.claim_token, p_now
   from hwqueue.lease l
-  join hwqueue.outcome o on o.shard_id = p_shard and o.lease_id = l.lease_id
-  join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = l.queue_id
-  where l.shard_id = p_shard and l.lease_id = any (p_leases) and exists (
+  join hwqueue.outcome o on o.lease_id = l.lease_id
+  join hwqueue.queue q on q.queue_id = l.queue_id
+  where l.lease_id = any (p_leases) and exists (
     select 1 from hwqueue.served v
-    where v.shard_id = p_shard and v.hears_deaths
+    where v.hears_deaths
       -- as unserved_part, whose call at each node would take most of the time of an expiry
       and (q.name <> all (v.queues) or l.task_name <> all (v.tasks)) is not true)
   order by l.lease_id
-  on conflict (shard_id, lease_id) do update  -- requeued, and dead again
+  on conflict (lease_id) do update  -- requeued, and dead again
   set claim_token = excluded.claim_token, died_at = excluded.died_at;
 end
 $$;
 
 -- Deletes deaths that nobody has taken for an hour, and returns their number.
 -- Locks: the rows, skip locked.
-create or replace function hwqueue.prune_deaths(p_limit int, p_now timestamptz, p_shard int) returns int
+create or replace function hwqueue.prune_deaths(p_limit int, p_now timestamptz) returns int
 language plpgsql volatile
 as $$
 declare
   v_old uuid[] := array(
     select d.lease_id from hwqueue.death d
-    where d.shard_id = p_shard and d.died_at < p_now - interval '1 hour'
+    where d.died_at < p_now - interval '1 hour'
     order by d.died_at limit p_limit for update skip locked);
 begin
-  delete from hwqueue.death d where d.shard_id = p_shard and d.lease_id = any (v_old);
+  delete from hwqueue.death d where d.lease_id = any (v_old);
   return cardinality(v_old);
 end
 $$;

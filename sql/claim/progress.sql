@@ -15,7 +15,7 @@
 -- by check_progress. Claims that have ended or are another login's are left out. Returns how many were
 -- written.
 -- Locks: the rows of the leases, for key share, skip locked.
-create or replace function hwqueue.write_progress(p_reports jsonb, p_shard int) returns int
+create or replace function hwqueue.write_progress(p_reports jsonb) returns int
 language plpgsql volatile
 as $$
 declare
@@ -32,19 +32,18 @@ begin
     select t.* from told t
     cross join lateral (
       select 1 from hwqueue.claim c
-      where c.shard_id = p_shard and c.lease_id = t.lease_id and c.claim_token = t.claim_token
+      where c.lease_id = t.lease_id and c.claim_token = t.claim_token
         and hwqueue.is_own(c.login) offset 0) own
-    join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = t.lease_id
+    join hwqueue.lease l on l.lease_id = t.lease_id
     order by l.lease_id for key share of l skip locked
   )
-  insert into hwqueue.progress as p (shard_id, lease_id, claim_token, reported_at, fraction, done, total,
-    message)
-  select p_shard, h.lease_id, h.claim_token::bigint, hwqueue.clock(),
+  insert into hwqueue.progress as p (lease_id, claim_token, reported_at, fraction, done, total, message)
+  select h.lease_id, h.claim_token::bigint, hwqueue.clock(),
          -- to six places, as check_progress read it: a smaller fraction may be none of a double
          coalesce(round(h.fraction, 6), h.done / nullif(h.total, 0))::double precision, h.done::bigint,
          h.total::bigint, h.message
   from held h
-  on conflict (shard_id, lease_id, claim_token) do update
+  on conflict (lease_id, claim_token) do update
   set reported_at = excluded.reported_at, fraction = excluded.fraction, done = excluded.done,
       total = excluded.total, message = excluded.message;
   get diagnostics v_count = row_count;
@@ -88,10 +87,10 @@ end
 $$;
 
 -- What a claim has reported last, as get_lease returns it; null: nothing.
-create or replace function hwqueue.progress_of(p_lease uuid, p_token bigint, p_shard int) returns jsonb
+create or replace function hwqueue.progress_of(p_lease uuid, p_token bigint) returns jsonb
 language sql stable
 as $$
   select jsonb_build_object('fraction', p.fraction, 'done', p.done, 'total', p.total, 'message', p.message,
     'reported_at', p.reported_at)
-  from hwqueue.progress p where p.shard_id = p_shard and p.lease_id = p_lease and p.claim_token = p_token
+  from hwqueue.progress p where p.lease_id = p_lease and p.claim_token = p_token
 $$;

@@ -22,92 +22,84 @@
 -- Locks: the caller holds node_state; as current_generation, end_claim; claims, skip locked. Not idempotent.
 create or replace function hwqueue.fetch_reserved(p_request hwqueue.claim_request)
 returns table (lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb,
-  headers jsonb, score double precision, expires_at timestamptz, assignment jsonb, shard_id int)
+  headers jsonb, score double precision, expires_at timestamptz, assignment jsonb)
 language plpgsql volatile
 as $$
 declare
   v_now timestamptz;
-  v_node hwqueue.node := hwqueue.read_node(p_request.node_id, p_request.shard_id);
+  v_node hwqueue.node := hwqueue.read_node(p_request.node_id);
   v_claims hwqueue.claim[];
   v_claim hwqueue.claim;
   v_lease hwqueue.lease;
-  v_generation bigint := hwqueue.current_generation(p_request.shard_id);
+  v_generation bigint := hwqueue.current_generation();
 begin
   lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
   v_now := hwqueue.clock();
-  shard_id := p_request.shard_id;
   score := 0;
   v_claims := array(
     select c from hwqueue.claim c
-    join hwqueue.queue q on q.shard_id = c.shard_id and q.queue_id = c.queue_id
-    join hwqueue.lease l on l.shard_id = c.shard_id and l.lease_id = c.lease_id
-    where c.shard_id = p_request.shard_id and c.node_id = p_request.node_id and c.is_reserved
+    join hwqueue.queue q on q.queue_id = c.queue_id
+    join hwqueue.lease l on l.lease_id = c.lease_id
+    where c.node_id = p_request.node_id and c.is_reserved
       and c.is_earmark is null and (c.expires_at > v_now or c.gang_id is null)
       and q.name = any (p_request.queues) and q.dropped_at is null and q.paused_at is null
       and (p_request.tasks is null or l.task_name = any (p_request.tasks))
     order by c.lease_id limit p_request.qty for update of c skip locked);
   foreach v_claim in array v_claims loop
-    select l.* into v_lease from hwqueue.lease l
-    where l.shard_id = p_request.shard_id and l.lease_id = v_claim.lease_id;
-    select q.name into queue from hwqueue.queue q
-    where q.shard_id = p_request.shard_id and q.queue_id = v_claim.queue_id;
+    select l.* into v_lease from hwqueue.lease l where l.lease_id = v_claim.lease_id;
+    select q.name into queue from hwqueue.queue q where q.queue_id = v_claim.queue_id;
     if v_claim.stop_requested_at <= v_now or v_lease.deadline <= v_now
-      or v_node.cordoned_at is not null and not hwqueue.runs_on_cordoned(v_claim.lease_id, p_request.shard_id)
+      or v_node.cordoned_at is not null and not hwqueue.runs_on_cordoned(v_claim.lease_id)
       or not hwqueue.node_suits(v_claim.class_id, v_node, v_now) then
-      perform hwqueue.end_claim(v_claim, 'released', null, v_now, v_now, p_request.shard_id);
+      perform hwqueue.end_claim(v_claim, 'released', null, v_now, v_now);
       continue;
     end if;
     claim_token := v_claim.claim_token;
     if claim_token < v_generation then
       claim_token := hwqueue.next_token(v_generation, 1);
-      perform hwqueue.note_lasting(v_claim.lease_id, 1, v_claim.shard_id) from hwqueue.placement_class k
-      where k.shard_id = v_claim.shard_id and k.class_id = v_claim.class_id and hwqueue.is_lasting(k);
+      perform hwqueue.note_lasting(v_claim.lease_id, 1) from hwqueue.placement_class k
+      where k.class_id = v_claim.class_id and hwqueue.is_lasting(k);
     end if;
     update hwqueue.claim c
     set is_reserved = null, claim_token = fetch_reserved.claim_token, claimed_at = v_now,
         claim_timeout = t.span, expires_at = v_now + t.span, check_at = v_now + t.span
     from (select coalesce(v_lease.claim_timeout, p_request.claim_timeout, v_claim.claim_timeout) as span) t
-    where c.shard_id = p_request.shard_id and c.lease_id = v_claim.lease_id
-    returning c.lease_id, c.attempt, c.expires_at, c.assignment
+    where c.lease_id = v_claim.lease_id returning c.lease_id, c.attempt, c.expires_at, c.assignment
     into lease_id, attempt, expires_at, assignment;
     task_name := v_lease.task_name;
     params := v_lease.params;
     headers := v_lease.headers;
     return next;
   end loop;
-  insert into hwqueue.gang_change (shard_id, gang_id)
-  select distinct p_request.shard_id, c.gang_id from unnest(v_claims) c where c.gang_id is not null;
+  insert into hwqueue.gang_change (gang_id)
+  select distinct c.gang_id from unnest(v_claims) c where c.gang_id is not null;
   update hwqueue.node_state s set has_reserved = false, backfill_until = null
-  where s.shard_id = p_request.shard_id and s.node_id = p_request.node_id and s.expands_until is null
+  where s.node_id = p_request.node_id and s.expands_until is null
     and not exists (
-      select from hwqueue.claim c
-      where c.shard_id = p_request.shard_id and c.node_id = p_request.node_id and c.is_reserved);
+      select from hwqueue.claim c where c.node_id = p_request.node_id and c.is_reserved);
 end
 $$;
 
 -- The leases that are earmarked on a node and are of this tier and rank, or come later; p_tier null: all.
-create or replace function hwqueue.later_earmarks(p_node uuid, p_tier smallint, p_rank bigint, p_shard int)
-returns uuid[]
+create or replace function hwqueue.later_earmarks(p_node uuid, p_tier smallint, p_rank bigint) returns uuid[]
 language sql stable
 as $$
   select array(
     select c.lease_id from hwqueue.claim c
-    cross join lateral hwqueue.earmark_order(c.lease_id, p_shard) o
-    where c.shard_id = p_shard and c.node_id = p_node and c.is_earmark
-      and ((o.tier, o.rank) >= (p_tier, p_rank) or p_tier is null))
+    cross join lateral hwqueue.earmark_order(c.lease_id) o
+    where c.node_id = p_node and c.is_earmark and ((o.tier, o.rank) >= (p_tier, p_rank) or p_tier is null))
 $$;
 
 -- The tier and rank that an earmark of a lease has: its own, or those of the lease whose place it takes, if
 -- these come before.
-create or replace function hwqueue.earmark_order(p_lease uuid, p_shard int, out tier smallint,
-  out rank bigint)
+create or replace function hwqueue.earmark_order(p_lease uuid, out tier smallint, out rank bigint)
 language sql stable
 as $$
   select l.tier, l.rank from hwqueue.lease l
-  where l.shard_id = p_shard and l.lease_id = any (array(
+  where l.lease_id = any (array(
     select p_lease
     union all
-    select r.old_lease from hwqueue.replacement r where r.shard_id = p_shard and r.lease_id = p_lease))
+    select r.old_lease from hwqueue.replacement r where r.lease_id = p_lease))
   order by l.tier, l.rank limit 1
 $$;
 
@@ -115,26 +107,24 @@ $$;
 -- earmarks that come later were there. It looks at the first hundred of each queue that the node says it
 -- serves (of its own, if the node says nothing), and at rules about single nodes: what other leases forbid it
 -- does not see.
-create or replace function hwqueue.earlier_waits(p_lease uuid, p_node uuid, p_now timestamptz, p_shard int)
-returns boolean
+create or replace function hwqueue.earlier_waits(p_lease uuid, p_node uuid, p_now timestamptz) returns boolean
 language plpgsql volatile
 as $$
 declare
-  v_queue_id int := (
-    select l.queue_id from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = p_lease);
-  v_own record := hwqueue.earmark_order(p_lease, p_shard);
-  v_node hwqueue.node := hwqueue.read_node(p_node, p_shard);
+  v_queue_id int := (select l.queue_id from hwqueue.lease l where l.lease_id = p_lease);
+  v_own record := hwqueue.earmark_order(p_lease);
+  v_node hwqueue.node := hwqueue.read_node(p_node);
   v_served hwqueue.served;
   v_from hwqueue.scan_starts;
   v_load hwqueue.node_load;
 begin
-  select v.* into v_served from hwqueue.served v where v.shard_id = p_shard and v.node_id = p_node;
+  select v.* into v_served from hwqueue.served v where v.node_id = p_node;
   v_from := hwqueue.queue_scan_starts(array(
     select q.queue_id from hwqueue.queue q
-    where q.shard_id = p_shard and q.dropped_at is null and q.paused_at is null
-      and coalesce(q.name = any (v_served.queues), q.queue_id = v_queue_id)), 100, p_shard);
-  v_load := hwqueue.add_loads(hwqueue.read_load(p_node, p_shard), hwqueue.booked_load(v_node,
-    hwqueue.later_earmarks(p_node, v_own.tier, v_own.rank, p_shard)), -1);
+    where q.dropped_at is null and q.paused_at is null
+      and coalesce(q.name = any (v_served.queues), q.queue_id = v_queue_id)), 100);
+  v_load := hwqueue.add_loads(hwqueue.read_load(p_node), hwqueue.booked_load(v_node,
+    hwqueue.later_earmarks(p_node, v_own.tier, v_own.rank)), -1);
   return exists (
     select from (
       select distinct r.class_id
@@ -142,12 +132,11 @@ begin
            q(queue_id, tier, rank, position)
       cross join lateral (
         select e.class_id, e.deadline from hwqueue.ready e
-        where e.shard_id = p_shard and e.queue_id = q.queue_id
-          and (e.tier, e.rank, e.position) >= (q.tier, q.rank, q.position)
+        where e.queue_id = q.queue_id and (e.tier, e.rank, e.position) >= (q.tier, q.rank, q.position)
           and (e.tier, e.rank) < (v_own.tier, v_own.rank)
         order by e.tier, e.rank, e.position limit 100) r
       where r.deadline is null or r.deadline > p_now) f
-    join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = f.class_id
+    join hwqueue.placement_class c on c.class_id = f.class_id
     where (c.task_name = any (v_served.tasks)) is not false and hwqueue.node_suits(c.class_id, v_node, p_now)
       and hwqueue.class_shortage(c, v_node, v_load) = 0);
 end
@@ -155,28 +144,28 @@ $$;
 
 -- For how many of p_qty leases the worker of a node has a place, next to what is earmarked there: an earmark
 -- waits for a place as it waits for a device. Without earmarks on the node p_qty itself.
-create or replace function hwqueue.qty_beside_earmarks(p_node uuid, p_qty int, p_shard int) returns int
+create or replace function hwqueue.qty_beside_earmarks(p_node uuid, p_qty int) returns int
 language sql stable
 as $$
   select case when count(*) filter (where c.is_earmark) = 0 then p_qty
     else greatest(0, least(p_qty, min(v.concurrency) - count(*)::int)) end
   from hwqueue.claim c
-  left join hwqueue.served v on v.shard_id = c.shard_id and v.node_id = c.node_id
-  where c.shard_id = p_shard and c.node_id = p_node
+  left join hwqueue.served v on v.node_id = c.node_id
+  where c.node_id = p_node
 $$;
 
 -- Returns which of these nodes have no room yet for all that is booked there: what runs, what is reserved and
 -- what is earmarked.
-create or replace function hwqueue.overbooked_nodes(p_node_ids uuid[], p_shard int) returns setof uuid
+create or replace function hwqueue.overbooked_nodes(p_node_ids uuid[]) returns setof uuid
 language sql stable
 as $$
   select n.node_id
   from hwqueue.node n
-  cross join lateral hwqueue.read_load(n.node_id, p_shard) u
-  left join hwqueue.served v on v.shard_id = p_shard and v.node_id = n.node_id
-  where n.shard_id = p_shard and n.node_id = any (p_node_ids)
+  cross join lateral hwqueue.read_load(n.node_id) u
+  left join hwqueue.served v on v.node_id = n.node_id
+  where n.node_id = any (p_node_ids)
     and (not hwqueue.load_fits(n, u) or v.concurrency < (
-      select count(*) from hwqueue.claim c where c.shard_id = p_shard and c.node_id = n.node_id))
+      select count(*) from hwqueue.claim c where c.node_id = n.node_id))
 $$;
 
 -- Backs the earmarks of these leases, all or none, for p_hold from now on: their nodes may fetch them.
@@ -188,8 +177,8 @@ $$;
 -- Any other reason is of a term: it may not run beside what runs now.
 -- No node is locked, but for terms: room that is free for an earmark stays free for it.
 -- Locks: claims by lease_id; for those with terms, then node_state; all skip locked; as admit_class.
-create or replace function hwqueue.back_earmarks(p_leases uuid[], p_hold interval, p_now timestamptz,
-  p_shard int) returns text
+create or replace function hwqueue.back_earmarks(p_leases uuid[], p_hold interval, p_now timestamptz)
+returns text
 language plpgsql volatile
 as $$
 declare
@@ -200,31 +189,29 @@ declare
 begin
   if exists (
     select from hwqueue.overbooked_nodes(array(
-      select c.node_id from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = any (p_leases)),
-      p_shard)) then
+      select c.node_id from hwqueue.claim c where c.lease_id = any (p_leases)))) then
     return 'insufficient_capacity';
-  elsif hwqueue.earmarks_yield(p_leases, p_now, p_shard) then
+  elsif hwqueue.earmarks_yield(p_leases, p_now) then
     return 'earlier_waits';
   end if;
   begin
     v_reason := 'busy';
     v_claims := array(
       select c from hwqueue.claim c
-      where c.shard_id = p_shard and c.lease_id = any (p_leases) and c.is_earmark
+      where c.lease_id = any (p_leases) and c.is_earmark
       order by c.lease_id for update skip locked);
     if cardinality(v_claims) < cardinality(p_leases) then
       perform hwqueue.abort_subtransaction();
     end if;
     foreach v_claim in array v_claims loop
-      select e.term_deltas, e.reason into v_deltas, v_reason
-      from hwqueue.admit_again(v_claim, p_now, p_shard) e;
+      select e.term_deltas, e.reason into v_deltas, v_reason from hwqueue.admit_again(v_claim, p_now) e;
       if v_reason is not null then
         perform hwqueue.abort_subtransaction();
       end if;
       update hwqueue.claim c
       set is_earmark = null, claimed_at = p_now, expires_at = p_now + p_hold, check_at = p_now + p_hold,
           term_deltas = v_deltas
-      where c.shard_id = p_shard and c.lease_id = v_claim.lease_id;
+      where c.lease_id = v_claim.lease_id;
     end loop;
     return null;
   exception when sqlstate 'HWX01' then  -- what it has written is undone, and its locks are released
@@ -235,25 +222,23 @@ $$;
 
 -- Whether earmarks whose nodes have room let others go first, for ten seconds.
 -- Locks: their claims, skip locked.
-create or replace function hwqueue.earmarks_yield(p_leases uuid[], p_now timestamptz, p_shard int)
-returns boolean
+create or replace function hwqueue.earmarks_yield(p_leases uuid[], p_now timestamptz) returns boolean
 language plpgsql volatile
 as $$
 declare
-  v_since timestamptz := (
-    select max(c.yields_at) from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = any (p_leases));
+  v_since timestamptz := (select max(c.yields_at) from hwqueue.claim c where c.lease_id = any (p_leases));
   v_yields boolean := p_now between v_since + interval '10 seconds' and v_since + interval '70 seconds'
     is not true and exists (
       select from (
         select distinct on (c.node_id) c.lease_id, c.node_id from hwqueue.claim c
-        where c.shard_id = p_shard and c.lease_id = any (p_leases)) e
-      where hwqueue.earlier_waits(e.lease_id, e.node_id, p_now, p_shard));
+        where c.lease_id = any (p_leases)) e
+      where hwqueue.earlier_waits(e.lease_id, e.node_id, p_now));
 begin
   if v_yields and p_now between v_since and v_since + interval '70 seconds' is not true then
     update hwqueue.claim c set yields_at = p_now
-    where c.shard_id = p_shard and c.lease_id = any (array(
+    where c.lease_id = any (array(
       select x.lease_id from hwqueue.claim x
-      where x.shard_id = p_shard and x.lease_id = any (p_leases) and x.is_earmark
+      where x.lease_id = any (p_leases) and x.is_earmark
       order by x.lease_id for update skip locked));
   end if;
   return v_yields;
@@ -264,7 +249,7 @@ $$;
 -- what it counts from now on, or why it may not: then its counts are taken off, for the caller to undo.
 -- Locks: the caller holds the claim; for a class with terms node_state, skip locked; as admit_class. Not
 -- idempotent.
-create or replace function hwqueue.admit_again(p_claim hwqueue.claim, p_now timestamptz, p_shard int,
+create or replace function hwqueue.admit_again(p_claim hwqueue.claim, p_now timestamptz,
   out term_deltas jsonb, out reason text)
 language plpgsql volatile
 as $$
@@ -273,38 +258,36 @@ declare
   v_node hwqueue.node;
   v_entered record;
 begin
-  select c.* into v_class from hwqueue.placement_class c
-  where c.shard_id = p_shard and c.class_id = p_claim.class_id;
+  select c.* into v_class from hwqueue.placement_class c where c.class_id = p_claim.class_id;
   if p_claim.term_deltas is null
-    and not hwqueue.reservation_must_be_checked(v_class, p_shard) then
+    and not hwqueue.reservation_must_be_checked(v_class) then
     return;
   end if;
-  perform 1 from hwqueue.node_state s
-  where s.shard_id = p_shard and s.node_id = p_claim.node_id for no key update skip locked;
+  perform 1 from hwqueue.node_state s where s.node_id = p_claim.node_id for no key update skip locked;
   if not found then
     reason := 'busy';
     return;
   end if;
-  select n.* into v_node from hwqueue.node n where n.shard_id = p_shard and n.node_id = p_claim.node_id;
-  perform hwqueue.add_counts(p_claim.term_deltas, -1, p_shard);
-  v_entered := hwqueue.admit_class(v_class, p_claim.lease_id, v_node, true, p_now, p_shard);
+  select n.* into v_node from hwqueue.node n where n.node_id = p_claim.node_id;
+  perform hwqueue.add_counts(p_claim.term_deltas, -1);
+  v_entered := hwqueue.admit_class(v_class, p_claim.lease_id, v_node, true, p_now);
   reason := v_entered.reason;
   if reason is null then
-    term_deltas := hwqueue.add_counts(v_entered.term_deltas, 1, p_shard);
+    term_deltas := hwqueue.add_counts(v_entered.term_deltas, 1);
   end if;
 end
 $$;
 
 -- Whether a lease runs on its node although that is cordoned: an everywhere task asks for it, and the node is
 -- not drained.
-create or replace function hwqueue.runs_on_cordoned(p_lease uuid, p_shard int) returns boolean
+create or replace function hwqueue.runs_on_cordoned(p_lease uuid) returns boolean
 language sql stable
 as $$
   select exists (
     select from hwqueue.everywhere_node r
-    join hwqueue.everywhere e on e.shard_id = p_shard and e.everywhere_id = r.everywhere_id
-    join hwqueue.node n on n.shard_id = p_shard and n.node_id = r.node_id
-    where r.shard_id = p_shard and r.lease_id = p_lease and e.on_cordoned and n.drain_by is null)
+    join hwqueue.everywhere e on e.everywhere_id = r.everywhere_id
+    join hwqueue.node n on n.node_id = r.node_id
+    where r.lease_id = p_lease and e.on_cordoned and n.drain_by is null)
 $$;
 
 -- Whether a node may run leases of a class, by the static rules as they are now.
@@ -315,6 +298,6 @@ as $$
   select hwqueue.suits(c, p, p_node.node_id, p_node.resources || p_node.gpu_ids,
     hwqueue.attested_at(p_node, p_now), p_node.gpu_ids, p_node.gpu_parents)
   from hwqueue.placement_class c
-  join hwqueue.profile p on p.shard_id = p_node.shard_id and p.profile_id = p_node.profile_id
-  where c.shard_id = p_node.shard_id and c.class_id = p_class_id
+  join hwqueue.profile p on p.profile_id = p_node.profile_id
+  where c.class_id = p_class_id
 $$;

@@ -52,12 +52,12 @@ begin
     loop
       if v_depth > 0 and p_fit.checked = '{}' then
         ctids := hwqueue.lock_score_group(v_group.classes, p_from, v_group.tier, v_group.rank, v_depth,
-          v_limit, p_request.now, p_request.shard_id);
+          v_limit, p_request.now);
         exit when ctids <> '{}' or v_depth >= 16384;
       else
         if v_depth > 0 then
           v_behind := hwqueue.score_group_entries(v_group.classes, p_from, v_group.tier, v_group.rank,
-            v_depth, p_request.now, p_request.shard_id);
+            v_depth, p_request.now);
           v_seen.positions := v_behind.positions;
           v_seen.classes := v_behind.classes;
         end if;
@@ -99,7 +99,6 @@ create or replace function hwqueue.next_score_group(p_request hwqueue.claim_requ
 language plpgsql stable
 as $$
 declare
-  v_shard int := p_request.shard_id;
   v_now timestamptz := p_request.now;
   v_classes bigint[] := p_fit.classes;
   v_scores double precision[] := p_fit.scores;
@@ -110,8 +109,8 @@ declare
 begin
   if p_after_tier is null and cardinality(v_classes) > least(16, p_probe)
      and (not (true = any (p_from.are_blocked)) or cardinality(v_classes) > p_probe
-         or hwqueue.is_head_dense(p_from, p_window, v_shard)) then
-    v_window := hwqueue.window_score_group(v_classes, v_scores, p_from, p_window, v_now, v_shard);
+         or hwqueue.is_head_dense(p_from, p_window)) then
+    v_window := hwqueue.window_score_group(v_classes, v_scores, p_from, p_window, v_now);
     tier := v_window.tier;
     rank := v_window.rank;
     score := v_window.score;
@@ -121,14 +120,13 @@ begin
     for i in 1 .. least(cardinality(v_classes), p_probe) loop
       exit when tier is null or v_scores[i] <= score or cardinality(p_from.queue_ids) > 1;
       if p_from.by_class and i % 16 = 1 then  -- mostly one of the first 16 has an entry
-        v_from := hwqueue.class_scan_starts(v_classes[i : i + 15], p_from, v_shard);
+        v_from := hwqueue.class_scan_starts(v_classes[i : i + 15], p_from);
       end if;
       -- not inside the statement, which Postgres before 18 would plan each time; ordered for the index
       -- by class
       v_start := hwqueue.scan_start_of(v_from, (i - 1) % 16 + 1, tier, rank);
       perform 1 from hwqueue.ready r
-      where r.shard_id = v_shard and r.class_id = v_classes[i] and r.tier = next_score_group.tier
-        and r.rank = next_score_group.rank
+      where r.class_id = v_classes[i] and r.tier = next_score_group.tier and r.rank = next_score_group.rank
         and r.position >= v_start and (r.deadline is null or r.deadline > v_now) order by r.position limit 1;
       if found then
         score := v_scores[i];
@@ -139,7 +137,7 @@ begin
   if tier is null or cardinality(p_from.queue_ids) > 1 then
     -- nothing in the window; or several queues, where a head behind one window may come before another's
     v_head := hwqueue.first_class_head(v_classes[1 : p_probe], v_scores[1 : p_probe], p_after_tier,
-      p_after_rank, p_after_score, p_from, v_now, v_shard);
+      p_after_rank, p_after_score, p_from, v_now);
     if tier is null or (v_head.tier, v_head.rank, -v_head.score, v_head.head_position)
                        < (tier, rank, -score, coalesce(positions[1], 9223372036854775807)) then
       tier := v_head.tier;
@@ -166,12 +164,12 @@ $$;
 -- comes after that score group. One index probe for each class.
 create or replace function hwqueue.first_class_head(p_classes bigint[], p_scores double precision[],
   p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_starts,
-  p_now timestamptz, p_shard int, out tier smallint, out rank bigint, out head_position bigint,
+  p_now timestamptz, out tier smallint, out rank bigint, out head_position bigint,
   out class_id bigint, out score double precision)
 language plpgsql stable
 as $$
 declare
-  v_from hwqueue.scan_starts := hwqueue.class_scan_starts(p_classes, p_from, p_shard);
+  v_from hwqueue.scan_starts := hwqueue.class_scan_starts(p_classes, p_from);
 begin
   select h.tier, h.rank, h.position, k.class_id, k.score
   into tier, rank, head_position, class_id, score
@@ -185,7 +183,7 @@ begin
   cross join lateral (select (p_after_tier, k.after_rank) > (k.tier, k.rank) as is_after) a
   cross join lateral (
     select r.tier, r.rank, r.position from hwqueue.ready r
-    where r.shard_id = p_shard and r.class_id = k.class_id and (r.deadline is null or r.deadline > p_now)
+    where r.class_id = k.class_id and (r.deadline is null or r.deadline > p_now)
       and (r.tier, r.rank, r.position) >= (case when a.is_after then p_after_tier else k.tier end,
         case when a.is_after then k.after_rank else k.rank end,
         case when a.is_after then 0 else k.position end)
@@ -199,7 +197,7 @@ $$;
 -- takes: of several queues, how many of these are older than what was not read, at least one.
 -- Joined by hash: looking up 100 entries in 1,000 classes takes a third of the time.
 create or replace function hwqueue.window_score_group(p_classes bigint[], p_scores double precision[],
-  p_from hwqueue.scan_starts, p_window int, p_now timestamptz, p_shard int, out tier smallint,
+  p_from hwqueue.scan_starts, p_window int, p_now timestamptz, out tier smallint,
   out rank bigint, out score double precision, out positions bigint[], out classes bigint[], out takes int)
 language plpgsql stable set enable_hashjoin = on set enable_nestloop = off
 as $$
@@ -212,8 +210,7 @@ begin
          q(queue_id, tier, rank, position)
     cross join lateral (
       select r.tier, r.rank, r.position, r.class_id, r.deadline from hwqueue.ready r
-      where r.shard_id = p_shard and r.queue_id = q.queue_id
-        and (r.tier, r.rank, r.position) >= (q.tier, q.rank, q.position)
+      where r.queue_id = q.queue_id and (r.tier, r.rank, r.position) >= (q.tier, q.rank, q.position)
       order by r.tier, r.rank, r.position limit p_window
     ) w
   )
@@ -240,8 +237,7 @@ $$;
 
 -- True if the first p_window live entries of every queue lie within 4,096 positions of its head, in the
 -- tier and rank of the head, so that a scan of the window crosses few dead tuples.
-create or replace function hwqueue.is_head_dense(p_from hwqueue.scan_starts, p_window int, p_shard int)
-returns boolean
+create or replace function hwqueue.is_head_dense(p_from hwqueue.scan_starts, p_window int) returns boolean
 language plpgsql stable
 as $$
 begin
@@ -252,7 +248,7 @@ begin
     cross join lateral (
       select count(*) as seen from (
         select from hwqueue.ready r
-        where r.shard_id = p_shard and r.queue_id = q.queue_id and r.tier = q.tier and r.rank = q.rank
+        where r.queue_id = q.queue_id and r.tier = q.tier and r.rank = q.rank
           and r.position between q.position and q.position + 4095
         order by r.position limit p_window) e) w);
 end

@@ -23,7 +23,7 @@
 -- p_completed.
 -- Locks: the caller holds node_state; its claims by lease_id. Not idempotent.
 create or replace function hwqueue.settle_lists(p_state hwqueue.node_state, p_given int, p_settle jsonb,
-  p_completed uuid[], p_completed_tokens bigint[], p_shard int)
+  p_completed uuid[], p_completed_tokens bigint[])
 returns table (ordinal int, lease_id uuid, verdict text, state text)
 language plpgsql volatile
 as $$
@@ -34,26 +34,25 @@ begin
   -- wait before holding any claim: a session that cancels several leases may want one of these next
   if p_given > 0 and v_completed > 0 then
     v_held := hwqueue.held_claims(p_completed || array(
-      select (e.value ->> 'lease_id')::uuid from jsonb_array_elements(p_settle) e), p_shard);
+      select (e.value ->> 'lease_id')::uuid from jsonb_array_elements(p_settle) e));
     if v_held <> '{}' then
-      perform hwqueue.await_claims(v_held, '900ms', p_shard);
+      perform hwqueue.await_claims(v_held, '900ms');
     end if;
   end if;
   if p_given > 0 then
     return query select e.ordinal, e.lease_id, e.verdict, e.state
-      from hwqueue.settle_each(p_state.node_id, p_settle, p_shard) e;
+      from hwqueue.settle_each(p_state.node_id, p_settle) e;
   end if;
   if v_completed > 0 then
     return query
       select p_given + c.ordinal, c.lease_id, c.verdict, c.state
-      from hwqueue.complete_claims(p_completed, p_completed_tokens, p_state.node_id, p_state.has_limits,
-          p_shard) c;
+      from hwqueue.complete_claims(p_completed, p_completed_tokens, p_state.node_id, p_state.has_limits) c;
   end if;
 end
 $$;
 
 -- Checks a batch before anything is locked. Returns its length. Raises QHA01, naming the element.
-create or replace function hwqueue.check_settlements(p_settle jsonb, p_shard int) returns int
+create or replace function hwqueue.check_settlements(p_settle jsonb) returns int
 language plpgsql stable
 as $$
 declare
@@ -70,7 +69,7 @@ begin
   loop
     perform hwqueue.check_settlement(v_item, v_field), hwqueue.check_claim(v_item, v_field);
     perform hwqueue.check_result((v_item ->> 'lease_id')::uuid, nullif(v_item -> 'result', 'null'),
-        v_field || '.result', p_shard);
+        v_field || '.result');
   end loop;
   return jsonb_array_length(p_settle);
 end
@@ -81,7 +80,7 @@ $$;
 -- goes to settle_each for its verdict.
 -- Locks: the caller holds node_state; the claims by lease_id, as settle_each. Not idempotent.
 create or replace function hwqueue.complete_claims(p_lease_ids uuid[], p_tokens bigint[], p_node uuid,
-  p_has_limits boolean, p_shard int)
+  p_has_limits boolean)
 returns table (ordinal int, lease_id uuid, verdict text, state text)
 language plpgsql volatile
 as $$
@@ -90,7 +89,7 @@ declare
   v_item record;
 begin
   if not p_has_limits then
-    v_done := hwqueue.end_completed_claims(p_lease_ids, p_tokens, p_node, p_shard);
+    v_done := hwqueue.end_completed_claims(p_lease_ids, p_tokens, p_node);
   end if;
   if cardinality(v_done) < cardinality(p_lease_ids) then
     for v_item in
@@ -98,8 +97,7 @@ begin
       from unnest(p_lease_ids, p_tokens) with ordinality i(lease_id, claim_token, ordinality)
       where i.ordinality <> all (v_done) order by i.lease_id, i.ordinality
     loop
-      if hwqueue.end_completed_claim(v_item.lease_id, v_item.claim_token, p_node, false, false, null,
-        p_shard) then
+      if hwqueue.end_completed_claim(v_item.lease_id, v_item.claim_token, p_node, false, false, null) then
         v_done := v_done || v_item.ordinal;
       end if;
     end loop;
@@ -116,7 +114,7 @@ begin
       from hwqueue.settle_each(p_node, (
         select jsonb_agg(jsonb_build_object('lease_id', r.lease_id, 'claim_token', r.claim_token,
                  'outcome', 'complete') order by r.place)
-        from rest r), p_shard) s
+        from rest r)) s
       join rest r on r.place = s.ordinal
       where s.verdict <> 'ok' order by r.ordinal;
   end if;
@@ -156,7 +154,7 @@ $$;
 -- traceparent, of the span of an attempt, is a setting while its claim ends: step_ended keeps it.
 -- Locks: the caller holds node_state; the claims by lease_id, skip locked; the rows of leases that go
 -- back. Not idempotent.
-create or replace function hwqueue.settle_each(p_node uuid, p_settle jsonb, p_shard int)
+create or replace function hwqueue.settle_each(p_node uuid, p_settle jsonb)
 returns table (ordinal int, lease_id uuid, verdict text, state text)
 language plpgsql volatile
 as $$
@@ -180,14 +178,14 @@ begin
       end if;
       if v_item ->> 'outcome' = 'complete' and not v_item ? 'result'
          and hwqueue.end_completed_claim(lease_id, (v_item ->> 'claim_token')::numeric::bigint, p_node,
-           false, false, null, p_shard) then
+           false, false, null) then
         verdict := 'ok';
         state := 'completed';
         return next;
         continue;
       end if;
       v_result := hwqueue.settle_own_claim(p_node, lease_id, (v_item ->> 'claim_token')::numeric::bigint,
-        v_item, p_shard);
+        v_item);
       verdict := case v_result.verdict when 'unknown' then 'lost' when 'foreign' then 'bad_token'
         else v_result.verdict end;
       state := v_result.state;
@@ -201,7 +199,7 @@ begin
     v_busy := array(
       select e.ordinality from jsonb_array_elements(p_settle) with ordinality e
       where (e.value ->> 'lease_id')::uuid = any (v_leases));
-    perform hwqueue.await_claims(v_leases, '900ms', p_shard);
+    perform hwqueue.await_claims(v_leases, '900ms');
   end loop;
   if v_is_traced then
     perform set_config('hwqueue.traceparent', '', true);
@@ -213,12 +211,12 @@ $$;
 -- alone. p_node null: a claim of any node, locked by the caller.
 -- Locks: the claim, skip locked; the lease row, if it goes back. Not idempotent.
 create or replace function hwqueue.settle_own_claim(p_node uuid, p_lease uuid, p_token bigint,
-  p_settlement jsonb, p_shard int, out verdict text, out state text)
+  p_settlement jsonb, out verdict text, out state text)
 language plpgsql volatile
 as $$
 begin
   perform 1 from hwqueue.claim c
-  where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token and c.node_id <> p_node;
+  where c.lease_id = p_lease and c.claim_token = p_token and c.node_id <> p_node;
   if found then
     verdict := 'bad_token';
     state := 'claimed';
@@ -226,7 +224,7 @@ begin
   end if;
   lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
   select s.verdict, s.state into verdict, state
-  from hwqueue.settle_claim(p_lease, p_token, p_settlement, true, hwqueue.clock(), p_shard, p_node) s;
+  from hwqueue.settle_claim(p_lease, p_token, p_settlement, true, hwqueue.clock(), p_node) s;
 end
 $$;
 
@@ -237,8 +235,7 @@ $$;
 -- goes back.
 -- Raises QHL01 lost, QHL02 cancelled, QHL03 finished, QHL04 not found, QHL05 bad token, QHL08 another
 -- login's, QHL09 busy, QHA01, QHA02. Not idempotent.
-create or replace function hwqueue.settle_one(p_lease uuid, p_token bigint, p_settlement jsonb,
-  p_shard int) returns text
+create or replace function hwqueue.settle_one(p_lease uuid, p_token bigint, p_settlement jsonb) returns text
 language plpgsql volatile
 as $$
 declare
@@ -247,26 +244,24 @@ declare
 begin
   perform hwqueue.require_read_committed();
   perform hwqueue.check_settlement(p_settlement, 'settlement');
-  perform hwqueue.check_result(p_lease, p_settlement -> 'result', 'result', p_shard);
+  perform hwqueue.check_result(p_lease, p_settlement -> 'result', 'result');
   perform pg_current_xact_id();  -- before the clock is read: reap_cursor relies on it
   lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
   loop
     -- without a lock: the assignment may change until the node is locked, then settle_claim reads it
     -- again
-    select c.* into v_claim from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease
-      and c.claim_token = p_token;
+    select c.* into v_claim from hwqueue.claim c where c.lease_id = p_lease and c.claim_token = p_token;
     if v_claim.assignment is not null and hwqueue.is_own(v_claim.login) then
-      perform 1 from hwqueue.node_state s where s.shard_id = p_shard
-        and s.node_id = v_claim.node_id for no key update;
+      perform 1 from hwqueue.node_state s where s.node_id = v_claim.node_id for no key update;
     end if;
     select s.verdict, s.state into v_result
     from hwqueue.settle_claim(p_lease, p_token, p_settlement, v_claim.assignment is not null,
-        hwqueue.clock(), p_shard) s;
+        hwqueue.clock()) s;
     exit when v_result.verdict not in ('needs_node_lock', 'busy')
-      or v_result.verdict = 'busy' and not hwqueue.await_claims(array[p_lease], '5s', p_shard);
+      or v_result.verdict = 'busy' and not hwqueue.await_claims(array[p_lease], '5s');
   end loop;
   if v_result.verdict <> 'ok' then
-    perform hwqueue.refuse_settlement(p_lease, p_token, v_result.verdict, v_result.state, p_shard);
+    perform hwqueue.refuse_settlement(p_lease, p_token, v_result.verdict, v_result.state);
   end if;
   return v_result.state;
 end
@@ -274,7 +269,7 @@ $$;
 
 -- Raises the error of a verdict.
 create or replace function hwqueue.refuse_settlement(p_lease uuid, p_token bigint, p_verdict text,
-  p_state text, p_shard int) returns void
+  p_state text) returns void
 language plpgsql volatile
 as $$
 declare
@@ -299,7 +294,7 @@ begin
         format('claim %s of lease %s was never granted', coalesce(p_token::text, 'null'), p_lease),
         v_detail, 'pass the claim_token that claim_task gave for this lease');
     when 'foreign' then
-      v_login := (select c.login from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease);
+      v_login := (select c.login from hwqueue.claim c where c.lease_id = p_lease);
       perform hwqueue.refuse('QHL08',
         format('claim %s of lease %s belongs to login %s, this call comes from %s', p_token, p_lease,
           to_json(v_login), to_json(session_user::text)),
@@ -308,7 +303,7 @@ begin
     when 'busy' then
       perform hwqueue.refuse('QHL09',
         format('claim %s of lease %s is busy: another session holds it', p_token, p_lease),
-        v_detail || jsonb_build_object('sessions', hwqueue.claim_holders(array[p_lease], p_shard)),
+        v_detail || jsonb_build_object('sessions', hwqueue.claim_holders(array[p_lease])),
         'nothing was settled; call again. '
         || 'A transaction that was left open holds it, an unfinished cancel_lease, say');
     else
@@ -359,8 +354,7 @@ end
 $$;
 
 -- Checks that a result fits the limit of its lease's queue. Raises QHA01.
-create or replace function hwqueue.check_result(p_lease uuid, p_result jsonb, p_field text,
-  p_shard int) returns void
+create or replace function hwqueue.check_result(p_lease uuid, p_result jsonb, p_field text) returns void
 language plpgsql stable
 as $$
 declare
@@ -370,8 +364,8 @@ begin
     return;
   end if;
   select q.max_result_bytes into v_limit
-  from hwqueue.lease l join hwqueue.queue q on q.shard_id = l.shard_id and q.queue_id = l.queue_id
-  where l.shard_id = p_shard and l.lease_id = p_lease;
+  from hwqueue.lease l join hwqueue.queue q on q.queue_id = l.queue_id
+  where l.lease_id = p_lease;
   perform hwqueue.check_payload(p_result, p_field, coalesce(v_limit, 10000000));
 end
 $$;
@@ -390,8 +384,7 @@ $$;
 -- Locks: the claim, skip locked; the lease row, if it goes back. Not idempotent: the second call returns
 -- finished.
 create or replace function hwqueue.settle_claim(p_lease uuid, p_token bigint, p_settlement jsonb,
-  p_holds_node boolean, p_now timestamptz, p_shard int, p_node uuid default null, out verdict text,
-  out state text)
+  p_holds_node boolean, p_now timestamptz, p_node uuid default null, out verdict text, out state text)
 language plpgsql volatile
 as $$
 declare
@@ -400,18 +393,17 @@ declare
 begin
   -- by token, so a call with an old one takes no lock
   select c.* into v_claim from hwqueue.claim c
-  where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token
-    and (c.assignment is null or p_holds_node)
+  where c.lease_id = p_lease and c.claim_token = p_token and (c.assignment is null or p_holds_node)
     and hwqueue.is_own(c.login) for update skip locked;
   if not found then
     select c.claim_token, c.assignment, c.login into v_claim.claim_token, v_claim.assignment, v_claim.login
-    from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease;
+    from hwqueue.claim c where c.lease_id = p_lease;
     if v_claim.claim_token = p_token and hwqueue.is_own(v_claim.login) then
       verdict := case when v_claim.assignment is null or p_holds_node then 'busy' else 'needs_node_lock' end;
       state := 'claimed';
     else
       select w.verdict, w.state into verdict, state
-      from hwqueue.why_not_settled(p_lease, p_token, v_claim.claim_token, p_shard) w;
+      from hwqueue.why_not_settled(p_lease, p_token, v_claim.claim_token) w;
     end if;
     return;
   end if;
@@ -419,28 +411,27 @@ begin
   case p_settlement ->> 'outcome'
     when 'complete' then
       perform hwqueue.end_completed_claim(p_lease, p_token, p_node, false, true,
-        nullif(p_settlement -> 'result', 'null'), p_shard);
+        nullif(p_settlement -> 'result', 'null'));
       state := 'completed';
     when 'fail' then
       if coalesce((p_settlement ->> 'retry')::boolean, true) then
-        v_next := hwqueue.next_attempt_at(p_lease, v_claim.attempt, p_now, p_shard);
+        v_next := hwqueue.next_attempt_at(p_lease, v_claim.attempt, p_now);
         if v_next is not null then
           v_next := coalesce(hwqueue.json_moment(p_settlement -> 'retry_at', 'retry_at', p_now), v_next);
         end if;
       end if;
-      state := hwqueue.end_claim(v_claim, 'failed', nullif(p_settlement -> 'error', 'null'), v_next, p_now,
-        p_shard);
+      state := hwqueue.end_claim(v_claim, 'failed', nullif(p_settlement -> 'error', 'null'), v_next, p_now);
     when 'release' then
       if v_claim.stop_reason = 'run_time_exceeded' then
-        state := hwqueue.end_overrun(v_claim, p_now, p_shard);
+        state := hwqueue.end_overrun(v_claim, p_now);
         return;
       end if;
       v_next := greatest(p_now, coalesce((p_settlement ->> 'available_at')::timestamptz,
         p_now + coalesce(hwqueue.json_interval(p_settlement -> 'delay', 'delay'), interval '0')));
-      state := hwqueue.end_claim(v_claim, 'released', null, v_next, p_now, p_shard);
+      state := hwqueue.end_claim(v_claim, 'released', null, v_next, p_now);
     when 'suspend' then
       state := hwqueue.end_claim(v_claim, 'released', null,
-        hwqueue.open_wait(v_claim, p_settlement, p_now, p_shard), p_now, p_shard,
+        hwqueue.open_wait(v_claim, p_settlement, p_now), p_now,
         coalesce(p_settlement ->> 'near' = 'self', false));
   end case;
 end
@@ -449,7 +440,7 @@ $$;
 -- Why a token settles nothing. p_current is the token of the running claim, if there is one: when the
 -- two are equal, the claim belongs to another login or node.
 create or replace function hwqueue.why_not_settled(p_lease uuid, p_token bigint, p_current bigint,
-  p_shard int, out verdict text, out state text)
+  out verdict text, out state text)
 language plpgsql volatile
 as $$
 declare
@@ -457,11 +448,11 @@ declare
 begin
   -- one statement, one MVCC snapshot: a concurrent requeue moves the last token from the outcome to the
   -- lease. A lease that went when it completed has an outcome until prune
-  select coalesce(o.claim_token, l.claim_token), coalesce(o.state, hwqueue.lease_state(p_lease, p_shard))
+  select coalesce(o.claim_token, l.claim_token), coalesce(o.state, hwqueue.lease_state(p_lease))
   into v_last, state
   from (values (p_lease)) i(lease_id)
-  left join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = i.lease_id
-  left join hwqueue.outcome o on o.shard_id = p_shard and o.lease_id = i.lease_id;
+  left join hwqueue.lease l on l.lease_id = i.lease_id
+  left join hwqueue.outcome o on o.lease_id = i.lease_id;
   verdict := case
     when v_last is null then 'unknown'
     when p_token = p_current then 'foreign'

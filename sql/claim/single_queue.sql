@@ -27,7 +27,6 @@ create or replace function hwqueue.take_at_head(p_request hwqueue.claim_request,
 language plpgsql volatile
 as $$
 declare
-  v_shard int := p_request.shard_id;
   v_now timestamptz := p_request.now;
   v_eligible hwqueue.profile_queue := p_eligible;
   v_open record;
@@ -43,7 +42,7 @@ begin
   meets := false;
   is_new := false;
   if p_state.met_blocked then
-    v_open := hwqueue.claim_candidates(p_state, array[p_eligible.queue_id], p_room, v_now, v_shard);
+    v_open := hwqueue.claim_candidates(p_state, array[p_eligible.queue_id], p_room, v_now);
     if v_open.met is distinct from '{}' and cardinality(v_open.classes) <= 200 then
       v_only := v_open.classes;
       v_met := v_open.met;
@@ -51,7 +50,7 @@ begin
     end if;
   end if;
   v_eligible := hwqueue.head_classes(p_eligible, p_state, p_queue_head.first_is_best, p_request.tasks,
-    v_only, blocked, p_room, v_shard);
+    v_only, blocked, p_room);
   if v_eligible.classes = '{}' then
     return;
   end if;
@@ -66,13 +65,12 @@ begin
     if p_state.met_blocked and v_only is null and v_seen.classes[1] = any (v_seen.checked) then
       return;  -- pick_leases asks about more than 200 classes
     end if;
-    v_node := hwqueue.judged_node(p_state, v_now, v_shard);
+    v_node := hwqueue.judged_node(p_state, v_now);
   end if;
   if v_only is not null then
     meets := coalesce((v_seen.tier, v_seen.rank) > (p_queue_head.tier, p_queue_head.rank), true) or (
       select true from hwqueue.ready r
-      where r.shard_id = v_shard and r.queue_id = p_eligible.queue_id and r.tier = v_seen.tier
-        and r.rank = v_seen.rank
+      where r.queue_id = p_eligible.queue_id and r.tier = v_seen.tier and r.rank = v_seen.rank
         and r.position >= p_queue_head.position and r.position < v_seen.positions[1]
         and (v_met is null or r.class_id = any (v_met))
       order by r.position limit 1) is not null;
@@ -99,7 +97,7 @@ $$;
 -- Of the classes that profile_queue lists, those of these tasks that the node has room for. A list that
 -- is truncated (201) is returned as it is: then lock_window and entries_in_window check class by class.
 create or replace function hwqueue.roomy_classes(p_eligible hwqueue.profile_queue, p_tasks text[],
-  p_room hwqueue.headroom, p_shard int) returns bigint[]
+  p_room hwqueue.headroom) returns bigint[]
 language plpgsql stable
 as $$
 begin
@@ -110,7 +108,7 @@ begin
   end if;
   return array(
     select e.class_id from hwqueue.profile_eligibility e
-    where e.shard_id = p_shard and e.profile_id = p_eligible.profile_id and e.queue_id = p_eligible.queue_id
+    where e.profile_id = p_eligible.profile_id and e.queue_id = p_eligible.queue_id
       and e.gpu_count = 0 and e.custom is null and (p_tasks is null or e.task_name = any (p_tasks))
       and hwqueue.shortage(e.cpu_milli, e.memory_mib, p_room) = 0);
 end
@@ -122,14 +120,14 @@ $$;
 -- p_is_judged: the caller has seen that all are judged.
 create or replace function hwqueue.head_classes(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state,
   p_is_judged boolean, p_tasks text[], p_only bigint[], p_without bigint[], p_room hwqueue.headroom,
-  p_shard int, out eligible hwqueue.profile_queue)
+  out eligible hwqueue.profile_queue)
 language plpgsql stable
 as $$
 begin
   eligible := p_eligible;
   if p_is_judged is not true and (not p_eligible.scores_equal
      or hwqueue.has_new_classes(least(p_eligible.classes_seen, p_state.classes_seen),
-         p_eligible.classes_unseen || p_state.classes_unseen, p_shard)) then
+         p_eligible.classes_unseen || p_state.classes_unseen)) then
     eligible.classes := '{}';
   elsif p_only is not null then
     select coalesce(array_agg(e.class_id), '{}'),
@@ -138,14 +136,14 @@ begin
     from unnest(p_only) k(class_id)
     cross join lateral (  -- fenced: each by its key
       select x.class_id, x.is_checked from hwqueue.profile_eligibility x
-      where x.shard_id = p_shard and x.profile_id = p_eligible.profile_id
-        and x.queue_id = p_eligible.queue_id and x.class_id = k.class_id
+      where x.profile_id = p_eligible.profile_id
+        and x.queue_id = p_eligible.queue_id and x.class_id between k.class_id and k.class_id
         and x.gpu_count = 0 and x.custom is null and (p_tasks is null or x.task_name = any (p_tasks))
         and hwqueue.shortage(x.cpu_milli, x.memory_mib, p_room) = 0 offset 0) e
     where k.class_id <> all (p_without);
   -- "is not null" of a row would test every field
   elsif p_tasks is not null or p_room is distinct from null then
-    eligible.classes := hwqueue.roomy_classes(p_eligible, p_tasks, p_room, p_shard);
+    eligible.classes := hwqueue.roomy_classes(p_eligible, p_tasks, p_room);
   end if;
 end
 $$;
@@ -175,8 +173,7 @@ begin
   seen.rank := p_queue_head.rank;
   for v_lead in 1 .. 2 loop
     if v_lead = 2 or not v_is_mark then
-      v_queue_head := hwqueue.first_live_entry(p_eligible.queue_id, p_request.shard_id,
-        v_lead = 1 and not v_is_tried);
+      v_queue_head := hwqueue.first_live_entry(p_eligible.queue_id, v_lead = 1 and not v_is_tried);
       exit when v_queue_head.tier is null
         or v_lead = 2 and (v_queue_head.tier, v_queue_head.rank, v_queue_head.position)
           = (seen.tier, seen.rank, v_from);
@@ -196,8 +193,7 @@ begin
       end if;
       -- other classes fill the window: the heads of these
       if seen.positions = '{}' and cardinality(p_eligible.classes) <= 64 then
-        seen := hwqueue.entries_of_classes(p_eligible, seen.tier, seen.rank, v_from, v_depth, p_request.now,
-          p_request.shard_id);
+        seen := hwqueue.entries_of_classes(p_eligible, seen.tier, seen.rank, v_from, v_depth, p_request.now);
       end if;
     end if;
     -- the low-water mark may lag behind; of a few classes that makes no difference
@@ -211,8 +207,7 @@ $$;
 -- best tier and rank that these classes have. Each class is scanned from its own low-water mark on, if
 -- it has one. No entries: positions is empty.
 create or replace function hwqueue.entries_of_classes(p_eligible hwqueue.profile_queue, p_from_tier smallint,
-  p_from_rank bigint, p_from_position bigint, p_limit int, p_now timestamptz, p_shard int,
-  out seen hwqueue.seen_entries)
+  p_from_rank bigint, p_from_position bigint, p_limit int, p_now timestamptz, out seen hwqueue.seen_entries)
 language plpgsql stable
 as $$
 declare
@@ -228,7 +223,7 @@ begin
     from unnest(p_eligible.classes) k(class_id)
     left join lateral (
       select m.tiers, m.ranks, m.positions from hwqueue.low_water m
-      where m.shard_id = p_shard and m.queue_id = p_eligible.queue_id and m.class_id = k.class_id
+      where m.queue_id = p_eligible.queue_id and m.class_id = k.class_id
       order by m.version desc limit 1) w on true
     cross join lateral (
       select p_from_tier as tier, p_from_rank as rank, greatest(p_from_position, w.positions[1]) as position
@@ -236,11 +231,11 @@ begin
       union all
       select f.tier, f.rank, f.position
       from hwqueue.class_scan_start(k.class_id, w.tiers, w.ranks, w.positions, p_from_tier, p_from_rank,
-          p_from_position, p_shard) f
+          p_from_position) f
       where w.tiers <> array[p_from_tier] or w.ranks <> array[p_from_rank]) s
     cross join lateral (
       select x.tier, x.rank, x.position, x.lease_id, x.eligible_at from hwqueue.ready x
-      where x.shard_id = p_shard and x.class_id = k.class_id and (x.deadline is null or x.deadline > p_now)
+      where x.class_id = k.class_id and (x.deadline is null or x.deadline > p_now)
         and (x.tier, x.rank, x.position) >= (s.tier, s.rank, s.position)
       order by x.tier, x.rank, x.position limit p_limit
     ) h
@@ -259,7 +254,6 @@ create or replace function hwqueue.entries_in_window(p_request hwqueue.claim_req
 language plpgsql stable
 as $$
 declare
-  v_shard int := p_request.shard_id;
   v_now timestamptz := p_request.now;
   v_leases uuid[];
   v_times timestamptz[];
@@ -271,7 +265,7 @@ begin
     into seen.positions, seen.classes, seen.checked, v_leases, v_times
     from (
       select r.position, r.lease_id, r.eligible_at from hwqueue.ready r
-      where r.shard_id = v_shard and r.class_id = p_eligible.classes[1] and r.tier = p_tier
+      where r.class_id = p_eligible.classes[1] and r.tier = p_tier
         and r.rank = p_rank
         and r.position between p_from and p_from + 1023 + 8 * p_limit
         and (r.deadline is null or r.deadline > v_now)
@@ -283,7 +277,7 @@ begin
     into seen.positions, seen.classes, seen.checked, v_leases, v_times
     from (
       select r.position, r.class_id, r.lease_id, r.eligible_at from hwqueue.ready r
-      where r.shard_id = v_shard and r.queue_id = p_eligible.queue_id and r.tier = p_tier and r.rank = p_rank
+      where r.queue_id = p_eligible.queue_id and r.tier = p_tier and r.rank = p_rank
         and r.position between p_from and v_to and r.class_id = any (p_eligible.classes)
         and (r.deadline is null or r.deadline > v_now)
       order by r.position limit p_limit) e;
@@ -296,12 +290,12 @@ begin
       from hwqueue.ready r
       cross join lateral (
         select e.is_checked from hwqueue.profile_eligibility e
-        where e.shard_id = v_shard and e.profile_id = p_eligible.profile_id
+        where e.profile_id = p_eligible.profile_id
           and e.queue_id = p_eligible.queue_id and e.class_id = r.class_id
           and e.gpu_count = 0 and e.custom is null
           and (p_request.tasks is null or e.task_name = any (p_request.tasks))
           and hwqueue.shortage(e.cpu_milli, e.memory_mib, p_room) = 0 offset 0) k
-      where r.shard_id = v_shard and r.queue_id = p_eligible.queue_id and r.tier = p_tier and r.rank = p_rank
+      where r.queue_id = p_eligible.queue_id and r.tier = p_tier and r.rank = p_rank
         and r.position between p_from and v_to and (r.deadline is null or r.deadline > v_now)
       order by r.position limit p_limit) e;
   end if;
@@ -326,7 +320,7 @@ declare
 begin
   return array(
     select r.ctid from hwqueue.ready r
-    where r.shard_id = p_request.shard_id and r.queue_id = p_queue_id and r.tier = p_seen.tier
+    where r.queue_id = p_queue_id and r.tier = p_seen.tier
       and r.rank = p_seen.rank and r.position between v_from and v_to
       and r.class_id = any (v_classes) and (r.deadline is null or r.deadline > p_request.now)
     order by r.position limit p_limit
@@ -353,9 +347,7 @@ create or replace function hwqueue.take_constrained(p_request hwqueue.claim_requ
 language plpgsql volatile
 as $$
 declare
-  v_shard int := p_request.shard_id;
-  v_from hwqueue.scan_starts := hwqueue.queue_scan_starts(
-    p_request.queue_ids, cardinality(p_fit.classes), v_shard);
+  v_from hwqueue.scan_starts := hwqueue.queue_scan_starts(p_request.queue_ids, cardinality(p_fit.classes));
   v_fit hwqueue.scored_classes := p_fit;
   v_asks boolean := p_asks;
   v_asked boolean := false;
@@ -370,12 +362,12 @@ begin
   is_new := false;
   while v_from.queue_ids is not null loop
     if v_asks then
-      blocked := blocked || (hwqueue.blocked_classes(p_fit.checked, p_node, p_request.now, v_shard)).blocked;
+      blocked := blocked || (hwqueue.blocked_classes(p_fit.checked, p_node, p_request.now)).blocked;
       v_asked := true;
     end if;
     if v_tries = 8 then
       v_left_out := hwqueue.skipped_this_claim(p_fit.checked,
-        blocked || array(select l.class_id from unnest(v_later) l), p_node.node_id, v_shard);
+        blocked || array(select l.class_id from unnest(v_later) l), p_node.node_id);
     end if;
     if blocked <> '{}' or v_tries > p_asks::int then  -- after a try others are left out
       select coalesce(array_agg(k.class_id order by k.ordinality), '{}'),
@@ -415,8 +407,8 @@ $$;
 -- are not blocked, except the next eight that have entries. The turn goes by class id from where the
 -- node's last such claim stopped, so some claim tries each class, however many there are.
 -- Locks: the caller holds node_state. Not idempotent.
-create or replace function hwqueue.skipped_this_claim(p_checked bigint[], p_blocked bigint[], p_node uuid,
-  p_shard int) returns bigint[]
+create or replace function hwqueue.skipped_this_claim(p_checked bigint[], p_blocked bigint[], p_node uuid)
+returns bigint[]
 language plpgsql volatile
 as $$
 declare
@@ -424,19 +416,18 @@ declare
   v_open bigint[];
   v_lead bigint[];
 begin
-  v_after := (select s.next_constrained_class from hwqueue.node_state s
-      where s.shard_id = p_shard and s.node_id = p_node);
+  v_after := (select s.next_constrained_class from hwqueue.node_state s where s.node_id = p_node);
   v_open := array(select k from unnest(p_checked) k where k not in (select unnest(p_blocked))
       order by k <= v_after, k);
   v_lead := array(
     select k.class_id from unnest(v_open) with ordinality k(class_id, n)
     cross join lateral (
-      select 1 from hwqueue.ready r where r.shard_id = p_shard and r.class_id = k.class_id
+      select 1 from hwqueue.ready r where r.class_id = k.class_id
       order by r.tier, r.rank, r.position limit 1) h
     order by k.n limit 8);
   if v_lead <> '{}' then
     update hwqueue.node_state s set next_constrained_class = v_lead[cardinality(v_lead)]
-      where s.shard_id = p_shard and s.node_id = p_node;
+      where s.node_id = p_node;
   end if;
   return array(select k from unnest(v_open) k where k <> all (v_lead));
 end

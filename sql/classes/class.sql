@@ -15,7 +15,7 @@
 -- whether it takes deaths (take_deaths), and for which tasks its app declares defaults (list_tasks).
 -- It writes nothing when the node announced the same before.
 -- Locks: the node's row in served. The caller holds node_state. Raises: QHA01.
-create or replace function hwqueue.note_served(p_node uuid, p_spec jsonb, p_shard int) returns void
+create or replace function hwqueue.note_served(p_node uuid, p_spec jsonb) returns void
 language plpgsql volatile
 as $$
 declare
@@ -26,11 +26,10 @@ declare
   v_declared text[] := hwqueue.json_names(p_spec -> 'declared', 'spec.declared', 200);
 begin
   if v_queues is null and v_tasks is null and v_most is null and not v_hears and v_declared is null then
-    delete from hwqueue.served s where s.shard_id = p_shard and s.node_id = p_node;
+    delete from hwqueue.served s where s.node_id = p_node;
   else
-    insert into hwqueue.served as s (shard_id, node_id, queues, tasks, concurrency, hears_deaths, declared)
-      values (p_shard, p_node, v_queues, v_tasks, v_most, v_hears, v_declared)
-    on conflict (shard_id, node_id) do update
+    insert into hwqueue.served as s (node_id, queues, tasks, concurrency, hears_deaths, declared)
+      values (p_node, v_queues, v_tasks, v_most, v_hears, v_declared) on conflict (node_id) do update
     set queues = excluded.queues, tasks = excluded.tasks, concurrency = excluded.concurrency,
       hears_deaths = excluded.hears_deaths, declared = excluded.declared
     where (s.queues, s.tasks, s.concurrency, s.hears_deaths, s.declared) is distinct from (excluded.queues,
@@ -77,8 +76,8 @@ $$;
 -- Returns the class of this content without writing it.
 -- p_away_from lists the services that the policy of its own service keeps it away from. They are no part
 -- of the content, because a policy may change.
-create or replace function hwqueue.draft_class(p_content hwqueue.class_content, p_away_from uuid[],
-  p_shard int) returns hwqueue.placement_class
+create or replace function hwqueue.draft_class(p_content hwqueue.class_content, p_away_from uuid[])
+returns hwqueue.placement_class
 language plpgsql immutable
 as $$
 declare
@@ -86,7 +85,6 @@ declare
   v_placement jsonb := p_content.placement;
   v_resources jsonb := coalesce(v_placement -> 'resources', '{}');
 begin
-  v_class.shard_id := p_shard;
   v_class.digest := hwqueue.class_digest(p_content);
   v_class.queue_id := p_content.queue_id;
   v_class.task_name := p_content.task_name;
@@ -130,7 +128,7 @@ $$;
 -- Returns the id of the class with this content: a committed one, or one of this transaction, else one
 -- that it writes.
 -- Locks: the new row. Above read committed also the class found, for key share. Raises: 40001 there.
-create or replace function hwqueue.find_class(p_content hwqueue.class_content, p_shard int) returns bigint
+create or replace function hwqueue.find_class(p_content hwqueue.class_content) returns bigint
 language plpgsql volatile
   set enable_seqscan = off  -- the plan may be kept until there are many classes
 as $$
@@ -142,18 +140,17 @@ declare
   v_class hwqueue.placement_class;
 begin
   select c.class_id into v_class_id from hwqueue.placement_class c
-  where c.shard_id = p_shard and c.digest = v_digest and c.retired_at is null
+  where c.digest = v_digest and c.retired_at is null
   order by c.class_id + 0 limit 1;  -- found by its digest, never by going through the ids
   if v_class_id is null then
-    v_class := hwqueue.draft_class(p_content, hwqueue.service_away_from(p_content.service_id, p_shard),
-      p_shard);
+    v_class := hwqueue.draft_class(p_content, hwqueue.service_away_from(p_content.service_id));
     insert into hwqueue.placement_class as c (
-      shard_id, digest, queue_id, task_name, tenant, service_id, labels, placement, required, preferred,
+      digest, queue_id, task_name, tenant, service_id, labels, placement, required, preferred,
       anchors, is_pinned, cpu_milli, memory_mib, gpu_count, gpu_milli, gpu_wanted, custom, cpu_isolation,
       gpu_exclusivity, tolerate, trusts, spread, terms, away_from, patience, target, cost, max_run,
       is_choice, created_xid, created_at)
     values (
-      p_shard, v_digest, v_class.queue_id, v_class.task_name, v_class.tenant, v_class.service_id,
+      v_digest, v_class.queue_id, v_class.task_name, v_class.tenant, v_class.service_id,
       v_class.labels, v_class.placement, v_class.required, v_class.preferred, v_class.anchors,
       v_class.is_pinned, v_class.cpu_milli, v_class.memory_mib, v_class.gpu_count, v_class.gpu_milli,
       v_class.gpu_wanted, v_class.custom, v_class.cpu_isolation, v_class.gpu_exclusivity, v_class.tolerate,
@@ -162,8 +159,7 @@ begin
     returning c.class_id into v_class_id;
   elsif current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
     -- an older snapshot may show a class that is retired by now: lock it, or fail with 40001
-    perform 1 from hwqueue.placement_class c
-    where c.shard_id = p_shard and c.class_id = v_class_id for key share;
+    perform 1 from hwqueue.placement_class c where c.class_id = v_class_id for key share;
   end if;
   return v_class_id;
 end
@@ -220,12 +216,10 @@ language sql immutable parallel safe
 as $$ select array['node:' || p_node] || array(select 'resource:' || r from unnest(p_resources) r) $$;
 
 -- Returns the services that a service keeps away from by its policy.
-create or replace function hwqueue.service_away_from(p_service uuid, p_shard int) returns uuid[]
+create or replace function hwqueue.service_away_from(p_service uuid) returns uuid[]
 language plpgsql stable
 as $$
 begin
-  return coalesce(
-    (select s.away_from from hwqueue.service s where s.shard_id = p_shard and s.service_id = p_service),
-    '{}');
+  return coalesce((select s.away_from from hwqueue.service s where s.service_id = p_service), '{}');
 end
 $$;

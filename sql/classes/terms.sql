@@ -184,15 +184,13 @@ $$;
 
 -- Returns the domain of a term. A service's term without a domain uses the service's failure domain,
 -- else that of the lease's queue.
-create or replace function hwqueue.term_domain(p_spec jsonb, p_shard int) returns text
+create or replace function hwqueue.term_domain(p_spec jsonb) returns text
 language sql stable
 as $$
   select case when p_spec ->> 'domain' <> 'failure' then p_spec ->> 'domain' else 'own:' || coalesce(
     (select s.failure_domain from hwqueue.service s
-     where s.shard_id = p_shard and s.service_id = (p_spec #>> '{all,0,service}')::uuid),
-    (select q.failure_domain from hwqueue.queue q
-     where q.shard_id = p_shard and q.queue_id = (p_spec ->> 'queue')::int),
-    'rack') end
+     where s.service_id = (p_spec #>> '{all,0,service}')::uuid),
+    (select q.failure_domain from hwqueue.queue q where q.queue_id = (p_spec ->> 'queue')::int), 'rack') end
 $$;
 
 -- Returns the item of a class's selector: {"same": ...} is resolved, and tenants are the class's own

@@ -30,7 +30,7 @@
 -- lasting: the classes whose reason can be cached, with what proves that it still holds in known (see
 -- claim_candidates). Separate statements, because one union takes twice as long.
 create or replace function hwqueue.blocked_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamptz,
-  p_shard int, out blocked bigint[], out lasting bigint[], out known hwqueue.node_candidates)
+  out blocked bigint[], out lasting bigint[], out known hwqueue.node_candidates)
 language plpgsql stable
 as $$
 declare
@@ -42,31 +42,29 @@ begin
     from (  -- classes often share a term: each term is evaluated once
       select c.term_id, c.use, c.most, c.is_self, array_agg(c.class_id) as classes
       from hwqueue.class_rule c
-      where c.shard_id = p_shard and c.class_id = any (p_classes) and c.lease_id is null
+      where c.class_id = any (p_classes) and c.lease_id is null
       group by c.term_id, c.use, c.most, c.is_self) r
     cross join lateral (
       select * from hwqueue.affinity_term x
-      where x.shard_id = p_shard and x.term_id = r.term_id offset 0) t
+      where x.term_id = r.term_id offset 0) t
     cross join lateral (
       select hwqueue.domain_value(t.domain, p_node.node_id, p_node.rack, p_node.labels) as place offset 0) p
     cross join lateral (
       select coalesce(sum(k.leases), 0) as leases from hwqueue.term_counter k
-      where r.use <> 'known' and k.shard_id = p_shard and k.term_id = r.term_id and k.place = p.place) n
+      where r.use <> 'known' and k.term_id = r.term_id and k.place = p.place) n
     where t.published_at is null or p.place is not null and case r.use
       when 'away' then n.leases > 0
       when 'cap' then n.leases + r.is_self::int > r.most
-        and ((select hwqueue.nothing_is_stopping(p_now, p_shard))
-          or n.leases - hwqueue.stopping_count(r.term_id, p.place, false, p_now, p_shard) + r.is_self::int
-            > r.most)
+        and ((select hwqueue.nothing_is_stopping(p_now))
+          or n.leases - hwqueue.stopping_count(r.term_id, p.place, false, p_now) + r.is_self::int > r.most)
       when 'skew' then n.leases + r.is_self::int > r.most
         and hwqueue.cached_skew_reason(jsonb_build_object('max_skew', r.most),
           jsonb_build_object('value', p.place, 'held', n.leases, 'self', r.is_self),
-          t.digest, p_now, p_shard) = 'spread_exceeded'
+          t.digest, p_now) = 'spread_exceeded'
       when 'toward' then n.leases <= 0
         and (not r.is_self or case
-          when (select hwqueue.nothing_is_stopping(p_now, p_shard))
-          then hwqueue.read_total(r.term_id, p_shard)
-          else hwqueue.remaining_count(r.term_id, null, null, true, p_now, p_shard) end > 0)
+          when (select hwqueue.nothing_is_stopping(p_now)) then hwqueue.read_total(r.term_id)
+          else hwqueue.remaining_count(r.term_id, null, null, true, p_now) end > 0)
       end)
   select array(select unnest(f.classes) from found f),
          array(select unnest(f.classes) from found f where f.lasts),
@@ -74,12 +72,12 @@ begin
          array(select f.place from found f where f.lasts)
   into blocked, lasting, known.term_ids, known.places;
   known.by_holders := array_fill(false, array[cardinality(known.term_ids)]);
-  if exists (select 1 from hwqueue.class_rule c where c.shard_id = p_shard and c.lease_id is not null
+  if exists (select 1 from hwqueue.class_rule c where c.lease_id is not null
       order by c.lease_id limit 1) then
-    blocked := blocked || hwqueue.blocked_by_leases(p_classes, p_node, p_now, p_shard);
+    blocked := blocked || hwqueue.blocked_by_leases(p_classes, p_node, p_now);
   end if;
-  v_held := hwqueue.blocked_by_holders(p_classes, p_node, p_shard);
-  v_waits := hwqueue.waiting_classes(p_classes, p_node, p_now, p_shard);
+  v_held := hwqueue.blocked_by_holders(p_classes, p_node);
+  v_waits := hwqueue.waiting_classes(p_classes, p_node, p_now);
   blocked := blocked || v_held.blocked || v_waits.classes;
   lasting := lasting || v_held.lasting || v_waits.classes;
   known.term_ids := known.term_ids || v_held.term_ids;
@@ -93,16 +91,15 @@ $$;
 
 -- True if no claim was asked to stop and none has expired, so that counters need no correction for
 -- leases that are about to stop.
-create or replace function hwqueue.nothing_is_stopping(p_now timestamptz, p_shard int) returns boolean
+create or replace function hwqueue.nothing_is_stopping(p_now timestamptz) returns boolean
 language plpgsql stable
 as $$
 begin
   return not exists (
-      select 1 from hwqueue.claim c where c.shard_id = p_shard and c.stop_requested_at <= p_now)
+      select 1 from hwqueue.claim c where c.stop_requested_at <= p_now)
     and not exists (
       select 1 from hwqueue.claim c
-      where c.shard_id = p_shard and c.check_at between hwqueue.claims_scan_start(p_shard) and p_now
-        and c.expires_at <= p_now);
+      where c.check_at between hwqueue.claims_scan_start() and p_now and c.expires_at <= p_now);
 end
 $$;
 
@@ -110,7 +107,7 @@ $$;
 -- with the lease, which runs elsewhere, or neither runs nor has succeeded (see lease_fact). Or the class
 -- must be away from the lease, which runs in the same place.
 create or replace function hwqueue.blocked_by_leases(p_classes bigint[], p_node hwqueue.node,
-  p_now timestamptz, p_shard int) returns bigint[]
+  p_now timestamptz) returns bigint[]
 language plpgsql stable
 as $$
 begin
@@ -119,24 +116,23 @@ begin
     from (
       select c.term_id, c.use, c.lease_id, array_agg(c.class_id) as classes
       from hwqueue.class_rule c
-      where c.shard_id = p_shard and c.class_id = any (p_classes) and c.lease_id is not null
+      where c.class_id = any (p_classes) and c.lease_id is not null
       group by c.term_id, c.use, c.lease_id) r
     cross join lateral (
       select * from hwqueue.affinity_term x
-      where x.shard_id = p_shard and x.term_id = r.term_id offset 0) t
+      where x.term_id = r.term_id offset 0) t
     cross join lateral (
       select hwqueue.domain_value(t.domain, p_node.node_id, p_node.rack, p_node.labels) as place offset 0) p
     left join lateral (
       select c.node_id, c.stop_requested_at <= p_now is not true and c.expires_at > p_now as stays
-      from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = r.lease_id offset 0) runs on true
+      from hwqueue.claim c where c.lease_id = r.lease_id offset 0) runs on true
     left join lateral (
       select o.node_id from hwqueue.outcome o
-      where runs.node_id is null and o.shard_id = p_shard and o.lease_id = r.lease_id
-        and o.state = 'completed' offset 0) ran on true
+      where runs.node_id is null and o.lease_id = r.lease_id
+        and (o.state = 'completed') is true offset 0) ran on true
     left join lateral (
       select hwqueue.domain_value(t.domain, n.node_id, n.rack, n.labels) as place
-      from hwqueue.node n where n.shard_id = p_shard and n.node_id = coalesce(runs.node_id, ran.node_id)
-      offset 0) there on true
+      from hwqueue.node n where n.node_id = coalesce(runs.node_id, ran.node_id) offset 0) there on true
     where t.published_at is null or p.place is not null and case r.use
       when 'toward' then (there.place = p.place and coalesce(runs.stays, true)) is not true
       when 'away' then runs.node_id is not null and there.place = p.place
@@ -147,7 +143,7 @@ $$;
 -- Those of p_classes that other leases keep off a node now: leases that run in the node's place and
 -- require to be away from them (holders), and terms that select the class and are not published yet.
 -- lasting, term_ids and places: the part that is due to holders, which can be cached.
-create or replace function hwqueue.blocked_by_holders(p_classes bigint[], p_node hwqueue.node, p_shard int,
+create or replace function hwqueue.blocked_by_holders(p_classes bigint[], p_node hwqueue.node,
   out blocked bigint[], out lasting bigint[], out term_ids bigint[], out places text[])
 language plpgsql stable
 as $$
@@ -156,19 +152,19 @@ begin
     -- a term that names a lease blocks the lease's own class; a class shared with other leases is tried
     select case when t.target is null then m.classes else array(
              select c.class_id from hwqueue.placement_class c
-             where c.shard_id = p_shard and c.class_id = any (m.classes) and c.target = t.target)
+             where c.class_id = any (m.classes) and c.target = t.target)
            end as classes,
            t.term_id, p.place, t.use = 'away' and n.holders > 0 as lasts
     from (
       select c.term_id, array_agg(c.class_id) as classes
-      from hwqueue.class_term c where c.shard_id = p_shard and c.class_id = any (p_classes)
+      from hwqueue.class_term c where c.class_id = any (p_classes)
       group by c.term_id) m
     cross join lateral (
       select x.*, (x.spec #>> '{all,0,lease}')::uuid as target from hwqueue.affinity_term x
-      where x.shard_id = p_shard and x.term_id = m.term_id offset 0) t
+      where x.term_id = m.term_id offset 0) t
     cross join lateral (
       select hwqueue.domain_value(t.domain, p_node.node_id, p_node.rack, p_node.labels) as place offset 0) p
-    cross join lateral hwqueue.read_count(t.term_id, p.place, p_shard) n
+    cross join lateral hwqueue.read_count(t.term_id, p.place) n
     where t.use = 'away' and n.holders > 0 or t.was_published and t.published_at is null and t.target is null)
   select array(select unnest(f.classes) from found f),
          array(select unnest(f.classes) from found f where f.lasts),
@@ -185,7 +181,7 @@ $$;
 -- or commits late may be older than the class head seen here. Reads the cached rows of many classes at
 -- once and joins them by hash, which takes half the time.
 create or replace function hwqueue.waiting_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamptz,
-  p_shard int, out classes bigint[], out until timestamptz, out next_xid xid8, out unseen xid8[])
+  out classes bigint[], out until timestamptz, out next_xid xid8, out unseen xid8[])
 language plpgsql stable set enable_hashjoin = on set enable_nestloop = off
 as $$
 declare
@@ -193,28 +189,24 @@ declare
   v_profile_id bigint;  -- the one that is judged for the node
 begin
   classes := '{}';
-  perform 1 from hwqueue.class_range r where r.shard_id = p_shard limit 1;
+  perform 1 from hwqueue.class_range r limit 1;
   if not found then
     return;  -- no class waits
   end if;
-  v_profile_id := (
-    select s.profile_id from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node.node_id);
-  v_moved := (select s.moved_xid from hwqueue.node_state s
-    where s.shard_id = p_shard order by s.moved_xid desc limit 1);
+  v_profile_id := (select s.profile_id from hwqueue.node_state s where s.node_id = p_node.node_id);
+  v_moved := (select s.moved_xid from hwqueue.node_state s order by s.moved_xid desc limit 1);
   with fresh as materialized (
     select r.* from hwqueue.class_range r
-    where r.shard_id = p_shard and r.class_id = any (p_classes) and r.live_until > p_now
-      and v_moved < r.next_xid
+    where r.class_id = any (p_classes) and r.live_until > p_now and v_moved < r.next_xid
   ), moving as materialized (
     select array(
       select s.moved_xid from hwqueue.node_state s
-      where s.shard_id = p_shard and s.moved_xid = any (array(
+      where s.moved_xid = any (array(
         select u from (select distinct f.unseen from fresh f) d, unnest(d.unseen) u))
       order by s.moved_xid) as xids  -- ordered, so that the index on moved_xid is used
   ), alive as materialized (
     select s.node_id, s.seen_at + s.heartbeat_timeout as until from hwqueue.node_state s
-    where s.shard_id = p_shard and s.node_id = any (array(
-      select f.best_node from fresh f union select f.worst_node from fresh f))
+    where s.node_id = any (array(select f.best_node from fresh f union select f.worst_node from fresh f))
   ), known as materialized (
     select r.class_id, r.best, r.worst, least(b.until, w.until, r.live_until) as live_until, c.queue_id,
            c.patience
@@ -222,42 +214,39 @@ begin
     join alive b on b.node_id = r.best_node and b.until > p_now
     join alive w on w.node_id = r.worst_node and w.until > p_now
     join hwqueue.placement_class c on c.class_id = r.class_id
-    where c.shard_id = p_shard and c.class_id = any (p_classes)
-      and not r.unseen && (select m.xids from moving m)
+    where c.class_id = any (p_classes) and not r.unseen && (select m.xids from moving m)
   ), open_queue as materialized (
     select q.queue_id, q.patience, f.tier, f.rank, f.position,
            (select true from hwqueue.ready x  -- most queues have one tier and rank
-            where x.shard_id = p_shard and x.queue_id = q.queue_id and (x.tier, x.rank) > (f.tier, f.rank)
+            where x.queue_id = q.queue_id and (x.tier, x.rank) > (f.tier, f.rank)
             order by x.tier, x.rank, x.position limit 1) as has_more
     from hwqueue.queue q
-    cross join lateral hwqueue.first_live_entry(q.queue_id, p_shard) f
-    where q.shard_id = p_shard and q.queue_id = any (array(select distinct k.queue_id from known k))
+    cross join lateral hwqueue.first_live_entry(q.queue_id) f
+    where q.queue_id = any (array(select distinct k.queue_id from known k))
   )
   select coalesce(array_agg(k.class_id), '{}'),
          min(least(h.eligible_at + w.wait, k.live_until, p_now + interval '1 second'))
   into classes, until
   from known k join open_queue q on q.queue_id = k.queue_id
-  cross join lateral (
+  cross join lateral (  -- "between": by its key, not by the class alone, which many profiles have
     select e.affinity from hwqueue.profile_eligibility e
-    where e.shard_id = p_shard and e.profile_id = v_profile_id
-      and e.queue_id = k.queue_id and e.class_id = k.class_id
+    where e.profile_id = v_profile_id and e.queue_id = k.queue_id
+      and e.class_id between k.class_id and k.class_id
     union all
     select e.affinity from hwqueue.node_eligibility e
-    where e.shard_id = p_shard and e.node_id = p_node.node_id
-      and e.queue_id = k.queue_id and e.class_id = k.class_id
+    where e.node_id = p_node.node_id and e.queue_id = k.queue_id
+      and e.class_id between k.class_id and k.class_id
     limit 1) e
   cross join lateral (
     select x.tier, x.rank, x.eligible_at from hwqueue.ready x
-    where x.shard_id = p_shard and x.class_id = k.class_id
-      and (x.tier, x.rank, x.position) >= (q.tier, q.rank, q.position)
+    where x.class_id = k.class_id and (x.tier, x.rank, x.position) >= (q.tier, q.rank, q.position)
     order by x.tier, x.rank, x.position limit 1) h
   cross join lateral (
     select hwqueue.wait_between(coalesce(k.patience, q.patience), e.affinity, k.best, k.worst) as wait) w
   where h.eligible_at + w.wait > p_now
     -- in its tier and rank all behind the head are younger. Not an anti join: it would read all that wait
     and (q.has_more is null or (
-      select true from hwqueue.ready x
-      where x.shard_id = p_shard and x.class_id = k.class_id and (x.tier, x.rank) > (h.tier, h.rank)
+      select true from hwqueue.ready x where x.class_id = k.class_id and (x.tier, x.rank) > (h.tier, h.rank)
       order by x.tier, x.rank, x.position limit 1) is null);
   if classes <> '{}' then
     select s.next_xid, s.unseen into next_xid, unseen from hwqueue.visible_now() s;
@@ -272,8 +261,7 @@ $$;
 -- is_known: the fleet did not have to be scanned, or the result is not worth caching. p_looks: scan the
 -- fleet on a cache miss; otherwise a cache miss means no wait.
 create or replace function hwqueue.waits_for(p_class hwqueue.placement_class, p_node hwqueue.node,
-  p_eligible_at timestamptz, p_looks boolean, p_now timestamptz, p_shard int,
-  out wait interval, out is_known boolean)
+  p_eligible_at timestamptz, p_looks boolean, p_now timestamptz, out wait interval, out is_known boolean)
 language plpgsql stable
 as $$
 declare
@@ -286,8 +274,7 @@ begin
   if p_class.preferred = '[]' and hwqueue.node_taints(p_node) = '[]' then
     return;  -- all nodes suit it equally
   elsif v_patience is null then
-    v_patience := (
-      select q.patience from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = p_class.queue_id);
+    v_patience := (select q.patience from hwqueue.queue q where q.queue_id = p_class.queue_id);
   end if;
   if p_eligible_at + v_patience <= p_now then
     wait := v_patience;  -- younger leases of the class still wait
@@ -298,13 +285,13 @@ begin
   if v_affinity is null or v_affinity >= hwqueue.best_affinity(p_class) then
     return;
   end if;
-  v_range := hwqueue.cached_range(p_class.class_id, p_now, p_shard);
+  v_range := hwqueue.cached_range(p_class.class_id, p_now);
   if v_range.class_id is null then
     is_known := p_class.preferred = '[]';
     if not p_looks then
       return;
     end if;
-    v_range := hwqueue.scan_range(p_class, p_now, p_shard);
+    v_range := hwqueue.scan_range(p_class, p_now);
   end if;
   wait := hwqueue.wait_between(v_patience, v_affinity, v_range.best, v_range.worst);
 end
@@ -336,25 +323,25 @@ $$;
 -- alternatives of choices, or it has lasting requirements, because reap is to know of the claim
 -- (note_lasting).
 create or replace function hwqueue.must_be_checked(p_class hwqueue.placement_class,
-  p_affinity double precision, p_shard int) returns boolean
+  p_affinity double precision) returns boolean
 language sql stable
 as $$
   select p_class.terms <> '[]' or p_class.is_choice or hwqueue.is_lasting(p_class)
-    or hwqueue.is_selected(p_class.class_id, p_shard)
-    or hwqueue.has_stale_policy(p_class, p_shard)
+    or hwqueue.is_selected(p_class.class_id)
+    or hwqueue.has_stale_policy(p_class)
     or p_class.patience is distinct from interval '0' and p_affinity < hwqueue.best_affinity(p_class)
 $$;
 
 -- must_be_checked for a lease that is reserved. A claim takes leases of classes that a profile has judged,
 -- and the session that judges one writes which terms select it. A reservation may come before that.
-create or replace function hwqueue.reservation_must_be_checked(p_class hwqueue.placement_class, p_shard int)
+create or replace function hwqueue.reservation_must_be_checked(p_class hwqueue.placement_class)
 returns boolean
 language plpgsql volatile
 as $$
 begin
-  if not hwqueue.is_judged(array[p_class.class_id], p_shard) then
-    perform hwqueue.note_selected(array[p_class.class_id], p_shard);
+  if not hwqueue.is_judged(array[p_class.class_id]) then
+    perform hwqueue.note_selected(array[p_class.class_id]);
   end if;
-  return hwqueue.must_be_checked(p_class, hwqueue.best_affinity(p_class), p_shard);
+  return hwqueue.must_be_checked(p_class, hwqueue.best_affinity(p_class));
 end
 $$;

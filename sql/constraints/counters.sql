@@ -18,7 +18,7 @@
 -- Also returns false when such claims exist and p_holds does not allow to lock them. A later call tries
 -- again.
 -- Locks: claims, skip locked; term_counter, skip locked.
-create or replace function hwqueue.count_running(p_term hwqueue.affinity_term, p_holds boolean, p_shard int)
+create or replace function hwqueue.count_running(p_term hwqueue.affinity_term, p_holds boolean)
 returns boolean
 language plpgsql volatile set enable_bitmapscan = on
 as $$
@@ -31,24 +31,23 @@ declare
   v_count record;
 begin
   v_classes := array(
-    select m.class_id from hwqueue.class_term m where m.shard_id = p_shard and m.term_id = p_term.term_id
+    select m.class_id from hwqueue.class_term m where m.term_id = p_term.term_id
     union
     select k.class_id from hwqueue.placement_class k
-    where p_term.use = 'away' and k.shard_id = p_shard and k.terms <> '[]'
+    where p_term.use = 'away' and k.terms <> '[]'
       and k.terms @> jsonb_build_array(jsonb_build_object('digest', p_term.digest)));
   v_claims := array(
     select c.lease_id
     from hwqueue.claim c
-    join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = c.class_id
-    where c.shard_id = p_shard and c.class_id = any (v_classes) and (c.term_deltas @> v_counted) is not true
+    join hwqueue.placement_class k on k.class_id = c.class_id
+    where c.class_id = any (v_classes) and (c.term_deltas @> v_counted) is not true
       and (coalesce(c.lease_id = v_lease, true)
            or p_term.use = 'away'
              and k.terms @> jsonb_build_array(jsonb_build_object('digest', p_term.digest))));
   if v_claims <> '{}' and not p_holds then
     return false;
   end if;
-  select count(*) into v_locked from (
-    select 1 from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = any (v_claims)
+  select count(*) into v_locked from (select 1 from hwqueue.claim c where c.lease_id = any (v_claims)
     for update skip locked) l;
   if v_locked < cardinality(v_claims) then
     return false;
@@ -56,16 +55,16 @@ begin
   for v_count in
     select c.lease_id, jsonb_build_array(t.value) as term_deltas
     from hwqueue.claim c
-    join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = c.class_id
-    join hwqueue.node n on n.shard_id = p_shard and n.node_id = c.node_id
-    cross join lateral jsonb_array_elements(hwqueue.counts_of(k, c.lease_id, n, p_shard)) t
+    join hwqueue.placement_class k on k.class_id = c.class_id
+    join hwqueue.node n on n.node_id = c.node_id
+    cross join lateral jsonb_array_elements(hwqueue.counts_of(k, c.lease_id, n)) t
     -- checked again: before the claim was locked, register_node may have counted it
-    where c.shard_id = p_shard and c.lease_id = any (v_claims) and (c.term_deltas @> v_counted) is not true
+    where c.lease_id = any (v_claims) and (c.term_deltas @> v_counted) is not true
       and (t.value -> 't')::bigint = p_term.term_id
   loop
     update hwqueue.claim c set term_deltas = coalesce(c.term_deltas, '[]') || v_count.term_deltas
-    where c.shard_id = p_shard and c.lease_id = v_count.lease_id;
-    perform hwqueue.add_counts(v_count.term_deltas, 1, p_shard);
+    where c.lease_id = v_count.lease_id;
+    perform hwqueue.add_counts(v_count.term_deltas, 1);
   end loop;
   return true;
 end
@@ -77,7 +76,7 @@ $$;
 -- term is counted, and selects leases by their class. Of the terms that name a lease only those that
 -- name p_lease are returned; is_named: some term names a lease of the class, this one or another.
 create or replace function hwqueue.touched_terms(p_class hwqueue.placement_class, p_lease uuid,
-  p_node hwqueue.node, p_shard int, out touched hwqueue.touched_term[], out is_named boolean)
+  p_node hwqueue.node, out touched hwqueue.touched_term[], out is_named boolean)
 language plpgsql stable
 as $$
 begin
@@ -97,13 +96,13 @@ begin
     from (
       select k.term_id, true as decides, (s.value -> 'self')::boolean as counts, false as is_member
       from jsonb_array_elements(p_class.terms) s
-      join hwqueue.affinity_term k on k.shard_id = p_shard and k.digest = (s.value ->> 'digest')::bigint
+      join hwqueue.affinity_term k on k.digest = (s.value ->> 'digest')::bigint
       union all
       select m.term_id, false, true, true from hwqueue.class_term m
-      where m.shard_id = p_shard and m.class_id = p_class.class_id
+      where m.class_id = p_class.class_id
     ) u
-    join hwqueue.affinity_term t on t.shard_id = p_shard and t.term_id = u.term_id
-    group by t.shard_id, t.term_id) t;
+    join hwqueue.affinity_term t on t.term_id = u.term_id
+    group by t.term_id) t;
 end
 $$;
 
@@ -136,35 +135,31 @@ $$;
 
 -- What counted_terms returns, for a claim of a class on a node.
 create or replace function hwqueue.counts_of(p_class hwqueue.placement_class, p_lease uuid,
-  p_node hwqueue.node, p_shard int) returns jsonb
+  p_node hwqueue.node) returns jsonb
 language sql stable
-as $$ select hwqueue.counted_terms((hwqueue.touched_terms(p_class, p_lease, p_node, p_shard)).touched) $$;
+as $$ select hwqueue.counted_terms((hwqueue.touched_terms(p_class, p_lease, p_node)).touched) $$;
 
 -- Counts running leases again: those of a node whose labels or rack have changed, or those of a class
 -- whose terms have changed. The other argument is null.
 -- Locks: for a node the caller holds node_state; the claims by lease_id; term_counter, skip locked.
-create or replace function hwqueue.recount_claims(p_node uuid, p_class_id bigint, p_shard int) returns void
+create or replace function hwqueue.recount_claims(p_node uuid, p_class_id bigint) returns void
 language plpgsql volatile
 as $$
 declare
   v_claim record;
 begin
   perform 1 from hwqueue.claim c
-  where c.shard_id = p_shard and (c.node_id = p_node or c.class_id = p_class_id)
+  where (c.node_id = p_node or c.class_id = p_class_id)
     and c.term_deltas is not null order by c.lease_id for update;
   for v_claim in
-    select c.lease_id, c.term_deltas, hwqueue.counts_of(k, c.lease_id, n, p_shard) as new_deltas
+    select c.lease_id, c.term_deltas, hwqueue.counts_of(k, c.lease_id, n) as new_deltas
     from hwqueue.claim c
-    join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = c.class_id
-    join hwqueue.node n on n.shard_id = p_shard and n.node_id = c.node_id
-    where c.shard_id = p_shard and (c.node_id = p_node or c.class_id = p_class_id)
-      and c.term_deltas is not null
-  loop
+    join hwqueue.placement_class k on k.class_id = c.class_id
+    join hwqueue.node n on n.node_id = c.node_id
+    where (c.node_id = p_node or c.class_id = p_class_id) and c.term_deltas is not null loop
     if v_claim.term_deltas is distinct from v_claim.new_deltas then
-      perform hwqueue.add_counts(v_claim.term_deltas, -1, p_shard),
-        hwqueue.add_counts(v_claim.new_deltas, 1, p_shard);
-      update hwqueue.claim c set term_deltas = v_claim.new_deltas
-        where c.shard_id = p_shard and c.lease_id = v_claim.lease_id;
+      perform hwqueue.add_counts(v_claim.term_deltas, -1), hwqueue.add_counts(v_claim.new_deltas, 1);
+      update hwqueue.claim c set term_deltas = v_claim.new_deltas where c.lease_id = v_claim.lease_id;
     end if;
   end loop;
 end
@@ -174,7 +169,7 @@ $$;
 -- place 32 times and then written again, because under an old MVCC snapshot a reader must step over all
 -- its versions. Counters of max_skew carry the transaction that last lowered them (spread_floor).
 -- Locks: one row of term_counter per delta, skip locked. Not idempotent.
-create or replace function hwqueue.add_counts(p_deltas jsonb, p_sign int, p_shard int) returns jsonb
+create or replace function hwqueue.add_counts(p_deltas jsonb, p_sign int) returns jsonb
 language plpgsql volatile
 as $$
 declare
@@ -195,21 +190,21 @@ begin
           else k.dropped_xid end
     where k.updates < 32 and k.ctid = (
       select x.ctid from hwqueue.term_counter x
-      where x.shard_id = p_shard and x.term_id = v_term_id and x.place = v_place
+      where x.term_id = v_term_id and x.place = v_place
       limit 1 for no key update skip locked);
     if not found then  -- one row is replaced; if all are locked, or there are none, it is another one
       select k.ctid as row_ctid, k.leases, k.holders, k.dropped_xid into v_row
       from hwqueue.term_counter k
-      where k.shard_id = p_shard and k.term_id = v_term_id and k.place = v_place
+      where k.term_id = v_term_id and k.place = v_place
       limit 1 for no key update skip locked;
       delete from hwqueue.term_counter k where k.ctid = v_row.row_ctid;
-      insert into hwqueue.term_counter (shard_id, term_id, place, leases, holders, updates, dropped_xid)
-      select p_shard, v_term_id, v_place, v_leases + coalesce(v_row.leases, 0),
+      insert into hwqueue.term_counter (term_id, place, leases, holders, updates, dropped_xid)
+      select v_term_id, v_place, v_leases + coalesce(v_row.leases, 0),
              v_holders + coalesce(v_row.holders, 0), 0,
              case when t.use <> 'skew' then null when p_sign < 0 then pg_current_xact_id()
                else coalesce(v_row.dropped_xid, '0') end
       -- no row if the term was pruned meanwhile: no claim reads its counters any more
-      from hwqueue.affinity_term t where t.shard_id = p_shard and t.term_id = v_term_id;
+      from hwqueue.affinity_term t where t.term_id = v_term_id;
     end if;
   end loop;
   return p_deltas;
@@ -217,24 +212,23 @@ end
 $$;
 
 -- What runs of a term in a place: leases that it selects, and holders that keep away from those.
-create or replace function hwqueue.read_count(p_term_id bigint, p_place text, p_shard int,
+create or replace function hwqueue.read_count(p_term_id bigint, p_place text,
   out leases bigint, out holders bigint)
 language plpgsql stable
 as $$
 begin
   select coalesce(sum(k.leases), 0), coalesce(sum(k.holders), 0) into leases, holders
   from hwqueue.term_counter k
-  where k.shard_id = p_shard and k.term_id = p_term_id and k.place = p_place;
+  where k.term_id = p_term_id and k.place = p_place;
 end
 $$;
 
 -- How many leases that a term selects run in all places together.
-create or replace function hwqueue.read_total(p_term_id bigint, p_shard int) returns bigint
+create or replace function hwqueue.read_total(p_term_id bigint) returns bigint
 language plpgsql stable
 as $$
 begin
-  return (select coalesce(sum(k.leases), 0) from hwqueue.term_counter k
-      where k.shard_id = p_shard and k.term_id = p_term_id);
+  return (select coalesce(sum(k.leases), 0) from hwqueue.term_counter k where k.term_id = p_term_id);
 end
 $$;
 
@@ -242,7 +236,7 @@ $$;
 -- Such leases still count for away, capacity and exclusivity, but no longer for toward and spread. A
 -- null p_place means all places.
 create or replace function hwqueue.stopping_count(p_term_id bigint, p_place text, p_expired boolean,
-  p_now timestamptz, p_shard int) returns bigint
+  p_now timestamptz) returns bigint
 language plpgsql stable
 as $$
 declare
@@ -252,30 +246,28 @@ begin
   return (
     select count(*) from (
       select c.lease_id from hwqueue.claim c
-      where c.shard_id = p_shard and c.stop_requested_at <= p_now and c.term_deltas @> v_wanted
+      where c.stop_requested_at <= p_now and c.term_deltas @> v_wanted
       union
       select c.lease_id from hwqueue.claim c
-      where p_expired and c.shard_id = p_shard
-        and c.check_at between hwqueue.claims_scan_start(p_shard) and p_now
+      where p_expired and c.check_at between hwqueue.claims_scan_start() and p_now
         and c.expires_at <= p_now and c.term_deltas @> v_wanted) l);
 end
 $$;
 
 -- Where scans for expired claims start, by check_at. Below it, dead tuples of claims that were reaped or
 -- settled may still be in the index (lead_reap).
-create or replace function hwqueue.claims_scan_start(p_shard int) returns timestamptz
+create or replace function hwqueue.claims_scan_start() returns timestamptz
 language sql stable
 as $$
   select coalesce((
-    select m.claims_from from hwqueue.reap_cursor m
-    where m.shard_id = p_shard order by m.version desc limit 1), '-infinity')
+    select m.claims_from from hwqueue.reap_cursor m order by m.version desc limit 1), '-infinity')
 $$;
 
 -- How many leases of a term stay in a place. p_place null: all places. Leaves out leases asked to stop,
 -- and with p_expired expired ones. p_recount: counts by place, see recount_term; null: by what claims
 -- have counted.
 create or replace function hwqueue.remaining_count(p_term_id bigint, p_recount jsonb, p_place text,
-  p_expired boolean, p_now timestamptz, p_shard int) returns bigint
+  p_expired boolean, p_now timestamptz) returns bigint
 language plpgsql stable
 as $$
 declare
@@ -286,11 +278,11 @@ begin
       select sum((r.value ->> case when p_expired then 'here' else 'bound' end)::bigint)
       from jsonb_each(p_recount) r where r.key = coalesce(p_place, r.key)), 0);
   elsif p_place is null then
-    v_held := hwqueue.read_total(p_term_id, p_shard);
+    v_held := hwqueue.read_total(p_term_id);
   else
-    v_held := (hwqueue.read_count(p_term_id, p_place, p_shard)).leases;
+    v_held := (hwqueue.read_count(p_term_id, p_place)).leases;
   end if;
   return case when v_held > 0
-    then v_held - hwqueue.stopping_count(p_term_id, p_place, p_expired, p_now, p_shard) else 0 end;
+    then v_held - hwqueue.stopping_count(p_term_id, p_place, p_expired, p_now) else 0 end;
 end
 $$;

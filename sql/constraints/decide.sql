@@ -35,7 +35,7 @@
 -- Locks: the caller holds node_state; lock stripes, skip locked. The stripes of a class that may not run
 -- stay locked until the transaction ends, and other claims skip what needs them.
 create or replace function hwqueue.decide_class(p_class_id bigint, p_lease uuid, p_eligible_at timestamptz,
-  p_tier smallint, p_rank bigint, p_node hwqueue.node, p_now timestamptz, p_shard int,
+  p_tier smallint, p_rank bigint, p_node hwqueue.node, p_now timestamptz,
   out reason text, out term_deltas jsonb, out tier smallint, out rank bigint, out since timestamptz,
   out only_lease uuid, out is_named boolean, out is_lasting boolean, out is_choice boolean)
 language plpgsql volatile
@@ -46,11 +46,10 @@ declare
   v_head record;
   v_entered record;
 begin
-  select c.* into v_class from hwqueue.placement_class c
-  where c.shard_id = p_shard and c.class_id = p_class_id;
-  v_waits := hwqueue.waits_for(v_class, p_node, p_eligible_at, true, p_now, p_shard);
+  select c.* into v_class from hwqueue.placement_class c where c.class_id = p_class_id;
+  v_waits := hwqueue.waits_for(v_class, p_node, p_eligible_at, true, p_now);
   if not v_waits.is_known then
-    perform hwqueue.refresh_fleet_cache(p_class_id, p_now, p_shard);
+    perform hwqueue.refresh_fleet_cache(p_class_id, p_now);
   end if;
   if v_waits.wait > '0' then
     since := p_now - v_waits.wait;
@@ -60,8 +59,7 @@ begin
       rank := p_rank;
       for v_try in 1 .. 16 loop  -- the heads of 16 ranks: within a rank the head is the oldest
         select r.tier, r.rank, r.eligible_at into v_head from hwqueue.ready r
-        where r.shard_id = p_shard and r.class_id = p_class_id
-          and (r.tier, r.rank) > (decide_class.tier, decide_class.rank)
+        where r.class_id = p_class_id and (r.tier, r.rank) > (decide_class.tier, decide_class.rank)
           and (r.deadline is null or r.deadline > p_now)
         order by r.tier, r.rank, r.position limit 1;
         exit when not found;
@@ -75,10 +73,10 @@ begin
       return;
     end if;
   end if;
-  v_entered := hwqueue.admit_class(v_class, p_lease, p_node, false, p_now, p_shard);
+  v_entered := hwqueue.admit_class(v_class, p_lease, p_node, false, p_now);
   if v_entered.reason = 'cache_miss' then  -- a miss in the cached fleet
-    perform hwqueue.refresh_fleet_cache(p_class_id, p_now, p_shard);
-    v_entered := hwqueue.admit_class(v_class, p_lease, p_node, true, p_now, p_shard);
+    perform hwqueue.refresh_fleet_cache(p_class_id, p_now);
+    v_entered := hwqueue.admit_class(v_class, p_lease, p_node, true, p_now);
   end if;
   reason := v_entered.reason;
   term_deltas := v_entered.term_deltas;
@@ -94,21 +92,19 @@ $$;
 -- Locks stripes, exclusively (p_alone) or for share (p_shared). False when another session holds one of
 -- them.
 -- Locks: stripes, skip locked, so that the order does not matter.
-create or replace function hwqueue.lock_stripes(p_alone int[], p_shared int[], p_shard int) returns boolean
+create or replace function hwqueue.lock_stripes(p_alone int[], p_shared int[]) returns boolean
 language plpgsql volatile
 as $$
 declare
   v_locked int := 0;
 begin
   if p_alone <> '{}' then
-    select count(*) into v_locked from (
-      select 1 from hwqueue.lock_stripe g where g.shard_id = p_shard and g.stripe_id = any (p_alone)
+    select count(*) into v_locked from (select 1 from hwqueue.lock_stripe g where g.stripe_id = any (p_alone)
       for no key update skip locked) l;
   end if;
   if v_locked = cardinality(p_alone) and p_shared <> '{}' then
     select v_locked + count(*) into v_locked from (
-      select 1 from hwqueue.lock_stripe g where g.shard_id = p_shard and g.stripe_id = any (p_shared)
-      for share skip locked) l;
+      select 1 from hwqueue.lock_stripe g where g.stripe_id = any (p_shared) for share skip locked) l;
   end if;
   return v_locked = cardinality(p_alone) + cardinality(p_shared);
 end
@@ -127,14 +123,13 @@ $$;
 
 -- True if no counter of these terms, max_skew apart, is non-zero in its place, so that the check without
 -- locks could not refuse a lease.
-create or replace function hwqueue.are_counters_zero(p_touched hwqueue.touched_term[], p_shard int)
-returns boolean
+create or replace function hwqueue.are_counters_zero(p_touched hwqueue.touched_term[]) returns boolean
 language plpgsql stable
 as $$
 begin
   return not exists (
     select 1 from unnest(p_touched) t
-    join hwqueue.term_counter k on k.shard_id = p_shard and k.term_id = t.term_id and k.place = t.place
+    join hwqueue.term_counter k on k.term_id = t.term_id and k.place = t.place
     where t.decides and t.use <> 'skew' and k.leases <> 0 or t.use = 'away' and t.counts and k.holders <> 0);
 end
 $$;
@@ -182,12 +177,12 @@ $$;
 -- which the next claim may find otherwise. is_named: a term names a lease of the class.
 -- Locks: the caller holds node_state; lock stripes, skip locked.
 create or replace function hwqueue.admit_class(p_class hwqueue.placement_class, p_lease uuid,
-  p_node hwqueue.node, p_exact boolean, p_now timestamptz, p_shard int,
+  p_node hwqueue.node, p_exact boolean, p_now timestamptz,
   out term_deltas jsonb, out reason text, out is_named boolean)
 language plpgsql volatile
 as $$
 declare
-  v_terms record := hwqueue.touched_terms(p_class, p_lease, p_node, p_shard);
+  v_terms record := hwqueue.touched_terms(p_class, p_lease, p_node);
   v_joins boolean := p_class.terms @> '[{"spec": {"use": "toward"}}]';
   v_starts boolean := false;
   v_stripes record;
@@ -198,7 +193,7 @@ declare
 begin
   is_named := p_class.target is not null or v_terms.is_named;
   if v_joins then
-    v_facts := hwqueue.term_facts(p_class, p_node, null, p_now, p_shard);
+    v_facts := hwqueue.term_facts(p_class, p_node, null, p_now);
     v_starts := hwqueue.would_start_group(p_class, v_facts);
   end if;
   v_stripes := hwqueue.stripes_of(v_terms.touched, jsonb_array_length(p_class.terms), v_joins, v_starts);
@@ -207,19 +202,19 @@ begin
     and p_class.trusts = '{}';
   -- a check without locks, skipped when all counters are zero: most classes that are refused end here
   if not v_joins then
-    v_all_zero := hwqueue.are_counters_zero(v_terms.touched, p_shard);
+    v_all_zero := hwqueue.are_counters_zero(v_terms.touched);
   end if;
   if not v_all_zero or v_needs_none and not v_by_counters then
-    v_facts := coalesce(v_facts, hwqueue.term_facts(p_class, p_node, null, p_now, p_shard));
-    reason := hwqueue.terms_reason(p_class, p_lease, p_node, v_facts, v_needs_none, p_exact, p_now, p_shard);
+    v_facts := coalesce(v_facts, hwqueue.term_facts(p_class, p_node, null, p_now));
+    reason := hwqueue.terms_reason(p_class, p_lease, p_node, v_facts, v_needs_none, p_exact, p_now);
   end if;
   if reason is null and not v_needs_none then
-    if hwqueue.lock_stripes(v_stripes.alone, v_stripes.shared, p_shard) then
+    if hwqueue.lock_stripes(v_stripes.alone, v_stripes.shared) then
       -- what was read before the stripes were locked may have changed
-      if not v_by_counters or not hwqueue.are_counters_zero(v_terms.touched, p_shard) then
-        v_facts := hwqueue.term_facts(p_class, p_node, null, p_now, p_shard);
+      if not v_by_counters or not hwqueue.are_counters_zero(v_terms.touched) then
+        v_facts := hwqueue.term_facts(p_class, p_node, null, p_now);
         reason := case when v_joins and hwqueue.would_start_group(p_class, v_facts) > v_starts then 'busy'
-          else hwqueue.terms_reason(p_class, p_lease, p_node, v_facts, true, p_exact, p_now, p_shard) end;
+          else hwqueue.terms_reason(p_class, p_lease, p_node, v_facts, true, p_exact, p_now) end;
       end if;
     else
       reason := 'busy';
@@ -244,7 +239,7 @@ $$;
 -- reads these facts again under the lock stripes.
 -- p_own: the term_deltas of a running claim, which is then left out itself; null: the lease does not run.
 create or replace function hwqueue.term_facts(p_class hwqueue.placement_class, p_node hwqueue.node,
-  p_recount jsonb, p_now timestamptz, p_shard int, p_own jsonb default null) returns jsonb
+  p_recount jsonb, p_now timestamptz, p_own jsonb default null) returns jsonb
 language plpgsql stable
 as $$
 declare
@@ -253,21 +248,21 @@ declare
 begin
   for v_term in
     select (s.value -> 'self')::boolean and s.value #>> '{spec,use}' <> 'soft' as is_self, t.term_id,
-           t.published_at, coalesce(t.domain, hwqueue.term_domain(s.value -> 'spec', p_shard)) as domain,
+           t.published_at, coalesce(t.domain, hwqueue.term_domain(s.value -> 'spec')) as domain,
            s.value #>> '{spec,all,0,lease}' as lease_id, s.value #>> '{spec,use}' as use,
            p_recount #> array['terms', (s.ordinality - 1)::text] as recount
     from jsonb_array_elements(p_class.terms) with ordinality s
-    left join hwqueue.affinity_term t on t.shard_id = p_shard and t.digest = (s.value ->> 'digest')::bigint
+    left join hwqueue.affinity_term t on t.digest = (s.value ->> 'digest')::bigint
     order by s.ordinality
   loop
     v_facts := v_facts || case
       when v_term.published_at is null and p_recount is null then 'null'::jsonb
       when v_term.lease_id is not null
-        then hwqueue.lease_fact(v_term.lease_id::uuid, v_term.domain, p_node, p_now, p_shard)
+        then hwqueue.lease_fact(v_term.lease_id::uuid, v_term.domain, p_node, p_now)
       else hwqueue.count_fact(v_term.term_id,
         hwqueue.domain_value(v_term.domain, p_node.node_id, p_node.rack, p_node.labels),
         v_term.is_self, v_term.use, v_term.recount,
-        case when p_own is null then 0 else hwqueue.counted_by(p_own, v_term.term_id) end, p_now, p_shard)
+        case when p_own is null then 0 else hwqueue.counted_by(p_own, v_term.term_id) end, p_now)
       end;
   end loop;
   return v_facts;
@@ -277,7 +272,7 @@ $$;
 -- The fact of a term that selects leases by their class. p_own: how many of those that are counted are left
 -- out.
 create or replace function hwqueue.count_fact(p_term_id bigint, p_value text, p_self boolean, p_use text,
-  p_recount jsonb, p_own int, p_now timestamptz, p_shard int) returns jsonb
+  p_recount jsonb, p_own int, p_now timestamptz) returns jsonb
 language plpgsql stable
 as $$
 declare
@@ -288,15 +283,15 @@ begin
   if p_recount is not null then
     v_held := coalesce((p_recount #>> array[p_value, 'held'])::bigint, 0);
   elsif p_value is not null then
-    select c.leases - p_own into v_held from hwqueue.read_count(p_term_id, p_value, p_shard) c;
+    select c.leases - p_own into v_held from hwqueue.read_count(p_term_id, p_value) c;
   end if;
   if v_held > 0 then
     v_here := case when p_recount is null
-      then v_held - hwqueue.stopping_count(p_term_id, p_value, p_use <> 'cap', p_now, p_shard)
-      else hwqueue.remaining_count(p_term_id, p_recount, p_value, p_use <> 'cap', p_now, p_shard) end;
+      then v_held - hwqueue.stopping_count(p_term_id, p_value, p_use <> 'cap', p_now)
+      else hwqueue.remaining_count(p_term_id, p_recount, p_value, p_use <> 'cap', p_now) end;
   end if;
   if p_self and p_use = 'toward' and v_here <= 0 then  -- may it be the first of its group?
-    v_elsewhere := hwqueue.remaining_count(p_term_id, p_recount, null, true, p_now, p_shard) > p_own;
+    v_elsewhere := hwqueue.remaining_count(p_term_id, p_recount, null, true, p_now) > p_own;
   end if;
   return jsonb_build_object('value', p_value, 'held', v_held, 'here', v_here,
     'elsewhere', v_elsewhere, 'self', p_self);
@@ -305,7 +300,7 @@ $$;
 
 -- The fact of a term on one lease: where it runs, or else where it succeeded.
 create or replace function hwqueue.lease_fact(p_lease uuid, p_domain text, p_node hwqueue.node,
-  p_now timestamptz, p_shard int) returns jsonb
+  p_now timestamptz) returns jsonb
 language plpgsql stable
 as $$
 declare
@@ -315,14 +310,14 @@ declare
 begin
   select c.node_id, 1 as held,
          (c.stop_requested_at <= p_now is not true and c.expires_at > p_now)::int as here into v_runs
-  from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease;
+  from hwqueue.claim c where c.lease_id = p_lease;
   if not found then
     select o.node_id, 0 as held, 1 as here into v_runs
-    from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = p_lease and o.state = 'completed';
+    from hwqueue.outcome o where o.lease_id = p_lease and (o.state = 'completed') is true;
   end if;
   v_there := (
     select hwqueue.domain_value(p_domain, n.node_id, n.rack, n.labels) = v_value
-    from hwqueue.node n where n.shard_id = p_shard and n.node_id = v_runs.node_id);
+    from hwqueue.node n where n.node_id = v_runs.node_id);
   return jsonb_build_object('value', v_value, 'held', case when v_there then v_runs.held else 0 end,
     'here', case when v_there then v_runs.here else 0 end, 'elsewhere', false, 'self', false);
 end
@@ -333,8 +328,7 @@ $$;
 -- p_skew: check max_skew as well, which costs most. p_exact: by the nodes as they are now, not by the
 -- cached fleet. The caller holds the locks of what it decides by, or does not decide.
 create or replace function hwqueue.terms_reason(p_class hwqueue.placement_class, p_lease uuid,
-  p_node hwqueue.node, p_facts jsonb, p_skew boolean, p_exact boolean, p_now timestamptz, p_shard int)
-returns text
+  p_node hwqueue.node, p_facts jsonb, p_skew boolean, p_exact boolean, p_now timestamptz) returns text
 language plpgsql stable
 as $$
 declare
@@ -349,14 +343,14 @@ begin
   select coalesce(bool_or(t.published_at is null and t.was_published), false),
          coalesce(bool_or(n.holders > 0), false) into v_holds_up, v_keeps_out
   from hwqueue.class_term m
-  join hwqueue.affinity_term t on t.shard_id = p_shard and t.term_id = m.term_id
+  join hwqueue.affinity_term t on t.term_id = m.term_id
   cross join lateral (
     select sum(k.holders) as holders from hwqueue.term_counter k
-    where t.use = 'away' and k.shard_id = p_shard and k.term_id = t.term_id
+    where t.use = 'away' and k.term_id = t.term_id
       and k.place = hwqueue.domain_value(t.domain, p_node.node_id, p_node.rack, p_node.labels)) n
-  where m.shard_id = p_shard and m.class_id = p_class.class_id;
+  where m.class_id = p_class.class_id;
   if v_holds_up or p_facts @> '[null]' or p_class.service_id is not null
-    and hwqueue.has_stale_policy(p_class, p_shard) then
+    and hwqueue.has_stale_policy(p_class) then
     return 'unpublished';
   end if;
   if p_facts <> '[]' and p_class.required <> '[]' then
@@ -378,13 +372,13 @@ begin
       where p_skew or not s.value ? 'max_skew' loop
       v_reason := hwqueue.spread_reason(v_expr, p_class, p_facts,
         case when p_exact and v_expr ? 'max_skew'
-          then hwqueue.spread_counts(v_expr, p_class, null, p_now, p_shard) end, p_now, p_shard);
+          then hwqueue.spread_counts(v_expr, p_class, null, p_now) end, p_now);
       if v_reason is not null then
         return v_reason;
       end if;
     end loop;
   end if;
-  if v_keeps_out and hwqueue.kept_out_of(p_class, p_lease, p_node, p_shard) is not null then
+  if v_keeps_out and hwqueue.kept_out_of(p_class, p_lease, p_node) is not null then
     return 'anti_affinity_conflict';
   end if;
   return null;
@@ -394,17 +388,17 @@ $$;
 -- The first domain out of which a running lease keeps a lease of this class; null when there is none. A
 -- required "away" holds both ways.
 create or replace function hwqueue.kept_out_of(p_class hwqueue.placement_class, p_lease uuid,
-  p_node hwqueue.node, p_shard int) returns text
+  p_node hwqueue.node) returns text
 language plpgsql stable
 as $$
 begin
   return (
     select t.domain
     from hwqueue.class_term m
-    join hwqueue.affinity_term t on t.shard_id = p_shard and t.term_id = m.term_id
+    join hwqueue.affinity_term t on t.term_id = m.term_id
     cross join lateral hwqueue.read_count(t.term_id,
-      hwqueue.domain_value(t.domain, p_node.node_id, p_node.rack, p_node.labels), p_shard) c
-    where m.shard_id = p_shard and m.class_id = p_class.class_id and t.use = 'away' and c.holders > 0
+      hwqueue.domain_value(t.domain, p_node.node_id, p_node.rack, p_node.labels)) c
+    where m.class_id = p_class.class_id and t.use = 'away' and c.holders > 0
       and coalesce((t.spec #>> '{all,0,lease}')::uuid = p_lease, true)
     order by t.term_id limit 1);
 end

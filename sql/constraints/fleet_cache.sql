@@ -26,8 +26,7 @@
 -- one no longer holds, the floors of the class's terms, and how well nodes suit the class. It reads all
 -- nodes and places, so call it only on a cache miss.
 -- Locks: the rows cached before, skip locked.
-create or replace function hwqueue.refresh_fleet_cache(p_class_id bigint, p_now timestamptz, p_shard int)
-returns void
+create or replace function hwqueue.refresh_fleet_cache(p_class_id bigint, p_now timestamptz) returns void
 language plpgsql volatile
 as $$
 declare
@@ -42,40 +41,35 @@ begin
     select t.*
     from hwqueue.placement_class c
     cross join lateral jsonb_array_elements(c.spread) s
-    join hwqueue.affinity_term t on t.shard_id = p_shard
-      and t.digest = (c.terms #>> array[s.value ->> 'term', 'digest'])::bigint
-    where c.shard_id = p_shard and c.class_id = p_class_id and t.use = 'skew' and not s.value ? 'tally'
-      and t.published_at is not null
+    join hwqueue.affinity_term t on t.digest = (c.terms #>> array[s.value ->> 'term', 'digest'])::bigint
+    where c.class_id = p_class_id and t.use = 'skew' and not s.value ? 'tally' and t.published_at is not null
   loop
-    v_fleet := hwqueue.cached_fleet(v_term.spec, v_term.domain, p_now, p_shard);
+    v_fleet := hwqueue.cached_fleet(v_term.spec, v_term.domain, p_now);
     if v_fleet.fleet_id is not null then
       v_fleet.places := (
         select f.places from hwqueue.spread_fleet f
-        where f.shard_id = p_shard and f.fleet_key = v_fleet.fleet_key and f.fleet_id = v_fleet.fleet_id);
+        where f.fleet_key = v_fleet.fleet_key and f.fleet_id = v_fleet.fleet_id);
     else
-      v_fleet := hwqueue.scan_fleet(v_term.spec, v_term.domain, p_now, p_shard);
+      v_fleet := hwqueue.scan_fleet(v_term.spec, v_term.domain, p_now);
       v_fleet.fleet_id := nextval('hwqueue.spread_fleet_fleet_id_seq');
       delete from hwqueue.spread_fleet f where f.ctid = any (array(
         select o.ctid from hwqueue.spread_fleet o
-        where o.shard_id = p_shard and o.fleet_key = v_fleet.fleet_key for update skip locked));
+        where o.fleet_key = v_fleet.fleet_key for update skip locked));
       insert into hwqueue.spread_fleet overriding system value select v_fleet.*;
     end if;
-    v_floor := hwqueue.scan_floor(v_term.term_id, v_fleet.places, p_shard);
+    v_floor := hwqueue.scan_floor(v_term.term_id, v_fleet.places);
     delete from hwqueue.spread_floor f where f.ctid = any (array(
-      select o.ctid from hwqueue.spread_floor o
-      where o.shard_id = p_shard and o.term_id = v_term.term_id for update skip locked));
-    insert into hwqueue.spread_floor (shard_id, term_id, places_digest, least, lowest, unseen, next_xid)
-    values (p_shard, v_term.term_id, v_fleet.places_digest, v_floor.least, v_floor.lowest,
+      select o.ctid from hwqueue.spread_floor o where o.term_id = v_term.term_id for update skip locked));
+    insert into hwqueue.spread_floor (term_id, places_digest, least, lowest, unseen, next_xid)
+    values (v_term.term_id, v_fleet.places_digest, v_floor.least, v_floor.lowest,
       v_floor.unseen, v_floor.next_xid);
   end loop;
-  select c.* into v_class from hwqueue.placement_class c
-  where c.shard_id = p_shard and c.class_id = p_class_id;
-  v_range := hwqueue.cached_range(p_class_id, p_now, p_shard);
+  select c.* into v_class from hwqueue.placement_class c where c.class_id = p_class_id;
+  v_range := hwqueue.cached_range(p_class_id, p_now);
   if v_class.preferred <> '[]' and v_range.class_id is null then
-    v_range := hwqueue.scan_range(v_class, p_now, p_shard);
+    v_range := hwqueue.scan_range(v_class, p_now);
     delete from hwqueue.class_range r where r.ctid = any (array(
-      select o.ctid from hwqueue.class_range o
-      where o.shard_id = p_shard and o.class_id = p_class_id for update skip locked));
+      select o.ctid from hwqueue.class_range o where o.class_id = p_class_id for update skip locked));
     v_range.range_id := nextval('hwqueue.class_range_range_id_seq');
     insert into hwqueue.class_range overriding system value select v_range.*;
   end if;
@@ -85,7 +79,7 @@ $$;
 -- How well the best and the worst node suit a class, from the cache. Null when that no longer holds: a
 -- node has moved (see spread_fleet), or one of the two has been silent for too long. Silence of other
 -- nodes makes no difference.
-create or replace function hwqueue.cached_range(p_class_id bigint, p_now timestamptz, p_shard int)
+create or replace function hwqueue.cached_range(p_class_id bigint, p_now timestamptz)
 returns hwqueue.class_range
 language plpgsql stable
 as $$
@@ -93,12 +87,11 @@ declare
   v_range hwqueue.class_range;
 begin
   select r.* into v_range from hwqueue.class_range r
-  where r.shard_id = p_shard and r.class_id = p_class_id order by r.range_id desc limit 1;
+  where r.class_id = p_class_id order by r.range_id desc limit 1;
   return case
     when v_range.live_until > p_now
-      and not hwqueue.has_fleet_changed(v_range.unseen, v_range.next_xid, p_shard) and not exists (
-      select 1 from hwqueue.node_state s
-      where s.shard_id = p_shard and s.node_id = any (array[v_range.best_node, v_range.worst_node])
+      and not hwqueue.has_fleet_changed(v_range.unseen, v_range.next_xid) and not exists (
+      select 1 from hwqueue.node_state s where s.node_id = any (array[v_range.best_node, v_range.worst_node])
         and (s.seen_at + s.heartbeat_timeout > p_now) is not true) then v_range end;
 end
 $$;
@@ -106,7 +99,7 @@ $$;
 -- The highest and the lowest affinity for a class among live, uncordoned nodes that have room for it
 -- when idle; null when there are none. Valid for one second while a silent node may still turn out to be
 -- alive: its heartbeat was given in time and is not committed (scan_fleet).
-create or replace function hwqueue.scan_range(p_class hwqueue.placement_class, p_now timestamptz, p_shard int)
+create or replace function hwqueue.scan_range(p_class hwqueue.placement_class, p_now timestamptz)
 returns hwqueue.class_range
 language plpgsql stable
 as $$
@@ -118,22 +111,22 @@ declare
 begin
   with able as materialized (
     select e.affinity, e.profile_id, null::uuid as node_id from hwqueue.profile_eligibility e
-    where e.shard_id = p_shard and e.class_id = p_class.class_id
+    where e.class_id = p_class.class_id
     union all
     select e.affinity, null, e.node_id from hwqueue.node_eligibility e
-    where e.shard_id = p_shard and e.class_id = p_class.class_id
+    where e.class_id = p_class.class_id
     union all  -- profiles that have not seen the class yet; a class that costs much is left to claims
     select hwqueue.fixed_affinity(p_class, p.labels, p.rack, null, '{}', p.taints), p.profile_id, null
     from hwqueue.profile p
-    where p.shard_id = p_shard and p.judged_as is null and p_class.cost <= 500
+    where p.judged_as is null and p_class.cost <= 500
       and (p_class.is_pinned or hwqueue.is_unseen(p_class.created_xid, p.classes_unseen, p.classes_seen))
       and hwqueue.suits(p_class, p, null, '{}')
     union all
     select hwqueue.fixed_affinity(p_class, n.labels, n.rack, n.node_id, n.resources || n.gpu_ids, p.taints),
            null, n.node_id
     from hwqueue.node n
-    join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = n.profile_id
-    where n.shard_id = p_shard and n.node_id = any (v_named) and p_class.cost <= 500
+    join hwqueue.profile p on p.profile_id = n.profile_id
+    where n.node_id = any (v_named) and p_class.cost <= 500
       and hwqueue.suits(p_class, p, n.node_id, n.resources || n.gpu_ids, hwqueue.attested_at(n, p_now),
           n.gpu_ids, n.gpu_parents)
   )
@@ -143,18 +136,17 @@ begin
   from hwqueue.visible_now() x
   left join lateral (
     select p_now + interval '1 second' as until from hwqueue.node_state s
-    where s.shard_id = p_shard and s.seen_at + s.heartbeat_timeout <= p_now
+    where s.seen_at + s.heartbeat_timeout <= p_now
       and s.seen_at + 2 * s.heartbeat_timeout > p_now limit 1) d on true
   -- from the best and from the worst, to the first that lives
   left join lateral (
     select a.affinity, l.node_id from (select * from able order by affinity desc offset 0) a
-    cross join lateral hwqueue.able_node(p_class, a.profile_id, v_named, a.node_id, p_now, p_shard) l(node_id)
+    cross join lateral hwqueue.able_node(p_class, a.profile_id, v_named, a.node_id, p_now) l(node_id)
     where l.node_id is not null limit 1) b on true
   left join lateral (
     select a.affinity, l.node_id from (select * from able order by affinity offset 0) a
-    cross join lateral hwqueue.able_node(p_class, a.profile_id, v_named, a.node_id, p_now, p_shard) l(node_id)
+    cross join lateral hwqueue.able_node(p_class, a.profile_id, v_named, a.node_id, p_now) l(node_id)
     where l.node_id is not null limit 1) w on true;
-  v_range.shard_id := p_shard;
   v_range.class_id := p_class.class_id;
   return v_range;
 end
@@ -163,23 +155,22 @@ $$;
 -- A node that lives, is not cordoned and has room for a class when idle: one of a profile, without the
 -- nodes in p_without, or p_node. Null when there is none.
 create or replace function hwqueue.able_node(p_class hwqueue.placement_class, p_profile_id bigint,
-  p_without uuid[], p_node uuid, p_now timestamptz, p_shard int) returns uuid
+  p_without uuid[], p_node uuid, p_now timestamptz) returns uuid
 language plpgsql stable
 as $$
 begin
   return (
     select n.node_id
     from hwqueue.node n
-    join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
-    where n.shard_id = p_shard and n.profile_id = any (hwqueue.profiles_judged_as(p_profile_id, p_shard))
-      and n.node_id <> all (p_without)
+    join hwqueue.node_state s on s.node_id = n.node_id
+    where n.profile_id = any (hwqueue.profiles_judged_as(p_profile_id)) and n.node_id <> all (p_without)
       and n.deregistered_at is null and n.cordoned_at is null and hwqueue.is_live(n, s, p_now)
       and hwqueue.class_shortage(p_class, n, hwqueue.idle_load(n)) = 0
     union all
     select n.node_id
     from hwqueue.node n
-    join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
-    where n.shard_id = p_shard and n.node_id = p_node
+    join hwqueue.node_state s on s.node_id = n.node_id
+    where n.node_id = p_node
       and n.deregistered_at is null and n.cordoned_at is null and hwqueue.is_live(n, s, p_now)
       and hwqueue.class_shortage(p_class, n, hwqueue.idle_load(n)) = 0
     limit 1);
@@ -187,15 +178,14 @@ end
 $$;
 
 -- True if a node has moved or come back in a transaction that a scan had not seen.
-create or replace function hwqueue.has_fleet_changed(p_unseen xid8[], p_next_xid xid8, p_shard int)
-returns boolean
+create or replace function hwqueue.has_fleet_changed(p_unseen xid8[], p_next_xid xid8) returns boolean
 language plpgsql stable
 as $$
 begin
   return exists (
-      select 1 from hwqueue.node_state s where s.shard_id = p_shard and s.moved_xid >= p_next_xid)
+      select 1 from hwqueue.node_state s where s.moved_xid >= p_next_xid)
     or exists (
-      select 1 from hwqueue.node_state s where s.shard_id = p_shard and s.moved_xid = any (p_unseen));
+      select 1 from hwqueue.node_state s where s.moved_xid = any (p_unseen));
 end
 $$;
 
@@ -205,29 +195,28 @@ language sql immutable parallel safe
 as $$ select hashtextextended(p_domain || coalesce((p_spec -> 'nodes')::text, ''), 0) $$;
 
 -- The cached fleet, without its places; null when it no longer holds.
-create or replace function hwqueue.cached_fleet(p_spec jsonb, p_domain text, p_now timestamptz, p_shard int)
+create or replace function hwqueue.cached_fleet(p_spec jsonb, p_domain text, p_now timestamptz)
 returns hwqueue.spread_fleet
 language plpgsql stable
 as $$
 declare
   v_fleet hwqueue.spread_fleet;
 begin
-  select f.shard_id, f.fleet_key, f.fleet_id, null, f.place_count, f.places_digest, f.dead, f.doubtful,
+  select f.fleet_key, f.fleet_id, null, f.place_count, f.places_digest, f.dead, f.doubtful,
          f.live_until, f.unseen, f.next_xid into v_fleet
   from hwqueue.spread_fleet f
-  where f.shard_id = p_shard and f.fleet_key = hwqueue.fleet_key(p_spec, p_domain)
+  where f.fleet_key = hwqueue.fleet_key(p_spec, p_domain)
   order by f.fleet_id desc limit 1;
   return case
     when v_fleet.live_until > p_now
-      and not hwqueue.has_fleet_changed(v_fleet.unseen, v_fleet.next_xid, p_shard) and not exists (
+      and not hwqueue.has_fleet_changed(v_fleet.unseen, v_fleet.next_xid) and not exists (
       select 1 from hwqueue.node_state s
-      where s.shard_id = p_shard and s.node_id = any (v_fleet.doubtful)
-        and s.seen_at + s.heartbeat_timeout > p_now) then v_fleet end;
+      where s.node_id = any (v_fleet.doubtful) and s.seen_at + s.heartbeat_timeout > p_now) then v_fleet end;
 end
 $$;
 
 -- The fleet as it is now. Reads all nodes.
-create or replace function hwqueue.scan_fleet(p_spec jsonb, p_domain text, p_now timestamptz, p_shard int)
+create or replace function hwqueue.scan_fleet(p_spec jsonb, p_domain text, p_now timestamptz)
 returns hwqueue.spread_fleet
 language plpgsql stable set enable_seqscan = on set enable_hashjoin = on set enable_sort = on
   set plan_cache_mode = force_custom_plan
@@ -250,16 +239,14 @@ begin
            hwqueue.is_live(n, s, p_now) as is_live,
            -- a node in doubt may have claims that are not committed
            not hwqueue.is_live(n, s, p_now) and (s.seen_at + 2 * n.heartbeat_timeout > p_now or exists (
-             select 1 from hwqueue.claim c where c.shard_id = p_shard and c.node_id = n.node_id)) as has_died
+             select 1 from hwqueue.claim c where c.node_id = n.node_id)) as has_died
     from (
       select k.profile_id, k.rack, k.labels from hwqueue.profile k
-      where k.shard_id = p_shard
-        and (not p_spec ? 'nodes' or hwqueue.scope_includes(p_spec -> 'nodes', k.rack, k.labels)) offset 0) p
-    join hwqueue.node n on n.shard_id = p_shard and n.profile_id = p.profile_id and n.deregistered_at is null
-    join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
+      where (not p_spec ? 'nodes' or hwqueue.scope_includes(p_spec -> 'nodes', k.rack, k.labels)) offset 0) p
+    join hwqueue.node n on n.profile_id = p.profile_id and n.deregistered_at is null
+    join hwqueue.node_state s on s.node_id = n.node_id
   ) l
   where l.place is not null;
-  v_fleet.shard_id := p_shard;
   v_fleet.fleet_key := hwqueue.fleet_key(p_spec, p_domain);
   v_fleet.place_count := cardinality(v_fleet.places);
   v_fleet.places_digest := hashtextextended(v_fleet.places::text, 0);
@@ -268,8 +255,7 @@ end
 $$;
 
 -- The fewest leases of a term in one of these places. Reads all of them.
-create or replace function hwqueue.scan_floor(p_term_id bigint, p_places text[], p_shard int)
-returns hwqueue.spread_floor
+create or replace function hwqueue.scan_floor(p_term_id bigint, p_places text[]) returns hwqueue.spread_floor
 language plpgsql stable set enable_seqscan = on set enable_hashjoin = on set enable_sort = on
   set plan_cache_mode = force_custom_plan
 as $$
@@ -284,10 +270,9 @@ begin
     from unnest(p_places) p(place)
     left join (
       select k.place, sum(k.leases) as leases from hwqueue.term_counter k
-      where k.shard_id = p_shard and k.term_id = p_term_id group by k.place) r on r.place = p.place
+      where k.term_id = p_term_id group by k.place) r on r.place = p.place
     group by 1 order by 1 limit 1
   ) f on true;
-  v_floor.shard_id := p_shard;
   v_floor.term_id := p_term_id;
   return v_floor;
 end

@@ -15,14 +15,14 @@
 -- Has reap check the lasting requirements of a claim that the caller grants. p_claims: how often its lease
 -- has been claimed before. A lease that was deleted and spawned again with the same id may have a row from
 -- before. Locks: the row.
-create or replace function hwqueue.note_lasting(p_lease uuid, p_claims int, p_shard int) returns void
+create or replace function hwqueue.note_lasting(p_lease uuid, p_claims int) returns void
 language plpgsql volatile
 as $$
 begin
-  insert into hwqueue.placement_check (shard_id, lease_id, claim_no)
-  values (p_shard, p_lease,
-    hwqueue.claim_no(hwqueue.next_token(hwqueue.this_generation(p_shard), p_claims)))
-  on conflict (shard_id, lease_id, claim_no) do update set broken = '[]';
+  insert into hwqueue.placement_check (lease_id, claim_no)
+  values (p_lease,
+    hwqueue.claim_no(hwqueue.next_token(hwqueue.this_generation(), p_claims)))
+  on conflict (lease_id, claim_no) do update set broken = '[]';
 end
 $$;
 
@@ -30,7 +30,7 @@ $$;
 -- from 0, "code": the reason}]. One that asks about leases of which nothing is known is not judged: its term
 -- is not published yet, or the lease that it names is pruned.
 create or replace function hwqueue.broken_requirements(p_class hwqueue.placement_class,
-  p_claim hwqueue.claim, p_node hwqueue.node, p_now timestamptz, p_shard int) returns jsonb
+  p_claim hwqueue.claim, p_node hwqueue.node, p_now timestamptz) returns jsonb
 language plpgsql stable
 as $$
 declare
@@ -41,13 +41,13 @@ begin
     v_facts := (  -- without itself, and without leases that are about to stop, also where it keeps away
       select coalesce(jsonb_agg(case
         when f.value = 'null' or t.lease_id is not null
-          and not exists (select from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = t.lease_id)
-          and not exists (select from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = t.lease_id)
+          and not exists (select from hwqueue.lease l where l.lease_id = t.lease_id)
+          and not exists (select from hwqueue.claim c where c.lease_id = t.lease_id)
           and not exists (
-            select from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = t.lease_id) then 'null'
+            select from hwqueue.outcome o where o.lease_id = t.lease_id) then 'null'
         else f.value || jsonb_build_object('held',
           least((f.value ->> 'held')::bigint, (f.value ->> 'here')::bigint)) end order by f.ordinality), '[]')
-      from jsonb_array_elements(hwqueue.term_facts(p_class, p_node, null, p_now, p_shard,
+      from jsonb_array_elements(hwqueue.term_facts(p_class, p_node, null, p_now,
         coalesce(p_claim.term_deltas, '[]'))) with ordinality f
       cross join lateral (
         select (p_class.terms #>> array[(f.ordinality - 1)::text, 'spec', 'all', '0', 'lease'])::uuid

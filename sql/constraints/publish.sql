@@ -21,68 +21,63 @@
 
 -- True if a class is stale: the policy of its service has changed since the class was written. Until
 -- rebind_classes has written the terms of the new policy into it, none of its leases is claimed.
-create or replace function hwqueue.has_stale_policy(p_class hwqueue.placement_class,
-  p_shard int) returns boolean
+create or replace function hwqueue.has_stale_policy(p_class hwqueue.placement_class) returns boolean
 language plpgsql stable
 as $$
 begin
   return p_class.service_id is not null
-    and p_class.away_from <> hwqueue.service_away_from(p_class.service_id, p_shard);
+    and p_class.away_from <> hwqueue.service_away_from(p_class.service_id);
 end
 $$;
 
 -- Writes the terms that their service's policy asks for now into the stale classes among these. The terms are
 -- counted again, because claims of these classes may be under way that count for nothing yet. A session
 -- that judges new classes calls this, too, since a spawn may write a class while the policy changes.
--- With p_waits the call waits for the rows that it must change. Otherwise, if the shard's row is locked,
--- the classes stay stale for now.
--- Locks: the shard's row; profile rows by id; the classes; terms.
-create or replace function hwqueue.rebind_classes(p_class_ids bigint[], p_waits boolean, p_shard int)
-returns void
+-- With p_waits the call waits for the rows that it must change. Otherwise, if the installation's row is
+-- locked, the classes stay stale for now.
+-- Locks: the installation's row; profile rows by id; the classes; terms.
+create or replace function hwqueue.rebind_classes(p_class_ids bigint[], p_waits boolean) returns void
 language plpgsql volatile
 as $$
 declare
   v_class hwqueue.placement_class;
 begin
   perform 1 from hwqueue.placement_class c
-  where c.shard_id = p_shard and c.class_id = any (p_class_ids) and c.service_id is not null
-    and hwqueue.has_stale_policy(c, p_shard);
+  where c.class_id = any (p_class_ids) and c.service_id is not null and hwqueue.has_stale_policy(c);
   if not found then
     return;
   elsif p_waits then
-    perform 1 from hwqueue.shard s where s.shard_id = p_shard for no key update;
-    perform 1 from hwqueue.profile p where p.shard_id = p_shard order by p.profile_id for no key update;
+    perform 1 from hwqueue.installation s for no key update;
+    perform 1 from hwqueue.profile p order by p.profile_id for no key update;
     -- classes that nodes have cached as blocked may be free now (cached_candidates)
     update hwqueue.profile p set classes_seen = p.classes_seen
-    where p.shard_id = p_shard and p.profile_id = any (array(
-      select distinct e.profile_id from hwqueue.profile_eligibility e
-      where e.shard_id = p_shard and e.class_id = any (p_class_ids)));
+    where p.profile_id = any (array(
+      select distinct e.profile_id from hwqueue.profile_eligibility e where e.class_id = any (p_class_ids)));
   else
-    perform 1 from hwqueue.shard s where s.shard_id = p_shard for no key update skip locked;
+    perform 1 from hwqueue.installation s for no key update skip locked;
     if not found then
       return;
     end if;
   end if;
   for v_class in
     select c.* from hwqueue.placement_class c
-    where c.shard_id = p_shard and c.class_id = any (p_class_ids) and hwqueue.has_stale_policy(c, p_shard)
+    where c.class_id = any (p_class_ids) and hwqueue.has_stale_policy(c)
     order by c.class_id
   loop
-    v_class.away_from := hwqueue.service_away_from(v_class.service_id, p_shard);
+    v_class.away_from := hwqueue.service_away_from(v_class.service_id);
     v_class := hwqueue.bind_terms(v_class);
     update hwqueue.placement_class c
     set away_from = v_class.away_from, required = v_class.required, preferred = v_class.preferred,
       spread = v_class.spread, terms = v_class.terms, terms_written = false
-    where c.shard_id = p_shard and c.class_id = v_class.class_id;
-    delete from hwqueue.class_rule r where r.shard_id = p_shard and r.class_id = v_class.class_id;
-    perform hwqueue.require_check(array[v_class.class_id], p_shard);
+    where c.class_id = v_class.class_id;
+    delete from hwqueue.class_rule r where r.class_id = v_class.class_id;
+    perform hwqueue.require_check(array[v_class.class_id]);
     if p_waits then
-      perform hwqueue.recount_claims(null, v_class.class_id, p_shard);
+      perform hwqueue.recount_claims(null, v_class.class_id);
     end if;
     update hwqueue.affinity_term t
     set published_at = null, publish_after_xid = null, written_xid = pg_current_xact_id()
-    where t.shard_id = p_shard and t.digest in (
-      select (s.value ->> 'digest')::bigint from jsonb_array_elements(v_class.terms) s);
+    where t.digest in (select (s.value ->> 'digest')::bigint from jsonb_array_elements(v_class.terms) s);
   end loop;
 end
 $$;
@@ -90,8 +85,8 @@ $$;
 -- Moves affinity terms whose failure domain has changed: those that mention a service in its failure
 -- domain, or any service in that of a queue. They are counted again, in other places. Until that is done
 -- no claim decides by them, and no lease that they select is claimed.
--- Locks: the shard's row.
-create or replace function hwqueue.move_terms(p_shard int) returns void
+-- Locks: the installation's row.
+create or replace function hwqueue.move_terms() returns void
 language plpgsql volatile
 as $$
 declare
@@ -99,49 +94,43 @@ declare
   v_new_id bigint;
 begin
   perform 1 from hwqueue.affinity_term t
-  where t.shard_id = p_shard and t.spec ->> 'domain' = 'failure'
-    and t.domain <> hwqueue.term_domain(t.spec, p_shard);
+  where t.spec ->> 'domain' = 'failure' and t.domain <> hwqueue.term_domain(t.spec);
   if not found then
     return;
   end if;
-  perform 1 from hwqueue.shard s where s.shard_id = p_shard for no key update;
+  perform 1 from hwqueue.installation s for no key update;
   for v_term in
     select t.* from hwqueue.affinity_term t
-    where t.shard_id = p_shard and t.spec ->> 'domain' = 'failure'
-      and t.domain <> hwqueue.term_domain(t.spec, p_shard)
-  loop
-    delete from hwqueue.affinity_term t where t.shard_id = p_shard and t.term_id = v_term.term_id;
+    where t.spec ->> 'domain' = 'failure' and t.domain <> hwqueue.term_domain(t.spec) loop
+    delete from hwqueue.affinity_term t where t.term_id = v_term.term_id;
     insert into hwqueue.affinity_term
-      (shard_id, digest, spec, use, domain, anchors, written_xid, was_published, created_at)
-    values (p_shard, v_term.digest, v_term.spec, v_term.use, hwqueue.term_domain(v_term.spec, p_shard),
+      (digest, spec, use, domain, anchors, written_xid, was_published, created_at)
+    values (v_term.digest, v_term.spec, v_term.use, hwqueue.term_domain(v_term.spec),
       v_term.anchors, '0', true, hwqueue.clock())
     returning term_id into v_new_id;
-    update hwqueue.class_term m set term_id = v_new_id
-    where m.shard_id = p_shard and m.term_id = v_term.term_id;
-    update hwqueue.class_rule r set term_id = v_new_id
-    where r.shard_id = p_shard and r.term_id = v_term.term_id;
-    delete from hwqueue.term_counter k where k.shard_id = p_shard and k.term_id = v_term.term_id;
+    update hwqueue.class_term m set term_id = v_new_id where m.term_id = v_term.term_id;
+    update hwqueue.class_rule r set term_id = v_new_id where r.term_id = v_term.term_id;
+    delete from hwqueue.term_counter k where k.term_id = v_term.term_id;
   end loop;
 end
 $$;
 
 -- Writes the rules of classes (class_rule): what a class must meet in a node's own place, so that one
 -- statement can check many classes (blocked_classes). The terms of the classes must have their rows.
--- Locks: the caller holds the shard's row.
-create or replace function hwqueue.write_rules(p_class_ids bigint[], p_shard int) returns void
+-- Locks: the caller holds the installation's row.
+create or replace function hwqueue.write_rules(p_class_ids bigint[]) returns void
 language plpgsql volatile
 as $$
 begin
-  delete from hwqueue.class_rule r where r.shard_id = p_shard and r.class_id = any (p_class_ids);
-  insert into hwqueue.class_rule (shard_id, class_id, term_id, use, most, is_self, lease_id)
-  select p_shard, c.class_id, t.term_id, case when d.decides then t.use else 'known' end, d.most,
+  delete from hwqueue.class_rule r where r.class_id = any (p_class_ids);
+  insert into hwqueue.class_rule (class_id, term_id, use, most, is_self, lease_id)
+  select c.class_id, t.term_id, case when d.decides then t.use else 'known' end, d.most,
          (s.value -> 'self')::boolean,
          case when d.decides then (t.spec #>> '{all,0,lease}')::uuid end
   from hwqueue.placement_class c
   cross join lateral jsonb_array_elements(c.terms) with ordinality s
   cross join lateral (  -- fenced: found by digest, instead of reading all terms for each class
-    select * from hwqueue.affinity_term x where x.shard_id = p_shard
-      and x.digest = (s.value ->> 'digest')::bigint offset 0) t
+    select * from hwqueue.affinity_term x where x.digest = (s.value ->> 'digest')::bigint offset 0) t
   left join lateral (
     select true as decides, r.most
     from (
@@ -153,21 +142,20 @@ begin
       where not e.value ?| array['targets', 'when', 'tally']
     ) r
     where r.index::bigint = s.ordinality - 1) d on true
-  where c.shard_id = p_shard and c.class_id = any (p_class_ids);
+  where c.class_id = any (p_class_ids);
 end
 $$;
 
 -- Marks classes as checked at the claim, wherever it is cached that a profile or a node may run them.
 -- True when there was a row to mark, or another session held a profile or a node.
 -- Locks: profile rows and node_eligibility, skip locked.
-create or replace function hwqueue.require_check(p_class_ids bigint[], p_shard int) returns boolean
+create or replace function hwqueue.require_check(p_class_ids bigint[]) returns boolean
 language plpgsql volatile
 as $$
 declare
   v_profile_ids bigint[];
   v_locked bigint[];
-  v_pinned boolean := exists (
-    select 1 from hwqueue.node_eligibility e where e.shard_id = p_shard and e.class_id = any (p_class_ids)
+  v_pinned boolean := exists (select 1 from hwqueue.node_eligibility e where e.class_id = any (p_class_ids)
       and not e.is_checked);
 begin
   if v_pinned then
@@ -177,24 +165,23 @@ begin
     -- then calls again
     where e.ctid = any (array(
       select o.ctid from hwqueue.node_eligibility o
-      where o.shard_id = p_shard and o.class_id = any (p_class_ids) and not o.is_checked
+      where o.class_id = any (p_class_ids) and not o.is_checked
       for update skip locked));
   end if;
   v_profile_ids := array(
     select distinct e.profile_id from hwqueue.profile_eligibility e
-    where e.shard_id = p_shard and e.class_id = any (p_class_ids) and not e.is_checked);
+    where e.class_id = any (p_class_ids) and not e.is_checked);
   v_locked := array(
     select p.profile_id from hwqueue.profile p
-    where p.shard_id = p_shard and p.profile_id = any (v_profile_ids) for no key update skip locked);
-  update hwqueue.profile_eligibility e set is_checked = true
-  where e.shard_id = p_shard and e.class_id = any (p_class_ids)
+    where p.profile_id = any (v_profile_ids) for no key update skip locked);
+  update hwqueue.profile_eligibility e set is_checked = true where e.class_id = any (p_class_ids)
     and e.profile_id = any (v_locked) and not e.is_checked;
   update hwqueue.profile_queue s
   set checked = array(select distinct u from unnest(s.checked || array(
         select e.class_id from hwqueue.profile_eligibility e
-        where e.shard_id = p_shard and e.profile_id = s.profile_id and e.queue_id = s.queue_id
+        where e.profile_id = s.profile_id and e.queue_id = s.queue_id
           and e.class_id = any (p_class_ids) and e.gpu_count = 0 and e.custom is null)) u limit 201)
-  where s.shard_id = p_shard and s.profile_id = any (v_locked);
+  where s.profile_id = any (v_locked);
   return v_pinned or v_profile_ids <> '{}';
 end
 $$;
@@ -204,8 +191,8 @@ $$;
 -- claim leaves that to reap, since its transaction may stay open while other nodes want to settle. After
 -- ten seconds it locks them all the same, because it may be that no worker calls reap. Null: publish
 -- nothing, since the caller has counted a lease that does not run yet.
--- Locks: the shard's row, skip locked; profile rows, class rows and claims, skip locked.
-create or replace function hwqueue.publish_terms(p_limit int, p_holds boolean, p_now timestamptz, p_shard int,
+-- Locks: the installation's row, skip locked; profile rows, class rows and claims, skip locked.
+create or replace function hwqueue.publish_terms(p_limit int, p_holds boolean, p_now timestamptz,
   out published int, out pending boolean)
 language plpgsql volatile
 as $$
@@ -216,17 +203,16 @@ declare
 begin
   published := 0;
   pending := true;
-  perform 1 from hwqueue.shard s where s.shard_id = p_shard for no key update skip locked;
+  perform 1 from hwqueue.installation s for no key update skip locked;
   if not found then
     return;
   end if;
-  perform hwqueue.write_terms(p_limit, p_now, p_shard);
-  if hwqueue.has_unpublished_terms(p_shard)
-    and not exists (select 1 from hwqueue.lock_stripe g where g.shard_id = p_shard) then
-    insert into hwqueue.lock_stripe (shard_id, stripe_id) select p_shard, g from generate_series(0, 16383) g;
+  perform hwqueue.write_terms(p_limit, p_now);
+  if hwqueue.has_unpublished_terms() and not exists (select 1 from hwqueue.lock_stripe g) then
+    insert into hwqueue.lock_stripe (stripe_id) select g from generate_series(0, 16383) g;
   end if;
   for v_term in
-    select t.* from hwqueue.affinity_term t where t.shard_id = p_shard and t.published_at is null
+    select t.* from hwqueue.affinity_term t where t.published_at is null
     order by t.term_id limit p_limit
   loop
     -- written by this transaction: no other can see it yet
@@ -234,26 +220,24 @@ begin
     -- read before propagate_term: what a transaction writes that ends after this, propagate_term may not see
     v_is_over := hwqueue.no_open_xid_below(
       coalesce(v_term.publish_after_xid, pg_snapshot_xmax(pg_current_snapshot())));
-    v_changed := hwqueue.propagate_term(v_term, p_shard);
+    v_changed := hwqueue.propagate_term(v_term);
     if v_changed then
       update hwqueue.affinity_term t set written_xid = pg_current_xact_id(), publish_after_xid = null
-        where t.shard_id = p_shard and t.term_id = v_term.term_id;
+        where t.term_id = v_term.term_id;
     elsif not v_is_over then
       update hwqueue.affinity_term t set publish_after_xid = pg_snapshot_xmax(pg_current_snapshot())
-      where t.shard_id = p_shard and t.term_id = v_term.term_id and v_term.publish_after_xid is null;
-    elsif p_holds is not null and hwqueue.lock_classes(v_term.digest, p_shard)
-      and hwqueue.count_running(
-        v_term, p_holds or v_term.created_at + interval '10 seconds' <= p_now, p_shard) then
-      update hwqueue.affinity_term t set published_at = p_now
-        where t.shard_id = p_shard and t.term_id = v_term.term_id;
-      perform hwqueue.admit_classes(v_term.digest, p_shard);
+      where t.term_id = v_term.term_id and v_term.publish_after_xid is null;
+    elsif p_holds is not null and hwqueue.lock_classes(v_term.digest)
+      and hwqueue.count_running(v_term, p_holds or v_term.created_at + interval '10 seconds' <= p_now) then
+      update hwqueue.affinity_term t set published_at = p_now where t.term_id = v_term.term_id;
+      perform hwqueue.admit_classes(v_term.digest);
       perform hwqueue.note_event('term_published',
-        format('term %s is published: %s, by %s', v_term.term_id, v_term.use, v_term.domain), p_shard,
+        format('term %s is published: %s, by %s', v_term.term_id, v_term.use, v_term.domain),
         jsonb_build_object('term_id', v_term.term_id, 'use', v_term.use, 'domain', v_term.domain));
       published := published + 1;
     end if;
   end loop;
-  pending := hwqueue.has_unpublished_terms(p_shard);
+  pending := hwqueue.has_unpublished_terms();
 end
 $$;
 
@@ -268,31 +252,31 @@ $$;
 
 -- Writes the rows for the terms of up to p_limit new classes. Skips classes that another session has
 -- locked: it may be waking them.
--- Locks: the caller holds the shard's row; class rows, skip locked.
-create or replace function hwqueue.write_terms(p_limit int, p_now timestamptz, p_shard int) returns void
+-- Locks: the caller holds the installation's row; class rows, skip locked.
+create or replace function hwqueue.write_terms(p_limit int, p_now timestamptz) returns void
 language plpgsql volatile
 as $$
 declare
   v_classes bigint[] := array(
     select c.class_id from hwqueue.placement_class c
-    where c.shard_id = p_shard and c.terms <> '[]' and not c.terms_written order by c.class_id limit p_limit
+    where c.terms <> '[]' and not c.terms_written order by c.class_id limit p_limit
     for no key update skip locked);
 begin
   if v_classes <> '{}' then
-    insert into hwqueue.affinity_term (shard_id, digest, spec, use, domain, anchors, written_xid, created_at)
-    select distinct on (s.value ->> 'digest') p_shard, (s.value ->> 'digest')::bigint, s.value -> 'spec',
-           s.value #>> '{spec,use}', hwqueue.term_domain(s.value -> 'spec', p_shard),
+    insert into hwqueue.affinity_term (digest, spec, use, domain, anchors, written_xid, created_at)
+    select distinct on (s.value ->> 'digest') (s.value ->> 'digest')::bigint, s.value -> 'spec',
+           s.value #>> '{spec,use}', hwqueue.term_domain(s.value -> 'spec'),
            hwqueue.term_anchors(s.value -> 'spec'), '0'::xid8, p_now
     from hwqueue.placement_class c, jsonb_array_elements(c.terms) s
-    where c.shard_id = p_shard and c.class_id = any (v_classes)
+    where c.class_id = any (v_classes)
     on conflict do nothing;
-    perform hwqueue.write_rules(v_classes, p_shard);
+    perform hwqueue.write_rules(v_classes);
     update hwqueue.placement_class c
-    set terms_written = true, is_woken = true, waits = hwqueue.waits_for_start(c, p_shard),
+    set terms_written = true, is_woken = true, waits = hwqueue.waits_for_start(c),
         -- new to the profiles that passed it over while a term of it was being published
-        created_xid = case when hwqueue.has_published_terms(c.terms, p_shard) then pg_current_xact_id()
+        created_xid = case when hwqueue.has_published_terms(c.terms) then pg_current_xact_id()
           else c.created_xid end
-    where c.shard_id = p_shard and c.class_id = any (v_classes);
+    where c.class_id = any (v_classes);
   end if;
 end
 $$;
@@ -300,8 +284,8 @@ $$;
 -- Writes which classes a term selects: class_term rows, and a mark wherever a profile or a node may run
 -- them, so that claims check. True when something was new, or another session held a row that must be
 -- marked.
--- Locks: the caller holds the shard's row; profile rows, skip locked.
-create or replace function hwqueue.propagate_term(p_term hwqueue.affinity_term, p_shard int) returns boolean
+-- Locks: the caller holds the installation's row; profile rows, skip locked.
+create or replace function hwqueue.propagate_term(p_term hwqueue.affinity_term) returns boolean
 language plpgsql volatile
 as $$
 declare
@@ -309,72 +293,65 @@ declare
   v_new bigint[];
 begin
   if p_term.spec #> '{all,0,lease}' is not null
-    and not hwqueue.assign_target_class((p_term.spec #>> '{all,0,lease}')::uuid, p_shard) then
+    and not hwqueue.assign_target_class((p_term.spec #>> '{all,0,lease}')::uuid) then
     return true;
   end if;
-  v_classes := hwqueue.selected_classes(p_term.spec, p_shard);
+  v_classes := hwqueue.selected_classes(p_term.spec);
   v_new := array(
     select c from unnest(v_classes) c
     where not exists (
-      select 1 from hwqueue.class_term m
-      where m.shard_id = p_shard and m.class_id = c and m.term_id = p_term.term_id));
-  insert into hwqueue.class_term (shard_id, class_id, term_id)
-  select p_shard, c, p_term.term_id from unnest(v_new) c;
+      select 1 from hwqueue.class_term m where m.class_id = c and m.term_id = p_term.term_id));
+  insert into hwqueue.class_term (class_id, term_id) select c, p_term.term_id from unnest(v_new) c;
   -- a new class that no profile has judged makes no difference: a session that judges it knows the term.
   -- A session that has judged it already may not have known the term. Claims then decide by class_term,
   -- and do not see the rows written here until this transaction commits
-  return hwqueue.require_check(v_classes, p_shard) or hwqueue.is_judged(v_new, p_shard)
-    or p_term.written_xid = '0';
+  return hwqueue.require_check(v_classes) or hwqueue.is_judged(v_new) or p_term.written_xid = '0';
 end
 $$;
 
 -- Locks the classes of a term that is about to be published. False when another session has locked one,
 -- which may be waking it. A session that judges that class before the term is published passes it over,
 -- so admit_classes must come after.
--- Locks: the caller holds the shard's row; class rows, skip locked.
-create or replace function hwqueue.lock_classes(p_digest bigint, p_shard int) returns boolean
+-- Locks: the caller holds the installation's row; class rows, skip locked.
+create or replace function hwqueue.lock_classes(p_digest bigint) returns boolean
 language plpgsql volatile set enable_bitmapscan = on
 as $$
 declare
   v_classes bigint[] := array(
     select k.class_id from hwqueue.placement_class k
-    where k.shard_id = p_shard and k.terms <> '[]'
-      and k.terms @> jsonb_build_array(jsonb_build_object('digest', p_digest)));
+    where k.terms <> '[]' and k.terms @> jsonb_build_array(jsonb_build_object('digest', p_digest)));
 begin
   return (
     select count(*) = cardinality(v_classes) from (
       select from hwqueue.placement_class k
-      where k.shard_id = p_shard and k.class_id = any (v_classes) for no key update skip locked) l);
+      where k.class_id = any (v_classes) for no key update skip locked) l);
 end
 $$;
 
 -- Makes candidates of the classes for which this term was the last one not published: every profile
 -- judges them as new.
--- Locks: the caller holds the shard's row, and those of the classes (lock_classes).
-create or replace function hwqueue.admit_classes(p_digest bigint, p_shard int) returns void
+-- Locks: the caller holds the installation's row, and those of the classes (lock_classes).
+create or replace function hwqueue.admit_classes(p_digest bigint) returns void
 language plpgsql volatile set enable_bitmapscan = on
 as $$
 begin
   update hwqueue.placement_class c
-  set created_xid = pg_current_xact_id(), is_woken = true,
-      waits = c.waits and hwqueue.waits_for_start(c, p_shard)
-  where c.shard_id = p_shard and c.terms <> '[]'
-    and c.terms @> jsonb_build_array(jsonb_build_object('digest', p_digest))
-    and hwqueue.has_published_terms(c.terms, p_shard);
+  set created_xid = pg_current_xact_id(), is_woken = true, waits = c.waits and hwqueue.waits_for_start(c)
+  where c.terms <> '[]' and c.terms @> jsonb_build_array(jsonb_build_object('digest', p_digest))
+    and hwqueue.has_published_terms(c.terms);
 end
 $$;
 
 -- True if terms are not published yet.
-create or replace function hwqueue.has_unpublished_terms(p_shard int) returns boolean
+create or replace function hwqueue.has_unpublished_terms() returns boolean
 language plpgsql stable
 as $$
 begin
   return exists (
       select 1 from hwqueue.placement_class c
-      where c.shard_id = p_shard and c.terms <> '[]' and not c.terms_written order by c.class_id limit 1)
+      where c.terms <> '[]' and not c.terms_written order by c.class_id limit 1)
     or exists (
-      select 1 from hwqueue.affinity_term t where t.shard_id = p_shard and t.published_at is null
-      order by t.term_id limit 1);
+      select 1 from hwqueue.affinity_term t where t.published_at is null order by t.term_id limit 1);
 end
 $$;
 
@@ -382,24 +359,23 @@ $$;
 -- on a node that has met an unpublished term (node_state.awaits_terms). No step is due while the oldest
 -- terms wait for open transactions.
 -- Locks: the caller holds node_state; then as publish_terms.
-create or replace function hwqueue.take_publish_step(p_node uuid, p_now timestamptz, p_shard int)
-returns boolean
+create or replace function hwqueue.take_publish_step(p_node uuid, p_now timestamptz) returns boolean
 language plpgsql volatile
 as $$
 begin
-  if not hwqueue.has_unpublished_terms(p_shard) then
-    update hwqueue.node_state s set awaits_terms = false where s.shard_id = p_shard and s.node_id = p_node;
+  if not hwqueue.has_unpublished_terms() then
+    update hwqueue.node_state s set awaits_terms = false where s.node_id = p_node;
     return false;
   end if;
   if exists (
       select 1 from hwqueue.placement_class c
-      where c.shard_id = p_shard and c.terms <> '[]' and not c.terms_written order by c.class_id limit 1)
+      where c.terms <> '[]' and not c.terms_written order by c.class_id limit 1)
     or exists (
       select 1 from (
         select t.publish_after_xid from hwqueue.affinity_term t
-        where t.shard_id = p_shard and t.published_at is null order by t.term_id limit 2) t
+        where t.published_at is null order by t.term_id limit 2) t
       where t.publish_after_xid is null or hwqueue.no_open_xid_below(t.publish_after_xid)) then
-    perform hwqueue.publish_terms(2, false, p_now, p_shard);
+    perform hwqueue.publish_terms(2, false, p_now);
   end if;
   return true;
 end

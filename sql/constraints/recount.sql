@@ -9,7 +9,7 @@
 
 -- touched_terms without the cached class_term: by what the terms select now.
 create or replace function hwqueue.recounted_terms(p_class hwqueue.placement_class, p_lease uuid,
-  p_node hwqueue.node, p_shard int)
+  p_node hwqueue.node)
 returns table (term_id bigint, use text, domain text, place text, decides boolean, counts boolean)
 language sql stable
 as $$
@@ -20,27 +20,26 @@ as $$
     select t.*, p_class.terms @> jsonb_build_array(jsonb_build_object('digest', t.digest)) as decides,
            case when t.spec #> '{all,0,lease}' is not null then (t.spec #>> '{all,0,lease}')::uuid = p_lease
                 else hwqueue.term_selects(t.spec, p_class) end as counts
-    from hwqueue.affinity_term t where t.shard_id = p_shard
+    from hwqueue.affinity_term t
   ) u
   where u.decides or u.counts
 $$;
 
 -- Published terms whose counters differ from what runs (verify_invariants).
-create or replace function hwqueue.broken_counts(p_shard int) returns table (term_id bigint, detail jsonb)
+create or replace function hwqueue.broken_counts() returns table (term_id bigint, detail jsonb)
 language sql stable
 as $$
   with running as (
     select t.term_id, t.place, sum(t.counts::int) as leases,
            sum((t.use = 'away' and t.decides)::int) as holders
     from hwqueue.claim c
-    join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = c.class_id
-    join hwqueue.node n on n.shard_id = p_shard and n.node_id = c.node_id
-    cross join lateral hwqueue.recounted_terms(k, c.lease_id, n, p_shard) t
-    where c.shard_id = p_shard
+    join hwqueue.placement_class k on k.class_id = c.class_id
+    join hwqueue.node n on n.node_id = c.node_id
+    cross join lateral hwqueue.recounted_terms(k, c.lease_id, n) t
     group by t.term_id, t.place
   ), written as (
     select k.term_id, k.place, sum(k.leases) as leases, sum(k.holders) as holders
-    from hwqueue.term_counter k where k.shard_id = p_shard group by k.term_id, k.place
+    from hwqueue.term_counter k group by k.term_id, k.place
   )
   select t.term_id, jsonb_build_object('spec', t.spec, 'place', d.place,
            'written', array[d.leases, d.holders], 'counted', array[d.running_leases, d.running_holders])
@@ -50,7 +49,7 @@ as $$
            coalesce(r.leases, 0) as running_leases, coalesce(r.holders, 0) as running_holders
     from written w full join running r on r.term_id = w.term_id and r.place = w.place
   ) d
-  join hwqueue.affinity_term t on t.shard_id = p_shard and t.term_id = d.term_id
+  join hwqueue.affinity_term t on t.term_id = d.term_id
     and t.published_at is not null
   where (d.leases, d.holders) <> (d.running_leases, d.running_holders)
 $$;
@@ -58,17 +57,16 @@ $$;
 -- Running leases that break a required term: they are with others that they must be away from, or there
 -- are too many of a max_per_domain (verify_invariants). An earmark does not run yet: it may be where what it
 -- waits for would keep it away.
-create or replace function hwqueue.broken_terms(p_shard int)
-returns table (rule text, lease_id uuid, detail jsonb)
+create or replace function hwqueue.broken_terms() returns table (rule text, lease_id uuid, detail jsonb)
 language sql stable
 as $$
   with touched as (
     select c.lease_id, c.node_id, c.stop_requested_at, k.terms, k.spread, t.*
     from hwqueue.claim c
-    join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = c.class_id
-    join hwqueue.node n on n.shard_id = p_shard and n.node_id = c.node_id
-    cross join lateral hwqueue.recounted_terms(k, c.lease_id, n, p_shard) t
-    where c.shard_id = p_shard and c.is_earmark is null and t.place <> ''
+    join hwqueue.placement_class k on k.class_id = c.class_id
+    join hwqueue.node n on n.node_id = c.node_id
+    cross join lateral hwqueue.recounted_terms(k, c.lease_id, n) t
+    where c.is_earmark is null and t.place <> ''
   )
   select 'away', h.lease_id,
          jsonb_build_object('term', h.term_id, 'domain', h.domain, 'place', h.place, 'from', m.lease_id)
@@ -83,7 +81,7 @@ as $$
   cross join lateral (
     select min((s.value ->> 'max_per_domain')::bigint) as most
     from jsonb_array_elements(h.spread) s
-    join hwqueue.affinity_term t on t.shard_id = p_shard and t.term_id = h.term_id
+    join hwqueue.affinity_term t on t.term_id = h.term_id
     where s.value ? 'max_per_domain'
       and (h.terms #>> array[s.value ->> 'term', 'digest'])::bigint = t.digest) s
   where h.use = 'cap' and h.decides and h.counts and h.stop_requested_at is null
@@ -96,7 +94,7 @@ $$;
 -- kept_out_places returns}.
 -- p_lease: the lease that asks; null: one that is not spawned yet.
 create or replace function hwqueue.recount_terms(p_class hwqueue.placement_class, p_lease uuid,
-  p_now timestamptz, p_shard int) returns jsonb
+  p_now timestamptz) returns jsonb
 language plpgsql stable
 as $$
 declare
@@ -107,37 +105,36 @@ declare
 begin
   for v_term in select s.value -> 'spec' from jsonb_array_elements(p_class.terms) with ordinality s
     order by s.ordinality loop
-    v_terms := v_terms || jsonb_build_array(hwqueue.recount_term(v_term, p_now, p_shard));
+    v_terms := v_terms || jsonb_build_array(hwqueue.recount_term(v_term, p_now));
   end loop;
   for v_spread in select s.value from jsonb_array_elements(p_class.spread) with ordinality s
     order by s.ordinality loop
     v_counts := v_counts || coalesce(case when v_spread ? 'max_skew'
-      then hwqueue.spread_counts(v_spread, p_class, v_terms, p_now, p_shard) end, 'null');
+      then hwqueue.spread_counts(v_spread, p_class, v_terms, p_now) end, 'null');
   end loop;
-  return hwqueue.kept_out_places(p_class, p_lease, p_shard)
+  return hwqueue.kept_out_places(p_class, p_lease)
     || jsonb_build_object('terms', v_terms, 'spread', v_counts);
 end
 $$;
 
 -- Running leases that a term selects, by place: {PLACE: {"held", "bound", "here"}}. bound is without
 -- those asked to stop. here is also without the expired and, for max_skew, without those on dead nodes.
-create or replace function hwqueue.recount_term(p_spec jsonb, p_now timestamptz, p_shard int) returns jsonb
+create or replace function hwqueue.recount_term(p_spec jsonb, p_now timestamptz) returns jsonb
 language sql stable
 as $$
   -- grouped by all that term_selects reads of a class: very many classes may run that differ in the rest
   with alike as materialized (
     select array_agg(k.class_id) as class_ids
     from hwqueue.placement_class k
-    where k.shard_id = p_shard
-      and k.class_id in (select u.class_id from hwqueue.claim u where u.shard_id = p_shard)
+    where k.class_id in (select u.class_id from hwqueue.claim u)
     group by k.queue_id, k.task_name, k.tenant, k.service_id, k.labels, k.target
   ), selected as materialized (
     select unnest(a.class_ids) as class_id
     from alike a
     where (select hwqueue.term_selects(p_spec, k) from hwqueue.placement_class k
-           where k.shard_id = p_shard and k.class_id = a.class_ids[1])
+           where k.class_id = a.class_ids[1])
   ), domain as materialized (
-    select hwqueue.term_domain(p_spec, p_shard) as domain
+    select hwqueue.term_domain(p_spec) as domain
   )
   select coalesce(jsonb_object_agg(
     r.place, jsonb_build_object('held', r.held, 'here', r.here, 'bound', r.bound)), '{}')
@@ -148,16 +145,16 @@ as $$
                               and (p_spec ->> 'use' <> 'skew' or hwqueue.is_live(n, s, p_now))) as here
     from domain d
     cross join selected k
-    join hwqueue.claim c on c.shard_id = p_shard and c.class_id = k.class_id
-    join hwqueue.node n on n.shard_id = p_shard and n.node_id = c.node_id
-    join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = c.node_id
+    join hwqueue.claim c on c.class_id = k.class_id
+    join hwqueue.node n on n.node_id = c.node_id
+    join hwqueue.node_state s on s.node_id = c.node_id
     group by 1
   ) r
 $$;
 
 -- Where running leases that require to be away from a class keep it out: {"kept_out": [DOMAIN, ...],
 -- "kept_at": {"DOMAIN@PLACE": true}}.
-create or replace function hwqueue.kept_out_places(p_class hwqueue.placement_class, p_lease uuid, p_shard int)
+create or replace function hwqueue.kept_out_places(p_class hwqueue.placement_class, p_lease uuid)
 returns jsonb
 language sql stable
 as $$
@@ -168,19 +165,19 @@ as $$
     from (  -- each class once, and each node: many leases of a class run
       select distinct d.domain, c.node_id
       from (
-        select k.class_id, hwqueue.term_domain(t.value -> 'spec', p_shard) as domain
-        from (select distinct c.class_id from hwqueue.claim c where c.shard_id = p_shard) u
+        select k.class_id, hwqueue.term_domain(t.value -> 'spec') as domain
+        from (select distinct c.class_id from hwqueue.claim c) u
         cross join lateral (  -- a fence (offset 0): by key, also before the tables are analyzed
           select x.class_id, x.terms from hwqueue.placement_class x
-          where x.shard_id = p_shard and x.class_id = u.class_id offset 0) k
+          where x.class_id = u.class_id offset 0) k
         cross join lateral jsonb_array_elements(k.terms) t
         where t.value #>> '{spec,use}' = 'away'
           and (hwqueue.term_selects(t.value -> 'spec', p_class)
               or (t.value #>> '{spec,all,0,lease}')::uuid = p_lease) offset 0
       ) d
-      join hwqueue.claim c on c.shard_id = p_shard and c.class_id = d.class_id
+      join hwqueue.claim c on c.class_id = d.class_id
     ) a
-    join hwqueue.node n on n.shard_id = p_shard and n.node_id = a.node_id
+    join hwqueue.node n on n.node_id = a.node_id
   ) h
   where h.place is not null
 $$;

@@ -16,7 +16,7 @@
 -- p_counts: what spread_counts returned. Null for a claim, which goes by the cached fleet; on a cache
 -- miss the result is 'cache_miss'. The caller holds the lock stripe of its own place, or only explains.
 create or replace function hwqueue.spread_reason(p_spread jsonb, p_class hwqueue.placement_class,
-  p_facts jsonb, p_counts jsonb, p_now timestamptz, p_shard int) returns text
+  p_facts jsonb, p_counts jsonb, p_now timestamptz) returns text
 language plpgsql stable
 as $$
 declare
@@ -35,9 +35,9 @@ begin
     return null;  -- however few run in other places
   elsif p_counts is null and not p_spread ? 'tally' then
     return hwqueue.cached_skew_reason(p_spread, v_fact,
-        (p_class.terms #>> array[p_spread ->> 'term', 'digest'])::bigint, p_now, p_shard);
+        (p_class.terms #>> array[p_spread ->> 'term', 'digest'])::bigint, p_now);
   end if;
-  v_counts := coalesce(v_counts, hwqueue.spread_counts(p_spread, p_class, null, p_now, p_shard));
+  v_counts := coalesce(v_counts, hwqueue.spread_counts(p_spread, p_class, null, p_now));
   return case when coalesce((v_counts #>> array['here', v_fact ->> 'value'])::bigint, 0) + v_self
       - case when (v_counts ->> 'places')::int < coalesce((p_spread ->> 'min_domains')::int, 1) then 0
         else (v_counts ->> 'least')::bigint end
@@ -54,7 +54,7 @@ $$;
 --     target gets the rest of the hundred. Without any targets all domains are equal.
 -- p_recounts, p_counts: what recount_terms returned as terms and spread; null for claims.
 create or replace function hwqueue.spread_score(p_class hwqueue.placement_class, p_facts jsonb,
-  p_recounts jsonb, p_counts jsonb, p_now timestamptz, p_shard int) returns double precision
+  p_recounts jsonb, p_counts jsonb, p_now timestamptz) returns double precision
 language plpgsql stable
 as $$
 declare
@@ -72,11 +72,10 @@ begin
     if v_spread ? 'targets' then
       v_weight := coalesce((v_spread ->> 'weight')::double precision, 100);
       v_gain := v_gain + v_weight * hwqueue.target_gain(v_spread, v_fact, p_class,
-        p_recounts -> (v_spread ->> 'term')::int, p_now, p_shard);
+        p_recounts -> (v_spread ->> 'term')::int, p_now);
       v_weights := v_weights + v_weight;
     elsif v_spread ? 'when' then
-      v_counts := coalesce(p_counts -> v_index,
-        hwqueue.spread_counts(v_spread, p_class, null, p_now, p_shard));
+      v_counts := coalesce(p_counts -> v_index, hwqueue.spread_counts(v_spread, p_class, null, p_now));
       v_cost := coalesce(v_cost, 0) + case when v_fact ->> 'value' is null then 'infinity' else
         coalesce((v_counts #>> array['here', v_fact ->> 'value'])::double precision, 0)
         * ln((v_counts ->> 'places')::double precision + 2)
@@ -93,14 +92,13 @@ $$;
 
 -- The gain of one "targets" preference, 0 to 1.
 create or replace function hwqueue.target_gain(p_spread jsonb, p_fact jsonb, p_class hwqueue.placement_class,
-  p_recount jsonb, p_now timestamptz, p_shard int) returns double precision
+  p_recount jsonb, p_now timestamptz) returns double precision
 language plpgsql stable
 as $$
 declare
   v_term_id bigint := (
     select t.term_id from hwqueue.affinity_term t
-    where t.shard_id = p_shard
-      and t.digest = (p_class.terms #>> array[p_spread ->> 'term', 'digest'])::bigint);
+    where t.digest = (p_class.terms #>> array[p_spread ->> 'term', 'digest'])::bigint);
   v_share double precision;
   v_percent double precision;
 begin
@@ -108,12 +106,12 @@ begin
     return 0;
   end if;
   v_share := 100 * ((p_fact ->> 'here')::double precision + 1)
-    / (hwqueue.remaining_count(v_term_id, p_recount, null, true, p_now, p_shard) + 1);
+    / (hwqueue.remaining_count(v_term_id, p_recount, null, true, p_now) + 1);
   v_percent := case when p_spread -> 'targets' = '[]' then 100.0 / greatest(1, (
       select count(distinct hwqueue.domain_value(p_spread ->> 'domain', n.node_id, n.rack, n.labels))
       from hwqueue.node n
-      join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
-      where n.shard_id = p_shard and n.deregistered_at is null and hwqueue.is_live(n, s, p_now)))
+      join hwqueue.node_state s on s.node_id = n.node_id
+      where n.deregistered_at is null and hwqueue.is_live(n, s, p_now)))
     else coalesce(
       (select (t.value ->> 'percent')::double precision from jsonb_array_elements(p_spread -> 'targets') t
        where case when p_spread ->> 'domain' like 'label:%' then (t.value -> 'value')::text
@@ -132,7 +130,7 @@ $$;
 -- requirements on nodes and have no taint that keeps the class out. Leases on other nodes do not count.
 -- p_recounts: the terms of recount_terms; null: by what claims have counted.
 create or replace function hwqueue.spread_counts(p_spread jsonb, p_class hwqueue.placement_class,
-  p_recounts jsonb, p_now timestamptz, p_shard int) returns jsonb
+  p_recounts jsonb, p_now timestamptz) returns jsonb
 language plpgsql stable
 as $$
 declare
@@ -142,24 +140,24 @@ begin
   if not p_spread ? 'tally' then
     return hwqueue.place_counts(p_spread, p_class.terms #> array[p_spread ->> 'term', 'spec'],
       (p_class.terms #>> array[p_spread ->> 'term', 'digest'])::bigint,
-      p_recounts -> (p_spread ->> 'term')::int, p_now, p_shard);
+      p_recounts -> (p_spread ->> 'term')::int, p_now);
   end if;
   v_profiles := case when not p_class.is_pinned then array(
     select p.profile_id from hwqueue.profile p
-    where p.shard_id = p_shard and hwqueue.spread_counts_node(p_spread, p_class, p, null, '{}')) end;
+    where hwqueue.spread_counts_node(p_spread, p_class, p, null, '{}')) end;
   with live as materialized (
     select n.node_id, hwqueue.domain_value(p_spread ->> 'domain', n.node_id, n.rack, n.labels) as place
     from hwqueue.node n
-    join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
-    join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = n.profile_id
-    where n.shard_id = p_shard and n.deregistered_at is null and hwqueue.is_live(n, s, p_now)
+    join hwqueue.node_state s on s.node_id = n.node_id
+    join hwqueue.profile p on p.profile_id = n.profile_id
+    where n.deregistered_at is null and hwqueue.is_live(n, s, p_now)
       and case
         when v_profiles is null then hwqueue.spread_counts_node(p_spread, p_class, p, n.node_id,
           n.resources || n.gpu_ids, hwqueue.attested_at(n, p_now))
         else n.profile_id = any (v_profiles) end
   ), run as (
     select l.place, sum(c.leases) as leases
-    from hwqueue.count_by_node(p_class, (p_spread ->> 'tally')::int, p_recounts, p_now, p_shard) c
+    from hwqueue.count_by_node(p_class, (p_spread ->> 'tally')::int, p_recounts, p_now) c
     join live l on l.node_id = c.node_id
     group by l.place having sum(c.leases) > 0
   ), all_places as (
@@ -194,7 +192,7 @@ $$;
 -- Running leases that a class's term by node selects, by node, without those that are about to stop.
 create or replace function hwqueue.count_by_node(p_class hwqueue.placement_class, p_term int,
   p_recounts jsonb,
-  p_now timestamptz, p_shard int) returns table (node_id uuid, leases bigint)
+  p_now timestamptz) returns table (node_id uuid, leases bigint)
 language plpgsql stable
 as $$
 declare
@@ -207,14 +205,13 @@ begin
   end if;
   v_term_id := (
     select t.term_id from hwqueue.affinity_term t
-    where t.shard_id = p_shard and t.digest = (p_class.terms #>> array[p_term::text, 'digest'])::bigint);
-  v_stopping := hwqueue.stopping_count(v_term_id, null, true, p_now, p_shard);
+    where t.digest = (p_class.terms #>> array[p_term::text, 'digest'])::bigint);
+  v_stopping := hwqueue.stopping_count(v_term_id, null, true, p_now);
   return query
     select k.place::uuid, sum(k.leases) - (
-      case when v_stopping = 0 then 0
-           else hwqueue.stopping_count(v_term_id, k.place, true, p_now, p_shard) end)
+      case when v_stopping = 0 then 0 else hwqueue.stopping_count(v_term_id, k.place, true, p_now) end)
     from hwqueue.term_counter k
-    where k.shard_id = p_shard and k.term_id = v_term_id
+    where k.term_id = v_term_id
     group by k.place having sum(k.leases) > 0;
 end
 $$;
@@ -222,19 +219,18 @@ $$;
 -- spread_counts for a term whose own places tell which nodes count. p_spec: the term's. Reads all
 -- places.
 create or replace function hwqueue.place_counts(p_spread jsonb, p_spec jsonb, p_digest bigint,
-  p_recount jsonb, p_now timestamptz, p_shard int) returns jsonb
+  p_recount jsonb, p_now timestamptz) returns jsonb
 language plpgsql stable set enable_seqscan = on set enable_hashjoin = on set enable_sort = on
 as $$
 declare
-  v_fleet hwqueue.spread_fleet := hwqueue.scan_fleet(p_spec, p_spread ->> 'domain', p_now, p_shard);
+  v_fleet hwqueue.spread_fleet := hwqueue.scan_fleet(p_spec, p_spread ->> 'domain', p_now);
   v_term_id bigint;
   v_stopping jsonb;  -- by place
   v_counts jsonb;
 begin
   if p_recount is null then
-    v_term_id := (
-      select t.term_id from hwqueue.affinity_term t where t.shard_id = p_shard and t.digest = p_digest);
-    v_stopping := hwqueue.stopping_by_place(v_term_id, v_fleet.dead, p_now, p_shard);
+    v_term_id := (select t.term_id from hwqueue.affinity_term t where t.digest = p_digest);
+    v_stopping := hwqueue.stopping_by_place(v_term_id, v_fleet.dead, p_now);
   end if;
   select jsonb_build_object('places', count(*), 'least', coalesce(min(l.leases), 0),
            'here', coalesce(jsonb_object_agg(l.place, l.leases) filter (where l.leases > 0), '{}'))
@@ -246,7 +242,7 @@ begin
       select c.key as place, (c.value ->> 'here')::bigint as leases from jsonb_each(p_recount) c
       union all
       select k.place, sum(k.leases) - coalesce((v_stopping ->> k.place)::bigint, 0)
-      from hwqueue.term_counter k where k.shard_id = p_shard and k.term_id = v_term_id group by k.place
+      from hwqueue.term_counter k where k.term_id = v_term_id group by k.place
     ) r on r.place = p.place
   ) l;
   return v_counts;
@@ -256,7 +252,7 @@ $$;
 -- Decides max_skew by the cached fleet: 'spread_exceeded' if one more lease of a class would break it in
 -- its place, null if not, 'cache_miss' on a cache miss.
 create or replace function hwqueue.cached_skew_reason(p_spread jsonb, p_fact jsonb, p_digest bigint,
-  p_now timestamptz, p_shard int) returns text
+  p_now timestamptz) returns text
 language plpgsql stable
 as $$
 declare
@@ -266,12 +262,12 @@ declare
   v_stopping jsonb;  -- by place
   v_level bigint;  -- how many leases each place must have
 begin
-  select t.* into v_term from hwqueue.affinity_term t where t.shard_id = p_shard and t.digest = p_digest;
-  v_fleet := hwqueue.cached_fleet(v_term.spec, v_term.domain, p_now, p_shard);
+  select t.* into v_term from hwqueue.affinity_term t where t.digest = p_digest;
+  v_fleet := hwqueue.cached_fleet(v_term.spec, v_term.domain, p_now);
   if v_fleet.fleet_id is null then
     return 'cache_miss';
   end if;
-  v_stopping := hwqueue.stopping_by_place(v_term.term_id, v_fleet.dead, p_now, p_shard);
+  v_stopping := hwqueue.stopping_by_place(v_term.term_id, v_fleet.dead, p_now);
   v_level := (p_fact ->> 'held')::bigint - coalesce((v_stopping ->> (p_fact ->> 'value'))::bigint, 0)
     + case when (p_fact -> 'self')::boolean then 1 else 0 end - (p_spread ->> 'max_skew')::bigint;
   if v_level <= 0 then
@@ -282,14 +278,14 @@ begin
   -- one statement, one MVCC snapshot: prune_counts may remove counters that the visible floors have seen
   select f.places_digest, f.least, f.lowest, f.next_xid, array(
     select k.place from hwqueue.term_counter k
-    where k.shard_id = p_shard and k.term_id = v_term.term_id and k.dropped_xid >= f.next_xid
+    where k.term_id = v_term.term_id and k.dropped_xid >= f.next_xid
     union all
     select k.place from hwqueue.term_counter k
-    where k.shard_id = p_shard and k.term_id = v_term.term_id and k.dropped_xid = any (f.unseen)
+    where k.term_id = v_term.term_id and k.dropped_xid = any (f.unseen)
     limit 129) as dropped into v_floor
   from (
     select o.* from hwqueue.spread_floor o
-    where o.shard_id = p_shard and o.term_id = v_term.term_id order by o.floor_id desc limit 1) f;
+    where o.term_id = v_term.term_id order by o.floor_id desc limit 1) f;
   if v_floor.places_digest is distinct from v_fleet.places_digest or hwqueue.is_old_floor(v_floor.next_xid)
      or cardinality(v_floor.dropped) > 128 then
     return 'cache_miss';
@@ -302,12 +298,11 @@ begin
         union all
         select g, false from jsonb_object_keys(v_stopping) g
       ) s
-      cross join lateral hwqueue.read_count(v_term.term_id, s.place, p_shard) n
+      cross join lateral hwqueue.read_count(v_term.term_id, s.place) n
       where n.leases - coalesce((v_stopping ->> s.place)::bigint, 0) < v_level
         and (s.is_live or s.place = any (array(
           select unnest(f.places) from hwqueue.spread_fleet f
-          where f.shard_id = p_shard and f.fleet_key = v_fleet.fleet_key
-            and f.fleet_id = v_fleet.fleet_id)))) then
+          where f.fleet_key = v_fleet.fleet_key and f.fleet_id = v_fleet.fleet_id)))) then
     return 'spread_exceeded';
   end if;
   return case when v_floor.least < v_level then 'cache_miss' end;
@@ -316,8 +311,8 @@ $$;
 
 -- Running leases of a term that have been counted but do not count for spread, as {PLACE: leases}: those
 -- that are asked to stop, have expired, or run on one of these dead nodes.
-create or replace function hwqueue.stopping_by_place(p_term_id bigint, p_dead uuid[], p_now timestamptz,
-  p_shard int) returns jsonb
+create or replace function hwqueue.stopping_by_place(p_term_id bigint, p_dead uuid[], p_now timestamptz)
+returns jsonb
 language plpgsql stable
 as $$
 declare
@@ -329,15 +324,14 @@ begin
       select d.value ->> 'd' as place, count(distinct l.lease_id) as leases
       from (
         select c.lease_id, c.term_deltas from hwqueue.claim c
-        where c.shard_id = p_shard and c.stop_requested_at <= p_now and c.term_deltas @> v_wanted
+        where c.stop_requested_at <= p_now and c.term_deltas @> v_wanted
         union all
         select c.lease_id, c.term_deltas from hwqueue.claim c
-        where c.shard_id = p_shard and c.check_at between hwqueue.claims_scan_start(p_shard) and p_now
-          and c.expires_at <= p_now
+        where c.check_at between hwqueue.claims_scan_start() and p_now and c.expires_at <= p_now
           and c.term_deltas @> v_wanted
         union all
         select c.lease_id, c.term_deltas from hwqueue.claim c
-        where c.shard_id = p_shard and c.node_id = any (p_dead) and c.term_deltas @> v_wanted
+        where c.node_id = any (p_dead) and c.term_deltas @> v_wanted
       ) l
       cross join lateral jsonb_array_elements(l.term_deltas) d
       where (d.value -> 't')::bigint = p_term_id

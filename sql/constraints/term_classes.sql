@@ -16,49 +16,48 @@
 -- this moment finds the classes itself, or finds them marked as checked by this call. Index scans are
 -- off: while the term table is young the planner would read all of it by its key for each class. Two
 -- calls at once may write the same row twice, which does no harm.
-create or replace function hwqueue.note_selected(p_class_ids bigint[], p_shard int) returns void
+create or replace function hwqueue.note_selected(p_class_ids bigint[]) returns void
 language plpgsql volatile set enable_bitmapscan = on set enable_indexscan = off
 as $$
 begin
-  perform 1 from hwqueue.affinity_term t where t.shard_id = p_shard limit 1;
+  perform 1 from hwqueue.affinity_term t limit 1;
   if found then
-    insert into hwqueue.class_term (shard_id, class_id, term_id)
-    select p_shard, c.class_id, t.term_id
+    insert into hwqueue.class_term (class_id, term_id)
+    select c.class_id, t.term_id
     from hwqueue.placement_class c
-    join hwqueue.affinity_term t on t.shard_id = p_shard and t.anchors && hwqueue.selected_anchors(c)
+    join hwqueue.affinity_term t on t.anchors && hwqueue.selected_anchors(c)
       and hwqueue.term_selects(t.spec, c)
-    where c.shard_id = p_shard and c.class_id = any (p_class_ids)
+    where c.class_id = any (p_class_ids)
       and not exists (select 1 from hwqueue.class_term m
-                      where m.shard_id = p_shard and m.class_id = c.class_id and m.term_id = t.term_id);
+                      where m.class_id = c.class_id and m.term_id = t.term_id);
   end if;
 end
 $$;
 
 -- True if any term selects a class.
-create or replace function hwqueue.is_selected(p_class_id bigint, p_shard int) returns boolean
+create or replace function hwqueue.is_selected(p_class_id bigint) returns boolean
 language sql stable
 as $$
   select exists (
-    select 1 from hwqueue.class_term m where m.shard_id = p_shard and m.class_id = p_class_id)
+    select 1 from hwqueue.class_term m where m.class_id = p_class_id)
 $$;
 
 -- True if it is cached for one of these classes which profile or node may run it.
-create or replace function hwqueue.is_judged(p_class_ids bigint[], p_shard int) returns boolean
+create or replace function hwqueue.is_judged(p_class_ids bigint[]) returns boolean
 language plpgsql volatile
 as $$
 begin
   return exists (
-      select 1 from hwqueue.profile_eligibility e
-      where e.shard_id = p_shard and e.class_id = any (p_class_ids))
+      select 1 from hwqueue.profile_eligibility e where e.class_id = any (p_class_ids))
     or exists (
       select 1 from hwqueue.node_eligibility e
-      where e.shard_id = p_shard and e.class_id = any (p_class_ids));
+      where e.class_id = any (p_class_ids));
 end
 $$;
 
 -- The classes whose leases a term selects. For a term on one lease: the lease's class, and the class
 -- that it runs as.
-create or replace function hwqueue.selected_classes(p_spec jsonb, p_shard int) returns bigint[]
+create or replace function hwqueue.selected_classes(p_spec jsonb) returns bigint[]
 language plpgsql stable set enable_bitmapscan = on
 as $$
 declare
@@ -76,22 +75,22 @@ declare
 begin
   if v_lease is not null then
     return array(
-      select l.class_id from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = v_lease
+      select l.class_id from hwqueue.lease l where l.lease_id = v_lease
       union
-      select c.class_id from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = v_lease);
+      select c.class_id from hwqueue.claim c where c.lease_id = v_lease);
   end if;
   if v_service is not null then
     return array(
       select c.class_id from hwqueue.placement_class c
-      where c.shard_id = p_shard and c.service_id = v_service and hwqueue.term_selects(p_spec, c));
+      where c.service_id = v_service and hwqueue.term_selects(p_spec, c));
   elsif v_queue is not null then
     return array(
       select c.class_id from hwqueue.placement_class c
-      where c.shard_id = p_shard and c.queue_id = v_queue and hwqueue.term_selects(p_spec, c));
+      where c.queue_id = v_queue and hwqueue.term_selects(p_spec, c));
   end if;
   return array(
     select c.class_id from hwqueue.placement_class c
-    where c.shard_id = p_shard and c.labels @> v_equal and hwqueue.term_selects(p_spec, c));
+    where c.labels @> v_equal and hwqueue.term_selects(p_spec, c));
 end
 $$;
 
@@ -99,26 +98,23 @@ $$;
 -- affected. When no term names the lease, its class as it is. Above read committed every lease with an
 -- id chosen by the caller gets its own class, because the old snapshot may not show the term.
 -- Locks and raises as find_class.
-create or replace function hwqueue.target_class(p_class_id bigint, p_lease uuid, p_shard int) returns bigint
+create or replace function hwqueue.target_class(p_class_id bigint, p_lease uuid) returns bigint
 language plpgsql volatile set enable_bitmapscan = on
 as $$
 declare
   v_class hwqueue.placement_class;
 begin
-  perform 1 from hwqueue.affinity_term t
-  where t.shard_id = p_shard and t.anchors && array['lease:' || p_lease] limit 1;
+  perform 1 from hwqueue.affinity_term t where t.anchors && array['lease:' || p_lease] limit 1;
   -- an older snapshot may not show the term
   if not found and current_setting('transaction_isolation') in ('read committed', 'read uncommitted') then
     return p_class_id;
   end if;
-  select c.* into v_class from hwqueue.placement_class c
-  where c.shard_id = p_shard and c.class_id = p_class_id;
+  select c.* into v_class from hwqueue.placement_class c where c.class_id = p_class_id;
   if not found or v_class.target = p_lease then
     return v_class.class_id;
   end if;
   return hwqueue.find_class(row(v_class.queue_id, v_class.task_name, v_class.tenant, v_class.service_id,
-    v_class.labels, v_class.placement, v_class.patience, p_lease, v_class.max_run, v_class.is_choice),
-    p_shard);
+    v_class.labels, v_class.placement, v_class.patience, p_lease, v_class.max_run, v_class.is_choice));
 end
 $$;
 
@@ -126,7 +122,7 @@ $$;
 -- concern others. A running lease changes its class at its next attempt. False, without having done anything,
 -- when another session holds the lease's entry or this one has deleted it.
 -- Locks: the lease's entry, skip locked; its class, skip locked; its row. Raises as find_class.
-create or replace function hwqueue.assign_target_class(p_lease uuid, p_shard int) returns boolean
+create or replace function hwqueue.assign_target_class(p_lease uuid) returns boolean
 language plpgsql volatile
 as $$
 declare
@@ -134,86 +130,83 @@ declare
   v_ctid tid;
   v_class_id bigint;
 begin
-  select l.* into v_lease from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = p_lease;
-  v_class_id := hwqueue.target_class(v_lease.class_id, p_lease, p_shard);
+  select l.* into v_lease from hwqueue.lease l where l.lease_id = p_lease;
+  v_class_id := hwqueue.target_class(v_lease.class_id, p_lease);
   if v_class_id is null or v_class_id = v_lease.class_id
-    or (hwqueue.lease_end(p_lease, p_shard)).state is not null then
+    or (hwqueue.lease_end(p_lease)).state is not null then
     return true;
   end if;
   -- the only update that entries ever see: a session that locks an entry reads its class again
   select r.ctid into v_ctid from hwqueue.ready r
-  where r.shard_id = p_shard and r.queue_id = v_lease.queue_id and r.tier = v_lease.tier
+  where r.queue_id = v_lease.queue_id and r.tier = v_lease.tier
     and r.rank = v_lease.rank and r.position = v_lease.position and r.lease_id = p_lease
   for update skip locked;
   if found then
     update hwqueue.ready r set class_id = v_class_id where r.ctid = v_ctid;
-    perform hwqueue.wake_classes_of_entries(array[v_class_id], p_shard);
+    perform hwqueue.wake_classes_of_entries(array[v_class_id]);
   else
     select s.ctid into v_ctid from hwqueue.scheduled s
-    where s.shard_id = p_shard and s.queue_id = v_lease.queue_id and s.available_at = v_lease.available_at
-      and s.lease_id = p_lease
+    where s.queue_id = v_lease.queue_id and s.available_at = v_lease.available_at and s.lease_id = p_lease
     for update skip locked;
     if found then
       update hwqueue.scheduled s set class_id = v_class_id where s.ctid = v_ctid;
       -- no candidate before the lease is due (wake_classes_of_entries)
       update hwqueue.placement_class c set waits = true
-      where c.shard_id = p_shard and c.class_id = v_class_id and c.created_xid = pg_current_xact_id();
+      where c.class_id = v_class_id and c.created_xid = pg_current_xact_id();
     else
-      perform 1 from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease
-      for update skip locked;
+      perform 1 from hwqueue.claim c where c.lease_id = p_lease for update skip locked;
       if not found then
         return false;
       end if;
     end if;
   end if;
-  update hwqueue.lease l set class_id = v_class_id where l.shard_id = p_shard and l.lease_id = p_lease;
+  update hwqueue.lease l set class_id = v_class_id where l.lease_id = p_lease;
   return true;
 end
 $$;
 
 -- True if all terms of a class are published.
-create or replace function hwqueue.has_published_terms(p_terms jsonb, p_shard int) returns boolean
+create or replace function hwqueue.has_published_terms(p_terms jsonb) returns boolean
 language sql stable
 as $$
   select not exists (
     select 1 from jsonb_array_elements(p_terms) s
     where not exists (
       select 1 from hwqueue.affinity_term t
-      where t.shard_id = p_shard and t.digest = (s.value ->> 'digest')::bigint
+      where t.digest = (s.value ->> 'digest')::bigint
         and t.published_at is not null))
 $$;
 
 -- True if the only lease of a class is scheduled, or if the class must be with a lease that neither runs
 -- nor has succeeded. Until that lease starts no node may run the class, except nodes outside the domain
 -- that the class lets pass.
-create or replace function hwqueue.waits_for_start(p_class hwqueue.placement_class, p_shard int)
-returns boolean
+create or replace function hwqueue.waits_for_start(p_class hwqueue.placement_class) returns boolean
 language sql stable
 as $$
   -- waits is set once (assign_target_class): later the lease of an awake class may be moving into ready
   select p_class.waits and p_class.target is not null
-    and coalesce(hwqueue.lease_state(p_class.target, p_shard) = 'scheduled', false) or exists (
+    and coalesce(hwqueue.lease_state(p_class.target) = 'scheduled', false) or exists (
     select 1 from jsonb_array_elements(p_class.required) e
     cross join lateral (
       select (p_class.terms #>> array[e.value ->> 'term', 'spec', 'all', '0', 'lease'])::uuid as lease_id) t
     where t.lease_id is not null and not e.value ? 'away' and e.value ->> 'unknown' is distinct from 'pass'
-      and not exists (select 1 from hwqueue.claim x where x.shard_id = p_shard and x.lease_id = t.lease_id)
-      and not exists (select 1 from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = t.lease_id
-          and o.state = 'completed'))
+      and not exists (select 1 from hwqueue.claim x where x.lease_id = t.lease_id)
+      and not exists (select 1 from hwqueue.outcome o where o.lease_id = t.lease_id
+          and (o.state = 'completed') is true))
 $$;
 
 -- Wakes the classes that wait for a lease that starts now: they are candidates once the caller's
 -- transaction commits. Classes that another session has locked are found later by wake_missed_classes.
 -- Locks: class rows, skip locked.
-create or replace function hwqueue.wake_classes_of_lease(p_lease uuid, p_shard int) returns void
+create or replace function hwqueue.wake_classes_of_lease(p_lease uuid) returns void
 language plpgsql volatile
 as $$
 begin
   update hwqueue.placement_class c set waits = false, is_woken = true, created_xid = pg_current_xact_id()
-  where c.shard_id = p_shard and c.class_id = any (array(
+  where c.class_id = any (array(
     select k.class_id from hwqueue.class_rule r
-    join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = r.class_id
-    where r.shard_id = p_shard and r.lease_id = p_lease and k.waits
+    join hwqueue.placement_class k on k.class_id = r.class_id
+    where r.lease_id = p_lease and k.waits
     for no key update of k skip locked));
 end
 $$;
@@ -223,16 +216,15 @@ $$;
 -- class with unpublished terms is skipped: admit_classes wakes it when they are published, and a lock on
 -- it would hold that up.
 -- Locks: class rows, skip locked.
-create or replace function hwqueue.wake_classes_of_entries(p_classes bigint[], p_shard int) returns void
+create or replace function hwqueue.wake_classes_of_entries(p_classes bigint[]) returns void
 language plpgsql volatile
 as $$
 begin
   update hwqueue.placement_class c set waits = false, is_woken = true, created_xid = pg_current_xact_id()
-  where c.shard_id = p_shard and c.class_id = any (array(
+  where c.class_id = any (array(
     select k.class_id from hwqueue.placement_class k
-    where k.shard_id = p_shard and k.class_id = any (p_classes) and k.waits
-      and not hwqueue.waits_for_start(k, p_shard)
-      and hwqueue.has_published_terms(k.terms, p_shard)
+    where k.class_id = any (p_classes) and k.waits and not hwqueue.waits_for_start(k)
+      and hwqueue.has_published_terms(k.terms)
     for no key update of k skip locked));
 end
 $$;
@@ -241,24 +233,22 @@ $$;
 -- the class was written. Reads the first p_limit that wait, and p_limit more from where watch_classes
 -- goes on, so that each has its turn however long the first ones wait.
 -- Locks: class rows, skip locked.
-create or replace function hwqueue.wake_missed_classes(p_limit int, p_shard int) returns void
+create or replace function hwqueue.wake_missed_classes(p_limit int) returns void
 language plpgsql volatile
 as $$
 begin
   update hwqueue.placement_class c set waits = false, is_woken = true, created_xid = pg_current_xact_id()
-  where c.shard_id = p_shard and c.class_id = any (array(
+  where c.class_id = any (array(
     select k.class_id
     from (
-      (select x.class_id from hwqueue.placement_class x where x.shard_id = p_shard and x.waits
-          order by x.class_id limit p_limit)
+      (select x.class_id from hwqueue.placement_class x where x.waits order by x.class_id limit p_limit)
       union
       (select x.class_id from hwqueue.placement_class x
-       where x.shard_id = p_shard and x.waits and x.class_id > (
-         select m.watched_class from hwqueue.reap_cursor m where m.shard_id = p_shard
-         order by m.version desc limit 1)
+       where x.waits and x.class_id > (
+         select m.watched_class from hwqueue.reap_cursor m order by m.version desc limit 1)
        order by x.class_id limit p_limit)) w
-    join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = w.class_id
-    where not hwqueue.waits_for_start(k, p_shard)
+    join hwqueue.placement_class k on k.class_id = w.class_id
+    where not hwqueue.waits_for_start(k)
     for no key update of k skip locked));
 end
 $$;

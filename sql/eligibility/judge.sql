@@ -28,7 +28,7 @@
 -- "affinity"}]. more: there may be more to judge. awaits: there was something to judge, and terms are
 -- not published yet.
 -- Locks: the caller holds node_state; the profile row, skip locked.
-create or replace function hwqueue.judge_classes(p_node hwqueue.node, p_state hwqueue.node_state, p_shard int,
+create or replace function hwqueue.judge_classes(p_node hwqueue.node, p_state hwqueue.node_state,
   out extra jsonb, out more boolean, out awaits boolean)
 language plpgsql volatile
 as $$
@@ -42,54 +42,51 @@ begin
   extra := '[]'::jsonb;
   more := false;
   awaits := false;
-  select p.* into v_profile from hwqueue.profile p
-  where p.shard_id = p_shard and p.profile_id = p_node.profile_id;
+  select p.* into v_profile from hwqueue.profile p where p.profile_id = p_node.profile_id;
   -- mostly nothing is new: one check for both
   if not hwqueue.has_new_classes(
     least(hwqueue.valid_next_xid(v_profile.classes_seen), hwqueue.valid_next_xid(p_state.classes_seen)),
-    v_profile.classes_unseen || p_state.classes_unseen, p_shard) then
+    v_profile.classes_unseen || p_state.classes_unseen) then
     return;
   end if;
-  awaits := hwqueue.has_unpublished_terms(p_shard);
+  awaits := hwqueue.has_unpublished_terms();
   -- read again: current_generation resets what was seen, if this is another server by now
-  select s.* into v_state from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node.node_id;
-  if hwqueue.has_new_classes(
-    hwqueue.valid_next_xid(v_state.classes_seen), v_state.classes_unseen, p_shard) then
-    more := hwqueue.judge_pinned(p_node, v_state, c_limit, p_shard) = c_limit;
+  select s.* into v_state from hwqueue.node_state s where s.node_id = p_node.node_id;
+  if hwqueue.has_new_classes(hwqueue.valid_next_xid(v_state.classes_seen), v_state.classes_unseen) then
+    more := hwqueue.judge_pinned(p_node, v_state, c_limit) = c_limit;
   end if;
   if not hwqueue.has_new_classes(
-    hwqueue.valid_next_xid(v_profile.classes_seen), v_profile.classes_unseen, p_shard) then
+    hwqueue.valid_next_xid(v_profile.classes_seen), v_profile.classes_unseen) then
     return;
   end if;
   select p.* into v_locked from hwqueue.profile p
-  where p.shard_id = p_shard and p.profile_id = p_node.profile_id for no key update skip locked;
+  where p.profile_id = p_node.profile_id for no key update skip locked;
   if found then
-    more := hwqueue.judge_for_profile(v_locked, c_limit, false, p_shard) = c_limit or more;
+    more := hwqueue.judge_for_profile(v_locked, c_limit, false) = c_limit or more;
   else
     v_batch := (hwqueue.next_classes(
       row(v_profile.classes_seen, v_profile.classes_unseen, v_profile.judged_xid, v_profile.judged_class
         )::hwqueue.judging_progress,
-      v_profile.anchors, false, c_limit, p_shard)).batch;
-    perform hwqueue.rebind_classes(v_batch, false, p_shard), hwqueue.note_selected(v_batch, p_shard);
+      v_profile.anchors, false, c_limit)).batch;
+    perform hwqueue.rebind_classes(v_batch, false), hwqueue.note_selected(v_batch);
     select coalesce(jsonb_agg(jsonb_build_object('class_id', c.class_id, 'affinity',
       hwqueue.fixed_affinity(c, v_profile.labels, v_profile.rack, null, '{}', v_profile.taints))), '[]')
     into extra
     from unnest(v_batch) u(class_id)
-    join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = u.class_id
+    join hwqueue.placement_class c on c.class_id = u.class_id
     where hwqueue.suits(c, v_profile, null, '{}')
       and not exists (
         select 1 from hwqueue.profile_eligibility e
-        where e.shard_id = p_shard and e.profile_id = p_node.profile_id
-          and e.queue_id = c.queue_id and e.class_id = c.class_id);
+        where e.profile_id = p_node.profile_id and e.queue_id = c.queue_id and e.class_id = c.class_id);
   end if;
 end
 $$;
 
 -- Judges up to p_limit classes for a profile. Returns how many; p_limit means that there may be more.
 -- p_is_upkeep: leave a batch with a class that costs more than judge_budget to claims.
--- Locks: the caller holds the profile's row; the shard's row, skip locked.
+-- Locks: the caller holds the profile's row; the installation's row, skip locked.
 create or replace function hwqueue.judge_for_profile(p_profile hwqueue.profile, p_limit int,
-  p_is_upkeep boolean, p_shard int) returns int
+  p_is_upkeep boolean) returns int
 language plpgsql volatile
 as $$
 declare
@@ -99,22 +96,21 @@ begin
   from hwqueue.next_classes(
     row(p_profile.classes_seen, p_profile.classes_unseen, p_profile.judged_xid, p_profile.judged_class
       )::hwqueue.judging_progress,
-    p_profile.anchors, false, p_limit, p_shard) n;
+    p_profile.anchors, false, p_limit) n;
   if v_next.batch = '{}' and p_profile.judged_xid = pg_current_xact_id_if_assigned() then
     return 0;  -- the unseen classes are the caller's own, and judged
   elsif p_is_upkeep and exists (
       select 1 from hwqueue.placement_class c
-      where c.shard_id = p_shard and c.class_id = any (v_next.batch) and c.cost > hwqueue.judge_budget()) then
+      where c.class_id = any (v_next.batch) and c.cost > hwqueue.judge_budget()) then
     return 0;
   elsif v_next.batch <> '{}' then
-    perform hwqueue.rebind_classes(v_next.batch, false, p_shard),
-      hwqueue.note_selected(v_next.batch, p_shard);
+    perform hwqueue.rebind_classes(v_next.batch, false), hwqueue.note_selected(v_next.batch);
     insert into hwqueue.profile_eligibility (
-      shard_id, profile_id, queue_id, class_id, task_name, cpu_milli, memory_mib, gpu_count,
+      profile_id, queue_id, class_id, task_name, cpu_milli, memory_mib, gpu_count,
       gpu_milli, gpu_wanted, custom, affinity, is_checked, cpu_isolation, gpu_exclusivity)
-    select p_shard, p_profile.profile_id, c.queue_id, c.class_id, c.task_name,
+    select p_profile.profile_id, c.queue_id, c.class_id, c.task_name,
            hwqueue.cpu_needed(c.cpu_milli, i.cpu), c.memory_mib, c.gpu_count, c.gpu_milli, c.gpu_wanted,
-           c.custom, a.affinity, hwqueue.must_be_checked(c, a.affinity, p_shard), i.cpu,
+           c.custom, a.affinity, hwqueue.must_be_checked(c, a.affinity), i.cpu,
            hwqueue.gpu_exclusivity_on(c.gpu_exclusivity, p_profile.gpu_share_mode)
     from hwqueue.placement_class c
     cross join lateral (
@@ -122,21 +118,21 @@ begin
         as affinity offset 0) a
     cross join lateral (
       select hwqueue.cpu_isolation_on(c.cpu_isolation, p_profile.default_cpu_isolation) as cpu) i
-    where c.shard_id = p_shard and c.class_id = any (v_next.batch)
+    where c.class_id = any (v_next.batch)
       and hwqueue.suits(c, p_profile, null, '{}')
     on conflict do nothing;
     -- what nodes of a profile without GPUs and custom countables may run of each queue
-    insert into hwqueue.profile_queue as s (shard_id, profile_id, queue_id, classes, task_names,
+    insert into hwqueue.profile_queue as s (profile_id, queue_id, classes, task_names,
         most_cpu_milli, most_memory_mib, scores_equal, checked, classes_seen)
-    select p_shard, p_profile.profile_id, e.queue_id, (array_agg(e.class_id))[1 : 201],
+    select p_profile.profile_id, e.queue_id, (array_agg(e.class_id))[1 : 201],
            (array_agg(distinct e.task_name))[1 : 51],
            max(e.cpu_milli), max(e.memory_mib), bool_and(coalesce(e.affinity = 0, false)),
            coalesce((array_agg(e.class_id) filter (where e.is_checked))[1 : 201], '{}'), '0'
     from hwqueue.profile_eligibility e
-    where e.shard_id = p_shard and e.profile_id = p_profile.profile_id and e.class_id = any (v_next.batch)
+    where e.profile_id = p_profile.profile_id and e.class_id = any (v_next.batch)
       and e.gpu_count = 0 and e.custom is null
     group by e.queue_id
-    on conflict (shard_id, profile_id, queue_id) do update
+    on conflict (profile_id, queue_id) do update
     set classes = array(select distinct u from unnest(s.classes || excluded.classes) u limit 201),
         task_names = array(select distinct u from unnest(s.task_names || excluded.task_names) u limit 51),
         most_cpu_milli = greatest(s.most_cpu_milli, excluded.most_cpu_milli),
@@ -147,18 +143,17 @@ begin
     -- another session is estimating, reap makes the estimate
     perform hwqueue.refresh_reach(array(
       select c.class_id from hwqueue.placement_class c
-      where c.shard_id = p_shard and c.class_id = any (v_next.batch) and c.gpu_count > 0
-        and not exists (
-          select 1 from hwqueue.class_fleet r where r.shard_id = p_shard and r.class_id = c.class_id)
-      order by c.class_id limit 50), p_shard);
+      where c.class_id = any (v_next.batch) and c.gpu_count > 0
+        and not exists (select 1 from hwqueue.class_fleet r where r.class_id = c.class_id)
+      order by c.class_id limit 50));
   end if;
   update hwqueue.profile p
   set classes_seen = (v_next.judged).next_xid, classes_unseen = (v_next.judged).unseen,
       judged_xid = (v_next.judged).xid, judged_class = (v_next.judged).class_id
-  where p.shard_id = p_shard and p.profile_id = p_profile.profile_id;
+  where p.profile_id = p_profile.profile_id;
   update hwqueue.profile_queue s
   set classes_seen = (v_next.judged).next_xid, classes_unseen = (v_next.judged).unseen
-  where s.shard_id = p_shard and s.profile_id = p_profile.profile_id;
+  where s.profile_id = p_profile.profile_id;
   return case when v_next.more then p_limit else cardinality(v_next.batch) end;
 end
 $$;
@@ -166,8 +161,8 @@ $$;
 -- Judges, for one node, the classes that name nodes, resources or trust domains. It judges with all the
 -- node's attestations; a claim checks which of them have expired.
 -- Locks: the caller holds node_state.
-create or replace function hwqueue.judge_pinned(p_node hwqueue.node, p_state hwqueue.node_state, p_limit int,
-  p_shard int) returns int
+create or replace function hwqueue.judge_pinned(p_node hwqueue.node, p_state hwqueue.node_state, p_limit int)
+returns int
 language plpgsql volatile
 as $$
 declare
@@ -178,29 +173,28 @@ begin
   from hwqueue.next_classes(
     row(p_state.classes_seen, p_state.classes_unseen, p_state.judged_xid, p_state.judged_class
       )::hwqueue.judging_progress,
-    p_node.anchors, true, p_limit, p_shard) n;
+    p_node.anchors, true, p_limit) n;
   if v_next.batch = '{}' and p_state.judged_xid = pg_current_xact_id_if_assigned() then
     return 0;
   elsif v_next.batch <> '{}' then
-    perform hwqueue.rebind_classes(v_next.batch, false, p_shard),
-      hwqueue.note_selected(v_next.batch, p_shard);
+    perform hwqueue.rebind_classes(v_next.batch, false), hwqueue.note_selected(v_next.batch);
     insert into hwqueue.node_eligibility (
-      shard_id, node_id, queue_id, class_id, task_name, cpu_milli, memory_mib, gpu_count,
+      node_id, queue_id, class_id, task_name, cpu_milli, memory_mib, gpu_count,
       gpu_milli, gpu_wanted, custom, trusts, affinity, is_checked, cpu_isolation, gpu_exclusivity)
-    select p_shard, p_node.node_id, c.queue_id, c.class_id, c.task_name,
+    select p_node.node_id, c.queue_id, c.class_id, c.task_name,
            hwqueue.cpu_needed(c.cpu_milli, i.cpu), c.memory_mib, c.gpu_count, c.gpu_milli, c.gpu_wanted,
-           c.custom, c.trusts, a.affinity, hwqueue.must_be_checked(c, a.affinity, p_shard), i.cpu,
+           c.custom, c.trusts, a.affinity, hwqueue.must_be_checked(c, a.affinity), i.cpu,
            hwqueue.gpu_exclusivity_on(c.gpu_exclusivity, p_node.gpu_share_mode)
     from hwqueue.placement_class c
     -- p_node.profile_id is the profile that is judged; this one is the node's own
-    join hwqueue.node n on n.shard_id = p_shard and n.node_id = p_node.node_id
-    join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = n.profile_id
+    join hwqueue.node n on n.node_id = p_node.node_id
+    join hwqueue.profile p on p.profile_id = n.profile_id
     cross join lateral (
       select hwqueue.fixed_affinity(c, p_node.labels, p_node.rack, p_node.node_id, v_resources, p.taints)
         as affinity offset 0) a
     cross join lateral (
       select hwqueue.cpu_isolation_on(c.cpu_isolation, p_node.default_cpu_isolation) as cpu) i
-    where c.shard_id = p_shard and c.class_id = any (v_next.batch)
+    where c.class_id = any (v_next.batch)
       and hwqueue.suits(
         c, p, p_node.node_id, v_resources, p_node.attested, p_node.gpu_ids, p_node.gpu_parents)
     on conflict do nothing;
@@ -210,24 +204,24 @@ begin
       judged_xid = (v_next.judged).xid, judged_class = (v_next.judged).class_id,
       pinned_queues = case when v_next.batch = '{}' then s.pinned_queues else array(
         select distinct e.queue_id from hwqueue.node_eligibility e
-        where e.shard_id = p_shard and e.node_id = p_node.node_id) end
-  where s.shard_id = p_shard and s.node_id = p_node.node_id;
+        where e.node_id = p_node.node_id) end
+  where s.node_id = p_node.node_id;
   return case when v_next.more then p_limit else cardinality(v_next.batch) end;
 end
 $$;
 
 -- True if there are classes that a judge which has seen this has not judged. Ordered, so that each half
 -- is one index probe: mostly there is nothing, and a scan would read every class to find that out.
-create or replace function hwqueue.has_new_classes(p_seen xid8, p_unseen xid8[], p_shard int) returns boolean
+create or replace function hwqueue.has_new_classes(p_seen xid8, p_unseen xid8[]) returns boolean
 language plpgsql stable
 as $$
 begin
   return (select c.class_id from hwqueue.placement_class c
-          where c.shard_id = p_shard and c.created_xid >= p_seen order by c.created_xid limit 1) is not null
+          where c.created_xid >= p_seen order by c.created_xid limit 1) is not null
       or (select x.class_id from unnest(p_unseen) u(xid)
           cross join lateral (
             select c.class_id from hwqueue.placement_class c
-            where c.shard_id = p_shard and c.created_xid >= u.xid and c.created_xid <= u.xid
+            where c.created_xid >= u.xid and c.created_xid <= u.xid
             order by c.created_xid limit 1) x
           limit 1) is not null;
 end
@@ -236,14 +230,14 @@ $$;
 -- Of transactions whose classes were unseen, those whose classes still are: they run, or have ended and
 -- left classes. A busy moment leaves many ids, and each costs claims an index probe, so a session that
 -- writes the row anyway shortens the list.
-create or replace function hwqueue.prune_unseen_xids(p_unseen xid8[], p_shard int) returns xid8[]
+create or replace function hwqueue.prune_unseen_xids(p_unseen xid8[]) returns xid8[]
 language plpgsql stable
 as $$
 begin
   return case when p_unseen = '{}' then p_unseen else array(
     select u from unnest(p_unseen) u
     where not hwqueue.has_ended(u) or exists (
-      select 1 from hwqueue.placement_class c where c.shard_id = p_shard and c.created_xid = u)) end;
+      select 1 from hwqueue.placement_class c where c.created_xid = u)) end;
 end
 $$;
 
@@ -255,8 +249,7 @@ $$;
 -- caller made candidates may be older than the last one judged, so each of its calls judges them. Claims
 -- forbid bitmap scans; here they are allowed for the GIN index on anchors.
 create or replace function hwqueue.next_classes(p_from hwqueue.judging_progress, p_anchors text[],
-  p_pinned boolean, p_limit int, p_shard int,
-  out batch bigint[], out judged hwqueue.judging_progress, out more boolean)
+  p_pinned boolean, p_limit int, out batch bigint[], out judged hwqueue.judging_progress, out more boolean)
 language plpgsql volatile set enable_bitmapscan = on
 as $$
 declare
@@ -283,26 +276,24 @@ begin
         from unnest(v_from.unseen) r(xid)
         cross join lateral (
           select c.created_xid, c.class_id, c.cost from hwqueue.placement_class c
-          where c.shard_id = p_shard and c.created_xid = r.xid
+          where c.created_xid = r.xid
             and c.class_id > case when r.xid = v_from.xid then v_from.class_id else -1 end
             and c.is_pinned = p_pinned and c.anchors && p_anchors
-            and not c.waits and (c.terms = '[]' or hwqueue.has_published_terms(c.terms, p_shard))
+            and not c.waits and (c.terms = '[]' or hwqueue.has_published_terms(c.terms))
           order by c.class_id limit p_limit) x
         where r.xid < v_from.next_xid and r.xid is distinct from v_own
         union all
         (select false, c.created_xid, c.class_id, c.cost from hwqueue.placement_class c
-         where c.shard_id = p_shard
-           and (c.created_xid, c.class_id)
+         where (c.created_xid, c.class_id)
              > (v_from.next_xid, case when v_from.next_xid = v_from.xid then v_from.class_id else -1 end)
            and c.created_xid is distinct from v_own and c.is_pinned = p_pinned and c.anchors && p_anchors
-           and not c.waits and (c.terms = '[]' or hwqueue.has_published_terms(c.terms, p_shard))
+           and not c.waits and (c.terms = '[]' or hwqueue.has_published_terms(c.terms))
          order by c.created_xid, c.class_id limit p_limit)
         union all
         (select true, c.created_xid, c.class_id, c.cost from hwqueue.placement_class c
-         where c.shard_id = p_shard and c.created_xid = v_own
-           and (c.class_id > coalesce(v_own_judged, -1) or c.is_woken)
+         where c.created_xid = v_own and (c.class_id > coalesce(v_own_judged, -1) or c.is_woken)
            and c.is_pinned = p_pinned and c.anchors && p_anchors
-           and not c.waits and (c.terms = '[]' or hwqueue.has_published_terms(c.terms, p_shard))
+           and not c.waits and (c.terms = '[]' or hwqueue.has_published_terms(c.terms))
          order by c.class_id limit p_limit)
       ) u window o as (order by u.is_own, u.created_xid, u.class_id) order by place limit p_limit) k) b;
   batch := v_now.classes;
@@ -326,8 +317,8 @@ $$;
 -- Estimates for each class which share of the nodes could take it, by labels and total capacity. The 200
 -- commonest kinds of node stand for all, fewer where classes cost much to judge. The estimate orders
 -- scarce work first and decides nothing. Does nothing when another session is estimating.
--- Locks: the shard's row, skip locked.
-create or replace function hwqueue.refresh_reach(p_class_ids bigint[], p_shard int) returns void
+-- Locks: the installation's row, skip locked.
+create or replace function hwqueue.refresh_reach(p_class_ids bigint[]) returns void
 language plpgsql volatile
 as $$
 declare
@@ -336,7 +327,7 @@ begin
   if p_class_ids = '{}' then
     return;
   end if;
-  perform 1 from hwqueue.shard s where s.shard_id = p_shard for no key update skip locked;
+  perform 1 from hwqueue.installation s for no key update skip locked;
   if not found then
     return;
   end if;
@@ -346,18 +337,18 @@ begin
            n.core_numa, cardinality(array_remove(n.gpu_parents, null)) as parts,
            (array_agg(n.node_id))[1] as example, count(*) as nodes
     from hwqueue.node n
-    where n.shard_id = p_shard and n.deregistered_at is null
+    where n.deregistered_at is null
     group by n.profile_id, n.cpu_milli, n.memory_mib, n.custom, n.slots, cardinality(n.gpu_ids), n.core_numa,
              cardinality(array_remove(n.gpu_parents, null))
     order by count(*) desc limit (
       select greatest(1, least(200, 20 * hwqueue.judge_budget() / greatest(1, sum(c.cost))))::bigint
       from hwqueue.placement_class c
-      where c.shard_id = p_shard and c.class_id = any (p_class_ids))
+      where c.class_id = any (p_class_ids))
   ), example as materialized (  -- read once for all classes
     select k.nodes, n as node, p as profile
     from kind k
-    join hwqueue.node n on n.shard_id = p_shard and n.node_id = k.example
-    join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = n.profile_id
+    join hwqueue.node n on n.node_id = k.example
+    join hwqueue.profile p on p.profile_id = n.profile_id
   ), reach as (
     select c.class_id, f.share
     from hwqueue.placement_class c
@@ -369,10 +360,10 @@ begin
                / sum(e.nodes) as share
       from example e
       offset 0) f
-    where c.shard_id = p_shard and c.class_id = any (p_class_ids) and f.share is not null
+    where c.class_id = any (p_class_ids) and f.share is not null
   )
-  insert into hwqueue.class_fleet as r (shard_id, class_id, reach, looked_at)
-  select p_shard, f.class_id, f.share, v_now from reach f
-  on conflict (shard_id, class_id) do update set reach = excluded.reach, looked_at = excluded.looked_at;
+  insert into hwqueue.class_fleet as r (class_id, reach, looked_at)
+  select f.class_id, f.share, v_now from reach f
+  on conflict (class_id) do update set reach = excluded.reach, looked_at = excluded.looked_at;
 end
 $$;

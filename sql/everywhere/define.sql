@@ -14,17 +14,17 @@
 -- than the policy of the queue allows, and anybody's beyond a thousand. Those of other sessions that are not
 -- committed yet are not counted.
 -- Raises: QHT03.
-create or replace function hwqueue.check_everywhere_limit(p_row hwqueue.everywhere, p_shard int) returns void
+create or replace function hwqueue.check_everywhere_limit(p_row hwqueue.everywhere) returns void
 language plpgsql volatile
 as $$
 declare
   v_most int := (
-    select q.everywhere_limit from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = p_row.queue_id
+    select q.everywhere_limit from hwqueue.queue q where q.queue_id = p_row.queue_id
       and hwqueue.my_tenants() is not null);
   v_count record;
 begin
   select count(*) - 1 as of_all, count(*) filter (where e.tenant = p_row.tenant) - 1 as of_tenant into v_count
-  from hwqueue.everywhere e where e.shard_id = p_shard and e.finished_at is null;
+  from hwqueue.everywhere e where e.finished_at is null;
   if v_count.of_tenant >= v_most then
     perform hwqueue.refuse_more('everywhere tasks', v_count.of_tenant, v_most, p_row.tenant,
       'stop one first (stop_everywhere), or let an admin raise the queue''s policy everywhere_limit');
@@ -40,7 +40,7 @@ $$;
 -- It takes room on each node: for a caller that is limited to a tenant the policy of the queue must allow it.
 -- Locks: a new class. Raises: QHA01, QHC03, QHC04, QHW01, QHA03, naming the field.
 create or replace function hwqueue.read_everywhere(p_target hwqueue.spawn_target, p_task text, p_params jsonb,
-  p_options jsonb, p_now timestamptz, p_shard int) returns hwqueue.everywhere
+  p_options jsonb, p_now timestamptz) returns hwqueue.everywhere
 language plpgsql volatile
 as $$
 declare
@@ -58,7 +58,6 @@ begin
   perform hwqueue.check_object(p_options, v_own || array['placement', 'affinity_tags', 'affinity_with',
     'anti_affinity_with', 'wire', 'priority', 'tenant', 'service_id', 'labels', 'headers', 'max_attempts',
     'retry', 'claim_timeout'], 'options');
-  v_row.shard_id := p_shard;
   v_row.everywhere_id := coalesce(hwqueue.json_uuid(p_options -> 'everywhere_id', 'options.everywhere_id'),
     hwqueue.new_id());
   v_row.mode := coalesce(hwqueue.json_choice(p_options -> 'mode', 'options.mode', array['once', 'always']),
@@ -72,12 +71,12 @@ begin
     'delay', 'available_at', 'idempotency_key', 'unique', 'notify', 'lease_id']);
   v_row.options := jsonb_set(v_row.options, '{headers}', coalesce(nullif(v_row.options -> 'headers', 'null'),
     '{}') || jsonb_build_object('everywhere_id', v_row.everywhere_id));
-  v_spawn := hwqueue.read_single_spawn(v_queue, p_task, p_params, v_row.options, p_now, p_shard);
-  perform hwqueue.check_own_spawns(array[v_spawn], false, p_shard);
+  v_spawn := hwqueue.read_single_spawn(v_queue, p_task, p_params, v_row.options, p_now);
+  perform hwqueue.check_own_spawns(array[v_spawn], false);
   v_row.queue_id := v_queue.queue_id;
   v_row.class_id := v_spawn.class_id;
   select c.tenant, c.anchors into v_row.tenant, v_row.anchors
-  from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = v_spawn.class_id;
+  from hwqueue.placement_class c where c.class_id = v_spawn.class_id;
   v_row.task_name := p_task;
   v_row.params := v_spawn.params;
   v_row.created_at := p_now;
@@ -88,24 +87,23 @@ $$;
 -- Writes an everywhere task. Returns whether it is new: false for one with the same id and content.
 -- Locks: an id that another session writes now. Raises: QHE02 for an id that is there with other content, or
 -- was stopped; QHT03 for a new one of too many.
-create or replace function hwqueue.write_everywhere(p_row hwqueue.everywhere, p_shard int) returns boolean
+create or replace function hwqueue.write_everywhere(p_row hwqueue.everywhere) returns boolean
 language plpgsql volatile
 as $$
 declare
   v_old hwqueue.everywhere;
 begin
-  insert into hwqueue.everywhere (shard_id, everywhere_id, queue_id, class_id, tenant, task_name, params,
+  insert into hwqueue.everywhere (everywhere_id, queue_id, class_id, tenant, task_name, params,
     options, mode, on_unmatched, on_cordoned, created_at, anchors)
-  values (p_shard, p_row.everywhere_id, p_row.queue_id, p_row.class_id, p_row.tenant, p_row.task_name,
+  values (p_row.everywhere_id, p_row.queue_id, p_row.class_id, p_row.tenant, p_row.task_name,
     p_row.params, p_row.options, p_row.mode, p_row.on_unmatched, p_row.on_cordoned, p_row.created_at,
     p_row.anchors)
   on conflict do nothing;
   if found then
-    perform hwqueue.check_everywhere_limit(p_row, p_shard);
+    perform hwqueue.check_everywhere_limit(p_row);
     return true;
   end if;
-  select e.* into v_old from hwqueue.everywhere e
-  where e.shard_id = p_shard and e.everywhere_id = p_row.everywhere_id;
+  select e.* into v_old from hwqueue.everywhere e where e.everywhere_id = p_row.everywhere_id;
   if v_old.stopped_at is not null or (v_old.queue_id, v_old.class_id, v_old.task_name, v_old.params,
       v_old.options, v_old.mode, v_old.on_unmatched, v_old.on_cordoned)
     is distinct from (p_row.queue_id, p_row.class_id, p_row.task_name, p_row.params,
@@ -124,7 +122,7 @@ $$;
 -- cordoned, or the queue is paused. never: it does not suit, could not hold it if it were empty, its worker
 -- serves neither queue nor task, or the everywhere task was stopped.
 create or replace function hwqueue.everywhere_fit(p_everywhere hwqueue.everywhere, p_node uuid,
-  p_now timestamptz, p_shard int) returns text
+  p_now timestamptz) returns text
 language plpgsql stable  -- its plan is kept: it is asked for each node
 as $$
 begin
@@ -138,24 +136,23 @@ begin
         or not hwqueue.is_live(n, s, p_now) or q.paused_at is not null then 'later'
       else 'now' end
     from hwqueue.node n
-    join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = p_node
-    join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = p_everywhere.queue_id
-    join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = p_everywhere.class_id
-    left join hwqueue.served v on v.shard_id = p_shard and v.node_id = p_node
-    where n.shard_id = p_shard and n.node_id = p_node), 'never') end;
+    join hwqueue.node_state s on s.node_id = p_node
+    join hwqueue.queue q on q.queue_id = p_everywhere.queue_id
+    join hwqueue.placement_class c on c.class_id = p_everywhere.class_id
+    left join hwqueue.served v on v.node_id = p_node
+    where n.node_id = p_node), 'never') end;
 end
 $$;
 
 -- Returns an everywhere task. For a caller limited to other tenants it does not exist.
 -- Raises: QHE01.
-create or replace function hwqueue.find_everywhere(p_everywhere uuid, p_shard int) returns hwqueue.everywhere
+create or replace function hwqueue.find_everywhere(p_everywhere uuid) returns hwqueue.everywhere
 language plpgsql volatile
 as $$
 declare
   v_row hwqueue.everywhere;
 begin
-  select e.* into v_row from hwqueue.everywhere e
-  where e.shard_id = p_shard and e.everywhere_id = p_everywhere;
+  select e.* into v_row from hwqueue.everywhere e where e.everywhere_id = p_everywhere;
   if not found or hwqueue.my_tenants() is not null and v_row.tenant <> all (hwqueue.my_tenants()) then
     perform hwqueue.refuse('QHE01', format('everywhere task %s does not exist',
         coalesce(p_everywhere::text, 'null')), jsonb_build_object('everywhere_id', p_everywhere),
@@ -192,11 +189,11 @@ create or replace function hwqueue.everywhere_queue(p_everywhere hwqueue.everywh
 language sql stable
 as $$
   select q.name from hwqueue.queue q
-  where q.shard_id = p_everywhere.shard_id and q.queue_id = p_everywhere.queue_id
+  where q.queue_id = p_everywhere.queue_id
 $$;
 
 -- Returns how many nodes have a lease of an everywhere task, or had one, and how these stand.
-create or replace function hwqueue.everywhere_totals(p_everywhere uuid, p_shard int)
+create or replace function hwqueue.everywhere_totals(p_everywhere uuid)
 returns table (nodes int, waiting int, reserved int, running int, completed int, failed int, cancelled int)
 language sql stable
 as $$
@@ -211,13 +208,12 @@ as $$
              when c.is_reserved then 'reserved' when c.lease_id is not null then 'running'
              else 'waiting' end as state
     from hwqueue.everywhere_node r
-    left join hwqueue.claim c on c.shard_id = p_shard and c.lease_id = r.lease_id
-    where r.shard_id = p_shard and r.everywhere_id = p_everywhere) l
+    left join hwqueue.claim c on c.lease_id = r.lease_id
+    where r.everywhere_id = p_everywhere) l
 $$;
 
 -- Returns the leases of an everywhere task as get_everywhere shows them, by node_id, after a node.
-create or replace function hwqueue.everywhere_leases(p_everywhere uuid, p_limit int, p_after uuid,
-  p_shard int)
+create or replace function hwqueue.everywhere_leases(p_everywhere uuid, p_limit int, p_after uuid)
 returns table (node_id uuid, lease jsonb)
 language sql stable
 as $$
@@ -228,8 +224,8 @@ as $$
            'reason', r.reason, 'starts', r.starts, 'failures', r.failures,
            'due_at', case when c.lease_id is null then r.due_at end)
   from hwqueue.everywhere_node r
-  left join hwqueue.node n on n.shard_id = p_shard and n.node_id = r.node_id
-  left join hwqueue.claim c on c.shard_id = p_shard and c.lease_id = r.lease_id
-  where r.shard_id = p_shard and r.everywhere_id = p_everywhere and (p_after is null or r.node_id > p_after)
+  left join hwqueue.node n on n.node_id = r.node_id
+  left join hwqueue.claim c on c.lease_id = r.lease_id
+  where r.everywhere_id = p_everywhere and (p_after is null or r.node_id > p_after)
   order by r.node_id limit p_limit
 $$;

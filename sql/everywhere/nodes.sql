@@ -15,36 +15,35 @@
 -- Locks: the caller holds node_state, if the node has one; its claim, its entry, skip locked; as
 -- reserve_member. Idempotent.
 create or replace function hwqueue.look_at_node(p_everywhere hwqueue.everywhere, p_node uuid,
-  p_now timestamptz, p_shard int) returns void
+  p_now timestamptz) returns void
 language plpgsql volatile
 as $$
 declare
-  v_fit text := hwqueue.everywhere_fit(p_everywhere, p_node, p_now, p_shard);
+  v_fit text := hwqueue.everywhere_fit(p_everywhere, p_node, p_now);
   v_row hwqueue.everywhere_node;
   v_retry_at timestamptz;
   v_state text;
 begin
   select r.* into v_row from hwqueue.everywhere_node r
-  where r.shard_id = p_shard and r.everywhere_id = p_everywhere.everywhere_id and r.node_id = p_node;
+  where r.everywhere_id = p_everywhere.everywhere_id and r.node_id = p_node;
   if not found then
     if v_fit = 'now' then
-      perform hwqueue.start_on_node(p_everywhere, p_node, p_now, p_shard);
+      perform hwqueue.start_on_node(p_everywhere, p_node, p_now);
     end if;
     return;
   end if;
   with gone as (
-    delete from hwqueue.gang_change c where c.gang_id = v_row.lease_id and c.shard_id = p_shard
-    returning c.retry_at
+    delete from hwqueue.gang_change c where c.gang_id = v_row.lease_id returning c.retry_at
   )
   select max(g.retry_at) into v_retry_at from gone g;
-  v_state := hwqueue.lease_state(v_row.lease_id, p_shard);
+  v_state := hwqueue.lease_state(v_row.lease_id);
   if v_state = 'claimed' then
-    v_state := hwqueue.look_at_claim(p_everywhere, v_row, v_fit, p_now, p_shard);
+    v_state := hwqueue.look_at_claim(p_everywhere, v_row, v_fit, p_now);
   end if;
   if v_state in ('scheduled', 'pending') then
-    perform hwqueue.look_at_waiting(p_everywhere, v_row, v_fit, v_retry_at, p_now, p_shard);
+    perform hwqueue.look_at_waiting(p_everywhere, v_row, v_fit, v_retry_at, p_now);
   elsif v_state is distinct from 'claimed' then
-    perform hwqueue.look_at_ended(p_everywhere, v_row, v_state, v_fit, p_now, p_shard);
+    perform hwqueue.look_at_ended(p_everywhere, v_row, v_state, v_fit, p_now);
   end if;
 end
 $$;
@@ -52,7 +51,7 @@ $$;
 -- Writes the next lease of an everywhere task on a node, and tries to reserve its room.
 -- Locks: the caller holds node_state; as try_on_node. Not idempotent.
 create or replace function hwqueue.start_on_node(p_everywhere hwqueue.everywhere, p_node uuid,
-  p_now timestamptz, p_shard int) returns void
+  p_now timestamptz) returns void
 language plpgsql volatile
 as $$
 declare
@@ -60,21 +59,19 @@ declare
   v_spawn hwqueue.spawn_request;
   v_row hwqueue.everywhere_node;
 begin
-  select q.* into v_queue from hwqueue.queue q
-  where q.shard_id = p_shard and q.queue_id = p_everywhere.queue_id;
+  select q.* into v_queue from hwqueue.queue q where q.queue_id = p_everywhere.queue_id;
   -- sizes were checked when it was defined: a policy that changed since stops no claim
   v_spawn := hwqueue.read_spawn(1, hwqueue.new_id(), p_everywhere.class_id, p_everywhere.task_name,
     p_everywhere.params, p_everywhere.options, 2147483647, p_now);
   v_spawn.gang_id := v_spawn.lease_id;
   v_spawn.available_at := hwqueue.never_due();
-  perform hwqueue.write_spawns(array[v_spawn], v_queue, p_now, p_shard);
-  insert into hwqueue.everywhere_node as r (shard_id, everywhere_id, node_id, lease_id)
-  values (p_shard, p_everywhere.everywhere_id, p_node, v_spawn.lease_id)
-  on conflict (shard_id, everywhere_id, node_id) do update
+  perform hwqueue.write_spawns(array[v_spawn], v_queue, p_now);
+  insert into hwqueue.everywhere_node as r (everywhere_id, node_id, lease_id)
+  values (p_everywhere.everywhere_id, p_node, v_spawn.lease_id) on conflict (everywhere_id, node_id) do update
   set lease_id = excluded.lease_id, due_at = null, tries = 0, starts = r.starts + 1, reason = null,
       ended_as = null
   returning r.* into v_row;
-  perform hwqueue.try_on_node(p_everywhere, v_row, p_now, p_shard);
+  perform hwqueue.try_on_node(p_everywhere, v_row, p_now);
 end
 $$;
 
@@ -85,7 +82,7 @@ $$;
 -- and is extended while the node lives.
 -- Locks: the caller holds node_state; the entry, skip locked; as reserve_member. Wakes: waiting workers.
 create or replace function hwqueue.try_on_node(p_everywhere hwqueue.everywhere,
-  p_row hwqueue.everywhere_node, p_now timestamptz, p_shard int) returns void
+  p_row hwqueue.everywhere_node, p_now timestamptz) returns void
 language plpgsql volatile
 as $$
 declare
@@ -98,21 +95,19 @@ begin
   v_gang.gang_id := p_row.lease_id;
   v_gang.hold := hwqueue.everywhere_hold();
   select s.* into v_entry from hwqueue.scheduled s
-  where s.shard_id = p_shard and s.queue_id = p_everywhere.queue_id and s.available_at = hwqueue.never_due()
+  where s.queue_id = p_everywhere.queue_id and s.available_at = hwqueue.never_due()
     and s.lease_id = p_row.lease_id for update skip locked;
   if found then
     v_reason := case when not exists (
-        select from hwqueue.node_state s
-        where s.shard_id = p_shard and s.node_id = p_row.node_id and s.expands_until > p_now)
-        and hwqueue.earlier_waits(p_row.lease_id, p_row.node_id, p_now, p_shard) then 'earlier_waits'
-      else hwqueue.reserve_member(v_gang, v_entry, p_row.node_id, false, false, p_now, p_shard) end;
+        select from hwqueue.node_state s where s.node_id = p_row.node_id and s.expands_until > p_now)
+        and hwqueue.earlier_waits(p_row.lease_id, p_row.node_id, p_now) then 'earlier_waits'
+      else hwqueue.reserve_member(v_gang, v_entry, p_row.node_id, false, false, p_now) end;
     if v_reason in ('insufficient_capacity', 'earlier_waits')
-      and hwqueue.may_earmark(v_entry.class_id, p_row.node_id, p_shard) and not exists (
+      and hwqueue.may_earmark(v_entry.class_id, p_row.node_id) and not exists (
         select from hwqueue.everywhere_node r
-        where r.shard_id = p_shard and r.everywhere_id = p_row.everywhere_id and r.node_id = p_row.node_id
+        where r.everywhere_id = p_row.everywhere_id and r.node_id = p_row.node_id
           and r.earmark_after > p_now) then
-      v_is_earmarked := hwqueue.reserve_member(v_gang, v_entry, p_row.node_id, true, true, p_now,
-        p_shard) is null;
+      v_is_earmarked := hwqueue.reserve_member(v_gang, v_entry, p_row.node_id, true, true, p_now) is null;
     end if;
   end if;
   v_is_soon := v_reason in ('busy', 'unpublished', 'cache_miss');
@@ -123,32 +118,31 @@ begin
         when v_is_soon then interval '0'
         when v_is_earmarked then interval '1 second'
         else least(interval '1 second' * 2 ^ least(r.tries, 4), interval '15 seconds') end
-  where r.shard_id = p_shard and r.everywhere_id = p_row.everywhere_id and r.node_id = p_row.node_id;
+  where r.everywhere_id = p_row.everywhere_id and r.node_id = p_row.node_id;
   if v_reason is null then
-    perform hwqueue.wake_workers(q, p_shard) from hwqueue.queue q
-    where q.shard_id = p_shard and q.queue_id = p_everywhere.queue_id;
+    perform hwqueue.wake_workers(q) from hwqueue.queue q where q.queue_id = p_everywhere.queue_id;
   end if;
 end
 $$;
 
 -- Whether a node could hold a lease of a class beside the leases of everywhere tasks that it has, once all
 -- else has ended. If not, an earmark would keep room free for nothing.
-create or replace function hwqueue.may_earmark(p_class_id bigint, p_node uuid, p_shard int) returns boolean
+create or replace function hwqueue.may_earmark(p_class_id bigint, p_node uuid) returns boolean
 language sql stable
 as $$
-  select hwqueue.class_shortage(c, n, row(p_shard, p_node, 0, 0, u.claim_count, u.cpu_used, u.memory_used,
+  select hwqueue.class_shortage(c, n, row(p_node, 0, 0, u.claim_count, u.cpu_used, u.memory_used,
            u.gpu_used, u.custom_used, u.core_used)::hwqueue.node_load) = 0
          and (v.concurrency <= l.leases) is not true
   from hwqueue.node n
-  join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = p_class_id
-  left join hwqueue.served v on v.shard_id = p_shard and v.node_id = p_node
+  join hwqueue.placement_class c on c.class_id = p_class_id
+  left join hwqueue.served v on v.node_id = p_node
   cross join lateral (
     select count(*) as leases, coalesce(array_agg(x.assignment) filter (where x.assignment is not null),
              '{}') as assignments
     from hwqueue.claim x
-    where x.shard_id = p_shard and x.node_id = p_node and x.gang_id = x.lease_id) l
+    where x.node_id = p_node and x.gang_id = x.lease_id) l
   cross join lateral hwqueue.node_usage_of(n, l.assignments) u
-  where n.shard_id = p_shard and n.node_id = p_node
+  where n.node_id = p_node
 $$;
 
 -- How long a reservation of an everywhere task lasts unless it is extended.
@@ -162,7 +156,7 @@ as $$ select interval '1 minute' $$;
 -- Returns the state of the lease.
 -- Locks: the caller holds node_state; the claim, skip locked; as back_earmarks and end_claim.
 create or replace function hwqueue.look_at_claim(p_everywhere hwqueue.everywhere,
-  p_row hwqueue.everywhere_node, p_fit text, p_now timestamptz, p_shard int) returns text
+  p_row hwqueue.everywhere_node, p_fit text, p_now timestamptz) returns text
 language plpgsql volatile
 as $$
 declare
@@ -170,38 +164,36 @@ declare
   v_due_at timestamptz;
   v_reason text;
   v_most interval := (
-    select q.earmark_time from hwqueue.queue q
-    where q.shard_id = p_shard and q.queue_id = p_everywhere.queue_id);
+    select q.earmark_time from hwqueue.queue q where q.queue_id = p_everywhere.queue_id);
 begin
-  select c.* into v_claim from hwqueue.claim c
-  where c.shard_id = p_shard and c.lease_id = p_row.lease_id for update skip locked;
+  select c.* into v_claim from hwqueue.claim c where c.lease_id = p_row.lease_id for update skip locked;
   if not found then  -- another session settles or cancels it now
     v_due_at := p_now;
   elsif v_claim.is_reserved and (p_fit <> 'now' or v_claim.stop_requested_at <= p_now) then
-    return hwqueue.end_claim(v_claim, 'released', null, p_now, hwqueue.clock(), p_shard);
+    return hwqueue.end_claim(v_claim, 'released', null, p_now, hwqueue.clock());
   elsif v_claim.is_reserved then
     if v_claim.is_earmark then
-      v_reason := hwqueue.back_earmarks(array[p_row.lease_id], hwqueue.everywhere_hold(), p_now, p_shard);
+      v_reason := hwqueue.back_earmarks(array[p_row.lease_id], hwqueue.everywhere_hold(), p_now);
       if v_reason = 'insufficient_capacity' and v_claim.claimed_at + v_most <= p_now then
         update hwqueue.everywhere_node r set earmark_after = p_now + v_most
-        where r.shard_id = p_shard and r.everywhere_id = p_row.everywhere_id and r.node_id = p_row.node_id;
-        return hwqueue.end_claim(v_claim, 'released', null, p_now, hwqueue.clock(), p_shard);
+        where r.everywhere_id = p_row.everywhere_id and r.node_id = p_row.node_id;
+        return hwqueue.end_claim(v_claim, 'released', null, p_now, hwqueue.clock());
       end if;
-      perform hwqueue.wake_workers(q, p_shard) from hwqueue.queue q
-      where q.shard_id = p_shard and q.queue_id = v_claim.queue_id and v_reason is null;
+      perform hwqueue.wake_workers(q) from hwqueue.queue q
+      where q.queue_id = v_claim.queue_id and v_reason is null;
     else
       update hwqueue.claim c set expires_at = p_now + hwqueue.everywhere_hold()
-      where c.shard_id = p_shard and c.lease_id = p_row.lease_id;
+      where c.lease_id = p_row.lease_id;
     end if;
     v_due_at := p_now + case when v_reason is null then hwqueue.everywhere_hold() / 3
       else interval '1 second' end;
   elsif p_fit = 'never' and hwqueue.may_not_go_on(p_everywhere) then
     perform hwqueue.ask_to_stop(p_row.node_id, array[p_row.lease_id], null,
       case when p_everywhere.stopped_at is null then 'its node does not suit any more'
-        else 'its everywhere task was stopped' end, p_now, p_shard);
+        else 'its everywhere task was stopped' end, p_now);
   end if;
   update hwqueue.everywhere_node r set due_at = v_due_at, reason = v_reason, tries = 0
-  where r.shard_id = p_shard and r.everywhere_id = p_row.everywhere_id and r.node_id = p_row.node_id;
+  where r.everywhere_id = p_row.everywhere_id and r.node_id = p_row.node_id;
   return 'claimed';
 end
 $$;
@@ -218,23 +210,22 @@ $$;
 -- retry is due (p_retry_at, if it was just put back), or its room is reserved.
 -- Locks: the caller holds node_state; as cancel_on_node and try_on_node.
 create or replace function hwqueue.look_at_waiting(p_everywhere hwqueue.everywhere,
-  p_row hwqueue.everywhere_node, p_fit text, p_retry_at timestamptz, p_now timestamptz, p_shard int)
-returns void
+  p_row hwqueue.everywhere_node, p_fit text, p_retry_at timestamptz, p_now timestamptz) returns void
 language plpgsql volatile
 as $$
 declare
   v_due_at timestamptz := coalesce(p_retry_at, p_row.due_at);
 begin
   if p_fit = 'never' then
-    perform hwqueue.cancel_on_node(p_everywhere, p_row, p_now, p_shard);
+    perform hwqueue.cancel_on_node(p_everywhere, p_row, p_now);
   elsif v_due_at > p_now or p_fit = 'later' then
     update hwqueue.everywhere_node r
     set due_at = case when v_due_at > p_now then v_due_at end, ended_as = null,
         reason = case when p_fit = 'later' then 'node_unavailable'
           when p_retry_at is null then r.reason end
-    where r.shard_id = p_shard and r.everywhere_id = p_row.everywhere_id and r.node_id = p_row.node_id;
+    where r.everywhere_id = p_row.everywhere_id and r.node_id = p_row.node_id;
   else
-    perform hwqueue.try_on_node(p_everywhere, p_row, p_now, p_shard);
+    perform hwqueue.try_on_node(p_everywhere, p_row, p_now);
   end if;
 end
 $$;
@@ -243,7 +234,7 @@ $$;
 -- how the lease ended.
 -- Locks: the caller holds node_state; the entry, skip locked: held by others, it is due again at once.
 create or replace function hwqueue.cancel_on_node(p_everywhere hwqueue.everywhere,
-  p_row hwqueue.everywhere_node, p_now timestamptz, p_shard int) returns void
+  p_row hwqueue.everywhere_node, p_now timestamptz) returns void
 language plpgsql volatile
 as $$
 declare
@@ -251,15 +242,15 @@ declare
     else 'everywhere_stopped' end;
 begin
   if not hwqueue.cancel_reserved_entry(p_row.lease_id, p_everywhere.queue_id, jsonb_build_object('reason',
-      v_reason, 'everywhere_id', p_row.everywhere_id, 'node_id', p_row.node_id), p_shard) then
+      v_reason, 'everywhere_id', p_row.everywhere_id, 'node_id', p_row.node_id)) then
     update hwqueue.everywhere_node r set due_at = p_now
-    where r.shard_id = p_shard and r.everywhere_id = p_row.everywhere_id and r.node_id = p_row.node_id;
+    where r.everywhere_id = p_row.everywhere_id and r.node_id = p_row.node_id;
   elsif p_everywhere.stopped_at is null then
     delete from hwqueue.everywhere_node r
-    where r.shard_id = p_shard and r.everywhere_id = p_row.everywhere_id and r.node_id = p_row.node_id;
+    where r.everywhere_id = p_row.everywhere_id and r.node_id = p_row.node_id;
   else
     update hwqueue.everywhere_node r set due_at = null, reason = null, ended_as = 'cancelled'
-    where r.shard_id = p_shard and r.everywhere_id = p_row.everywhere_id and r.node_id = p_row.node_id;
+    where r.everywhere_id = p_row.everywhere_id and r.node_id = p_row.node_id;
   end if;
 end
 $$;
@@ -267,25 +258,23 @@ $$;
 -- Cancels a lease that waits for a reservation, and deletes its changes. False: another session holds its
 -- entry, or there is none.
 -- Locks: the entry, skip locked.
-create or replace function hwqueue.cancel_reserved_entry(p_lease uuid, p_queue_id int, p_error jsonb,
-  p_shard int) returns boolean
+create or replace function hwqueue.cancel_reserved_entry(p_lease uuid, p_queue_id int, p_error jsonb)
+returns boolean
 language plpgsql volatile
 as $$
 begin
-  perform 1 from hwqueue.scheduled s
-  where s.shard_id = p_shard and s.queue_id = p_queue_id and s.available_at = hwqueue.never_due()
+  perform 1 from hwqueue.scheduled s where s.queue_id = p_queue_id and s.available_at = hwqueue.never_due()
     and s.lease_id = p_lease for update skip locked;
   if not found then
     return false;
   end if;
   lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
-  delete from hwqueue.scheduled s
-  where s.shard_id = p_shard and s.queue_id = p_queue_id and s.available_at = hwqueue.never_due()
+  delete from hwqueue.scheduled s where s.queue_id = p_queue_id and s.available_at = hwqueue.never_due()
     and s.lease_id = p_lease;
-  perform hwqueue.end_waiting(array[p_lease], 'cancelled', p_error, hwqueue.clock(), p_shard);
+  perform hwqueue.end_waiting(array[p_lease], 'cancelled', p_error, hwqueue.clock());
   perform hwqueue.note_leases('lease_cancelled', array[p_lease],
-    'cancelled: it is to run on no node any more', p_shard, p_error);
-  delete from hwqueue.gang_change c where c.gang_id = p_lease and c.shard_id = p_shard;
+    'cancelled: it is to run on no node any more', p_error);
+  delete from hwqueue.gang_change c where c.gang_id = p_lease;
   return true;
 end
 $$;
@@ -295,37 +284,37 @@ $$;
 -- row. One that ran for ten minutes counts as the first failure.
 -- Locks: the caller holds node_state; as start_on_node.
 create or replace function hwqueue.look_at_ended(p_everywhere hwqueue.everywhere,
-  p_row hwqueue.everywhere_node, p_state text, p_fit text, p_now timestamptz, p_shard int) returns void
+  p_row hwqueue.everywhere_node, p_state text, p_fit text, p_now timestamptz) returns void
 language plpgsql volatile
 as $$
 declare
   v_row hwqueue.everywhere_node := p_row;
-  v_end hwqueue.outcome := hwqueue.lease_end(p_row.lease_id, p_shard);
+  v_end hwqueue.outcome := hwqueue.lease_end(p_row.lease_id);
 begin
   if v_row.ended_as is null then
     v_row.ended_as := coalesce(p_state, v_end.state, 'gone');
     v_row.failures := case when v_row.ended_as in ('completed', 'gone') then 0
       when v_end.finished_at >= v_end.claimed_at + interval '10 minutes' then 1 else v_row.failures + 1 end;
-    v_row.due_at := p_now + hwqueue.restart_delay(p_everywhere, v_row.failures, p_shard);
+    v_row.due_at := p_now + hwqueue.restart_delay(p_everywhere, v_row.failures);
   end if;
   if p_everywhere.stopped_at is null and p_fit = 'never' and (p_everywhere.mode = 'always' or not exists (
-      select from hwqueue.node n where n.shard_id = p_shard and n.node_id = p_row.node_id)) then
+      select from hwqueue.node n where n.node_id = p_row.node_id)) then
     delete from hwqueue.everywhere_node r
-    where r.shard_id = p_shard and r.everywhere_id = p_row.everywhere_id and r.node_id = p_row.node_id;
+    where r.everywhere_id = p_row.everywhere_id and r.node_id = p_row.node_id;
     return;
   end if;
   update hwqueue.everywhere_node r
   set ended_as = v_row.ended_as, failures = v_row.failures, tries = 0, reason = null,
       due_at = case when p_everywhere.mode = 'always' and p_fit = 'now' then v_row.due_at end
-  where r.shard_id = p_shard and r.everywhere_id = p_row.everywhere_id and r.node_id = p_row.node_id;
+  where r.everywhere_id = p_row.everywhere_id and r.node_id = p_row.node_id;
   if p_everywhere.mode = 'always' and p_fit = 'now' and coalesce(v_row.due_at, p_now) <= p_now then
-    perform hwqueue.start_on_node(p_everywhere, p_row.node_id, p_now, p_shard);
+    perform hwqueue.start_on_node(p_everywhere, p_row.node_id, p_now);
   end if;
 end
 $$;
 
 -- How long after the end of its last lease a node gets the next one.
-create or replace function hwqueue.restart_delay(p_everywhere hwqueue.everywhere, p_failures int, p_shard int)
+create or replace function hwqueue.restart_delay(p_everywhere hwqueue.everywhere, p_failures int)
 returns interval
 language sql volatile
 as $$
@@ -333,5 +322,5 @@ as $$
     hwqueue.retry_delay(coalesce(hwqueue.normalise_retry(p_everywhere.options -> 'retry', 'options.retry'),
       q.retry), p_failures),
     least(interval '10 seconds' * 2 ^ least(p_failures - 1, 5), interval '5 minutes'))) end
-  from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = p_everywhere.queue_id
+  from hwqueue.queue q where q.queue_id = p_everywhere.queue_id
 $$;

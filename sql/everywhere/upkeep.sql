@@ -16,7 +16,7 @@
 -- at once. p_from: no change is older. One session does it at a time: the one that leads upkeep.
 -- Locks: everywhere tasks and node_state, skip locked; as look_at_node.
 create or replace function hwqueue.reap_everywhere(p_limit int, p_budget interval, p_now timestamptz,
-  p_shard int, p_from bigint default 0) returns boolean
+  p_from bigint default 0) returns boolean
 language plpgsql volatile
 as $$
 declare
@@ -26,31 +26,31 @@ declare
   v_id uuid;
   v_more boolean;
 begin
-  if not exists (select from hwqueue.everywhere e where e.shard_id = p_shard) then
+  if not exists (select from hwqueue.everywhere e) then
     return false;
   end if;
   for v_state in
-    select s.* from hwqueue.node_state s where s.shard_id = p_shard and s.expands_until is not null
-      and not hwqueue.is_put_off('everywhere', s.node_id, p_now, p_shard)
+    select s.* from hwqueue.node_state s where s.expands_until is not null
+      and not hwqueue.is_put_off('everywhere', s.node_id, p_now)
     order by s.node_id limit 20 for no key update skip locked
   loop
     begin
-      perform hwqueue.expand_node(v_state, p_shard);
+      perform hwqueue.expand_node(v_state);
     exception when query_canceled or others then
-      perform hwqueue.postpone('everywhere', v_state.node_id, sqlstate, sqlerrm, p_now, p_shard);
+      perform hwqueue.postpone('everywhere', v_state.node_id, sqlstate, sqlerrm, p_now);
     end;
     exit when clock_timestamp() >= v_until;
   end loop;
-  v_more := hwqueue.look_at_changed(p_limit, p_from, v_until, p_now, p_shard);
-  v_more := hwqueue.look_at_due(p_limit, v_until, p_now, p_shard) or v_more;
+  v_more := hwqueue.look_at_changed(p_limit, p_from, v_until, p_now);
+  v_more := hwqueue.look_at_due(p_limit, v_until, p_now) or v_more;
   for v_id in
     select e.everywhere_id from hwqueue.everywhere e
-    where e.shard_id = p_shard and e.finished_at is null order by e.swept_at limit 20
+    where e.finished_at is null order by e.swept_at limit 20
   loop
     select e.* into v_everywhere from hwqueue.everywhere e
-    where e.shard_id = p_shard and e.everywhere_id = v_id for no key update skip locked;
+    where e.everywhere_id = v_id for no key update skip locked;
     continue when not found;
-    v_more := hwqueue.sweep_nodes(v_everywhere, v_until, p_now, p_shard) or v_more;
+    v_more := hwqueue.sweep_nodes(v_everywhere, v_until, p_now) or v_more;
     exit when clock_timestamp() >= v_until;
   end loop;
   return v_more;
@@ -62,8 +62,7 @@ $$;
 -- none is left, or the time for it is over, the node grants other work (expands_until). Returns the node's
 -- row. One that is being stopped is left out; a stop waits for those that have looked, so it misses no lease.
 -- Locks: the caller holds node_state; the everywhere tasks, for key share, skip locked; as look_at_node.
-create or replace function hwqueue.expand_node(p_state hwqueue.node_state, p_shard int)
-returns hwqueue.node_state
+create or replace function hwqueue.expand_node(p_state hwqueue.node_state) returns hwqueue.node_state
 language plpgsql volatile
 as $$
 declare
@@ -80,18 +79,17 @@ begin
     return p_state;
   end if;
   select n.anchors || p.anchors into v_anchors from hwqueue.node n
-  join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = n.profile_id
-  where n.shard_id = p_shard and n.node_id = p_state.node_id;
+  join hwqueue.profile p on p.profile_id = n.profile_id
+  where n.node_id = p_state.node_id;
   for v_id, v_has_changed in
     select e.everywhere_id, r.has_changed from hwqueue.everywhere e
     left join lateral (  -- a fence (offset 0): by key, whatever the statistics say
       select x.node_id, x.due_at, exists (
                select from hwqueue.gang_change c
-               where c.gang_id = x.lease_id and c.shard_id = p_shard) as has_changed
+               where c.gang_id = x.lease_id) as has_changed
       from hwqueue.everywhere_node x
-      where x.shard_id = p_shard and x.everywhere_id = e.everywhere_id and x.node_id = p_state.node_id
-      offset 0) r on true
-    where e.shard_id = p_shard and e.finished_at is null and p_state.expands_until > v_now
+      where x.everywhere_id = e.everywhere_id and x.node_id = p_state.node_id offset 0) r on true
+    where e.finished_at is null and p_state.expands_until > v_now
       -- without a common anchor the profile cannot run it: then a lease that it has is to end
       and (r.has_changed or case when (e.anchors && v_anchors) is not false then r.due_at is null
         else r.node_id is not null end)
@@ -100,14 +98,14 @@ begin
     v_is_cut := clock_timestamp() >= v_until;
     exit when v_is_cut;
     select e.* into v_everywhere from hwqueue.everywhere e
-    where e.shard_id = p_shard and e.everywhere_id = v_id for key share skip locked;
+    where e.everywhere_id = v_id for key share skip locked;
     if found and (v_has_changed or exists (
-        select from hwqueue.differing_nodes(v_everywhere, array[p_state.node_id], v_now, p_shard))) then
-      perform hwqueue.look_at_node(v_everywhere, p_state.node_id, v_now, p_shard);
+        select from hwqueue.differing_nodes(v_everywhere, array[p_state.node_id], v_now))) then
+      perform hwqueue.look_at_node(v_everywhere, p_state.node_id, v_now);
     end if;
   end loop;
   update hwqueue.node_state s set expands_until = case when v_is_cut then s.expands_until end
-  where s.shard_id = p_shard and s.node_id = p_state.node_id returning s.* into v_state;
+  where s.node_id = p_state.node_id returning s.* into v_state;
   return v_state;
 end
 $$;
@@ -116,7 +114,7 @@ $$;
 -- node, because it was requeued after another one had followed it, is cancelled.
 -- Returns whether there may be more. Locks as look_if_free.
 create or replace function hwqueue.look_at_changed(p_limit int, p_from bigint, p_until timestamptz,
-  p_now timestamptz, p_shard int) returns boolean
+  p_now timestamptz) returns boolean
 language plpgsql volatile
 as $$
 declare
@@ -127,20 +125,18 @@ begin
   for v_lease_id in
     select c.gang_id
     from (select x.gang_id, x.change_id from hwqueue.gang_change x
-          where x.shard_id = p_shard and x.change_id >= p_from and not exists (
-            select from hwqueue.gang g where g.shard_id = p_shard and g.gang_id = x.gang_id)
+          where x.change_id >= p_from and not exists (select from hwqueue.gang g where g.gang_id = x.gang_id)
           order by x.change_id limit p_limit) c
     group by c.gang_id order by min(c.change_id)
   loop
-    select r.* into v_row from hwqueue.everywhere_node r
-    where r.shard_id = p_shard and r.lease_id = v_lease_id;
+    select r.* into v_row from hwqueue.everywhere_node r where r.lease_id = v_lease_id;
     if found then
-      v_count := v_count + hwqueue.look_if_free(v_row.everywhere_id, v_row.node_id, p_now, p_shard)::int;
+      v_count := v_count + hwqueue.look_if_free(v_row.everywhere_id, v_row.node_id, p_now)::int;
     else
-      delete from hwqueue.gang_change c where c.gang_id = v_lease_id and c.shard_id = p_shard;
+      delete from hwqueue.gang_change c where c.gang_id = v_lease_id;
       perform hwqueue.cancel_reserved_entry(v_lease_id, l.queue_id,
-        jsonb_build_object('reason', 'everywhere_replaced'), p_shard)
-      from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = v_lease_id;
+        jsonb_build_object('reason', 'everywhere_replaced'))
+      from hwqueue.lease l where l.lease_id = v_lease_id;
     end if;
     if clock_timestamp() >= p_until then
       return true;
@@ -152,8 +148,8 @@ $$;
 
 -- Looks at nodes that are due: their retry, their next try, or a reservation to be extended.
 -- Returns whether there may be more. Locks as look_if_free.
-create or replace function hwqueue.look_at_due(p_limit int, p_until timestamptz, p_now timestamptz,
-  p_shard int) returns boolean
+create or replace function hwqueue.look_at_due(p_limit int, p_until timestamptz, p_now timestamptz)
+returns boolean
 language plpgsql volatile
 as $$
 declare
@@ -163,9 +159,9 @@ declare
 begin
   for v_everywhere_id, v_node_id in
     select r.everywhere_id, r.node_id from hwqueue.everywhere_node r
-    where r.shard_id = p_shard and r.due_at <= p_now order by r.due_at limit p_limit
+    where r.due_at <= p_now order by r.due_at limit p_limit
   loop
-    v_count := v_count + hwqueue.look_if_free(v_everywhere_id, v_node_id, p_now, p_shard)::int;
+    v_count := v_count + hwqueue.look_if_free(v_everywhere_id, v_node_id, p_now)::int;
     if clock_timestamp() >= p_until then
       return true;
     end if;
@@ -179,16 +175,16 @@ $$;
 -- whose queue was dropped is stopped. Returns whether it had to leave nodes that differ.
 -- Locks: the caller holds the everywhere task; as look_if_free.
 create or replace function hwqueue.sweep_nodes(p_everywhere hwqueue.everywhere, p_until timestamptz,
-  p_now timestamptz, p_shard int) returns boolean
+  p_now timestamptz) returns boolean
 language plpgsql volatile
 as $$
 declare
   v_nodes uuid[] := array(
     (select n.node_id from hwqueue.node n
-     where n.shard_id = p_shard and n.node_id > p_everywhere.swept_node order by n.node_id limit 200)
+     where n.node_id > p_everywhere.swept_node order by n.node_id limit 200)
     union
     (select r.node_id from hwqueue.everywhere_node r
-     where r.shard_id = p_shard and r.everywhere_id = p_everywhere.everywhere_id
+     where r.everywhere_id = p_everywhere.everywhere_id
        and r.node_id > p_everywhere.swept_node order by r.node_id limit 200)
     order by 1 limit 200);
   v_node_id uuid;
@@ -199,13 +195,12 @@ declare
 begin
   if p_everywhere.stopped_at is null and exists (
       select from hwqueue.queue q
-      where q.shard_id = p_shard and q.queue_id = p_everywhere.queue_id and q.dropped_at is not null) then
-    p_everywhere := hwqueue.mark_stopped(p_everywhere, true, p_now, p_shard);
+      where q.queue_id = p_everywhere.queue_id and q.dropped_at is not null) then
+    p_everywhere := hwqueue.mark_stopped(p_everywhere, true, p_now);
   end if;
   for v_node_id in
-    select d.node_id from hwqueue.differing_nodes(p_everywhere, v_nodes, p_now, p_shard) d order by d.node_id
-  loop
-    perform hwqueue.look_if_free(p_everywhere.everywhere_id, v_node_id, p_now, p_shard);
+    select d.node_id from hwqueue.differing_nodes(p_everywhere, v_nodes, p_now) d order by d.node_id loop
+    perform hwqueue.look_if_free(p_everywhere.everywhere_id, v_node_id, p_now);
     if clock_timestamp() >= p_until and v_node_id <> v_nodes[cardinality(v_nodes)] then
       v_last := v_node_id;
       v_cut := true;
@@ -215,14 +210,14 @@ begin
   if p_everywhere.stopped_at is not null and v_last = '00000000-0000-0000-0000-000000000000'
     and not exists (
       select from hwqueue.everywhere_node r
-      where r.shard_id = p_shard and r.everywhere_id = p_everywhere.everywhere_id and r.ended_as is null) then
+      where r.everywhere_id = p_everywhere.everywhere_id and r.ended_as is null) then
     perform hwqueue.note_event('everywhere_stopped', hwqueue.everywhere_title(p_everywhere) || ' has stopped',
-      p_shard, hwqueue.everywhere_detail(p_everywhere), p_queue => hwqueue.everywhere_queue(p_everywhere));
+      hwqueue.everywhere_detail(p_everywhere), p_queue => hwqueue.everywhere_queue(p_everywhere));
     v_finished := true;
   end if;
   update hwqueue.everywhere e
   set swept_at = p_now, swept_node = v_last, finished_at = case when v_finished then p_now end
-  where e.shard_id = p_shard and e.everywhere_id = p_everywhere.everywhere_id;
+  where e.everywhere_id = p_everywhere.everywhere_id;
   return v_cut;
 end
 $$;
@@ -230,15 +225,15 @@ $$;
 -- Returns those of some nodes for which look_at_node would do something, as far as that can be told without
 -- locks.
 create or replace function hwqueue.differing_nodes(p_everywhere hwqueue.everywhere, p_nodes uuid[],
-  p_now timestamptz, p_shard int) returns table (node_id uuid)
+  p_now timestamptz) returns table (node_id uuid)
 language sql stable
 as $$
   select w.node_id
   from unnest(p_nodes) w(node_id)
-  cross join lateral (select hwqueue.everywhere_fit(p_everywhere, w.node_id, p_now, p_shard) as fit) f
-  left join hwqueue.everywhere_node r on r.shard_id = p_shard
-    and r.everywhere_id = p_everywhere.everywhere_id and r.node_id = w.node_id
-  left join hwqueue.claim c on c.shard_id = p_shard and c.lease_id = r.lease_id
+  cross join lateral (select hwqueue.everywhere_fit(p_everywhere, w.node_id, p_now) as fit) f
+  left join hwqueue.everywhere_node r on r.everywhere_id = p_everywhere.everywhere_id
+    and r.node_id = w.node_id
+  left join hwqueue.claim c on c.lease_id = r.lease_id
   where case
     when r.lease_id is null then f.fit = 'now'
     when c.is_reserved then f.fit <> 'now' or r.due_at is null
@@ -247,38 +242,35 @@ as $$
     when r.ended_as is null then f.fit = 'never' or f.fit = 'now' and r.due_at is null
     when p_everywhere.stopped_at is not null then false
     when p_everywhere.mode = 'always' then f.fit = 'never' or f.fit = 'now' and r.due_at is null
-    else not exists (select from hwqueue.node n where n.shard_id = p_shard and n.node_id = w.node_id) end
+    else not exists (select from hwqueue.node n where n.node_id = w.node_id) end
 $$;
 
 -- Locks a node and looks at an everywhere task there. A look that is cut short, or fails, is undone alone and
 -- postponed, by the lease that is there, else by the node. False: another session holds the node, or it is
 -- put off.
 -- Locks: node_state, skip locked; as look_at_node.
-create or replace function hwqueue.look_if_free(p_everywhere_id uuid, p_node uuid, p_now timestamptz,
-  p_shard int) returns boolean
+create or replace function hwqueue.look_if_free(p_everywhere_id uuid, p_node uuid, p_now timestamptz)
+returns boolean
 language plpgsql volatile
 as $$
 declare
   v_everywhere hwqueue.everywhere;
   v_item uuid := coalesce((
     select r.lease_id from hwqueue.everywhere_node r
-    where r.shard_id = p_shard and r.everywhere_id = p_everywhere_id and r.node_id = p_node), p_node);
+    where r.everywhere_id = p_everywhere_id and r.node_id = p_node), p_node);
 begin
-  if hwqueue.is_put_off('everywhere', v_item, p_now, p_shard) then
+  if hwqueue.is_put_off('everywhere', v_item, p_now) then
     return false;
   end if;
-  perform 1 from hwqueue.node_state s
-  where s.shard_id = p_shard and s.node_id = p_node for no key update skip locked;
-  if not found and exists (
-      select from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node) then
+  perform 1 from hwqueue.node_state s where s.node_id = p_node for no key update skip locked;
+  if not found and exists (select from hwqueue.node_state s where s.node_id = p_node) then
     return false;
   end if;
-  select e.* into v_everywhere from hwqueue.everywhere e
-  where e.shard_id = p_shard and e.everywhere_id = p_everywhere_id;
+  select e.* into v_everywhere from hwqueue.everywhere e where e.everywhere_id = p_everywhere_id;
   begin
-    perform hwqueue.look_at_node(v_everywhere, p_node, p_now, p_shard);
+    perform hwqueue.look_at_node(v_everywhere, p_node, p_now);
   exception when query_canceled or others then
-    perform hwqueue.postpone('everywhere', v_item, sqlstate, sqlerrm, p_now, p_shard);
+    perform hwqueue.postpone('everywhere', v_item, sqlstate, sqlerrm, p_now);
   end;
   return true;
 end
@@ -287,7 +279,7 @@ $$;
 -- Marks an everywhere task as stopped, so that the next sweep begins with its first node. Returns the row.
 -- Locks: the caller holds it.
 create or replace function hwqueue.mark_stopped(p_everywhere hwqueue.everywhere, p_stops_running boolean,
-  p_now timestamptz, p_shard int) returns hwqueue.everywhere
+  p_now timestamptz) returns hwqueue.everywhere
 language plpgsql volatile
 as $$
 declare
@@ -296,10 +288,10 @@ begin
   update hwqueue.everywhere e
   set stopped_at = coalesce(e.stopped_at, p_now), stops_running = e.stops_running or p_stops_running,
       swept_at = '-infinity', swept_node = '00000000-0000-0000-0000-000000000000'
-  where e.shard_id = p_shard and e.everywhere_id = p_everywhere.everywhere_id returning e.* into v_row;
+  where e.everywhere_id = p_everywhere.everywhere_id returning e.* into v_row;
   if p_everywhere.stopped_at is null then
     perform hwqueue.note_event('everywhere_stopping', hwqueue.everywhere_title(v_row) || ' is to stop',
-      p_shard, hwqueue.everywhere_detail(v_row), p_queue => hwqueue.everywhere_queue(v_row));
+      hwqueue.everywhere_detail(v_row), p_queue => hwqueue.everywhere_queue(v_row));
   end if;
   return v_row;
 end
@@ -308,65 +300,60 @@ $$;
 -- Deletes everywhere tasks that have stopped and none of whose last leases is left, of the p_limit that
 -- stopped first, and those of queues that are gone. Returns how many.
 -- Locks: the everywhere tasks, skip locked.
-create or replace function hwqueue.prune_everywhere(p_limit int, p_shard int) returns int
+create or replace function hwqueue.prune_everywhere(p_limit int) returns int
 language plpgsql volatile
 as $$
 declare
   v_gone uuid[] := array(
     select e.everywhere_id from hwqueue.everywhere e
-    where e.shard_id = p_shard and e.everywhere_id = any (array(
+    where e.everywhere_id = any (array(
         (select f.everywhere_id from hwqueue.everywhere f
-         where f.shard_id = p_shard and f.finished_at is not null order by f.finished_at limit p_limit)
+         where f.finished_at is not null order by f.finished_at limit p_limit)
         union all
         (select f.everywhere_id from hwqueue.everywhere f
-         where f.shard_id = p_shard and not exists (
-           select from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = f.queue_id)
+         where not exists (select from hwqueue.queue q where q.queue_id = f.queue_id)
          limit p_limit)))
       and not exists (
         select from hwqueue.everywhere_node r
-        join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = r.lease_id
-        where r.shard_id = p_shard and r.everywhere_id = e.everywhere_id)
+        join hwqueue.lease l on l.lease_id = r.lease_id
+        where r.everywhere_id = e.everywhere_id)
     order by e.everywhere_id for update skip locked);
 begin
-  with gone as (
-    delete from hwqueue.everywhere_node r where r.shard_id = p_shard and r.everywhere_id = any (v_gone)
+  with gone as (delete from hwqueue.everywhere_node r where r.everywhere_id = any (v_gone)
     returning r.lease_id
   )
-  delete from hwqueue.gang_change c using gone g where c.gang_id = g.lease_id and c.shard_id = p_shard;
-  delete from hwqueue.everywhere e where e.shard_id = p_shard and e.everywhere_id = any (v_gone);
+  delete from hwqueue.gang_change c using gone g where c.gang_id = g.lease_id;
+  delete from hwqueue.everywhere e where e.everywhere_id = any (v_gone);
   return cardinality(v_gone);
 end
 $$;
 
 -- Returns leases of everywhere tasks that contradict the rows of their nodes, and reservations that outlived
 -- their time, for verify_invariants.
-create or replace function hwqueue.broken_everywhere(p_shard int)
-returns table (rule text, subject uuid, detail jsonb)
+create or replace function hwqueue.broken_everywhere() returns table (rule text, subject uuid, detail jsonb)
 language sql stable
 as $$
   -- a node has at most one open lease of an everywhere task: another one would be in no row
   select 'everywhere_lease', l.lease_id, jsonb_build_object('state', s.state)
   from hwqueue.lease l
-  cross join lateral (select hwqueue.lease_state(l.lease_id, p_shard) as state) s
-  where l.shard_id = p_shard and l.gang_id = l.lease_id and s.state in ('scheduled', 'pending', 'claimed')
+  cross join lateral (select hwqueue.lease_state(l.lease_id) as state) s
+  where l.gang_id = l.lease_id and s.state in ('scheduled', 'pending', 'claimed')
+    and not exists (select from hwqueue.everywhere_node r where r.lease_id = l.lease_id)
     and not exists (
-      select from hwqueue.everywhere_node r where r.shard_id = p_shard and r.lease_id = l.lease_id)
-    and not exists (
-      select from hwqueue.gang_change c where c.shard_id = p_shard and c.gang_id = l.lease_id)
+      select from hwqueue.gang_change c where c.gang_id = l.lease_id)
   union all
   -- and runs there alone
   select 'everywhere_node', r.lease_id, jsonb_build_object('node_id', c.node_id, 'expected', r.node_id)
   from hwqueue.everywhere_node r
-  join hwqueue.claim c on c.shard_id = r.shard_id and c.lease_id = r.lease_id
-  where r.shard_id = p_shard and c.node_id <> r.node_id
+  join hwqueue.claim c on c.lease_id = r.lease_id
+  where c.node_id <> r.node_id
   union all
   select 'reservation_expired', c.lease_id, jsonb_build_object('expires_at', c.expires_at,
          'reaped_at', m.reaped_at)
   from hwqueue.claim c
-  join hwqueue.queue q on q.shard_id = c.shard_id and q.queue_id = c.queue_id
+  join hwqueue.queue q on q.queue_id = c.queue_id
   cross join lateral (
     select k.reaped_at from hwqueue.reap_cursor k
-    where k.shard_id = p_shard order by k.version desc limit 1) m
-  where c.shard_id = p_shard and c.is_reserved
-    and c.expires_at + q.reap_grace + interval '1 minute' < m.reaped_at
+    order by k.version desc limit 1) m
+  where c.is_reserved and c.expires_at + q.reap_grace + interval '1 minute' < m.reaped_at
 $$;

@@ -14,29 +14,26 @@
 -- Compares column by column, because before Postgres 18 a scan does not stop at the upper end of a row
 -- comparison. Starts at the low-water mark of its tier and rank, because dead tuples before it may still
 -- be in the index.
-create or replace function hwqueue.place_in_line(p_lease hwqueue.lease, p_shard int) returns bigint
+create or replace function hwqueue.place_in_line(p_lease hwqueue.lease) returns bigint
 language plpgsql stable
 as $$
 declare
   v_low_water bigint := coalesce((
     select m.position
     from (select w.* from hwqueue.low_water w
-          where w.shard_id = p_shard and w.queue_id = p_lease.queue_id and w.class_id = 0
+          where w.queue_id = p_lease.queue_id and w.class_id = 0
           order by w.version desc limit 1) w
     cross join lateral unnest(w.tiers, w.ranks, w.positions) m(tier, rank, "position")
     where m.tier = p_lease.tier and m.rank = p_lease.rank), 0);
 begin
   return (select count(*) from (
-    (select 1 from hwqueue.ready r where r.shard_id = p_shard and r.queue_id = p_lease.queue_id
-        and r.tier < p_lease.tier limit 10001)
+    (select 1 from hwqueue.ready r where r.queue_id = p_lease.queue_id and r.tier < p_lease.tier limit 10001)
     union all
     (select 1 from hwqueue.ready r
-     where r.shard_id = p_shard and r.queue_id = p_lease.queue_id and r.tier = p_lease.tier
-       and r.rank < p_lease.rank limit 10001)
+     where r.queue_id = p_lease.queue_id and r.tier = p_lease.tier and r.rank < p_lease.rank limit 10001)
     union all
     (select 1 from hwqueue.ready r
-     where r.shard_id = p_shard and r.queue_id = p_lease.queue_id and r.tier = p_lease.tier
-       and r.rank = p_lease.rank
+     where r.queue_id = p_lease.queue_id and r.tier = p_lease.tier and r.rank = p_lease.rank
        and r.position >= v_low_water and r.position < p_lease.position limit 10001)
     limit 10001) b);
 end
@@ -46,7 +43,7 @@ $$;
 -- headline, code, permanent: as pending_headline, with names that are nearly those that it asks for.
 -- unmatched: no node has what it asks.
 create or replace function hwqueue.class_verdict(
-  p_class hwqueue.placement_class, p_queue hwqueue.queue, p_fleet jsonb, p_now timestamptz, p_shard int,
+  p_class hwqueue.placement_class, p_queue hwqueue.queue, p_fleet jsonb, p_now timestamptz,
   out headline text, out code text, out permanent boolean, out nodes_matching bigint, out nodes_free bigint,
   out sole_blockers jsonb, out unmatched boolean)
 language plpgsql stable
@@ -64,19 +61,18 @@ begin
       'samples', s.value -> 'samples')) order by s.ordinality), '[]')
     from jsonb_array_elements(p_fleet -> 'sole') with ordinality s);
   select h.headline, h.code, h.permanent into headline, code, permanent
-  from hwqueue.pending_headline(p_class, p_queue, p_fleet, p_now, p_shard) h;
+  from hwqueue.pending_headline(p_class, p_queue, p_fleet, p_now) h;
   unmatched := nodes_matching = 0 and code not in ('queue_paused', 'no_nodes', 'node_not_live',
     'node_draining', 'no_handler');
   if unmatched then
-    headline := headline || hwqueue.similar_words(p_class.required, p_class.custom, p_now, p_shard);
+    headline := headline || hwqueue.similar_words(p_class.required, p_class.custom, p_now);
   end if;
 end
 $$;
 
 -- Returns the same of several classes, as their leases would be judged now if they had any: each class once.
 -- code: "ready" where a node could take one now.
-create or replace function hwqueue.class_verdicts(p_classes hwqueue.placement_class[], p_now timestamptz,
-  p_shard int)
+create or replace function hwqueue.class_verdicts(p_classes hwqueue.placement_class[], p_now timestamptz)
 returns table (digest bytea, headline text, code text, permanent boolean, nodes_matching bigint,
   nodes_free bigint, sole_blockers jsonb)
 language sql stable
@@ -84,9 +80,9 @@ as $$
   select c.digest, v.headline, coalesce(v.code, 'ready'), v.permanent, v.nodes_matching, v.nodes_free,
          v.sole_blockers
   from (select distinct on (u.digest) u as class, u.digest, u.queue_id from unnest(p_classes) u) c
-  left join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = c.queue_id
+  left join hwqueue.queue q on q.queue_id = c.queue_id
   cross join lateral hwqueue.class_verdict(c.class, q, hwqueue.judge_fleet(c.class,
-    hwqueue.facts_of_others(c.class, null, p_now, p_shard), false, p_now, p_shard), p_now, p_shard) v
+    hwqueue.facts_of_others(c.class, null, p_now), false, p_now), p_now) v
 $$;
 
 -- Returns why leases of a class are pending: what explain_class and explain_lease have in common.
@@ -94,7 +90,7 @@ $$;
 -- null: there is none.
 create or replace function hwqueue.explain_waiting(
   p_class hwqueue.placement_class, p_lease uuid, p_eligible_at timestamptz, p_deadline timestamptz,
-  p_now timestamptz, p_shard int,
+  p_now timestamptz,
   out headline text, out code text, out permanent boolean, out waits_until timestamptz, out funnel jsonb,
   out sole_blockers jsonb, out nearest jsonb, out help jsonb, out pending bigint,
   out nodes_registered bigint, out nodes_live bigint, out nodes_matching bigint, out nodes_free bigint)
@@ -102,24 +98,23 @@ language plpgsql stable
 as $$
 declare
   v_queue hwqueue.queue;
-  v_known jsonb := hwqueue.facts_of_others(p_class, p_lease, p_now, p_shard);
+  v_known jsonb := hwqueue.facts_of_others(p_class, p_lease, p_now);
   v_prefers boolean;
   v_fleet jsonb;
   v_verdict record;
   v_free hwqueue.node;
 begin
-  select q.* into v_queue from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = p_class.queue_id;
+  select q.* into v_queue from hwqueue.queue q where q.queue_id = p_class.queue_id;
   v_prefers := p_eligible_at + coalesce(p_class.patience, v_queue.patience) > p_now
     and (p_class.preferred <> '[]' or exists (
-           select 1 from hwqueue.profile p where p.shard_id = p_shard
-             and p.taints @> '[{"effect": "prefer_no_schedule"}]'));
-  v_fleet := hwqueue.judge_fleet(p_class, v_known, coalesce(v_prefers, false), p_now, p_shard);
+           select 1 from hwqueue.profile p where p.taints @> '[{"effect": "prefer_no_schedule"}]'));
+  v_fleet := hwqueue.judge_fleet(p_class, v_known, coalesce(v_prefers, false), p_now);
   select count(*) into pending
-  from (select 1 from hwqueue.ready r where r.shard_id = p_shard and r.class_id = p_class.class_id
+  from (select 1 from hwqueue.ready r where r.class_id = p_class.class_id
       limit 10001) r;
   select f.registered, f.live, f.funnel into nodes_registered, nodes_live, funnel
   from jsonb_to_record(v_fleet) f(registered bigint, live bigint, funnel jsonb);
-  v_verdict := hwqueue.class_verdict(p_class, v_queue, v_fleet, p_now, p_shard);
+  v_verdict := hwqueue.class_verdict(p_class, v_queue, v_fleet, p_now);
   headline := v_verdict.headline;
   code := v_verdict.code;
   permanent := v_verdict.permanent;
@@ -128,7 +123,7 @@ begin
   sole_blockers := v_verdict.sole_blockers;
   nearest := hwqueue.near_nodes(
     array(select n.value::uuid from jsonb_array_elements_text(v_fleet -> 'near') with ordinality n
-          order by n.ordinality), p_class, p_lease, v_known, p_now, p_shard);
+          order by n.ordinality), p_class, p_lease, v_known, p_now);
   help := hwqueue.what_helps(p_class, v_queue, v_fleet, nearest, pending);
   if v_verdict.unmatched then
     -- names that no live node has: those with a similar one first, the others last
@@ -141,7 +136,7 @@ begin
                jsonb_build_object('action', 'correct', 'leases', pending, 'words',
                  hwqueue.unknown_words(u.words, u.guess)
                  || case when u.guess is null then ': check its spelling' else '' end) as help
-        from hwqueue.unknown_names(p_class.required, p_class.custom, p_now, p_shard) u) k);
+        from hwqueue.unknown_names(p_class.required, p_class.custom, p_now) u) k);
   end if;
   if p_deadline <= p_now then
     code := 'deadline_exceeded';
@@ -149,10 +144,8 @@ begin
     headline := format('its deadline passed %s ago: the next reap fails it',
         hwqueue.span_words(p_now - p_deadline));
   elsif code is null and v_prefers and v_fleet ->> 'best_free' is not null then
-    select n.* into v_free from hwqueue.node n where n.shard_id = p_shard
-      and n.node_id = (v_fleet ->> 'best_free')::uuid;
-    waits_until := p_eligible_at + (hwqueue.waits_for(p_class, v_free, p_eligible_at, true, p_now,
-        p_shard)).wait;
+    select n.* into v_free from hwqueue.node n where n.node_id = (v_fleet ->> 'best_free')::uuid;
+    waits_until := p_eligible_at + (hwqueue.waits_for(p_class, v_free, p_eligible_at, true, p_now)).wait;
     if waits_until > p_now then
       code := 'waiting_for_preferred';
       headline := format('waits %s more for node %s, which suits it better than %s',
@@ -169,24 +162,24 @@ $$;
 -- Says of a claimed lease where it runs, since when, until when, and why it was asked to stop; of an
 -- earmarked one what it waits for.
 create or replace function hwqueue.claimed_story(p_claim hwqueue.claim, p_lease hwqueue.lease,
-  p_now timestamptz, p_shard int, out headline text, out code text)
+  p_now timestamptz, out headline text, out code text)
 language plpgsql stable
 as $$
 declare
   v_node text := coalesce((select n.name from hwqueue.node n
-      where n.shard_id = p_shard and n.node_id = p_claim.node_id), p_claim.node_id::text);
+      where n.node_id = p_claim.node_id), p_claim.node_id::text);
   v_most int := coalesce(p_lease.max_attempts, (select q.max_attempts from hwqueue.queue q
-      where q.shard_id = p_shard and q.queue_id = p_lease.queue_id));
+      where q.queue_id = p_lease.queue_id));
 begin
   if p_claim.is_earmark and p_claim.gang_id is not null then
-    headline := hwqueue.gang_words(p_claim.gang_id, p_shard);
+    headline := hwqueue.gang_words(p_claim.gang_id);
     code := case when headline is null then 'everywhere_earmarked' else 'gang_earmarked' end;
-    headline := coalesce(headline, hwqueue.everywhere_words(p_claim.lease_id, p_now, p_shard));
+    headline := coalesce(headline, hwqueue.everywhere_words(p_claim.lease_id, p_now));
     return;
   elsif p_claim.is_reserved and p_claim.gang_id is null then
     code := 'reserved';
     headline := format('has room on %s, ', v_node) || case when p_claim.is_earmark
-      then 'that is still in use: ' || coalesce(hwqueue.replacement_words(p_lease.lease_id, p_shard), '')
+      then 'that is still in use: ' || coalesce(hwqueue.replacement_words(p_lease.lease_id), '')
       else 'which fetches it with its next claim' end;
     return;
   end if;
@@ -213,17 +206,17 @@ $$;
 -- Says of a scheduled lease when it becomes claimable or what its handler waits for, and of one that ended
 -- (p_end) how it did.
 create or replace function hwqueue.resting_story(p_lease hwqueue.lease, p_end hwqueue.outcome, p_state text,
-  p_now timestamptz, p_shard int)
+  p_now timestamptz)
 returns text
 language plpgsql stable
 as $$
 declare
   v_node text := coalesce((select n.name from hwqueue.node n
-      where n.shard_id = p_shard and n.node_id = p_end.node_id), p_end.node_id::text);
+      where n.node_id = p_end.node_id), p_end.node_id::text);
   v_error jsonb := case when p_state <> 'scheduled' then p_end.error else (
     select a.error from hwqueue.attempt a
-    where a.shard_id = p_shard and a.lease_id = p_lease.lease_id order by a.claim_token desc limit 1) end;
-  v_wait hwqueue.checkpoint := hwqueue.suspension_of(p_lease, p_shard);
+    where a.lease_id = p_lease.lease_id order by a.claim_token desc limit 1) end;
+  v_wait hwqueue.checkpoint := hwqueue.suspension_of(p_lease);
 begin
   if p_state = 'scheduled' and v_wait.name is not null and p_lease.available_at > p_now
     and (v_wait.signal is not null or p_lease.available_at < hwqueue.never_due()) then
@@ -233,10 +226,9 @@ begin
         || coalesce(', for ' || hwqueue.span_words(v_wait.waits_until - p_now) || ' at most', '') end;
   end if;
   if p_state = 'scheduled' and p_lease.gang_id is not null then
-    return coalesce(hwqueue.gang_words(p_lease.gang_id, p_shard),
-      hwqueue.everywhere_words(p_lease.lease_id, p_now, p_shard));
+    return coalesce(hwqueue.gang_words(p_lease.gang_id), hwqueue.everywhere_words(p_lease.lease_id, p_now));
   elsif p_state = 'scheduled' and p_lease.available_at = hwqueue.never_due() then
-    return coalesce(hwqueue.replacement_words(p_lease.lease_id, p_shard), 'scheduled');
+    return coalesce(hwqueue.replacement_words(p_lease.lease_id), 'scheduled');
   elsif p_state = 'scheduled' then
     return case when p_lease.available_at > p_now then format('scheduled: claimable in %s',
         hwqueue.span_words(p_lease.available_at - p_now))
@@ -255,7 +247,7 @@ $$;
 
 -- Says what a lease of an everywhere task waits for: "waits for node gpu-1, for everywhere task ...: the
 -- node has no room for it yet".
-create or replace function hwqueue.everywhere_words(p_lease uuid, p_now timestamptz, p_shard int) returns text
+create or replace function hwqueue.everywhere_words(p_lease uuid, p_now timestamptz) returns text
 language sql stable
 as $$
   select format('waits for node %s, for everywhere task %s: ', coalesce(n.name, r.node_id::text),
@@ -264,7 +256,7 @@ as $$
       format('it starts again in %s', hwqueue.span_words(r.due_at - p_now))
     when r.reason is null then 'upkeep books its room about once a second'
     when r.reason = 'insufficient_capacity' then 'the node has no room for it yet' || case when exists (
-        select from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease and c.is_earmark)
+        select from hwqueue.claim c where c.lease_id = p_lease and c.is_earmark)
       then '; what becomes free there goes to it' else '' end
     when r.reason = 'earlier_waits' then 'leases that come before it go first'
     when r.reason = 'node_unavailable' then 'the node is silent or cordoned, or the queue is paused'
@@ -272,8 +264,8 @@ as $$
     when r.reason = 'unpublished' then 'an affinity term of its class is not published yet'
     else format('it may not run beside what runs now (%s)', r.reason) end
   from hwqueue.everywhere_node r
-  left join hwqueue.node n on n.shard_id = r.shard_id and n.node_id = r.node_id
-  where r.shard_id = p_shard and r.lease_id = p_lease
+  left join hwqueue.node n on n.node_id = r.node_id
+  where r.lease_id = p_lease
 $$;
 
 -- Returns the one sentence about a pending class, with its code: what has to change first. Null code: a
@@ -281,7 +273,7 @@ $$;
 -- The caller adds patience, deadlines and the lease's place in line. A caller of one tenant is told no
 -- similar names of queues and tasks: they may be another's.
 create or replace function hwqueue.pending_headline(
-  p_class hwqueue.placement_class, p_queue hwqueue.queue, p_fleet jsonb, p_now timestamptz, p_shard int,
+  p_class hwqueue.placement_class, p_queue hwqueue.queue, p_fleet jsonb, p_now timestamptz,
   out headline text, out code text, out permanent boolean)
 language plpgsql stable
 as $$
@@ -313,11 +305,11 @@ begin
     permanent := true;
     headline := (select hwqueue.unserved_words(p_queue.name, p_class.task_name, s.queues, s.tasks,
         s.any_queue, hwqueue.my_tenants() is null)
-                 from hwqueue.served_names(p_now, p_shard) s);
+                 from hwqueue.served_names(p_now) s);
   elsif v_matching = 0 then
     select h.headline, h.code, h.permanent into headline, code, permanent
     from hwqueue.unmatched_headline(p_class, p_fleet) h;
-  elsif p_class.class_id is not null and not hwqueue.are_terms_published(p_class, p_shard) then
+  elsif p_class.class_id is not null and not hwqueue.are_terms_published(p_class) then
     code := 'unpublished';
     headline := 'what it asks about other leases is not published yet'
       || coalesce((  -- for the oldest transaction that writes and may not see them, if the server shows it
@@ -332,8 +324,7 @@ begin
               where x::text::bigint % 4294967296 = a.backend_xid::text::bigint)
         order by a.xact_start limit 1), '');
   elsif p_fleet ->> 'free' = '0' then
-    select h.headline, h.code into headline, code
-    from hwqueue.contended_headline(p_class, p_fleet, p_shard) h;
+    select h.headline, h.code into headline, code from hwqueue.contended_headline(p_class, p_fleet) h;
   else
     headline := hwqueue.count_words((p_fleet ->> 'free')::bigint, 'node', 'nodes') || ' could take it now';
   end if;
@@ -377,7 +368,7 @@ $$;
 
 -- The sentence of pending_headline where nodes match but none can take the class now.
 create or replace function hwqueue.contended_headline(p_class hwqueue.placement_class, p_fleet jsonb,
-  p_shard int, out headline text, out code text)
+  out headline text, out code text)
 language plpgsql stable
 as $$
 declare
@@ -385,12 +376,12 @@ declare
   v_target record;
 begin
   -- the first lease that it must be with, which neither runs nor has ended
-  select l.lease_id, hwqueue.lease_state(l.lease_id, p_shard) as state into v_target
+  select l.lease_id, hwqueue.lease_state(l.lease_id) as state into v_target
   from jsonb_array_elements(p_class.required) with ordinality e
-  join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = (e.value ->> 'lease')::uuid
+  join hwqueue.lease l on l.lease_id = (e.value ->> 'lease')::uuid
   where e.value ? 'lease' and not e.value ? 'away'
-    and not exists (select 1 from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = l.lease_id)
-    and not exists (select 1 from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = l.lease_id)
+    and not exists (select 1 from hwqueue.outcome o where o.lease_id = l.lease_id)
+    and not exists (select 1 from hwqueue.claim c where c.lease_id = l.lease_id)
   order by e.ordinality limit 1;
   v_sole := (select f.value from jsonb_array_elements(p_fleet -> 'first') f
              where f.value ->> 'stage' in ('free', 'away', 'spread')
@@ -414,12 +405,11 @@ begin
       select case when count(*) = 0 then ''
         else format('; room is kept for a gang on %s of them', count(*)) end
       from hwqueue.node n
-      where n.shard_id = p_shard and n.deregistered_at is null and n.node_id = any (array(
+      where n.deregistered_at is null and n.node_id = any (array(
           select c.node_id from hwqueue.gang g
-          join hwqueue.gang_member m on m.shard_id = g.shard_id and m.gang_id = g.gang_id
-          join hwqueue.claim c on c.shard_id = m.shard_id and c.lease_id = m.lease_id and c.is_earmark
-          where g.shard_id = p_shard and g.state = 'earmarked'))
-        and hwqueue.node_suits(p_class.class_id, n, hwqueue.clock()));
+          join hwqueue.gang_member m on m.gang_id = g.gang_id
+          join hwqueue.claim c on c.lease_id = m.lease_id and c.is_earmark
+          where g.state = 'earmarked')) and hwqueue.node_suits(p_class.class_id, n, hwqueue.clock()));
   end if;
 end
 $$;

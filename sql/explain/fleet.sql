@@ -16,7 +16,7 @@
 -- [node_id, ...] the 20 that fail the least}. With p_prefers also "best": the matching node that suits
 -- the class best, and "best_free": the node_id of the best that is free.
 create or replace function hwqueue.judge_fleet(p_class hwqueue.placement_class, p_known jsonb,
-  p_prefers boolean, p_now timestamptz, p_shard int) returns jsonb
+  p_prefers boolean, p_now timestamptz) returns jsonb
 language sql stable
   -- all nodes: by hash, whatever the statistics say
   set enable_nestloop = off set enable_hashjoin = on set enable_seqscan = on
@@ -25,7 +25,7 @@ as $$
     select x.*, array_position(hwqueue.funnel_stages(), x.stage) as rank,
            -- rows with one rule_id are counted as one rule
            min(x.failure) over (partition by x.stage, x.predicate, x.lacks) as rule_id
-    from hwqueue.fleet_failures(p_class, p_known, p_now, p_shard) x
+    from hwqueue.fleet_failures(p_class, p_known, p_now) x
   ), failing as materialized (
     select m.node_id, r.failure, r.rule_id, r.rank, r.permanent
     from rule r cross join lateral unnest(r.node_ids) m(node_id)
@@ -35,14 +35,14 @@ as $$
            coalesce(x.fixed, 0) as fixed, coalesce(x.of_kind, 0) as of_kind,
            coalesce(x.unserved, false) as unserved, coalesce(a.queues, a.tasks) is null as unannounced
     from hwqueue.node n
-    join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
+    join hwqueue.node_state s on s.node_id = n.node_id
     left join (
       select f.node_id, min(f.rank) as first_rank, count(*) as failures,
              count(*) filter (where f.permanent) as fixed,
              count(*) filter (where f.rank < 9) as of_kind, bool_or(f.rank = 3) as unserved
       from failing f group by f.node_id) x on x.node_id = n.node_id
-    left join hwqueue.served a on a.shard_id = p_shard and a.node_id = n.node_id
-    where n.shard_id = p_shard and n.deregistered_at is null
+    left join hwqueue.served a on a.node_id = n.node_id
+    where n.deregistered_at is null
   ), best as materialized (
     select v.node_id, v.name, v.failures, a.affinity
     from verdict v
@@ -54,9 +54,8 @@ as $$
       left join (  -- the fence (offset 0) scores each profile once
         select p.profile_id,
                hwqueue.fixed_affinity(p_class, p.labels, p.rack, null, '{}', p.taints) as affinity
-        from hwqueue.profile p where not p_class.is_pinned and p.shard_id = p_shard offset 0) l
-        on l.profile_id = n.profile_id
-      where n.shard_id = p_shard) a on a.node_id = v.node_id
+        from hwqueue.profile p where not p_class.is_pinned offset 0) l
+        on l.profile_id = n.profile_id) a on a.node_id = v.node_id
     where p_prefers and v.first_rank >= 9
   ), counted as materialized (
     select f.rule_id, mode() within group (order by r.code) as code, bool_and(f.permanent) as permanent,
@@ -114,56 +113,51 @@ create or replace function hwqueue.failure_detail(p_failure hwqueue.failure, p_f
 language plpgsql stable
 as $$
 declare
-  v_shard int := p_node.shard_id;
   v_index int := (p_failure.predicate ->> 'term')::int;
   v_spec jsonb := p_class.terms #> array[v_index::text, 'spec'];
   v_fact jsonb := p_facts -> v_index;
   v_domain text := coalesce((select t.domain from hwqueue.affinity_term t
-                             where t.shard_id = v_shard and t.digest =
-                               (p_class.terms #>> array[v_index::text, 'digest'])::bigint),
-                            hwqueue.term_domain(v_spec, v_shard));
+                             where t.digest = (p_class.terms #>> array[v_index::text, 'digest'])::bigint),
+                            hwqueue.term_domain(v_spec));
   v_holders jsonb;
   v_place text := case when v_fact ->> 'value' is not null
-    then hwqueue.place_words(v_domain, v_fact ->> 'value', v_shard) end;
+    then hwqueue.place_words(v_domain, v_fact ->> 'value') end;
 begin
   if p_failure.stage = 'free' then
     v_holders := hwqueue.holder_list(array(
       select c.lease_id from hwqueue.claim c
-      where c.shard_id = v_shard and c.node_id = p_node.node_id
-        and (c.assignment is not null or p_failure.predicate ? 'concurrency')
+      where c.node_id = p_node.node_id and (c.assignment is not null or p_failure.predicate ? 'concurrency')
       order by c.claimed_at, c.lease_id limit 5), not coalesce(p_failure.predicate ? 'concurrency', false),
-      p_now, v_shard);
+      p_now);
   elsif p_failure.stage = 'away' and p_failure.predicate is null then
     v_domain := p_kept_out;
     v_place := hwqueue.place_words(p_kept_out, hwqueue.domain_value(p_kept_out, p_node.node_id, p_node.rack,
-        p_node.labels), v_shard);
+        p_node.labels));
     -- those that require to be away from such leases
     v_holders := hwqueue.holder_list(array(
       select c.lease_id
       from hwqueue.claim c
-      join hwqueue.placement_class k on k.shard_id = v_shard and k.class_id = c.class_id and k.terms <> '[]'
-      where c.shard_id = v_shard and c.node_id = any (array(
+      join hwqueue.placement_class k on k.class_id = c.class_id and k.terms <> '[]'
+      where c.node_id = any (array(
           select n.node_id from hwqueue.node n
-          where n.shard_id = v_shard and hwqueue.domain_value(v_domain, n.node_id, n.rack, n.labels)
+          where hwqueue.domain_value(v_domain, n.node_id, n.rack, n.labels)
             = hwqueue.domain_value(v_domain, p_node.node_id, p_node.rack, p_node.labels)))
         and exists (
           select 1 from jsonb_array_elements(k.terms) t
-          where t.value #>> '{spec,use}' = 'away'
-            and hwqueue.term_domain(t.value -> 'spec', v_shard) = v_domain
+          where t.value #>> '{spec,use}' = 'away' and hwqueue.term_domain(t.value -> 'spec') = v_domain
             and (hwqueue.term_selects(t.value -> 'spec', p_class)
                 or (t.value #>> '{spec,all,0,lease}')::uuid = p_lease))
-      order by c.claimed_at, c.lease_id limit 5), false, p_now, v_shard);
+      order by c.claimed_at, c.lease_id limit 5), false, p_now);
   elsif p_failure.stage = 'spread' or p_failure.stage = 'away' and p_failure.predicate ? 'away' then
     v_holders := hwqueue.holder_list(array(  -- those that the term selects in the same place
       select c.lease_id
       from hwqueue.node n
-      join hwqueue.claim c on c.shard_id = v_shard and c.node_id = n.node_id
-      where n.shard_id = v_shard
-        and c.class_id = any ((select hwqueue.selected_classes(v_spec, v_shard))::bigint[])
+      join hwqueue.claim c on c.node_id = n.node_id
+      where c.class_id = any ((select hwqueue.selected_classes(v_spec))::bigint[])
         and coalesce(c.lease_id = (v_spec #>> '{all,0,lease}')::uuid, true)
         and hwqueue.domain_value(v_domain, n.node_id, n.rack, n.labels)
           = hwqueue.domain_value(v_domain, p_node.node_id, p_node.rack, p_node.labels)
-      order by c.claimed_at, c.lease_id limit 5), false, p_now, v_shard);
+      order by c.claimed_at, c.lease_id limit 5), false, p_now);
   end if;
   return jsonb_strip_nulls(jsonb_build_object(
     'wanted', hwqueue.blocker_words(p_failure.stage, p_failure.code, p_failure.predicate,
@@ -179,7 +173,7 @@ $$;
 -- leases]}]. p_lease: the lease that is explained, null for any of the class; p_known: see
 -- facts_of_others.
 create or replace function hwqueue.near_nodes(p_node_ids uuid[], p_class hwqueue.placement_class,
-  p_lease uuid, p_known jsonb, p_now timestamptz, p_shard int)
+  p_lease uuid, p_known jsonb, p_now timestamptz)
 returns jsonb
 language sql stable
 as $$
@@ -192,25 +186,24 @@ as $$
              'code', 'node_not_live', 'permanent', false, 'message',
                format('no sign of life since %s', s.seen_at))) end) order by i.ordinality), '[]')
   from unnest(p_node_ids) with ordinality i(node_id, ordinality)
-  join hwqueue.node n on n.shard_id = p_shard and n.node_id = i.node_id
-  join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = i.node_id
+  join hwqueue.node n on n.node_id = i.node_id
+  join hwqueue.node_state s on s.node_id = i.node_id
   cross join lateral (
-    select hwqueue.read_load(n.node_id, p_shard) as load,
-           hwqueue.term_facts(p_class, n, case when p_known ? 'terms' then p_known end, p_now,
-               p_shard) as facts,
+    select hwqueue.read_load(n.node_id) as load,
+           hwqueue.term_facts(p_class, n, case when p_known ? 'terms' then p_known end, p_now) as facts,
            hwqueue.cached_kept_out_of(p_known, n) as kept_out offset 0) k
   cross join lateral (
     select coalesce(jsonb_agg(
              hwqueue.failure_reason(f, p_class, n, k.load)
              || hwqueue.failure_detail(f, k.facts, k.kept_out, p_class, p_lease, n, k.load, p_now)
              order by array_position(hwqueue.funnel_stages(), f.stage)), '[]') as reasons
-    from hwqueue.all_failures(p_class, n, k.load, k.facts, p_known -> 'spread', k.kept_out, p_now, p_shard) f
+    from hwqueue.all_failures(p_class, n, k.load, k.facts, p_known -> 'spread', k.kept_out, p_now) f
     offset 0) r
 $$;
 
 -- Returns claims as a list of holders; p_amounts: with what they have allocated.
-create or replace function hwqueue.holder_list(p_leases uuid[], p_amounts boolean, p_now timestamptz,
-  p_shard int) returns jsonb
+create or replace function hwqueue.holder_list(p_leases uuid[], p_amounts boolean, p_now timestamptz)
+returns jsonb
 language sql stable
 as $$
   select coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object('lease_id', c.lease_id, 'task', k.task_name,
@@ -222,8 +215,8 @@ as $$
              'gpu_milli', (c.assignment ->> 'gpu_milli')::int * jsonb_array_length(c.assignment -> 'gpus')))
              || coalesce(c.assignment -> 'custom', '{}')) end)) order by c.claimed_at, c.lease_id), '[]')
   from hwqueue.claim c
-  join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = c.class_id
-  join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = c.queue_id
-  join hwqueue.node n on n.shard_id = p_shard and n.node_id = c.node_id
-  where c.shard_id = p_shard and c.lease_id = any (p_leases)
+  join hwqueue.placement_class k on k.class_id = c.class_id
+  join hwqueue.queue q on q.queue_id = c.queue_id
+  join hwqueue.node n on n.node_id = c.node_id
+  where c.lease_id = any (p_leases)
 $$;

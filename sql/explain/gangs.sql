@@ -16,15 +16,14 @@
 -- may run members there, how many members have room now and would have if these nodes were empty, and of how
 -- many classes at least one has. in_the_way: the nodes that would have to be empty, up to 20, until all
 -- members have room. places: how many there are in all; most_emptied: of them.
-create or replace function hwqueue.place_sums(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[], p_size int,
-  p_shard int)
+create or replace function hwqueue.place_sums(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[], p_size int)
 returns table (turn bigint, place text, domain text, value text, alike text, nodes bigint, room int,
   emptied int, kinds bigint, in_the_way uuid[], places bigint, most_emptied int)
 language sql stable
   set enable_nestloop = off set enable_hashjoin = on set jit = off
 as $$
   with at as materialized (
-    select p.* from hwqueue.node_places(p_gang.together, p_gang.same, p_shard) p
+    select p.* from hwqueue.node_places(p_gang.together, p_gang.same) p
     where p_gang.place is null or p.place = p_gang.place
   ), summed as materialized (
     select k.place_no, sum(least(k.members, k.copies))::int as room,
@@ -64,7 +63,7 @@ $$;
 
 -- Returns the claims on these nodes, those that have run longest first: claims: 20 as in holder_list, of the
 -- caller's own tenants; others: how many there are of other tenants, counted to 1,000.
-create or replace function hwqueue.claims_in_the_way(p_node_ids uuid[], p_now timestamptz, p_shard int,
+create or replace function hwqueue.claims_in_the_way(p_node_ids uuid[], p_now timestamptz,
   out claims jsonb, out others int)
 language plpgsql stable
 as $$
@@ -73,28 +72,27 @@ declare
 begin
   claims := hwqueue.holder_list(array(
     select c.lease_id from hwqueue.claim c
-    where c.shard_id = p_shard and c.node_id = any (p_node_ids) and c.is_earmark is null
-      and (v_tenants is null or hwqueue.is_own_lease(c.lease_id, v_tenants, p_shard))
-    order by c.claimed_at, c.lease_id limit 20), true, p_now, p_shard);
+    where c.node_id = any (p_node_ids) and c.is_earmark is null
+      and (v_tenants is null or hwqueue.is_own_lease(c.lease_id, v_tenants))
+    order by c.claimed_at, c.lease_id limit 20), true, p_now);
   others := case when v_tenants is null then 0 else (
     select count(*) from (
       select from hwqueue.claim c
-      where c.shard_id = p_shard and c.node_id = any (p_node_ids) and c.is_earmark is null
-        and not hwqueue.is_own_lease(c.lease_id, v_tenants, p_shard) limit 1000) o) end;
+      where c.node_id = any (p_node_ids) and c.is_earmark is null
+        and not hwqueue.is_own_lease(c.lease_id, v_tenants) limit 1000) o) end;
 end
 $$;
 
 -- Returns the place of an earmarked gang as explain_rooms does: its members have room on the nodes where
 -- nothing is in the way of their earmarks any more.
-create or replace function hwqueue.told_earmarks(p_gang hwqueue.gang, p_now timestamptz, p_shard int)
-returns jsonb
+create or replace function hwqueue.told_earmarks(p_gang hwqueue.gang, p_now timestamptz) returns jsonb
 language sql stable
 as $$
   with kept as materialized (
     select e.node_id, count(*) as members, count(distinct e.class_id) as kinds
     from hwqueue.gang_member g
-    join hwqueue.claim e on e.shard_id = g.shard_id and e.lease_id = g.lease_id
-    where g.shard_id = p_shard and g.gang_id = p_gang.gang_id group by e.node_id
+    join hwqueue.claim e on e.lease_id = g.lease_id
+    where g.gang_id = p_gang.gang_id group by e.node_id
   )
   select jsonb_build_array(jsonb_build_object('place', p_gang.place,
            'words', coalesce(hwqueue.gang_place_words(p_gang.place), 'the fleet'),
@@ -109,17 +107,17 @@ as $$
     from (
       select n.node_id, n.name, k.members, k.kinds, b.node_id is null as has_room
       from kept k
-      left join hwqueue.overbooked_nodes(array(select x.node_id from kept x), p_shard) b(node_id)
+      left join hwqueue.overbooked_nodes(array(select x.node_id from kept x)) b(node_id)
         on b.node_id = k.node_id
-      join hwqueue.node n on n.shard_id = p_shard and n.node_id = k.node_id) m) o
-  cross join lateral hwqueue.claims_in_the_way(o.node_ids[:20], p_now, p_shard) c
+      join hwqueue.node n on n.node_id = k.node_id) m) o
+  cross join lateral hwqueue.claims_in_the_way(o.node_ids[:20], p_now) c
 $$;
 
 -- Returns what would let a gang start that has no room: [{"way", "words", "place", "together", "same",
 -- "members"}]. way: wider, anywhere, without_same, without_both: the gang with these options has room now;
 -- smaller: n members have; empty: all have, once the claims that are in the way have ended.
 create or replace function hwqueue.gang_ways(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[], p_kinds int,
-  p_size int, p_places jsonb, p_shard int) returns jsonb
+  p_size int, p_places jsonb) returns jsonb
 language plpgsql stable
   set enable_nestloop = off set enable_hashjoin = on set jit = off
 as $$
@@ -151,7 +149,7 @@ begin
     continue when v_try.way = 'anywhere' and v_ways <> '[]'
       or v_try.way = 'without_both' and v_ways <> '[]';
     select f.place into v_place
-    from hwqueue.places_with_room(p_rooms, p_kinds, false, v_try.together, v_try.same, p_shard) f
+    from hwqueue.places_with_room(p_rooms, p_kinds, false, v_try.together, v_try.same) f
     order by f.level, f.room, f.place limit 1;
     if found then
       v_ways := v_ways || jsonb_build_object('way', v_try.way, 'words', v_try.words || ' all have room now',
@@ -183,7 +181,7 @@ $$;
 -- "permanent"}]. nodes: how many may run it; room: how many members have room now, wherever. Of a kind that
 -- no node may run, blocker says why, as pending_headline. Callers of one tenant are not told what others run.
 create or replace function hwqueue.gang_kinds(p_classes hwqueue.placement_class[], p_members int[],
-  p_rooms hwqueue.gang_room[], p_now timestamptz, p_shard int) returns jsonb
+  p_rooms hwqueue.gang_room[], p_now timestamptz) returns jsonb
 language plpgsql stable
 as $$
 declare
@@ -201,8 +199,8 @@ begin
       select h.headline, h.code, h.permanent into v_why
       from hwqueue.queue q
       cross join lateral hwqueue.pending_headline(v_class, q, hwqueue.judge_fleet(v_class,
-        hwqueue.facts_of_others(v_class, null, p_now, p_shard), false, p_now, p_shard), p_now, p_shard) h
-      where q.shard_id = p_shard and q.queue_id = v_class.queue_id;
+        hwqueue.facts_of_others(v_class, null, p_now), false, p_now), p_now) h
+      where q.queue_id = v_class.queue_id;
     elsif v_sums.nodes = 0 then
       select 'no live node may run it' as headline, 'no_match' as code, false as permanent into v_why;
     end if;
@@ -222,7 +220,7 @@ $$;
 -- code: ready, a reason why no node may run a kind, no_place (the nodes that may are in no such place), or
 -- insufficient_capacity; permanent: no place has room even if it were empty.
 create or replace function hwqueue.explain_rooms(p_gang hwqueue.gang,
-  p_classes hwqueue.placement_class[], p_members int[], p_now timestamptz, p_shard int,
+  p_classes hwqueue.placement_class[], p_members int[], p_now timestamptz,
   out headline text, out code text, out permanent boolean, out kinds jsonb, out places jsonb,
   out place_count bigint, out ways jsonb)
 language plpgsql stable
@@ -239,21 +237,21 @@ begin
          sum(p_members[c.nth])
   into v_classes, v_members, v_size
   from (select i as nth from generate_subscripts(p_classes, 1) i order by p_members[i] desc, i limit 10) c;
-  v_rooms := hwqueue.gang_rooms(v_classes, v_members, 'both', p_now, p_shard);
-  kinds := hwqueue.gang_kinds(v_classes, v_members, v_rooms, p_now, p_shard);
+  v_rooms := hwqueue.gang_rooms(v_classes, v_members, 'both', p_now);
+  kinds := hwqueue.gang_kinds(v_classes, v_members, v_rooms, p_now);
   select coalesce(jsonb_agg(jsonb_build_object('place', nullif(s.place, ''),
-           'words', concat_ws(', ', hwqueue.place_words(s.domain, s.value, p_shard), s.alike),
+           'words', concat_ws(', ', hwqueue.place_words(s.domain, s.value), s.alike),
            'nodes', s.nodes, 'room', s.room, 'emptied', s.emptied, 'kinds', s.kinds,
            'in_the_way', (
              select coalesce(jsonb_agg(n.name order by w.nth), '[]')
              from unnest(s.in_the_way) with ordinality w(node_id, nth)
-             join hwqueue.node n on n.shard_id = p_shard and n.node_id = w.node_id),
+             join hwqueue.node n on n.node_id = w.node_id),
            'claims', c.claims, 'others', c.others) order by s.turn), '[]'),
          coalesce(max(s.places), 0), coalesce(max(s.most_emptied), 0)
   into places, place_count, v_most
-  from hwqueue.place_sums(p_gang, v_rooms, v_size, p_shard) s
-  cross join lateral hwqueue.claims_in_the_way(case when s.turn <= 5 then s.in_the_way else '{}' end, p_now,
-    p_shard) c;
+  from hwqueue.place_sums(p_gang, v_rooms, v_size) s
+  cross join lateral hwqueue.claims_in_the_way(case when s.turn <= 5 then s.in_the_way else '{}' end,
+    p_now) c;
   select k.value into v_blocked from jsonb_array_elements(kinds) k where k.value ->> 'nodes' = '0' limit 1;
   permanent := false;
   ways := '[]';
@@ -284,8 +282,8 @@ begin
       || format('%s has room for %s', places #>> '{0,words}', places #>> '{0,room}')
       || case when p_gang.together = '{}' or p_gang.place is not null then ' of ' || v_size else '' end
       || case when permanent then format('; even empty it would be %s at most', v_most) else '' end;
-    ways := hwqueue.gang_ways(p_gang, v_rooms, cardinality(v_classes), v_size, places, p_shard)
-      || hwqueue.ways_in_time(p_gang, v_rooms, v_classes, v_members, places, p_now, p_shard);
+    ways := hwqueue.gang_ways(p_gang, v_rooms, cardinality(v_classes), v_size, places)
+      || hwqueue.ways_in_time(p_gang, v_rooms, v_classes, v_members, places, p_now);
   end if;
   if cardinality(p_classes) > 10 then
     headline := headline || format('; judged by 10 of its %s kinds of members', cardinality(p_classes));
@@ -297,7 +295,7 @@ $$;
 -- those that must start together: of the first p_min_size, or of all. p_elements: see gang_elements.
 -- Raises: QHA01, QHC03, QHC04, QHW01, QHA03.
 create or replace function hwqueue.draft_members(p_queue hwqueue.queue, p_elements jsonb, p_min_size int,
-  p_shard int, out classes hwqueue.placement_class[], out members int[])
+  out classes hwqueue.placement_class[], out members int[])
 language plpgsql stable
 as $$
 declare
@@ -317,10 +315,9 @@ begin
     perform hwqueue.check_name(v_task, 'task', 200);
     v_content := hwqueue.spawn_content(p_queue.queue_id, v_task, hwqueue.class_options(
       hwqueue.with_defaults(v_kind.kind -> 'options', (
-        select t.defaults from hwqueue.task t where t.shard_id = p_shard and t.name = v_task))));
-    v_class := hwqueue.draft_class(v_content, hwqueue.service_away_from(v_content.service_id, p_shard),
-      p_shard);
-    perform hwqueue.check_own_class(v_class, 'options', null, p_shard);
+        select t.defaults from hwqueue.task t where t.name = v_task))));
+    v_class := hwqueue.draft_class(v_content, hwqueue.service_away_from(v_content.service_id));
+    perform hwqueue.check_own_class(v_class, 'options', null);
     v_tenants := v_tenants || v_class.tenant;
     if v_kind.members > 0 then
       classes := array_append(classes, v_class);
@@ -365,8 +362,7 @@ end
 $$;
 
 -- Says of a gang that waits for no room where it is, or how it has ended.
-create or replace function hwqueue.gang_story(p_gang hwqueue.gang, p_now timestamptz, p_shard int)
-returns text
+create or replace function hwqueue.gang_story(p_gang hwqueue.gang, p_now timestamptz) returns text
 language sql stable
 as $$
   select case
@@ -385,16 +381,16 @@ as $$
       case when p_gang.on_lost = 'continue' then (
         select case count(*) when 0 then null when 1 then '1 is lost' else count(*) || ' are lost' end
         from hwqueue.gang_member l
-        join hwqueue.outcome o on o.shard_id = l.shard_id and o.lease_id = l.lease_id
-        where l.shard_id = p_shard and l.gang_id = p_gang.gang_id and o.state <> 'completed') end)
+        join hwqueue.outcome o on o.lease_id = l.lease_id
+        where l.gang_id = p_gang.gang_id and o.state <> 'completed') end)
     else hwqueue.gang_wait_words(p_gang) end
     || case when p_gang.finished_at is null
-      then coalesce('; ' || hwqueue.postponed_words(p_gang.gang_id, p_shard), '') else '' end
+      then coalesce('; ' || hwqueue.postponed_words(p_gang.gang_id), '') else '' end
   from (
     select count(*) filter (where c.is_reserved) as reserved,
            count(*) filter (where c.is_reserved is not true) as running,
            min(c.expires_at) filter (where c.is_reserved) as until
     from hwqueue.gang_member g
-    join hwqueue.claim c on c.shard_id = g.shard_id and c.lease_id = g.lease_id
-    where g.shard_id = p_shard and g.gang_id = p_gang.gang_id) m
+    join hwqueue.claim c on c.lease_id = g.lease_id
+    where g.gang_id = p_gang.gang_id) m
 $$;

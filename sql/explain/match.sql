@@ -49,7 +49,7 @@ $$;
 
 -- Returns the nodes that p_nodes describes (see what_if), each with the profile it would have. Raises:
 -- QHA01, QHA03.
-create or replace function hwqueue.imagined_nodes(p_nodes jsonb, p_shard int)
+create or replace function hwqueue.imagined_nodes(p_nodes jsonb)
 returns table (node hwqueue.node, profile hwqueue.profile, how_many bigint)
 language plpgsql stable
 as $$
@@ -68,7 +68,7 @@ begin
       then coalesce(hwqueue.json_integer(v_spec -> 'count', 'spec.count', 1, 1000000), 1) end;
     node := hwqueue.parse_node_spec('00000000-0000-0000-0000-000000000000',
       case when jsonb_typeof(v_spec) = 'object' then '{"name": "what-if", "instance_id": "what-if"}'
-        || v_spec - 'count' else v_spec end, p_shard);
+        || v_spec - 'count' else v_spec end);
     node.operator_taints := '[]';
     profile := jsonb_populate_record(null::hwqueue.profile, to_jsonb(node));
     profile.taints := hwqueue.node_taints(node);
@@ -82,8 +82,7 @@ $$;
 -- and whether for good; empty: it could run the lease now. reasons: the same in words, for the p_limit
 -- nodes after the first p_skip only (p_limit null: for all).
 -- Raises: QHC03, QHC04, QHA01, QHA03, QHQ01.
-create or replace function hwqueue.match_fleet(p_placement jsonb, p_options jsonb, p_limit int, p_skip int,
-    p_shard int)
+create or replace function hwqueue.match_fleet(p_placement jsonb, p_options jsonb, p_limit int, p_skip int)
 returns table (place bigint, node_id uuid, node_name text, score double precision, codes text[],
     permanents boolean[], reasons jsonb)
 language plpgsql volatile set jit = off set plan_cache_mode = force_custom_plan
@@ -97,14 +96,14 @@ declare
   v_known jsonb;
   v_now timestamptz;
 begin
-  select * into v_asked from hwqueue.match_question(p_placement, p_options, p_shard);
+  select * into v_asked from hwqueue.match_question(p_placement, p_options);
   v_queue := v_asked.for_queue;
   v_class := v_asked.for_class;
   v_now := hwqueue.clock();
-  v_known := hwqueue.recount_terms(v_class, null, v_now, p_shard);
+  v_known := hwqueue.recount_terms(v_class, null, v_now);
   return query
     with failing as materialized (
-      select * from hwqueue.fleet_failures(v_class, v_known, v_now, p_shard) f where f.stage <> 'live'
+      select * from hwqueue.fleet_failures(v_class, v_known, v_now) f where f.stage <> 'live'
     ), failed as materialized (
       select m.node_id, array_agg(f.failure order by f.failure) as failures
       from failing f cross join lateral unnest(f.node_ids) m(node_id) group by m.node_id
@@ -114,12 +113,12 @@ begin
         select n.node_id, n.name, l.is_live, s.seen_at, f.failures, c.score,
                f.failures is null and l.is_live and v_queue.paused_at is null as is_eligible
         from hwqueue.node n
-        join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
+        join hwqueue.node_state s on s.node_id = n.node_id
         cross join lateral (select hwqueue.is_live(n, s, v_now) as is_live) l
         left join failed f on f.node_id = n.node_id
-        left join hwqueue.fleet_scores(v_class, v_queue, v_asked.reach, v_known, v_now, p_shard) c
+        left join hwqueue.fleet_scores(v_class, v_queue, v_asked.reach, v_known, v_now) c
           on c.node_id = n.node_id
-        where n.shard_id = p_shard and n.deregistered_at is null
+        where n.deregistered_at is null
           and (v_asked.node_names is null or n.name = any (v_asked.node_names))) v
     ), kind as materialized (  -- nodes that fail the same have the same reasons
       select row_number() over () as kind, v.failures,
@@ -130,8 +129,8 @@ begin
     ), worded as materialized (
       select f.failure,
              hwqueue.failure_reason(row(f.stage, f.code, f.permanent, f.message, f.predicate, f.lacks),
-               v_class, n, hwqueue.read_load(n.node_id, p_shard)) as reason
-      from failing f join hwqueue.node n on n.shard_id = p_shard and n.node_id = f.node_ids[1]
+               v_class, n, hwqueue.read_load(n.node_id)) as reason
+      from failing f join hwqueue.node n on n.node_id = f.node_ids[1]
       where f.failure in (select p.failure from part p where p.is_shown)
     ), told as materialized (
       select p.kind, array_agg(f.code order by f.failure) as codes,
@@ -168,7 +167,7 @@ $$;
 -- for_queue: the queue whose weights and pause count, by default one with the default policy. reach: the
 -- class's share of the nodes, if a stored class has the same content. node_names: null for all nodes.
 -- Raises: QHC03, QHC04, QHA01, QHA03, QHQ01.
-create or replace function hwqueue.match_question(p_placement jsonb, p_options jsonb, p_shard int,
+create or replace function hwqueue.match_question(p_placement jsonb, p_options jsonb,
     out for_queue hwqueue.queue, out for_class hwqueue.placement_class, out reach double precision,
     out node_names text[])
 language plpgsql volatile
@@ -181,11 +180,11 @@ begin
   perform hwqueue.check_object(p_options, array['labels', 'tenant', 'service_id', 'task', 'queue', 'nodes'],
                                'options');
   v_task := hwqueue.json_text(p_options -> 'task', 'options.task', 200);
-  select t.defaults into v_defaults from hwqueue.task t where t.shard_id = p_shard and t.name = v_task;
+  select t.defaults into v_defaults from hwqueue.task t where t.name = v_task;
   node_names := hwqueue.json_names(p_options -> 'nodes', 'options.nodes', 253);
   for_queue := hwqueue.default_policy();
   if hwqueue.json_text(p_options -> 'queue', 'options.queue', 100) is not null then
-    for_queue := hwqueue.find_queue(p_options ->> 'queue', p_shard);
+    for_queue := hwqueue.find_queue(p_options ->> 'queue');
   end if;
   p_placement := hwqueue.default_placement(p_placement, v_defaults);
   v_service := hwqueue.json_uuid(p_options -> 'service_id', 'options.service_id');
@@ -194,11 +193,10 @@ begin
       coalesce(hwqueue.json_text(p_options -> 'tenant', 'options.tenant', 100), ''), v_service,
       hwqueue.check_labels(hwqueue.with_defaults(p_options, v_defaults) -> 'labels', 'options.labels'),
       p_placement, null, null, null, false),
-    hwqueue.service_away_from(v_service, p_shard), p_shard);
-  perform hwqueue.check_own_class(for_class, 'options', null, p_shard);
+    hwqueue.service_away_from(v_service));
+  perform hwqueue.check_own_class(for_class, 'options', null);
   select r.reach into reach
-  from hwqueue.placement_class c join hwqueue.class_fleet r on r.shard_id = c.shard_id
-    and r.class_id = c.class_id
-  where c.shard_id = p_shard and c.digest = for_class.digest order by c.class_id limit 1;
+  from hwqueue.placement_class c join hwqueue.class_fleet r on r.class_id = c.class_id
+  where c.digest = for_class.digest order by c.class_id limit 1;
 end
 $$;

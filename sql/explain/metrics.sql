@@ -12,25 +12,25 @@
 -- Judges the 200 classes with most ready leases and the 200 whose oldest lease has waited longest,
 -- because a lease that no node can run gets old. hwqueue_unmet_unjudged_leases says how many leases that
 -- leaves out.
-create or replace function hwqueue.demand_metrics(p_now timestamptz, p_shard int)
+create or replace function hwqueue.demand_metrics(p_now timestamptz)
 returns table (name text, labels jsonb, value double precision)
 language plpgsql stable set enable_nestloop = off  -- all nodes: by hash, whatever the statistics say
 as $$
 declare
-  v_snapshot hwqueue.fleet_snapshot := hwqueue.scan_nodes(p_now, p_shard);
+  v_snapshot hwqueue.fleet_snapshot := hwqueue.scan_nodes(p_now);
 begin
   return query
     with waiting as materialized (
       select w.*, row_number() over (order by w.pending desc, w.class_id) <= 200
                   or row_number() over (order by w.oldest_at, w.class_id) <= 200 as is_judged
       from (select r.class_id, count(*) as pending, min(r.eligible_at) as oldest_at from hwqueue.ready r
-          where r.shard_id = p_shard group by r.class_id) w
+          group by r.class_id) w
     ), ids as materialized (
       select coalesce(array_agg(w.class_id), '{}') as class_ids from waiting w where w.is_judged
     ), room as materialized (
       select p.class_id, bit_and(p.mask) as mask
       from ids cross join lateral hwqueue.capacity_parts(ids.class_ids, false, v_snapshot.open,
-          v_snapshot.none, p_now, p_shard) p
+          v_snapshot.none, p_now) p
       group by p.class_id
     ), judged as materialized (
       select f.class_id, case when f.nodes_matching = 0 then 'no_match'
@@ -38,11 +38,10 @@ begin
                                   f.nodes) & coalesce(t.mask, f.nodes)) = 0
                               then 'contended' end as reason
       from ids
-      cross join hwqueue.unfull_mask(v_snapshot.none, p_shard) u(mask)
-      cross join lateral hwqueue.class_fleets(ids.class_ids, v_snapshot, p_now, p_shard) f
+      cross join hwqueue.unfull_mask(v_snapshot.none) u(mask)
+      cross join lateral hwqueue.class_fleets(ids.class_ids, v_snapshot, p_now) f
       left join room r on r.class_id = f.class_id
-      left join hwqueue.untaken_masks(ids.class_ids, v_snapshot.none, p_now, p_shard) t
-        on t.class_id = f.class_id
+      left join hwqueue.untaken_masks(ids.class_ids, v_snapshot.none, p_now) t on t.class_id = f.class_id
     ), unmet as materialized (
       select q.name as queue, c.class_id, c.task_name, j.reason, w.pending, w.oldest_at,
              w.pending * c.cpu_milli / 1000.0 as cpu_cores,
@@ -51,8 +50,8 @@ begin
              row_number() over (partition by j.reason order by w.pending desc, w.class_id) as place
       from judged j
       join waiting w on w.class_id = j.class_id
-      join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = j.class_id
-      join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = c.queue_id and q.dropped_at is null
+      join hwqueue.placement_class c on c.class_id = j.class_id
+      join hwqueue.queue q on q.queue_id = c.queue_id and q.dropped_at is null
       where j.reason is not null
     ), shown as (
       select u.queue, u.class_id::text as class, u.reason, u.pending, u.oldest_at, u.cpu_cores,
@@ -77,7 +76,7 @@ begin
            jsonb_build_object('class', u.class_id::text, 'queue', u.queue, 'task', u.task_name, 'placement',
                left(hwqueue.class_words(c), 200)), 1
     from unmet u
-    join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = u.class_id
+    join hwqueue.placement_class c on c.class_id = u.class_id
     where u.place <= 50
     union all
     select 'hwqueue_unmet_unjudged_leases', '{}', coalesce(sum(w.pending), 0) from waiting w
@@ -87,19 +86,19 @@ begin
            coalesce(sum(u.pending), 0)
     from hwqueue.queue q
     left join unmet u on u.queue = q.name and u.reason = 'no_match'
-    where q.shard_id = p_shard and q.dropped_at is null
+    where q.dropped_at is null
     group by q.name;
 end
 $$;
 
 -- Returns the fleet in sums. A node counts once: as silent before draining, before cordoned, before
 -- live.
-create or replace function hwqueue.node_metrics(p_now timestamptz, p_shard int)
+create or replace function hwqueue.node_metrics(p_now timestamptz)
 returns table (name text, labels jsonb, value double precision)
 language sql stable
 as $$
   with load as materialized (
-    select distinct on (x.node_id) x.* from hwqueue.node_load x where x.shard_id = p_shard
+    select distinct on (x.node_id) x.* from hwqueue.node_load x
     order by x.node_id, x.version desc
   ), fleet as materialized (
     select case when not hwqueue.is_live(n, s, p_now) then 'silent' when n.drain_by is not null
@@ -113,9 +112,9 @@ as $$
                 else hwqueue.use_of_devices(n, l.gpu_used) end, n.gpu_parents) d(used, parent)
             where d.parent is null) as gpu_used
     from hwqueue.node n
-    join hwqueue.node_state s on s.shard_id = n.shard_id and s.node_id = n.node_id
+    join hwqueue.node_state s on s.node_id = n.node_id
     left join load l on l.node_id = n.node_id
-    where n.shard_id = p_shard and n.deregistered_at is null
+    where n.deregistered_at is null
   ), sums as (
     select k.state, count(f.state) as nodes, sum(f.cpu_milli) / 1000.0 as cpu_cores,
            sum(f.memory_mib) * 1048576 as memory_bytes,
@@ -143,41 +142,37 @@ as $$
 $$;
 
 -- Returns what waits and runs in one queue, or in each (p_queue_id null): the columns of queue_depth.
-create or replace function hwqueue.queue_counts(p_queue_id int, p_now timestamptz, p_shard int)
-returns table (shard_id int, queue text, pending bigint, scheduled bigint, running bigint, stopping bigint,
-    expired bigint,
+create or replace function hwqueue.queue_counts(p_queue_id int, p_now timestamptz)
+returns table (queue text, pending bigint, scheduled bigint, running bigint, stopping bigint, expired bigint,
                oldest_at timestamptz, next_at timestamptz, paused_at timestamptz)
 language sql stable
 as $$
-  select p_shard, q.name, coalesce(r.leases, 0), coalesce(d.leases, 0), coalesce(c.leases, 0),
+  select q.name, coalesce(r.leases, 0), coalesce(d.leases, 0), coalesce(c.leases, 0),
          coalesce(c.stopping, 0), coalesce(c.expired, 0),
          r.oldest_at, d.next_at, q.paused_at
   from hwqueue.queue q
   left join (
     select e.queue_id, count(*) as leases, min(e.eligible_at) as oldest_at from hwqueue.ready e
-    where e.shard_id = p_shard and (p_queue_id is null or e.queue_id = p_queue_id) group by e.queue_id) r
-      on r.queue_id = q.queue_id
+    where (p_queue_id is null or e.queue_id = p_queue_id) group by e.queue_id) r on r.queue_id = q.queue_id
   left join (
     select e.queue_id, count(*) as leases, hwqueue.real_time(min(e.available_at)) as next_at
     from hwqueue.scheduled e
-    where e.shard_id = p_shard and (p_queue_id is null or e.queue_id = p_queue_id) group by e.queue_id) d
-      on d.queue_id = q.queue_id
+    where (p_queue_id is null or e.queue_id = p_queue_id) group by e.queue_id) d on d.queue_id = q.queue_id
   left join (
     select e.queue_id, count(*) as leases, count(*) filter (where e.stop_requested_at <= p_now) as stopping,
            count(*) filter (where e.expires_at <= p_now) as expired
     from hwqueue.claim e
-    where e.shard_id = p_shard and (p_queue_id is null or e.queue_id = p_queue_id) group by e.queue_id) c
-      on c.queue_id = q.queue_id
-  where q.shard_id = p_shard and q.dropped_at is null and (p_queue_id is null or q.queue_id = p_queue_id)
+    where (p_queue_id is null or e.queue_id = p_queue_id) group by e.queue_id) c on c.queue_id = q.queue_id
+  where q.dropped_at is null and (p_queue_id is null or q.queue_id = p_queue_id)
 $$;
 
 -- Returns queue_counts of every queue as samples.
-create or replace function hwqueue.queue_metrics(p_now timestamptz, p_shard int)
+create or replace function hwqueue.queue_metrics(p_now timestamptz)
 returns table (name text, labels jsonb, value double precision)
 language sql stable
 as $$
   select s.name, jsonb_build_object('queue', d.queue) || s.labels, s.value
-  from hwqueue.queue_counts(null, p_now, p_shard) d
+  from hwqueue.queue_counts(null, p_now) d
   cross join lateral (values
     ('hwqueue_leases', '{"state": "pending"}'::jsonb, d.pending::double precision),
     ('hwqueue_leases', '{"state": "scheduled"}', d.scheduled),
@@ -188,7 +183,7 @@ as $$
 $$;
 
 -- Returns all that has ever ended in each queue, as far as roll_up has counted.
-create or replace function hwqueue.total_metrics(p_shard int)
+create or replace function hwqueue.total_metrics()
 returns table (name text, labels jsonb, value double precision)
 language sql stable
 as $$
@@ -196,9 +191,9 @@ as $$
     select q.name as queue, m.*
     from hwqueue.queue q
     left join lateral (
-      select x.* from hwqueue.minute_stat x where x.shard_id = q.shard_id and x.queue_id = q.queue_id
+      select x.* from hwqueue.minute_stat x where x.queue_id = q.queue_id
       order by x.minute desc limit 1) m on true
-    where q.shard_id = p_shard and q.dropped_at is null
+    where q.dropped_at is null
   )
   select s.name, jsonb_build_object('queue', t.queue) || s.labels, coalesce(s.value, 0)
   from total t
@@ -236,7 +231,7 @@ language sql immutable parallel safe
 as $$ select greatest(extract(epoch from p_now - p_at), 0)::double precision $$;
 
 -- Returns whether upkeep keeps up, and what is installed.
-create or replace function hwqueue.upkeep_metrics(p_now timestamptz, p_shard int)
+create or replace function hwqueue.upkeep_metrics(p_now timestamptz)
 returns table (name text, labels jsonb, value double precision)
 language sql stable
 as $$
@@ -245,8 +240,7 @@ as $$
            greatest(m.counted_to, i.applied_at) as counted_to
     from hwqueue.schema_info i
     left join lateral (
-      select x.* from hwqueue.reap_cursor x where x.shard_id = p_shard order by x.version desc limit 1) m
-             on true
+      select x.* from hwqueue.reap_cursor x order by x.version desc limit 1) m on true
   )
   select 'hwqueue_reap_lag_seconds', '{}'::jsonb, hwqueue.seconds_since(m.reaped_at, p_now) from mark m
   union all
@@ -254,19 +248,19 @@ as $$
   union all
   select 'hwqueue_prune_lag_seconds', '{}',
          hwqueue.seconds_since(greatest(c.pruned_at, i.applied_at), p_now)
-  from hwqueue.schema_info i left join hwqueue.prune_cursor c on c.shard_id = p_shard
+  from hwqueue.schema_info i left join hwqueue.prune_cursor c on true
   union all
   select 'hwqueue_terms_unpublished', '{}', count(*)
   from (
-    select 1 from hwqueue.affinity_term t where t.shard_id = p_shard and t.published_at is null
+    select 1 from hwqueue.affinity_term t where t.published_at is null
     limit 10000) t
   union all
   select 'hwqueue_claims_overdue', '{}', count(*)
   from mark m
   cross join lateral (
     select 1 from hwqueue.claim c
-    join hwqueue.queue q on q.shard_id = c.shard_id and q.queue_id = c.queue_id
-    where c.check_at >= coalesce(m.claims_from, '-infinity') and c.check_at <= p_now and c.shard_id = p_shard
+    join hwqueue.queue q on q.queue_id = c.queue_id
+    where c.check_at >= coalesce(m.claims_from, '-infinity') and c.check_at <= p_now
       and c.expires_at + q.reap_grace <= p_now
     limit 10000) c
   union all
@@ -276,7 +270,7 @@ $$;
 
 -- Returns figures of each webhook as samples. oldest: what happened first and is not delivered, whether
 -- or not it has been routed; 0 while the webhook is paused.
-create or replace function hwqueue.webhook_metrics(p_now timestamptz, p_shard int)
+create or replace function hwqueue.webhook_metrics(p_now timestamptz)
 returns table (name text, labels jsonb, value double precision)
 language sql volatile
 as $$
@@ -288,26 +282,25 @@ as $$
     ('hwqueue_webhook_deliveries_total', '{"outcome": "dead"}', w.dead),
     ('hwqueue_webhook_paused', '{}', case when w.paused_at is null then 0 else 1 end),
     ('hwqueue_webhook_oldest_seconds', '{}', case when w.paused_at is null
-      then coalesce(hwqueue.seconds_since(hwqueue.oldest_undelivered(w, p_shard), p_now), 0) else 0 end)
+      then coalesce(hwqueue.seconds_since(hwqueue.oldest_undelivered(w), p_now), 0) else 0 end)
   ) s(name, labels, value)
-  where w.shard_id = p_shard
 $$;
 
 -- Returns runs that go on, and what settlements of steps have left for advance_workflows. The 50 workflows
 -- with most runs are named, the others together are "(other)", which is no name: ad hoc runs may have any.
 -- Arrivals of kind state are left out: that of a cancelled run stays until its last step has stopped.
-create or replace function hwqueue.workflow_metrics(p_now timestamptz, p_shard int)
+create or replace function hwqueue.workflow_metrics(p_now timestamptz)
 returns table (name text, labels jsonb, value double precision)
 language sql stable set enable_seqscan = off set enable_bitmapscan = off
 as $$
   with counted as materialized (
     select r.name as workflow, r.state, count(*) as runs
-    from hwqueue.run r where r.shard_id = p_shard and r.finished_at is null group by r.name, r.state
+    from hwqueue.run r where r.finished_at is null group by r.name, r.state
   ), named as (
     select c.workflow, row_number() over (order by sum(c.runs) desc, c.workflow) <= 50 as is_shown
     from counted c group by c.workflow
   ), mark as (
-    select coalesce((select m.arrivals_from from hwqueue.reap_cursor m where m.shard_id = p_shard
+    select coalesce((select m.arrivals_from from hwqueue.reap_cursor m
                      order by m.version desc limit 1), '-infinity') as arrivals_from
   )
   select 'hwqueue_workflow_runs', jsonb_build_object('workflow', s.workflow, 'state', c.state), sum(c.runs)
@@ -320,41 +313,40 @@ as $$
   from mark m
   cross join lateral (
     select 1 from hwqueue.arrival a
-    where a.shard_id = p_shard and a.at >= m.arrivals_from and a.after_xid is null and a.kind <> 'state'
+    where a.at >= m.arrivals_from and a.after_xid is null and a.kind <> 'state'
     limit 10000) a
   union all
   select 'hwqueue_workflow_oldest_arrival_seconds', '{}', coalesce(hwqueue.seconds_since((
     select a.at from hwqueue.arrival a
-    where a.shard_id = p_shard and a.at >= m.arrivals_from and a.after_xid is null and a.kind <> 'state'
+    where a.at >= m.arrivals_from and a.after_xid is null and a.kind <> 'state'
     order by a.at limit 1), p_now), 0)
   from mark m
 $$;
 
 -- Returns gangs that have not ended, by state. oldest: of those in queues that are not paused. reserved: what
 -- nodes have not fetched yet, counted to 10,000.
-create or replace function hwqueue.gang_metrics(p_now timestamptz, p_shard int)
+create or replace function hwqueue.gang_metrics(p_now timestamptz)
 returns table (name text, labels jsonb, value double precision)
 language sql stable set enable_seqscan = off set enable_bitmapscan = off
 as $$
   select 'hwqueue_gangs', jsonb_build_object('state', s.state), (
     select count(*) from hwqueue.gang g
-    where g.shard_id = p_shard and g.finished_at is null and g.state = s.state)::double precision
+    where g.finished_at is null and g.state = s.state)::double precision
   from unnest(hwqueue.gang_states()) s(state)
   where s.state not in ('completed', 'failed', 'cancelled')
   union all
   select 'hwqueue_gang_oldest_waiting_seconds', '{}', coalesce(hwqueue.seconds_since(min(g.created_at),
     p_now), 0)
   from hwqueue.gang g
-  join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = g.queue_id and q.paused_at is null
-    and q.dropped_at is null
-  where g.shard_id = p_shard and g.finished_at is null and g.state = any (hwqueue.gang_states_without_room())
+  join hwqueue.queue q on q.queue_id = g.queue_id and q.paused_at is null and q.dropped_at is null
+  where g.finished_at is null and g.state = any (hwqueue.gang_states_without_room())
   union all
   select 'hwqueue_gang_reserved_members', '{}', count(*)
   from (
     select 1 from hwqueue.gang g
-    join hwqueue.gang_member m on m.shard_id = p_shard and m.gang_id = g.gang_id
-    join hwqueue.claim c on c.shard_id = p_shard and c.lease_id = m.lease_id and c.is_reserved
-    where g.shard_id = p_shard and g.finished_at is null
+    join hwqueue.gang_member m on m.gang_id = g.gang_id
+    join hwqueue.claim c on c.lease_id = m.lease_id and c.is_reserved
+    where g.finished_at is null
       and (g.state = 'reserved' or g.state = 'running' and g.min_size is not null) limit 10000) r
 $$;
 
@@ -363,15 +355,15 @@ $$;
 -- named, the others together are "(other)", of no queue. Nodes are counted to 100,000.
 -- unavailable: the node is silent or cordoned, or the queue is paused. failing: its last lease has failed, or
 -- two in a row and the next one has not run for ten minutes, as long as look_at_ended takes for a good start.
-create or replace function hwqueue.everywhere_metrics(p_now timestamptz, p_shard int)
+create or replace function hwqueue.everywhere_metrics(p_now timestamptz)
 returns table (name text, labels jsonb, value double precision)
 language sql stable set enable_seqscan = off set enable_bitmapscan = off
 as $$
   with active as materialized (
     select e.everywhere_id, q.name as queue, e.task_name
     from hwqueue.everywhere e
-    join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = e.queue_id and q.dropped_at is null
-    where e.shard_id = p_shard and e.finished_at is null and e.stopped_at is null
+    join hwqueue.queue q on q.queue_id = e.queue_id and q.dropped_at is null
+    where e.finished_at is null and e.stopped_at is null
   ), seen as materialized (
     select a.queue, a.task_name, case
         when r.ended_as = 'gone' then 'cancelled' when r.ended_as is not null then r.ended_as
@@ -384,10 +376,10 @@ as $$
     -- fences (offset 0): by key, whatever the statistics say
     cross join lateral (
       select x.lease_id, x.ended_as, x.reason, x.failures from hwqueue.everywhere_node x
-      where x.shard_id = p_shard and x.everywhere_id = a.everywhere_id offset 0) r
+      where x.everywhere_id = a.everywhere_id offset 0) r
     left join lateral (
       select y.lease_id, y.is_earmark, y.is_reserved, y.claimed_at from hwqueue.claim y
-      where y.shard_id = p_shard and y.lease_id = r.lease_id offset 0) c on true
+      where y.lease_id = r.lease_id offset 0) c on true
     limit 100000
   ), counted as materialized (
     select s.queue, s.task_name, s.state, count(*) as nodes, count(*) filter (where s.is_failing) as failing
@@ -418,12 +410,12 @@ $$;
 -- Returns what a planner found: room on GPUs, how long its round took, and what an idle device is worth to
 -- each queue; none of it where no planner says anything that still counts. And what became of single leases
 -- that planners have assigned to nodes, in all, once one has.
-create or replace function hwqueue.planner_metrics(p_now timestamptz, p_shard int)
+create or replace function hwqueue.planner_metrics(p_now timestamptz)
 returns table (name text, labels jsonb, value double precision)
 language sql stable
 as $$
   with said as (
-    select p.* from hwqueue.planner p where p.shard_id = p_shard and p.room_until > p_now
+    select p.* from hwqueue.planner p where p.room_until > p_now
   )
   select 'hwqueue_planner_gpus', jsonb_build_object('state', s.state), s.value
   from said p
@@ -437,19 +429,19 @@ as $$
   select 'hwqueue_planner_leases_total', jsonb_build_object('verdict', v.verdict),
          coalesce((p.leases ->> v.verdict)::double precision, 0)
   from hwqueue.planner p cross join unnest(hwqueue.assignment_counts()) v(verdict)
-  where p.shard_id = p_shard and p.leases <> '{}'
+  where p.leases <> '{}'
   union all
   select 'hwqueue_planner_gpu_worth', jsonb_build_object('queue', v.queue), v.device_worth[101]
-  from hwqueue.valid_prices(p_now, p_shard) v
+  from hwqueue.valid_prices(p_now) v
 $$;
 
 -- Returns all runs that have ever ended, by workflow, as far as roll_up has counted.
-create or replace function hwqueue.run_total_metrics(p_shard int)
+create or replace function hwqueue.run_total_metrics()
 returns table (name text, labels jsonb, value double precision)
 language sql stable
 as $$
   with total as materialized (
-    select t.workflow, t.outcome, t.seconds, t.counts from hwqueue.run_total t where t.shard_id = p_shard
+    select t.workflow, t.outcome, t.seconds, t.counts from hwqueue.run_total t
   )
   select 'hwqueue_workflow_runs_finished_total',
          jsonb_build_object('workflow', w.workflow, 'outcome', o.outcome),

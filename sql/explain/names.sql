@@ -77,16 +77,16 @@ $$;
 
 -- Returns the queues and tasks that live nodes serve together. any_queue, any_task: one of them serves all.
 -- declared: tasks for which their apps declare defaults.
-create or replace function hwqueue.served_names(p_now timestamptz, p_shard int, out queues text[],
+create or replace function hwqueue.served_names(p_now timestamptz, out queues text[],
   out tasks text[], out any_queue boolean, out any_task boolean, out declared text[])
 language sql stable
 as $$
   with live as materialized (
     select distinct v.queues, v.tasks, v.declared
     from hwqueue.node n
-    join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
-    left join hwqueue.served v on v.shard_id = p_shard and v.node_id = n.node_id
-    where n.shard_id = p_shard and n.deregistered_at is null and hwqueue.is_live(n, s, p_now)
+    join hwqueue.node_state s on s.node_id = n.node_id
+    left join hwqueue.served v on v.node_id = n.node_id
+    where n.deregistered_at is null and hwqueue.is_live(n, s, p_now)
   )
   select array(select distinct q from live l, unnest(l.queues) q order by q),
          array(select distinct t from live l, unnest(l.tasks) t order by t),
@@ -118,8 +118,7 @@ $$;
 -- each: what is asked, in words, and what is wrong with it: the name that the asker probably meant, or that
 -- the label's values are of another type; null if neither. Similar names are sought on 1,000 live nodes, of
 -- each profile one.
-create or replace function hwqueue.unknown_names(p_exprs jsonb, p_custom jsonb, p_now timestamptz,
-  p_shard int)
+create or replace function hwqueue.unknown_names(p_exprs jsonb, p_custom jsonb, p_now timestamptz)
 returns table (words text, guess text)
 language sql stable
 as $$
@@ -140,8 +139,8 @@ as $$
   ), live as materialized (
     select n.profile_id, n.labels, n.custom, n.gpu_ids <> '{}' as has_gpus
     from hwqueue.node n
-    join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
-    where n.shard_id = p_shard and n.deregistered_at is null and hwqueue.is_live(n, s, p_now)
+    join hwqueue.node_state s on s.node_id = n.node_id
+    where n.deregistered_at is null and hwqueue.is_live(n, s, p_now)
   ), missing as materialized (
     select a.label, a.wanted, exists (select from live l where l.labels ? a.label) as has_label
     from asked a
@@ -190,11 +189,11 @@ $$;
 
 -- Says those unknown names of which it is known what is wrong, at most three, to be put after a sentence;
 -- empty if there are none.
-create or replace function hwqueue.similar_words(p_exprs jsonb, p_custom jsonb, p_now timestamptz,
-  p_shard int) returns text
+create or replace function hwqueue.similar_words(p_exprs jsonb, p_custom jsonb, p_now timestamptz)
+returns text
 language sql stable
 as $$
   select coalesce(string_agg('; ' || hwqueue.unknown_words(u.words, u.guess), '' order by u.words), '')
-  from (select n.* from hwqueue.unknown_names(p_exprs, p_custom, p_now, p_shard) n
+  from (select n.* from hwqueue.unknown_names(p_exprs, p_custom, p_now) n
         where n.guess is not null order by n.words limit 3) u
 $$;

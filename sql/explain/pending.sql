@@ -14,7 +14,7 @@
 -- it stable and without SET.
 create or replace function hwqueue.pending_classes(
   p_queue_id int, p_class bigint, p_kind text, p_order text, p_limit int,
-  p_snapshot hwqueue.fleet_snapshot, p_now timestamptz, p_shard int)
+  p_snapshot hwqueue.fleet_snapshot, p_now timestamptz)
 returns setof hwqueue.pending_class
 language sql stable
 as $$
@@ -22,10 +22,9 @@ as $$
     select g.*
     from (select r.queue_id, r.class_id, count(*) as pending, min(r.eligible_at) as oldest_at
           from hwqueue.ready r
-          where r.shard_id = p_shard and (p_queue_id is null or r.queue_id = p_queue_id)
-            and (p_class is null or r.class_id = p_class)
+          where (p_queue_id is null or r.queue_id = p_queue_id) and (p_class is null or r.class_id = p_class)
           group by r.queue_id, r.class_id) g
-    join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = g.queue_id and q.dropped_at is null
+    join hwqueue.queue q on q.queue_id = g.queue_id and q.dropped_at is null
   ), ids as materialized (  -- without p_kind, only the classes that are returned need judging
     select coalesce(array_agg(o.class_id), '{}') as class_ids
     from (select w.class_id from waiting w
@@ -33,7 +32,7 @@ as $$
           limit case when p_kind is null then p_limit end) o
   ), fit as materialized (
     select f.* from ids
-    cross join lateral hwqueue.class_fleets(ids.class_ids, p_snapshot, p_now, p_shard) f
+    cross join lateral hwqueue.class_fleets(ids.class_ids, p_snapshot, p_now) f
   ), able as materialized (
     select coalesce(array_agg(f.class_id), '{}') as class_ids
     from fit f where p_kind is distinct from 'no_match' and f.nodes_matching is distinct from 0
@@ -41,19 +40,19 @@ as $$
     select p.class_id, bit_and(p.mask) as mask
     from able
     cross join lateral hwqueue.capacity_parts(
-      able.class_ids, false, (p_snapshot).open, (p_snapshot).none, p_now, p_shard) p
+      able.class_ids, false, (p_snapshot).open, (p_snapshot).none, p_now) p
     where p_kind is distinct from 'no_match'
     group by p.class_id
   ), untaken as materialized (
     select t.*
     from able
-    cross join lateral hwqueue.untaken_masks(able.class_ids, (p_snapshot).none, p_now, p_shard) t
+    cross join lateral hwqueue.untaken_masks(able.class_ids, (p_snapshot).none, p_now) t
     where p_kind is distinct from 'no_match'
   ), free as (
     select f.class_id, f.nodes & (p_snapshot).open & u.mask & coalesce(r.mask, (p_snapshot).open) as room,
            t.mask, t.code as conflict
     from fit f
-    cross join hwqueue.unfull_mask((p_snapshot).none, p_shard) u(mask)
+    cross join hwqueue.unfull_mask((p_snapshot).none) u(mask)
     left join room r on r.class_id = f.class_id
     left join untaken t on t.class_id = f.class_id
     where f.nodes_matching is distinct from 0
@@ -97,17 +96,17 @@ end
 $$;
 
 -- Says to who spawns what kept every live node from a class when upkeep last looked. It reads no node.
-create or replace function hwqueue.known_lacks(p_class_id bigint, p_shard int) returns text[]
+create or replace function hwqueue.known_lacks(p_class_id bigint) returns text[]
 language sql stable
 as $$
   select array['no live node could run it at the last look' || case
     when bit_count(m.serving) = 0 then format(': none serves task %s in this queue', to_json(c.task_name))
-    when m.part = 'require' then ': most lacked ' || hwqueue.requirement_text(m.expr, p_shard)
+    when m.part = 'require' then ': most lacked ' || hwqueue.requirement_text(m.expr)
     when m.part = 'capacity' then ': most lacked ' || hwqueue.resource_words(c.placement -> 'resources')
     else coalesce(': in the way was ' || m.part, '') end]
   from hwqueue.placement_class c
-  left join hwqueue.class_nodes m on m.shard_id = p_shard and m.class_id = p_class_id
-  where c.shard_id = p_shard and c.class_id = p_class_id
+  left join hwqueue.class_nodes m on m.class_id = p_class_id
+  where c.class_id = p_class_id
 $$;
 
 -- Whether no registered node, silent and cordoned ones included, suits a pending class; false where that is

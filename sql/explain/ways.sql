@@ -16,7 +16,7 @@
 -- beside its claims but p_without, one class after the other as in p_class_nos. With p_class_nos '{}', for a
 -- node that is earmarked: '{0}' when all that is booked there fits without them, else '{1}'.
 create or replace function hwqueue.left_on_node(p_node uuid, p_class_nos int[],
-  p_classes hwqueue.placement_class[], p_left int[], p_without uuid[], p_shard int) returns int[]
+  p_classes hwqueue.placement_class[], p_left int[], p_without uuid[]) returns int[]
 language plpgsql stable
 as $$
 declare
@@ -29,18 +29,18 @@ declare
   v_claims int;
   v_taken record;
 begin
-  select n.* into v_node from hwqueue.node n where n.shard_id = p_shard and n.node_id = p_node;
+  select n.* into v_node from hwqueue.node n where n.node_id = p_node;
   select array_agg(c.assignment) filter (where c.assignment is not null), count(*)
   into v_assignments, v_claims
   from hwqueue.claim c
-  where c.shard_id = p_shard and c.node_id = p_node and c.lease_id <> all (p_without);
+  where c.node_id = p_node and c.lease_id <> all (p_without);
   v_load := hwqueue.idle_load(v_node);
   select u.claim_count, u.cpu_used, u.memory_used, u.gpu_used, u.custom_used, u.core_used
   into v_load.claim_count, v_load.cpu_used, v_load.memory_used, v_load.gpu_used, v_load.custom_used,
     v_load.core_used
   from hwqueue.node_usage_of(v_node, coalesce(v_assignments, '{}')) u;
   v_places := (  -- null: no limit
-    select v.concurrency from hwqueue.served v where v.shard_id = p_shard and v.node_id = p_node) - v_claims;
+    select v.concurrency from hwqueue.served v where v.node_id = p_node) - v_claims;
   if p_class_nos = '{}' then
     return case when hwqueue.load_fits(v_node, v_load) and (v_places < 0) is not true
       then '{0}'::int[] else '{1}'::int[] end;
@@ -78,7 +78,7 @@ $$;
 -- each of these members first: 20, and more until they take half as many again as p_members, at most 100 with
 -- about 500 claims.
 create or replace function hwqueue.crowded_nodes(p_rooms hwqueue.gang_room[], p_node_ids uuid[],
-  p_members bigint, p_shard int) returns uuid[]
+  p_members bigint) returns uuid[]
 language sql stable
 as $$
   select array(
@@ -91,7 +91,7 @@ as $$
         from hwqueue.nodes_that_take(p_rooms, p_node_ids) t
         cross join lateral (
           select count(*) as claims from hwqueue.claim c
-          where c.shard_id = p_shard and c.node_id = t.node_id) k
+          where c.node_id = t.node_id) k
         where t.gain > 0) n
       window w as (order by n.claims::numeric / n.gain, n.node_id rows unbounded preceding)) s
     where (s.nth <= 20 or s.nth <= 100 and s.gain_before < 3 * p_members / 2) and s.claims_before < 500
@@ -101,8 +101,7 @@ $$;
 -- Returns how many members of each class are left when these nodes have taken what fits beside their claims
 -- but p_without. A node where all that runs is in nobody's way is not looked at: its room is known.
 create or replace function hwqueue.left_in_place(p_rooms hwqueue.gang_room[],
-  p_classes hwqueue.placement_class[], p_left int[], p_node_ids uuid[], p_without uuid[], p_shard int)
-returns int[]
+  p_classes hwqueue.placement_class[], p_left int[], p_node_ids uuid[], p_without uuid[]) returns int[]
 language plpgsql stable
 as $$
 declare
@@ -118,7 +117,7 @@ begin
     if v_node.gain = 0 and cardinality(v_node.class_nos) = 1 then
       v_left[v_no] := greatest(0, v_left[v_no] - v_node.copies);
     else
-      v_left := hwqueue.left_on_node(v_node.node_id, v_node.class_nos, p_classes, v_left, p_without, p_shard);
+      v_left := hwqueue.left_on_node(v_node.node_id, v_node.class_nos, p_classes, v_left, p_without);
     end if;
   end loop;
   return v_left;
@@ -129,7 +128,7 @@ $$;
 -- least: single leases before members of other gangs, the later tier, the lower priority, then the younger
 -- claim, as recheck_claims has it. A caller of one tenant is told of its own alone. What is reserved does not
 -- run yet, and the lease of an everywhere task would only start again.
-create or replace function hwqueue.stoppable_claims(p_node_ids uuid[], p_shard int) returns uuid[]
+create or replace function hwqueue.stoppable_claims(p_node_ids uuid[]) returns uuid[]
 language plpgsql stable
 as $$
 declare
@@ -143,21 +142,20 @@ begin
         select c.lease_id, c.node_id, row_number() over (order by c.gang_id is not null, l.tier desc,
                  l.priority, c.claimed_at desc, c.lease_id desc) as turn
         from hwqueue.claim c
-        join hwqueue.lease l on l.shard_id = c.shard_id and l.lease_id = c.lease_id
-        where c.shard_id = p_shard and c.node_id = any (p_node_ids) and c.is_reserved is not true
+        join hwqueue.lease l on l.lease_id = c.lease_id
+        where c.node_id = any (p_node_ids) and c.is_reserved is not true
           and c.gang_id is distinct from c.lease_id
-          and (v_tenants is null or hwqueue.is_own_lease(c.lease_id, v_tenants, p_shard))) t) x
+          and (v_tenants is null or hwqueue.is_own_lease(c.lease_id, v_tenants))) t) x
     where x.nth <= 50 order by x.turn);
 end
 $$;
 
 -- Returns those of p_leases that run on a node, in their order.
-create or replace function hwqueue.claims_of_node(p_node uuid, p_leases uuid[], p_shard int) returns uuid[]
+create or replace function hwqueue.claims_of_node(p_node uuid, p_leases uuid[]) returns uuid[]
 language sql stable
 as $$
   select array(
-    select c.lease_id from hwqueue.claim c
-    where c.shard_id = p_shard and c.node_id = p_node and c.lease_id = any (p_leases)
+    select c.lease_id from hwqueue.claim c where c.node_id = p_node and c.lease_id = any (p_leases)
     order by array_position(p_leases, c.lease_id))
 $$;
 
@@ -165,8 +163,7 @@ $$;
 -- members of class p_classes[i]; null: all of them would not do. The first in order stop, but none in vain.
 -- p_class_nos as in left_on_node.
 create or replace function hwqueue.stops_on_node(p_node uuid, p_class_nos int[],
-  p_classes hwqueue.placement_class[], p_want int[], p_stops uuid[], p_candidates uuid[], p_shard int)
-returns uuid[]
+  p_classes hwqueue.placement_class[], p_want int[], p_stops uuid[], p_candidates uuid[]) returns uuid[]
 language plpgsql stable
 as $$
 declare
@@ -177,7 +174,7 @@ declare
   v_fewer uuid[];
 begin
   while not 0 = all (
-    hwqueue.left_on_node(p_node, p_class_nos, p_classes, p_want, p_stops || v_more, p_shard))
+    hwqueue.left_on_node(p_node, p_class_nos, p_classes, p_want, p_stops || v_more))
   loop
     if cardinality(v_more) = cardinality(v_order) then
       return null;
@@ -186,8 +183,7 @@ begin
   end loop;
   for v_nth in reverse cardinality(v_more) - 1 .. 1 loop  -- the last one is needed
     v_fewer := v_more[: v_nth - 1] || v_more[v_nth + 1 :];
-    if 0 = all (
-      hwqueue.left_on_node(p_node, p_class_nos, p_classes, p_want, p_stops || v_fewer, p_shard)) then
+    if 0 = all (hwqueue.left_on_node(p_node, p_class_nos, p_classes, p_want, p_stops || v_fewer)) then
       v_more := v_fewer;
     end if;
   end loop;
@@ -208,13 +204,12 @@ $$;
 -- none. Greedy: member by member, on the node where fewest more have to stop for it, and of such nodes where
 -- the last of them costs least. So there may be a set with fewer.
 create or replace function hwqueue.stops_in_place(p_rooms hwqueue.gang_room[],
-  p_classes hwqueue.placement_class[], p_members int[], p_node_ids uuid[], p_shard int) returns uuid[]
+  p_classes hwqueue.placement_class[], p_members int[], p_node_ids uuid[]) returns uuid[]
 language plpgsql stable
 as $$
 declare
-  v_nodes uuid[] := hwqueue.crowded_nodes(p_rooms, p_node_ids, (select sum(m) from unnest(p_members) m),
-    p_shard);
-  v_order uuid[] := hwqueue.stoppable_claims(v_nodes, p_shard);
+  v_nodes uuid[] := hwqueue.crowded_nodes(p_rooms, p_node_ids, (select sum(m) from unnest(p_members) m));
+  v_order uuid[] := hwqueue.stoppable_claims(v_nodes);
   v_class_nos text[];  -- of each node, as in nodes_that_take
   v_claims text[];
   v_left int[];
@@ -230,13 +225,13 @@ declare
   v_best int;
 begin
   v_left := hwqueue.left_in_place(p_rooms, p_classes, p_members, array(
-    select i from unnest(p_node_ids) i where i <> all (v_nodes)), '{}', p_shard);
+    select i from unnest(p_node_ids) i where i <> all (v_nodes)), '{}');
   select array_agg(t.node_id), array_agg(t.class_nos::text), array_agg(
-           hwqueue.claims_of_node(t.node_id, v_order, p_shard)::text)
+           hwqueue.claims_of_node(t.node_id, v_order)::text)
   into v_nodes, v_class_nos, v_claims
   from hwqueue.nodes_that_take(p_rooms, v_nodes) t;
   for v_n in 1 .. coalesce(cardinality(v_nodes), 0) loop
-    v_rest := hwqueue.left_on_node(v_nodes[v_n], v_class_nos[v_n]::int[], p_classes, v_left, '{}', p_shard);
+    v_rest := hwqueue.left_on_node(v_nodes[v_n], v_class_nos[v_n]::int[], p_classes, v_left, '{}');
     v_held[v_n] := hwqueue.add_counts_of(v_left, v_rest, -1)::text;
     v_left := v_rest;
   end loop;
@@ -252,8 +247,7 @@ begin
     for v_n in 1 .. coalesce(cardinality(v_nodes), 0) loop
       continue when v_plans[v_n] is not null or v_no <> all (v_class_nos[v_n]::int[]);
       v_plan := hwqueue.stops_on_node(v_nodes[v_n], v_class_nos[v_n]::int[], p_classes,
-        hwqueue.add_counts_of(v_held[v_n]::int[], v_one, 1), v_stops[v_n]::uuid[], v_claims[v_n]::uuid[],
-        p_shard);
+        hwqueue.add_counts_of(v_held[v_n]::int[], v_one, 1), v_stops[v_n]::uuid[], v_claims[v_n]::uuid[]);
       v_plans[v_n] := coalesce(v_plan::text, 'none');
       -- what it costs: the number of claims that stop besides, then how late the last of them is in order
       v_more := cardinality(v_plan) - cardinality(v_stops[v_n]::uuid[]);
@@ -277,12 +271,11 @@ $$;
 -- When all members have room on these nodes at the latest, if nothing else starts there: once enough of what
 -- runs there has ended, as its max_run says. Null: that is not enough.
 create or replace function hwqueue.free_by(p_rooms hwqueue.gang_room[], p_classes hwqueue.placement_class[],
-  p_members int[], p_node_ids uuid[], p_now timestamptz, p_shard int) returns timestamptz
+  p_members int[], p_node_ids uuid[], p_now timestamptz) returns timestamptz
 language plpgsql stable
 as $$
 declare
-  v_crowded uuid[] := hwqueue.crowded_nodes(p_rooms, p_node_ids, (select sum(m) from unnest(p_members) m),
-    p_shard);
+  v_crowded uuid[] := hwqueue.crowded_nodes(p_rooms, p_node_ids, (select sum(m) from unnest(p_members) m));
   v_left int[];
   v_leases uuid[];
   v_ends timestamptz[];
@@ -291,19 +284,19 @@ declare
   v_mid int;
 begin
   v_left := hwqueue.left_in_place(p_rooms, p_classes, p_members, array(
-    select i from unnest(p_node_ids) i where i <> all (v_crowded)), '{}', p_shard);
+    select i from unnest(p_node_ids) i where i <> all (v_crowded)), '{}');
   select array_agg(e.lease_id order by e.ends_at, e.lease_id),
          array_agg(e.ends_at order by e.ends_at, e.lease_id)
   into v_leases, v_ends
-  from hwqueue.known_ends(v_crowded, p_shard) e where e.ends_at is not null;
+  from hwqueue.known_ends(v_crowded) e where e.ends_at is not null;
   v_high := cardinality(v_leases);
   if v_high is null
-    or not 0 = all (hwqueue.left_in_place(p_rooms, p_classes, v_left, v_crowded, v_leases, p_shard)) then
+    or not 0 = all (hwqueue.left_in_place(p_rooms, p_classes, v_left, v_crowded, v_leases)) then
     return null;
   end if;
   while v_low < v_high loop  -- the first of them with whose end there is room
     v_mid := (v_low + v_high) / 2;
-    if 0 = all (hwqueue.left_in_place(p_rooms, p_classes, v_left, v_crowded, v_leases[: v_mid], p_shard)) then
+    if 0 = all (hwqueue.left_in_place(p_rooms, p_classes, v_left, v_crowded, v_leases[: v_mid])) then
       v_high := v_mid;
     else
       v_low := v_mid + 1;
@@ -315,31 +308,29 @@ $$;
 
 -- Returns the claims of nodes, but earmarks, and when each is over at the latest, as its max_run says; null:
 -- not known. One that is reserved begins at the latest when its hold is over.
-create or replace function hwqueue.known_ends(p_node_ids uuid[], p_shard int)
+create or replace function hwqueue.known_ends(p_node_ids uuid[])
 returns table (lease_id uuid, node_id uuid, ends_at timestamptz)
 language sql stable
 as $$
   select c.lease_id, c.node_id, case when c.is_reserved then c.expires_at else c.claimed_at end + k.max_run
   from hwqueue.claim c
-  join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = c.class_id
-  where c.shard_id = p_shard and c.node_id = any (p_node_ids) and c.is_earmark is null
+  join hwqueue.placement_class k on k.class_id = c.class_id
+  where c.node_id = any (p_node_ids) and c.is_earmark is null
 $$;
 
 -- Says why it is not known when nodes are free: "lease ... on gpu-3 has no max_run, nor have 2 others". A
 -- caller of one tenant is not told which lease of others it is.
-create or replace function hwqueue.endless_words(p_node_ids uuid[], p_shard int) returns text
+create or replace function hwqueue.endless_words(p_node_ids uuid[]) returns text
 language plpgsql stable
 as $$
 declare
   v_tenants text[] := hwqueue.my_tenants();
-  v_leases uuid[] := array(
-    select e.lease_id from hwqueue.known_ends(p_node_ids, p_shard) e where e.ends_at is null);
+  v_leases uuid[] := array(select e.lease_id from hwqueue.known_ends(p_node_ids) e where e.ends_at is null);
   v_first text := (
     select format('lease %s on %s', c.lease_id, n.name)
     from hwqueue.claim c
-    join hwqueue.node n on n.shard_id = p_shard and n.node_id = c.node_id
-    where c.shard_id = p_shard and c.lease_id = any (v_leases)
-      and (v_tenants is null or hwqueue.is_own_lease(c.lease_id, v_tenants, p_shard))
+    join hwqueue.node n on n.node_id = c.node_id
+    where c.lease_id = any (v_leases) and (v_tenants is null or hwqueue.is_own_lease(c.lease_id, v_tenants))
     order by c.claimed_at, c.lease_id limit 1);
   v_others int := cardinality(v_leases) - (v_first is not null)::int;
 begin
@@ -364,20 +355,20 @@ $$;
 
 -- Returns the way out to stop these claims; null: there is none.
 create or replace function hwqueue.way_to_stop(p_gang hwqueue.gang, p_place jsonb, p_members int,
-  p_stops uuid[], p_now timestamptz, p_shard int) returns jsonb
+  p_stops uuid[], p_now timestamptz) returns jsonb
 language sql stable
 as $$
   select hwqueue.way_in_time(p_gang, p_place, p_members, 'stop', format(
       case cardinality(p_stops) when 1 then '%s has room for all once lease %s is stopped'
         else '%s has room for all once leases %s are stopped' end,
       p_place ->> 'words', hwqueue.list_words(to_jsonb(p_stops), 'and')),
-    jsonb_build_object('claims', hwqueue.holder_list(p_stops, true, p_now, p_shard)))
+    jsonb_build_object('claims', hwqueue.holder_list(p_stops, true, p_now)))
   where cardinality(p_stops) > 0
 $$;
 
 -- Returns the way out to wait, with until when, or why that is not known.
 create or replace function hwqueue.way_to_wait(p_gang hwqueue.gang, p_place jsonb, p_members int,
-  p_until timestamptz, p_node_ids uuid[], p_shard int) returns jsonb
+  p_until timestamptz, p_node_ids uuid[]) returns jsonb
 language sql stable
 as $$
   select hwqueue.way_in_time(p_gang, p_place, p_members, 'wait',
@@ -385,7 +376,7 @@ as $$
         to_char(p_until at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS'),
         case p_gang.state when 'earmarked' then '' else ', unless other leases take it' end)
       else format('when %s has room for all is not known: %s', p_place ->> 'words',
-        hwqueue.endless_words(p_node_ids, p_shard)) end,
+        hwqueue.endless_words(p_node_ids)) end,
     jsonb_build_object('until', p_until))
 $$;
 
@@ -393,8 +384,7 @@ $$;
 -- have to stop, if there is one; wait, for the place that is free first. Of the first 3 places of
 -- explain_rooms that would be large enough; [] where there are none.
 create or replace function hwqueue.ways_in_time(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[],
-  p_classes hwqueue.placement_class[], p_members int[], p_places jsonb, p_now timestamptz, p_shard int)
-returns jsonb
+  p_classes hwqueue.placement_class[], p_members int[], p_places jsonb, p_now timestamptz) returns jsonb
 language plpgsql stable
 as $$
 declare
@@ -410,21 +400,20 @@ begin
   for v_place in
     select p.value as told, n.node_ids
     from jsonb_array_elements(p_places) with ordinality p
-    join hwqueue.node_places(p_gang.together, p_gang.same, p_shard) n
-      on n.place = coalesce(p.value ->> 'place', '')
+    join hwqueue.node_places(p_gang.together, p_gang.same) n on n.place = coalesce(p.value ->> 'place', '')
     where (p.value ->> 'emptied')::int = v_size and p.value -> 'in_the_way' <> '[]'
     order by p.ordinality limit 3
   loop
-    v_found := hwqueue.stops_in_place(p_rooms, p_classes, p_members, v_place.node_ids, p_shard);
+    v_found := hwqueue.stops_in_place(p_rooms, p_classes, p_members, v_place.node_ids);
     if cardinality(v_found) < cardinality(v_stops) or v_stops is null then
       v_stops := v_found;
-      v_stop := hwqueue.way_to_stop(p_gang, v_place.told, v_size, v_found, p_now, p_shard);
+      v_stop := hwqueue.way_to_stop(p_gang, v_place.told, v_size, v_found, p_now);
     end if;
-    v_until := hwqueue.free_by(p_rooms, p_classes, p_members, v_place.node_ids, p_now, p_shard);
+    v_until := hwqueue.free_by(p_rooms, p_classes, p_members, v_place.node_ids, p_now);
     if v_wait is null or v_until < v_first or v_first is null and v_until is not null then
       v_first := v_until;
       v_wait := hwqueue.way_to_wait(p_gang, v_place.told, v_size, v_until,
-        hwqueue.crowded_nodes(p_rooms, v_place.node_ids, v_size, p_shard), p_shard);
+        hwqueue.crowded_nodes(p_rooms, v_place.node_ids, v_size));
     end if;
   end loop;
   return to_jsonb(array_remove(array[v_stop, v_wait], null));
@@ -433,17 +422,17 @@ $$;
 
 -- Returns the same of a gang that is earmarked, for the nodes that have no room yet for what is booked there:
 -- all of them have to get it. p_place: see told_earmarks.
-create or replace function hwqueue.ways_of_earmark(p_gang hwqueue.gang, p_place jsonb, p_now timestamptz,
-  p_shard int) returns jsonb
+create or replace function hwqueue.ways_of_earmark(p_gang hwqueue.gang, p_place jsonb, p_now timestamptz)
+returns jsonb
 language plpgsql stable
 as $$
 declare
   v_nodes uuid[] := array(
     select o.node_id from hwqueue.overbooked_nodes(array(
       select c.node_id from hwqueue.gang_member m
-      join hwqueue.claim c on c.shard_id = m.shard_id and c.lease_id = m.lease_id
-      where m.shard_id = p_shard and m.gang_id = p_gang.gang_id), p_shard) o(node_id) order by 1);
-  v_order uuid[] := hwqueue.stoppable_claims(v_nodes[: 100], p_shard);
+      join hwqueue.claim c on c.lease_id = m.lease_id
+      where m.gang_id = p_gang.gang_id)) o(node_id) order by 1);
+  v_order uuid[] := hwqueue.stoppable_claims(v_nodes[: 100]);
   v_members int := (p_place ->> 'emptied')::int;
   v_node uuid;
   v_found uuid[];
@@ -453,14 +442,13 @@ begin
     return '[]';  -- the next tick reserves it
   end if;
   foreach v_node in array v_nodes[: 100] loop
-    v_found := hwqueue.stops_on_node(v_node, '{}', '{}', '{}', '{}',
-      hwqueue.claims_of_node(v_node, v_order, p_shard), p_shard);
+    v_found := hwqueue.stops_on_node(v_node, '{}', '{}', '{}', '{}', hwqueue.claims_of_node(v_node, v_order));
     v_stops := case when v_found is not null then v_stops || v_found end;
     exit when v_stops is null;
   end loop;
   return to_jsonb(array_remove(array[
-    hwqueue.way_to_stop(p_gang, p_place, v_members, v_stops, p_now, p_shard),
-    hwqueue.way_to_wait(p_gang, p_place, v_members, hwqueue.earmark_start(p_gang.gang_id, p_now, p_shard),
-      v_nodes, p_shard)], null));
+    hwqueue.way_to_stop(p_gang, p_place, v_members, v_stops, p_now),
+    hwqueue.way_to_wait(p_gang, p_place, v_members, hwqueue.earmark_start(p_gang.gang_id, p_now),
+      v_nodes)], null));
 end
 $$;

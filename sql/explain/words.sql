@@ -28,7 +28,7 @@ as $$
     when 'free' then case when p_predicate ? 'concurrency' then 'a worker with a slot free'
       else hwqueue.resource_words(hwqueue.needs_of(p_class, p_lacks, null)) || ' free' end
     when 'spread' then hwqueue.spread_words(p_predicate)
-    else coalesce(hwqueue.expr_words(p_predicate, p_class.shard_id), 'no lease that keeps away from it') end,
+    else coalesce(hwqueue.expr_words(p_predicate), 'no lease that keeps away from it') end,
       300), '[[:cntrl:]]+', ' ', 'g')
 $$;
 
@@ -52,8 +52,8 @@ begin
     when v_stage = 'free' then hwqueue.resource_words(hwqueue.room_for(p_class, v_lacks, p_node,
         hwqueue.node_headroom(p_node, p_load))) || ' free'
     when v_stage = 'taints' then hwqueue.taint_text(v_predicate)
-    when v_stage = 'trust' then coalesce(hwqueue.suspended_words(p_node.node_id, v_predicate ->> 'trust',
-        p_node.shard_id), 'trusted for '
+    when v_stage = 'trust' then coalesce(hwqueue.suspended_words(p_node.node_id, v_predicate ->> 'trust'),
+      'trusted for '
       || coalesce(nullif(array_to_string(hwqueue.attested_at(p_node, p_now), ', '), ''), 'nothing'))
     when v_stage = 'isolation' then case when v_predicate ? 'cpu'
       then array_to_string(p_node.cpu_isolation, ', ')
@@ -62,7 +62,7 @@ begin
       when p_fact ->> 'value' is null then 'no ' || regexp_replace(p_domain, '^(own:)?(label:)?', '')
       else format('%s in %s', case when (p_fact ->> 'held')::bigint = 0 then 'none'
           else p_fact ->> 'held' end,
-                  hwqueue.place_words(p_domain, p_fact ->> 'value', p_node.shard_id)) end
+                  hwqueue.place_words(p_domain, p_fact ->> 'value')) end
     when v_predicate ? 'domain' and v_stage = 'labels'
       then 'no ' || regexp_replace(v_predicate ->> 'domain', '^label:', '')
     when v_predicate ? 'label' then (p_node.labels -> (v_predicate ->> 'label'))::text
@@ -75,14 +75,14 @@ end
 $$;
 
 -- Says one place of a domain: "node gpu-7", "rack 42", "zone a".
-create or replace function hwqueue.place_words(p_domain text, p_place text, p_shard int) returns text
+create or replace function hwqueue.place_words(p_domain text, p_place text) returns text
 language sql stable
 as $$
   select case
     when p_domain in ('rack', 'own:rack') then 'rack ' || p_place
     when p_domain = 'fleet' then 'the fleet'
     when p_domain in ('node', 'own:node') then 'node ' || coalesce(
-      (select n.name from hwqueue.node n where n.shard_id = p_shard and n.node_id::text = p_place), p_place)
+      (select n.name from hwqueue.node n where n.node_id::text = p_place), p_place)
     else format('%s %s', left(regexp_replace(p_domain, '^(own:)?(label:)?', ''), 60),
         left(trim(p_place, '"'), 60)) end
 $$;
@@ -90,8 +90,7 @@ $$;
 -- Says of the lease of a step what released it, and when: "released 3 min ago by step train of run 0195...,
 -- after step fetch". Of several parents the last one released it, or the first where that is enough. Null:
 -- it is no step's.
-create or replace function hwqueue.release_words(p_lease hwqueue.lease, p_now timestamptz, p_shard int)
-returns text
+create or replace function hwqueue.release_words(p_lease hwqueue.lease, p_now timestamptz) returns text
 language plpgsql stable
 as $$
 declare
@@ -103,18 +102,17 @@ begin
   if p_lease.run_id is null then
     return null;
   end if;
-  select r.* into v_run from hwqueue.run r where r.shard_id = p_shard and r.run_id = p_lease.run_id;
+  select r.* into v_run from hwqueue.run r where r.run_id = p_lease.run_id;
   select d.* into v_step from hwqueue.workflow_step d
-  where d.shard_id = p_shard and d.workflow_id = v_run.workflow_id and d.step_no = p_lease.step_no;
+  where d.workflow_id = v_run.workflow_id and d.step_no = p_lease.step_no;
   select jsonb_agg(f.name order by extract(epoch from s.ended_at) * o.sign, s.step_no * o.sign),
          case when v_step.is_any then min(s.ended_at) else max(s.ended_at) end
   into v_names, v_at
   from hwqueue.workflow_edge e
-  join hwqueue.step s on s.shard_id = p_shard and s.run_id = v_run.run_id and s.step_no = e.from_no
-  join hwqueue.workflow_step f on f.shard_id = p_shard and f.workflow_id = v_run.workflow_id
-    and f.step_no = e.from_no
+  join hwqueue.step s on s.run_id = v_run.run_id and s.step_no = e.from_no
+  join hwqueue.workflow_step f on f.workflow_id = v_run.workflow_id and f.step_no = e.from_no
   cross join (select case when v_step.is_any then 1 else -1 end as sign) o
-  where e.shard_id = p_shard and e.workflow_id = v_run.workflow_id and e.to_no = p_lease.step_no
+  where e.workflow_id = v_run.workflow_id and e.to_no = p_lease.step_no
     and s.ended_at is not null and (not v_step.is_any or e.wants = 'ended'
       or e.wants = case s.state when 'cancelled' then 'failed' else s.state end);
   return concat(case when p_lease.item_no is not null then format('%s %s of step %s, ',

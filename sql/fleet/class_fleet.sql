@@ -15,15 +15,14 @@
 -- the last suitable node of a class is gone, the cached obstacle may not be the one that counts now, so
 -- the row is valid only as is_cache_valid says.
 create or replace function hwqueue.class_fleets(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot,
-  p_now timestamptz, p_shard int)
+  p_now timestamptz)
 returns setof hwqueue.class_match
 language plpgsql stable
 as $$
 declare
   v_cached bigint[] := array(
     select m.class_id from hwqueue.class_nodes m
-    where m.shard_id = p_shard and m.class_id = any (p_class_ids) and m.digest = p_snapshot.digest
-      and m.is_known
+    where m.class_id = any (p_class_ids) and m.digest = p_snapshot.digest and m.is_known
       and hwqueue.is_cache_valid(m, p_snapshot.open));
   v_missed bigint[] := array(
     select u.class_id from unnest(p_class_ids) u(class_id)
@@ -31,10 +30,10 @@ declare
 begin
   return query
     select c.* from hwqueue.class_nodes m cross join lateral hwqueue.class_match(m, p_snapshot) c
-    where m.shard_id = p_shard and m.class_id = any (v_cached);
+    where m.class_id = any (v_cached);
   if v_missed <> '{}' then
     return query
-      select c.* from hwqueue.class_fits(v_missed, p_snapshot, 100000, p_now, p_shard) f
+      select c.* from hwqueue.class_fits(v_missed, p_snapshot, 100000, p_now) f
       cross join lateral hwqueue.class_match(f, p_snapshot) c;
   end if;
 end
@@ -54,15 +53,15 @@ $$;
 -- Computes class_fits for these classes. Stable, so that it reads the nodes once, in the MVCC snapshot
 -- of its caller's statement; otherwise an answer could be stored under the digest of other nodes. For a
 -- few hundred classes upkeep spends a fifth of what one report may.
-create or replace function hwqueue.compute_class_fleets(p_class_ids bigint[], p_now timestamptz, p_shard int,
+create or replace function hwqueue.compute_class_fleets(p_class_ids bigint[], p_now timestamptz,
   out fits hwqueue.class_nodes[], out registered int)
 language plpgsql stable
 as $$
 declare
-  v_snapshot hwqueue.fleet_snapshot := hwqueue.scan_nodes(p_now, p_shard);
+  v_snapshot hwqueue.fleet_snapshot := hwqueue.scan_nodes(p_now);
 begin
   fits := array(select f from hwqueue.class_fits(p_class_ids, v_snapshot,
-      greatest(20000, 40 * cardinality(p_class_ids)), p_now, p_shard) f);
+      greatest(20000, 40 * cardinality(p_class_ids)), p_now) f);
   registered := v_snapshot.registered;
 end
 $$;
@@ -71,9 +70,8 @@ $$;
 -- a class that is too costly to judge it stores an estimate of the share alone (refresh_reach). Returns
 -- the number of classes computed; null, having done nothing, when another session computes now. A class
 -- whose row another session, for example prune, holds is left as it is.
--- Locks: the shard's row and those of class_fleet, skip locked.
-create or replace function hwqueue.cache_class_fleets(p_class_ids bigint[], p_now timestamptz,
-  p_shard int) returns int
+-- Locks: the installation's row and those of class_fleet, skip locked.
+create or replace function hwqueue.cache_class_fleets(p_class_ids bigint[], p_now timestamptz) returns int
 language plpgsql volatile
   -- all nodes and hundreds of classes: by hash, whatever the statistics say
   set plan_cache_mode = force_custom_plan
@@ -85,36 +83,33 @@ declare
   v_held bigint[];
   v_ids bigint[];
 begin
-  perform 1 from hwqueue.shard s where s.shard_id = p_shard for no key update skip locked;
+  perform 1 from hwqueue.installation s for no key update skip locked;
   if not found then
     return null;
   end if;
   v_held := array(
     select f.class_id from hwqueue.class_fleet f
-    where f.shard_id = p_shard and f.class_id = any (p_class_ids) for no key update skip locked);
-  -- classes without a row: only the session that holds the shard's row inserts one
+    where f.class_id = any (p_class_ids) for no key update skip locked);
+  -- classes without a row: only the session that holds the installation's row inserts one
   v_ids := v_held || array(
     select u.class_id from unnest(p_class_ids) u(class_id)
-    left join hwqueue.class_fleet f on f.shard_id = p_shard and f.class_id = u.class_id
+    left join hwqueue.class_fleet f on f.class_id = u.class_id
     where f.class_id is null);
   -- rows of classes that were deleted while the session that computed them was open
   delete from hwqueue.class_fleet f
-  where f.shard_id = p_shard and f.class_id = any (v_ids)
-    and not exists (select 1 from hwqueue.placement_class c where c.shard_id = p_shard
-        and c.class_id = f.class_id);
-  select f.* into v_found from hwqueue.compute_class_fleets(v_ids, p_now, p_shard) f;
-  insert into hwqueue.class_fleet (shard_id, class_id, reach, looked_at, digest, unmatched)
-  select p_shard, f.class_id,
-         coalesce(bit_count(f.nodes) / nullif(v_found.registered, 0)::double precision, 0),
+  where f.class_id = any (v_ids)
+    and not exists (select 1 from hwqueue.placement_class c where c.class_id = f.class_id);
+  select f.* into v_found from hwqueue.compute_class_fleets(v_ids, p_now) f;
+  insert into hwqueue.class_fleet (class_id, reach, looked_at, digest, unmatched)
+  select f.class_id, coalesce(bit_count(f.nodes) / nullif(v_found.registered, 0)::double precision, 0),
          p_now, f.digest, f.unmatched
   from unnest(v_found.fits) f
-  on conflict (shard_id, class_id) do update
+  on conflict (class_id) do update
   set reach = excluded.reach, looked_at = excluded.looked_at, digest = excluded.digest,
     unmatched = excluded.unmatched;
-  delete from hwqueue.class_nodes m where m.shard_id = p_shard and m.class_id = any (v_ids);
+  delete from hwqueue.class_nodes m where m.class_id = any (v_ids);
   insert into hwqueue.class_nodes select f.* from unnest(v_found.fits) f;
-  perform hwqueue.refresh_reach(array(select f.class_id from unnest(v_found.fits) f where not f.is_known),
-      p_shard);
+  perform hwqueue.refresh_reach(array(select f.class_id from unnest(v_found.fits) f where not f.is_known));
   return cardinality(v_found.fits);
 end
 $$;
@@ -131,23 +126,22 @@ $$;
 --     nodes that meet this part.
 --   serving: the nodes that serve its queue and task; null: all.
 create or replace function hwqueue.class_fits(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot,
-  p_most int, p_now timestamptz, p_shard int)
+  p_most int, p_now timestamptz)
 returns setof hwqueue.class_nodes
 language sql stable
 as $$
   with announced as materialized (  -- nodes that announced the same are judged once
     select v.queues, v.tasks, bit_or(set_bit((p_snapshot).none, n.number, 1)) as mask
     from hwqueue.served v
-    join hwqueue.numbered_nodes(p_now, p_shard) n on (n.node).node_id = v.node_id
-    where v.shard_id = p_shard
+    join hwqueue.numbered_nodes(p_now) n on (n.node).node_id = v.node_id
     group by v.queues, v.tasks
   ), served as materialized (  -- no row for what all nodes serve
     select k.queue_id, k.task_name, ~bit_or(a.mask) as mask
     from (
       select distinct c.queue_id, q.name, c.task_name
       from hwqueue.placement_class c
-      join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = c.queue_id
-      where c.shard_id = p_shard and c.class_id = any (p_class_ids)) k
+      join hwqueue.queue q on q.queue_id = c.queue_id
+      where c.class_id = any (p_class_ids)) k
     join announced a on hwqueue.unserved_part(a.queues, a.tasks, k.name, k.task_name) is not null
     group by k.queue_id, k.task_name
   ), ask as materialized (  -- classes that ask the same, with one of them to judge for all
@@ -156,7 +150,7 @@ as $$
     from hwqueue.placement_class c
     cross join lateral (select c.required || hwqueue.domains_needed(c) as required) n
     left join served v on v.queue_id = c.queue_id and v.task_name = c.task_name
-    where c.shard_id = p_shard and c.class_id = any (p_class_ids)
+    where c.class_id = any (p_class_ids)
     group by c.cpu_milli, c.memory_mib, c.gpu_count, c.gpu_milli, n.required, c.tolerate, c.gpu_wanted,
              c.custom, c.cpu_isolation, c.gpu_exclusivity, v.mask
   ), list as materialized (  -- lists of requirements, which many classes share
@@ -166,15 +160,15 @@ as $$
     cross join lateral jsonb_array_elements(l.required) with ordinality e
   ), met as materialized (
     select e.expr, e.mask from hwqueue.expr_masks(
-      array(select distinct r.expr from required r), p_most, (p_snapshot).none, p_now, p_shard) e
+      array(select distinct r.expr from required r), p_most, (p_snapshot).none, p_now) e
   ), listed as materialized (
     select r.required, bit_and(m.mask) as mask, bool_and(m.mask is not null) as is_known
     from required r join met m on m.expr = r.expr group by r.required
   ), tainted as materialized (
     select p.taints, bit_or(set_bit((p_snapshot).none, n.number, 1)) as mask
     from hwqueue.profile p
-    join hwqueue.numbered_nodes(p_now, p_shard) n on (n.node).profile_id = p.profile_id
-    where p.shard_id = p_shard and p.taints <> '[]'
+    join hwqueue.numbered_nodes(p_now) n on (n.node).profile_id = p.profile_id
+    where p.taints <> '[]'
     group by p.taints
   ), tolerated as materialized (  -- the nodes whose taints do not keep off leases with these tolerations
     select a.tolerate, ~coalesce(bit_or(x.mask), (p_snapshot).none) as mask
@@ -183,7 +177,7 @@ as $$
     group by a.tolerate
   ), capacity as materialized (
     select c.* from hwqueue.capacity_parts(
-      array(select a.ask_id from ask a), true, (p_snapshot).open, (p_snapshot).none, p_now, p_shard) c
+      array(select a.ask_id from ask a), true, (p_snapshot).open, (p_snapshot).none, p_now) c
   ), static as materialized (  -- all but capacity, for all that agree on it
     select k.required, k.tolerate, t.mask & coalesce(l.mask, ~(p_snapshot).none) as mask,
            coalesce(l.is_known, true) as is_known
@@ -225,7 +219,7 @@ as $$
     order by p.ask_id, bit_count(u.others & (p_snapshot).open) desc,
              bit_count(p.mask & (p_snapshot).open), p.turn, p.part
   )
-  select p_shard, c.class_id, (p_snapshot).digest, f.is_known, f.matching = 0, f.mask, w.part, w.expr,
+  select c.class_id, (p_snapshot).digest, f.is_known, f.matching = 0, f.mask, w.part, w.expr,
          w.others, w.mask, f.served
   from fit f cross join lateral unnest(f.class_ids) c(class_id)
   left join worst w on w.ask_id = f.ask_id
@@ -283,7 +277,7 @@ begin
   elsif p_part = 'served' then
     v_part.code := 'no_handler';
     v_part.message := (
-      select hwqueue.unserving_words(u.predicate) from hwqueue.unserving_nodes(p_class, p_class.shard_id) u
+      select hwqueue.unserving_words(u.predicate) from hwqueue.unserving_nodes(p_class) u
       where p_tells and u.node_id = p_node.node_id);
   elsif p_part = 'taints' then
     v_part.code := 'untolerated_taint';
@@ -316,30 +310,29 @@ $$;
 -- is_only, one of the only ones that will do (required toward). A term that no place satisfies has one
 -- row with a null value.
 -- Leaves out max_skew, terms inside an any, and terms not published yet, so the result is a bound.
-create or replace function hwqueue.taken_places(p_class_ids bigint[], p_shard int)
+create or replace function hwqueue.taken_places(p_class_ids bigint[])
 returns table (class_id bigint, code text, is_only boolean, term_id bigint, domain text, value text)
 language sql stable
 as $$
   with rule as materialized (
     select r.class_id, r.term_id, r.use, r.most, r.is_self, r.lease_id, t.domain
     from hwqueue.class_rule r
-    join hwqueue.affinity_term t on t.shard_id = p_shard and t.term_id = r.term_id
-    where r.shard_id = p_shard and r.class_id = any (p_class_ids) and r.use in ('away', 'cap', 'toward')
-      and t.published_at is not null
+    join hwqueue.affinity_term t on t.term_id = r.term_id
+    where r.class_id = any (p_class_ids) and r.use in ('away', 'cap', 'toward') and t.published_at is not null
   ), named as (  -- where the lease that a term names runs, or has completed (required toward)
     select x.term_id, x.domain, coalesce(c.node_id, o.node_id) as node_id
     from (select distinct r.term_id, r.use, r.domain, r.lease_id from rule r where r.lease_id is not null) x
-    left join hwqueue.claim c on c.shard_id = p_shard and c.lease_id = x.lease_id
-    left join hwqueue.outcome o on x.use = 'toward' and o.shard_id = p_shard and o.lease_id = x.lease_id
-      and o.state = 'completed'
+    left join hwqueue.claim c on c.lease_id = x.lease_id
+    left join hwqueue.outcome o on x.use = 'toward' and o.lease_id = x.lease_id
+      and (o.state = 'completed') is true
   ), place as materialized (
     select k.term_id, k.place as value, sum(k.leases) as leases
     from hwqueue.term_counter k
-    where k.shard_id = p_shard and k.term_id in (select r.term_id from rule r where r.lease_id is null)
+    where k.term_id in (select r.term_id from rule r where r.lease_id is null)
     group by 1, 2 having sum(k.leases) > 0
     union all
     select x.term_id, hwqueue.domain_value(x.domain, n.node_id, n.rack, n.labels), 1
-    from named x join hwqueue.node n on n.shard_id = p_shard and n.node_id = x.node_id
+    from named x join hwqueue.node n on n.node_id = x.node_id
   )
   select r.class_id, case r.use when 'cap' then 'spread_exceeded' else 'anti_affinity_conflict' end,
          false, r.term_id, r.domain, k.value
@@ -355,29 +348,26 @@ as $$
   union all
   select m.class_id, 'anti_affinity_conflict', false, m.term_id, t.domain, k.place
   from hwqueue.class_term m
-  join hwqueue.affinity_term t on t.shard_id = p_shard and t.term_id = m.term_id and t.use = 'away'
-    and t.published_at is not null
-  join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = m.class_id
-  join hwqueue.term_counter k on k.shard_id = p_shard and k.term_id = m.term_id
-  where m.shard_id = p_shard and m.class_id = any (p_class_ids)
-    and coalesce((t.spec #>> '{all,0,lease}')::uuid = c.target, true)
+  join hwqueue.affinity_term t on t.term_id = m.term_id and t.use = 'away' and t.published_at is not null
+  join hwqueue.placement_class c on c.class_id = m.class_id
+  join hwqueue.term_counter k on k.term_id = m.term_id
+  where m.class_id = any (p_class_ids) and coalesce((t.spec #>> '{all,0,lease}')::uuid = c.target, true)
   group by m.class_id, m.term_id, t.domain, k.place having sum(k.holders) > 0
 $$;
 
 -- Returns taken_places as bit strings (numbered_nodes): of each class with such places the nodes that
 -- are left, and why the others are not. p_none: a zero for each node.
-create or replace function hwqueue.untaken_masks(p_class_ids bigint[], p_none bit varying, p_now timestamptz,
-  p_shard int)
+create or replace function hwqueue.untaken_masks(p_class_ids bigint[], p_none bit varying, p_now timestamptz)
 returns table (class_id bigint, code text, mask bit varying)
 language sql stable
 as $$
   with taken as materialized (
-    select * from hwqueue.taken_places(p_class_ids, p_shard)
+    select * from hwqueue.taken_places(p_class_ids)
   ), place as materialized (
     select d.domain, hwqueue.domain_value(d.domain, (n.node).node_id, (n.node).rack,
            (n.node).labels) as value, bit_or(set_bit(p_none, n.number, 1)) as mask
     from (select distinct t.domain from taken t) d
-    cross join hwqueue.numbered_nodes(p_now, p_shard) n
+    cross join hwqueue.numbered_nodes(p_now) n
     group by 1, 2
   )
   select u.class_id, min(u.code), bit_and(u.mask)

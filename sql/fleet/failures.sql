@@ -69,15 +69,14 @@ begin
       else format('not enough %s: %s', v_message,
                   case when p_failure.permanent then 'the node never has as much'
                     when exists (
-                      select from hwqueue.claim c
-                      where c.shard_id = p_node.shard_id and c.node_id = p_node.node_id and c.is_earmark)
+                      select from hwqueue.claim c where c.node_id = p_node.node_id and c.is_earmark)
                       then 'in use by running leases or kept for a gang'
                     else 'in use by running leases' end) end;
   elsif p_failure.predicate is not null then
     v_predicate := hwqueue.without_terms(p_failure.predicate);
   end if;
   if p_failure.code = 'trust_not_attested' then
-    v_message := hwqueue.suspended_words(p_node.node_id, p_failure.predicate ->> 'trust', p_node.shard_id);
+    v_message := hwqueue.suspended_words(p_node.node_id, p_failure.predicate ->> 'trust');
   end if;
   if v_message is null then
     v_message := hwqueue.reason_message(p_failure.code, v_predicate, p_node.labels);
@@ -93,24 +92,24 @@ $$;
 -- counters.
 create or replace function hwqueue.class_reasons(
   p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_recount jsonb,
-  p_now timestamptz, p_shard int) returns jsonb
+  p_now timestamptz) returns jsonb
 language sql stable
 as $$
   select coalesce(jsonb_agg(hwqueue.failure_reason(f, p_class, p_node, p_load)), '[]')
-  from (select hwqueue.term_facts(p_class, p_node, p_recount, p_now, p_shard) as facts,
-               case when p_recount is null then hwqueue.kept_out_of(p_class, null, p_node, p_shard)
+  from (select hwqueue.term_facts(p_class, p_node, p_recount, p_now) as facts,
+               case when p_recount is null then hwqueue.kept_out_of(p_class, null, p_node)
                     else hwqueue.cached_kept_out_of(p_recount, p_node) end as kept_out offset 0) k
   cross join lateral hwqueue.all_failures(p_class, p_node, p_load, k.facts, p_recount -> 'spread',
-      k.kept_out, p_now, p_shard) f
+      k.kept_out, p_now) f
 $$;
 
 -- Says why the attestation of a node for a domain is suspended; null if it is not.
-create or replace function hwqueue.suspended_words(p_node uuid, p_domain text, p_shard int) returns text
+create or replace function hwqueue.suspended_words(p_node uuid, p_domain text) returns text
 language sql stable
 as $$
   select format('trust %s is not attested since %s: hwqueue node confirm', to_json(a.domain), a.suspended_why)
   from hwqueue.attestation a
-  where a.shard_id = p_shard and a.node_id = p_node and a.domain = p_domain and a.suspended_at is not null
+  where a.node_id = p_node and a.domain = p_domain and a.suspended_at is not null
 $$;
 
 -- The order in which rules exclude nodes: the order of a funnel.
@@ -186,14 +185,13 @@ $$;
 -- p_counts: as in all_failures.
 create or replace function hwqueue.spread_failure(
   p_spread jsonb, p_index int, p_class hwqueue.placement_class, p_facts jsonb, p_counts jsonb,
-  p_now timestamptz, p_shard int) returns text
+  p_now timestamptz) returns text
 language sql stable
 as $$
   select case when jsonb_typeof(p_facts -> (p_spread ->> 'term')::int -> 'value') <> 'null' then
     hwqueue.spread_reason(p_spread, p_class, p_facts, coalesce(p_counts -> p_index,
-        case when p_spread ? 'max_skew'
-          then hwqueue.spread_counts(p_spread, p_class, null, p_now, p_shard) end),
-      p_now, p_shard) end
+        case when p_spread ? 'max_skew' then hwqueue.spread_counts(p_spread, p_class, null, p_now) end),
+      p_now) end
 $$;
 
 -- The message for a class that a running lease keeps out of a domain.
@@ -207,12 +205,12 @@ $$;
 -- order of the class's spread, null: count them here; p_kept_out: the domain out of which a running
 -- lease keeps the class. Isolation of a class that names a device is judged after its requirements.
 create or replace function hwqueue.all_failures(p_class hwqueue.placement_class, p_node hwqueue.node,
-    p_load hwqueue.node_load, p_facts jsonb, p_counts jsonb, p_kept_out text, p_now timestamptz, p_shard int)
+    p_load hwqueue.node_load, p_facts jsonb, p_counts jsonb, p_kept_out text, p_now timestamptz)
 returns setof hwqueue.failure
 language sql stable
 as $$
   select 'served', 'no_handler', true, hwqueue.unserving_words(u.predicate), u.predicate, null::int
-  from hwqueue.unserving_nodes(p_class, p_shard) u where u.node_id = p_node.node_id
+  from hwqueue.unserving_nodes(p_class) u where u.node_id = p_node.node_id
   union all
   select 'labels', u.code, true, null, e.value, null
   from jsonb_array_elements(hwqueue.profile_exprs(p_class)) e
@@ -238,8 +236,7 @@ as $$
   select 'spread', u.code, false, null, s.value, null
   from jsonb_array_elements(p_class.spread) with ordinality s
   cross join lateral (
-    select hwqueue.spread_failure(s.value, (s.ordinality - 1)::int, p_class, p_facts, p_counts, p_now,
-           p_shard) as code
+    select hwqueue.spread_failure(s.value, (s.ordinality - 1)::int, p_class, p_facts, p_counts, p_now) as code
     offset 0) u
   where u.code is not null
   union all
@@ -264,36 +261,35 @@ as $$
   union all
   select 'free', 'nodes_support_but_contended', false, hwqueue.full_words(u.concurrency),
          jsonb_build_object('concurrency', u.concurrency), null
-  from hwqueue.full_nodes(p_shard) u where u.node_id = p_node.node_id
+  from hwqueue.full_nodes() u where u.node_id = p_node.node_id
   union all
   select 'cordon', 'node_draining', false, 'the node is cordoned', null, null
   where p_node.cordoned_at is not null
 $$;
 
 -- Returns the nodes whose workers cannot run leases of a class, with what they lack.
-create or replace function hwqueue.unserving_nodes(p_class hwqueue.placement_class, p_shard int)
+create or replace function hwqueue.unserving_nodes(p_class hwqueue.placement_class)
 returns table (node_id uuid, predicate jsonb)
 language sql stable
 as $$
   select s.node_id, u.predicate
   from hwqueue.served s
-  left join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = p_class.queue_id
+  left join hwqueue.queue q on q.queue_id = p_class.queue_id
   cross join lateral (select hwqueue.unserved_part(s.queues, s.tasks, q.name,
       p_class.task_name) as predicate) u
-  where s.shard_id = p_shard and u.predicate is not null
+  where u.predicate is not null
 $$;
 
 -- Returns the nodes whose workers run as many leases as they take at a time, with that number. A claim does
 -- not ask: such a worker makes none. Reads at most that many claims of a node.
-create or replace function hwqueue.full_nodes(p_shard int) returns table (node_id uuid, concurrency int)
+create or replace function hwqueue.full_nodes() returns table (node_id uuid, concurrency int)
 language sql stable
 as $$
   select s.node_id, s.concurrency
   from hwqueue.served s
-  where s.shard_id = p_shard and s.concurrency is not null and s.concurrency <= (
+  where s.concurrency is not null and s.concurrency <= (
     select count(*) from (
-      select 1 from hwqueue.claim c where c.shard_id = p_shard and c.node_id = s.node_id
-      limit s.concurrency) c)
+      select 1 from hwqueue.claim c where c.node_id = s.node_id limit s.concurrency) c)
 $$;
 
 -- Says of a node that its worker runs as many leases as it takes.

@@ -13,7 +13,7 @@
 -- them for one node; a silent node fails the stage live last. p_known: what recount_terms or
 -- facts_of_others returned.
 create or replace function hwqueue.fleet_failures(p_class hwqueue.placement_class, p_known jsonb,
-    p_now timestamptz, p_shard int)
+    p_now timestamptz)
 returns table (failure int, node_ids uuid[], stage text, code text, permanent boolean, message text,
     predicate jsonb, lacks int)
 language plpgsql stable set plan_cache_mode = force_custom_plan
@@ -28,12 +28,12 @@ begin
              case when n.gpu_ids && p_class.gpu_wanted then n.gpu_ids else '{}' end as gpu_ids,
              case when n.gpu_ids && p_class.gpu_wanted then n.gpu_parents else '{}' end as gpu_parents
       from hwqueue.node n
-      join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
+      join hwqueue.node_state s on s.node_id = n.node_id
       cross join lateral (
         select p_class.cpu_isolation is not null or p_class.gpu_exclusivity is not null
                or p_class.gpu_wanted <> '{}'
                or n.gpu_share_mode <> 'fractional' as has_manner) d
-      where n.shard_id = p_shard and n.deregistered_at is null
+      where n.deregistered_at is null
         and (n.cordoned_at is not null or d.has_manner or not hwqueue.is_live(n, s, p_now))
     )
     select (row_number() over (order by x.turn, x.part))::int, x.node_ids, x.stage, x.code, x.permanent,
@@ -42,20 +42,20 @@ begin
       select 1 as turn, 1::bigint as part, array_agg(n.node_id) as node_ids, 'served' as stage,
              'no_handler' as code, true as permanent,
              hwqueue.unserving_words(u.predicate) as message, u.predicate, null::int as lacks
-      from hwqueue.unserving_nodes(p_class, p_shard) u
-      join hwqueue.node n on n.shard_id = p_shard and n.node_id = u.node_id
+      from hwqueue.unserving_nodes(p_class) u
+      join hwqueue.node n on n.node_id = u.node_id
       where n.deregistered_at is null
       group by u.predicate
       union all
       select 2, f.part, f.node_ids, 'labels', f.code, true, null, f.predicate, null
-      from hwqueue.label_failures(p_class, p_shard) f
+      from hwqueue.label_failures(p_class) f
       union all
       select 3, t.ordinality, g.node_ids, 'taints', 'untolerated_taint', true, null, t.value, null
       from (
         select p.taints, array_agg(n.node_id) as node_ids
         from hwqueue.profile p
-        join hwqueue.node n on n.shard_id = p_shard and n.profile_id = p.profile_id
-        where p.shard_id = p_shard and p.taints <> '[]' and n.deregistered_at is null
+        join hwqueue.node n on n.profile_id = p.profile_id
+        where p.taints <> '[]' and n.deregistered_at is null
         group by p.taints) g
       cross join lateral jsonb_array_elements(hwqueue.barring_taints(g.taints, p_class.tolerate))
         with ordinality t
@@ -74,14 +74,14 @@ begin
         with ordinality c
       union all
       select f.turn, f.part, f.node_ids, f.stage, f.code, f.permanent, f.message, f.predicate, null
-      from hwqueue.term_failures(p_class, p_known, p_now, p_shard) f
+      from hwqueue.term_failures(p_class, p_known, p_now) f
       union all
       select 9, f.part, f.node_ids, f.stage, f.code, f.permanent, null, null, f.lacks
-      from hwqueue.capacity_failures(p_class, p_shard) f
+      from hwqueue.capacity_failures(p_class) f
       union all
       select 10, 1, array_agg(u.node_id), 'free', 'nodes_support_but_contended', false,
              hwqueue.full_words(u.concurrency), jsonb_build_object('concurrency', u.concurrency), null
-      from hwqueue.full_nodes(p_shard) u group by u.concurrency
+      from hwqueue.full_nodes() u group by u.concurrency
       union all
       select 11, 1, array_agg(o.node_id), 'cordon', 'node_draining', false, 'the node is cordoned', null, null
       from odd o where o.is_cordoned having count(*) > 0
@@ -93,7 +93,7 @@ end
 $$;
 
 -- The part of fleet_failures about requirements that profiles decide.
-create or replace function hwqueue.label_failures(p_class hwqueue.placement_class, p_shard int)
+create or replace function hwqueue.label_failures(p_class hwqueue.placement_class)
 returns table (part bigint, node_ids uuid[], code text, predicate jsonb)
 language plpgsql stable set plan_cache_mode = force_custom_plan
 as $$
@@ -114,7 +114,7 @@ begin
              case when x.sees_rack then n.rack end as rack,
              array_agg(n.node_id) as node_ids
       from asked x cross join hwqueue.node n
-      where n.shard_id = p_shard and n.deregistered_at is null
+      where n.deregistered_at is null
       group by 1, 2, 3) g
     join asked a on a.ordinality = g.ordinality
     cross join lateral (
@@ -126,7 +126,7 @@ $$;
 -- The part of fleet_failures about other leases, and about nodes, resources and trust domains that a
 -- class names.
 create or replace function hwqueue.term_failures(p_class hwqueue.placement_class, p_known jsonb,
-    p_now timestamptz, p_shard int)
+    p_now timestamptz)
 returns table (turn int, part bigint, node_ids uuid[], stage text, code text, permanent boolean, message text,
     predicate jsonb)
 language plpgsql stable set plan_cache_mode = force_custom_plan
@@ -144,8 +144,8 @@ begin
     with facts as materialized (
       select n.node_id, coalesce(t.facts, '[]') as facts
       from hwqueue.node n
-      left join hwqueue.fleet_facts(p_class, p_known, p_now, p_shard) t on t.node_id = n.node_id
-      where n.shard_id = p_shard and n.deregistered_at is null
+      left join hwqueue.fleet_facts(p_class, p_known, p_now) t on t.node_id = n.node_id
+      where n.deregistered_at is null
     ), asked as materialized (
       select e.ordinality, e.value as expr, s.keys, s.sees_rack, s.trusts, s.ids
       from jsonb_array_elements(v_exprs) with ordinality e cross join lateral hwqueue.expr_inputs(e.value) s
@@ -161,7 +161,7 @@ begin
                   then n.node_id end as own,
              array_agg(t.node_id) as node_ids
       from facts t
-      join hwqueue.node n on n.shard_id = p_shard and n.node_id = t.node_id
+      join hwqueue.node n on n.node_id = t.node_id
       cross join asked a
       group by 1, 2, 3, 4, 5, 6
     )
@@ -171,7 +171,7 @@ begin
     join facts t on t.node_id = g.node_ids[1]
     cross join lateral (
       select x.* from hwqueue.node n cross join lateral hwqueue.expr_failures(a.expr, n, t.facts, p_now) x
-      where n.shard_id = p_shard and n.node_id = g.node_ids[1] offset 0) u
+      where n.node_id = g.node_ids[1] offset 0) u
     union all
     select 6, g.ordinality, g.node_ids, 'spread', u.code, false, null, g.spread
     from (
@@ -181,7 +181,7 @@ begin
     join facts t on t.node_id = g.node_ids[1]
     cross join lateral (
       select hwqueue.spread_failure(g.spread, (g.ordinality - 1)::int, p_class, t.facts, p_known -> 'spread',
-          p_now, p_shard) as code offset 0) u
+          p_now) as code offset 0) u
     where u.code is not null
     union all
     select 7, 1, array_agg(n.node_id), 'away', 'anti_affinity_conflict', false,
@@ -191,7 +191,7 @@ begin
       select d as domain from unnest(v_domains) d
       where v_kept_at ? (d || '@' || hwqueue.domain_value(d, n.node_id, n.rack, n.labels))
       order by d limit 1) k
-    where n.shard_id = p_shard and n.deregistered_at is null
+    where n.deregistered_at is null
     group by k.domain;
 end
 $$;
@@ -199,7 +199,7 @@ $$;
 -- The part of fleet_failures about capacity. What is short now is judged node by node; what would be
 -- short on an idle node, once for all nodes of the same capacity. The words about custom countables name
 -- the node's own, so nodes that lack different ones are not alike.
-create or replace function hwqueue.capacity_failures(p_class hwqueue.placement_class, p_shard int)
+create or replace function hwqueue.capacity_failures(p_class hwqueue.placement_class)
 returns table (part bigint, node_ids uuid[], stage text, code text, permanent boolean, lacks int)
 language plpgsql stable set plan_cache_mode = force_custom_plan
 as $$
@@ -223,8 +223,8 @@ begin
                    hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, n.gpu_share_mode) as gpu,
                    hwqueue.node_headroom(n, coalesce(u, hwqueue.idle_load(n))) as room
             from hwqueue.node n
-            left join hwqueue.newest_loads(p_shard) u on u.node_id = n.node_id
-            where n.shard_id = p_shard and n.deregistered_at is null
+            left join hwqueue.newest_loads() u on u.node_id = n.node_id
+            where n.deregistered_at is null
             offset 0) m
           offset 0) r
         offset 0) s
@@ -235,7 +235,7 @@ begin
       offset 0) g
     cross join lateral (
       select hwqueue.class_shortage(p_class, k, hwqueue.idle_load(k)) as lacks_ever
-      from hwqueue.node k where k.shard_id = p_shard and k.node_id = g.node_ids[1] offset 0) e
+      from hwqueue.node k where k.node_id = g.node_ids[1] offset 0) e
     cross join lateral hwqueue.room_failures(g.lacks_now, e.lacks_ever, g.cpu, g.gpu) with ordinality f;
 end
 $$;
@@ -244,7 +244,7 @@ $$;
 -- that are alike in what the class prefers, or in what runs around them, are scored once. p_reach: the
 -- share of nodes that could take the class (class_fleet); p_known: what recount_terms returned.
 create or replace function hwqueue.fleet_scores(p_class hwqueue.placement_class, p_queue hwqueue.queue,
-    p_reach double precision, p_known jsonb, p_now timestamptz, p_shard int)
+    p_reach double precision, p_known jsonb, p_now timestamptz)
 returns table (node_id uuid, score double precision)
 language plpgsql stable set plan_cache_mode = force_custom_plan
 as $$
@@ -256,7 +256,7 @@ declare
 begin
   return query
     with facts as materialized (
-      select t.node_id, t.facts from hwqueue.fleet_facts(p_class, p_known, p_now, p_shard) t
+      select t.node_id, t.facts from hwqueue.fleet_facts(p_class, p_known, p_now) t
       where v_prefers_others or v_prefers_spread
     ), liked as materialized (
       select m.node_id, g.affinity
@@ -265,7 +265,7 @@ begin
                  p_class, hwqueue.labels_read(n.labels, v_sight.keys), x.rack, x.own, x.resources, x.facts,
                    x.taints) as affinity
         from hwqueue.node n
-        left join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = n.profile_id
+        left join hwqueue.profile p on p.profile_id = n.profile_id
           and p.taints @> '[{"effect": "prefer_no_schedule"}]'
         left join facts t on v_prefers_others and t.node_id = n.node_id
         cross join lateral (
@@ -276,8 +276,7 @@ begin
         cross join lateral (
           select i.*, case when i.is_named then n.node_id end as own,
                  case when i.is_named then n.resources || n.gpu_ids else '{}' end as resources) x
-        where n.shard_id = p_shard and n.deregistered_at is null
-          and (p_class.preferred <> '[]' or p.profile_id is not null)
+        where n.deregistered_at is null and (p_class.preferred <> '[]' or p.profile_id is not null)
         group by x.facts, x.taints, x.rack, x.own, x.resources, hwqueue.labels_read(n.labels, v_sight.keys)) g
       cross join lateral unnest(g.node_ids) m(node_id)
     ), around as materialized (
@@ -285,8 +284,8 @@ begin
       from (select f.facts, array_agg(f.node_id) as node_ids from facts f
             where v_prefers_spread group by f.facts) g
       cross join lateral (
-        select hwqueue.spread_score(p_class, g.facts, p_known -> 'terms', p_known -> 'spread', p_now,
-            p_shard) as spread offset 0) s
+        select hwqueue.spread_score(p_class, g.facts, p_known -> 'terms', p_known -> 'spread',
+          p_now) as spread offset 0) s
       cross join lateral unnest(g.node_ids) m(node_id)
     )
     select r.node_id, hwqueue.lease_score(
@@ -303,8 +302,8 @@ begin
              case when p_class.gpu_count > 0 and n.gpu_ids <> '{}'
                   then hwqueue.node_headroom(n, coalesce(u, hwqueue.idle_load(n))) end as room
       from hwqueue.node n
-      left join hwqueue.newest_loads(p_shard) u on p_class.gpu_count > 0 and u.node_id = n.node_id
-      where n.shard_id = p_shard and n.deregistered_at is null
+      left join hwqueue.newest_loads() u on p_class.gpu_count > 0 and u.node_id = n.node_id
+      where n.deregistered_at is null
       offset 0) r
     left join liked l on l.node_id = r.node_id
     left join around a on a.node_id = r.node_id;
@@ -313,35 +312,33 @@ $$;
 
 -- True if all terms that a class has or is selected by are published, so that claims may decide by the
 -- counters (terms_reason asks the same).
-create or replace function hwqueue.are_terms_published(p_class hwqueue.placement_class,
-  p_shard int) returns boolean
+create or replace function hwqueue.are_terms_published(p_class hwqueue.placement_class) returns boolean
 language sql stable
 as $$
-  select not hwqueue.has_stale_policy(p_class, p_shard)
+  select not hwqueue.has_stale_policy(p_class)
     and not exists (
       select 1 from jsonb_array_elements(p_class.terms) s
-      left join hwqueue.affinity_term t on t.shard_id = p_shard and t.digest = (s.value ->> 'digest')::bigint
+      left join hwqueue.affinity_term t on t.digest = (s.value ->> 'digest')::bigint
       where t.published_at is null)
     and not exists (
       select 1 from hwqueue.class_term m
-      join hwqueue.affinity_term t on t.shard_id = p_shard and t.term_id = m.term_id
-      where m.shard_id = p_shard and m.class_id = p_class.class_id and t.published_at is null
-        and t.was_published)
+      join hwqueue.affinity_term t on t.term_id = m.term_id
+      where m.class_id = p_class.class_id and t.published_at is null and t.was_published)
 $$;
 
 -- Returns what recount_terms does, read from the counters: "spread" is counted as claims count it, and
 -- there are no "terms". If some terms are not published, or the class is a draft, recounts all instead.
 create or replace function hwqueue.facts_of_others(p_class hwqueue.placement_class, p_lease uuid,
-  p_now timestamptz, p_shard int) returns jsonb
+  p_now timestamptz) returns jsonb
 language plpgsql stable
 as $$
 begin
-  if p_class.class_id is null or not hwqueue.are_terms_published(p_class, p_shard) then
-    return hwqueue.recount_terms(p_class, p_lease, p_now, p_shard);
+  if p_class.class_id is null or not hwqueue.are_terms_published(p_class) then
+    return hwqueue.recount_terms(p_class, p_lease, p_now);
   end if;
-  return hwqueue.kept_out_places(p_class, p_lease, p_shard) || jsonb_build_object('spread', (
+  return hwqueue.kept_out_places(p_class, p_lease) || jsonb_build_object('spread', (
     select coalesce(jsonb_agg(case when s.value ? 'max_skew' and not s.value ? 'when'
-                                   then hwqueue.spread_counts(s.value, p_class, null, p_now, p_shard) end
+                                   then hwqueue.spread_counts(s.value, p_class, null, p_now) end
                                      order by s.ordinality), '[]')
     from jsonb_array_elements(p_class.spread) with ordinality s));
 end
@@ -350,7 +347,7 @@ $$;
 -- Returns the places where leases run that a class's terms select, term by term (index from 0), with the
 -- counts of count_fact and lease_fact for each place.
 create or replace function hwqueue.term_places(p_class hwqueue.placement_class, p_known jsonb,
-  p_now timestamptz, p_shard int)
+  p_now timestamptz)
 returns table (index int, place text, held bigint, here bigint)
 language plpgsql stable
 as $$
@@ -359,23 +356,22 @@ declare
 begin
   for v_term in
     select (s.ordinality - 1)::int as index, t.term_id, coalesce(t.domain,
-           hwqueue.term_domain(s.value -> 'spec', p_shard)) as domain,
+           hwqueue.term_domain(s.value -> 'spec')) as domain,
            (s.value #>> '{spec,all,0,lease}')::uuid as lease_id, s.value #>> '{spec,use}' <> 'cap' as expired
     from jsonb_array_elements(p_class.terms) with ordinality s
-    left join hwqueue.affinity_term t on t.shard_id = p_shard and t.digest = (s.value ->> 'digest')::bigint
-  loop
+    left join hwqueue.affinity_term t on t.digest = (s.value ->> 'digest')::bigint loop
     if v_term.lease_id is not null then
       return query
         select v_term.index, v.place, (f.fact ->> 'held')::bigint, (f.fact ->> 'here')::bigint
         from hwqueue.node n
         cross join lateral (select hwqueue.domain_value(v_term.domain, n.node_id, n.rack,
             n.labels) as place) v
-        cross join lateral (select hwqueue.lease_fact(v_term.lease_id, v_term.domain, n, p_now,
-            p_shard) as fact offset 0) f
-        where n.shard_id = p_shard and v.place is not null and n.node_id = coalesce(
-          (select c.node_id from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = v_term.lease_id),
+        cross join lateral (select hwqueue.lease_fact(v_term.lease_id, v_term.domain, n,
+          p_now) as fact offset 0) f
+        where v.place is not null and n.node_id = coalesce(
+          (select c.node_id from hwqueue.claim c where c.lease_id = v_term.lease_id),
           (select o.node_id from hwqueue.outcome o
-           where o.shard_id = p_shard and o.lease_id = v_term.lease_id and o.state = 'completed'));
+           where o.lease_id = v_term.lease_id and (o.state = 'completed') is true));
     elsif p_known ? 'terms' then
       return query
         select v_term.index, r.key, (r.value ->> 'held')::bigint,
@@ -385,15 +381,14 @@ begin
       return query
         select v_term.index, k.place, k.leases, k.leases - coalesce(l.leases, 0)
         from (select c.place, sum(c.leases) as leases from hwqueue.term_counter c
-              where c.shard_id = p_shard and c.term_id = v_term.term_id group by c.place
+              where c.term_id = v_term.term_id group by c.place
               having sum(c.leases) > 0) k
         left join (
           select x.value ->> 'd' as place, count(*) as leases
-          from (select c.term_deltas from hwqueue.claim c where c.shard_id = p_shard
-              and c.stop_requested_at <= p_now
+          from (select c.term_deltas from hwqueue.claim c where c.stop_requested_at <= p_now
                 union all
                 select c.term_deltas from hwqueue.claim c
-                where v_term.expired and c.shard_id = p_shard and c.check_at <= p_now
+                where v_term.expired and c.check_at <= p_now
                   and c.expires_at <= p_now
                   and c.stop_requested_at <= p_now is not true) c
           cross join jsonb_array_elements(c.term_deltas) x
@@ -406,22 +401,22 @@ $$;
 
 -- Returns the facts of term_facts for every registered node at once; no rows for a class without terms.
 create or replace function hwqueue.fleet_facts(p_class hwqueue.placement_class, p_known jsonb,
-  p_now timestamptz, p_shard int)
+  p_now timestamptz)
 returns table (node_id uuid, facts jsonb)
 language sql stable
 as $$
   with held as materialized (
-    select * from hwqueue.term_places(p_class, p_known, p_now, p_shard)
+    select * from hwqueue.term_places(p_class, p_known, p_now)
   ), asked as materialized (
     select (s.ordinality - 1)::int as index, coalesce(t.domain,
-           hwqueue.term_domain(s.value -> 'spec', p_shard)) as domain,
+           hwqueue.term_domain(s.value -> 'spec')) as domain,
            (s.value -> 'self')::boolean and s.value #>> '{spec,use}' <> 'soft'
              and s.value #> '{spec,all,0,lease}' is null as is_self,
            s.value #>> '{spec,use}' = 'toward'
              and coalesce((select sum(h.here) from held h where h.index = s.ordinality - 1),
                0) > 0 as anywhere
     from jsonb_array_elements(p_class.terms) with ordinality s
-    left join hwqueue.affinity_term t on t.shard_id = p_shard and t.digest = (s.value ->> 'digest')::bigint
+    left join hwqueue.affinity_term t on t.digest = (s.value ->> 'digest')::bigint
   )
   select n.node_id, jsonb_agg(jsonb_build_object('value', v.place, 'held', coalesce(h.held, 0), 'here',
          coalesce(h.here, 0),
@@ -431,6 +426,6 @@ as $$
   cross join asked a
   cross join lateral (select hwqueue.domain_value(a.domain, n.node_id, n.rack, n.labels) as place) v
   left join held h on h.index = a.index and h.place = v.place
-  where n.shard_id = p_shard and n.deregistered_at is null
+  where n.deregistered_at is null
   group by n.node_id
 $$;

@@ -17,22 +17,20 @@
 -- alone. A part that every node meets may be left out. Each operation on these strings counts: they are
 -- 10,000 bits for each of 10,000 classes.
 create or replace function hwqueue.capacity_parts(
-  p_class_ids bigint[], p_idle boolean, p_open bit varying, p_none bit varying,
-  p_now timestamptz, p_shard int)
+  p_class_ids bigint[], p_idle boolean, p_open bit varying, p_none bit varying, p_now timestamptz)
 returns table (class_id bigint, part text, mask bit varying)
 language sql stable
 as $$
   with ask as materialized (
-    select c.class_id, c as class from hwqueue.placement_class c
-    where c.shard_id = p_shard and c.class_id = any (p_class_ids)
+    select c.class_id, c as class from hwqueue.placement_class c where c.class_id = any (p_class_ids)
   ), manner as materialized (  -- nodes that are alike in what isolation they honour
     select row_number() over () as manner_id, m.*, ~m.mask as others
     from (select case when p_idle then n.cpu_isolation end as cpu_isolation,
                  case when p_idle then n.gpu_exclusivity end as gpu_exclusivity,
                  n.default_cpu_isolation, n.gpu_share_mode,
                  bit_or(set_bit(p_none, k.number, 1)) as mask
-          from hwqueue.node_numbers(p_shard) k
-          join hwqueue.node n on n.shard_id = p_shard and n.node_id = k.node_id
+          from hwqueue.node_numbers() k
+          join hwqueue.node n on n.node_id = k.node_id
           group by 1, 2, 3, 4) m
   ), need as materialized (
     select a.class_id, m.manner_id, d.name, d.amount
@@ -49,21 +47,21 @@ as $$
   ), enough as materialized (
     select t.name, t.amount, t.mask
     from amount l
-    cross join lateral hwqueue.amount_masks(l.names, l.amounts, p_idle, p_open, p_none, p_now, p_shard) t
+    cross join lateral hwqueue.amount_masks(l.names, l.amounts, p_idle, p_open, p_none, p_now) t
   ), wanted as (  -- classes that name devices: only nodes that have those count, each judged by itself
     select a.class_id, a.class, u.id from ask a cross join lateral unnest((a.class).gpu_wanted) u(id)
   ), device as (
     select w.class_id, coalesce(bit_or(set_bit(p_none, n.number, 1)) filter (
              where hwqueue.class_shortage(w.class, n.node,
                      case when p_idle then hwqueue.idle_load(n.node)
-                       else hwqueue.read_load((n.node).node_id, p_shard) end) = 0
+                       else hwqueue.read_load((n.node).node_id) end) = 0
                and not (p_idle and hwqueue.has_isolation_conflict(
                  w.class, (n.node).cpu_isolation, (n.node).gpu_exclusivity, (n.node).gpu_share_mode,
                  (n.node).gpu_ids, (n.node).gpu_parents))), p_none) as mask
     from wanted w
     join (
       select i.id, x.number, x.node
-      from hwqueue.numbered_nodes(p_now, p_shard) x
+      from hwqueue.numbered_nodes(p_now) x
       cross join lateral unnest((x.node).resources || (x.node).gpu_ids) i(id)
       where exists (select 1 from wanted)) n on n.id = w.id
     group by w.class_id
@@ -90,11 +88,11 @@ as $$
 $$;
 
 -- Returns the nodes whose workers have a slot free (full_nodes), or have not said how many they have.
-create or replace function hwqueue.unfull_mask(p_none bit varying, p_shard int) returns bit varying
+create or replace function hwqueue.unfull_mask(p_none bit varying) returns bit varying
 language sql stable
 as $$
   select ~coalesce(bit_or(set_bit(p_none, k.number, 1)), p_none)
-  from hwqueue.full_nodes(p_shard) u join hwqueue.node_numbers(p_shard) k on k.node_id = u.node_id
+  from hwqueue.full_nodes() u join hwqueue.node_numbers() k on k.node_id = u.node_id
 $$;
 
 -- Returns what a node has left of an amount, as amount_left does from its headroom, but from columns
@@ -124,7 +122,7 @@ $$;
 -- below an amount have not enough of it.
 create or replace function hwqueue.amount_masks(
   p_names text[], p_amounts bigint[], p_idle boolean, p_open bit varying, p_none bit varying,
-  p_now timestamptz, p_shard int)
+  p_now timestamptz)
 returns table (name text, amount bigint, mask bit varying)
 language sql stable
 as $$
@@ -132,14 +130,14 @@ as $$
     select a.name, array_agg(distinct a.amount) as steps from unnest(p_names, p_amounts) a(name, amount)
     group by a.name
   ), node as materialized (
-    select n.number, n.node from hwqueue.numbered_nodes(p_now, p_shard) n where p_idle
+    select n.number, n.node from hwqueue.numbered_nodes(p_now) n where p_idle
   ), plain as materialized (
     select a.name, k.number, k.node_id, hwqueue.amount_left_by_columns(a.name, n.cpu_milli - u.cpu_used,
            n.memory_mib - u.memory_used, n.slots - u.claim_count, n.core_ids, n.gpu_ids, n.gpu_parents,
            u.gpu_used) as amount
-    from hwqueue.node_numbers(p_shard) k
-    join hwqueue.node n on n.shard_id = p_shard and n.node_id = k.node_id
-    join hwqueue.newest_loads(p_shard) u on u.node_id = k.node_id
+    from hwqueue.node_numbers() k
+    join hwqueue.node n on n.node_id = k.node_id
+    join hwqueue.newest_loads() u on u.node_id = k.node_id
     cross join asked a
     where not p_idle
   ), short as materialized (
@@ -167,8 +165,8 @@ as $$
              cardinality(a.steps), null, p.number
       from plain p
       join asked a on a.name = p.name
-      join hwqueue.node n on n.shard_id = p_shard and n.node_id = p.node_id
-      join hwqueue.newest_loads(p_shard) u on u.node_id = p.node_id
+      join hwqueue.node n on n.node_id = p.node_id
+      join hwqueue.newest_loads() u on u.node_id = p.node_id
       where p.amount is null
     ) t
     where t.step < t.steps
@@ -189,7 +187,7 @@ $$;
 -- A requirement without an anchor that tells thousands of nodes apart (a pattern over host names) takes
 -- that many, and a pattern takes its placement_cost in addition.
 create or replace function hwqueue.expr_masks(p_exprs jsonb[], p_most int, p_none bit varying,
-  p_now timestamptz, p_shard int)
+  p_now timestamptz)
 returns table (expr jsonb, mask bit varying)
 language sql stable
 as $$
@@ -199,10 +197,10 @@ as $$
       select n.profile_id, case when n.attested = '{}' then n.attested
              else hwqueue.still_attested(n.attested, n.attested_until, p_now) end as attested,
              bit_or(set_bit(p_none, k.number, 1)) as mask
-      from hwqueue.node_numbers(p_shard) k
-      join hwqueue.node n on n.shard_id = p_shard and n.node_id = k.node_id
+      from hwqueue.node_numbers() k
+      join hwqueue.node n on n.node_id = k.node_id
       group by 1, 2) s
-    join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = s.profile_id
+    join hwqueue.profile p on p.profile_id = s.profile_id
   ), asked as materialized (
     select e.ordinality as id, e.expr, hwqueue.class_anchors(jsonb_build_array(e.expr)) as anchors, s.keys,
            s.sees_rack, s.trusts, s.ids,
@@ -244,7 +242,7 @@ as $$
     group by w.id
   ), known as materialized (  -- by id, if any is named
     select n.number, n.node, n.attested, i.id
-    from hwqueue.numbered_nodes(p_now, p_shard) n
+    from hwqueue.numbered_nodes(p_now) n
     cross join lateral unnest((n.node).node_id || (n.node).resources || (n.node).gpu_ids) i(id)
     where exists (select 1 from work w where w.ids <> '{}')
   ), named as (
@@ -327,25 +325,25 @@ as $$
     else hwqueue.labels_among(p_labels, p_keys) end
 $$;
 
--- Numbers the registered nodes of a shard from 0: the same in every statement of a stable function.
-create or replace function hwqueue.node_numbers(p_shard int) returns table (number int, node_id uuid)
+-- Numbers the registered nodes from 0: the same in every statement of a stable function.
+create or replace function hwqueue.node_numbers() returns table (number int, node_id uuid)
 language sql stable
 as $$
   select (row_number() over (order by n.node_id))::int - 1, n.node_id
-  from hwqueue.node n where n.shard_id = p_shard and n.deregistered_at is null
+  from hwqueue.node n where n.deregistered_at is null
 $$;
 
 -- Returns the nodes with their numbers. attested: trust domains that they are attested for now. Ids are
 -- sorted alone, which is cheaper than sorting whole rows.
-create or replace function hwqueue.numbered_nodes(p_now timestamptz, p_shard int)
+create or replace function hwqueue.numbered_nodes(p_now timestamptz)
 returns table (number int, node hwqueue.node, attested text[], is_live boolean)
 language sql stable
 as $$
   select k.number, n, case when n.attested = '{}' then n.attested else hwqueue.attested_at(n, p_now) end,
          hwqueue.is_live(n, s, p_now)
-  from hwqueue.node_numbers(p_shard) k
-  join hwqueue.node n on n.shard_id = p_shard and n.node_id = k.node_id
-  join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = k.node_id
+  from hwqueue.node_numbers() k
+  join hwqueue.node n on n.node_id = k.node_id
+  join hwqueue.node_state s on s.node_id = k.node_id
 $$;
 
 -- Returns the registered nodes as bit strings.
@@ -354,7 +352,7 @@ $$;
 --     taints, what it announced to serve, what it is attested for now. An answer computed with a digest
 --     holds wherever the digest is the same. Which nodes are live or cordoned is not in it; each read
 --     counts that (class_match).
-create or replace function hwqueue.scan_nodes(p_now timestamptz, p_shard int) returns hwqueue.fleet_snapshot
+create or replace function hwqueue.scan_nodes(p_now timestamptz) returns hwqueue.fleet_snapshot
 language plpgsql stable
   -- all nodes: by hash, whatever the statistics say
   set plan_cache_mode = force_custom_plan
@@ -372,10 +370,10 @@ begin
              n.gpu_share_mode, v.queues, v.tasks,
              case when n.attested <> '{}' then hwqueue.still_attested(n.attested, n.attested_until, p_now)
                end), 0) as hash
-    from hwqueue.node_numbers(p_shard) k
-    join hwqueue.node n on n.shard_id = p_shard and n.node_id = k.node_id
-    join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = k.node_id
-    left join hwqueue.served v on v.shard_id = p_shard and v.node_id = k.node_id
+    from hwqueue.node_numbers() k
+    join hwqueue.node n on n.node_id = k.node_id
+    join hwqueue.node_state s on s.node_id = k.node_id
+    left join hwqueue.served v on v.node_id = k.node_id
     cross join lateral (select hwqueue.is_live(n, s, p_now) as is_live) l
     order by k.number
   )
@@ -390,9 +388,9 @@ end
 $$;
 
 -- Returns what is in use on each node now: the newest version of each load.
-create or replace function hwqueue.newest_loads(p_shard int) returns setof hwqueue.node_load
+create or replace function hwqueue.newest_loads() returns setof hwqueue.node_load
 language sql stable
 as $$
-  select distinct on (u.node_id) u.* from hwqueue.node_load u where u.shard_id = p_shard
+  select distinct on (u.node_id) u.* from hwqueue.node_load u
   order by u.node_id, u.version desc
 $$;

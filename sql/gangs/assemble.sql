@@ -27,15 +27,15 @@
 -- Locks: the caller holds the gang; entries, its choice, node_state, lock stripes and counters, all skip
 -- locked. Wakes: waiting workers. Not idempotent.
 create or replace function hwqueue.assemble_gang(p_gang hwqueue.gang, p_first text, p_is_earmark boolean,
-  p_now timestamptz, p_shard int) returns text
+  p_now timestamptz) returns text
 language plpgsql volatile
 as $$
 declare
   v_entries hwqueue.scheduled[] := array(
     select s from hwqueue.gang_member m
-    join hwqueue.scheduled s on s.shard_id = m.shard_id and s.queue_id = p_gang.queue_id
+    join hwqueue.scheduled s on s.queue_id = p_gang.queue_id
       and s.available_at = hwqueue.never_due() and s.lease_id = m.lease_id
-    where m.shard_id = p_shard and m.gang_id = p_gang.gang_id
+    where m.gang_id = p_gang.gang_id
     order by m.ordinal for update of s skip locked);
   v_waiting int := cardinality(v_entries);
   v_needed int := hwqueue.members_needed(p_gang, v_waiting);
@@ -44,15 +44,14 @@ declare
 begin
   if v_waiting = 0 or v_waiting < (
       select count(*) from hwqueue.gang_member m
-      where m.shard_id = p_shard and m.gang_id = p_gang.gang_id
-        and hwqueue.lease_state(m.lease_id, p_shard) = 'scheduled')
+      where m.gang_id = p_gang.gang_id and hwqueue.lease_state(m.lease_id) = 'scheduled')
     or p_gang.state = 'running' and exists (  -- look_at_gang goes first
-      select from hwqueue.gang_change c where c.shard_id = p_shard and c.gang_id = p_gang.gang_id) then
+      select from hwqueue.gang_change c where c.gang_id = p_gang.gang_id) then
     return 'gang_incomplete';
   end if;
   loop
     v_reason := hwqueue.assemble_members(p_gang, v_entries[: v_count], v_waiting - v_count, p_first,
-      p_is_earmark, p_now, p_shard);
+      p_is_earmark, p_now);
     exit when v_reason is null or v_count = v_needed;
     v_count := case when v_needed > 1 then v_needed else v_count / 2 end;
   end loop;
@@ -64,7 +63,7 @@ $$;
 -- others wait. One that runs goes on to. Returns as assemble_gang.
 -- Locks and wakes as assemble_gang, but that the caller holds the entries too.
 create or replace function hwqueue.assemble_members(p_gang hwqueue.gang, p_entries hwqueue.scheduled[],
-  p_missing int, p_first text, p_is_earmark boolean, p_now timestamptz, p_shard int) returns text
+  p_missing int, p_first text, p_is_earmark boolean, p_now timestamptz) returns text
 language plpgsql volatile
 as $$
 declare
@@ -76,22 +75,21 @@ begin
   for v_place in
     select g.place, g.node_ids, g.class_ids
     from hwqueue.gang_places(array(select e.class_id from unnest(p_entries) e), p_gang.together, p_gang.same,
-      p_gang.place, p_first, p_is_earmark, p_now, p_shard) g
+      p_gang.place, p_first, p_is_earmark, p_now) g
   loop
     v_reason := hwqueue.try_place(p_gang, array(
         select p_entries[i] from generate_subscripts(p_entries, 1) i
         order by array_position(v_place.class_ids, (p_entries[i]).class_id), i),
-      v_place.node_ids, p_is_earmark, p_now, p_shard);
+      v_place.node_ids, p_is_earmark, p_now);
     if v_reason is null then
       update hwqueue.gang g
       set state = v_state, reason = null, tries = 0, place = nullif(v_place.place, ''), missing = p_missing
-      where g.shard_id = p_shard and g.gang_id = p_gang.gang_id;
+      where g.gang_id = p_gang.gang_id;
       if v_state <> p_gang.state then
-        perform hwqueue.note_gang(p_gang, v_state, p_shard);
+        perform hwqueue.note_gang(p_gang, v_state);
       end if;
       exit when p_is_earmark;
-      perform hwqueue.wake_workers(q, p_shard) from hwqueue.queue q
-      where q.shard_id = p_shard and q.queue_id = p_gang.queue_id;
+      perform hwqueue.wake_workers(q) from hwqueue.queue q where q.queue_id = p_gang.queue_id;
       exit;
     end if;
   end loop;
@@ -102,28 +100,25 @@ $$;
 -- Reserves room for a gang that waits, as assemble_gang does, beginning with the place that a planner
 -- proposes. What it does not reserve it leaves as it was. Returns the verdict of reserve_gang.
 -- Locks: the gang, skip locked; as assemble_gang.
-create or replace function hwqueue.try_proposal(p_gang_id uuid, p_place text, p_now timestamptz, p_shard int)
-returns text
+create or replace function hwqueue.try_proposal(p_gang_id uuid, p_place text, p_now timestamptz) returns text
 language plpgsql volatile
 as $$
 declare
   v_gang hwqueue.gang;
   v_reason text;
 begin
-  select g.* into v_gang from hwqueue.gang g
-  where g.shard_id = p_shard and g.gang_id = p_gang_id for no key update skip locked;
+  select g.* into v_gang from hwqueue.gang g where g.gang_id = p_gang_id for no key update skip locked;
   if not found then
-    return case when exists (select from hwqueue.gang g where g.shard_id = p_shard and g.gang_id = p_gang_id)
+    return case when exists (select from hwqueue.gang g where g.gang_id = p_gang_id)
       then 'busy' else 'not_waiting' end;
   elsif v_gang.state <> 'waiting' or not hwqueue.may_be_tried(v_gang, p_now) or not exists (
       select from hwqueue.queue q
-      where q.shard_id = p_shard and q.queue_id = v_gang.queue_id and q.paused_at is null
-        and q.dropped_at is null) then
+      where q.queue_id = v_gang.queue_id and q.paused_at is null and q.dropped_at is null) then
     return 'not_waiting';
-  elsif exists (select from hwqueue.gang_change c where c.shard_id = p_shard and c.gang_id = p_gang_id) then
+  elsif exists (select from hwqueue.gang_change c where c.gang_id = p_gang_id) then
     return 'busy';  -- look_at_gang goes first
   end if;
-  v_reason := hwqueue.assemble_gang(v_gang, p_place, false, p_now, p_shard);
+  v_reason := hwqueue.assemble_gang(v_gang, p_place, false, p_now);
   return case
     when v_reason is null then 'reserved'
     when v_reason = 'insufficient_capacity' then 'no_room'
@@ -137,7 +132,7 @@ $$;
 -- unless it is an earmark. Returns null, or why not.
 -- Locks and wakes as assemble_gang.
 create or replace function hwqueue.try_place(p_gang hwqueue.gang, p_entries hwqueue.scheduled[],
-  p_node_ids uuid[], p_is_earmark boolean, p_now timestamptz, p_shard int) returns text
+  p_node_ids uuid[], p_is_earmark boolean, p_now timestamptz) returns text
 language plpgsql volatile
 as $$
 declare
@@ -147,9 +142,9 @@ begin
     exit when v_try = 2 and cardinality(p_node_ids) <= cardinality(p_entries);
     begin
       v_reason := case when not p_is_earmark
-          and not hwqueue.take_choice(p_gang.choice_id, p_gang.gang_id, p_shard) then 'busy'
+          and not hwqueue.take_choice(p_gang.choice_id, p_gang.gang_id) then 'busy'
         else hwqueue.reserve_members(p_gang, p_entries, case when v_try = 1
-          then p_node_ids[: cardinality(p_entries)] else p_node_ids end, p_is_earmark, p_now, p_shard) end;
+          then p_node_ids[: cardinality(p_entries)] else p_node_ids end, p_is_earmark, p_now) end;
       if v_reason is null then
         return null;
       end if;
@@ -167,13 +162,13 @@ $$;
 -- Raises: 57014 when its time is up, before statement_timeout does.
 -- Locks: node_state by node_id, skip locked; as reserve_member.
 create or replace function hwqueue.reserve_members(p_gang hwqueue.gang, p_entries hwqueue.scheduled[],
-  p_node_ids uuid[], p_is_earmark boolean, p_now timestamptz, p_shard int) returns text
+  p_node_ids uuid[], p_is_earmark boolean, p_now timestamptz) returns text
 language plpgsql volatile
 as $$
 declare
   v_locked uuid[] := array(
     select s.node_id from hwqueue.node_state s
-    where s.shard_id = p_shard and s.node_id = any (p_node_ids)
+    where s.node_id = any (p_node_ids)
     order by s.node_id for no key update skip locked);
   v_nodes uuid[] := array(
     select i.node_id from unnest(p_node_ids) with ordinality i(node_id, turn)
@@ -200,7 +195,7 @@ begin
         return v_reason;
       end if;
       v_verdict := hwqueue.reserve_member(p_gang, v_entry, v_nodes[1 + (v_turn - 1) % cardinality(v_nodes)],
-        p_is_earmark, v_turn > cardinality(v_nodes), p_now, p_shard);
+        p_is_earmark, v_turn > cardinality(v_nodes), p_now);
       exit when v_verdict is null;
       v_turn := v_turn + 1;
       v_reason := case when v_verdict = 'insufficient_capacity' then v_reason else v_verdict end;
@@ -216,7 +211,7 @@ $$;
 -- gang has room; p_waits: the room that it takes may be in use until then.
 -- Locks: the caller holds node_state and the entry; as decide_class. Not idempotent.
 create or replace function hwqueue.reserve_member(p_gang hwqueue.gang, p_entry hwqueue.scheduled, p_node uuid,
-  p_is_earmark boolean, p_waits boolean, p_now timestamptz, p_shard int) returns text
+  p_is_earmark boolean, p_waits boolean, p_now timestamptz) returns text
 language plpgsql volatile
 as $$
 declare
@@ -228,51 +223,49 @@ declare
   v_taken record;
   v_until timestamptz := case when p_is_earmark then hwqueue.never_due() else p_now + p_gang.hold end;
 begin
-  select s.* into v_state from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node;
+  select s.* into v_state from hwqueue.node_state s where s.node_id = p_node;
   select n.* into v_node from hwqueue.node n
-  where n.shard_id = p_shard and n.node_id = p_node and n.deregistered_at is null
-    and (n.cordoned_at is null or hwqueue.runs_on_cordoned(p_entry.lease_id, p_shard))
+  where n.node_id = p_node and n.deregistered_at is null
+    and (n.cordoned_at is null or hwqueue.runs_on_cordoned(p_entry.lease_id))
     and hwqueue.is_live(n, v_state, p_now);
   if not found or not hwqueue.node_suits(p_entry.class_id, v_node, p_now) then
     return 'insufficient_capacity';
   end if;
-  select c.* into v_class from hwqueue.placement_class c
-  where c.shard_id = p_shard and c.class_id = p_entry.class_id;
+  select c.* into v_class from hwqueue.placement_class c where c.class_id = p_entry.class_id;
   v_taken := hwqueue.room_for_member(p_gang.gang_id, v_class, v_node, p_is_earmark, p_waits);
   if not v_taken.fits then
     return 'insufficient_capacity';
   end if;
-  if hwqueue.reservation_must_be_checked(v_class, p_shard) then
-    v_entered := hwqueue.admit_class(v_class, p_entry.lease_id, v_node, true, p_now, p_shard);
+  if hwqueue.reservation_must_be_checked(v_class) then
+    v_entered := hwqueue.admit_class(v_class, p_entry.lease_id, v_node, true, p_now);
     if v_entered.reason is not null then
       return v_entered.reason;
     end if;
-    v_deltas := hwqueue.add_counts(v_entered.term_deltas, 1, p_shard);
+    v_deltas := hwqueue.add_counts(v_entered.term_deltas, 1);
     if v_entered.is_named then
-      perform hwqueue.wake_classes_of_lease(p_entry.lease_id, p_shard);
+      perform hwqueue.wake_classes_of_lease(p_entry.lease_id);
     end if;
   end if;
   if hwqueue.is_lasting(v_class) then
-    perform hwqueue.note_lasting(p_entry.lease_id, p_entry.claim_count, p_shard);
+    perform hwqueue.note_lasting(p_entry.lease_id, p_entry.claim_count);
   end if;
   if v_taken.assignment is not null then
     perform hwqueue.write_load(v_taken.load);
   end if;
   delete from hwqueue.scheduled s
-  where s.shard_id = p_shard and s.queue_id = p_entry.queue_id and s.available_at = p_entry.available_at
+  where s.queue_id = p_entry.queue_id and s.available_at = p_entry.available_at
     and s.lease_id = p_entry.lease_id;
-  insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token,
+  insert into hwqueue.claim (lease_id, queue_id, class_id, node_id, node_epoch, claim_token,
     attempt, claim_timeout, claimed_at, expires_at, check_at, assignment, term_deltas, login, gang_id,
     is_reserved, is_earmark, is_step)
-  select p_shard, p_entry.lease_id, p_entry.queue_id, p_entry.class_id, p_node, v_state.node_epoch,
-         hwqueue.next_token(hwqueue.current_generation(p_shard), p_entry.claim_count),
+  select p_entry.lease_id, p_entry.queue_id, p_entry.class_id, p_node, v_state.node_epoch,
+         hwqueue.next_token(hwqueue.current_generation(), p_entry.claim_count),
          p_entry.attempt_count + 1, q.claim_timeout, p_now, v_until, v_until, v_taken.assignment, v_deltas,
          v_state.login, p_gang.gang_id, true, nullif(p_is_earmark, false),
          case when p_gang.run_id is not null then false end  -- an item of its step
-  from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = p_entry.queue_id;
+  from hwqueue.queue q where q.queue_id = p_entry.queue_id;
   update hwqueue.node_state s set has_reserved = true, backfill_until = null
-  where s.shard_id = p_shard and s.node_id = p_node
-    and (not s.has_reserved or p_is_earmark and s.backfill_until is not null);
+  where s.node_id = p_node and (not s.has_reserved or p_is_earmark and s.backfill_until is not null);
   return null;
 end
 $$;
@@ -292,24 +285,23 @@ declare
   v_members int;
   v_claims int;
   v_most int := (
-    select v.concurrency from hwqueue.served v
-    where v.shard_id = p_node.shard_id and v.node_id = p_node.node_id);
+    select v.concurrency from hwqueue.served v where v.node_id = p_node.node_id);
   v_load hwqueue.node_load := hwqueue.idle_load(p_node);
   v_taken record;
 begin
-  load := hwqueue.read_load(p_node.node_id, p_node.shard_id);
+  load := hwqueue.read_load(p_node.node_id);
   select coalesce(bool_or(c.is_earmark and c.gang_id is distinct from p_gang_id), false),
          array_agg(c.assignment) filter (where c.gang_id = p_gang_id),
          count(*) filter (where c.gang_id = p_gang_id), count(*)
   into v_is_met, v_own, v_members, v_claims
-  from hwqueue.claim c where c.shard_id = p_node.shard_id and c.node_id = p_node.node_id;
+  from hwqueue.claim c where c.node_id = p_node.node_id;
   fits := false;
   if p_is_earmark and v_is_met or v_most <= (case when p_waits then v_members else v_claims end) then
     return;
   elsif not p_waits then
     fits := hwqueue.class_shortage(p_class, p_node, load) = 0;
     if fits then
-      v_taken := hwqueue.allocate_for_class(p_class.class_id, p_node, p_node.shard_id, load);
+      v_taken := hwqueue.allocate_for_class(p_class.class_id, p_node, load);
     end if;
   else
     select u.claim_count, u.cpu_used, u.memory_used, u.gpu_used, u.custom_used, u.core_used

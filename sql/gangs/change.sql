@@ -20,7 +20,7 @@
 -- tried. One session does it at a time: the one that leads upkeep.
 -- Locks: as gang_turn.
 create or replace function hwqueue.reap_gangs(p_limit int, p_budget interval, p_now timestamptz,
-  p_shard int, p_from bigint default 0) returns int
+  p_from bigint default 0) returns int
 language plpgsql volatile
 as $$
 declare
@@ -38,25 +38,24 @@ begin
          from hwqueue.gang_change x
          cross join lateral (  -- without one it is of an everywhere task (reap_everywhere)
            select y.tenant from hwqueue.gang y
-           where y.shard_id = p_shard and y.gang_id = x.gang_id offset 0) g
-         where v_step = 'change' and x.shard_id = p_shard and x.change_id >= p_from
+           where y.gang_id = x.gang_id offset 0) g
+         where v_step = 'change' and x.change_id >= p_from
          order by x.change_id limit 200 * p_limit)
         union all
         (select g.gang_id, g.tenant, g.rank, g.position from hwqueue.gang g
-         where v_step = 'earmark' and g.shard_id = p_shard and g.state = 'earmarked')
+         where v_step = 'earmark' and g.state = 'earmarked')
         union all
         (select g.gang_id, g.tenant, g.rank, g.position from hwqueue.gang g
-         join hwqueue.queue q on q.shard_id = g.shard_id and q.queue_id = g.queue_id and q.paused_at is null
-           and q.dropped_at is null
-         where v_step = 'try' and g.shard_id = p_shard
-           and (g.state = 'waiting' or g.state = 'running' and g.missing > 0) and g.next_try_at <= p_now
+         join hwqueue.queue q on q.queue_id = g.queue_id and q.paused_at is null and q.dropped_at is null
+         where v_step = 'try' and (g.state = 'waiting' or g.state = 'running' and g.missing > 0)
+           and g.next_try_at <= p_now
          order by g.rank, g.position limit 200 * p_limit)) d
       group by d.gang_id, d.tenant
       order by row_number() over (partition by d.tenant order by min(d.rank), min(d.position)), min(d.rank),
         min(d.position) limit case when v_step <> 'earmark' then p_limit end
     loop
       exit when v_step <> 'change' and hwqueue.is_time_up();
-      v_count := v_count + hwqueue.gang_turn(v_gang_id, v_step, p_now, p_shard);
+      v_count := v_count + hwqueue.gang_turn(v_gang_id, v_step, p_now);
       exit when clock_timestamp() >= v_until;
     end loop;
   end loop;
@@ -67,40 +66,39 @@ $$;
 -- Takes one step of a gang: change, earmark or try. One that is cut short by statement_timeout, or fails, is
 -- undone alone and postponed, and other gangs go on. Returns 1; 0 when others hold it, or it is not its turn.
 -- Locks: the gang, skip locked; as look_at_gang, look_at_earmark and assemble_gang.
-create or replace function hwqueue.gang_turn(p_gang_id uuid, p_step text, p_now timestamptz, p_shard int)
-returns int
+create or replace function hwqueue.gang_turn(p_gang_id uuid, p_step text, p_now timestamptz) returns int
 language plpgsql volatile
 as $$
 declare
   v_gang hwqueue.gang;
   v_next timestamptz;
 begin
-  if hwqueue.is_put_off('gang', p_gang_id, p_now, p_shard) then
+  if hwqueue.is_put_off('gang', p_gang_id, p_now) then
     return 0;
   end if;
   begin
     select g.* into v_gang from hwqueue.gang g
-    where g.shard_id = p_shard and g.gang_id = p_gang_id
+    where g.gang_id = p_gang_id
       and case p_step when 'change' then true when 'earmark' then g.state = 'earmarked'
         else g.state = 'waiting' or g.state = 'running' and g.missing > 0 end
     for no key update skip locked;
     case
     when v_gang.gang_id is null then return 0;
-    when p_step = 'change' then perform hwqueue.look_at_gang(v_gang, p_now, p_shard);
-    when p_step = 'earmark' then perform hwqueue.look_at_earmark(v_gang, p_now, p_shard);
-    else perform hwqueue.try_gang(v_gang, p_now, p_shard);
+    when p_step = 'change' then perform hwqueue.look_at_gang(v_gang, p_now);
+    when p_step = 'earmark' then perform hwqueue.look_at_earmark(v_gang, p_now);
+    else perform hwqueue.try_gang(v_gang, p_now);
     end case;
     delete from hwqueue.postponed d
-    where d.shard_id = p_shard and d.part = 'gang' and d.item = p_gang_id;
+    where d.part = 'gang' and d.item = p_gang_id;
   exception when query_canceled or others then
-    v_next := hwqueue.postpone('gang', p_gang_id, sqlstate, sqlerrm, p_now, p_shard);
+    v_next := hwqueue.postpone('gang', p_gang_id, sqlstate, sqlerrm, p_now);
     if p_step = 'try' then
       update hwqueue.gang g
       set reason = 'upkeep_postponed', tries = g.tries + 1, next_try_at = v_next
-      where g.shard_id = p_shard and g.gang_id = p_gang_id;
+      where g.gang_id = p_gang_id;
     elsif p_step = 'change' then  -- one, behind those of other gangs
-      delete from hwqueue.gang_change c where c.gang_id = p_gang_id and c.shard_id = p_shard;
-      insert into hwqueue.gang_change (shard_id, gang_id) values (p_shard, p_gang_id);
+      delete from hwqueue.gang_change c where c.gang_id = p_gang_id;
+      insert into hwqueue.gang_change (gang_id) values (p_gang_id);
     end if;
   end;
   return 1;
@@ -111,27 +109,27 @@ $$;
 -- that is kept for others. When that fails, the next try is after 1, 2, 4, 8, then 15 seconds; at the next
 -- tick, when others held what it needs or an affinity term is not published yet.
 -- Locks: the caller holds the gang; as assemble_gang.
-create or replace function hwqueue.try_gang(p_gang hwqueue.gang, p_now timestamptz, p_shard int) returns void
+create or replace function hwqueue.try_gang(p_gang hwqueue.gang, p_now timestamptz) returns void
 language plpgsql volatile
 as $$
 declare
-  v_reason text := hwqueue.assemble_gang(p_gang, null, false, p_now, p_shard);
+  v_reason text := hwqueue.assemble_gang(p_gang, null, false, p_now);
   v_goes_on boolean;
   v_is_soon boolean;
 begin
   -- some of its members go on
   v_goes_on := p_gang.state = 'waiting' and exists (
     select from hwqueue.gang_member m
-    join hwqueue.claim c on c.shard_id = m.shard_id and c.lease_id = m.lease_id
-    where m.shard_id = p_shard and m.gang_id = p_gang.gang_id);
+    join hwqueue.claim c on c.lease_id = m.lease_id
+    where m.gang_id = p_gang.gang_id);
   if v_reason = 'insufficient_capacity' then
-    v_reason := hwqueue.take_room_back(p_gang, v_goes_on, false, v_reason, p_now, p_shard);
+    v_reason := hwqueue.take_room_back(p_gang, v_goes_on, false, v_reason, p_now);
   end if;
   if v_reason = 'insufficient_capacity' and not v_goes_on then
-    v_reason := hwqueue.earmark_gang(p_gang, p_now, p_shard);
+    v_reason := hwqueue.earmark_gang(p_gang, p_now);
   end if;
   if v_reason in ('insufficient_capacity', 'behind_earmark') and not v_goes_on then
-    v_reason := hwqueue.take_room_back(p_gang, false, true, v_reason, p_now, p_shard);
+    v_reason := hwqueue.take_room_back(p_gang, false, true, v_reason, p_now);
   end if;
   v_is_soon := v_reason in ('busy', 'unpublished', 'cache_miss', 'gang_incomplete');
   if v_reason is not null then
@@ -139,7 +137,7 @@ begin
     set reason = v_reason, tries = g.tries + (not v_is_soon)::int,
         next_try_at = p_now + case when v_is_soon then interval '0'
           else least(interval '1 second' * 2 ^ least(g.tries, 4), interval '15 seconds') end
-    where g.shard_id = p_shard and g.gang_id = p_gang.gang_id;
+    where g.gang_id = p_gang.gang_id;
   end if;
 end
 $$;
@@ -152,7 +150,7 @@ $$;
 -- one.
 -- Locks: the caller holds the gang; earmarked gangs, skip locked; as stop_members and assemble_gang.
 create or replace function hwqueue.take_room_back(p_gang hwqueue.gang, p_goes_on boolean,
-  p_is_earmark boolean, p_reason text, p_now timestamptz, p_shard int) returns text
+  p_is_earmark boolean, p_reason text, p_now timestamptz) returns text
 language plpgsql volatile
 as $$
 declare
@@ -161,24 +159,23 @@ declare
 begin
   for v_other in
     select g.* from hwqueue.gang g
-    where g.shard_id = p_shard and g.state = 'earmarked'
+    where g.state = 'earmarked'
       and (g.rank > p_gang.rank
         or p_goes_on and ((g.rank, g.position) > (p_gang.rank, p_gang.position) or exists (
         select from hwqueue.gang_member m
-        join hwqueue.claim c on c.shard_id = m.shard_id and c.lease_id = m.lease_id
-        join hwqueue.claim own on own.shard_id = c.shard_id and own.node_id = c.node_id
-          and own.gang_id = p_gang.gang_id
-        where m.shard_id = p_shard and m.gang_id = g.gang_id)))
+        join hwqueue.claim c on c.lease_id = m.lease_id
+        join hwqueue.claim own on own.node_id = c.node_id and own.gang_id = p_gang.gang_id
+        where m.gang_id = g.gang_id)))
     order by g.rank desc, g.position desc for no key update skip locked
   loop
     begin
-      perform hwqueue.stop_members(v_other, p_now, p_shard);
-      v_reason := case when p_is_earmark then hwqueue.earmark_gang(p_gang, p_now, p_shard)
-        else hwqueue.assemble_gang(p_gang, null, false, p_now, p_shard) end;
+      perform hwqueue.stop_members(v_other, p_now);
+      v_reason := case when p_is_earmark then hwqueue.earmark_gang(p_gang, p_now)
+        else hwqueue.assemble_gang(p_gang, null, false, p_now) end;
       if v_reason is not null then
         perform hwqueue.abort_subtransaction();
       end if;
-      perform hwqueue.look_at_gang(v_other, p_now, p_shard);
+      perform hwqueue.look_at_gang(v_other, p_now);
       exit;
     exception when sqlstate 'HWX01' then  -- its earmarks are there again
     end;
@@ -190,20 +187,19 @@ $$;
 -- Backs the earmarks of a gang if its nodes have room by now, or ends them if it may not keep them. Then it
 -- waits again, as after the loss of a member.
 -- Locks: the caller holds the gang; as back_gang and stop_members.
-create or replace function hwqueue.look_at_earmark(p_gang hwqueue.gang, p_now timestamptz, p_shard int)
-returns void
+create or replace function hwqueue.look_at_earmark(p_gang hwqueue.gang, p_now timestamptz) returns void
 language plpgsql volatile
 as $$
 declare
-  v_fault text := hwqueue.earmark_fault(p_gang.gang_id, p_now, p_shard);
+  v_fault text := hwqueue.earmark_fault(p_gang.gang_id, p_now);
 begin
-  if exists (select from hwqueue.gang_change c where c.shard_id = p_shard and c.gang_id = p_gang.gang_id) then
+  if exists (select from hwqueue.gang_change c where c.gang_id = p_gang.gang_id) then
     return;  -- look_at_gang goes first
   end if;
   if v_fault is null then
-    v_fault := hwqueue.back_gang(p_gang, p_now, p_shard);
+    v_fault := hwqueue.back_gang(p_gang, p_now);
     if v_fault = 'insufficient_capacity' then
-      perform hwqueue.note_start(p_gang, p_now, p_shard);
+      perform hwqueue.note_start(p_gang, p_now);
     end if;
     if v_fault is null or v_fault in ('insufficient_capacity', 'earlier_waits', 'busy', 'unpublished',
       'cache_miss') then
@@ -213,15 +209,14 @@ begin
   update hwqueue.gang g
   set reason = v_fault, earmark_after = case when v_fault = 'kept_too_long' then p_now + q.earmark_time end
   from hwqueue.queue q
-  where g.shard_id = p_shard and g.gang_id = p_gang.gang_id and q.shard_id = p_shard
-    and q.queue_id = g.queue_id;
-  perform hwqueue.stop_members(p_gang, p_now, p_shard);
-  perform hwqueue.look_at_gang(p_gang, p_now, p_shard);
+  where g.gang_id = p_gang.gang_id and q.queue_id = g.queue_id;
+  perform hwqueue.stop_members(p_gang, p_now);
+  perform hwqueue.look_at_gang(p_gang, p_now);
 end
 $$;
 
 -- How many members of a gang are where, and the state that it goes to.
-create or replace function hwqueue.count_members(p_gang hwqueue.gang, p_shard int, out waiting int,
+create or replace function hwqueue.count_members(p_gang hwqueue.gang, out waiting int,
   out reserved int, out running int, out failed int, out cancelled int, out next_state text)
 language sql stable
 as $$
@@ -234,27 +229,26 @@ as $$
            count(*) filter (where s.state = 'failed')::int as failed,
            count(*) filter (where s.state = 'cancelled')::int as cancelled
     from hwqueue.gang_member m
-    cross join lateral (select hwqueue.lease_state(m.lease_id, p_shard) as state offset 0) s
-    left join hwqueue.claim c on c.shard_id = p_shard and c.lease_id = m.lease_id
-    where m.shard_id = p_shard and m.gang_id = p_gang.gang_id) n
+    cross join lateral (select hwqueue.lease_state(m.lease_id) as state offset 0) s
+    left join hwqueue.claim c on c.lease_id = m.lease_id
+    where m.gang_id = p_gang.gang_id) n
 $$;
 
 -- The gang as it is where upkeep has yet to look at what became of its members: running, or how it ended.
-create or replace function hwqueue.seen_gang(p_gang hwqueue.gang, p_shard int) returns hwqueue.gang
+create or replace function hwqueue.seen_gang(p_gang hwqueue.gang) returns hwqueue.gang
 language plpgsql stable
 as $$
 declare
   v_next text := case when p_gang.finished_at is null
-    and exists (select from hwqueue.gang_change c where c.gang_id = p_gang.gang_id and c.shard_id = p_shard)
-    then (hwqueue.count_members(p_gang, p_shard)).next_state end;
+    and exists (select from hwqueue.gang_change c where c.gang_id = p_gang.gang_id)
+    then (hwqueue.count_members(p_gang)).next_state end;
 begin
   if v_next in ('completed', 'failed', 'cancelled') then
-    p_gang.reason := case v_next when 'failed' then hwqueue.ending_reason(p_gang, p_shard)
-      else p_gang.reason end;
+    p_gang.reason := case v_next when 'failed' then hwqueue.ending_reason(p_gang) else p_gang.reason end;
     p_gang.finished_at := (
       select max(o.finished_at) from hwqueue.gang_member m
-      join hwqueue.outcome o on o.shard_id = p_shard and o.lease_id = m.lease_id
-      where m.shard_id = p_shard and m.gang_id = p_gang.gang_id);
+      join hwqueue.outcome o on o.lease_id = m.lease_id
+      where m.gang_id = p_gang.gang_id);
   end if;
   if v_next in ('running', 'completed', 'failed', 'cancelled') then
     p_gang.state := v_next;
@@ -265,8 +259,7 @@ $$;
 
 -- Works off the changes of a gang: brings its state up to date, and stops members that may not go on.
 -- Locks: the caller holds the gang; as stop_members and end_members.
-create or replace function hwqueue.look_at_gang(p_gang hwqueue.gang, p_now timestamptz, p_shard int)
-returns void
+create or replace function hwqueue.look_at_gang(p_gang hwqueue.gang, p_now timestamptz) returns void
 language plpgsql volatile
 as $$
 declare
@@ -276,15 +269,15 @@ declare
   v_is_loss boolean;
   v_is_ending boolean;  -- a member has completed: no other one joins
 begin
-  delete from hwqueue.gang_change c where c.gang_id = p_gang.gang_id and c.shard_id = p_shard;
-  select c.* into v_found from hwqueue.count_members(p_gang, p_shard) c;
+  delete from hwqueue.gang_change c where c.gang_id = p_gang.gang_id;
+  select c.* into v_found from hwqueue.count_members(p_gang) c;
   v_next := v_found.next_state;
   if v_next in ('cancelling', 'completed') and v_found.waiting > 0 then
-    while hwqueue.end_members(p_gang, p_shard) and not hwqueue.is_time_up() loop
+    while hwqueue.end_members(p_gang) and not hwqueue.is_time_up() loop
     end loop;
   end if;
   if v_next in ('cancelling', 'stopping') and v_found.reserved + v_found.running > 0 then
-    perform hwqueue.stop_members(p_gang, p_now, p_shard);
+    perform hwqueue.stop_members(p_gang, p_now);
   end if;
   v_missing := case when v_next in ('earmarked', 'reserved', 'running') then v_found.waiting else 0 end;
   v_is_loss := v_missing > p_gang.missing or v_next = 'waiting';
@@ -296,8 +289,7 @@ begin
       and (p_gang.place is not null or p_gang.started_at is not null) then
     update hwqueue.gang g
     set state = v_next, starts_by = null, missing = v_missing, losses = g.losses + v_is_loss::int,
-        reason = case when v_next in ('cancelling', 'failed') then hwqueue.ending_reason(g, p_shard)
-          else g.reason end,
+        reason = case when v_next in ('cancelling', 'failed') then hwqueue.ending_reason(g) else g.reason end,
         place = case when v_next = 'waiting' and v_found.running = 0 then null else g.place end,
         next_try_at = case
           when v_is_ending then hwqueue.never_due()
@@ -306,16 +298,16 @@ begin
             then p_now + least(interval '1 second' * 2 ^ least(g.losses, 7), interval '2 minutes')
           else g.next_try_at end,
         started_at = case when v_next in ('running', 'completed')
-          then coalesce(g.started_at, hwqueue.last_fetched_at(g.gang_id, p_shard))
+          then coalesce(g.started_at, hwqueue.last_fetched_at(g.gang_id))
           when v_next = 'waiting' and v_found.running = 0 then null  -- it starts as a whole again
           else g.started_at end,
         finished_at = case when v_next in ('completed', 'failed', 'cancelled') then p_now end
-    where g.shard_id = p_shard and g.gang_id = p_gang.gang_id;
+    where g.gang_id = p_gang.gang_id;
   end if;
   if v_next <> p_gang.state then
-    perform hwqueue.note_gang(p_gang, v_next, p_shard);
+    perform hwqueue.note_gang(p_gang, v_next);
     if p_gang.state = 'earmarked' then
-      perform hwqueue.try_those_behind(p_now, p_shard);
+      perform hwqueue.try_those_behind(p_now);
     end if;
   end if;
 end
@@ -358,21 +350,21 @@ $$;
 -- Why a gang that is in this state is to end: deadline_exceeded, by which a member had not been fetched;
 -- too_few_left, of one that goes on without members that are lost; what the first one said that has failed;
 -- else the reason that it has.
-create or replace function hwqueue.ending_reason(p_gang hwqueue.gang, p_shard int) returns text
+create or replace function hwqueue.ending_reason(p_gang hwqueue.gang) returns text
 language sql stable
 as $$
   select case
     when p_gang.state <> 'cancelling' and exists (
       select from hwqueue.gang_member m
-      join hwqueue.outcome o on o.shard_id = m.shard_id and o.lease_id = m.lease_id
-      where m.shard_id = p_shard and m.gang_id = p_gang.gang_id and o.state = 'failed'
+      join hwqueue.outcome o on o.lease_id = m.lease_id
+      where m.gang_id = p_gang.gang_id and o.state = 'failed'
         and o.error ->> 'reason' = 'deadline_exceeded') then 'deadline_exceeded'
     when p_gang.on_lost = 'continue' and p_gang.state = 'running' then 'too_few_left'
     when p_gang.state <> 'cancelling' then coalesce((
       select format('rank %s %s: %s', m.ordinal, o.state, hwqueue.error_words(o.error))
       from hwqueue.gang_member m
-      join hwqueue.outcome o on o.shard_id = m.shard_id and o.lease_id = m.lease_id
-      where m.shard_id = p_shard and m.gang_id = p_gang.gang_id and o.state <> 'completed'
+      join hwqueue.outcome o on o.lease_id = m.lease_id
+      where m.gang_id = p_gang.gang_id and o.state <> 'completed'
       order by o.finished_at, m.ordinal limit 1), p_gang.reason)
     else p_gang.reason end
 $$;
@@ -381,8 +373,7 @@ $$;
 -- (verdict preempted), which uses up no attempt. What others hold, or is not reached in time, is left to a
 -- later tick.
 -- Locks: the caller holds the gang; node_state and claims, skip locked; as end_claim.
-create or replace function hwqueue.stop_members(p_gang hwqueue.gang, p_now timestamptz, p_shard int)
-returns void
+create or replace function hwqueue.stop_members(p_gang hwqueue.gang, p_now timestamptz) returns void
 language plpgsql volatile
 as $$
 declare
@@ -392,31 +383,29 @@ declare
 begin
   for v_node_id in
     select distinct c.node_id from hwqueue.gang_member m
-    join hwqueue.claim c on c.shard_id = m.shard_id and c.lease_id = m.lease_id
-    where m.shard_id = p_shard and m.gang_id = p_gang.gang_id order by c.node_id
+    join hwqueue.claim c on c.lease_id = m.lease_id
+    where m.gang_id = p_gang.gang_id order by c.node_id
   loop
-    perform 1 from hwqueue.node_state s
-    where s.shard_id = p_shard and s.node_id = v_node_id for no key update skip locked;
+    perform 1 from hwqueue.node_state s where s.node_id = v_node_id for no key update skip locked;
     if not found or hwqueue.is_time_up() then
-      insert into hwqueue.gang_change (shard_id, gang_id) values (p_shard, p_gang.gang_id);
+      insert into hwqueue.gang_change (gang_id) values (p_gang.gang_id);
       exit when hwqueue.is_time_up();
       continue;
     end if;
     v_leases := '{}';
     for v_claim in
       select c.* from hwqueue.gang_member m
-      join hwqueue.claim c on c.shard_id = m.shard_id and c.lease_id = m.lease_id
-      where m.shard_id = p_shard and m.gang_id = p_gang.gang_id and c.node_id = v_node_id
+      join hwqueue.claim c on c.lease_id = m.lease_id
+      where m.gang_id = p_gang.gang_id and c.node_id = v_node_id
       order by c.lease_id for update of c skip locked
     loop
       if v_claim.is_reserved then
-        perform hwqueue.end_claim(v_claim, 'released', null, p_now, hwqueue.clock(), p_shard);
+        perform hwqueue.end_claim(v_claim, 'released', null, p_now, hwqueue.clock());
       else
         v_leases := v_leases || v_claim.lease_id;
       end if;
     end loop;
-    perform hwqueue.ask_to_stop(v_node_id, v_leases, null, 'its gang does not run as a whole', p_now,
-      p_shard);
+    perform hwqueue.ask_to_stop(v_node_id, v_leases, null, 'its gang does not run as a whole', p_now);
   end loop;
 end
 $$;
@@ -424,94 +413,90 @@ $$;
 -- Cancels up to 100 members of a gang that wait, and returns whether there may be more. Their ends are
 -- changes of the gang, so a later tick looks again; of one that is a step its items have ended.
 -- Locks: the caller holds the gang; the entries, skip locked; as steps_ended.
-create or replace function hwqueue.end_members(p_gang hwqueue.gang, p_shard int) returns boolean
+create or replace function hwqueue.end_members(p_gang hwqueue.gang) returns boolean
 language plpgsql volatile
 as $$
 declare
   v_entries hwqueue.scheduled[] := array(
     select s from hwqueue.gang_member m
-    join hwqueue.scheduled s on s.shard_id = m.shard_id and s.queue_id = p_gang.queue_id
+    join hwqueue.scheduled s on s.queue_id = p_gang.queue_id
       and s.available_at = hwqueue.never_due() and s.lease_id = m.lease_id
-    where m.shard_id = p_shard and m.gang_id = p_gang.gang_id
+    where m.gang_id = p_gang.gang_id
     order by s.lease_id limit 100 for update of s skip locked);
   v_leases uuid[] := array(select e.lease_id from unnest(v_entries) e);
   v_steps uuid[];
 begin
   if v_leases = '{}' then  -- others hold them all: a later tick looks again
-    insert into hwqueue.gang_change (shard_id, gang_id) values (p_shard, p_gang.gang_id);
+    insert into hwqueue.gang_change (gang_id) values (p_gang.gang_id);
     return false;
   end if;
   lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
-  delete from hwqueue.scheduled s
-  where s.shard_id = p_shard and s.queue_id = p_gang.queue_id and s.available_at = hwqueue.never_due()
+  delete from hwqueue.scheduled s where s.queue_id = p_gang.queue_id and s.available_at = hwqueue.never_due()
     and s.lease_id = any (v_leases);
   v_steps := hwqueue.end_waiting(v_leases, 'cancelled', jsonb_build_object('reason', 'gang_incomplete',
-    'gang_id', p_gang.gang_id, 'detail', p_gang.reason), hwqueue.clock(), p_shard);
-  perform hwqueue.note_leases('lease_cancelled', v_leases, 'cancelled: its gang has ended', p_shard,
+    'gang_id', p_gang.gang_id, 'detail', p_gang.reason), hwqueue.clock());
+  perform hwqueue.note_leases('lease_cancelled', v_leases, 'cancelled: its gang has ended',
     jsonb_build_object('gang_id', p_gang.gang_id));
   if v_steps <> '{}' then
-    perform hwqueue.steps_ended(v_steps, 'cancelled', p_shard, true);
+    perform hwqueue.steps_ended(v_steps, 'cancelled', true);
   end if;
   return cardinality(v_leases) = 100;
 end
 $$;
 
 -- When the last member of a gang was fetched, of those that run or have ended.
-create or replace function hwqueue.last_fetched_at(p_gang uuid, p_shard int) returns timestamptz
+create or replace function hwqueue.last_fetched_at(p_gang uuid) returns timestamptz
 language sql stable
 as $$
   select max(coalesce(c.claimed_at, o.claimed_at))
   from hwqueue.gang_member m
-  left join hwqueue.claim c on c.shard_id = m.shard_id and c.lease_id = m.lease_id
-  left join hwqueue.outcome o on o.shard_id = m.shard_id and o.lease_id = m.lease_id
-  where m.shard_id = p_shard and m.gang_id = p_gang
+  left join hwqueue.claim c on c.lease_id = m.lease_id
+  left join hwqueue.outcome o on o.lease_id = m.lease_id
+  where m.gang_id = p_gang
 $$;
 
 -- Deletes gangs none of whose leases is left, of the p_limit that ended first and the p_limit oldest ones of
 -- dropped queues, and returns how many.
 -- Locks: the gangs, skip locked.
-create or replace function hwqueue.prune_gangs(p_limit int, p_shard int) returns int
+create or replace function hwqueue.prune_gangs(p_limit int) returns int
 language plpgsql volatile
 as $$
 declare
   v_old uuid[] := array(
-    (select g.gang_id from hwqueue.gang g where g.shard_id = p_shard and g.finished_at is not null
+    (select g.gang_id from hwqueue.gang g where g.finished_at is not null
      order by g.finished_at limit p_limit)
     union all
     (select g.gang_id from hwqueue.gang g
-     where g.shard_id = p_shard and g.state = 'waiting' and not exists (
-       select from hwqueue.queue q
-       where q.shard_id = p_shard and q.queue_id = g.queue_id and q.dropped_at is null)
+     where g.state = 'waiting' and not exists (
+       select from hwqueue.queue q where q.queue_id = g.queue_id and q.dropped_at is null)
      order by g.rank, g.position limit p_limit));
   v_gangs uuid[] := array(
     select g.gang_id from hwqueue.gang g
-    where g.shard_id = p_shard and g.gang_id = any (v_old) and not exists (
+    where g.gang_id = any (v_old) and not exists (
       select from hwqueue.gang_member m
-      join hwqueue.lease l on l.shard_id = m.shard_id and l.lease_id = m.lease_id
-      where m.shard_id = p_shard and m.gang_id = g.gang_id)
+      join hwqueue.lease l on l.lease_id = m.lease_id
+      where m.gang_id = g.gang_id)
     order by g.gang_id for update skip locked);
 begin
-  delete from hwqueue.gang_member m where m.shard_id = p_shard and m.gang_id = any (v_gangs);
-  delete from hwqueue.gang_change c where c.shard_id = p_shard and c.gang_id = any (v_gangs);
-  delete from hwqueue.gang g where g.shard_id = p_shard and g.gang_id = any (v_gangs);
+  delete from hwqueue.gang_member m where m.gang_id = any (v_gangs);
+  delete from hwqueue.gang_change c where c.gang_id = any (v_gangs);
+  delete from hwqueue.gang g where g.gang_id = any (v_gangs);
   return cardinality(v_gangs);
 end
 $$;
 
 -- Returns gangs and members that contradict each other, for verify_invariants. What a change says is to be
 -- looked at is left out. Of earmarks: broken_earmarks.
-create or replace function hwqueue.broken_gangs(p_shard int)
-returns table (rule text, subject uuid, detail jsonb)
+create or replace function hwqueue.broken_gangs() returns table (rule text, subject uuid, detail jsonb)
 language sql stable
 as $$
   -- a member that waits is where no claim finds it
   select 'gang_entry', l.lease_id, jsonb_build_object('gang_id', l.gang_id,
          'is_ready', r.lease_id is not null, 'scheduled_for', s.available_at)
   from hwqueue.lease l
-  left join hwqueue.ready r on r.shard_id = l.shard_id and r.class_id = l.class_id and r.lease_id = l.lease_id
-  left join hwqueue.scheduled s on s.shard_id = l.shard_id and s.lease_id = l.lease_id
-  where l.shard_id = p_shard and l.gang_id is not null
-    and (r.lease_id is not null or s.available_at <> hwqueue.never_due())
+  left join hwqueue.ready r on r.class_id = l.class_id and r.lease_id = l.lease_id
+  left join hwqueue.scheduled s on s.lease_id = l.lease_id
+  where l.gang_id is not null and (r.lease_id is not null or s.available_at <> hwqueue.never_due())
   union all
   -- a gang that waits holds nothing; one that is reserved or runs holds room for all members that it needs,
   -- and knows how many others it lacks; it lacks one for good only if it goes on without it
@@ -522,10 +507,9 @@ as $$
     select count(*) filter (where x.state = 'scheduled') as waiting,
            count(*) filter (where x.state = 'claimed') as claimed,
            count(*) filter (where x.state in ('failed', 'cancelled')) as lost
-    from (select hwqueue.lease_state(k.lease_id, p_shard) as state from hwqueue.gang_member k
-          where k.shard_id = p_shard and k.gang_id = g.gang_id) x) m
-  where g.shard_id = p_shard
-    and not exists (select from hwqueue.gang_change c where c.shard_id = p_shard and c.gang_id = g.gang_id)
+    from (select hwqueue.lease_state(k.lease_id) as state from hwqueue.gang_member k
+          where k.gang_id = g.gang_id) x) m
+  where not exists (select from hwqueue.gang_change c where c.gang_id = g.gang_id)
     and case when g.state = 'waiting' then m.claimed > 0 and (g.on_lost <> 'replace' or g.started_at is null)
              when g.state in ('earmarked', 'reserved', 'running')
                then m.waiting > hwqueue.may_be_missing(g) or m.waiting <> g.missing or m.claimed = 0
@@ -536,10 +520,9 @@ as $$
   union all
   select 'gang_reserved', c.lease_id, jsonb_build_object('node_id', c.node_id, 'gang_id', c.gang_id)
   from hwqueue.claim c
-  join hwqueue.node_state s on s.shard_id = c.shard_id and s.node_id = c.node_id
-  where c.shard_id = p_shard and c.is_reserved and (not s.has_reserved or c.gang_id is null and not exists (
-      select from hwqueue.replacement r where r.shard_id = c.shard_id and r.lease_id = c.lease_id)
+  join hwqueue.node_state s on s.node_id = c.node_id
+  where c.is_reserved and (not s.has_reserved or c.gang_id is null and not exists (
+      select from hwqueue.replacement r where r.lease_id = c.lease_id)
     and not exists (  -- a planner's: it was pending before
-      select from hwqueue.lease l
-      where l.shard_id = c.shard_id and l.lease_id = c.lease_id and l.position > 0))
+      select from hwqueue.lease l where l.lease_id = c.lease_id and l.position > 0))
 $$;

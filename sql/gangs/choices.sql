@@ -12,7 +12,7 @@
 -- Cancels what was not taken of up to p_limit choices, those that were taken first. p_from: none was
 -- taken before.
 -- Locks: the choices, skip locked; as settle_choice.
-create or replace function hwqueue.settle_choices(p_limit int, p_now timestamptz, p_shard int,
+create or replace function hwqueue.settle_choices(p_limit int, p_now timestamptz,
   p_from timestamptz default '-infinity') returns void
 language plpgsql volatile
 as $$
@@ -21,14 +21,14 @@ declare
 begin
   for v_choice in
     select h.* from hwqueue.choice h
-    where h.shard_id = p_shard and h.taken is not null and h.settled_at is null and h.taken_at >= p_from
-      and not hwqueue.is_put_off('choice', h.choice_id, p_now, p_shard)
+    where h.taken is not null and h.settled_at is null and h.taken_at >= p_from
+      and not hwqueue.is_put_off('choice', h.choice_id, p_now)
     order by h.taken_at limit p_limit for no key update skip locked
   loop
     begin
-      perform hwqueue.settle_choice(v_choice, p_now, p_shard);
+      perform hwqueue.settle_choice(v_choice, p_now);
     exception when query_canceled or others then  -- undone alone, and the others go on
-      perform hwqueue.postpone('choice', v_choice.choice_id, sqlstate, sqlerrm, p_now, p_shard);
+      perform hwqueue.postpone('choice', v_choice.choice_id, sqlstate, sqlerrm, p_now);
     end;
     exit when hwqueue.is_time_up();
   end loop;
@@ -37,91 +37,85 @@ $$;
 
 -- Cancels the leases and gangs of a choice that were not taken.
 -- Locks: the caller holds the choice; entries and gangs, skip locked.
-create or replace function hwqueue.settle_choice(p_choice hwqueue.choice, p_now timestamptz, p_shard int)
-returns void
+create or replace function hwqueue.settle_choice(p_choice hwqueue.choice, p_now timestamptz) returns void
 language plpgsql volatile
 as $$
 declare
   v_why jsonb := jsonb_build_object('reason', 'choice_taken', 'one_of', p_choice.choice_id,
     'taken', p_choice.taken, 'detail', format('of its alternatives %s was taken', p_choice.taken));
   v_others uuid[] := array(
-    select o.member_id from hwqueue.other_alternatives(p_choice, p_shard) o where not o.is_gang);
+    select o.member_id from hwqueue.other_alternatives(p_choice) o where not o.is_gang);
   v_ended uuid[];
   v_gang hwqueue.gang;
 begin
-  v_ended := hwqueue.take_entries_of(v_others, p_shard);
+  v_ended := hwqueue.take_entries_of(v_others);
   if v_ended <> '{}' then
     lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
-    perform hwqueue.end_waiting(v_ended, 'cancelled', v_why, hwqueue.clock(), p_shard);
+    perform hwqueue.end_waiting(v_ended, 'cancelled', v_why, hwqueue.clock());
     perform hwqueue.note_leases('lease_cancelled', v_ended,
-      format('cancelled: of its alternatives %s was taken', p_choice.taken), p_shard, v_why - 'detail');
+      format('cancelled: of its alternatives %s was taken', p_choice.taken), v_why - 'detail');
   end if;
   for v_gang in
-    select g.* from hwqueue.other_alternatives(p_choice, p_shard) o
-    join hwqueue.gang g on g.shard_id = p_shard and g.gang_id = o.member_id
+    select g.* from hwqueue.other_alternatives(p_choice) o
+    join hwqueue.gang g on g.gang_id = o.member_id
     where o.is_gang order by g.gang_id for no key update of g skip locked
   loop
-    update hwqueue.gang g set state = 'cancelling', reason = 'choice_taken'
-    where g.shard_id = p_shard and g.gang_id = v_gang.gang_id;
-    insert into hwqueue.gang_change (shard_id, gang_id) values (p_shard, v_gang.gang_id);
-    perform hwqueue.note_gang(v_gang, 'cancelling', p_shard);
+    update hwqueue.gang g set state = 'cancelling', reason = 'choice_taken' where g.gang_id = v_gang.gang_id;
+    insert into hwqueue.gang_change (gang_id) values (v_gang.gang_id);
+    perform hwqueue.note_gang(v_gang, 'cancelling');
   end loop;
   update hwqueue.choice h set settled_at = p_now
-  where h.shard_id = p_shard and h.choice_id = p_choice.choice_id
-    and not exists (select from hwqueue.other_alternatives(p_choice, p_shard));
+  where h.choice_id = p_choice.choice_id and not exists (select from hwqueue.other_alternatives(p_choice));
 end
 $$;
 
 -- The open alternatives of a choice but the one that was taken. A gang that is being cancelled is not one.
-create or replace function hwqueue.other_alternatives(p_choice hwqueue.choice, p_shard int)
+create or replace function hwqueue.other_alternatives(p_choice hwqueue.choice)
 returns table (member_id uuid, is_gang boolean)
 language sql stable
 as $$
   select m.member_id, m.is_gang
   from hwqueue.choice_member m
-  left join hwqueue.lease l on not m.is_gang and l.shard_id = m.shard_id and l.lease_id = m.member_id
-    and l.choice_id = m.choice_id
-  left join hwqueue.gang g on m.is_gang and g.shard_id = m.shard_id and g.gang_id = m.member_id
-  where m.shard_id = p_shard and m.choice_id = p_choice.choice_id
-    and m.member_id is distinct from p_choice.taken
+  left join hwqueue.lease l on not m.is_gang and l.lease_id = m.member_id and l.choice_id = m.choice_id
+  left join hwqueue.gang g on m.is_gang and g.gang_id = m.member_id
+  where m.choice_id = p_choice.choice_id and m.member_id is distinct from p_choice.taken
     and case when m.is_gang then g.finished_at is null and g.state <> 'cancelling'
-      else hwqueue.lease_state(l.lease_id, p_shard) in ('scheduled', 'pending', 'claimed') end
+      else hwqueue.lease_state(l.lease_id) in ('scheduled', 'pending', 'claimed') end
 $$;
 
 -- Deletes choices none of whose leases and gangs is left. It looks at up to p_limit of those that it has not
 -- looked at for ten minutes.
 -- Locks: the choices, skip locked.
-create or replace function hwqueue.prune_choices(p_limit int, p_now timestamptz, p_shard int) returns void
+create or replace function hwqueue.prune_choices(p_limit int, p_now timestamptz) returns void
 language plpgsql volatile
 as $$
 declare
   v_old uuid[] := array(
     select h.choice_id from hwqueue.choice h
-    where h.shard_id = p_shard and h.checked_at <= p_now - interval '10 minutes'
+    where h.checked_at <= p_now - interval '10 minutes'
     order by h.checked_at limit p_limit for update skip locked);
   v_gone uuid[] := array(
     select o.choice_id from unnest(v_old) o(choice_id)
     where not exists (
       select from hwqueue.choice_member m
-      left join hwqueue.lease l on not m.is_gang and l.shard_id = m.shard_id and l.lease_id = m.member_id
-      left join hwqueue.gang g on m.is_gang and g.shard_id = m.shard_id and g.gang_id = m.member_id
-      where m.shard_id = p_shard and m.choice_id = o.choice_id
-        and coalesce(l.lease_id, g.gang_id) is not null));
+      left join hwqueue.lease l on not m.is_gang and l.lease_id = m.member_id
+      left join hwqueue.gang g on m.is_gang and g.gang_id = m.member_id
+      where m.choice_id = o.choice_id and coalesce(l.lease_id, g.gang_id) is not null));
 begin
-  delete from hwqueue.choice_member m where m.shard_id = p_shard and m.choice_id = any (v_gone);
-  delete from hwqueue.choice h where h.shard_id = p_shard and h.choice_id = any (v_gone);
-  update hwqueue.choice h set checked_at = p_now where h.shard_id = p_shard and h.choice_id = any (v_old);
+  delete from hwqueue.choice_member m where m.choice_id = any (v_gone);
+  delete from hwqueue.choice h where h.choice_id = any (v_gone);
+  update hwqueue.choice h set checked_at = p_now where h.choice_id = any (v_old);
 end
 $$;
 
 -- The headline and the code of a pending lease that is an alternative: that another one was taken, or how
 -- many there are.
 create or replace function hwqueue.choice_story(p_lease hwqueue.lease, p_headline text, p_code text,
-  p_shard int, out headline text, out code text)
+  out headline text, out code text)
 language plpgsql stable
 as $$
 declare
-  v_taken uuid := hwqueue.taken_instead(p_lease, p_shard);
+  v_taken uuid := hwqueue.taken_instead(p_lease);
 begin
   if v_taken is not null then
     headline := format('of its alternatives %s was taken; upkeep cancels it within about a second', v_taken);
@@ -132,14 +126,13 @@ begin
     select case when h.taken is not null then '; its choice has taken it'
       when h.alternatives = 1 then ''
       else format('; the first of %s alternatives runs', h.alternatives) end
-    from hwqueue.choice h where h.shard_id = p_shard and h.choice_id = p_lease.choice_id);
+    from hwqueue.choice h where h.choice_id = p_lease.choice_id);
   code := p_code;
 end
 $$;
 
 -- Returns alternatives and choices that contradict each other, for verify_invariants.
-create or replace function hwqueue.broken_choices(p_shard int)
-returns table (rule text, subject uuid, detail jsonb)
+create or replace function hwqueue.broken_choices() returns table (rule text, subject uuid, detail jsonb)
 language sql stable
 as $$
   -- of a choice only what was taken has a claim
@@ -147,20 +140,19 @@ as $$
   from (
     select l.lease_id as member_id, l.choice_id
     from hwqueue.claim c
-    join hwqueue.lease l on l.shard_id = c.shard_id and l.lease_id = c.lease_id
-    where c.shard_id = p_shard and l.choice_id is not null
+    join hwqueue.lease l on l.lease_id = c.lease_id
+    where l.choice_id is not null
     union all
     select g.gang_id, g.choice_id from hwqueue.gang g
-    where g.shard_id = p_shard and g.choice_id is not null and g.state in ('reserved', 'running')) x
-  left join hwqueue.choice h on h.shard_id = p_shard and h.choice_id = x.choice_id
+    where g.choice_id is not null and g.state in ('reserved', 'running')) x
+  left join hwqueue.choice h on h.choice_id = x.choice_id
   where h.taken is distinct from x.member_id
   union all
   -- claims look at the choice of a lease when its class says that it has one
   select 'choice_class', l.lease_id, jsonb_build_object('one_of', l.choice_id, 'class_id', l.class_id)
   from hwqueue.lease l
-  join hwqueue.placement_class c on c.shard_id = l.shard_id and c.class_id = l.class_id
-  left join hwqueue.choice_member m on m.shard_id = l.shard_id and m.choice_id = l.choice_id
-    and m.member_id = l.lease_id
-  where l.shard_id = p_shard and l.gang_id is null
+  join hwqueue.placement_class c on c.class_id = l.class_id
+  left join hwqueue.choice_member m on m.choice_id = l.choice_id and m.member_id = l.lease_id
+  where l.gang_id is null
     and (c.is_choice <> (l.choice_id is not null) or c.is_choice and m.member_id is null)
 $$;

@@ -21,7 +21,7 @@
 -- busy: another session holds what it needs.
 -- Locks: node_state, the entry, lock stripes and counters, all skip locked. Wakes: waiting workers.
 create or replace function hwqueue.try_assignment(p_lease uuid, p_node uuid, p_hold interval,
-  p_now timestamptz, p_shard int) returns text
+  p_now timestamptz) returns text
 language plpgsql volatile
 as $$
 declare
@@ -29,31 +29,30 @@ declare
   v_queue hwqueue.queue;
   v_reason text := 'busy';
 begin
-  select l.* into v_lease from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = p_lease;
-  if v_lease.choice_id is not null or hwqueue.lease_state(p_lease, p_shard) = 'pending' is not true then
+  select l.* into v_lease from hwqueue.lease l where l.lease_id = p_lease;
+  if v_lease.choice_id is not null or hwqueue.lease_state(p_lease) = 'pending' is not true then
     return 'taken';
   end if;
   select q.* into v_queue from hwqueue.queue q
-  where q.shard_id = p_shard and q.queue_id = v_lease.queue_id;
+  where q.queue_id = v_lease.queue_id;
   if v_queue.paused_at is not null or v_queue.dropped_at is not null then
     return 'blocked';
-  elsif not hwqueue.may_be_assigned(v_lease, p_node, v_queue.name, p_now, p_shard) then
+  elsif not hwqueue.may_be_assigned(v_lease, p_node, v_queue.name, p_now) then
     return 'does_not_suit';
   end if;
-  perform 1 from hwqueue.node_state s
-  where s.shard_id = p_shard and s.node_id = p_node for no key update skip locked;
+  perform 1 from hwqueue.node_state s where s.node_id = p_node for no key update skip locked;
   if not found then
     return 'busy';
   end if;
   begin
-    v_reason := hwqueue.assign_lease(v_lease, p_node, p_hold, p_now, p_shard);
+    v_reason := hwqueue.assign_lease(v_lease, p_node, p_hold, p_now);
     if v_reason is not null then
       perform hwqueue.abort_subtransaction();
     end if;
   exception when sqlstate 'HWX01' then  -- the entry is there again, and its lock is released
   end;
   if v_reason is null then
-    perform hwqueue.wake_workers(v_queue, p_shard);
+    perform hwqueue.wake_workers(v_queue);
   end if;
   return case when v_reason is null then 'reserved'
     when v_reason = 'insufficient_capacity' then 'no_room'
@@ -65,14 +64,14 @@ $$;
 
 -- Whether a node may run a lease, by what it is and by what its worker says: not whether it has room.
 create or replace function hwqueue.may_be_assigned(p_lease hwqueue.lease, p_node uuid, p_queue text,
-  p_now timestamptz, p_shard int) returns boolean
+  p_now timestamptz) returns boolean
 language sql stable
 as $$
   select exists (
     select from hwqueue.node n
-    join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
-    left join hwqueue.served v on v.shard_id = p_shard and v.node_id = n.node_id
-    where n.shard_id = p_shard and n.node_id = p_node and n.deregistered_at is null
+    join hwqueue.node_state s on s.node_id = n.node_id
+    left join hwqueue.served v on v.node_id = n.node_id
+    where n.node_id = p_node and n.deregistered_at is null
       and n.cordoned_at is null and hwqueue.is_live(n, s, p_now)
       and hwqueue.unserved_part(v.queues, v.tasks, p_queue, p_lease.task_name) is null
       and hwqueue.node_suits(p_lease.class_id, n, p_now))
@@ -82,11 +81,11 @@ $$;
 -- for the caller to undo. The checks are those of a claim (reserve_member).
 -- Locks: the caller holds node_state; the entry, skip locked; as reserve_member. Not idempotent.
 create or replace function hwqueue.assign_lease(p_lease hwqueue.lease, p_node uuid, p_hold interval,
-  p_now timestamptz, p_shard int) returns text
+  p_now timestamptz) returns text
 language plpgsql volatile
 as $$
 declare
-  v_entry hwqueue.scheduled := hwqueue.take_free_entry(p_lease.lease_id, p_shard);
+  v_entry hwqueue.scheduled := hwqueue.take_free_entry(p_lease.lease_id);
   v_alone hwqueue.gang;  -- a gang of one
   v_reason text;
 begin
@@ -96,15 +95,14 @@ begin
     return 'taken';
   end if;
   v_alone.hold := p_hold;
-  v_reason := hwqueue.reserve_member(v_alone, v_entry, p_node, false, false, p_now, p_shard);
+  v_reason := hwqueue.reserve_member(v_alone, v_entry, p_node, false, false, p_now);
   if v_reason is null then
     update hwqueue.claim c  -- as grant_single
     set is_step = case when p_lease.run_id is not null then p_lease.item_no is null end,
         eligible_at = case when q.retain_completed = '0' and p_lease.idempotency_key is null
           and p_lease.run_id is null then greatest(p_lease.available_at, p_lease.created_at) end
     from hwqueue.queue q
-    where c.shard_id = p_shard and c.lease_id = p_lease.lease_id
-      and q.shard_id = p_shard and q.queue_id = p_lease.queue_id
+    where c.lease_id = p_lease.lease_id and q.queue_id = p_lease.queue_id
       and (p_lease.run_id is not null or q.retain_completed = '0');
   end if;
   return v_reason;
@@ -116,7 +114,7 @@ $$;
 -- fetched: it runs there, or has run there.
 -- expired: it is pending again, because the node did not fetch it in time, or may not run it any more.
 -- gone: it was cancelled, changed, or taken elsewhere since.
-create or replace function hwqueue.assignment_state(p_lease uuid, p_node uuid, p_shard int) returns text
+create or replace function hwqueue.assignment_state(p_lease uuid, p_node uuid) returns text
 language sql stable
 as $$
   select case
@@ -125,13 +123,12 @@ as $$
     when o.lease_id is not null
       then case when o.node_id = p_node and o.state <> 'cancelled' then 'fetched' else 'gone' end
     when l.node_id = p_node and a.outcome <> 'released' then 'fetched'
-    when hwqueue.lease_state(p_lease, p_shard) = 'pending' then 'expired'
+    when hwqueue.lease_state(p_lease) = 'pending' then 'expired'
     else 'gone' end
   from (select p_lease as lease_id) i
-  left join hwqueue.claim c on c.shard_id = p_shard and c.lease_id = i.lease_id
-  left join hwqueue.outcome o on o.shard_id = p_shard and o.lease_id = i.lease_id
-  left join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = i.lease_id
+  left join hwqueue.claim c on c.lease_id = i.lease_id
+  left join hwqueue.outcome o on o.lease_id = i.lease_id
+  left join hwqueue.lease l on l.lease_id = i.lease_id
   -- the claim that it had last
-  left join hwqueue.attempt a
-    on a.shard_id = p_shard and a.lease_id = i.lease_id and a.claim_token = l.claim_token
+  left join hwqueue.attempt a on a.lease_id = i.lease_id and a.claim_token = l.claim_token
 $$;

@@ -15,8 +15,8 @@
 
 -- Looks at up to p_limit leases that are to take a place. Stops after p_budget, but looks at one first.
 -- Locks: rows of replacement, skip locked; as look_at_replacement.
-create or replace function hwqueue.reap_replacements(p_limit int, p_budget interval, p_now timestamptz,
-  p_shard int) returns void
+create or replace function hwqueue.reap_replacements(p_limit int, p_budget interval, p_now timestamptz)
+returns void
 language plpgsql volatile
 as $$
 declare
@@ -25,15 +25,15 @@ declare
   v_until timestamptz := clock_timestamp() + p_budget;
 begin
   for v_row in
-    select r.* from hwqueue.replacement r where r.shard_id = p_shard and r.next_try_at <= p_now
+    select r.* from hwqueue.replacement r where r.next_try_at <= p_now
     order by r.next_try_at, r.lease_id limit p_limit for no key update skip locked
   loop
     begin
-      perform hwqueue.look_at_replacement(v_row, p_now, p_shard);
+      perform hwqueue.look_at_replacement(v_row, p_now);
     exception when query_canceled or others then  -- undone alone, and the others go on
-      v_next := hwqueue.postpone('replacement', v_row.lease_id, sqlstate, sqlerrm, p_now, p_shard);
+      v_next := hwqueue.postpone('replacement', v_row.lease_id, sqlstate, sqlerrm, p_now);
       update hwqueue.replacement r set reason = 'upkeep_postponed', tries = r.tries + 1, next_try_at = v_next
-      where r.shard_id = p_shard and r.lease_id = v_row.lease_id;
+      where r.lease_id = v_row.lease_id;
     end;
     exit when clock_timestamp() >= v_until or hwqueue.is_time_up();
   end loop;
@@ -43,37 +43,37 @@ $$;
 -- Takes the next step of a replacement. When the place cannot be taken, the next try is after 1, 2, 4, 8,
 -- then 15 seconds; at the next tick, when others held what it needs.
 -- Locks: the caller holds the row; as try_replacement, look_at_earmark and finish_replacement.
-create or replace function hwqueue.look_at_replacement(p_row hwqueue.replacement, p_now timestamptz,
-  p_shard int) returns void
+create or replace function hwqueue.look_at_replacement(p_row hwqueue.replacement, p_now timestamptz)
+returns void
 language plpgsql volatile
 as $$
 declare
   v_lease hwqueue.lease;
   v_claim hwqueue.claim;
-  v_end hwqueue.outcome := hwqueue.lease_end(p_row.lease_id, p_shard);
+  v_end hwqueue.outcome := hwqueue.lease_end(p_row.lease_id);
   v_has_run boolean;
   v_reason text;
 begin
-  select l.* into v_lease from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = p_row.lease_id;
-  select c.* into v_claim from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_row.lease_id;
+  select l.* into v_lease from hwqueue.lease l where l.lease_id = p_row.lease_id;
+  select c.* into v_claim from hwqueue.claim c where c.lease_id = p_row.lease_id;
   v_has_run := v_claim.lease_id is not null and v_claim.is_reserved is null
     or coalesce(v_end.attempt, v_lease.attempt_count, 0) > 0;
   if v_end.state is not null or v_lease.lease_id is null
     or p_row.state in ('held', 'overlapping') and v_has_run then
-    perform hwqueue.finish_replacement(p_row, v_has_run, p_now, p_shard);
+    perform hwqueue.finish_replacement(p_row, v_has_run, p_now);
   elsif p_row.state = 'stopping' then
-    perform hwqueue.look_at_earmark(p_row, v_claim, p_now, p_shard);
+    perform hwqueue.look_at_earmark(p_row, v_claim, p_now);
   elsif p_row.state = 'waiting' and (v_claim.lease_id is not null
       or v_lease.available_at <> hwqueue.never_due()) then
     delete from hwqueue.replacement r  -- it was changed, and waits for no place any more
-    where r.shard_id = p_shard and r.lease_id = p_row.lease_id;
+    where r.lease_id = p_row.lease_id;
   elsif p_row.state = 'waiting' then
-    v_reason := hwqueue.try_replacement(p_row, v_lease, p_now, p_shard);
+    v_reason := hwqueue.try_replacement(p_row, v_lease, p_now);
     update hwqueue.replacement r
     set reason = v_reason, tries = r.tries + 1,
         next_try_at = p_now + case when v_reason in ('busy', 'old_waits', 'unpublished', 'cache_miss')
           then interval '0' else least(interval '1 second' * 2 ^ least(r.tries, 4), interval '15 seconds') end
-    where r.shard_id = p_shard and r.lease_id = p_row.lease_id and v_reason is not null;
+    where r.lease_id = p_row.lease_id and v_reason is not null;
   end if;
 end
 $$;
@@ -83,52 +83,51 @@ $$;
 -- does_not_suit, insufficient_capacity and reasons of terms: the node may not run the new one.
 -- Locks: the entries of both, skip locked; as replace_running. Not idempotent.
 create or replace function hwqueue.try_replacement(p_row hwqueue.replacement, p_lease hwqueue.lease,
-  p_now timestamptz, p_shard int) returns text
+  p_now timestamptz) returns text
 language plpgsql volatile
 as $$
 declare
-  v_old uuid := coalesce(p_row.old_lease, hwqueue.lease_to_replace(p_row, p_lease, p_shard));
-  v_state text := hwqueue.lease_state(v_old, p_shard);
+  v_old uuid := coalesce(p_row.old_lease, hwqueue.lease_to_replace(p_row, p_lease));
+  v_state text := hwqueue.lease_state(v_old);
   v_entry hwqueue.scheduled;
   v_old_entry hwqueue.scheduled;
 begin
   if exists (
     select from hwqueue.replacement r
-    where r.shard_id = p_shard and r.lease_id <> p_row.lease_id
+    where r.lease_id <> p_row.lease_id
       and (r.lease_id = v_old or r.old_lease = v_old and r.state <> 'waiting')) then
     return 'old_waits';
   end if;
   select s.* into v_entry from hwqueue.scheduled s
-  where s.shard_id = p_shard and s.queue_id = p_lease.queue_id and s.available_at = hwqueue.never_due()
+  where s.queue_id = p_lease.queue_id and s.available_at = hwqueue.never_due()
     and s.lease_id = p_row.lease_id for update skip locked;
   if not found then
     return 'busy';
   elsif v_state = 'claimed' then
-    return hwqueue.replace_running(p_row, v_old, v_entry, p_now, p_shard);
+    return hwqueue.replace_running(p_row, v_old, v_entry, p_now);
   elsif v_state in ('pending', 'scheduled') then
-    v_old_entry := hwqueue.take_free_entry(v_old, p_shard);
+    v_old_entry := hwqueue.take_free_entry(v_old);
     if v_old_entry.lease_id is null then
       return 'busy';
     end if;
     perform hwqueue.put_back(v_old, v_old_entry.attempt_count, v_old_entry.claim_count, hwqueue.never_due(),
-      p_now, p_shard);
+      p_now);
     perform hwqueue.note_leases('lease_updated', array[v_old],
-      format('held back: lease %s takes its place once it is claimed', p_row.lease_id), p_shard,
+      format('held back: lease %s takes its place once it is claimed', p_row.lease_id),
       jsonb_build_object('lease_id', p_row.lease_id));
     update hwqueue.replacement r
     set state = 'held', old_lease = v_old, old_at = v_old_entry.available_at, reason = null
-    where r.shard_id = p_shard and r.lease_id = p_row.lease_id;
+    where r.lease_id = p_row.lease_id;
   else  -- it has ended, or the service has none
-    delete from hwqueue.replacement r where r.shard_id = p_shard and r.lease_id = p_row.lease_id;
+    delete from hwqueue.replacement r where r.lease_id = p_row.lease_id;
   end if;
   delete from hwqueue.scheduled s
-  where s.shard_id = p_shard and s.queue_id = v_entry.queue_id and s.available_at = v_entry.available_at
+  where s.queue_id = v_entry.queue_id and s.available_at = v_entry.available_at
     and s.lease_id = v_entry.lease_id;
   update hwqueue.lease l set rank = hwqueue.lease_rank(q.ageing_step, l.created_at, l.priority)
   from hwqueue.queue q
-  where l.shard_id = p_shard and l.lease_id = p_row.lease_id
-    and q.shard_id = l.shard_id and q.queue_id = l.queue_id;
-  perform hwqueue.put_back(p_row.lease_id, v_entry.attempt_count, v_entry.claim_count, p_now, p_now, p_shard);
+  where l.lease_id = p_row.lease_id and q.queue_id = l.queue_id;
+  perform hwqueue.put_back(p_row.lease_id, v_entry.attempt_count, v_entry.claim_count, p_now, p_now);
   return null;
 end
 $$;
@@ -136,37 +135,37 @@ $$;
 -- The lease of a service that a new one replaces: of those that are older, and that no other one replaces,
 -- one that runs, the longest first, else one that is pending, or that a planner has reserved on a node. Null:
 -- there is none. Reads all claims.
-create or replace function hwqueue.lease_to_replace(p_row hwqueue.replacement, p_lease hwqueue.lease,
-  p_shard int) returns uuid
+create or replace function hwqueue.lease_to_replace(p_row hwqueue.replacement, p_lease hwqueue.lease)
+returns uuid
 language sql stable
 as $$
   select o.lease_id
   from (
     select c.lease_id, (c.is_reserved is not null)::int as turn, c.claimed_at as since
     from hwqueue.placement_class k
-    join hwqueue.claim c on c.shard_id = k.shard_id and c.class_id = k.class_id
-    where k.shard_id = p_shard and k.service_id = p_row.service_id and c.stop_requested_at is null
+    join hwqueue.claim c on c.class_id = k.class_id
+    where k.service_id = p_row.service_id and c.stop_requested_at is null
     union all
     select r.lease_id, 1, r.eligible_at
     from hwqueue.placement_class k
-    join hwqueue.ready r on r.shard_id = k.shard_id and r.class_id = k.class_id
-    where k.shard_id = p_shard and k.service_id = p_row.service_id) o
-  join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = o.lease_id
-  join hwqueue.placement_class k on k.shard_id = l.shard_id and k.class_id = l.class_id
-  join hwqueue.placement_class own on own.shard_id = l.shard_id and own.class_id = p_lease.class_id
+    join hwqueue.ready r on r.class_id = k.class_id
+    where k.service_id = p_row.service_id) o
+  join hwqueue.lease l on l.lease_id = o.lease_id
+  join hwqueue.placement_class k on k.class_id = l.class_id
+  join hwqueue.placement_class own on own.class_id = p_lease.class_id
   where p_row.service_id is not null and l.created_at < p_lease.created_at and l.gang_id is null
     and l.run_id is null and k.tenant = own.tenant
     and not exists (
-      select from hwqueue.replacement x where x.shard_id = p_shard and x.old_lease = o.lease_id)
+      select from hwqueue.replacement x where x.old_lease = o.lease_id)
     and not exists (
-      select from hwqueue.replacement x where x.shard_id = p_shard and x.lease_id = o.lease_id)
+      select from hwqueue.replacement x where x.lease_id = o.lease_id)
   order by o.turn, o.since, o.lease_id limit 1
 $$;
 
 -- Takes a waiting lease out of line, unless another session holds its entry. For one that was pending
 -- available_at says since when.
 -- Locks: the entry, skip locked. Not idempotent.
-create or replace function hwqueue.take_free_entry(p_lease uuid, p_shard int) returns hwqueue.scheduled
+create or replace function hwqueue.take_free_entry(p_lease uuid) returns hwqueue.scheduled
 language plpgsql volatile
 as $$
 declare
@@ -174,19 +173,18 @@ declare
 begin
   delete from hwqueue.ready r where r.ctid = (
     select y.ctid from hwqueue.lease l
-    join hwqueue.ready y on y.shard_id = l.shard_id and y.queue_id = l.queue_id and y.tier = l.tier
+    join hwqueue.ready y on y.queue_id = l.queue_id and y.tier = l.tier
       and y.rank = l.rank and y.position = l.position and y.lease_id = l.lease_id
-    where l.shard_id = p_shard and l.lease_id = p_lease for update of y skip locked)
-  returning r.shard_id, r.queue_id, r.tier, r.attempt_count, r.claim_count, r.rank, r.class_id, r.lease_id,
+    where l.lease_id = p_lease for update of y skip locked)
+  returning r.queue_id, r.tier, r.attempt_count, r.claim_count, r.rank, r.class_id, r.lease_id,
     r.eligible_at, r.deadline
   into v_entry;
   if not found then
     delete from hwqueue.scheduled s where s.ctid = (
       select y.ctid from hwqueue.lease l
-      join hwqueue.scheduled y on y.shard_id = l.shard_id and y.queue_id = l.queue_id
+      join hwqueue.scheduled y on y.queue_id = l.queue_id
         and y.available_at = l.available_at and y.lease_id = l.lease_id
-      where l.shard_id = p_shard and l.lease_id = p_lease for update of y skip locked)
-    returning s.* into v_entry;
+      where l.lease_id = p_lease for update of y skip locked) returning s.* into v_entry;
   end if;
   return v_entry;
 end
@@ -196,48 +194,45 @@ $$;
 -- room that it leaves, and asks it to stop. Returns null, or why not; then nothing is written.
 -- Locks: the caller holds the entry; node_state and the claim, skip locked; as reserve_member.
 create or replace function hwqueue.replace_running(p_row hwqueue.replacement, p_old uuid,
-  p_entry hwqueue.scheduled, p_now timestamptz, p_shard int) returns text
+  p_entry hwqueue.scheduled, p_now timestamptz) returns text
 language plpgsql volatile
 as $$
 declare
   v_node_id uuid := (
-    select c.node_id from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_old);
+    select c.node_id from hwqueue.claim c where c.lease_id = p_old);
   v_claim hwqueue.claim;
   v_alone hwqueue.gang;  -- a gang of one
   v_is_beside boolean := false;
   v_found record;
 begin
-  perform 1 from hwqueue.node_state s
-  where s.shard_id = p_shard and s.node_id = v_node_id for no key update skip locked;
+  perform 1 from hwqueue.node_state s where s.node_id = v_node_id for no key update skip locked;
   if not found then
     return 'busy';
   end if;
   select c.* into v_claim from hwqueue.claim c
-  where c.shard_id = p_shard and c.lease_id = p_old and c.node_id = v_node_id and c.is_reserved is null
+  where c.lease_id = p_old and c.node_id = v_node_id and c.is_reserved is null
   for update skip locked;
   if not found then
     return 'busy';
   elsif p_row.is_overlapping then
     v_alone.hold := '30 seconds';
-    v_is_beside := hwqueue.reserve_member(v_alone, p_entry, v_node_id, false, false, p_now,
-      p_shard) is null;
+    v_is_beside := hwqueue.reserve_member(v_alone, p_entry, v_node_id, false, false, p_now) is null;
   end if;
   if not v_is_beside then
-    v_found := hwqueue.room_instead_of(v_claim, p_entry, p_now, p_shard);
+    v_found := hwqueue.room_instead_of(v_claim, p_entry, p_now);
     if v_found.reason is not null then
       return v_found.reason;
     end if;
     perform hwqueue.write_earmark(p_entry, v_node_id, v_found.load, v_found.assignment, v_found.term_deltas,
-        p_now, p_shard),
-      hwqueue.stop_replaced(p_row, v_claim, p_now, p_shard);
+        p_now),
+      hwqueue.stop_replaced(p_row, v_claim, p_now);
   end if;
   update hwqueue.replacement r
   set state = case when v_is_beside then 'overlapping' else 'stopping' end, old_lease = p_old,
       node_id = v_node_id, old_token = v_claim.claim_token, reason = null
-  where r.shard_id = p_shard and r.lease_id = p_row.lease_id;
+  where r.lease_id = p_row.lease_id;
   if v_is_beside then
-    perform hwqueue.wake_workers(q, p_shard) from hwqueue.queue q
-    where q.shard_id = p_shard and q.queue_id = p_entry.queue_id;
+    perform hwqueue.wake_workers(q) from hwqueue.queue q where q.queue_id = p_entry.queue_id;
   end if;
   return null;
 end
@@ -249,8 +244,7 @@ $$;
 -- It books nothing.
 -- Locks: the caller holds node_state, the claim and the entry; as admit_class, until it returns.
 create or replace function hwqueue.room_instead_of(p_old hwqueue.claim, p_entry hwqueue.scheduled,
-  p_now timestamptz, p_shard int, out load hwqueue.node_load, out assignment jsonb, out term_deltas jsonb,
-  out reason text)
+  p_now timestamptz, out load hwqueue.node_load, out assignment jsonb, out term_deltas jsonb, out reason text)
 language plpgsql volatile
 as $$
 declare
@@ -260,26 +254,25 @@ declare
   v_staying hwqueue.node_load;
   v_taken record;
 begin
-  select s.* into v_state from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_old.node_id;
+  select s.* into v_state from hwqueue.node_state s where s.node_id = p_old.node_id;
   select n.* into v_node from hwqueue.node n
-  where n.shard_id = p_shard and n.node_id = p_old.node_id and n.deregistered_at is null
+  where n.node_id = p_old.node_id and n.deregistered_at is null
     and n.cordoned_at is null and hwqueue.is_live(n, v_state, p_now);
   if not found or not hwqueue.node_suits(p_entry.class_id, v_node, p_now) then
     reason := 'does_not_suit';
     return;
   end if;
-  select c.* into v_class from hwqueue.placement_class c
-  where c.shard_id = p_shard and c.class_id = p_entry.class_id;
-  v_staying := hwqueue.load_that_stays(v_node, p_old.lease_id, p_shard);
-  load := hwqueue.read_load(p_old.node_id, p_shard);
+  select c.* into v_class from hwqueue.placement_class c where c.class_id = p_entry.class_id;
+  v_staying := hwqueue.load_that_stays(v_node, p_old.lease_id);
+  load := hwqueue.read_load(p_old.node_id);
   if v_staying.node_id is null or hwqueue.class_shortage(v_class, v_node, v_staying) > 0 then
     reason := 'insufficient_capacity';
     return;
-  elsif hwqueue.reservation_must_be_checked(v_class, p_shard) then
+  elsif hwqueue.reservation_must_be_checked(v_class) then
     begin
-      perform hwqueue.remove_claim(p_old.lease_id, p_shard);
+      perform hwqueue.remove_claim(p_old.lease_id);
       select e.term_deltas, e.reason into term_deltas, reason
-      from hwqueue.admit_class(v_class, p_entry.lease_id, v_node, true, p_now, p_shard) e;
+      from hwqueue.admit_class(v_class, p_entry.lease_id, v_node, true, p_now) e;
       perform hwqueue.abort_subtransaction();
     exception when sqlstate 'HWX01' then  -- the claim is there again
     end;
@@ -295,8 +288,7 @@ $$;
 
 -- The load of a node without one of its claims, and without those that are asked to stop for others. Its
 -- node_id is null when the worker takes no more leases at a time than those that stay.
-create or replace function hwqueue.load_that_stays(p_node hwqueue.node, p_old uuid, p_shard int)
-returns hwqueue.node_load
+create or replace function hwqueue.load_that_stays(p_node hwqueue.node, p_old uuid) returns hwqueue.node_load
 language plpgsql stable
 as $$
 declare
@@ -307,9 +299,9 @@ begin
   select coalesce(array_agg(c.assignment) filter (where c.assignment is not null), '{}'), count(*)
   into v_assigned, v_claims
   from hwqueue.claim c
-  where c.shard_id = p_shard and c.node_id = p_node.node_id and c.lease_id <> p_old
+  where c.node_id = p_node.node_id and c.lease_id <> p_old
     and not exists (
-      select from hwqueue.replacement r where r.shard_id = p_shard and r.old_lease = c.lease_id
+      select from hwqueue.replacement r where r.old_lease = c.lease_id
         and r.old_token = c.claim_token and r.state = 'stopping');
   select u.claim_count, u.cpu_used, u.memory_used, u.gpu_used, u.custom_used, u.core_used
   into v_load.claim_count, v_load.cpu_used, v_load.memory_used, v_load.gpu_used, v_load.custom_used,
@@ -317,7 +309,7 @@ begin
   from hwqueue.node_usage_of(p_node, v_assigned) u;
   v_load.node_id := case when v_claims < coalesce((
     select v.concurrency from hwqueue.served v
-    where v.shard_id = p_shard and v.node_id = p_node.node_id), 2147483647) then p_node.node_id end;
+    where v.node_id = p_node.node_id), 2147483647) then p_node.node_id end;
   return v_load;
 end
 $$;
@@ -326,8 +318,7 @@ $$;
 -- free.
 -- Locks: the caller holds node_state and the entry; as add_counts and wake_classes_of_lease. Not idempotent.
 create or replace function hwqueue.write_earmark(p_entry hwqueue.scheduled, p_node uuid,
-  p_load hwqueue.node_load, p_assignment jsonb, p_term_deltas jsonb, p_now timestamptz, p_shard int)
-returns void
+  p_load hwqueue.node_load, p_assignment jsonb, p_term_deltas jsonb, p_now timestamptz) returns void
 language plpgsql volatile
 as $$
 begin
@@ -335,47 +326,46 @@ begin
     perform hwqueue.write_load(p_load);
   end if;
   delete from hwqueue.scheduled s
-  where s.shard_id = p_shard and s.queue_id = p_entry.queue_id and s.available_at = p_entry.available_at
+  where s.queue_id = p_entry.queue_id and s.available_at = p_entry.available_at
     and s.lease_id = p_entry.lease_id;
-  insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token,
+  insert into hwqueue.claim (lease_id, queue_id, class_id, node_id, node_epoch, claim_token,
     attempt, claim_timeout, claimed_at, expires_at, check_at, assignment, term_deltas, login, is_reserved,
     is_earmark)
-  select p_shard, p_entry.lease_id, p_entry.queue_id, p_entry.class_id, p_node, s.node_epoch,
-         hwqueue.next_token(hwqueue.current_generation(p_shard), p_entry.claim_count),
+  select p_entry.lease_id, p_entry.queue_id, p_entry.class_id, p_node, s.node_epoch,
+         hwqueue.next_token(hwqueue.current_generation(), p_entry.claim_count),
          p_entry.attempt_count + 1, q.claim_timeout, p_now, hwqueue.never_due(), hwqueue.never_due(),
-         p_assignment, hwqueue.add_counts(p_term_deltas, 1, p_shard), s.login, true, true
+         p_assignment, hwqueue.add_counts(p_term_deltas, 1), s.login, true, true
   from hwqueue.queue q
-  join hwqueue.node_state s on s.shard_id = q.shard_id and s.node_id = p_node
-  where q.shard_id = p_shard and q.queue_id = p_entry.queue_id;
-  update hwqueue.node_state s set has_reserved = true
-  where s.shard_id = p_shard and s.node_id = p_node and not s.has_reserved;
-  perform hwqueue.wake_classes_of_lease(p_entry.lease_id, p_shard);
+  join hwqueue.node_state s on s.node_id = p_node
+  where q.queue_id = p_entry.queue_id;
+  update hwqueue.node_state s set has_reserved = true where s.node_id = p_node and not s.has_reserved;
+  perform hwqueue.wake_classes_of_lease(p_entry.lease_id);
 end
 $$;
 
 -- Asks the claim of the old lease to stop: as a cancellation, or, when it is to run again, as a drain would.
 -- Locks: the caller holds node_state and the claim. Notifies: the node's worker.
 create or replace function hwqueue.stop_replaced(p_row hwqueue.replacement, p_claim hwqueue.claim,
-  p_now timestamptz, p_shard int) returns void
+  p_now timestamptz) returns void
 language plpgsql volatile
 as $$
 declare
   v_why text := format('lease %s takes its place', p_row.lease_id);
 begin
   if p_row.old_goes = 'requeue' then
-    perform hwqueue.ask_to_stop(p_claim.node_id, array[p_claim.lease_id], null, v_why, p_now, p_shard);
+    perform hwqueue.ask_to_stop(p_claim.node_id, array[p_claim.lease_id], null, v_why, p_now);
     return;
   end if;
   update hwqueue.claim c
   set stop_requested_at = least(c.stop_requested_at, p_now), stop_reason = 'cancelled', stop_detail = v_why,
       expires_at = least(c.expires_at, p_now + c.claim_timeout),
       check_at = least(c.check_at, p_now + c.claim_timeout)
-  where c.shard_id = p_shard and c.lease_id = p_claim.lease_id
+  where c.lease_id = p_claim.lease_id
     and c.stop_reason is distinct from 'cancelled';
   if found then
     perform hwqueue.note_leases('claim_stop_requested', array[p_claim.lease_id], 'asked to stop: ' || v_why,
-        p_shard, jsonb_build_object('reason', 'replaced', 'lease_id', p_row.lease_id), p_claim.node_id),
-      hwqueue.wake_node(p_claim.node_id, p_claim.login, p_shard);
+      jsonb_build_object('reason', 'replaced', 'lease_id', p_row.lease_id), p_claim.node_id),
+      hwqueue.wake_node(p_claim.node_id, p_claim.login);
   end if;
 end
 $$;
@@ -385,44 +375,42 @@ $$;
 -- When its node has fetched it, or it waits again, nothing is left to do.
 -- Locks: the caller holds the row; node_state and the claim, skip locked; as end_claim and admit_class.
 create or replace function hwqueue.look_at_earmark(p_row hwqueue.replacement, p_claim hwqueue.claim,
-  p_now timestamptz, p_shard int) returns void
+  p_now timestamptz) returns void
 language plpgsql volatile
 as $$
 declare
   v_claim hwqueue.claim;
   v_ends boolean := p_claim.stop_reason is not null or p_claim.is_earmark and exists (
-    select from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = p_claim.queue_id
+    select from hwqueue.queue q where q.queue_id = p_claim.queue_id
       and p_claim.claimed_at + q.earmark_time <= p_now);
   v_reason text;
 begin
   if p_claim.is_reserved is null then
-    delete from hwqueue.replacement r where r.shard_id = p_shard and r.lease_id = p_row.lease_id;
+    delete from hwqueue.replacement r where r.lease_id = p_row.lease_id;
     return;
   elsif v_ends is not true and (p_claim.is_earmark is null or exists (
-      select from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_row.old_lease
+      select from hwqueue.claim c where c.lease_id = p_row.old_lease
         and c.claim_token = p_row.old_token)) then
     return;  -- the node has yet to fetch it, or the old one to end
   end if;
-  perform 1 from hwqueue.node_state s
-  where s.shard_id = p_shard and s.node_id = p_claim.node_id for no key update skip locked;
+  perform 1 from hwqueue.node_state s where s.node_id = p_claim.node_id for no key update skip locked;
   if not found then
     return;
   end if;
   select c.* into v_claim from hwqueue.claim c
-  where c.shard_id = p_shard and c.lease_id = p_row.lease_id and c.is_reserved for update skip locked;
+  where c.lease_id = p_row.lease_id and c.is_reserved for update skip locked;
   if not found then
     return;
   elsif v_ends or v_claim.stop_reason is not null then
-    perform hwqueue.end_claim(v_claim, 'released', null, p_now, hwqueue.clock(), p_shard);
+    perform hwqueue.end_claim(v_claim, 'released', null, p_now, hwqueue.clock());
     return;
   end if;
-  v_reason := hwqueue.back_earmarks(array[p_row.lease_id], '30 seconds', p_now, p_shard);
+  v_reason := hwqueue.back_earmarks(array[p_row.lease_id], '30 seconds', p_now);
   if v_reason is null then
-    perform hwqueue.wake_workers(q, p_shard) from hwqueue.queue q
-    where q.shard_id = p_shard and q.queue_id = v_claim.queue_id;
+    perform hwqueue.wake_workers(q) from hwqueue.queue q where q.queue_id = v_claim.queue_id;
   end if;
   update hwqueue.replacement r set reason = v_reason
-  where r.shard_id = p_shard and r.lease_id = p_row.lease_id and r.reason is distinct from v_reason;
+  where r.lease_id = p_row.lease_id and r.reason is distinct from v_reason;
 end
 $$;
 
@@ -431,7 +419,7 @@ $$;
 -- later tick.
 -- Locks: the caller holds the row; the entry, or node_state and the claim, skip locked. Not idempotent.
 create or replace function hwqueue.finish_replacement(p_row hwqueue.replacement, p_has_run boolean,
-  p_now timestamptz, p_shard int) returns void
+  p_now timestamptz) returns void
 language plpgsql volatile
 as $$
 declare
@@ -441,59 +429,56 @@ declare
 begin
   if p_row.state = 'held' then
     select l.* into v_old from hwqueue.lease l
-    where l.shard_id = p_shard and l.lease_id = p_row.old_lease;
-    if v_old.available_at = hwqueue.never_due() and (hwqueue.lease_end(v_old.lease_id, p_shard)).state is null
-      then
-      v_entry := hwqueue.take_free_entry(v_old.lease_id, p_shard);
+    where l.lease_id = p_row.old_lease;
+    if v_old.available_at = hwqueue.never_due() and (hwqueue.lease_end(v_old.lease_id)).state is null then
+      v_entry := hwqueue.take_free_entry(v_old.lease_id);
       if v_entry.lease_id is null then
         return;
       elsif p_has_run and p_row.old_goes = 'cancel' then
-        perform hwqueue.end_replaced(p_row, p_shard);
+        perform hwqueue.end_replaced(p_row);
       else
         perform hwqueue.put_back(v_old.lease_id, v_entry.attempt_count, v_entry.claim_count,
-          greatest(p_row.old_at, p_now), p_now, p_shard,
+          greatest(p_row.old_at, p_now), p_now,
           case when v_entry.deadline is null and p_row.old_at <= p_now then p_row.old_at end);
       end if;
     end if;
   elsif p_row.state = 'overlapping' and p_has_run then
-    perform 1 from hwqueue.node_state s
-    where s.shard_id = p_shard and s.node_id = p_row.node_id for no key update skip locked;
+    perform 1 from hwqueue.node_state s where s.node_id = p_row.node_id for no key update skip locked;
     if not found then
       return;
     end if;
     select c.* into v_claim from hwqueue.claim c
-    where c.shard_id = p_shard and c.lease_id = p_row.old_lease and c.claim_token = p_row.old_token
+    where c.lease_id = p_row.old_lease and c.claim_token = p_row.old_token
     for update skip locked;
     if found then
-      perform hwqueue.stop_replaced(p_row, v_claim, p_now, p_shard);
+      perform hwqueue.stop_replaced(p_row, v_claim, p_now);
     elsif exists (
-      select from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_row.old_lease
-        and c.claim_token = p_row.old_token) then
+      select from hwqueue.claim c where c.lease_id = p_row.old_lease and c.claim_token = p_row.old_token) then
       return;
     end if;
   end if;
-  delete from hwqueue.replacement r where r.shard_id = p_shard and r.lease_id = p_row.lease_id;
+  delete from hwqueue.replacement r where r.lease_id = p_row.lease_id;
 end
 $$;
 
 -- Cancels a lease that was held back, now that the new one runs. Its entry is deleted already.
-create or replace function hwqueue.end_replaced(p_row hwqueue.replacement, p_shard int) returns void
+create or replace function hwqueue.end_replaced(p_row hwqueue.replacement) returns void
 language plpgsql volatile
 as $$
 begin
   lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
   perform hwqueue.end_waiting(array[p_row.old_lease], 'cancelled', jsonb_build_object('reason', 'replaced',
       'lease_id', p_row.lease_id, 'detail', format('lease %s has taken its place', p_row.lease_id)),
-    hwqueue.clock(), p_shard);
+    hwqueue.clock());
   perform hwqueue.note_leases('lease_cancelled', array[p_row.old_lease],
-    format('cancelled: lease %s has taken its place', p_row.lease_id), p_shard,
+    format('cancelled: lease %s has taken its place', p_row.lease_id),
     jsonb_build_object('reason', 'replaced', 'lease_id', p_row.lease_id));
 end
 $$;
 
 -- Says what a lease waits for that is scheduled for a time that never comes: for the place of another one, or
 -- for the lease that is to take its own. Null: neither.
-create or replace function hwqueue.replacement_words(p_lease uuid, p_shard int) returns text
+create or replace function hwqueue.replacement_words(p_lease uuid) returns text
 language sql stable
 as $$
   select case when r.old_lease = p_lease
@@ -507,27 +492,25 @@ as $$
       when r.reason = 'old_waits' then 'that one waits for a place itself, or is being replaced'
       when r.reason = 'insufficient_capacity' then 'its node has no room for this one, even without it'
       when r.reason = 'upkeep_postponed' then
-        coalesce(hwqueue.postponed_words(r.lease_id, p_shard), 'upkeep had to leave it')
+        coalesce(hwqueue.postponed_words(r.lease_id), 'upkeep had to leave it')
       when r.reason = 'does_not_suit' then 'its node is not live, is cordoned, or may not run this one'
       when r.reason = 'unpublished' then 'an affinity term is not published yet'
       else format('this one may not run there beside what runs now (%s)', r.reason) end end
   from hwqueue.replacement r
-  where r.shard_id = p_shard and (r.lease_id = p_lease or r.old_lease = p_lease and r.state = 'held')
+  where (r.lease_id = p_lease or r.old_lease = p_lease and r.state = 'held')
   order by (r.lease_id = p_lease)::int limit 1
 $$;
 
 -- Returns leases that wait for a time that never comes although nothing would end that, for
 -- verify_invariants.
-create or replace function hwqueue.broken_replacements(p_shard int)
-returns table (rule text, subject uuid, detail jsonb)
+create or replace function hwqueue.broken_replacements() returns table (rule text, subject uuid, detail jsonb)
 language sql stable
 as $$
   select 'held_lease', s.lease_id, jsonb_build_object('queue_id', s.queue_id)
   from hwqueue.scheduled s
-  join hwqueue.lease l on l.shard_id = s.shard_id and l.lease_id = s.lease_id
-  where s.shard_id = p_shard and s.available_at = hwqueue.never_due() and l.gang_id is null
+  join hwqueue.lease l on l.lease_id = s.lease_id
+  where s.available_at = hwqueue.never_due() and l.gang_id is null
     and not exists (
-      select from hwqueue.replacement r where r.shard_id = p_shard
-        and (r.lease_id = s.lease_id and r.state = 'waiting'
+      select from hwqueue.replacement r where (r.lease_id = s.lease_id and r.state = 'waiting'
           or r.old_lease = s.lease_id and r.state = 'held'))
 $$;

@@ -20,8 +20,7 @@
 -- (null: no limit). class_no: the class is p_classes[class_no], maybe a draft. Nodes whose workers do not
 -- serve its queue or its task are left out. A class is judged once for each profile, if it names no nodes,
 -- devices or trust domains.
-create or replace function hwqueue.class_nodes(p_classes hwqueue.placement_class[], p_now timestamptz,
-  p_shard int)
+create or replace function hwqueue.class_nodes(p_classes hwqueue.placement_class[], p_now timestamptz)
 returns table (class_no int, node_id uuid, concurrency int)
 language sql stable
 as $$
@@ -29,19 +28,18 @@ as $$
     select c.class_no, c.class, (c.class).task_name as task, (c.class).is_pinned or (c.class).trusts <> '{}'
              as by_node, (
              select q.name from hwqueue.queue q
-             where q.shard_id = p_shard and q.queue_id = (c.class).queue_id) as queue
+             where q.queue_id = (c.class).queue_id) as queue
     from (select i as class_no, p_classes[i] as class from generate_subscripts(p_classes, 1) i offset 0) c
   ), live as materialized (
     select n.node_id, n.profile_id, v.queues, v.tasks, v.concurrency
     from hwqueue.node n
-    join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
-    left join hwqueue.served v on v.shard_id = p_shard and v.node_id = n.node_id
-    where n.shard_id = p_shard and n.deregistered_at is null and n.cordoned_at is null
-      and hwqueue.is_live(n, s, p_now)
+    join hwqueue.node_state s on s.node_id = n.node_id
+    left join hwqueue.served v on v.node_id = n.node_id
+    where n.deregistered_at is null and n.cordoned_at is null and hwqueue.is_live(n, s, p_now)
   ), suited as materialized (
     select a.class_no, a.queue, a.task, p.profile_id
     from ask a cross join hwqueue.profile p
-    where not a.by_node and p.shard_id = p_shard and p.profile_id in (select l.profile_id from live l)
+    where not a.by_node and p.profile_id in (select l.profile_id from live l)
       and hwqueue.suits(a.class, p, null, '{}')
   )
   select s.class_no, l.node_id, l.concurrency
@@ -51,8 +49,8 @@ as $$
   select a.class_no, l.node_id, l.concurrency
   from ask a
   cross join live l
-  join hwqueue.node n on n.shard_id = p_shard and n.node_id = l.node_id
-  join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = l.profile_id
+  join hwqueue.node n on n.node_id = l.node_id
+  join hwqueue.profile p on p.profile_id = l.profile_id
   where a.by_node and hwqueue.unserved_part(l.queues, l.tasks, a.queue, a.task) is null
     and hwqueue.suits(a.class, p, n.node_id, n.resources || n.gpu_ids, hwqueue.attested_at(n, p_now),
       n.gpu_ids, n.gpu_parents)
@@ -62,7 +60,7 @@ $$;
 -- p_which: now, emptied or both. Nodes that are too full now for each of the classes are left out of the
 -- former. Where a class names devices, those of a group are the same, and not only as many.
 create or replace function hwqueue.alike_nodes(p_node_ids uuid[], p_classes hwqueue.placement_class[],
-  p_which text, p_shard int)
+  p_which text)
 returns table (alike_no bigint, is_emptied boolean, node_ids uuid[], default_cpu text, share_mode text,
   has_cores boolean, room hwqueue.headroom)
 language sql stable
@@ -80,12 +78,12 @@ as $$
                  coalesce(array_position(n.gpu_ids, g.parent), -array_position(n.gpu_parents, g.parent)) end
              from unnest(n.gpu_parents) with ordinality g(parent, nth) order by g.nth) end as parts
     from hwqueue.node n cross join smallest m
-    where n.shard_id = p_shard and n.node_id = any (p_node_ids)
+    where n.node_id = any (p_node_ids)
   ), alike as materialized (
     select false as is_emptied, array_agg(s.node_id) as node_ids, (array_agg(u))[1] as load
     from sized s
     cross join smallest m
-    left join hwqueue.newest_loads(p_shard) u on u.node_id = s.node_id
+    left join hwqueue.newest_loads() u on u.node_id = s.node_id
     where p_which <> 'emptied' and (m.cpu_milli > 0 and s.cpu_milli - u.cpu_used < m.cpu_milli) is not true
       and (m.memory_mib > 0 and s.memory_mib - u.memory_used < m.memory_mib) is not true
       and (s.slots <= u.claim_count) is not true
@@ -103,9 +101,9 @@ as $$
   )
   select row_number() over (), a.is_emptied, a.node_ids, n.default_cpu_isolation, n.gpu_share_mode,
          n.core_ids <> '{}', hwqueue.node_headroom(n, case when a.is_emptied then hwqueue.idle_load(n)
-           else coalesce(a.load, hwqueue.read_load(n.node_id, p_shard)) end)
+           else coalesce(a.load, hwqueue.read_load(n.node_id)) end)
   from alike a
-  join hwqueue.node n on n.shard_id = p_shard and n.node_id = a.node_ids[1]
+  join hwqueue.node n on n.node_id = a.node_ids[1]
 $$;
 
 -- Returns the rooms for members of a gang: those of p_members[i] leases of class p_classes[i] have the
@@ -113,18 +111,17 @@ $$;
 -- there; both, the same with copies, which may be 0. How many fit is computed once for all nodes with the
 -- same headroom. Devices and cores are counted as amounts, so fewer may fit.
 create or replace function hwqueue.gang_rooms(p_classes hwqueue.placement_class[], p_members int[],
-  p_which text, p_now timestamptz, p_shard int) returns hwqueue.gang_room[]
+  p_which text, p_now timestamptz) returns hwqueue.gang_room[]
 language sql stable
   -- all nodes: by hash, whatever the statistics and the settings of the caller say
   set enable_nestloop = off set enable_hashjoin = on set enable_seqscan = on set jit = off
 as $$
   with pair as materialized (
-    select k.class_no, k.node_id, k.concurrency from hwqueue.class_nodes(p_classes, p_now, p_shard) k
+    select k.class_no, k.node_id, k.concurrency from hwqueue.class_nodes(p_classes, p_now) k
   ), ask as materialized (
     select i as class_no, p_classes[i] as class from generate_subscripts(p_classes, 1) i
   ), alike as materialized (
-    select a.* from hwqueue.alike_nodes(array(select distinct p.node_id from pair p), p_classes, p_which,
-      p_shard) a
+    select a.* from hwqueue.alike_nodes(array(select distinct p.node_id from pair p), p_classes, p_which) a
   ), need as materialized (
     select k.class_no, m.default_cpu, m.share_mode, m.has_cores, d.name, d.amount
     from ask k
@@ -170,7 +167,7 @@ as $$
     where case when p_which = 'now' then c.copies else e.copies end > 0
   ), running as materialized (  -- counted where the worker says how many leases it runs at a time
     select c.node_id, count(*) as claims from hwqueue.claim c
-    where c.shard_id = p_shard and c.node_id = any (array(
+    where c.node_id = any (array(
         select distinct r.node_id from room r where r.copies > 0 and r.concurrency is not null))
     group by c.node_id
   )
@@ -186,7 +183,7 @@ $$;
 -- Returns the places of nodes: each level of p_together has its own, the level fleet one. place: '' without
 -- p_together and p_same. value: see domain_value. alike: the labels in p_same. Nodes with different values of
 -- these are in different places; those that lack one are in none.
-create or replace function hwqueue.node_places(p_together text[], p_same text[], p_shard int)
+create or replace function hwqueue.node_places(p_together text[], p_same text[])
 returns table (place_no bigint, level bigint, domain text, value text, alike text, place text,
   node_ids uuid[])
 language sql stable
@@ -200,7 +197,7 @@ as $$
              select string_agg(k || '=' || (x.labels ->> k), ', ' order by k)
              from unnest(p_same) k) end as alike
     from hwqueue.node x
-    where x.shard_id = p_shard and x.deregistered_at is null and x.labels ?& p_same) n
+    where x.deregistered_at is null and x.labels ?& p_same) n
   cross join unnest(case when p_together = '{}' then '{fleet}' else p_together end)
     with ordinality d(domain, ordinality)
   cross join lateral (
@@ -213,12 +210,12 @@ $$;
 -- nothing ran there. class_nos: those with least room to spare first. room: how many members have room, each
 -- class counted as if it were alone; room_now: how many have it now.
 create or replace function hwqueue.places_with_room(p_rooms hwqueue.gang_room[], p_kinds int,
-  p_is_idle boolean, p_together text[], p_same text[], p_shard int)
+  p_is_idle boolean, p_together text[], p_same text[])
 returns table (level bigint, place text, node_ids uuid[], class_nos int[], room bigint, room_now bigint)
 language sql stable
 as $$
   with at as materialized (
-    select t.* from hwqueue.node_places(p_together, p_same, p_shard) t
+    select t.* from hwqueue.node_places(p_together, p_same) t
   ), enough as (
     select k.place_no, array_agg(k.class_no order by k.room - k.members, k.class_no) as class_nos,
            sum(k.room)::bigint as room, sum(k.room_now)::bigint as room_now
@@ -242,7 +239,7 @@ $$;
 -- of the members, with repetition. p_is_idle: places that had room if they ran nothing, those with most room
 -- now first; where the last level is the fleet, only that: members that may be anywhere wait for least there.
 create or replace function hwqueue.gang_places(p_class_ids bigint[], p_together text[], p_same text[],
-  p_place text, p_first text, p_is_idle boolean, p_now timestamptz, p_shard int)
+  p_place text, p_first text, p_is_idle boolean, p_now timestamptz)
 returns table (place text, node_ids uuid[], class_ids bigint[])
 language plpgsql stable
   set enable_nestloop = off set enable_hashjoin = on set enable_seqscan = on set jit = off
@@ -255,9 +252,8 @@ declare
 begin
   select array_agg(c order by c.class_id), array_agg(m.members order by c.class_id) into v_classes, v_members
   from (select u.class_id, count(*)::int as members from unnest(p_class_ids) u(class_id) group by 1) m
-  join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = m.class_id;
-  v_rooms := hwqueue.gang_rooms(v_classes, v_members, case when p_is_idle then 'both' else 'now' end, p_now,
-    p_shard);
+  join hwqueue.placement_class c on c.class_id = m.class_id;
+  v_rooms := hwqueue.gang_rooms(v_classes, v_members, case when p_is_idle then 'both' else 'now' end, p_now);
   return query
     with fits as materialized (
       select f.*
@@ -265,8 +261,7 @@ begin
         select p.*, row_number() over (partition by p.level
                  order by p.place is distinct from p_first,
                           case when p_is_idle then -p.room_now else p.room end, p.place) as turn
-        from hwqueue.places_with_room(v_rooms, cardinality(v_classes), p_is_idle, v_levels, p_same,
-          p_shard) p
+        from hwqueue.places_with_room(v_rooms, cardinality(v_classes), p_is_idle, v_levels, p_same) p
         where p_place is null or p.place = p_place) f
       where f.turn <= 4
     ), on_node as materialized (
@@ -292,7 +287,7 @@ $$;
 -- for, each class counted as if it were alone. nodes: how many nodes of the place have the same rooms. Of
 -- gangs that are together, or alike, in another way than the first of them, and of classes beyond 20, it says
 -- nothing.
-create or replace function hwqueue.shared_rooms(p_gangs uuid[], p_now timestamptz, p_shard int)
+create or replace function hwqueue.shared_rooms(p_gangs uuid[], p_now timestamptz)
 returns table (place text, nodes bigint, rooms jsonb)
 language plpgsql stable
   -- all nodes: by hash, whatever the statistics say
@@ -303,18 +298,17 @@ declare
   v_ids bigint[];
   v_classes hwqueue.placement_class[];
 begin
-  select g.* into v_first from hwqueue.gang g where g.shard_id = p_shard and g.gang_id = p_gangs[1];
+  select g.* into v_first from hwqueue.gang g where g.gang_id = p_gangs[1];
   v_ids := array(
     select distinct s.class_id from hwqueue.gang g
-    join hwqueue.gang_member m on m.shard_id = g.shard_id and m.gang_id = g.gang_id
-    join hwqueue.scheduled s on s.shard_id = m.shard_id and s.queue_id = g.queue_id
+    join hwqueue.gang_member m on m.gang_id = g.gang_id
+    join hwqueue.scheduled s on s.queue_id = g.queue_id
       and s.available_at = hwqueue.never_due() and s.lease_id = m.lease_id
-    where g.shard_id = p_shard and g.gang_id = any (p_gangs) and g.state = 'waiting'
+    where g.gang_id = any (p_gangs) and g.state = 'waiting'
       and g.together[1] is not distinct from v_first.together[1]
       and g.same @> v_first.same and g.same <@ v_first.same
     order by 1 limit 20);
-  v_classes := array(
-    select c from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = any (v_ids)
+  v_classes := array(select c from hwqueue.placement_class c where c.class_id = any (v_ids)
     order by c.class_id);
   return query
     select n.place, count(*), n.rooms
@@ -323,9 +317,9 @@ begin
              jsonb_object_agg((v_classes[r.class_no]).class_id, r.copies order by r.class_no) as rooms
       from (
         select t.place, unnest(t.node_ids) as node_id
-        from hwqueue.node_places(v_first.together[1:1], v_first.same, p_shard) t) p
+        from hwqueue.node_places(v_first.together[1:1], v_first.same) t) p
       join unnest(hwqueue.gang_rooms(v_classes, array_fill(10000, array[cardinality(v_classes)]), 'now',
-        p_now, p_shard)) r on r.node_id = p.node_id
+        p_now)) r on r.node_id = p.node_id
       group by p.place, p.node_id) n
     group by n.place, n.rooms order by n.place, n.rooms;
 end

@@ -13,8 +13,7 @@
 -- Returns the row of a gang that options ask for, but for its queue, its rank and its size, with which
 -- min_size is compared later (check_min_size).
 -- Raises: QHA01.
-create or replace function hwqueue.read_gang(p_options jsonb, p_now timestamptz, p_shard int)
-returns hwqueue.gang
+create or replace function hwqueue.read_gang(p_options jsonb, p_now timestamptz) returns hwqueue.gang
 language plpgsql volatile
 as $$
 declare
@@ -24,7 +23,6 @@ begin
     'one_of', 'priority', 'tenant', 'labels', 'headers', 'max_attempts', 'retry', 'claim_timeout', 'max_run',
     'deadline'], 'options');
   v_gang := hwqueue.gang_asked(p_options, 'options');
-  v_gang.shard_id := p_shard;
   v_gang.gang_id := coalesce(hwqueue.json_uuid(p_options -> 'gang_id', 'options.gang_id'), hwqueue.new_id());
   v_gang.choice_id := hwqueue.json_uuid(p_options -> 'one_of', 'options.one_of');
   v_gang.next_try_at := p_now;
@@ -103,7 +101,7 @@ $$;
 -- Locks: new rows, ids that the producer chose, and the choice that it is an alternative of. Raises: QHG02
 -- for the id of a gang that is there, QHL06, QHA01 for members of several tenants, and as join_choice.
 create or replace function hwqueue.write_gang(p_gang hwqueue.gang, p_spawns hwqueue.spawn_request[],
-  p_queue hwqueue.queue, p_now timestamptz, p_shard int) returns hwqueue.gang
+  p_queue hwqueue.queue, p_now timestamptz) returns hwqueue.gang
 language plpgsql volatile
 as $$
 declare
@@ -118,24 +116,23 @@ begin
   v_tenants := array(
     select distinct c.tenant from unnest(v_spawns) s
     cross join lateral (  -- a fence (offset 0): by key, whatever the statistics say
-      select x.tenant from hwqueue.placement_class x
-      where x.shard_id = p_shard and x.class_id = s.class_id offset 0) c);
+      select x.tenant from hwqueue.placement_class x where x.class_id = s.class_id offset 0) c);
   perform hwqueue.check_one_tenant(v_tenants);
   v_gang.tenant := v_tenants[1];
   v_gang.size := cardinality(v_spawns);
   begin
-    v_gang := hwqueue.insert_gang(v_gang, p_queue, v_spawns[1].priority, p_now, p_shard);
+    v_gang := hwqueue.insert_gang(v_gang, p_queue, v_spawns[1].priority, p_now);
   exception when unique_violation then
     perform hwqueue.refuse('QHG02', format('gang %s exists already', p_gang.gang_id),
       jsonb_build_object('field', 'options.gang_id', 'gang_id', p_gang.gang_id),
       'use a fresh id; the same id never makes a second gang');
   end;
   if v_gang.choice_id is not null then
-    perform hwqueue.join_choice(v_gang.choice_id, v_gang.tenant, v_gang.gang_id, true, p_now, p_shard);
+    perform hwqueue.join_choice(v_gang.choice_id, v_gang.tenant, v_gang.gang_id, true, p_now);
   end if;
-  v_spawns := hwqueue.write_spawns(v_spawns, p_queue, p_now, p_shard);
+  v_spawns := hwqueue.write_spawns(v_spawns, p_queue, p_now);
   perform hwqueue.insert_members(v_gang.gang_id, array(
-    select s.lease_id from unnest(v_spawns) s order by s.ordinal), p_shard);
+    select s.lease_id from unnest(v_spawns) s order by s.ordinal));
   return v_gang;
 end
 $$;
@@ -155,13 +152,13 @@ $$;
 
 -- Returns a gang. For a caller limited to other tenants it does not exist.
 -- Raises: QHG01.
-create or replace function hwqueue.find_gang(p_gang uuid, p_shard int) returns hwqueue.gang
+create or replace function hwqueue.find_gang(p_gang uuid) returns hwqueue.gang
 language plpgsql volatile
 as $$
 declare
   v_gang hwqueue.gang;
 begin
-  select g.* into v_gang from hwqueue.gang g where g.shard_id = p_shard and g.gang_id = p_gang;
+  select g.* into v_gang from hwqueue.gang g where g.gang_id = p_gang;
   if not found or hwqueue.my_tenants() is not null and v_gang.tenant <> all (hwqueue.my_tenants()) then
     perform hwqueue.refuse_gang(p_gang, format('gang %s does not exist', coalesce(p_gang::text, 'null')));
   end if;
@@ -170,16 +167,16 @@ end
 $$;
 
 -- Writes the event of a gang's new state. p_gang: as it was before.
-create or replace function hwqueue.note_gang(p_gang hwqueue.gang, p_state text, p_shard int) returns void
+create or replace function hwqueue.note_gang(p_gang hwqueue.gang, p_state text) returns void
 language plpgsql volatile
 as $$
 begin
-  perform hwqueue.note_event('gang_' || p_state, format('gang %s is %s', p_gang.gang_id, p_state), p_shard,
+  perform hwqueue.note_event('gang_' || p_state, format('gang %s is %s', p_gang.gang_id, p_state),
     jsonb_build_object('gang_id', p_gang.gang_id, 'from', p_gang.state, 'size', p_gang.size)
       || case when p_gang.min_size is null then '{}'
         else jsonb_build_object('min_size', p_gang.min_size) end,
     p_queue => (select q.name from hwqueue.queue q
-                where q.shard_id = p_shard and q.queue_id = p_gang.queue_id));
+                where q.queue_id = p_gang.queue_id));
 end
 $$;
 
@@ -196,19 +193,19 @@ $$;
 -- Returns the members of a gang: [{"ordinal", "lease_id", "state", "node_id", "node", "labels",
 -- "reserved_until", "earmarked"}]. reserved_until: the node has not fetched it yet. earmarked: true while its
 -- room is still in use by others. node: where it runs, or ran last.
-create or replace function hwqueue.gang_roster(p_gang uuid, p_shard int) returns jsonb
+create or replace function hwqueue.gang_roster(p_gang uuid) returns jsonb
 language sql stable
 as $$
   select coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object('ordinal', m.ordinal,
-           'lease_id', m.lease_id, 'state', hwqueue.lease_state(m.lease_id, p_shard),
+           'lease_id', m.lease_id, 'state', hwqueue.lease_state(m.lease_id),
            'node_id', n.node_id, 'node', n.name, 'labels', n.labels,
            'reserved_until', case when c.is_reserved and c.is_earmark is null then c.expires_at end,
            'earmarked', c.is_earmark)) order by m.ordinal), '[]')
   from hwqueue.gang_member m
-  left join hwqueue.claim c on c.shard_id = m.shard_id and c.lease_id = m.lease_id
-  left join hwqueue.outcome o on o.shard_id = m.shard_id and o.lease_id = m.lease_id
-  left join hwqueue.node n on n.shard_id = m.shard_id and n.node_id = coalesce(c.node_id, o.node_id)
-  where m.shard_id = p_shard and m.gang_id = p_gang
+  left join hwqueue.claim c on c.lease_id = m.lease_id
+  left join hwqueue.outcome o on o.lease_id = m.lease_id
+  left join hwqueue.node n on n.node_id = coalesce(c.node_id, o.node_id)
+  where m.gang_id = p_gang
 $$;
 
 -- Whether the members of a gang may begin, from its roster: no more are absent than may be, and none that is
@@ -227,12 +224,12 @@ $$;
 
 -- Says what a member that waits for its gang waits for: "waits for gang ... of 4: no place has room for all
 -- of them".
-create or replace function hwqueue.gang_words(p_gang uuid, p_shard int) returns text
+create or replace function hwqueue.gang_words(p_gang uuid) returns text
 language sql stable
 as $$
   select format(case when g.state = 'running' and g.missing > 0 then 'waits to join gang %s of %s: '
     else 'waits for gang %s of %s: ' end, g.gang_id, g.size) || hwqueue.gang_wait_words(g)
-  from hwqueue.gang g where g.shard_id = p_shard and g.gang_id = p_gang
+  from hwqueue.gang g where g.gang_id = p_gang
 $$;
 
 -- Says what the gang of a step waits for that is open; null while it runs, and for a step of another kind.
@@ -245,9 +242,9 @@ as $$
     else (
       select case when g.state = 'reserved' then format('its nodes have yet to fetch the members of gang %s',
           p_gang)
-        when g.state <> 'running' then hwqueue.gang_words(p_gang, g.shard_id) end
+        when g.state <> 'running' then hwqueue.gang_words(p_gang) end
       from hwqueue.gang g
-      where g.shard_id = p_step.shard_id and g.gang_id = p_gang and g.finished_at is null) end
+      where g.gang_id = p_gang and g.finished_at is null) end
 $$;
 
 -- Says what a gang waits for, by its last try: "no rack has room for all of them".
@@ -260,20 +257,20 @@ as $$
     when p_gang.state = 'earmarked' then (
       select format('room is kept for %s; of %s nodes %s have it free by now',
         hwqueue.needed_words(p_gang), cardinality(e.node_ids), cardinality(e.node_ids) - (
-          select count(*) from hwqueue.overbooked_nodes(e.node_ids, p_gang.shard_id)))
+          select count(*) from hwqueue.overbooked_nodes(e.node_ids)))
         || coalesce(to_char(p_gang.starts_by at time zone 'UTC',
           '", all at" YYYY-MM-DD HH24:MI:SS "UTC at the latest"'), '')
       from (
         select array(
           select distinct c.node_id from hwqueue.gang_member m
-          join hwqueue.claim c on c.shard_id = m.shard_id and c.lease_id = m.lease_id
-          where m.shard_id = p_gang.shard_id and m.gang_id = p_gang.gang_id) as node_ids) e)
+          join hwqueue.claim c on c.lease_id = m.lease_id
+          where m.gang_id = p_gang.gang_id) as node_ids) e)
     when p_gang.state = 'running' and p_gang.next_try_at = hwqueue.never_due() then
       'others have completed, so it joins no more'
     when p_gang.state = 'waiting' and not hwqueue.may_be_tried(p_gang, hwqueue.clock()) then
       'it may start at ' || to_char(p_gang.next_try_at at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS "UTC"')
     when p_gang.reason = 'upkeep_postponed' then
-      coalesce(hwqueue.postponed_words(p_gang.gang_id, p_gang.shard_id), 'upkeep had to leave it')
+      coalesce(hwqueue.postponed_words(p_gang.gang_id), 'upkeep had to leave it')
     when p_gang.state not in ('waiting', 'running') or p_gang.reason is null then
       'upkeep looks for room about once a second'
     when p_gang.reason = 'behind_earmark' then 'nodes that it could use are kept for another gang first'

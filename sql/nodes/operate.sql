@@ -14,7 +14,7 @@
 -- that hold for any instance. p_why completes "not attested since ...".
 -- Locks: the caller holds node_state.
 create or replace function hwqueue.suspend_attestations(p_node hwqueue.node, p_all boolean, p_why text,
-  p_now timestamptz, p_shard int) returns void
+  p_now timestamptz) returns void
 language plpgsql volatile
 as $$
 declare
@@ -22,15 +22,14 @@ declare
 begin
   with suspended as (
     update hwqueue.attestation a set suspended_at = p_now, suspended_why = p_why
-    where a.shard_id = p_shard and a.node_id = p_node.node_id and a.suspended_at is null
-      and (p_all or not a.any_instance)
+    where a.node_id = p_node.node_id and a.suspended_at is null and (p_all or not a.any_instance)
     returning a.domain
   )
   select array_agg(s.domain order by s.domain) into v_domains from suspended s;
   if v_domains is not null then
-    perform hwqueue.note_attestations(p_node.node_id, p_shard);
+    perform hwqueue.note_attestations(p_node.node_id);
     perform hwqueue.note_event('node_trust_suspended', format('node %s is not trusted since %s', p_node.name,
-      p_why), p_shard,
+      p_why),
       jsonb_build_object('domains', v_domains, 'instance_id', p_node.instance_id), p_node => p_node.node_id);
   end if;
 end
@@ -39,7 +38,7 @@ $$;
 -- Copies a node's attestations that are not suspended to its row, where claims read them, and drops what
 -- was judged with the old ones.
 -- Locks: the caller holds node_state.
-create or replace function hwqueue.note_attestations(p_node uuid, p_shard int) returns void
+create or replace function hwqueue.note_attestations(p_node uuid) returns void
 language plpgsql volatile
 as $$
 begin
@@ -47,27 +46,27 @@ begin
   set (attested, attested_until) = (
     select coalesce(array_agg(a.domain order by a.domain), '{}'),
            coalesce(array_agg(coalesce(a.expires_at, 'infinity') order by a.domain), '{}')
-    from hwqueue.attestation a where a.shard_id = p_shard and a.node_id = p_node and a.suspended_at is null)
-  where n.shard_id = p_shard and n.node_id = p_node;
-  perform hwqueue.forget_node(p_node, p_shard);
+    from hwqueue.attestation a where a.node_id = p_node and a.suspended_at is null)
+  where n.node_id = p_node;
+  perform hwqueue.forget_node(p_node);
 end
 $$;
 
 -- Cordons a node. Returns its row as it was before.
 -- Locks: node_state. Raises QHN01.
-create or replace function hwqueue.set_cordon(p_node uuid, p_shard int) returns hwqueue.node
+create or replace function hwqueue.set_cordon(p_node uuid) returns hwqueue.node
 language plpgsql volatile
 as $$
 declare
   v_before hwqueue.node;
   v_now timestamptz;
 begin
-  perform hwqueue.lock_node(p_node, null, p_shard);
-  v_before := hwqueue.read_node(p_node, p_shard);
+  perform hwqueue.lock_node(p_node, null);
+  v_before := hwqueue.read_node(p_node);
   v_now := hwqueue.clock();
   if v_before.cordoned_at is null then
-    update hwqueue.node n set cordoned_at = v_now where n.shard_id = p_shard and n.node_id = p_node;
-    perform hwqueue.refresh_node_state(p_node, p_shard);
+    update hwqueue.node n set cordoned_at = v_now where n.node_id = p_node;
+    perform hwqueue.refresh_node_state(p_node);
   end if;
   return v_before;
 end
@@ -77,7 +76,7 @@ $$;
 -- many there were.
 -- Locks and raises as taint_node.
 create or replace function hwqueue.edit_operator_taints(p_node uuid, p_taint jsonb, p_key text,
-  p_effect text, p_shard int) returns int
+  p_effect text) returns int
 language plpgsql volatile
 as $$
 declare
@@ -87,7 +86,7 @@ declare
   v_count int;
 begin
   loop
-    v_before := hwqueue.read_node(p_node, p_shard);
+    v_before := hwqueue.read_node(p_node);
     -- before the lock: finding the profile may wait for a registration of such a node
     v_now := hwqueue.clock();
     v_node := v_before;
@@ -95,13 +94,13 @@ begin
       coalesce((select jsonb_agg(t - 'since') from jsonb_array_elements(v_before.operator_taints) t
                 where t ->> 'key' <> p_key or t ->> 'effect' <> p_effect), '[]')
       || coalesce(p_taint, '[]')), v_before.operator_taints, v_now);
-    v_node.profile_id := hwqueue.find_profile(v_node, v_now, p_shard);
+    v_node.profile_id := hwqueue.find_profile(v_node, v_now);
     if hwqueue.has_no_execute(v_before) or hwqueue.has_no_execute(v_node) then
-      perform hwqueue.await_node(p_node, p_shard);
+      perform hwqueue.await_node(p_node);
     end if;
     begin
-      perform hwqueue.lock_node(p_node, null, p_shard);
-      exit when hwqueue.read_node(p_node, p_shard) is not distinct from v_before;
+      perform hwqueue.lock_node(p_node, null);
+      exit when hwqueue.read_node(p_node) is not distinct from v_before;
       perform hwqueue.abort_subtransaction();
     exception when sqlstate 'HWX01' then  -- edited since: try again
     end;
@@ -114,24 +113,24 @@ begin
   end if;
   update hwqueue.node n
   set operator_taints = v_node.operator_taints, profile_id = v_node.profile_id
-  where n.shard_id = p_shard and n.node_id = p_node;
+  where n.node_id = p_node;
   if v_node.profile_id <> v_before.profile_id then
-    perform hwqueue.forget_node(p_node, p_shard);
+    perform hwqueue.forget_node(p_node);
   end if;
   if hwqueue.has_no_execute(v_before) or hwqueue.has_no_execute(v_node) then
-    perform hwqueue.set_stops(v_node, hwqueue.lock_claims(p_node, p_shard), v_now, p_shard);
-    perform hwqueue.wake_node(p_node, max(c.login), p_shard) from hwqueue.claim c
-    where c.shard_id = p_shard and c.node_id = p_node and c.stop_requested_at = v_now;
+    perform hwqueue.set_stops(v_node, hwqueue.lock_claims(p_node), v_now);
+    perform hwqueue.wake_node(p_node, max(c.login)) from hwqueue.claim c
+    where c.node_id = p_node and c.stop_requested_at = v_now;
   end if;
   v_count := (select count(*) from jsonb_array_elements(v_before.operator_taints) t
               where t ->> 'key' = p_key and (p_effect is null or t ->> 'effect' = p_effect));
   if v_node.operator_taints <> v_before.operator_taints then
-    perform hwqueue.refresh_node_state(p_node, p_shard);
+    perform hwqueue.refresh_node_state(p_node);
     perform hwqueue.note_event(case when p_taint is not null then 'node_tainted' else 'node_untainted' end,
       case when p_taint is not null then format('node %s is tainted %s', v_node.name,
           hwqueue.taint_text(p_taint))
            else format('%s taints %s are off node %s', v_count, to_json(p_key), v_node.name) end,
-      p_shard, coalesce(p_taint, jsonb_build_object('key', p_key, 'effect', p_effect)), p_node => p_node);
+           coalesce(p_taint, jsonb_build_object('key', p_key, 'effect', p_effect)), p_node => p_node);
   end if;
   return v_count;
 end
@@ -143,24 +142,23 @@ create or replace function hwqueue.is_kept_by_operators(p_node hwqueue.node) ret
 language sql stable
 as $$
   select p_node.cordoned_at is not null or p_node.operator_taints <> '[]'
-    or exists (select from hwqueue.attestation a
-               where a.shard_id = p_node.shard_id and a.node_id = p_node.node_id)
+    or exists (select from hwqueue.attestation a where a.node_id = p_node.node_id)
 $$;
 
 -- Takes a node out of the fleet: what it serves and what was judged for it is dropped. Its row, its epoch
 -- and its login stay for 30 days.
 -- Locks: the caller holds node_state.
 create or replace function hwqueue.leave_fleet(p_node hwqueue.node, p_why text, p_detail jsonb,
-  p_now timestamptz, p_shard int) returns void
+  p_now timestamptz) returns void
 language plpgsql volatile
 as $$
 begin
-  delete from hwqueue.served v where v.shard_id = p_shard and v.node_id = p_node.node_id;
+  delete from hwqueue.served v where v.node_id = p_node.node_id;
   update hwqueue.node n set deregistered_at = p_now
-  where n.shard_id = p_shard and n.node_id = p_node.node_id;
-  perform hwqueue.note_attestations(p_node.node_id, p_shard);
-  perform hwqueue.refresh_node_state(p_node.node_id, p_shard);
+  where n.node_id = p_node.node_id;
+  perform hwqueue.note_attestations(p_node.node_id);
+  perform hwqueue.refresh_node_state(p_node.node_id);
   perform hwqueue.note_event('node_deregistered', format('node %s is deregistered, %s', p_node.name, p_why),
-    p_shard, p_detail, p_node => p_node.node_id);
+    p_detail, p_node => p_node.node_id);
 end
 $$;

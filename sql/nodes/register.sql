@@ -15,18 +15,18 @@
 -- Whether a node has a row of node_state: it is registered, or was not long ago (prune_nodes). Writes the
 -- row if it is missing, and keeps prune from deleting it meanwhile.
 -- Locks: node_state, for key share, which claims do not wait for.
-create or replace function hwqueue.is_known_node(p_node uuid, p_shard int) returns boolean
+create or replace function hwqueue.is_known_node(p_node uuid) returns boolean
 language plpgsql volatile
 as $$
 begin
   loop
-    insert into hwqueue.node_state (shard_id, node_id, node_epoch, seen_at, login)
-      values (p_shard, p_node, 1, hwqueue.clock(), session_user)
+    insert into hwqueue.node_state (node_id, node_epoch, seen_at, login)
+      values (p_node, 1, hwqueue.clock(), session_user)
     on conflict do nothing;
     if found then
       return false;
     end if;
-    perform 1 from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node for key share;
+    perform 1 from hwqueue.node_state s where s.node_id = p_node for key share;
     if found then
       return true;
     end if;
@@ -39,32 +39,31 @@ $$;
 -- is_known_node has written the row: that waits for a prune that deletes the former row, and this statement
 -- sees the floor that the prune has written. Each later life of the server begins far higher, by its
 -- generation, because instances of the one before may have been lost; so does a known node's next epoch.
-create or replace function hwqueue.first_epoch(p_shard int) returns bigint
+create or replace function hwqueue.first_epoch() returns bigint
 language plpgsql volatile
 as $$
 begin
   return (
     select greatest(s.node_epoch_floor,  -- this life may not have been noted yet
       case when s.timeline is not null and s.generation <> g.generation then g.generation >> 22 end) + 1
-    from hwqueue.shard s, hwqueue.this_generation(p_shard) g (generation) where s.shard_id = p_shard);
+    from hwqueue.installation s, hwqueue.this_generation() g (generation));
 end
 $$;
 
 -- Writes which login a node and its claims belong to.
 -- Locks: the caller holds node_state; the claims.
-create or replace function hwqueue.set_login(p_node uuid, p_login text, p_shard int) returns void
+create or replace function hwqueue.set_login(p_node uuid, p_login text) returns void
 language plpgsql volatile
 as $$
 begin
-  update hwqueue.node_state s set login = p_login where s.shard_id = p_shard and s.node_id = p_node;
-  update hwqueue.claim c set login = p_login where c.shard_id = p_shard and c.node_id = p_node;
+  update hwqueue.node_state s set login = p_login where s.node_id = p_node;
+  update hwqueue.claim c set login = p_login where c.node_id = p_node;
 end
 $$;
 
 -- Reads and checks a node's specification. Returns the row that it asks for, without profile and times.
 -- Raises QHA01.
-create or replace function hwqueue.parse_node_spec(p_node uuid, p_spec jsonb,
-  p_shard int) returns hwqueue.node
+create or replace function hwqueue.parse_node_spec(p_node uuid, p_spec jsonb) returns hwqueue.node
 language plpgsql immutable
 as $$
 declare
@@ -78,7 +77,6 @@ begin
       'slots', 'queues', 'tasks', 'concurrency', 'hears_deaths',
       'declared', 'keep_claims'],
     'spec');
-  v_node.shard_id := p_shard;
   v_node.node_id := p_node;
   v_node.name := hwqueue.json_text(p_spec -> 'name', 'spec.name', 253);
   perform hwqueue.check_name(v_node.name, 'spec.name', 253);
@@ -323,13 +321,13 @@ end
 $$;
 
 -- The taints that operators have put on a node; none if it is not registered.
-create or replace function hwqueue.operator_taints(p_node uuid, p_shard int) returns jsonb
+create or replace function hwqueue.operator_taints(p_node uuid) returns jsonb
 language plpgsql stable
 as $$
 begin
   return coalesce((
     select n.operator_taints from hwqueue.node n
-    where n.shard_id = p_shard and n.node_id = p_node), '[]');
+    where n.node_id = p_node), '[]');
 end
 $$;
 
@@ -338,19 +336,18 @@ $$;
 -- operator taints the node in between, it releases the lock and finds the profile again; otherwise two
 -- registrations could deadlock.
 -- Locks: the profile, for key share; node_state. Raises as lock_node.
-create or replace function hwqueue.lock_to_register(inout node hwqueue.node, p_shard int,
-  out state hwqueue.node_state)
+create or replace function hwqueue.lock_to_register(inout node hwqueue.node, out state hwqueue.node_state)
 language plpgsql volatile
 as $$
 begin
   loop
     begin
-      state := hwqueue.lock_node(node.node_id, null, p_shard);
-      exit when hwqueue.operator_taints(node.node_id, p_shard) = node.operator_taints;
+      state := hwqueue.lock_node(node.node_id, null);
+      exit when hwqueue.operator_taints(node.node_id) = node.operator_taints;
       perform hwqueue.abort_subtransaction();
     exception when sqlstate 'HWX01' then  -- tainted since: it has another profile
-      node.operator_taints := hwqueue.operator_taints(node.node_id, p_shard);
-      node.profile_id := hwqueue.find_profile(node, hwqueue.clock(), p_shard);
+      node.operator_taints := hwqueue.operator_taints(node.node_id);
+      node.profile_id := hwqueue.find_profile(node, hwqueue.clock());
     end;
   end loop;
 end
@@ -359,8 +356,8 @@ $$;
 -- Writes a node's row in place of p_old, with what outlives a registration: cordon, drain, attestations
 -- and the times of its taints. Returns the row.
 -- Locks: the caller holds node_state; the node's name. Raises QHN02 when another node has the name.
-create or replace function hwqueue.replace_node(p_node hwqueue.node, p_old hwqueue.node, p_now timestamptz,
-  p_shard int) returns hwqueue.node
+create or replace function hwqueue.replace_node(p_node hwqueue.node, p_old hwqueue.node, p_now timestamptz)
+returns hwqueue.node
 language plpgsql volatile
 as $$
 declare
@@ -374,7 +371,7 @@ begin
   v_node.attested := coalesce(p_old.attested, '{}');
   v_node.attested_until := coalesce(p_old.attested_until, '{}');
   v_node.taints := hwqueue.date_taints(v_node.taints, coalesce(p_old.taints, '[]'), p_now);
-  delete from hwqueue.node n where n.shard_id = p_shard and n.node_id = v_node.node_id;
+  delete from hwqueue.node n where n.node_id = v_node.node_id;
   insert into hwqueue.node select v_node.* on conflict do nothing;
   if not found then
     perform hwqueue.refuse('QHN02', format('the name %s belongs to another node', to_json(v_node.name)),
@@ -388,8 +385,8 @@ $$;
 -- Ends the claims of a node's older epochs, because the process that ran them is gone. Returns their
 -- number.
 -- Locks: the claims by lease_id; the lease rows. Notifies: the node's worker.
-create or replace function hwqueue.end_older_claims(p_node uuid, p_epoch bigint, p_now timestamptz,
-  p_shard int) returns int
+create or replace function hwqueue.end_older_claims(p_node uuid, p_epoch bigint, p_now timestamptz)
+returns int
 language plpgsql volatile
 as $$
 declare
@@ -399,18 +396,18 @@ declare
 begin
   for v_claim in
     select c.* from hwqueue.claim c
-    where c.shard_id = p_shard and c.node_id = p_node and c.node_epoch < p_epoch
+    where c.node_id = p_node and c.node_epoch < p_epoch
     order by c.lease_id for update
   loop
     -- the clock again, now that claims are locked (oldest_open_settlement)
     perform hwqueue.end_claim(v_claim, 'superseded', jsonb_build_object('reason', 'node_superseded'),
-      case when hwqueue.next_attempt_at(v_claim.lease_id, v_claim.attempt, p_now, p_shard) is not null
-        then p_now end, hwqueue.clock(), p_shard);
+      case when hwqueue.next_attempt_at(v_claim.lease_id, v_claim.attempt, p_now) is not null
+        then p_now end, hwqueue.clock());
     v_login := v_claim.login;
     v_count := v_count + 1;
   end loop;
   if v_count > 0 then  -- a process that still runs their handlers is to stop them
-    perform hwqueue.wake_node(p_node, v_login, p_shard);
+    perform hwqueue.wake_node(p_node, v_login);
   end if;
   return v_count;
 end
@@ -418,15 +415,15 @@ $$;
 
 -- Drops what is cached as judged for the node itself, so that its next claim judges again.
 -- Locks: the caller holds node_state.
-create or replace function hwqueue.forget_node(p_node uuid, p_shard int) returns void
+create or replace function hwqueue.forget_node(p_node uuid) returns void
 language plpgsql volatile
 as $$
 begin
-  delete from hwqueue.node_eligibility e where e.shard_id = p_shard and e.node_id = p_node;
+  delete from hwqueue.node_eligibility e where e.node_id = p_node;
   update hwqueue.node_state s
   set classes_seen = '0', classes_unseen = '{}', judged_xid = null, judged_class = null,
     pinned_queues = '{}', moved_xid = pg_current_xact_id()
-  where s.shard_id = p_shard and s.node_id = p_node;
+  where s.node_id = p_node;
 end
 $$;
 
@@ -436,7 +433,7 @@ $$;
 -- lasting requirements.
 -- Locks: the caller holds node_state; the claims.
 create or replace function hwqueue.recount_node(p_node hwqueue.node, p_epoch bigint, p_now timestamptz,
-  p_forget boolean, p_shard int) returns uuid[]
+  p_forget boolean) returns uuid[]
 language plpgsql volatile
 as $$
 declare
@@ -444,23 +441,22 @@ declare
   v_lasting uuid[];
 begin
   if p_forget then
-    perform hwqueue.forget_node(p_node.node_id, p_shard);
+    perform hwqueue.forget_node(p_node.node_id);
   end if;
   with counted as (
     update hwqueue.claim c
     set node_epoch = p_epoch, assignment = hwqueue.claim_assignment(k, p_node, c.assignment -> 'gpus',
         hwqueue.held_alone(c.assignment, p_node))
     from hwqueue.placement_class k
-    where c.shard_id = p_shard and c.node_id = p_node.node_id and k.shard_id = p_shard
-      and k.class_id = c.class_id
+    where c.node_id = p_node.node_id and k.class_id = c.class_id
     returning c.lease_id, hwqueue.is_lasting(k) as is_lasting
   )
   select array_agg(u.lease_id) filter (where u.is_lasting) into v_lasting from counted u;
-  perform hwqueue.recount_claims(p_node.node_id, null, p_shard);
+  perform hwqueue.recount_claims(p_node.node_id, null);
   update hwqueue.node_state s
   set node_epoch = p_epoch, seen_at = p_now
-  where s.shard_id = p_shard and s.node_id = p_node.node_id;
-  v_load := hwqueue.read_load(p_node.node_id, p_shard);
+  where s.node_id = p_node.node_id;
+  v_load := hwqueue.read_load(p_node.node_id);
   select u.claim_count, u.cpu_used, u.memory_used, u.gpu_used, u.custom_used, u.core_used
   into v_load.claim_count, v_load.cpu_used, v_load.memory_used, v_load.gpu_used, v_load.custom_used,
     v_load.core_used

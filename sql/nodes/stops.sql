@@ -15,7 +15,7 @@
 -- Asks claims of a node to stop at once (verdict preempted at the next heartbeat), except those that have
 -- been asked. Locks: the caller holds node_state and the claims. Notifies: the node's worker.
 create or replace function hwqueue.ask_to_stop(p_node uuid, p_leases uuid[], p_by timestamptz, p_detail text,
-  p_now timestamptz, p_shard int) returns void
+  p_now timestamptz) returns void
 language plpgsql volatile
 as $$
 declare
@@ -26,27 +26,26 @@ begin
     update hwqueue.claim c
     set stop_requested_at = p_now, stop_reason = 'preempted', stop_by = least(c.stop_by, p_by),
       stop_detail = p_detail
-    where c.shard_id = p_shard and c.stop_reason is distinct from 'cancelled'  -- it may be, since p_now
+    where c.stop_reason is distinct from 'cancelled'  -- it may be, since p_now
       and c.lease_id = any (p_leases)
       and (c.stop_requested_at is null or c.stop_requested_at > p_now)
     returning c.lease_id, c.login
   )
   select array_agg(a.lease_id), max(a.login) into v_asked, v_login from asked a;
   if v_asked is not null then
-    perform hwqueue.note_leases('claim_stop_requested', v_asked, 'asked to stop: ' || p_detail, p_shard,
+    perform hwqueue.note_leases('claim_stop_requested', v_asked, 'asked to stop: ' || p_detail,
       jsonb_build_object('reason', 'preempted', 'stop_by', p_by), p_node);
-    perform hwqueue.wake_node(p_node, v_login, p_shard);
+    perform hwqueue.wake_node(p_node, v_login);
   end if;
 end
 $$;
 
 -- Locks the claims of a node, and returns their lease ids.
 -- Locks: the caller holds node_state; the claims by lease_id.
-create or replace function hwqueue.lock_claims(p_node uuid, p_shard int) returns uuid[]
+create or replace function hwqueue.lock_claims(p_node uuid) returns uuid[]
 language sql volatile
 as $$
-  select array(select c.lease_id from hwqueue.claim c where c.shard_id = p_shard and c.node_id = p_node
-         order by c.lease_id for update)
+  select array(select c.lease_id from hwqueue.claim c where c.node_id = p_node order by c.lease_id for update)
 $$;
 
 -- Sets when claims of a node have to stop, for its no_execute taints and for the requirements that are noted
@@ -54,8 +53,8 @@ $$;
 -- stop is withdrawn before its time, the claim is not asked any more. Claims that have been asked, for
 -- whatever reason, stay asked.
 -- Locks: the caller holds node_state and the claims.
-create or replace function hwqueue.set_stops(p_node hwqueue.node, p_leases uuid[], p_now timestamptz,
-  p_shard int) returns void
+create or replace function hwqueue.set_stops(p_node hwqueue.node, p_leases uuid[], p_now timestamptz)
+returns void
 language sql volatile
 as $$
   with asked as (
@@ -65,8 +64,8 @@ as $$
       select r.lease_id, greatest(f.stop_at, case when f.stop_at is not null then p_now end) as stop_at,
              f.reason, f.detail
       from hwqueue.claim r
-      join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = r.class_id
-      left join hwqueue.placement_check x on x.shard_id = p_shard and x.lease_id = r.lease_id
+      join hwqueue.placement_class k on k.class_id = r.class_id
+      left join hwqueue.placement_check x on x.lease_id = r.lease_id
         and x.claim_no = hwqueue.claim_no(r.claim_token)
       left join lateral (
         select t.stop_at, 'preempted' as reason, 'taint ' || hwqueue.taint_text(t.taint) as detail
@@ -78,22 +77,20 @@ as $$
           select (o.value ->> 'since')::timestamptz
                    + make_interval(secs => coalesce((e.expr ->> 'grace')::double precision, 0)) as stop_at,
                  format('requirement "%s" does not hold any more (%s)',
-                   hwqueue.requirement_text(e.expr, p_shard), o.value ->> 'code') as detail
+                   hwqueue.requirement_text(e.expr), o.value ->> 'code') as detail
           from jsonb_array_elements(coalesce(x.broken, '[]')) o
           cross join lateral (select k.required -> (o.value ->> 'at')::int as expr) e
           order by 1, o.value -> 'at' limit 1) b
         where b.stop_at is not null
-        order by stop_at, reason desc limit 1) f on true
-      where r.shard_id = p_shard and r.lease_id = any (p_leases)
+        order by stop_at, reason desc limit 1) f on true where r.lease_id = any (p_leases)
     ) w
-    where c.shard_id = p_shard and c.lease_id = w.lease_id and (c.stop_requested_at is null
-        or c.stop_requested_at > p_now)
+    where c.lease_id = w.lease_id and (c.stop_requested_at is null or c.stop_requested_at > p_now)
       and c.stop_reason is distinct from 'cancelled'  -- as in ask_to_stop
       and (c.stop_requested_at is distinct from w.stop_at or c.stop_detail is distinct from w.detail)
     returning c.lease_id, c.stop_requested_at, c.stop_reason, c.stop_detail
   )
   select hwqueue.note_leases('claim_stop_requested', array_agg(a.lease_id),
-         'asked to stop: ' || a.stop_detail, p_shard,
+         'asked to stop: ' || a.stop_detail,
     jsonb_build_object('reason', a.stop_reason, 'stop_by', a.stop_requested_at), p_node.node_id)
   from asked a where a.stop_requested_at is not null
   group by a.stop_requested_at, a.stop_reason, a.stop_detail
@@ -103,12 +100,12 @@ $$;
 -- when the claims have to stop. The youngest claims come first, and each is judged beside those that have
 -- not been asked to stop before it: of two that must not be together, one may stay.
 -- Locks: the caller holds node_state and the claims; placement_check. Notifies: the node's worker.
-create or replace function hwqueue.recheck_claims(p_node uuid, p_leases uuid[], p_now timestamptz,
-  p_shard int) returns void
+create or replace function hwqueue.recheck_claims(p_node uuid, p_leases uuid[], p_now timestamptz)
+returns void
 language plpgsql volatile
 as $$
 declare
-  v_node hwqueue.node := hwqueue.read_node(p_node, p_shard);
+  v_node hwqueue.node := hwqueue.read_node(p_node);
   v_claim hwqueue.claim;
   v_class hwqueue.placement_class;
   v_check hwqueue.placement_check;
@@ -117,26 +114,24 @@ declare
 begin
   for v_claim in
     select c.* from hwqueue.claim c
-    where c.shard_id = p_shard and c.lease_id = any (p_leases) and c.node_id = p_node
+    where c.lease_id = any (p_leases) and c.node_id = p_node
       and (c.stop_requested_at is null or c.stop_requested_at > p_now)
     order by c.claimed_at desc, c.lease_id desc
   loop
     select k.* into v_check from hwqueue.placement_check k
-    where k.shard_id = p_shard and k.lease_id = v_claim.lease_id
-      and k.claim_no = hwqueue.claim_no(v_claim.claim_token);
+    where k.lease_id = v_claim.lease_id and k.claim_no = hwqueue.claim_no(v_claim.claim_token);
     continue when not found;
-    select c.* into v_class from hwqueue.placement_class c
-    where c.shard_id = p_shard and c.class_id = v_claim.class_id;
+    select c.* into v_class from hwqueue.placement_class c where c.class_id = v_claim.class_id;
     v_broken := hwqueue.date_broken(
-      hwqueue.broken_requirements(v_class, v_claim, v_node, p_now, p_shard), v_check.broken, p_now);
+      hwqueue.broken_requirements(v_class, v_claim, v_node, p_now), v_check.broken, p_now);
     if v_broken <> v_check.broken then
       update hwqueue.placement_check k set broken = v_broken
-      where k.shard_id = p_shard and k.lease_id = v_check.lease_id and k.claim_no = v_check.claim_no;
-      perform hwqueue.set_stops(v_node, array[v_claim.lease_id], p_now, p_shard);
+      where k.lease_id = v_check.lease_id and k.claim_no = v_check.claim_no;
+      perform hwqueue.set_stops(v_node, array[v_claim.lease_id], p_now);
     end if;
   end loop;
   select max(c.login) into v_login from hwqueue.claim c
-  where c.shard_id = p_shard and c.lease_id = any (p_leases) and c.stop_requested_at = p_now;
-  perform hwqueue.wake_node(p_node, v_login, p_shard);
+  where c.lease_id = any (p_leases) and c.stop_requested_at = p_now;
+  perform hwqueue.wake_node(p_node, v_login);
 end
 $$;

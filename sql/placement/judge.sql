@@ -147,8 +147,7 @@ create or replace function hwqueue.idle_load(p_node hwqueue.node) returns hwqueu
 language sql immutable parallel safe
 as $$
   -- in the order of node_load's columns
-  select row(p_node.shard_id, p_node.node_id, 0, 0, 0, 0, 0,
-    array_fill(0, array[cardinality(p_node.gpu_ids)]), '{}',
+  select row(p_node.node_id, 0, 0, 0, 0, 0, array_fill(0, array[cardinality(p_node.gpu_ids)]), '{}',
     array_fill(0, array[cardinality(p_node.core_ids)]))::hwqueue.node_load
 $$;
 
@@ -236,13 +235,12 @@ $$;
 -- Whether a node may still run a class that mentions trust domains. p_attested holds those that have not
 -- expired.
 create or replace function hwqueue.is_still_attested_for(p_class_id bigint, p_node hwqueue.node,
-  p_attested text[],
-  p_shard int) returns boolean
+  p_attested text[]) returns boolean
 language sql stable
 as $$
   select hwqueue.exprs_hold(c.required, p_node.labels, p_node.rack, p_node.node_id,
     p_node.resources || p_node.gpu_ids, null, p_attested)
-  from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class_id
+  from hwqueue.placement_class c where c.class_id = p_class_id
 $$;
 
 -- Returns how many values a label may have before it is left out.
@@ -274,7 +272,7 @@ $$;
 -- A label is found to have too many values when a new profile is created and there are many profiles
 -- already. A label that a class mentions, or has mentioned since, is never left out again.
 -- Locks: new rows of ignored_label.
-create or replace function hwqueue.ignored_labels_of(p_labels jsonb, p_shard int) returns text[]
+create or replace function hwqueue.ignored_labels_of(p_labels jsonb) returns text[]
 language plpgsql volatile
 as $$
 declare
@@ -282,43 +280,38 @@ declare
   v_growing_keys text[];
   v_keys text[];
 begin
-  if (select count(*) from (select 1 from hwqueue.profile p where p.shard_id = p_shard limit v_max_values) x)
-    = v_max_values then
+  if (select count(*) from (select 1 from hwqueue.profile p limit v_max_values) x) = v_max_values then
     -- labels to which this node adds a value: counting the values of a label reads all profiles, and most
     -- new profiles add no value
     v_growing_keys := array(
       select l.key from jsonb_each(p_labels) l
-      where not exists (select 1 from hwqueue.ignored_label o where o.shard_id = p_shard and o.key = l.key)
-        and not exists (
-          select 1 from hwqueue.profile p where p.shard_id = p_shard and p.labels -> l.key = l.value));
+      where not exists (select 1 from hwqueue.ignored_label o where o.key = l.key)
+        and not exists (select 1 from hwqueue.profile p where p.labels -> l.key = l.value));
     v_keys := case when v_growing_keys = '{}' then v_growing_keys else array(
       select l.key
       from hwqueue.profile p cross join lateral jsonb_each(p.labels) l
-      where p.shard_id = p_shard and l.key = any (v_growing_keys)
+      where l.key = any (v_growing_keys)
       group by l.key having count(distinct l.value) >= v_max_values order by l.key) end;
     -- in one statement with visible_now, so that reap reads the classes that this statement cannot see
-    insert into hwqueue.ignored_label (shard_id, key, is_mentioned, unseen, next_xid)
-    select p_shard, k, exists (
+    insert into hwqueue.ignored_label (key, is_mentioned, unseen, next_xid)
+    select k, exists (
         select 1 from hwqueue.placement_class c
-        where c.shard_id = p_shard and not c.is_pinned and hwqueue.mentions_label(c, array[k])),
-      s.unseen, s.next_xid
+        where not c.is_pinned and hwqueue.mentions_label(c, array[k])), s.unseen, s.next_xid
     from unnest(v_keys) k cross join hwqueue.visible_now() s
     on conflict do nothing;
   end if;
   return array(
-    select o.key from hwqueue.ignored_label o
-    where o.shard_id = p_shard and p_labels ? o.key and not o.is_mentioned order by o.key);
+    select o.key from hwqueue.ignored_label o where p_labels ? o.key and not o.is_mentioned order by o.key);
 end
 $$;
 
 -- Returns the profiles that are judged as this one, and itself.
-create or replace function hwqueue.profiles_judged_as(p_profile_id bigint, p_shard int) returns bigint[]
+create or replace function hwqueue.profiles_judged_as(p_profile_id bigint) returns bigint[]
 language plpgsql stable
 as $$
 begin
   return array(
-    select p.profile_id from hwqueue.profile p
-    where p.shard_id = p_shard and p.judged_as = p_profile_id) || p_profile_id;
+    select p.profile_id from hwqueue.profile p where p.judged_as = p_profile_id) || p_profile_id;
 end
 $$;
 

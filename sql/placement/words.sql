@@ -7,7 +7,7 @@
 -- Read expr_words first; the others say its parts.
 
 -- Says one normal expression of any kind; nodes by their names.
-create or replace function hwqueue.expr_words(p_expr jsonb, p_shard int) returns text
+create or replace function hwqueue.expr_words(p_expr jsonb) returns text
 language plpgsql stable
 as $$
 begin
@@ -18,8 +18,7 @@ begin
       else 'labels contain ' || left((p_expr -> 'tags')::text, 100) end;
   elsif p_expr ? 'any' then
     return (
-      select string_agg('(' || hwqueue.exprs_words(b.value, ' and ', p_shard) || ')', ' or '
-             order by b.ordinality)
+      select string_agg('(' || hwqueue.exprs_words(b.value, ' and ') || ')', ' or ' order by b.ordinality)
       from jsonb_array_elements(p_expr -> 'any') with ordinality b where b.ordinality <= 4);
   elsif p_expr ? 'trust' then
     return 'trusted for ' || left(p_expr ->> 'trust', 100);
@@ -39,15 +38,15 @@ begin
     else 'on node ' || hwqueue.list_words((
       select jsonb_agg(coalesce(to_jsonb(n.name), t.value) order by t.ordinality)
       from jsonb_array_elements(p_expr -> 'node') with ordinality t
-      left join hwqueue.node n on n.shard_id = p_shard and n.node_id = (t.value #>> '{}')::uuid)) end;
+      left join hwqueue.node n on n.node_id = (t.value #>> '{}')::uuid)) end;
 end
 $$;
 
 -- Says a list of expressions.
-create or replace function hwqueue.exprs_words(p_exprs jsonb, p_between text, p_shard int) returns text
+create or replace function hwqueue.exprs_words(p_exprs jsonb, p_between text) returns text
 language sql stable
 as $$
-  select string_agg(hwqueue.expr_words(e.value, p_shard), p_between order by e.ordinality)
+  select string_agg(hwqueue.expr_words(e.value), p_between order by e.ordinality)
   from jsonb_array_elements(p_exprs) with ordinality e where e.ordinality <= 10
 $$;
 
@@ -129,9 +128,9 @@ as $$
 $$;
 
 -- Says one requirement in a line of at most 300 characters.
-create or replace function hwqueue.requirement_text(p_expr jsonb, p_shard int) returns text
+create or replace function hwqueue.requirement_text(p_expr jsonb) returns text
 language sql stable
-as $$ select regexp_replace(left(hwqueue.expr_words(p_expr, p_shard), 300), '[[:cntrl:]]+', ' ', 'g') $$;
+as $$ select regexp_replace(left(hwqueue.expr_words(p_expr), 300), '[[:cntrl:]]+', ' ', 'g') $$;
 
 -- Returns amounts of resources: "2 GPU", "0.5 GPU", "4 CPU", "8 GiB", "1 license".
 create or replace function hwqueue.resource_words(p_resources jsonb) returns text
@@ -173,14 +172,13 @@ language sql stable set plan_cache_mode = auto
 as $$
   select case when length(w.words) > 500 then left(w.words, 497) || '...' else w.words end
   from (
-    select regexp_replace(coalesce(nullif(concat_ws(', ',
-      hwqueue.exprs_words(p_class.required, ', ', p_class.shard_id),
+    select regexp_replace(coalesce(nullif(concat_ws(', ', hwqueue.exprs_words(p_class.required, ', '),
       hwqueue.resource_words(p_class.placement -> 'resources'),
       'CPU ' || p_class.cpu_isolation, 'GPU ' || p_class.gpu_exclusivity,
       (select string_agg(hwqueue.spread_words(s.value), ', ' order by s.ordinality)
        from jsonb_array_elements(p_class.spread) with ordinality s where s.ordinality <= 5),
       (select string_agg('prefers ' || case when (p.value ->> 'weight')::int < 0 then 'not ' else '' end
-                         || coalesce(hwqueue.exprs_words(p.value -> 'when', ' and ', p_class.shard_id),
+                         || coalesce(hwqueue.exprs_words(p.value -> 'when', ' and '),
                              'any node'), ', ' order by p.ordinality)
        from jsonb_array_elements(p_class.preferred) with ordinality p where p.ordinality <= 5),
       'with strength ' || (p_class.placement ->> 'strength') || ' of 100',

@@ -18,12 +18,12 @@
 -- Reads one page of the leases in one of p_states that meet a filter, and where the next begins. It goes
 -- from state to state until it finds some, or has read p_limit rows of one state.
 -- Raises: QHA01, QHA03, QHQ01.
-create or replace function hwqueue.read_page(p_filter jsonb, p_states text[], p_limit int, p_cursor jsonb,
-  p_shard int) returns hwqueue.lease_page
+create or replace function hwqueue.read_page(p_filter jsonb, p_states text[], p_limit int, p_cursor jsonb)
+returns hwqueue.lease_page
 language plpgsql volatile
 as $$
 declare
-  v_filter hwqueue.lease_filter := hwqueue.read_lease_filter(p_filter, p_shard);
+  v_filter hwqueue.lease_filter := hwqueue.read_lease_filter(p_filter);
   v_states text[] := p_states;
   v_cursor jsonb;
   v_page hwqueue.lease_page;
@@ -41,7 +41,7 @@ begin
     v_cursor := v_cursor - 'only_at';  -- these pages are not read in the order of available_at
   end if;
   loop
-    v_page := hwqueue.read_state_page(v_filter, p_limit, v_cursor, p_shard);
+    v_page := hwqueue.read_state_page(v_filter, p_limit, v_cursor);
     exit when v_page.next_cursor is not null;
     if v_cursor ->> 'only_at' is not null then
       v_cursor := v_cursor - array['after', 'only_at']
@@ -63,7 +63,7 @@ $$;
 -- For a caller limited to some tenants a page is what list_leases would return, so that no cursor names a
 -- lease of another tenant. It then reads the many to find the few, as list_leases does.
 create or replace function hwqueue.read_state_page(p_filter hwqueue.lease_filter, p_limit int,
-  p_cursor jsonb, p_shard int) returns hwqueue.lease_page
+  p_cursor jsonb) returns hwqueue.lease_page
 language plpgsql volatile
 as $$
 declare
@@ -74,16 +74,16 @@ declare
 begin
   v_filter.state := p_cursor ->> 'state';
   if v_filter.lease_ids is not null then
-    v_page.lease_ids := hwqueue.list_lease_ids(v_filter, p_limit, null, null, p_shard);
+    v_page.lease_ids := hwqueue.list_lease_ids(v_filter, p_limit, null, null);
   elsif hwqueue.my_tenants() is not null then
-    v_ids := hwqueue.list_lease_ids(v_filter, p_limit, null, (p_cursor #>> '{after,0}')::uuid, p_shard);
+    v_ids := hwqueue.list_lease_ids(v_filter, p_limit, null, (p_cursor #>> '{after,0}')::uuid);
     v_last := jsonb_build_array(v_ids[cardinality(v_ids)]);
     v_page.lease_ids := v_ids;
   else
     select array_agg(s.lease_id order by s.number), (array_agg(s.key order by s.number desc))[1]
     into v_ids, v_last
-    from hwqueue.page_source(v_filter, p_cursor, p_limit, p_shard) with ordinality s(lease_id, key, number);
-    v_page.lease_ids := hwqueue.filter_page(v_ids, v_filter, p_shard);
+    from hwqueue.page_source(v_filter, p_cursor, p_limit) with ordinality s(lease_id, key, number);
+    v_page.lease_ids := hwqueue.filter_page(v_ids, v_filter);
   end if;
   v_page.state := v_filter.state;
   if cardinality(v_ids) = p_limit then
@@ -96,15 +96,14 @@ $$;
 -- Those leases of a page that meet a filter, whose state was that of the page. As list_lease_ids, which is
 -- planned for lists of any length; here all is read by key (fences: offset 0, and subqueries in terms),
 -- whatever the statistics say.
-create or replace function hwqueue.filter_page(p_leases uuid[], p_filter hwqueue.lease_filter, p_shard int)
-returns uuid[]
+create or replace function hwqueue.filter_page(p_leases uuid[], p_filter hwqueue.lease_filter) returns uuid[]
 language plpgsql stable
 as $$
 begin
   return array(
     select l.lease_id from unnest(p_leases) i
     cross join lateral (
-      select * from hwqueue.lease x where x.shard_id = p_shard and x.lease_id = i offset 0) l
+      select * from hwqueue.lease x where x.lease_id = i offset 0) l
     where l.queue_id = p_filter.queue_id
       and (p_filter.task_name is null or l.task_name = p_filter.task_name)
       and (p_filter.created_from is null or l.created_at >= p_filter.created_from)
@@ -113,15 +112,14 @@ begin
         or (select (p_filter.error_type is null or o.error ->> 'type' = p_filter.error_type)
               and o.finished_at >= coalesce(p_filter.finished_from, '-infinity')
               and (p_filter.finished_before is null or o.finished_at < p_filter.finished_before)
-            from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = l.lease_id))
+            from hwqueue.outcome o where o.lease_id = l.lease_id))
       and (p_filter.tenants is null and p_filter.service_id is null and p_filter.labels is null
         or (select (p_filter.tenants is null or c.tenant = any (p_filter.tenants))
               and (p_filter.labels is null or c.labels @> p_filter.labels)
               and (p_filter.service_id is null or c.service_id = p_filter.service_id)
-            from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = l.class_id))
+            from hwqueue.placement_class c where c.class_id = l.class_id))
       and (p_filter.node_id is null
-        or p_filter.node_id = (select c.node_id from hwqueue.claim c
-                               where c.shard_id = p_shard and c.lease_id = l.lease_id)));
+        or p_filter.node_id = (select c.node_id from hwqueue.claim c where c.lease_id = l.lease_id)));
 end
 $$;
 
@@ -175,8 +173,8 @@ end
 $$;
 
 -- The next rows of the table that holds a state, with the key to go on from.
-create or replace function hwqueue.page_source(p_filter hwqueue.lease_filter, p_cursor jsonb, p_limit int,
-  p_shard int) returns table (lease_id uuid, key jsonb)
+create or replace function hwqueue.page_source(p_filter hwqueue.lease_filter, p_cursor jsonb, p_limit int)
+returns table (lease_id uuid, key jsonb)
 language plpgsql volatile
 as $$
 declare
@@ -189,7 +187,7 @@ begin
     return query
       select r.lease_id, jsonb_build_array(r.tier, r.rank, r.position)
       from hwqueue.ready r
-      where r.shard_id = p_shard and r.queue_id = p_filter.queue_id
+      where r.queue_id = p_filter.queue_id
         and (r.tier, r.rank, r.position) > (coalesce((v_after ->> 0)::smallint, '-32768'),
           coalesce((v_after ->> 1)::bigint, -9223372036854775808), coalesce((v_after ->> 2)::bigint, -1))
         and r.position <= (p_cursor ->> 'position')::bigint
@@ -198,7 +196,7 @@ begin
     return query
       select s.lease_id, jsonb_build_array(s.available_at, s.lease_id)
       from hwqueue.scheduled s
-      where s.shard_id = p_shard and s.queue_id = p_filter.queue_id
+      where s.queue_id = p_filter.queue_id
         and s.available_at between coalesce(v_only_at, '-infinity') and coalesce(v_only_at, 'infinity')
         and s.available_at is distinct from (p_cursor ->> 'except_at')::timestamptz
         and (s.available_at, s.lease_id) > (coalesce((v_after ->> 0)::timestamptz, '-infinity'),
@@ -208,15 +206,13 @@ begin
     return query
       select c.lease_id, jsonb_build_array(c.lease_id)
       from hwqueue.claim c
-      where c.shard_id = p_shard
-        and c.lease_id > coalesce((v_after ->> 0)::uuid, v_first)
-        and c.claimed_at <= v_until
+      where c.lease_id > coalesce((v_after ->> 0)::uuid, v_first) and c.claimed_at <= v_until
       order by c.lease_id limit p_limit;
   else
     return query
       select o.lease_id, jsonb_build_array(o.finished_at, o.lease_id)
       from hwqueue.outcome o
-      where o.shard_id = p_shard and o.queue_id = p_filter.queue_id and o.state = p_filter.state
+      where o.queue_id = p_filter.queue_id and o.state = p_filter.state
         and o.finished_at <= least(p_filter.finished_before, v_until)
         and (o.finished_at, o.lease_id) > (
           coalesce((v_after ->> 0)::timestamptz, p_filter.finished_from, '-infinity'),
@@ -230,14 +226,14 @@ $$;
 -- change. skipped: another session holds them, or has changed them.
 -- Locks: as lock_leases. Raises: as read_page.
 create or replace function hwqueue.lock_page(p_filter jsonb, p_states text[], p_limit int, p_cursor jsonb,
-  p_shard int, out state text, out changed uuid[], out skipped uuid[], out next_cursor jsonb)
+  out state text, out changed uuid[], out skipped uuid[], out next_cursor jsonb)
 language plpgsql volatile
 as $$
 declare
-  v_page hwqueue.lease_page := hwqueue.read_page(p_filter, p_states, p_limit, p_cursor, p_shard);
+  v_page hwqueue.lease_page := hwqueue.read_page(p_filter, p_states, p_limit, p_cursor);
 begin
   state := v_page.state;
-  changed := hwqueue.lock_leases(v_page.lease_ids, v_page.state, p_shard);
+  changed := hwqueue.lock_leases(v_page.lease_ids, v_page.state);
   skipped := array(select i from unnest(v_page.lease_ids) i where i <> all (changed));
   next_cursor := v_page.next_cursor;
 end
@@ -245,7 +241,7 @@ $$;
 
 -- Locks those of some leases that still are in a state and that no other session holds, and returns them.
 -- Locks: entries, claims or outcomes in the order of lease ids, skip locked.
-create or replace function hwqueue.lock_leases(p_leases uuid[], p_state text, p_shard int) returns uuid[]
+create or replace function hwqueue.lock_leases(p_leases uuid[], p_state text) returns uuid[]
 language plpgsql volatile
 as $$
 declare
@@ -256,32 +252,31 @@ begin
     return array(
       select x.lease_id from unnest(v_leases) i(lease_id)
       cross join lateral (
-        select * from hwqueue.lease y where y.shard_id = p_shard and y.lease_id = i.lease_id offset 0) l
+        select * from hwqueue.lease y where y.lease_id = i.lease_id offset 0) l
       cross join lateral (
         select r.lease_id from hwqueue.ready r
-        where r.shard_id = l.shard_id and r.queue_id = l.queue_id and r.tier = l.tier and r.rank = l.rank
+        where r.queue_id = l.queue_id and r.tier = l.tier and r.rank = l.rank
           and r.position = l.position and r.lease_id = l.lease_id for update skip locked) x);
   elsif p_state = 'scheduled' then
     return array(
       select x.lease_id from unnest(v_leases) i(lease_id)
       cross join lateral (
-        select * from hwqueue.lease y where y.shard_id = p_shard and y.lease_id = i.lease_id offset 0) l
+        select * from hwqueue.lease y where y.lease_id = i.lease_id offset 0) l
       cross join lateral (
         select s.lease_id from hwqueue.scheduled s
-        where s.shard_id = l.shard_id and s.queue_id = l.queue_id and s.available_at = l.available_at
+        where s.queue_id = l.queue_id and s.available_at = l.available_at
           and s.lease_id = l.lease_id for update skip locked) x);
   elsif p_state = 'claimed' then
     return array(
       select x.lease_id from unnest(v_leases) i(lease_id)
       cross join lateral (
-        select c.lease_id from hwqueue.claim c
-        where c.shard_id = p_shard and c.lease_id = i.lease_id for update skip locked) x);
+        select c.lease_id from hwqueue.claim c where c.lease_id = i.lease_id for update skip locked) x);
   end if;
   return array(
     select x.lease_id from unnest(v_leases) i(lease_id)
     cross join lateral (
       select o.lease_id from hwqueue.outcome o
-      where o.shard_id = p_shard and o.lease_id = i.lease_id and o.state = p_state
+      where o.lease_id = i.lease_id and (o.state = p_state) is true
       for update skip locked) x);
 end
 $$;

@@ -26,7 +26,7 @@ as $$ select case when p_at < timestamptz '9998-01-01 00:00:00+00' then p_at end
 -- steps_ended. The caller has deleted their entries, and read the clock after that. p_error null: they
 -- passed their deadline. The caller holds the entries. Not idempotent.
 create or replace function hwqueue.end_waiting(p_leases uuid[], p_state text, p_error jsonb,
-  p_now timestamptz, p_shard int) returns uuid[]
+  p_now timestamptz) returns uuid[]
 language plpgsql volatile
 as $$
 declare
@@ -34,30 +34,26 @@ declare
 begin
   with ended as (
     insert into hwqueue.outcome as o
-      (shard_id, lease_id, queue_id, finished_at, claimed_at, claim_token, node_id, attempt, state, error,
-       is_step)
-    select p_shard, l.lease_id, l.queue_id, p_now, l.claimed_at, l.claim_token, l.node_id,
-           l.attempt_count, p_state,
+      (lease_id, queue_id, finished_at, claimed_at, claim_token, node_id, attempt, state, error, is_step)
+    select l.lease_id, l.queue_id, p_now, l.claimed_at, l.claim_token, l.node_id, l.attempt_count, p_state,
            coalesce(p_error, jsonb_build_object('reason', 'deadline_exceeded', 'deadline', l.deadline)),
            case when l.run_id is not null then true end
     from unnest(p_leases) i
     cross join lateral (  -- fences (offset 0): by key, whatever the statistics say
-      select * from hwqueue.lease x where x.shard_id = p_shard and x.lease_id = i offset 0) l
-    returning o.lease_id, o.is_step
+      select * from hwqueue.lease x where x.lease_id = i offset 0) l returning o.lease_id, o.is_step
   )
   select coalesce(array_agg(e.lease_id) filter (where e.is_step), '{}') into v_steps from ended e;
-  insert into hwqueue.gang_change (shard_id, gang_id)
-  select distinct p_shard, l.gang_id from unnest(p_leases) i
+  insert into hwqueue.gang_change (gang_id)
+  select distinct l.gang_id from unnest(p_leases) i
   cross join lateral (
-    select * from hwqueue.lease x where x.shard_id = p_shard and x.lease_id = i offset 0) l
-  where l.gang_id is not null;
+    select * from hwqueue.lease x where x.lease_id = i offset 0) l where l.gang_id is not null;
   return v_steps;
 end
 $$;
 
 -- Reads the filter of a list of leases. tenants: at most those of the caller; null: all.
 -- Raises: QHA01, QHA03, QHQ01.
-create or replace function hwqueue.read_lease_filter(p_filter jsonb, p_shard int)
+create or replace function hwqueue.read_lease_filter(p_filter jsonb)
 returns hwqueue.lease_filter
 language plpgsql stable
 as $$
@@ -72,7 +68,7 @@ begin
     'error_type'], 'filter');
   if p_filter -> 'queue' <> 'null' then
     v_filter.queue_id := (hwqueue.find_queue(
-      hwqueue.json_text(p_filter -> 'queue', 'filter.queue', 100), p_shard)).queue_id;
+      hwqueue.json_text(p_filter -> 'queue', 'filter.queue', 100))).queue_id;
   end if;
   v_filter.state := hwqueue.json_choice(p_filter -> 'state', 'filter.state',
     array['scheduled', 'pending', 'claimed', 'completed', 'failed', 'cancelled']);
@@ -109,8 +105,8 @@ begin
     v_filter.lease_ids := array(  -- one for each tenant
       select i.lease_id
       from (select distinct c.tenant from hwqueue.placement_class c
-            where c.shard_id = p_shard and c.queue_id = v_filter.queue_id) t
-      join hwqueue.idempotency i on i.shard_id = p_shard and i.tenant = t.tenant
+            where c.queue_id = v_filter.queue_id) t
+      join hwqueue.idempotency i on i.tenant = t.tenant
         and i.queue_id = v_filter.queue_id and i.idempotency_key = v_key
       where v_filter.tenants is null or t.tenant = any (v_filter.tenants));
   end if;
@@ -121,10 +117,11 @@ $$;
 -- Ids of leases that meet a filter, from p_from on and below p_before (null: no bound), the highest
 -- first.
 create or replace function hwqueue.list_lease_ids(p_filter hwqueue.lease_filter, p_limit int, p_from uuid,
-  p_before uuid, p_shard int) returns uuid[]
+  p_before uuid) returns uuid[]
 language plpgsql volatile
-  -- planned each time: a filter that is not given must not be in the plan
-  set plan_cache_mode = force_custom_plan
+  -- planned each time: a filter that is not given must not be in the plan. Each row by its key, and no
+  -- table as a whole
+  set plan_cache_mode = force_custom_plan set enable_hashjoin = off set enable_mergejoin = off
 as $$
 begin
   return array(
@@ -132,12 +129,11 @@ begin
     from hwqueue.lease l
     -- lease_state as joins: the planner drops those that the filter does not need, and may start with the
     -- one that it needs
-    left join hwqueue.outcome o on o.shard_id = l.shard_id and o.lease_id = l.lease_id
-    left join hwqueue.claim r on r.shard_id = l.shard_id and r.lease_id = l.lease_id
-    left join hwqueue.scheduled s on s.shard_id = l.shard_id and s.queue_id = l.queue_id
+    left join hwqueue.outcome o on o.lease_id = l.lease_id
+    left join hwqueue.claim r on r.lease_id = l.lease_id
+    left join hwqueue.scheduled s on s.queue_id = l.queue_id
       and s.available_at = l.available_at and s.lease_id = l.lease_id
-    where l.shard_id = p_shard and (p_before is null or l.lease_id < p_before)
-      and (p_from is null or l.lease_id >= p_from)
+    where (p_before is null or l.lease_id < p_before) and (p_from is null or l.lease_id >= p_from)
       and (p_filter.queue_id is null or l.queue_id = p_filter.queue_id)
       and (p_filter.task_name is null or l.task_name = p_filter.task_name)
       and (p_filter.lease_ids is null or l.lease_id = any (p_filter.lease_ids))
@@ -153,14 +149,13 @@ begin
                else o.lease_id is null and r.lease_id is null and s.lease_id is null end
       and (p_filter.tenants is null and p_filter.service_id is null and p_filter.labels is null
            or exists (select 1 from hwqueue.placement_class c
-                      where c.shard_id = l.shard_id and c.class_id = l.class_id
+                      where c.class_id = l.class_id
                         and (p_filter.tenants is null or c.tenant = any (p_filter.tenants))
                         and (p_filter.labels is null or c.labels @> p_filter.labels)
                         and (p_filter.service_id is null or c.service_id = p_filter.service_id)))
       and (p_filter.node_id is null
            or l.lease_id in (
-             select c.lease_id from hwqueue.claim c
-             where c.shard_id = p_shard and c.node_id = p_filter.node_id))
+             select c.lease_id from hwqueue.claim c where c.node_id = p_filter.node_id))
     order by l.lease_id desc limit p_limit);
 end
 $$;
@@ -171,7 +166,7 @@ $$;
 -- until it has one. The session that moved the entry has committed by then.
 -- Locks: the entry or the claim. Not idempotent.
 -- Raises: QHL04.
-create or replace function hwqueue.take_entry(p_lease uuid, p_shard int) returns hwqueue.scheduled
+create or replace function hwqueue.take_entry(p_lease uuid) returns hwqueue.scheduled
 language plpgsql volatile
 as $$
 declare
@@ -179,25 +174,23 @@ declare
   v_entry hwqueue.scheduled;
 begin
   for v_try in 1 .. 100 loop
-    v_lease := hwqueue.find_lease(p_lease, p_shard);
-    if (hwqueue.lease_end(p_lease, p_shard)).state is not null then
+    v_lease := hwqueue.find_lease(p_lease);
+    if (hwqueue.lease_end(p_lease)).state is not null then
       return null;
     end if;
-    perform 1 from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease for update;
+    perform 1 from hwqueue.claim c where c.lease_id = p_lease for update;
     if found then
       return null;
     end if;
     delete from hwqueue.ready r
-    where r.shard_id = p_shard and r.queue_id = v_lease.queue_id and r.tier = v_lease.tier
-      and r.rank = v_lease.rank
+    where r.queue_id = v_lease.queue_id and r.tier = v_lease.tier and r.rank = v_lease.rank
       and r.position = v_lease.position and r.lease_id = p_lease
-    returning r.shard_id, r.queue_id, r.tier, r.attempt_count, r.claim_count, r.rank, r.class_id, r.lease_id,
+    returning r.queue_id, r.tier, r.attempt_count, r.claim_count, r.rank, r.class_id, r.lease_id,
       r.eligible_at, r.deadline
     into v_entry;
     if not found then
       delete from hwqueue.scheduled s
-      where s.shard_id = p_shard and s.queue_id = v_lease.queue_id and s.available_at = v_lease.available_at
-        and s.lease_id = p_lease
+      where s.queue_id = v_lease.queue_id and s.available_at = v_lease.available_at and s.lease_id = p_lease
       returning s.* into v_entry;
     end if;
     if found then
@@ -215,7 +208,7 @@ $$;
 -- held.
 -- Locks: the entry or the claim.
 -- Raises: QHL04.
-create or replace function hwqueue.hold_state(p_lease uuid, p_shard int) returns text
+create or replace function hwqueue.hold_state(p_lease uuid) returns text
 language plpgsql volatile
 as $$
 declare
@@ -223,17 +216,17 @@ declare
   v_end text;
 begin
   for v_try in 1 .. 100 loop
-    v_lease := hwqueue.find_lease(p_lease, p_shard);
-    v_end := (hwqueue.lease_end(p_lease, p_shard)).state;
+    v_lease := hwqueue.find_lease(p_lease);
+    v_end := (hwqueue.lease_end(p_lease)).state;
     if v_end is not null then
       return v_end;
     end if;
-    perform 1 from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease for no key update;
+    perform 1 from hwqueue.claim c where c.lease_id = p_lease for no key update;
     if found then
       return 'claimed';
     end if;
     perform 1 from hwqueue.ready r
-    where r.shard_id = p_shard and r.queue_id = v_lease.queue_id and r.tier = v_lease.tier
+    where r.queue_id = v_lease.queue_id and r.tier = v_lease.tier
       and r.rank = v_lease.rank and r.position = v_lease.position and r.lease_id = p_lease
     for no key update;
     if found then
@@ -241,8 +234,7 @@ begin
     end if;
     -- for update: the caller may go on to delete it, and two such callers must not share it
     perform 1 from hwqueue.scheduled s
-    where s.shard_id = p_shard and s.queue_id = v_lease.queue_id and s.available_at = v_lease.available_at
-      and s.lease_id = p_lease
+    where s.queue_id = v_lease.queue_id and s.available_at = v_lease.available_at and s.lease_id = p_lease
     for update;
     if found then
       return 'scheduled';
@@ -257,15 +249,15 @@ $$;
 -- The record of a lease. For a caller limited to other tenants it does not exist, with the same error
 -- text.
 -- Raises: QHL04.
-create or replace function hwqueue.find_lease(p_lease uuid, p_shard int) returns hwqueue.lease
+create or replace function hwqueue.find_lease(p_lease uuid) returns hwqueue.lease
 language plpgsql volatile
 as $$
 declare
   v_lease hwqueue.lease;
 begin
-  select l.* into v_lease from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = p_lease;
+  select l.* into v_lease from hwqueue.lease l where l.lease_id = p_lease;
   if not found or hwqueue.my_tenants() is not null
-    and not hwqueue.is_own_lease(p_lease, hwqueue.my_tenants(), p_shard) then
+    and not hwqueue.is_own_lease(p_lease, hwqueue.my_tenants()) then
     perform hwqueue.refuse('QHL04', format('lease %s does not exist', coalesce(p_lease::text, 'null')),
       jsonb_build_object('lease_id', p_lease),
       'check the id; finished leases go once their queue''s retention is over');
@@ -277,22 +269,21 @@ $$;
 -- How a lease ended; null when it is open or does not exist. The row in outcome is what ends a lease.
 -- The session that has deleted the lease's entry inserts it, and a session that deletes it
 -- (requeue_lease, prune) holds the lease.
-create or replace function hwqueue.lease_end(p_lease uuid, p_shard int) returns hwqueue.outcome
+create or replace function hwqueue.lease_end(p_lease uuid) returns hwqueue.outcome
 language sql stable
-as $$ select o from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = p_lease $$;
+as $$ select o from hwqueue.outcome o where o.lease_id = p_lease $$;
 
 -- The public state of a lease: how it ended, else where its entry is. Null: no such lease.
-create or replace function hwqueue.lease_state(p_lease uuid, p_shard int) returns text
+create or replace function hwqueue.lease_state(p_lease uuid) returns text
 language sql stable
 as $$
   select case
     when o.lease_id is not null then o.state
-    when exists (select 1 from hwqueue.claim c where c.shard_id = l.shard_id and c.lease_id = l.lease_id)
-      then 'claimed'
-    when exists (select 1 from hwqueue.scheduled s where s.shard_id = l.shard_id and s.queue_id = l.queue_id
+    when exists (select 1 from hwqueue.claim c where c.lease_id = l.lease_id) then 'claimed'
+    when exists (select 1 from hwqueue.scheduled s where s.queue_id = l.queue_id
                  and s.available_at = l.available_at and s.lease_id = l.lease_id) then 'scheduled'
     else 'pending' end
   from hwqueue.lease l
-  left join hwqueue.outcome o on o.shard_id = p_shard and o.lease_id = p_lease
-  where l.shard_id = p_shard and l.lease_id = p_lease
+  left join hwqueue.outcome o on o.lease_id = p_lease
+  where l.lease_id = p_lease
 $$;

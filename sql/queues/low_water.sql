@@ -21,8 +21,8 @@
 -- Adds to p_from where scans of each of these classes start, if the starts differ: at the class's own
 -- low-water mark, or at the head of its queue. A class of a queue that was empty starts behind every
 -- position, so it is never scanned.
-create or replace function hwqueue.class_scan_starts(p_classes bigint[], p_from hwqueue.scan_starts,
-  p_shard int) returns hwqueue.scan_starts
+create or replace function hwqueue.class_scan_starts(p_classes bigint[], p_from hwqueue.scan_starts)
+returns hwqueue.scan_starts
 language plpgsql volatile
 as $$
 begin
@@ -34,15 +34,14 @@ begin
     cross join lateral (
       select case when cardinality(p_from.queue_ids) = 1 then 1 else array_position(p_from.queue_ids, (
         select c.queue_id from hwqueue.placement_class c
-        where c.shard_id = p_shard and c.class_id = k.class_id)) end as number
-      offset 0) q  -- fenced, so that it is evaluated once
+        where c.class_id = k.class_id)) end as number offset 0) q  -- fenced, so that it is evaluated once
     cross join lateral (
       select coalesce(p_from.tiers[q.number], 32767::smallint) as tier,
              coalesce(p_from.ranks[q.number], 0) as rank,
              coalesce(p_from.positions[q.number], 0) as position) s
     left join lateral (
       select w.tiers, w.ranks, w.positions from hwqueue.low_water w
-      where p_from.are_blocked[q.number] and w.shard_id = p_shard and w.queue_id = p_from.queue_ids[q.number]
+      where p_from.are_blocked[q.number] and w.queue_id = p_from.queue_ids[q.number]
         and w.class_id = k.class_id
       order by w.version desc limit 1) w on true
     cross join lateral (
@@ -51,8 +50,7 @@ begin
       where w.tiers is null or w.tiers = array[s.tier] and w.ranks = array[s.rank]
       union all
       select x.tier, x.rank, x.position
-      from hwqueue.class_scan_start(
-        k.class_id, w.tiers, w.ranks, w.positions, s.tier, s.rank, s.position, p_shard) x
+      from hwqueue.class_scan_start(k.class_id, w.tiers, w.ranks, w.positions, s.tier, s.rank, s.position) x
       where w.tiers <> array[s.tier] or w.ranks <> array[s.rank]) f;
   end if;
   return p_from;
@@ -63,7 +61,7 @@ $$;
 -- entry of the class lives between the two. Goes from one low-water mark of the class to the next, as
 -- long as no entry is left in between.
 create or replace function hwqueue.class_scan_start(p_class_id bigint, p_tiers smallint[], p_ranks bigint[],
-  p_positions bigint[], p_tier smallint, p_rank bigint, p_position bigint, p_shard int,
+  p_positions bigint[], p_tier smallint, p_rank bigint, p_position bigint,
   out tier smallint, out rank bigint, out "position" bigint)
 language plpgsql volatile
 as $$
@@ -79,7 +77,7 @@ begin
     order by m.tier, m.rank
   loop
     exit when (v_mark.tier, v_mark.rank) <> (tier, rank)
-      and hwqueue.class_lives_before(p_class_id, tier, rank, position, v_mark.tier, v_mark.rank, p_shard);
+      and hwqueue.class_lives_before(p_class_id, tier, rank, position, v_mark.tier, v_mark.rank);
     position := case when (v_mark.tier, v_mark.rank) = (tier, rank) then greatest(position, v_mark.position)
       else v_mark.position end;
     tier := v_mark.tier;
@@ -91,27 +89,26 @@ $$;
 -- True if an entry of a class lives at or after a position, and before a later tier and rank. Compares
 -- column by column: before Postgres 18 a scan does not stop at the upper end of a row comparison.
 create or replace function hwqueue.class_lives_before(p_class_id bigint, p_tier smallint, p_rank bigint,
-  p_position bigint, p_to_tier smallint, p_to_rank bigint, p_shard int) returns boolean
+  p_position bigint, p_to_tier smallint, p_to_rank bigint) returns boolean
 language plpgsql volatile
 as $$
 begin
   perform 1 from hwqueue.ready r
-  where r.shard_id = p_shard and r.class_id = p_class_id and r.tier = p_tier and r.rank = p_rank
-    and r.position >= p_position
+  where r.class_id = p_class_id and r.tier = p_tier and r.rank = p_rank and r.position >= p_position
   order by r.position limit 1;
   if not found then
     perform 1 from hwqueue.ready r
-    where r.shard_id = p_shard and r.class_id = p_class_id and r.tier = p_tier and r.rank > p_rank
+    where r.class_id = p_class_id and r.tier = p_tier and r.rank > p_rank
       and r.rank < case when p_tier = p_to_tier then p_to_rank else 9223372036854775807 end
     order by r.rank, r.position limit 1;
   end if;
   if not found and p_tier < p_to_tier then
     perform 1 from hwqueue.ready r
-    where r.shard_id = p_shard and r.class_id = p_class_id and r.tier > p_tier and r.tier < p_to_tier
+    where r.class_id = p_class_id and r.tier > p_tier and r.tier < p_to_tier
     order by r.tier, r.rank, r.position limit 1;
     if not found then
       perform 1 from hwqueue.ready r
-      where r.shard_id = p_shard and r.class_id = p_class_id and r.tier = p_to_tier and r.rank < p_to_rank
+      where r.class_id = p_class_id and r.tier = p_to_tier and r.rank < p_to_rank
       order by r.rank, r.position limit 1;
     end if;
   end if;
@@ -153,7 +150,7 @@ $$;
 -- another one, is not waited for. Only the locks tell the two apart, and reading them takes longer
 -- (asks_lock_holders).
 -- Locks: the newest row of the horizon, skip locked.
-create or replace function hwqueue.advance_horizon(p_drawn bigint, p_shard int) returns void
+create or replace function hwqueue.advance_horizon(p_drawn bigint) returns void
 language plpgsql volatile
 as $$
 declare
@@ -164,7 +161,7 @@ begin
     return;
   end if;
   select h.* into v_horizon from hwqueue.position_horizon h
-  where h.shard_id = p_shard order by h.version desc limit 1 for update skip locked;
+  order by h.version desc limit 1 for update skip locked;
   if not found then
     return;
   end if;
@@ -174,9 +171,9 @@ begin
   if not v_ended and hwqueue.valid_next_xid(v_horizon.drawn_before) <> '0' then
     return;
   end if;
-  delete from hwqueue.position_horizon h where h.shard_id = p_shard and h.version = v_horizon.version;
-  insert into hwqueue.position_horizon (shard_id, version, safe_position, drawn_position, drawn_before)
-  values (p_shard, v_horizon.version + 1,
+  delete from hwqueue.position_horizon h where h.version = v_horizon.version;
+  insert into hwqueue.position_horizon (version, safe_position, drawn_position, drawn_before)
+  values (v_horizon.version + 1,
     case when v_ended then v_horizon.drawn_position else v_horizon.safe_position end, p_drawn,
     pg_current_xact_id());
 end
@@ -190,7 +187,7 @@ $$;
 -- (assign_target_class), at an old position.
 -- Locks: the newest row of the queue's marks, skip locked; the session that holds it may write those of
 -- the queue's classes, too.
-create or replace function hwqueue.advance_low_water(p_entry hwqueue.ready, p_shard int) returns void
+create or replace function hwqueue.advance_low_water(p_entry hwqueue.ready) returns void
 language plpgsql volatile
 as $$
 declare
@@ -201,34 +198,31 @@ declare
   v_old bigint;
 begin
   select w.* into v_marks from hwqueue.low_water w
-  where w.shard_id = p_shard and w.queue_id = p_entry.queue_id and w.class_id = 0
+  where w.queue_id = p_entry.queue_id and w.class_id = 0
   order by w.version desc limit 1 for update skip locked;
   -- read before the entries are scanned: transactions at or below the horizon have ended, so the scans see
   -- what they wrote
   v_safe := (
-    select h.safe_position + 1 from hwqueue.position_horizon h
-    where h.shard_id = p_shard order by h.version desc limit 1);
+    select h.safe_position + 1 from hwqueue.position_horizon h order by h.version desc limit 1);
   if v_marks.version is null or v_safe is null then
     return;
   end if;
-  v_queue_head := hwqueue.first_live_entry(p_entry.queue_id, p_shard);
+  v_queue_head := hwqueue.first_live_entry(p_entry.queue_id);
   v_is_blocked := coalesce((v_queue_head.tier, v_queue_head.rank) < (p_entry.tier, p_entry.rank)
     or (v_queue_head.tier, v_queue_head.rank) = (p_entry.tier, p_entry.rank)
     and v_queue_head.position < p_entry.position - 1000, false);
   v_old := hwqueue.low_water_at(v_marks, p_entry.tier, p_entry.rank);
   perform hwqueue.write_low_water(v_marks, p_entry.tier, p_entry.rank, v_old, least(v_safe, (
     select r.position from hwqueue.ready r
-    where r.shard_id = p_shard and r.queue_id = p_entry.queue_id and r.tier = p_entry.tier
+    where r.queue_id = p_entry.queue_id and r.tier = p_entry.tier
       and r.rank = p_entry.rank and r.position >= v_old
     order by r.position limit 1)), v_is_blocked);
   if v_is_blocked and exists (
-      select 1 from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_entry.class_id
-        and c.target is null) then
+      select 1 from hwqueue.placement_class c where c.class_id = p_entry.class_id and c.target is null) then
     select w.* into v_marks from hwqueue.low_water w
-    where w.shard_id = p_shard and w.queue_id = p_entry.queue_id and w.class_id = p_entry.class_id
+    where w.queue_id = p_entry.queue_id and w.class_id = p_entry.class_id
     order by w.version desc limit 1;
     if not found then
-      v_marks.shard_id := p_shard;
       v_marks.queue_id := p_entry.queue_id;
       v_marks.class_id := p_entry.class_id;
       v_marks.version := 0;
@@ -237,7 +231,7 @@ begin
     v_old := hwqueue.low_water_at(v_marks, p_entry.tier, p_entry.rank);
     perform hwqueue.write_low_water(v_marks, p_entry.tier, p_entry.rank, v_old, least(v_safe, (
       select r.position from hwqueue.ready r
-      where r.shard_id = p_shard and r.class_id = p_entry.class_id and r.tier = p_entry.tier
+      where r.class_id = p_entry.class_id and r.tier = p_entry.tier
         and r.rank = p_entry.rank and r.position >= v_old
       order by r.position limit 1)), false);
   end if;
@@ -247,7 +241,7 @@ $$;
 -- Where scans of p_class_count classes of these queues start. The starts differ by class when a queue
 -- head is blocked or the queue heads are far apart. Looking up the start of one class
 -- (class_scan_starts) takes as long as stepping over some ten dead index entries.
-create or replace function hwqueue.queue_scan_starts(p_queue_ids int[], p_class_count int, p_shard int)
+create or replace function hwqueue.queue_scan_starts(p_queue_ids int[], p_class_count int)
 returns hwqueue.scan_starts
 language plpgsql volatile
 as $$
@@ -262,7 +256,7 @@ begin
   from (
     select q.queue_id, f.tier, f.rank, f.position, f.is_blocked
     from unnest(p_queue_ids) q(queue_id)
-    cross join lateral hwqueue.first_live_entry(q.queue_id, p_shard) f
+    cross join lateral hwqueue.first_live_entry(q.queue_id) f
     where f.tier is not null order by f.tier, f.rank, f.position) f;
   return v_from;
 end
@@ -302,13 +296,13 @@ as $$
 $$;
 
 -- True if the queue is head-of-line blocked, as the last claims that advanced its marks found it.
-create or replace function hwqueue.is_head_blocked(p_queue_id int, p_shard int) returns boolean
+create or replace function hwqueue.is_head_blocked(p_queue_id int) returns boolean
 language plpgsql volatile
 as $$
 begin
   return coalesce((
     select w.version < w.blocked_to_version from hwqueue.low_water w
-    where w.shard_id = p_shard and w.queue_id = p_queue_id and w.class_id = 0
+    where w.queue_id = p_queue_id and w.class_id = 0
     order by w.version desc limit 1), false);
 end
 $$;
@@ -319,8 +313,7 @@ $$;
 -- is_blocked: the queue is head-of-line blocked (class_scan_starts). p_or_mark: when the queue has a single
 -- mark and no entry comes before it, returns the mark itself and sets is_mark; the queue head is there
 -- or later.
-create or replace function hwqueue.first_live_entry(p_queue_id int, p_shard int,
-  p_or_mark boolean default false,
+create or replace function hwqueue.first_live_entry(p_queue_id int, p_or_mark boolean default false,
   out tier smallint, out rank bigint, out "position" bigint, out is_blocked boolean, out is_mark boolean)
 language plpgsql volatile
 as $$
@@ -330,12 +323,12 @@ declare
 begin
   select w.tiers, w.ranks, w.positions, w.version < w.blocked_to_version as is_blocked into v_marks
   from hwqueue.low_water w
-  where w.shard_id = p_shard and w.queue_id = p_queue_id and w.class_id = 0 order by w.version desc limit 1;
+  where w.queue_id = p_queue_id and w.class_id = 0 order by w.version desc limit 1;
   is_blocked := coalesce(v_marks.is_blocked, false);
   is_mark := false;
   for i in 1 .. coalesce(cardinality(v_marks.tiers), 0) + 1 loop
     v_first := hwqueue.first_between(p_queue_id, v_marks.tiers[i - 1], v_marks.ranks[i - 1],
-      coalesce(v_marks.tiers[i], 32767), coalesce(v_marks.ranks[i], 0), p_shard);
+      coalesce(v_marks.tiers[i], 32767), coalesce(v_marks.ranks[i], 0));
     exit when v_first.tier is not null or v_marks.tiers[i] is null;
     if p_or_mark and cardinality(v_marks.tiers) = 1 then  -- as in most queues
       tier := v_marks.tiers[1];
@@ -346,7 +339,7 @@ begin
     end if;
     select r.tier, r.rank, r.position into v_first
     from hwqueue.ready r
-    where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = v_marks.tiers[i]
+    where r.queue_id = p_queue_id and r.tier = v_marks.tiers[i]
       and r.rank = v_marks.ranks[i] and r.position >= v_marks.positions[i]
     order by r.position limit 1;
     exit when found;
@@ -361,7 +354,7 @@ $$;
 -- excluded. Compares column by column: before Postgres 18 a scan does not stop at the upper end of a row
 -- comparison.
 create or replace function hwqueue.first_between(p_queue_id int, p_from_tier smallint, p_from_rank bigint,
-  p_to_tier int, p_to_rank bigint, p_shard int, out tier smallint, out rank bigint, out "position" bigint)
+  p_to_tier int, p_to_rank bigint, out tier smallint, out rank bigint, out "position" bigint)
 language plpgsql volatile
 as $$
 declare
@@ -370,20 +363,19 @@ begin
   if p_from_tier is not null then
     select r.tier, r.rank, r.position into tier, rank, "position"
     from hwqueue.ready r
-    where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = p_from_tier and r.rank > p_from_rank
+    where r.queue_id = p_queue_id and r.tier = p_from_tier and r.rank > p_from_rank
       and r.rank < case when v_same then p_to_rank else 9223372036854775807 end
     order by r.rank, r.position limit 1;
   end if;
   if tier is null and not v_same then
     select r.tier, r.rank, r.position into tier, rank, "position"
     from hwqueue.ready r
-    where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier > coalesce(p_from_tier, -1)
-      and r.tier < p_to_tier
+    where r.queue_id = p_queue_id and r.tier > coalesce(p_from_tier, -1) and r.tier < p_to_tier
     order by r.tier, r.rank, r.position limit 1;
     if tier is null then
       select r.tier, r.rank, r.position into tier, rank, "position"
       from hwqueue.ready r
-      where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = p_to_tier and r.rank < p_to_rank
+      where r.queue_id = p_queue_id and r.tier = p_to_tier and r.rank < p_to_rank
       order by r.rank, r.position limit 1;
     end if;
   end if;
@@ -418,11 +410,10 @@ begin
     return;
   end if;
   delete from hwqueue.low_water w
-  where w.shard_id = p_marks.shard_id and w.queue_id = p_marks.queue_id and w.class_id = p_marks.class_id
-    and w.version = p_marks.version;
+  where w.queue_id = p_marks.queue_id and w.class_id = p_marks.class_id and w.version = p_marks.version;
   insert into hwqueue.low_water
-    (shard_id, queue_id, class_id, version, blocked_to_version, tiers, ranks, positions, moved)
-  select p_marks.shard_id, p_marks.queue_id, p_marks.class_id, v_version,
+    (queue_id, class_id, version, blocked_to_version, tiers, ranks, positions, moved)
+  select p_marks.queue_id, p_marks.class_id, v_version,
          case when p_is_blocked then v_version + 256 else p_marks.blocked_to_version end,
          array_agg(k.tier order by k.tier, k.rank), array_agg(k.rank order by k.tier, k.rank),
          array_agg(k.position order by k.tier, k.rank), array_agg(k.moved order by k.tier, k.rank)
@@ -446,12 +437,12 @@ $$;
 -- committed. A scan that read the mark before sees the entry when it scans again.
 -- Locks: the newest row of the queue's marks, skip locked.
 create or replace function hwqueue.lower_low_water(p_queue_id int, p_class_id bigint, p_tier smallint,
-  p_rank bigint, p_position bigint, p_shard int) returns boolean
+  p_rank bigint, p_position bigint) returns boolean
 language plpgsql volatile
 as $$
 begin
   perform 1 from hwqueue.low_water w
-  where w.shard_id = p_shard and w.queue_id = p_queue_id and w.class_id = 0
+  where w.queue_id = p_queue_id and w.class_id = 0
   order by w.version desc limit 1 for update skip locked;
   if not found then
     return false;
@@ -461,7 +452,7 @@ begin
     select case when (m.tier, m.rank) = (p_tier, p_rank) then p_position else m.position end
     from unnest(w.tiers, w.ranks, w.positions) with ordinality m(tier, rank, position, turn)
     order by m.turn)
-  where w.shard_id = p_shard and w.queue_id = p_queue_id and w.class_id in (0, p_class_id)
+  where w.queue_id = p_queue_id and w.class_id in (0, p_class_id)
     and hwqueue.low_water_at(w, p_tier, p_rank) > p_position;
   return true;
 end
@@ -470,12 +461,12 @@ $$;
 -- Writes the first version of low-water marks. A queue (p_class_id 0) gets a mark at 0 in the tier and
 -- rank that most leases have. So its first claims find the queue head as later ones do. A class gets
 -- none.
-create or replace function hwqueue.write_first_low_water(p_queue_id int, p_class_id bigint, p_version bigint,
-  p_shard int) returns void
+create or replace function hwqueue.write_first_low_water(p_queue_id int, p_class_id bigint, p_version bigint)
+returns void
 language sql volatile
 as $$
-  insert into hwqueue.low_water (shard_id, queue_id, class_id, version, tiers, ranks, positions, moved)
-  select p_shard, p_queue_id, p_class_id, p_version, m.zero::smallint[], m.zero::bigint[], m.zero::bigint[],
+  insert into hwqueue.low_water (queue_id, class_id, version, tiers, ranks, positions, moved)
+  select p_queue_id, p_class_id, p_version, m.zero::smallint[], m.zero::bigint[], m.zero::bigint[],
          case when p_class_id = 0 then array[p_version] else '{}' end
   from (select case when p_class_id = 0 then '{0}' else '{}' end::int[] as zero) m
 $$;

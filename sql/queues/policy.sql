@@ -12,18 +12,16 @@
 
 -- The queue of a name.
 -- Raises: QHQ01.
-create or replace function hwqueue.find_queue(p_queue text, p_shard int) returns hwqueue.queue
+create or replace function hwqueue.find_queue(p_queue text) returns hwqueue.queue
 language plpgsql stable
 as $$
 declare
   v_queue hwqueue.queue;
 begin
-  select q.* into v_queue from hwqueue.queue q where q.shard_id = p_shard and q.name = p_queue
-    and q.dropped_at is null;
+  select q.* into v_queue from hwqueue.queue q where q.name = p_queue and q.dropped_at is null;
   if not found then
     perform hwqueue.refuse('QHQ01', format('queue %s does not exist',
-        coalesce(to_json(left(p_queue, 100))::text, 'null')),
-      jsonb_build_object('queue', left(p_queue, 100), 'shard_id', p_shard),
+        coalesce(to_json(left(p_queue, 100))::text, 'null')), jsonb_build_object('queue', left(p_queue, 100)),
       'create it first: select hwqueue.create_queue(p_queue => ''...''), or hwqueue queue create');
   end if;
   return v_queue;
@@ -35,25 +33,23 @@ $$;
 -- before it reads, so that a dropped queue is not deleted while the spawn uses it.
 -- Locks: above read committed the queue, for key share.
 -- Raises: QHQ01; above read committed also 40001.
-create or replace function hwqueue.find_spawn_queue(p_queue text, p_task text, p_shard int)
-returns hwqueue.spawn_target
+create or replace function hwqueue.find_spawn_queue(p_queue text, p_task text) returns hwqueue.spawn_target
 language plpgsql volatile
 as $$
 declare
   v_target hwqueue.spawn_target;
 begin
   perform pg_current_xact_id();
-  select q, (select t.defaults from hwqueue.task t where t.shard_id = p_shard and t.name = p_task)
+  select q, (select t.defaults from hwqueue.task t where t.name = p_task)
   into v_target
-  from hwqueue.queue q where q.shard_id = p_shard and q.name = p_queue and q.dropped_at is null;
+  from hwqueue.queue q where q.name = p_queue and q.dropped_at is null;
   if not found then
-    v_target.queue := hwqueue.find_queue(p_queue, p_shard);
+    v_target.queue := hwqueue.find_queue(p_queue);
   end if;
   if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
     -- an older MVCC snapshot may show a queue that is dropped by now: lock it, or fail with 40001 as such
     -- transactions do
-    perform 1 from hwqueue.queue q
-    where q.shard_id = p_shard and q.queue_id = (v_target.queue).queue_id for key share;
+    perform 1 from hwqueue.queue q where q.queue_id = (v_target.queue).queue_id for key share;
   end if;
   return v_target;
 end
@@ -233,26 +229,22 @@ $$;
 -- clear and send nothing, because commits that notify wait for each other.
 -- Locks: the queue_signal row, skip locked: another session that holds it is clearing it. Notifies:
 -- listeners of hwqueue.
-create or replace function hwqueue.wake_workers(p_queue hwqueue.queue, p_shard int) returns void
+create or replace function hwqueue.wake_workers(p_queue hwqueue.queue) returns void
 language plpgsql volatile
 as $$
 begin
   if not p_queue.notify then
     return;
   end if;
-  perform 1 from hwqueue.queue_signal s
-  where s.shard_id = p_shard and s.queue_id = p_queue.queue_id and s.waiting_since is not null;
+  perform 1 from hwqueue.queue_signal s where s.queue_id = p_queue.queue_id and s.waiting_since is not null;
   if not found then
     return;
   end if;
   -- a hint, never data
-  perform pg_notify('hwqueue', hwqueue.wake_payload(s.wake_key, p_queue.name, p_shard))
-  from hwqueue.shard s where s.shard_id = p_shard;
-  perform 1 from hwqueue.queue_signal s
-  where s.shard_id = p_shard and s.queue_id = p_queue.queue_id for update skip locked;
+  perform pg_notify('hwqueue', hwqueue.wake_payload(s.wake_key, p_queue.name)) from hwqueue.installation s;
+  perform 1 from hwqueue.queue_signal s where s.queue_id = p_queue.queue_id for update skip locked;
   if found then
-    update hwqueue.queue_signal s set waiting_since = null
-    where s.shard_id = p_shard and s.queue_id = p_queue.queue_id;
+    update hwqueue.queue_signal s set waiting_since = null where s.queue_id = p_queue.queue_id;
   end if;
 end
 $$;
@@ -260,8 +252,7 @@ $$;
 -- Sets waiting_since for a claim that found nothing. Written only where it is clear, and skipped while
 -- another session is writing it.
 -- Locks: queue_signal rows, skip locked.
-create or replace function hwqueue.flag_waiting(p_queue_ids int[], p_now timestamptz, p_shard int)
-returns void
+create or replace function hwqueue.flag_waiting(p_queue_ids int[], p_now timestamptz) returns void
 language plpgsql volatile
 as $$
 declare
@@ -269,20 +260,19 @@ declare
 begin
   v_ids := array(
     select s.queue_id from hwqueue.queue_signal s
-    where s.shard_id = p_shard and s.queue_id = any (p_queue_ids) and s.waiting_since is null
+    where s.queue_id = any (p_queue_ids) and s.waiting_since is null
     for update skip locked);
   if v_ids <> '{}' then
-    update hwqueue.queue_signal s set waiting_since = p_now
-    where s.shard_id = p_shard and s.queue_id = any (v_ids);
+    update hwqueue.queue_signal s set waiting_since = p_now where s.queue_id = any (v_ids);
   end if;
 end
 $$;
 
 -- The payload of notifications of new work in a queue. Any login of the database hears notifications and
--- may send them, so the payload holds no names. It is a digest of shard and queue, keyed by the shard's
--- secret.
-create or replace function hwqueue.wake_payload(p_key uuid, p_queue text, p_shard int) returns text
+-- may send them, so the payload holds no names. It is a digest of the queue, keyed by the
+-- installation's secret.
+create or replace function hwqueue.wake_payload(p_key uuid, p_queue text) returns text
 language sql stable
 as $$
-  select left(encode(sha256(convert_to(p_key || ':' || p_shard || ':' || p_queue, 'UTF8')), 'hex'), 32)
+  select left(encode(sha256(convert_to(p_key || ':' || p_queue, 'UTF8')), 'hex'), 32)
 $$;

@@ -27,13 +27,13 @@ begin
   return (
     select case when p.worth_until > p_now then p.device_worth end
     from hwqueue.queue_price p
-    where p.shard_id = p_queue.shard_id and p.queue_id = p_queue.queue_id
+    where p.queue_id = p_queue.queue_id
     order by p.epoch desc, p.round desc limit 1);
 end
 $$;
 
 -- Returns the curves of all queues that have prices which are valid now.
-create or replace function hwqueue.valid_prices(p_now timestamptz, p_shard int)
+create or replace function hwqueue.valid_prices(p_now timestamptz)
 returns table (queue text, device_worth double precision[], worth_until timestamptz)
 language sql stable
 as $$
@@ -41,9 +41,9 @@ as $$
   from hwqueue.queue q
   cross join lateral (
     select x.device_worth, x.worth_until from hwqueue.queue_price x
-    where x.shard_id = p_shard and x.queue_id = q.queue_id
+    where x.queue_id = q.queue_id
     order by x.epoch desc, x.round desc limit 1) p
-  where q.shard_id = p_shard and q.has_prices and q.dropped_at is null and p.worth_until > p_now
+  where q.has_prices and q.dropped_at is null and p.worth_until > p_now
   order by q.name
 $$;
 

@@ -27,15 +27,14 @@ $$;
 -- taken is cancelled by upkeep, as if it had come before.
 -- Locks: the choice. Raises: QHA01 for a choice of another tenant, in the words for the 101st alternative.
 create or replace function hwqueue.join_choice(p_choice uuid, p_tenant text, p_member uuid,
-  p_is_gang boolean, p_now timestamptz, p_shard int) returns void
+  p_is_gang boolean, p_now timestamptz) returns void
 language plpgsql volatile
 as $$
 declare
   v_choice hwqueue.choice;
 begin
-  insert into hwqueue.choice as h (shard_id, choice_id, tenant, checked_at)
-  values (p_shard, p_choice, p_tenant, p_now)
-  on conflict (shard_id, choice_id) do update
+  insert into hwqueue.choice as h (choice_id, tenant, checked_at) values (p_choice, p_tenant, p_now)
+  on conflict (choice_id) do update
   set alternatives = h.alternatives + 1, settled_at = null,
       taken_at = case when h.taken is not null then hwqueue.clock() end  -- not below the mark of reap
   returning h.* into v_choice;
@@ -45,7 +44,6 @@ begin
       'a choice has 100 at most, all of one tenant: describe nodes that are alike by one placement, or use a'
       ' fresh id');
   end if;
-  insert into hwqueue.choice_member (shard_id, choice_id, member_id, is_gang)
-  values (p_shard, p_choice, p_member, p_is_gang);
+  insert into hwqueue.choice_member (choice_id, member_id, is_gang) values (p_choice, p_member, p_is_gang);
 end
 $$;

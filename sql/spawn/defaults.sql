@@ -20,7 +20,7 @@ $$;
 
 -- Returns the defaults of a task without those that are null. It refuses what a spawn would refuse.
 -- Raises: QHA01, QHC03, QHC04, naming the field.
-create or replace function hwqueue.check_defaults(p_task text, p_defaults jsonb, p_shard int) returns jsonb
+create or replace function hwqueue.check_defaults(p_task text, p_defaults jsonb) returns jsonb
 language plpgsql stable
 as $$
 declare
@@ -40,7 +40,7 @@ begin
       hwqueue.spawn_placement(v_defaults, 'defaults'),
       hwqueue.json_interval(v_defaults -> 'patience', 'defaults.patience'), null,
       hwqueue.read_max_run(v_defaults, 'defaults'), false),
-    '{}', p_shard);
+    '{}');
   return v_defaults;
 end
 $$;

@@ -59,15 +59,15 @@ $$;
 -- Writes a gang that waits, and returns it. p_priority: that of its first member. A min_size of all is none.
 -- Locks: a new row. Raises: 23505 for the id of a gang that is there. Not idempotent.
 create or replace function hwqueue.insert_gang(p_gang hwqueue.gang, p_queue hwqueue.queue, p_priority int,
-  p_now timestamptz, p_shard int) returns hwqueue.gang
+  p_now timestamptz) returns hwqueue.gang
 language plpgsql volatile
 as $$
 declare
   v_gang hwqueue.gang;
 begin
-  insert into hwqueue.gang (shard_id, gang_id, queue_id, tenant, rank, size, together, same, on_lost, hold,
+  insert into hwqueue.gang (gang_id, queue_id, tenant, rank, size, together, same, on_lost, hold,
     state, next_try_at, created_at, choice_id, min_size, run_id, step_no)
-  values (p_shard, p_gang.gang_id, p_queue.queue_id, p_gang.tenant,
+  values (p_gang.gang_id, p_queue.queue_id, p_gang.tenant,
     hwqueue.lease_rank(p_queue.ageing_step, p_now, p_priority), p_gang.size, p_gang.together, p_gang.same,
     p_gang.on_lost, p_gang.hold, 'waiting', p_gang.next_try_at, p_now, p_gang.choice_id,
     nullif(p_gang.min_size, p_gang.size), p_gang.run_id, p_gang.step_no)
@@ -78,10 +78,9 @@ $$;
 
 -- Writes the roster of a gang: leases by their ranks, from 0.
 -- Locks: new rows. Not idempotent.
-create or replace function hwqueue.insert_members(p_gang uuid, p_leases uuid[], p_shard int) returns void
+create or replace function hwqueue.insert_members(p_gang uuid, p_leases uuid[]) returns void
 language sql volatile
 as $$
-  insert into hwqueue.gang_member (shard_id, gang_id, ordinal, lease_id)
-  select p_shard, p_gang, m.ordinality - 1, m.lease_id
-  from unnest(p_leases) with ordinality m(lease_id, ordinality)
+  insert into hwqueue.gang_member (gang_id, ordinal, lease_id)
+  select p_gang, m.ordinality - 1, m.lease_id from unnest(p_leases) with ordinality m(lease_id, ordinality)
 $$;

@@ -16,13 +16,13 @@
 -- The queue that changes of a lease name; null when they name none. It takes a transaction id first, as a
 -- spawn does, so that the queue is not deleted meanwhile.
 -- Raises: QHA01, QHQ01.
-create or replace function hwqueue.target_queue(p_changes jsonb, p_shard int) returns hwqueue.queue
+create or replace function hwqueue.target_queue(p_changes jsonb) returns hwqueue.queue
 language plpgsql volatile
 as $$
 declare
   v_name text := hwqueue.json_text(p_changes -> 'queue', 'changes.queue', 100);
 begin
-  return case when v_name is not null then (hwqueue.find_spawn_queue(v_name, null, p_shard)).queue end;
+  return case when v_name is not null then (hwqueue.find_spawn_queue(v_name, null)).queue end;
 end
 $$;
 
@@ -30,8 +30,7 @@ $$;
 -- Locks: the caller holds the lease's entry; as move_keys. Raises: QHA01 for params that are too large,
 -- QHT02 when another lease holds the key, or a spawn in progress, QHG03 for a member of a gang, or a lease
 -- of an everywhere task.
-create or replace function hwqueue.check_move(p_lease hwqueue.lease, p_queue hwqueue.queue, p_shard int)
-returns void
+create or replace function hwqueue.check_move(p_lease hwqueue.lease, p_queue hwqueue.queue) returns void
 language plpgsql volatile
 as $$
 declare
@@ -48,15 +47,15 @@ begin
   end if;
   perform hwqueue.check_payload(p_lease.params, 'params', p_queue.max_params_bytes);
   if p_lease.idempotency_key is null or p_lease.queue_id = p_queue.queue_id
-    or hwqueue.move_keys(array[p_lease.lease_id], p_queue, p_shard) <> '{}' then
+    or hwqueue.move_keys(array[p_lease.lease_id], p_queue) <> '{}' then
     return;
   end if;
   select i.lease_id into v_holder
   from hwqueue.lease l
-  join hwqueue.placement_class c on c.shard_id = l.shard_id and c.class_id = l.class_id
-  join hwqueue.idempotency i on i.shard_id = p_shard and i.tenant = c.tenant
+  join hwqueue.placement_class c on c.class_id = l.class_id
+  join hwqueue.idempotency i on i.tenant = c.tenant
     and i.queue_id = p_queue.queue_id and i.idempotency_key = l.idempotency_key
-  where l.shard_id = p_shard and l.lease_id = p_lease.lease_id;
+  where l.lease_id = p_lease.lease_id;
   perform hwqueue.refuse('QHT02',
     format('%s holds the key %s in queue %s', coalesce('lease ' || v_holder, 'a spawn in progress'),
       to_json(p_lease.idempotency_key), to_json(p_queue.name)),
@@ -68,19 +67,18 @@ $$;
 
 -- Returns those of some leases that may move to a queue, with their keys moved.
 -- Locks: the caller holds their entries; as move_keys.
-create or replace function hwqueue.movable_leases(p_leases uuid[], p_queue hwqueue.queue, p_shard int)
-returns uuid[]
+create or replace function hwqueue.movable_leases(p_leases uuid[], p_queue hwqueue.queue) returns uuid[]
 language plpgsql volatile
 as $$
 begin
   return hwqueue.move_keys(array(
     select l.lease_id from unnest(p_leases) i
     cross join lateral (  -- a fence (offset 0): by key, whatever the statistics say
-      select * from hwqueue.lease x where x.shard_id = p_shard and x.lease_id = i offset 0) l
+      select * from hwqueue.lease x where x.lease_id = i offset 0) l
     where l.gang_id is null
       and case when hwqueue.may_be_long(l.params) then hwqueue.text_bytes(l.params, p_queue.max_params_bytes)
         else octet_length(l.params::text) end <= p_queue.max_params_bytes
-    order by l.lease_id), p_queue, p_shard);
+    order by l.lease_id), p_queue);
 end
 $$;
 
@@ -88,8 +86,7 @@ $$;
 -- at a spawn, a unique key is free when its lease has ended or its time is over.
 -- A key that a spawn has locked stays: that spawn may wait for the lease's entry (take_unique_key).
 -- Locks: the caller holds the leases' entries; their keys, skip locked; new keys in sorted order.
-create or replace function hwqueue.move_keys(p_leases uuid[], p_queue hwqueue.queue, p_shard int)
-returns uuid[]
+create or replace function hwqueue.move_keys(p_leases uuid[], p_queue hwqueue.queue) returns uuid[]
 language plpgsql volatile
 as $$
 declare
@@ -100,26 +97,25 @@ declare
 begin
   -- fences (offset 0): by key, whatever the statistics say
   v_held := array(
-    select s.lease_id from hwqueue.spawned_keys(p_leases, p_shard) s
+    select s.lease_id from hwqueue.spawned_keys(p_leases) s
     cross join lateral (
       select x.lease_id from hwqueue.idempotency x
-      where x.shard_id = p_shard and x.tenant = s.tenant and x.queue_id = s.queue_id
+      where x.tenant = s.tenant and x.queue_id = s.queue_id
         and x.idempotency_key = s.idempotency_key offset 0) k
     where s.queue_id <> p_queue.queue_id and k.lease_id = s.lease_id);
   if v_held = '{}' then
     return p_leases;
   end if;
   v_keys := array(
-    select k.key from hwqueue.spawned_keys(v_held, p_shard) s
+    select k.key from hwqueue.spawned_keys(v_held) s
     cross join lateral (
       select x as key from hwqueue.idempotency x
-      where x.shard_id = p_shard and x.tenant = s.tenant and x.queue_id = s.queue_id
+      where x.tenant = s.tenant and x.queue_id = s.queue_id
         and x.idempotency_key = s.idempotency_key and x.lease_id = s.lease_id offset 0
       for update skip locked) k);
   with inserted as (
-    insert into hwqueue.idempotency as i (shard_id, tenant, queue_id, idempotency_key, lease_id, content,
-      held_until)
-    select k.shard_id, k.tenant, p_queue.queue_id, k.idempotency_key, k.lease_id, k.content, k.held_until
+    insert into hwqueue.idempotency as i (tenant, queue_id, idempotency_key, lease_id, content, held_until)
+    select k.tenant, p_queue.queue_id, k.idempotency_key, k.lease_id, k.content, k.held_until
     from unnest(v_keys) k
     order by k.tenant collate "C", k.idempotency_key collate "C"
     on conflict do nothing
@@ -129,15 +125,13 @@ begin
   with taken as (
     update hwqueue.idempotency i set lease_id = k.lease_id, held_until = k.held_until
     from unnest(v_keys) k
-    where i.shard_id = p_shard and i.tenant = k.tenant and i.queue_id = p_queue.queue_id
+    where i.tenant = k.tenant and i.queue_id = p_queue.queue_id
       and i.idempotency_key = k.idempotency_key and k.lease_id <> all (v_moved)
       and k.held_until is not null and i.ctid = any (array(
         select x.ctid from hwqueue.idempotency x
-        where x.shard_id = p_shard and x.tenant = k.tenant and x.queue_id = p_queue.queue_id
-          and x.idempotency_key = k.idempotency_key
+        where x.tenant = k.tenant and x.queue_id = p_queue.queue_id and x.idempotency_key = k.idempotency_key
           and (x.held_until <= v_now or x.held_until = 'infinity'
-            and coalesce(hwqueue.lease_state(x.lease_id, p_shard), 'gone')
-              not in ('scheduled', 'pending', 'claimed'))
+            and coalesce(hwqueue.lease_state(x.lease_id), 'gone') not in ('scheduled', 'pending', 'claimed'))
         for update skip locked))
     returning i.lease_id
   )
@@ -146,7 +140,7 @@ begin
     select x.place from unnest(v_keys) k
     cross join lateral (
       select y.ctid as place from hwqueue.idempotency y
-      where y.shard_id = p_shard and y.tenant = k.tenant and y.queue_id = k.queue_id
+      where y.tenant = k.tenant and y.queue_id = k.queue_id
         and y.idempotency_key = k.idempotency_key for update) x
     where k.lease_id = any (v_moved)));
   return array(select l from unnest(p_leases) l where l <> all (v_held) or l = any (v_moved));

@@ -10,8 +10,8 @@
 
 -- Refuses the first element of a batch that is at fault, with its index.
 -- Locks: new classes. Raises: as read_spawns, with the index.
-create or replace function hwqueue.refuse_element(p_queue hwqueue.queue, p_leases jsonb, p_now timestamptz,
-  p_shard int) returns void
+create or replace function hwqueue.refuse_element(p_queue hwqueue.queue, p_leases jsonb, p_now timestamptz)
+returns void
 language plpgsql volatile
 as $$
 declare
@@ -22,7 +22,7 @@ declare
 begin
   for v_index in 0 .. jsonb_array_length(p_leases) - 1 loop
     begin
-      perform hwqueue.read_spawns(p_queue, jsonb_build_array(p_leases -> v_index), p_now, p_shard);
+      perform hwqueue.read_spawns(p_queue, jsonb_build_array(p_leases -> v_index), p_now);
     exception when others then
       get stacked diagnostics v_code = returned_sqlstate, v_message = message_text,
         v_detail = pg_exception_detail, v_hint = pg_exception_hint;
@@ -50,8 +50,7 @@ $$;
 
 -- Returns the class of a kind, and writes it if it is new. p_defaults: those of its task.
 -- Locks: the new row. Raises: QHA01, QHC03, QHC04, QHW01, naming the field.
-create or replace function hwqueue.kind_class(p_queue_id int, p_kind jsonb, p_defaults jsonb,
-  p_shard int) returns bigint
+create or replace function hwqueue.kind_class(p_queue_id int, p_kind jsonb, p_defaults jsonb) returns bigint
 language plpgsql volatile
 as $$
 declare
@@ -59,15 +58,15 @@ declare
 begin
   return hwqueue.spawn_class(p_queue_id, hwqueue.json_text(v_kind -> 'task', 'task', 200),
     hwqueue.class_options(hwqueue.with_defaults(coalesce(nullif(v_kind -> 'options', 'null'), '{}'),
-      p_defaults)), p_shard);
+      p_defaults)));
 end
 $$;
 
 -- Reads and checks a batch, in its order. Each kind of element is checked, and the defaults of its task
 -- and its class found, once.
 -- Locks: new classes. Raises: QHA01, QHC03, QHC04, QHW01, naming the field, not the element.
-create or replace function hwqueue.read_spawns(p_queue hwqueue.queue, p_leases jsonb, p_now timestamptz,
-  p_shard int) returns hwqueue.spawn_request[]
+create or replace function hwqueue.read_spawns(p_queue hwqueue.queue, p_leases jsonb, p_now timestamptz)
+returns hwqueue.spawn_request[]
 language plpgsql volatile
 as $$
 declare
@@ -79,10 +78,10 @@ begin
          jsonb_object_agg(u.task, u.defaults) filter (where u.defaults <> '{}')
   into v_class_ids, v_defaults
   from (select k.class_id, o.ordinal, k.task, case when o.nth = 1 then k.defaults end as defaults
-        from (select hwqueue.kind_class(p_queue.queue_id, d.kind, d.defaults, p_shard) as class_id,
+        from (select hwqueue.kind_class(p_queue.queue_id, d.kind, d.defaults) as class_id,
                      d.ordinals, d.task, d.defaults
               from (select e.kind, e.ordinals, n.task, (select t.defaults from hwqueue.task t
-                      where t.shard_id = p_shard and t.name = n.task) as defaults
+                      where t.name = n.task) as defaults
                     from (select hwqueue.spawn_kind(i.value) as kind, array_agg(i.ordinality) as ordinals
                           from jsonb_array_elements(p_leases) with ordinality i group by 1
                           order by min(i.ordinality)) e
@@ -206,12 +205,11 @@ $$;
 -- Reads and checks a spawn outside a batch. p_options has the defaults of the task already.
 -- Locks: a new class. Raises: QHA01, QHC03, QHC04, QHW01, naming the field.
 create or replace function hwqueue.read_single_spawn(p_queue hwqueue.queue, p_task text, p_params jsonb,
-  p_options jsonb, p_now timestamptz, p_shard int) returns hwqueue.spawn_request
+  p_options jsonb, p_now timestamptz) returns hwqueue.spawn_request
 language plpgsql volatile
 as $$
 declare
-  v_class_id bigint := hwqueue.spawn_class(
-    p_queue.queue_id, p_task, hwqueue.class_options(p_options), p_shard);
+  v_class_id bigint := hwqueue.spawn_class(p_queue.queue_id, p_task, hwqueue.class_options(p_options));
 begin
   if p_options is null or not p_options ?| hwqueue.spawn_options() then
     -- with a constant null Postgres drops every part of the expression that reads options
@@ -263,17 +261,15 @@ $$;
 
 -- Returns the class of a spawn, and writes it if it is new. p_options comes from class_options.
 -- Locks: the new row. Raises: QHA01, QHC03, QHC04, QHW01, naming the field.
-create or replace function hwqueue.spawn_class(p_queue_id int, p_task text, p_options jsonb, p_shard int)
-returns bigint
+create or replace function hwqueue.spawn_class(p_queue_id int, p_task text, p_options jsonb) returns bigint
 language plpgsql volatile
 as $$
 begin
   perform hwqueue.check_name(p_task, 'task', 200);
   if p_options = '{}' then
-    return hwqueue.find_class(row(p_queue_id, p_task, '', null, '{}', '{}', null, null, null, false),
-      p_shard);
+    return hwqueue.find_class(row(p_queue_id, p_task, '', null, '{}', '{}', null, null, null, false));
   end if;
-  return hwqueue.find_class(hwqueue.spawn_content(p_queue_id, p_task, p_options), p_shard);
+  return hwqueue.find_class(hwqueue.spawn_content(p_queue_id, p_task, p_options));
 end
 $$;
 

@@ -47,8 +47,8 @@ $$;
 -- Writes which leases the new ones of a batch replace. The caller has inserted them.
 -- Locks: new rows. Raises: QHL04 for a lease that does not exist or is another tenant's, QHA01 for one that
 -- is replaced already, is a member of a gang or a step of a run, and for a circle.
-create or replace function hwqueue.write_replacements(p_spawns hwqueue.spawn_request[], p_now timestamptz,
-  p_shard int) returns void
+create or replace function hwqueue.write_replacements(p_spawns hwqueue.spawn_request[], p_now timestamptz)
+returns void
 language plpgsql volatile
 as $$
 declare
@@ -57,15 +57,15 @@ begin
   for v_spawn in
     select s.lease_id, (s.replaces ->> 'lease')::uuid as old_lease, s.replaces, c.tenant
     from unnest(p_spawns) s
-    join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = s.class_id
+    join hwqueue.placement_class c on c.class_id = s.class_id
     where s.replaces is not null order by s.ordinal
   loop
     if v_spawn.old_lease is not null then
-      perform hwqueue.check_replaced(v_spawn.old_lease, v_spawn.lease_id, v_spawn.tenant, p_shard);
+      perform hwqueue.check_replaced(v_spawn.old_lease, v_spawn.lease_id, v_spawn.tenant);
     end if;
-    insert into hwqueue.replacement (shard_id, lease_id, old_lease, service_id, old_goes, is_overlapping,
+    insert into hwqueue.replacement (lease_id, old_lease, service_id, old_goes, is_overlapping,
       next_try_at, created_at)
-    values (p_shard, v_spawn.lease_id, v_spawn.old_lease, (v_spawn.replaces ->> 'service')::uuid,
+    values (v_spawn.lease_id, v_spawn.old_lease, (v_spawn.replaces ->> 'service')::uuid,
       v_spawn.replaces ->> 'then', (v_spawn.replaces ->> 'overlap')::boolean, p_now, p_now);
   end loop;
 end
@@ -73,8 +73,7 @@ $$;
 
 -- Refuses to replace a lease that cannot be.
 -- Raises: as write_replacements.
-create or replace function hwqueue.check_replaced(p_old uuid, p_lease uuid, p_tenant text, p_shard int)
-returns void
+create or replace function hwqueue.check_replaced(p_old uuid, p_lease uuid, p_tenant text) returns void
 language plpgsql stable
 as $$
 declare
@@ -83,8 +82,8 @@ declare
   v_problem text;
 begin
   select l.* into v_old from hwqueue.lease l
-  join hwqueue.placement_class c on c.shard_id = l.shard_id and c.class_id = l.class_id
-  where l.shard_id = p_shard and l.lease_id = p_old and c.tenant = p_tenant;
+  join hwqueue.placement_class c on c.class_id = l.class_id
+  where l.lease_id = p_old and c.tenant = p_tenant;
   if not found then
     perform hwqueue.refuse('QHL04', format('lease %s does not exist', p_old),
       jsonb_build_object('lease_id', p_old, 'field', 'options.replaces.lease'),
@@ -92,14 +91,13 @@ begin
   end if;
   for v_step in 1 .. 1000 loop
     exit when v_next is null or v_next = p_lease;
-    v_next := (
-      select r.old_lease from hwqueue.replacement r where r.shard_id = p_shard and r.lease_id = v_next);
+    v_next := (select r.old_lease from hwqueue.replacement r where r.lease_id = v_next);
   end loop;
   v_problem := case
     when v_next is not null then 'waits for its place itself: a circle'
     when v_old.gang_id is not null then 'is a member of a gang'
     when v_old.run_id is not null then 'is a step of a run'
-    when exists (select from hwqueue.replacement r where r.shard_id = p_shard and r.old_lease = p_old)
+    when exists (select from hwqueue.replacement r where r.old_lease = p_old)
       then 'is being replaced already' end;
   if v_problem is not null then
     perform hwqueue.refuse('QHA01', format('lease %s cannot be replaced: it %s', p_old, v_problem),

@@ -32,7 +32,7 @@ begin
     v_exclusive_ids := array(
       select (g.value ->> 'resource_id')::uuid
       from hwqueue.claim c cross join lateral jsonb_array_elements(c.assignment -> 'gpus') g
-      where c.shard_id = p_node.shard_id and c.node_id = p_node.node_id and c.assignment ? 'gpu_exclusivity');
+      where c.node_id = p_node.node_id and c.assignment ? 'gpu_exclusivity');
     v_exclusive_ids := v_exclusive_ids || array(
       select d.parent from unnest(p_node.gpu_ids, p_node.gpu_parents) d(id, parent)
       where d.id = any (v_exclusive_ids));
@@ -88,7 +88,7 @@ $$;
 -- only new rows. Raises: QHT01, QHL06 when such an id exists, QHA01 as join_choice, QHL04 and QHA01 as
 -- write_replacements.
 create or replace function hwqueue.write_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue,
-  p_now timestamptz, p_shard int) returns hwqueue.spawn_request[]
+  p_now timestamptz) returns hwqueue.spawn_request[]
 language plpgsql volatile
 as $$
 declare
@@ -124,27 +124,27 @@ begin
     v_must_wake := exists (select 1 from unnest(v_fresh) s where s.notify and s.available_at <= p_now);
   end if;
   if v_has_keys then
-    v_spawns := hwqueue.reserve_keys(p_spawns, p_queue, p_now, p_shard);
+    v_spawns := hwqueue.reserve_keys(p_spawns, p_queue, p_now);
     v_fresh := array(select s from unnest(v_spawns) s where s.stands_for is null order by s.ordinal);
     v_must_wake := exists (select 1 from unnest(v_fresh) s where s.notify and s.available_at <= p_now);
   end if;
   if v_has_choices then
-    perform hwqueue.join_choice(s.choice_id, s.tenant, s.lease_id, false, p_now, p_shard)
+    perform hwqueue.join_choice(s.choice_id, s.tenant, s.lease_id, false, p_now)
     from (select u.choice_id, c.tenant, u.lease_id  -- by id, so that two batches cannot deadlock
           from unnest(v_fresh) u
-          join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = u.class_id
+          join hwqueue.placement_class c on c.class_id = u.class_id
           where u.choice_id is not null order by u.choice_id, u.ordinal offset 0) s;
   end if;
   if v_has_own_ids then
-    perform hwqueue.insert_own_spawns(v_fresh, p_queue, p_now, p_shard);
+    perform hwqueue.insert_own_spawns(v_fresh, p_queue, p_now);
   else
-    perform hwqueue.insert_spawns(v_fresh, p_queue, p_now, p_shard);
+    perform hwqueue.insert_spawns(v_fresh, p_queue, p_now);
   end if;
   if v_has_replaces then
-    perform hwqueue.write_replacements(v_fresh, p_now, p_shard);
+    perform hwqueue.write_replacements(v_fresh, p_now);
   end if;
   if v_must_wake then
-    perform hwqueue.wake_workers(p_queue, p_shard);
+    perform hwqueue.wake_workers(p_queue);
   end if;
   return v_spawns;
 end
@@ -152,10 +152,10 @@ $$;
 
 -- Returns the state of a lease that a spawn reports.
 create or replace function hwqueue.spawned_state(p_stands_for uuid, p_available_at timestamptz,
-  p_now timestamptz, p_shard int) returns text
+  p_now timestamptz) returns text
 language sql stable
 as $$
-  select case when p_stands_for is not null then hwqueue.lease_state(p_stands_for, p_shard)
+  select case when p_stands_for is not null then hwqueue.lease_state(p_stands_for)
     when p_available_at > p_now then 'scheduled' else 'pending' end
 $$;
 
@@ -164,8 +164,8 @@ $$;
 -- did.
 -- The caller has inserted the leases, so no other session can take one of the ids any more.
 -- Raises: QHL06, 23505.
-create or replace function hwqueue.check_own_ids(p_spawns hwqueue.spawn_request[], p_now timestamptz,
-  p_shard int) returns void
+create or replace function hwqueue.check_own_ids(p_spawns hwqueue.spawn_request[], p_now timestamptz)
+returns void
 language plpgsql volatile
 as $$
 declare
@@ -174,8 +174,7 @@ declare
 begin
   if current_setting('transaction_isolation') in ('read committed', 'read uncommitted') then
     v_completed := (
-      select o.lease_id from hwqueue.outcome o
-      where o.shard_id = p_shard and o.lease_id = any (v_ids) limit 1);
+      select o.lease_id from hwqueue.outcome o where o.lease_id = any (v_ids) limit 1);
     if v_completed is not null then
       perform hwqueue.refuse('QHL06', format('lease %s has just completed', v_completed),
         jsonb_build_object('field', 'options.lease_id', 'lease_id', v_completed,
@@ -183,9 +182,9 @@ begin
         'use a fresh id: what is left of that lease goes with one of the next calls of prune');
     end if;
   else  -- an older snapshot may not show the outcome, but its unique key does
-    insert into hwqueue.outcome (shard_id, lease_id, queue_id, finished_at, claim_token, attempt, state)
-    select p_shard, i, 0, p_now, 0, 0, 'completed' from unnest(v_ids) i;
-    delete from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = any (v_ids);
+    insert into hwqueue.outcome (lease_id, queue_id, finished_at, claim_token, attempt, state)
+    select i, 0, p_now, 0, 0, 'completed' from unnest(v_ids) i;
+    delete from hwqueue.outcome o where o.lease_id = any (v_ids);
   end if;
 end
 $$;
@@ -195,7 +194,7 @@ $$;
 -- (target_class).
 -- Locks: as insert_spawns, and waiting classes (skip locked). Raises: QHL06. Not idempotent.
 create or replace function hwqueue.insert_own_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue,
-  p_now timestamptz, p_shard int) returns void
+  p_now timestamptz) returns void
 language plpgsql volatile
 as $$
 declare
@@ -207,8 +206,7 @@ begin
   select o.lease_id, o.ordinal - 1 as index into v_spawn
   from (select s.lease_id, s.ordinal, row_number() over (partition by s.lease_id order by s.ordinal) as turn
         from unnest(p_spawns) s where s.own_id) o
-  where o.turn > 1
-    or exists (select 1 from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = o.lease_id)
+  where o.turn > 1 or exists (select 1 from hwqueue.lease l where l.lease_id = o.lease_id)
   order by o.ordinal limit 1;
   if found then
     perform hwqueue.refuse('QHL06', format('lease %s exists already', v_spawn.lease_id),
@@ -218,16 +216,15 @@ begin
   for v_index in 1 .. cardinality(v_spawns) loop
     if v_spawns[v_index].own_id then  -- other leases may already ask about this id
       v_class_id := v_spawns[v_index].class_id;
-      v_spawns[v_index].class_id := hwqueue.target_class(v_class_id, v_spawns[v_index].lease_id, p_shard);
+      v_spawns[v_index].class_id := hwqueue.target_class(v_class_id, v_spawns[v_index].lease_id);
       if v_spawns[v_index].class_id <> v_class_id and v_spawns[v_index].available_at <= p_now then
         v_targets := v_targets || v_spawns[v_index].class_id;
       end if;
     end if;
   end loop;
-  perform hwqueue.insert_spawns(v_spawns, p_queue, p_now, p_shard),
-    hwqueue.check_own_ids(p_spawns, p_now, p_shard);
+  perform hwqueue.insert_spawns(v_spawns, p_queue, p_now), hwqueue.check_own_ids(p_spawns, p_now);
   if v_targets <> '{}' then  -- the class may be older: an earlier lease with this id had it
-    perform hwqueue.wake_classes_of_entries(v_targets, p_shard);
+    perform hwqueue.wake_classes_of_entries(v_targets);
   end if;
 exception when unique_violation then  -- another session has just spawned with the same id
   perform hwqueue.refuse('QHL06', 'a lease with one of these ids exists already',
@@ -239,31 +236,31 @@ $$;
 -- Locks: new rows, and lease ids that the producer chose. Raises: 23505 when a lease has one of those.
 -- Not idempotent.
 create or replace function hwqueue.insert_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue,
-  p_now timestamptz, p_shard int) returns void
+  p_now timestamptz) returns void
 language plpgsql volatile
 as $$
 declare
   v_ready int;
 begin
-  insert into hwqueue.ready (shard_id, queue_id, tier, attempt_count, claim_count, rank, position, class_id,
+  insert into hwqueue.ready (queue_id, tier, attempt_count, claim_count, rank, position, class_id,
     lease_id, eligible_at, deadline)
   overriding system value
-  select p_shard, p_queue.queue_id, 0, 0, 0, hwqueue.lease_rank(p_queue.ageing_step, p_now, s.priority),
+  select p_queue.queue_id, 0, 0, 0, hwqueue.lease_rank(p_queue.ageing_step, p_now, s.priority),
     s.position, s.class_id, s.lease_id, p_now, s.deadline
   from unnest(p_spawns) s where s.available_at <= p_now;
   get diagnostics v_ready = row_count;
   if v_ready < cardinality(p_spawns) then
-    insert into hwqueue.scheduled (shard_id, queue_id, tier, attempt_count, claim_count, rank, class_id,
+    insert into hwqueue.scheduled (queue_id, tier, attempt_count, claim_count, rank, class_id,
       lease_id, available_at, deadline)
-    select p_shard, p_queue.queue_id, 0, 0, 0,
+    select p_queue.queue_id, 0, 0, 0,
       hwqueue.lease_rank(p_queue.ageing_step, s.available_at, s.priority), s.class_id, s.lease_id,
       s.available_at, s.deadline
     from unnest(p_spawns) s where s.available_at > p_now;
   end if;
-  insert into hwqueue.lease (shard_id, lease_id, queue_id, class_id, task_name, params, headers, priority,
+  insert into hwqueue.lease (lease_id, queue_id, class_id, task_name, params, headers, priority,
     tier, rank, position, max_attempts, retry, claim_timeout, deadline, idempotency_key, available_at,
     created_at, wire, run_id, step_no, item_no, gang_id, choice_id, tenant)
-  select p_shard, s.lease_id, p_queue.queue_id, s.class_id, s.task_name, s.params, s.headers, s.priority, 0,
+  select s.lease_id, p_queue.queue_id, s.class_id, s.task_name, s.params, s.headers, s.priority, 0,
     hwqueue.lease_rank(p_queue.ageing_step, greatest(s.available_at, p_now), s.priority),
     case when s.available_at <= p_now then s.position else 0 end, s.max_attempts, s.retry, s.claim_timeout,
     s.deadline, s.idempotency_key, s.available_at, p_now, s.wire, s.run_id, s.step_no,
@@ -279,7 +276,7 @@ $$;
 -- Locks: the lease row; its class, skip locked, if that waits. The caller has deleted its former entry.
 -- Not idempotent.
 create or replace function hwqueue.put_back(p_lease uuid, p_attempt_count int, p_claim_count int,
-  p_at timestamptz, p_now timestamptz, p_shard int, p_since timestamptz default null) returns text
+  p_at timestamptz, p_now timestamptz, p_since timestamptz default null) returns text
 language plpgsql volatile
 as $$
 declare
@@ -287,39 +284,38 @@ declare
   v_found record;
   v_position bigint := 0;
 begin
-  select l.* into v_lease from hwqueue.lease l
-  where l.shard_id = p_shard and l.lease_id = p_lease for no key update;
+  select l.* into v_lease from hwqueue.lease l where l.lease_id = p_lease for no key update;
   if v_lease.gang_id is not null then
-    insert into hwqueue.gang_change (shard_id, gang_id, retry_at)
-    values (p_shard, v_lease.gang_id, nullif(p_at, hwqueue.never_due()));
+    insert into hwqueue.gang_change (gang_id, retry_at)
+    values (v_lease.gang_id, nullif(p_at, hwqueue.never_due()));
     p_at := hwqueue.never_due();
   end if;
   if p_at > p_now then
-    insert into hwqueue.scheduled (shard_id, queue_id, tier, attempt_count, claim_count, rank, class_id,
+    insert into hwqueue.scheduled (queue_id, tier, attempt_count, claim_count, rank, class_id,
       lease_id, available_at, deadline)
-    values (p_shard, v_lease.queue_id, v_lease.tier, p_attempt_count, p_claim_count, v_lease.rank,
+    values (v_lease.queue_id, v_lease.tier, p_attempt_count, p_claim_count, v_lease.rank,
       v_lease.class_id, p_lease, p_at, v_lease.deadline);
   else
-    insert into hwqueue.ready as r (shard_id, queue_id, tier, attempt_count, claim_count, rank, class_id,
+    insert into hwqueue.ready as r (queue_id, tier, attempt_count, claim_count, rank, class_id,
       lease_id, eligible_at, deadline)
-    values (p_shard, v_lease.queue_id, v_lease.tier, p_attempt_count, p_claim_count, v_lease.rank,
+    values (v_lease.queue_id, v_lease.tier, p_attempt_count, p_claim_count, v_lease.rank,
       v_lease.class_id, p_lease, coalesce(p_since, p_now), v_lease.deadline)
     returning r.position into v_position;
   end if;
   update hwqueue.lease l
   set position = v_position, available_at = p_at, attempt_count = p_attempt_count
-  where l.shard_id = p_shard and l.lease_id = p_lease;
+  where l.lease_id = p_lease;
   if p_at > p_now then
     return 'scheduled';
   end if;
   select q as queue, c.waits into v_found
   from hwqueue.queue q
-  join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = v_lease.class_id
-  where q.shard_id = p_shard and q.queue_id = v_lease.queue_id;
+  join hwqueue.placement_class c on c.class_id = v_lease.class_id
+  where q.queue_id = v_lease.queue_id;
   if v_found.waits then
-    perform hwqueue.wake_classes_of_entries(array[v_lease.class_id], p_shard);
+    perform hwqueue.wake_classes_of_entries(array[v_lease.class_id]);
   end if;
-  perform hwqueue.wake_workers(v_found.queue, p_shard);
+  perform hwqueue.wake_workers(v_found.queue);
   return 'pending';
 end
 $$;
@@ -329,7 +325,7 @@ $$;
 -- comes last among those of its rank (put_back). Returns the new state. Wakes waiting workers.
 -- Locks: as put_back; the marks of the queue, skip locked. The caller has deleted its claim. Not idempotent.
 create or replace function hwqueue.put_back_in_line(p_lease hwqueue.lease, p_claim_count int,
-  p_now timestamptz, p_shard int) returns text
+  p_now timestamptz) returns text
 language plpgsql volatile
 as $$
 declare
@@ -337,26 +333,24 @@ declare
     else greatest(p_lease.available_at, p_lease.created_at) end;
 begin
   if not hwqueue.lower_low_water(p_lease.queue_id, p_lease.class_id, p_lease.tier, p_lease.rank,
-    p_lease.position, p_shard) then
-    return hwqueue.put_back(p_lease.lease_id, p_lease.attempt_count, p_claim_count, p_now, p_now, p_shard,
-      v_since);
+    p_lease.position) then
+    return hwqueue.put_back(p_lease.lease_id, p_lease.attempt_count, p_claim_count, p_now, p_now, v_since);
   end if;
-  insert into hwqueue.ready (shard_id, queue_id, tier, attempt_count, claim_count, rank, position, class_id,
+  insert into hwqueue.ready (queue_id, tier, attempt_count, claim_count, rank, position, class_id,
     lease_id, eligible_at, deadline)
   overriding system value
-  values (p_shard, p_lease.queue_id, p_lease.tier, p_lease.attempt_count, p_claim_count, p_lease.rank,
+  values (p_lease.queue_id, p_lease.tier, p_lease.attempt_count, p_claim_count, p_lease.rank,
     p_lease.position, p_lease.class_id, p_lease.lease_id, v_since, p_lease.deadline);
-  perform hwqueue.wake_classes_of_entries(array[c.class_id], p_shard) from hwqueue.placement_class c
-  where c.shard_id = p_shard and c.class_id = p_lease.class_id and c.waits;
-  perform hwqueue.wake_workers(q, p_shard) from hwqueue.queue q
-  where q.shard_id = p_shard and q.queue_id = p_lease.queue_id;
+  perform hwqueue.wake_classes_of_entries(array[c.class_id]) from hwqueue.placement_class c
+  where c.class_id = p_lease.class_id and c.waits;
+  perform hwqueue.wake_workers(q) from hwqueue.queue q where q.queue_id = p_lease.queue_id;
   return 'pending';
 end
 $$;
 
 -- Returns the spawns of a batch that have a key, with the content that an idempotency key stands for. The
 -- key of the option unique stands for any content.
-create or replace function hwqueue.keyed_spawns(p_spawns hwqueue.spawn_request[], p_shard int)
+create or replace function hwqueue.keyed_spawns(p_spawns hwqueue.spawn_request[])
 returns table (ordinal int, tenant text, idempotency_key text, lease_id uuid, content bytea,
   held_until timestamptz)
 language sql stable
@@ -369,7 +363,7 @@ as $$
   -- limit 1 makes one index lookup per spawn, whatever the planner estimates for arrays and new tables
   cross join lateral (
     select c.* from hwqueue.placement_class c
-    where c.shard_id = p_shard and c.class_id = s.class_id limit 1) c
+    where c.class_id = s.class_id limit 1) c
   where s.idempotency_key is not null
 $$;
 
@@ -378,7 +372,7 @@ $$;
 -- Locks: the keys in sorted order, so that two batches cannot deadlock; as take_unique_key. Raises: QHT01
 -- for the same key with other content, QHT02.
 create or replace function hwqueue.reserve_keys(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue,
-  p_now timestamptz, p_shard int) returns hwqueue.spawn_request[]
+  p_now timestamptz) returns hwqueue.spawn_request[]
 language plpgsql volatile
 as $$
 declare
@@ -393,10 +387,9 @@ begin
   <<attempt>>
   loop
     with inserted as (
-      insert into hwqueue.idempotency as i (shard_id, tenant, queue_id, idempotency_key, lease_id, content,
-        held_until)
-      select p_shard, k.tenant, p_queue.queue_id, k.idempotency_key, k.lease_id, k.content, k.held_until
-      from hwqueue.keyed_spawns(p_spawns, p_shard) k
+      insert into hwqueue.idempotency as i (tenant, queue_id, idempotency_key, lease_id, content, held_until)
+      select k.tenant, p_queue.queue_id, k.idempotency_key, k.lease_id, k.content, k.held_until
+      from hwqueue.keyed_spawns(p_spawns) k
       order by k.tenant collate "C", k.idempotency_key collate "C", k.ordinal
       on conflict do nothing
       returning i as key
@@ -412,11 +405,10 @@ begin
     v_index := 1;
     for v_spawn in
       select k.ordinal, k.tenant, k.idempotency_key, i.lease_id, i.content <> k.content as differs
-      from hwqueue.keyed_spawns(p_spawns, p_shard) k
+      from hwqueue.keyed_spawns(p_spawns) k
       left join lateral (
         select i.lease_id, i.content from hwqueue.idempotency i
-        where i.shard_id = p_shard and i.tenant = k.tenant and i.queue_id = p_queue.queue_id
-          and i.idempotency_key = k.idempotency_key
+        where i.tenant = k.tenant and i.queue_id = p_queue.queue_id and i.idempotency_key = k.idempotency_key
         limit 1) i on true
       order by k.tenant collate "C", k.idempotency_key collate "C", k.ordinal
     loop
@@ -432,8 +424,7 @@ begin
         and v_inserted[v_index].idempotency_key = v_spawn.idempotency_key then
         v_index := v_index + 1;  -- taken just now, by the first spawn of the batch that has it
       elsif p_spawns[v_spawn.ordinal].held_until is not null then
-        v_lease_id := hwqueue.take_unique_key(p_spawns, v_spawn.ordinal, v_spawn.tenant, p_queue, p_now,
-          p_shard);
+        v_lease_id := hwqueue.take_unique_key(p_spawns, v_spawn.ordinal, v_spawn.tenant, p_queue, p_now);
         continue attempt when v_lease_id is null;  -- pruned since
         v_spawns[v_spawn.ordinal].stands_for := nullif(v_lease_id, p_spawns[v_spawn.ordinal].lease_id);
       else
@@ -451,7 +442,7 @@ $$;
 -- Of equal keys in a batch the first spawn has it.
 -- Locks: the key; with on_conflict replace the lease's entry, then as put_back. Raises: QHT02.
 create or replace function hwqueue.take_unique_key(p_spawns hwqueue.spawn_request[], p_ordinal int,
-  p_tenant text, p_queue hwqueue.queue, p_now timestamptz, p_shard int) returns uuid
+  p_tenant text, p_queue hwqueue.queue, p_now timestamptz) returns uuid
 language plpgsql volatile
 as $$
 declare
@@ -460,19 +451,18 @@ declare
   v_state text;
 begin
   select i.* into v_key from hwqueue.idempotency i
-  where i.shard_id = p_shard and i.tenant = p_tenant and i.queue_id = p_queue.queue_id
-    and i.idempotency_key = v_spawn.idempotency_key
+  where i.tenant = p_tenant and i.queue_id = p_queue.queue_id and i.idempotency_key = v_spawn.idempotency_key
   for update;
   if not found then
     return null;
   end if;
   -- a statement of its own: it sees what ended while this waited for the key
-  v_state := hwqueue.lease_state(v_key.lease_id, p_shard);
+  v_state := hwqueue.lease_state(v_key.lease_id);
   if not exists (select 1 from unnest(p_spawns) s where s.lease_id = v_key.lease_id)
     and (v_key.held_until <= p_now or v_key.held_until = 'infinity'
       and coalesce(v_state, 'gone') not in ('scheduled', 'pending', 'claimed')) then
     update hwqueue.idempotency i set lease_id = v_spawn.lease_id, held_until = v_spawn.held_until
-    where i.shard_id = p_shard and i.tenant = p_tenant and i.queue_id = p_queue.queue_id
+    where i.tenant = p_tenant and i.queue_id = p_queue.queue_id
       and i.idempotency_key = v_spawn.idempotency_key;
     return v_spawn.lease_id;
   elsif v_spawn.on_conflict = 'raise' then
@@ -482,7 +472,7 @@ begin
         'lease_id', v_key.lease_id, 'state', v_state, 'index', p_ordinal - 1),
       'spawn it when that lease has ended, or with on_conflict keep or replace');
   elsif v_spawn.on_conflict = 'replace' and v_state in ('scheduled', 'pending') then
-    perform hwqueue.replace_waiting(v_key.lease_id, v_spawn, p_queue, p_now, p_shard);
+    perform hwqueue.replace_waiting(v_key.lease_id, v_spawn, p_queue, p_now);
   end if;
   return v_key.lease_id;
 end
@@ -493,26 +483,24 @@ $$;
 -- finished by now stays as it is.
 -- Locks: the entry; the lease row; as put_back. Not idempotent.
 create or replace function hwqueue.replace_waiting(p_lease uuid, p_spawn hwqueue.spawn_request,
-  p_queue hwqueue.queue, p_now timestamptz, p_shard int) returns void
+  p_queue hwqueue.queue, p_now timestamptz) returns void
 language plpgsql volatile
 as $$
 declare
-  v_entry hwqueue.scheduled := hwqueue.take_entry(p_lease, p_shard);
+  v_entry hwqueue.scheduled := hwqueue.take_entry(p_lease);
 begin
   if v_entry.lease_id is null then
     return;
   end if;
-  update hwqueue.lease l
-  set class_id = hwqueue.target_class(p_spawn.class_id, p_lease, p_shard), near_node = null,
+  update hwqueue.lease l set class_id = hwqueue.target_class(p_spawn.class_id, p_lease), near_node = null,
     task_name = p_spawn.task_name, params = p_spawn.params, headers = p_spawn.headers,
     priority = p_spawn.priority,
     rank = hwqueue.lease_rank(p_queue.ageing_step, greatest(p_spawn.available_at, p_now), p_spawn.priority),
     max_attempts = p_spawn.max_attempts, retry = p_spawn.retry, claim_timeout = p_spawn.claim_timeout,
     deadline = p_spawn.deadline, wire = p_spawn.wire
-  where l.shard_id = p_shard and l.lease_id = p_lease;
+  where l.lease_id = p_lease;
   perform hwqueue.note_leases('lease_updated', array[p_lease], 'replaced: another spawn has its unique key',
-    p_shard, jsonb_build_object('class_id', p_spawn.class_id));
-  perform hwqueue.put_back(p_lease, v_entry.attempt_count, v_entry.claim_count, p_spawn.available_at, p_now,
-    p_shard);
+    jsonb_build_object('class_id', p_spawn.class_id));
+  perform hwqueue.put_back(p_lease, v_entry.attempt_count, v_entry.claim_count, p_spawn.available_at, p_now);
 end
 $$;

@@ -13,25 +13,23 @@
 
 -- Makes a process the leader, or renews its lead. Returns the epoch; null while another one leads.
 -- Locks: the planner's row, skip locked.
-create or replace function hwqueue.take_lead(p_holder text, p_ttl interval, p_now timestamptz, p_shard int)
-returns bigint
+create or replace function hwqueue.take_lead(p_holder text, p_ttl interval, p_now timestamptz) returns bigint
 language plpgsql volatile
 as $$
 declare
   v_planner hwqueue.planner;
 begin
-  if not exists (select from hwqueue.planner p where p.shard_id = p_shard) then
-    insert into hwqueue.planner (shard_id, epoch, holder, round, expires_at)
-    values (p_shard, 0, '', 0, p_now) on conflict do nothing;
+  if not exists (select from hwqueue.planner p) then
+    insert into hwqueue.planner (epoch, holder, round, expires_at)
+    values (0, '', 0, p_now) on conflict do nothing;
   end if;
-  select p.* into v_planner from hwqueue.planner p where p.shard_id = p_shard for no key update skip locked;
+  select p.* into v_planner from hwqueue.planner p for no key update skip locked;
   if v_planner.holder = p_holder then
-    update hwqueue.planner p set expires_at = p_now + p_ttl where p.shard_id = p_shard;
+    update hwqueue.planner p set expires_at = p_now + p_ttl;
     return v_planner.epoch;
   elsif v_planner.expires_at <= p_now then
     update hwqueue.planner p
-    set epoch = v_planner.epoch + 1, holder = p_holder, round = 0, expires_at = p_now + p_ttl
-    where p.shard_id = p_shard;
+    set epoch = v_planner.epoch + 1, holder = p_holder, round = 0, expires_at = p_now + p_ttl;
     return v_planner.epoch + 1;
   end if;
   return null;
@@ -41,22 +39,21 @@ $$;
 -- Lets a planner write that has the current epoch and no older round than was written. Returns null then,
 -- with the round noted; else why not: `deposed`, `old_round`, or `busy` when another session holds the row.
 -- Locks: the planner's row, skip locked.
-create or replace function hwqueue.fence_planner(p_round bigint, p_epoch bigint, p_shard int) returns text
+create or replace function hwqueue.fence_planner(p_round bigint, p_epoch bigint) returns text
 language plpgsql volatile
 as $$
 declare
   v_planner hwqueue.planner;
 begin
-  select p.* into v_planner from hwqueue.planner p where p.shard_id = p_shard for no key update skip locked;
+  select p.* into v_planner from hwqueue.planner p for no key update skip locked;
   if not found then
-    return case when exists (select from hwqueue.planner p where p.shard_id = p_shard) then 'busy'
-      else 'deposed' end;
+    return case when exists (select from hwqueue.planner p) then 'busy' else 'deposed' end;
   elsif v_planner.epoch <> p_epoch then
     return 'deposed';
   elsif p_round < v_planner.round then
     return 'old_round';
   elsif p_round > v_planner.round then
-    update hwqueue.planner p set round = p_round where p.shard_id = p_shard;
+    update hwqueue.planner p set round = p_round;
   end if;
   return null;
 end
@@ -67,15 +64,15 @@ $$;
 -- past their deadline count until reap ends them. Looks at p_limit classes after p_after; has_more: there
 -- are others. Classes that name nodes, resources or trust domains have no profiles.
 create or replace function hwqueue.ready_classes(p_queue_id int, p_after bigint, p_limit int, p_most int,
-  p_shard int, out items jsonb[], out last_id bigint, out has_more boolean)
+  out items jsonb[], out last_id bigint, out has_more boolean)
 language plpgsql volatile
 as $$
 declare
   v_ids bigint[] := array(
     select c.class_id from hwqueue.placement_class c
-    where c.shard_id = p_shard and c.queue_id = p_queue_id and c.class_id > p_after
+    where c.queue_id = p_queue_id and c.class_id > p_after
     order by c.class_id limit p_limit);
-  v_from hwqueue.scan_starts := hwqueue.queue_scan_starts(array[p_queue_id], cardinality(v_ids), p_shard);
+  v_from hwqueue.scan_starts := hwqueue.queue_scan_starts(array[p_queue_id], cardinality(v_ids));
 begin
   last_id := v_ids[cardinality(v_ids)];
   has_more := cardinality(v_ids) >= p_limit and v_from.queue_ids is not null;
@@ -83,19 +80,19 @@ begin
     items := '{}';
     return;
   end if;
-  v_from := hwqueue.class_scan_starts(v_ids, v_from, p_shard);
+  v_from := hwqueue.class_scan_starts(v_ids, v_from);
   items := array(
     select jsonb_build_object('class_id', c.class_id, 'ready', n.ready, 'cpu_milli', c.cpu_milli,
       'memory_mib', c.memory_mib, 'gpus', c.gpu_count, 'gpu_milli', c.gpu_milli, 'profiles', (
         select coalesce(jsonb_agg(e.profile_id), '[]') from hwqueue.profile_eligibility e
-        where e.shard_id = p_shard and e.class_id = c.class_id))
+        where e.class_id = c.class_id))
     from unnest(v_ids) with ordinality k(class_id, turn)
-    join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = k.class_id and c.gpu_count > 0
+    join hwqueue.placement_class c on c.class_id = k.class_id and c.gpu_count > 0
     cross join lateral (
       select count(*) as ready
       from (
         select 1 from hwqueue.ready r
-        where r.shard_id = p_shard and r.class_id = k.class_id
+        where r.class_id = k.class_id
           and (r.tier, r.rank, r.position) >= (
             coalesce(v_from.class_tiers[k.turn], v_from.tiers[1]),
             coalesce(v_from.class_ranks[k.turn], v_from.ranks[1]),
@@ -110,14 +107,14 @@ $$;
 -- size: cpu_free and memory_free of those that have room on a device, and in `free` how many devices have
 -- how many thousandths left, rounded down to tens; devices with less are not in it. Looks at p_limit nodes
 -- after p_after; has_more: there are others.
-create or replace function hwqueue.free_devices(p_after uuid, p_limit int, p_now timestamptz, p_shard int,
+create or replace function hwqueue.free_devices(p_after uuid, p_limit int, p_now timestamptz,
   out items jsonb[], out last_id uuid, out has_more boolean)
 language plpgsql volatile
 as $$
 declare
   v_ids uuid[] := array(
     select n.node_id from hwqueue.node n
-    where n.shard_id = p_shard and n.node_id > coalesce(p_after, '00000000-0000-0000-0000-000000000000')
+    where n.node_id > coalesce(p_after, '00000000-0000-0000-0000-000000000000')
     order by n.node_id limit p_limit);
 begin
   last_id := v_ids[cardinality(v_ids)];
@@ -127,11 +124,11 @@ begin
       select s.profile_id, g.gpus, n.cpu_milli, n.memory_mib,
              hwqueue.node_headroom(n, coalesce(l.load, hwqueue.idle_load(n))) as room
       from unnest(v_ids) i(node_id)
-      join hwqueue.node n on n.shard_id = p_shard and n.node_id = i.node_id
-      join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = i.node_id
+      join hwqueue.node n on n.node_id = i.node_id
+      join hwqueue.node_state s on s.node_id = i.node_id
       left join lateral (
         select u as load from hwqueue.node_load u
-        where u.shard_id = p_shard and u.node_id = i.node_id order by u.version desc limit 1) l on true
+        where u.node_id = i.node_id order by u.version desc limit 1) l on true
       cross join lateral (  -- parts of a device are no devices
         select case when n.gpu_parents = '{}' then cardinality(n.gpu_ids)
           else cardinality(array_positions(n.gpu_parents, null::uuid)) end as gpus offset 0) g
@@ -162,14 +159,13 @@ $$;
 -- Returns the gangs of queues that are not paused that wait and hold nothing, in the order in which reap
 -- tries them: what their members ask for, by class. is_plain: the class has no other needs than these
 -- amounts. Looks at p_limit gangs after p_rank and p_position; has_more: there are others.
-create or replace function hwqueue.waiting_gangs(p_rank bigint, p_position bigint, p_limit int, p_shard int,
+create or replace function hwqueue.waiting_gangs(p_rank bigint, p_position bigint, p_limit int,
   out items jsonb[], out last_id text, out has_more boolean)
 language plpgsql volatile
 as $$
 declare
   v_gangs hwqueue.gang[] := array(
-    select g from hwqueue.gang g
-    where g.shard_id = p_shard and g.state = 'waiting' and (g.rank, g.position) > (p_rank, p_position)
+    select g from hwqueue.gang g where g.state = 'waiting' and (g.rank, g.position) > (p_rank, p_position)
       and hwqueue.may_be_tried(g, hwqueue.clock())
     order by g.rank, g.position limit p_limit);
 begin
@@ -179,8 +175,7 @@ begin
     select jsonb_build_object('gang_id', g.gang_id, 'queue', q.name, 'rank', g.rank, 'together', g.together,
       'same', g.same, 'members', m.members)
     from unnest(v_gangs) g
-    join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = g.queue_id and q.paused_at is null
-      and q.dropped_at is null
+    join hwqueue.queue q on q.queue_id = g.queue_id and q.paused_at is null and q.dropped_at is null
     cross join lateral (
       select jsonb_agg(jsonb_build_object('class_id', c.class_id, 'members', w.members, 'gpus', c.gpu_count,
                'gpu_milli', c.gpu_milli, 'cpu_milli', c.cpu_milli, 'memory_mib', c.memory_mib, 'is_plain',
@@ -188,10 +183,10 @@ begin
                and c.gpu_exclusivity is null) order by c.class_id) as members
       from (select s.class_id, count(*) as members
             from hwqueue.gang_member r
-            join hwqueue.scheduled s on s.shard_id = r.shard_id and s.queue_id = g.queue_id
+            join hwqueue.scheduled s on s.queue_id = g.queue_id
               and s.available_at = hwqueue.never_due() and s.lease_id = r.lease_id
-            where r.shard_id = p_shard and r.gang_id = g.gang_id group by s.class_id) w
-      join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = w.class_id) m
+            where r.gang_id = g.gang_id group by s.class_id) w
+      join hwqueue.placement_class c on c.class_id = w.class_id) m
     where g.place is null and m.members is not null
     order by g.rank, g.position);
 end
@@ -199,13 +194,13 @@ $$;
 
 -- Returns the ready entries of a queue in order, if it has no more than p_limit, and how many seconds each
 -- has been claimable. has_more: it has more, and none is returned.
-create or replace function hwqueue.short_queue(p_queue_id int, p_limit int, p_now timestamptz, p_shard int,
+create or replace function hwqueue.short_queue(p_queue_id int, p_limit int, p_now timestamptz,
   out lease_ids uuid[], out class_ids bigint[], out tiers smallint[], out ranks bigint[],
   out waited double precision[], out has_more boolean)
 language plpgsql volatile
 as $$
 declare
-  v_from record := hwqueue.first_live_entry(p_queue_id, p_shard);
+  v_from record := hwqueue.first_live_entry(p_queue_id);
 begin
   select array_agg(r.lease_id order by r.tier, r.rank, r.position),
          array_agg(r.class_id order by r.tier, r.rank, r.position),
@@ -215,7 +210,7 @@ begin
   into lease_ids, class_ids, tiers, ranks, waited
   from (
     select x.* from hwqueue.ready x
-    where x.shard_id = p_shard and x.queue_id = p_queue_id
+    where x.queue_id = p_queue_id
       and (x.tier, x.rank, x.position) >= (v_from.tier, v_from.rank, v_from.position)
     order by x.tier, x.rank, x.position limit p_limit + 1) r;
   has_more := coalesce(cardinality(lease_ids) > p_limit, false);
@@ -233,38 +228,37 @@ $$;
 -- now, [node, affinity, for how many leases, if it gets no others]. Classes that name nodes, resources or
 -- trust domains, and those with preferences about other leases, are left out.
 create or replace function hwqueue.class_matches(p_queue hwqueue.queue, p_limit int, p_most int,
-  p_now timestamptz, p_shard int) returns jsonb[]
+  p_now timestamptz) returns jsonb[]
 language plpgsql volatile
   -- all nodes: by hash, whatever the statistics say
   set enable_nestloop = off set enable_hashjoin = on set enable_seqscan = on set jit = off
 as $$
 declare
-  v_line record := hwqueue.short_queue(p_queue.queue_id, p_most, p_now, p_shard);
+  v_line record := hwqueue.short_queue(p_queue.queue_id, p_most, p_now);
   v_ids bigint[] := array(select distinct c from unnest(v_line.class_ids) c order by 1);
   v_classes hwqueue.placement_class[];
 begin
   if cardinality(v_ids) not between 1 and p_limit or not exists (
       select from hwqueue.profile_eligibility e
-      where e.shard_id = p_shard and e.queue_id = p_queue.queue_id and e.class_id = any (v_ids)
+      where e.queue_id = p_queue.queue_id and e.class_id = any (v_ids)
       group by e.class_id having min(e.affinity) < max(e.affinity)) then
     return '{}';
   end if;
   v_classes := array(
-    select c from hwqueue.placement_class c
-    where c.shard_id = p_shard and c.class_id = any (v_ids) order by c.class_id);
+    select c from hwqueue.placement_class c where c.class_id = any (v_ids) order by c.class_id);
   return array(
     with suited as materialized (
       select e.class_id, s.node_id, e.affinity
       from hwqueue.node_state s
-      join hwqueue.node n on n.shard_id = p_shard and n.node_id = s.node_id
-      join hwqueue.profile_eligibility e on e.shard_id = p_shard and e.profile_id = s.profile_id
-      where s.shard_id = p_shard and n.deregistered_at is null and n.cordoned_at is null
+      join hwqueue.node n on n.node_id = s.node_id
+      join hwqueue.profile_eligibility e on e.profile_id = s.profile_id
+      where n.deregistered_at is null and n.cordoned_at is null
         and hwqueue.is_live(n, s, p_now) and e.queue_id = p_queue.queue_id and e.class_id = any (v_ids)
         and e.affinity is not null
     ), room as materialized (
       select (v_classes[r.class_no]).class_id as class_id, r.node_id, r.copies
       from unnest(hwqueue.gang_rooms(v_classes, array_fill(10000, array[cardinality(v_classes)]), 'now',
-        p_now, p_shard)) r
+        p_now)) r
     ), range as materialized (
       select u.class_id, max(u.affinity) as best, min(u.affinity) as worst from suited u group by u.class_id
     ), wanted as materialized (
@@ -285,7 +279,7 @@ begin
     from range k
     join wanted w on w.class_id = k.class_id
     join free f on f.class_id = k.class_id
-    join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = k.class_id
+    join hwqueue.placement_class c on c.class_id = k.class_id
     order by k.class_id);
 end
 $$;
@@ -293,7 +287,7 @@ $$;
 -- Forgets prices that ran out an hour ago, so that claims of a queue that no planner serves any more look
 -- for none. A planner that comes back sets them again.
 -- Locks: rows of queues, skip locked.
-create or replace function hwqueue.prune_prices(p_now timestamptz, p_shard int) returns void
+create or replace function hwqueue.prune_prices(p_now timestamptz) returns void
 language plpgsql volatile
 as $$
 declare
@@ -301,15 +295,15 @@ declare
 begin
   for v_queue_id in
     select q.queue_id from hwqueue.queue q
-    where q.shard_id = p_shard and q.has_prices and not exists (
+    where q.has_prices and not exists (
       select from hwqueue.queue_price p
-      where p.shard_id = p_shard and p.queue_id = q.queue_id
+      where p.queue_id = q.queue_id
         and p.worth_until > p_now - interval '1 hour')
     order by q.queue_id for no key update skip locked
   loop
-    update hwqueue.queue q set has_prices = false where q.shard_id = p_shard and q.queue_id = v_queue_id;
+    update hwqueue.queue q set has_prices = false where q.queue_id = v_queue_id;
     delete from hwqueue.queue_price p
-    where p.shard_id = p_shard and p.queue_id = v_queue_id and p.worth_until <= p_now - interval '1 hour';
+    where p.queue_id = v_queue_id and p.worth_until <= p_now - interval '1 hour';
   end loop;
 end
 $$;
@@ -330,13 +324,11 @@ $$;
 
 -- Refuses what no planner's write can name.
 -- Raises: QHA01.
-create or replace function hwqueue.check_planner_write(p_round bigint, p_epoch bigint, p_shard int)
-returns void
+create or replace function hwqueue.check_planner_write(p_round bigint, p_epoch bigint) returns void
 language plpgsql stable
 as $$
 begin
-  perform hwqueue.check_shard(p_shard),
-    hwqueue.check_range(p_round, 'p_round', 0, 9223372036854775807, 'count the rounds from 1'),
+  perform hwqueue.check_range(p_round, 'p_round', 0, 9223372036854775807, 'count the rounds from 1'),
     hwqueue.check_range(p_epoch, 'p_epoch', 0, 9223372036854775807, 'pass what lead_planner returned');
 end
 $$;

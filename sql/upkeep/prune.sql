@@ -14,27 +14,25 @@
 --
 -- Read lead_prune, then stamp_retired, then purge_queues.
 
--- Empties the partitions whose events are all older than the shard's event_days whole days, and returns
--- their number. Events go round a ring of 16 days, one partition a day. Waits a tenth of a second for a
--- partition's lock and leaves it to the next call when a reader or a long transaction holds it.
+-- Empties the partitions whose events are all older than the installation's event_days whole days, and
+-- returns their number. Events go round a ring of 16 days, one partition a day. Waits a tenth of a second for
+-- a partition's lock and leaves it to the next call when a reader or a long transaction holds it.
 -- A partition that got new events before it was emptied (prune did not run for two weeks) stays until
 -- these are old, too.
 -- Locks: partitions of event, access exclusive, to the end of the transaction: readers of events wait.
-create or replace function hwqueue.prune_events(p_now timestamptz, p_shard int) returns int
+create or replace function hwqueue.prune_events(p_now timestamptz) returns int
 language plpgsql volatile set lock_timeout = '100ms'
 as $$
 declare
   v_keep_from timestamptz := to_timestamp((hwqueue.event_day(p_now) - (
-    select s.event_days from hwqueue.shard s where s.shard_id = p_shard)) * 86400);
+    select s.event_days from hwqueue.installation s)) * 86400);
   v_slot smallint;
   v_newest timestamptz;
   v_count int := 0;
 begin
   for v_slot in 0..15 loop
-    select e.at into v_newest from hwqueue.event e where e.shard_id = p_shard and e.slot = v_slot
-    order by e.event_id desc limit 1;
+    select e.at into v_newest from hwqueue.event e where e.slot = v_slot order by e.event_id desc limit 1;
     continue when (v_newest < v_keep_from) is not true;
-    -- of other shards, too: read once a day
     continue when exists (select 1 from hwqueue.event e where e.slot = v_slot and e.at >= v_keep_from);
     begin
       -- a table's name cannot be a parameter
@@ -52,11 +50,11 @@ end
 $$;
 
 -- Deletes nodes that were deregistered more than 30 days ago, and returns their number. A worker of such a
--- node that comes back after that time stays fenced: the shard keeps the highest epoch that was deleted,
+-- node that comes back after that time stays fenced: the highest epoch is kept that was deleted,
 -- and a node that registers for the first time begins above it (first_epoch). Stops after the node with
--- which p_limit eligibility rows are gone. Does nothing while another session holds the shard's row.
--- Locks: the shard's row, node_state, node rows, skip locked.
-create or replace function hwqueue.prune_nodes(p_limit int, p_now timestamptz, p_shard int) returns int
+-- which p_limit eligibility rows are gone. Does nothing while another session holds the installation's row.
+-- Locks: the installation's row, node_state, node rows, skip locked.
+create or replace function hwqueue.prune_nodes(p_limit int, p_now timestamptz) returns int
 language plpgsql volatile
 as $$
 declare
@@ -67,44 +65,42 @@ declare
   v_rows int;
   v_hanging int := 0;
 begin
-  perform 1 from hwqueue.node n
-  where n.shard_id = p_shard and n.deregistered_at < p_now - interval '30 days' limit 1;
+  perform 1 from hwqueue.node n where n.deregistered_at < p_now - interval '30 days' limit 1;
   if not found then
     return 0;  -- mostly
   end if;
-  perform 1 from hwqueue.shard s where s.shard_id = p_shard for no key update skip locked;
+  perform 1 from hwqueue.installation s for no key update skip locked;
   if not found then
     return 0;
   end if;
   for v_node_id, v_epoch in
     select n.node_id, s.node_epoch
     from hwqueue.node n
-    join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
-    where n.shard_id = p_shard and n.deregistered_at < p_now - interval '30 days'
+    join hwqueue.node_state s on s.node_id = n.node_id
+    where n.deregistered_at < p_now - interval '30 days'
     order by n.deregistered_at limit p_limit for update of s skip locked for update of n skip locked
   loop
-    delete from hwqueue.node_eligibility e where e.shard_id = p_shard and e.node_id = v_node_id;
+    delete from hwqueue.node_eligibility e where e.node_id = v_node_id;
     get diagnostics v_rows = row_count;
-    delete from hwqueue.node_candidates k where k.shard_id = p_shard and k.node_id = v_node_id;
-    delete from hwqueue.silent_node t where t.shard_id = p_shard and t.node_id = v_node_id;
-    delete from hwqueue.node_load u where u.shard_id = p_shard and u.node_id = v_node_id;
-    delete from hwqueue.node n where n.shard_id = p_shard and n.node_id = v_node_id;
-    delete from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = v_node_id;
+    delete from hwqueue.node_candidates k where k.node_id = v_node_id;
+    delete from hwqueue.silent_node t where t.node_id = v_node_id;
+    delete from hwqueue.node_load u where u.node_id = v_node_id;
+    delete from hwqueue.node n where n.node_id = v_node_id;
+    delete from hwqueue.node_state s where s.node_id = v_node_id;
     v_highest := greatest(v_highest, v_epoch);
     v_gone := v_gone + 1;
     v_hanging := v_hanging + v_rows;
     exit when v_hanging >= p_limit;
   end loop;
-  update hwqueue.shard s set node_epoch_floor = v_highest
-  where s.shard_id = p_shard and s.node_epoch_floor < v_highest;
+  update hwqueue.installation s set node_epoch_floor = v_highest where s.node_epoch_floor < v_highest;
   return v_gone;
 end
 $$;
 
 -- Deregisters nodes that reap has reported as silent and that gave their last sign of life longer ago
--- than the shard's node_expiry. Keeps those that hold claims or have what an operator set.
+-- than the installation's node_expiry. Keeps those that hold claims or have what an operator set.
 -- Locks: node_state, skip locked.
-create or replace function hwqueue.expire_nodes(p_limit int, p_now timestamptz, p_shard int) returns int
+create or replace function hwqueue.expire_nodes(p_limit int, p_now timestamptz) returns int
 language plpgsql volatile
 as $$
 declare
@@ -115,17 +111,16 @@ begin
   for v_state in
     select s.*
     from hwqueue.silent_node t
-    join hwqueue.node_state s on s.shard_id = t.shard_id and s.node_id = t.node_id
-    where t.shard_id = p_shard
-      and s.seen_at < p_now - (select d.node_expiry from hwqueue.shard d where d.shard_id = p_shard)
+    join hwqueue.node_state s on s.node_id = t.node_id
+    where s.seen_at < p_now - (select d.node_expiry from hwqueue.installation d)
     order by s.node_id limit p_limit for no key update of s skip locked
   loop
     select n.* into v_node from hwqueue.node n
-    where n.shard_id = p_shard and n.node_id = v_state.node_id and n.deregistered_at is null;
+    where n.node_id = v_state.node_id and n.deregistered_at is null;
     continue when not found or hwqueue.is_kept_by_operators(v_node) or exists (
-      select from hwqueue.claim c where c.shard_id = p_shard and c.node_id = v_state.node_id);
+      select from hwqueue.claim c where c.node_id = v_state.node_id);
     perform hwqueue.leave_fleet(v_node, format('silent since %s', v_state.seen_at),
-      jsonb_build_object('reason', 'silent', 'seen_at', v_state.seen_at), p_now, p_shard);
+      jsonb_build_object('reason', 'silent', 'seen_at', v_state.seen_at), p_now);
     v_gone := v_gone + 1;
   end loop;
   return v_gone;
@@ -134,84 +129,76 @@ $$;
 
 -- True if a session pruned less than p_unless_within ago. A time in the future does not count: the clock
 -- was set back.
-create or replace function hwqueue.pruned_within(p_unless_within interval, p_now timestamptz,
-  p_shard int) returns boolean
+create or replace function hwqueue.pruned_within(p_unless_within interval, p_now timestamptz) returns boolean
 language sql stable
 as $$
   select exists (select 1 from hwqueue.prune_cursor m
-                 where m.shard_id = p_shard and m.pruned_at <= p_now
+                 where m.pruned_at <= p_now
                    and m.pruned_at > p_now - p_unless_within)
 $$;
 
--- Elects the leader of prune: there is one row of prune_cursor a shard, and the session that locks it
--- leads. goes: the caller should prune; prune_cursor: the row, if the caller holds it.
--- The caller should not prune when another session did less than p_unless_within ago, or holds the row
--- now, unless that session's transaction has been open for ten spans and at least a minute. With a span
--- of 0 the caller always should.
+-- Elects the leader of prune: there is one row of prune_cursor, and the session that locks it leads. goes:
+-- the caller should prune; prune_cursor: the row, if the caller holds it. The caller should not prune when
+-- another session did less than p_unless_within ago, or holds the row now, unless that session's transaction
+-- has been open for ten spans and at least a minute. With a span of 0 the caller always should.
 -- Locks: the row of prune_cursor, skip locked.
-create or replace function hwqueue.lead_prune(p_unless_within interval, p_now timestamptz, p_shard int,
+create or replace function hwqueue.lead_prune(p_unless_within interval, p_now timestamptz,
   out goes boolean, out prune_cursor hwqueue.prune_cursor)
 language plpgsql volatile
 as $$
 begin
-  if not exists (select 1 from hwqueue.prune_cursor m where m.shard_id = p_shard) then  -- a new shard
-    insert into hwqueue.prune_cursor (shard_id) select s.shard_id from hwqueue.shard s
-      where s.shard_id = p_shard on conflict do nothing;
+  if not exists (select 1 from hwqueue.prune_cursor) then  -- the first prune
+    insert into hwqueue.prune_cursor default values on conflict do nothing;
   end if;
-  select m.* into prune_cursor from hwqueue.prune_cursor m where m.shard_id = p_shard for update skip locked;
+  select m.* into prune_cursor from hwqueue.prune_cursor m for update skip locked;
   goes := p_unless_within = '0' or not hwqueue.pruned_within(
-    case when found then p_unless_within else greatest(10 * p_unless_within, interval '1 minute') end, p_now,
-      p_shard);
+    case when found then p_unless_within else greatest(10 * p_unless_within, interval '1 minute') end, p_now);
 end
 $$;
 
 -- Retires unused classes and deletes unused profiles. Finds them by looking at p_limit of each a call,
 -- starting where the last call ended. Does nothing unless the caller holds the cursor (lead_prune).
 -- Locks: class and profile rows, skip locked.
-create or replace function hwqueue.prune_unused(p_cursor hwqueue.prune_cursor, p_limit int, p_now timestamptz,
-  p_shard int) returns void
+create or replace function hwqueue.prune_unused(p_cursor hwqueue.prune_cursor, p_limit int,
+  p_now timestamptz) returns void
 language plpgsql volatile
 as $$
 declare
   v_next_class bigint;
   v_next_profile bigint;
 begin
-  if p_cursor.shard_id is null then
+  if p_cursor.singleton is null then
     return;
   end if;
-  v_next_class := hwqueue.retire_classes(p_cursor.class_id, p_limit, p_now, p_shard);
-  v_next_profile := hwqueue.prune_profiles(p_cursor.profile_id, p_limit, p_now, p_shard);
-  update hwqueue.prune_cursor m set class_id = v_next_class, profile_id = v_next_profile
-    where m.shard_id = p_shard;
+  v_next_class := hwqueue.retire_classes(p_cursor.class_id, p_limit, p_now);
+  v_next_profile := hwqueue.prune_profiles(p_cursor.profile_id, p_limit, p_now);
+  update hwqueue.prune_cursor m set class_id = v_next_class, profile_id = v_next_profile;
 end
 $$;
 
 -- Retires classes after p_after that no lease, open step or everywhere task refers to and that are an hour
 -- old, so that spawns do not find them any more: step 1 of 3. Returns the class to start after next time.
 -- Locks: class rows, skip locked.
-create or replace function hwqueue.retire_classes(p_after bigint, p_limit int, p_now timestamptz,
-  p_shard int) returns bigint
+create or replace function hwqueue.retire_classes(p_after bigint, p_limit int, p_now timestamptz)
+returns bigint
 language plpgsql volatile
 as $$
 declare
   -- null: the rest of them
   v_last bigint := (
     select c.class_id from hwqueue.placement_class c
-    where c.shard_id = p_shard and c.class_id > p_after order by c.class_id offset p_limit - 1 limit 1);
+    where c.class_id > p_after order by c.class_id offset p_limit - 1 limit 1);
   v_unused bigint[] := array(
     select c.class_id from hwqueue.placement_class c
-    where c.shard_id = p_shard and c.class_id > p_after and c.class_id <= coalesce(v_last,
+    where c.class_id > p_after and c.class_id <= coalesce(v_last,
         9223372036854775807)
       and c.retired_at is null and c.created_at < p_now - interval '1 hour'
-      and not exists (select 1 from hwqueue.lease l where l.shard_id = p_shard and l.class_id = c.class_id)
-      and not exists (select 1 from hwqueue.run_class u where u.shard_id = p_shard
-          and u.class_id = c.class_id)
-      and not exists (select 1 from hwqueue.everywhere e where e.shard_id = p_shard
-          and e.class_id = c.class_id)
+      and not exists (select 1 from hwqueue.lease l where l.class_id = c.class_id)
+      and not exists (select 1 from hwqueue.run_class u where u.class_id = c.class_id)
+      and not exists (select 1 from hwqueue.everywhere e where e.class_id = c.class_id)
     for update of c skip locked);
 begin
-  update hwqueue.placement_class c set retired_at = p_now where c.shard_id = p_shard
-    and c.class_id = any (v_unused);
+  update hwqueue.placement_class c set retired_at = p_now where c.class_id = any (v_unused);
   return coalesce(v_last, 0);
 end
 $$;
@@ -220,37 +207,33 @@ $$;
 -- that is about to use a profile holds its row. Stops after the profile with which p_limit eligibility
 -- rows are gone, and returns the profile to start after next time.
 -- Locks: profile rows, skip locked.
-create or replace function hwqueue.prune_profiles(p_after bigint, p_limit int, p_now timestamptz,
-  p_shard int) returns bigint
+create or replace function hwqueue.prune_profiles(p_after bigint, p_limit int, p_now timestamptz)
+returns bigint
 language plpgsql volatile
 as $$
 declare
   v_last bigint := (
     select p.profile_id from hwqueue.profile p
-    where p.shard_id = p_shard and p.profile_id > p_after order by p.profile_id offset p_limit - 1 limit 1);
+    where p.profile_id > p_after order by p.profile_id offset p_limit - 1 limit 1);
   v_profile_id bigint;
   v_rows int;
   v_hanging int := 0;
 begin
   for v_profile_id in
     select p.profile_id from hwqueue.profile p
-    where p.shard_id = p_shard and p.profile_id > p_after and p.profile_id <= coalesce(v_last,
-        9223372036854775807)
+    where p.profile_id > p_after and p.profile_id <= coalesce(v_last, 9223372036854775807)
       and p.created_at < p_now - interval '1 hour'
-      and not exists (select 1 from hwqueue.node n where n.shard_id = p_shard and n.profile_id = p.profile_id)
-      and not exists (select 1 from hwqueue.profile j where j.shard_id = p_shard
-          and j.judged_as = p.profile_id)
+      and not exists (select 1 from hwqueue.node n where n.profile_id = p.profile_id)
+      and not exists (select 1 from hwqueue.profile j where j.judged_as = p.profile_id)
     order by p.profile_id for update of p skip locked
   loop
     -- again, now that the row is held: a registration may have committed between the scan and the lock
-    continue when exists (select 1 from hwqueue.node n where n.shard_id = p_shard
-        and n.profile_id = v_profile_id)
-               or exists (select 1 from hwqueue.profile j where j.shard_id = p_shard
-                   and j.judged_as = v_profile_id);
-    delete from hwqueue.profile_eligibility e where e.shard_id = p_shard and e.profile_id = v_profile_id;
+    continue when exists (select 1 from hwqueue.node n where n.profile_id = v_profile_id)
+               or exists (select 1 from hwqueue.profile j where j.judged_as = v_profile_id);
+    delete from hwqueue.profile_eligibility e where e.profile_id = v_profile_id;
     get diagnostics v_rows = row_count;
-    delete from hwqueue.profile_queue s where s.shard_id = p_shard and s.profile_id = v_profile_id;
-    delete from hwqueue.profile p where p.shard_id = p_shard and p.profile_id = v_profile_id;
+    delete from hwqueue.profile_queue s where s.profile_id = v_profile_id;
+    delete from hwqueue.profile p where p.profile_id = v_profile_id;
     v_hanging := v_hanging + v_rows;
     if v_hanging >= p_limit then
       return v_profile_id;
@@ -264,7 +247,7 @@ $$;
 -- then the queue itself. Starts when no spawn or claim that found the queue can still be open. Waits for
 -- running leases to end. Returns the number of leases and classes deleted.
 -- Locks: queue rows, entries, outcomes, class and profile rows, all skip locked; lease rows.
-create or replace function hwqueue.purge_queues(p_limit int, p_shard int) returns int
+create or replace function hwqueue.purge_queues(p_limit int) returns int
 language plpgsql volatile
 as $$
 declare
@@ -274,33 +257,30 @@ declare
 begin
   for v_queue_id in
     select q.queue_id from hwqueue.queue q
-    where q.shard_id = p_shard and q.dropped_at is not null and q.dropped_before <= v_oldest_running
+    where q.dropped_at is not null and q.dropped_before <= v_oldest_running
     order by q.dropped_at limit p_limit for update skip locked
   loop
-    v_left := v_left - hwqueue.purge_waiting(v_queue_id, v_left, p_shard);
+    v_left := v_left - hwqueue.purge_waiting(v_queue_id, v_left);
     v_left := v_left - hwqueue.remove_leases(array(
       select o.lease_id from hwqueue.outcome o
-      where o.shard_id = p_shard and o.queue_id = v_queue_id limit v_left for update skip locked), p_shard);
+      where o.queue_id = v_queue_id limit v_left for update skip locked));
     exit when v_left <= 0;
     -- one statement, one MVCC snapshot: a lease that is in none of these tables does not exist
-    if not exists (select 1 from hwqueue.ready r where r.shard_id = p_shard and r.queue_id = v_queue_id)
-       and not exists (select 1 from hwqueue.scheduled s where s.shard_id = p_shard
-           and s.queue_id = v_queue_id)
-       and not exists (select 1 from hwqueue.outcome o where o.shard_id = p_shard and o.queue_id = v_queue_id)
-       and not exists (select 1 from hwqueue.claim c where c.shard_id = p_shard and c.queue_id = v_queue_id)
-         then
+    if not exists (select 1 from hwqueue.ready r where r.queue_id = v_queue_id)
+       and not exists (select 1 from hwqueue.scheduled s where s.queue_id = v_queue_id)
+       and not exists (select 1 from hwqueue.outcome o where o.queue_id = v_queue_id)
+       and not exists (select 1 from hwqueue.claim c where c.queue_id = v_queue_id) then
       v_left := v_left - hwqueue.delete_classes(array(
         select c.class_id from hwqueue.placement_class c
-        where c.shard_id = p_shard and c.queue_id = v_queue_id limit v_left for update skip locked), v_left,
-          p_shard);
+        where c.queue_id = v_queue_id limit v_left for update skip locked), v_left);
       continue when exists (select 1 from hwqueue.placement_class c
-          where c.shard_id = p_shard and c.queue_id = v_queue_id);
-      continue when not hwqueue.purge_profiles(v_queue_id, p_shard);
-      delete from hwqueue.minute_stat m where m.shard_id = p_shard and m.queue_id = v_queue_id;
-      delete from hwqueue.low_water w where w.shard_id = p_shard and w.queue_id = v_queue_id;
-      delete from hwqueue.queue_signal s where s.shard_id = p_shard and s.queue_id = v_queue_id;
-      delete from hwqueue.queue_price p where p.shard_id = p_shard and p.queue_id = v_queue_id;
-      delete from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_queue_id;
+          where c.queue_id = v_queue_id);
+      continue when not hwqueue.purge_profiles(v_queue_id);
+      delete from hwqueue.minute_stat m where m.queue_id = v_queue_id;
+      delete from hwqueue.low_water w where w.queue_id = v_queue_id;
+      delete from hwqueue.queue_signal s where s.queue_id = v_queue_id;
+      delete from hwqueue.queue_price p where p.queue_id = v_queue_id;
+      delete from hwqueue.queue q where q.queue_id = v_queue_id;
     end if;
   end loop;
   return p_limit - v_left;
@@ -309,7 +289,7 @@ $$;
 
 -- Deletes up to p_limit waiting leases of a queue, and returns their number.
 -- Locks: their entries, skip locked.
-create or replace function hwqueue.purge_waiting(p_queue_id int, p_limit int, p_shard int) returns int
+create or replace function hwqueue.purge_waiting(p_queue_id int, p_limit int) returns int
 language plpgsql volatile
 as $$
 declare
@@ -318,44 +298,39 @@ declare
   v_leases uuid[];
 begin
   v_ready := array(
-    select r from hwqueue.ready r where r.shard_id = p_shard and r.queue_id = p_queue_id
+    select r from hwqueue.ready r where r.queue_id = p_queue_id
     order by r.tier, r.rank, r.position limit p_limit for update skip locked);
   delete from hwqueue.ready r using unnest(v_ready) v
-  where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = v.tier and r.rank = v.rank
-    and r.position = v.position;
+  where r.queue_id = p_queue_id and r.tier = v.tier and r.rank = v.rank and r.position = v.position;
   v_scheduled := array(
-    select s from hwqueue.scheduled s where s.shard_id = p_shard and s.queue_id = p_queue_id
+    select s from hwqueue.scheduled s where s.queue_id = p_queue_id
     order by s.available_at limit p_limit - cardinality(v_ready) for update skip locked);
   delete from hwqueue.scheduled s using unnest(v_scheduled) v
-  where s.shard_id = p_shard and s.queue_id = p_queue_id and s.available_at = v.available_at
-    and s.lease_id = v.lease_id;
+  where s.queue_id = p_queue_id and s.available_at = v.available_at and s.lease_id = v.lease_id;
   v_leases := array(
     select v.lease_id from unnest(v_ready) v union all select v.lease_id from unnest(v_scheduled) v);
   perform hwqueue.steps_ended(array(
-    select l.lease_id from hwqueue.lease l
-    where l.shard_id = p_shard and l.lease_id = any (v_leases) and l.run_id is not null),
-    'cancelled', p_shard);
-  return hwqueue.remove_leases(v_leases, p_shard);
+    select l.lease_id from hwqueue.lease l where l.lease_id = any (v_leases) and l.run_id is not null),
+    'cancelled');
+  return hwqueue.remove_leases(v_leases);
 end
 $$;
 
 -- Deletes the cache of what profiles may run of a queue. Returns false if a row is left, because another
 -- session, for example a claim that judges, holds the profile.
 -- Locks: profile rows, skip locked.
-create or replace function hwqueue.purge_profiles(p_queue_id int, p_shard int) returns boolean
+create or replace function hwqueue.purge_profiles(p_queue_id int) returns boolean
 language plpgsql volatile
 as $$
 declare
   v_profiles bigint[] := array(
-    select s.profile_id from hwqueue.profile_queue s where s.shard_id = p_shard and s.queue_id = p_queue_id);
+    select s.profile_id from hwqueue.profile_queue s where s.queue_id = p_queue_id);
   v_held bigint[] := array(
     select p.profile_id from hwqueue.profile p
-    where p.shard_id = p_shard and p.profile_id = any (v_profiles) for no key update skip locked);
+    where p.profile_id = any (v_profiles) for no key update skip locked);
 begin
-  delete from hwqueue.profile_queue s where s.shard_id = p_shard and s.queue_id = p_queue_id
-    and s.profile_id = any (v_held);
-  return not exists (select 1 from hwqueue.profile_queue s where s.shard_id = p_shard
-      and s.queue_id = p_queue_id);
+  delete from hwqueue.profile_queue s where s.queue_id = p_queue_id and s.profile_id = any (v_held);
+  return not exists (select 1 from hwqueue.profile_queue s where s.queue_id = p_queue_id);
 end
 $$;
 
@@ -364,24 +339,28 @@ $$;
 -- A class as which a claim runs stays until the claim ends, even if the lease has another class by then
 -- (assign_target_class).
 -- Locks: class rows, skip locked.
-create or replace function hwqueue.prune_classes(p_limit int, p_shard int) returns int
+create or replace function hwqueue.prune_classes(p_limit int) returns int
 language plpgsql volatile
 as $$
 declare
   v_oldest_running xid8 := pg_snapshot_xmin(pg_current_snapshot());
+  v_idle bigint[] := array(
+    select c.class_id from hwqueue.placement_class c
+    where c.retired_at is not null and c.retired_before <= v_oldest_running
+      and not exists (select 1 from hwqueue.lease l where l.class_id = c.class_id)
+      and not exists (select 1 from hwqueue.run_class u where u.class_id = c.class_id)
+      and not exists (select 1 from hwqueue.everywhere e where e.class_id = c.class_id)
+    order by c.retired_at limit p_limit);
 begin
+  if v_idle = '{}' then
+    return 0;
+  end if;
   return hwqueue.delete_classes(array(
     select c.class_id from hwqueue.placement_class c
-    where c.shard_id = p_shard and c.retired_at is not null and c.retired_before <= v_oldest_running
-      and not exists (select 1 from hwqueue.lease l where l.shard_id = p_shard and l.class_id = c.class_id)
-      and not exists (select 1 from hwqueue.run_class u where u.shard_id = p_shard
-          and u.class_id = c.class_id)
-      and not exists (select 1 from hwqueue.everywhere e where e.shard_id = p_shard
-          and e.class_id = c.class_id)
-      -- all of them at once: few classes are retired, and claims have no index by class
-      and c.class_id <> all (array(select distinct u.class_id from hwqueue.claim u
-          where u.shard_id = p_shard))
-    order by c.retired_at limit p_limit for update of c skip locked), p_limit, p_shard);
+    where c.class_id = any (v_idle)
+      -- all claims at once: few classes are retired, and claims have no index by class
+      and c.class_id <> all (array(select distinct u.class_id from hwqueue.claim u))
+    order by c.retired_at for update of c skip locked), p_limit);
 end
 $$;
 
@@ -389,7 +368,7 @@ $$;
 -- the class with which p_limit eligibility rows are gone. A class stays while another session holds one
 -- of those rows. Its class_range row may be held by a claim, so prune_part deletes it.
 -- Locks: the caller holds the class rows; eligibility and fleet rows, skip locked.
-create or replace function hwqueue.delete_classes(p_class_ids bigint[], p_limit int, p_shard int) returns int
+create or replace function hwqueue.delete_classes(p_class_ids bigint[], p_limit int) returns int
 language plpgsql volatile
 as $$
 declare
@@ -401,31 +380,26 @@ begin
   foreach v_class_id in array p_class_ids loop
     -- skip locked: a registration or reap may have written them in a transaction that stays open
     delete from hwqueue.profile_eligibility e where e.ctid = any (array(
-      select o.ctid from hwqueue.profile_eligibility o where o.shard_id = p_shard
-        and o.class_id = v_class_id for update skip locked));
+      select o.ctid from hwqueue.profile_eligibility o where o.class_id = v_class_id for update skip locked));
     get diagnostics v_rows = row_count;
     v_hanging := v_hanging + v_rows;
     delete from hwqueue.node_eligibility e where e.ctid = any (array(
-      select o.ctid from hwqueue.node_eligibility o where o.shard_id = p_shard
-        and o.class_id = v_class_id for update skip locked));
+      select o.ctid from hwqueue.node_eligibility o where o.class_id = v_class_id for update skip locked));
     get diagnostics v_rows = row_count;
     v_hanging := v_hanging + v_rows;
     continue when exists (select 1 from hwqueue.profile_eligibility e
-        where e.shard_id = p_shard and e.class_id = v_class_id)
-               or exists (select 1 from hwqueue.node_eligibility e
-                   where e.shard_id = p_shard and e.class_id = v_class_id);
+        where e.class_id = v_class_id)
+               or exists (select 1 from hwqueue.node_eligibility e where e.class_id = v_class_id);
     delete from hwqueue.class_fleet f where f.ctid = any (array(
-      select o.ctid from hwqueue.class_fleet o where o.shard_id = p_shard
-        and o.class_id = v_class_id for update skip locked));
+      select o.ctid from hwqueue.class_fleet o where o.class_id = v_class_id for update skip locked));
     continue when exists (select 1 from hwqueue.class_fleet f
-        where f.shard_id = p_shard and f.class_id = v_class_id);
-    delete from hwqueue.class_nodes m where m.shard_id = p_shard and m.class_id = v_class_id;
-    delete from hwqueue.class_term m where m.shard_id = p_shard and m.class_id = v_class_id;
-    delete from hwqueue.class_rule r where r.shard_id = p_shard and r.class_id = v_class_id;
+        where f.class_id = v_class_id);
+    delete from hwqueue.class_nodes m where m.class_id = v_class_id;
+    delete from hwqueue.class_term m where m.class_id = v_class_id;
+    delete from hwqueue.class_rule r where r.class_id = v_class_id;
     delete from hwqueue.low_water w using hwqueue.placement_class c
-    where c.shard_id = p_shard and c.class_id = v_class_id and w.shard_id = p_shard
-      and w.queue_id = c.queue_id and w.class_id = v_class_id;
-    delete from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = v_class_id;
+    where c.class_id = v_class_id and w.queue_id = c.queue_id and w.class_id = v_class_id;
+    delete from hwqueue.placement_class c where c.class_id = v_class_id;
     v_deleted := v_deleted + 1;
     exit when v_hanging >= p_limit;
   end loop;
@@ -441,18 +415,18 @@ $$;
 -- has changed or the clock was set back. p_cursor: the row of prune_cursor, if the caller holds it.
 -- Locks: their outcomes, skip locked; then the lease rows.
 create or replace function hwqueue.prune_leases(p_cursor hwqueue.prune_cursor, p_limit int,
-  p_now timestamptz, p_shard int) returns int
+  p_now timestamptz) returns int
 language plpgsql volatile
 as $$
 declare
   v_counted_to timestamptz := (
-    select m.counted_to from hwqueue.reap_cursor m where m.shard_id = p_shard
+    select m.counted_to from hwqueue.reap_cursor m
     order by m.version desc limit 1);
   v_counted_before timestamptz := greatest(p_now - interval '1 hour', v_counted_to);
   v_policy text := (
     select md5(string_agg(format('%s %s %s', q.queue_id, q.retain_completed, q.retain_failed), ','
              order by q.queue_id))
-    from hwqueue.queue q where q.shard_id = p_shard);
+    from hwqueue.queue q);
   v_starts boolean := (p_cursor.leases_policy = v_policy
     and p_now between p_cursor.leases_at and p_cursor.leases_at + interval '1 hour') is not true;
   v_old uuid[];
@@ -465,20 +439,18 @@ begin
       select case when s.state = 'failed' then q.retain_failed else q.retain_completed end as retain) t
     cross join lateral (
       select o.lease_id from hwqueue.outcome o
-      where o.shard_id = p_shard and o.queue_id = q.queue_id and o.state = s.state and o.is_step is null
+      where o.queue_id = q.queue_id and o.state = s.state and o.is_step is null
         and o.finished_at < least(v_counted_before, p_now - t.retain)
         and o.finished_at >= case when v_starts then '-infinity' else
           least(p_cursor.leases_counted, p_cursor.leases_at - t.retain) - interval '1 hour' end
       order by o.finished_at limit p_limit
       for update skip locked
     ) f
-    where q.shard_id = p_shard
     limit p_limit);
-  perform hwqueue.remove_leases(v_old, p_shard);
-  if v_starts and cardinality(v_old) < p_limit and p_cursor.shard_id is not null then
+  perform hwqueue.remove_leases(v_old);
+  if v_starts and cardinality(v_old) < p_limit and p_cursor.singleton is not null then
     update hwqueue.prune_cursor m
-    set leases_at = p_now, leases_counted = v_counted_to, leases_policy = v_policy
-    where m.shard_id = p_shard;
+    set leases_at = p_now, leases_counted = v_counted_to, leases_policy = v_policy;
   end if;
   return cardinality(v_old);
 end
@@ -487,7 +459,7 @@ $$;
 -- Deletes leases with all that hangs on them (keys, outcomes, attempts, checkpoints, signals, progress, log
 -- lines), and returns their number.
 -- Locks: the caller holds their entries or outcomes; the lease rows.
-create or replace function hwqueue.remove_leases(p_leases uuid[], p_shard int) returns int
+create or replace function hwqueue.remove_leases(p_leases uuid[]) returns int
 language plpgsql volatile
 as $$
 begin
@@ -495,21 +467,21 @@ begin
     return 0;
   end if;
   delete from hwqueue.idempotency i where i.ctid = any (array(
-    select k.place from hwqueue.spawned_keys(p_leases, p_shard) s
+    select k.place from hwqueue.spawned_keys(p_leases) s
     cross join lateral (
       select x.ctid as place from hwqueue.idempotency x
-      where x.shard_id = p_shard and x.tenant = s.tenant and x.queue_id = s.queue_id
+      where x.tenant = s.tenant and x.queue_id = s.queue_id
         and x.idempotency_key = s.idempotency_key and x.lease_id = s.lease_id
       -- a spawn that takes over a unique key (take_unique_key) finds that its lease is gone
       for update skip locked) k));
-  delete from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = any (p_leases);
-  delete from hwqueue.attempt a where a.shard_id = p_shard and a.lease_id = any (p_leases);
-  delete from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = any (p_leases);
-  delete from hwqueue.checkpoint s where s.shard_id = p_shard and s.lease_id = any (p_leases);
-  delete from hwqueue.lease_signal s where s.shard_id = p_shard and s.lease_id = any (p_leases);
+  delete from hwqueue.outcome o where o.lease_id = any (p_leases);
+  delete from hwqueue.attempt a where a.lease_id = any (p_leases);
+  delete from hwqueue.lease l where l.lease_id = any (p_leases);
+  delete from hwqueue.checkpoint s where s.lease_id = any (p_leases);
+  delete from hwqueue.lease_signal s where s.lease_id = any (p_leases);
   -- after the lease, whose row a report and new log lines hold
-  delete from hwqueue.progress p where p.shard_id = p_shard and p.lease_id = any (p_leases);
-  delete from hwqueue.attempt_log g where g.shard_id = p_shard and g.lease_id = any (p_leases);
+  delete from hwqueue.progress p where p.lease_id = any (p_leases);
+  delete from hwqueue.attempt_log g where g.lease_id = any (p_leases);
   return cardinality(p_leases);
 end
 $$;
@@ -518,19 +490,19 @@ $$;
 -- their marking: step 2 of 3. Must come first in a transaction that has written nothing. Otherwise its id
 -- may be older than the marking, so it stamps nothing.
 -- Locks: class, queue and workflow rows, skip locked.
-create or replace function hwqueue.stamp_retired(p_limit int, p_shard int) returns void
+create or replace function hwqueue.stamp_retired(p_limit int) returns void
 language plpgsql volatile
 as $$
 declare
   v_classes bigint[] := array(
     select c.class_id from hwqueue.placement_class c
-    where c.shard_id = p_shard and c.retired_at is not null and c.retired_before is null limit p_limit);
+    where c.retired_at is not null and c.retired_before is null limit p_limit);
   v_queues int[] := array(
     select q.queue_id from hwqueue.queue q
-    where q.shard_id = p_shard and q.dropped_at is not null and q.dropped_before is null limit p_limit);
+    where q.dropped_at is not null and q.dropped_before is null limit p_limit);
   v_workflows bigint[] := array(
     select w.workflow_id from hwqueue.workflow w
-    where w.shard_id = p_shard and w.retired_at is not null and w.retired_before is null limit p_limit);
+    where w.retired_at is not null and w.retired_before is null limit p_limit);
   v_later xid8;
 begin
   if v_classes = '{}' and v_queues = '{}' and v_workflows = '{}'
@@ -539,19 +511,16 @@ begin
   end if;
   v_later := pg_current_xact_id();
   update hwqueue.placement_class c set retired_before = v_later
-  where c.shard_id = p_shard and c.class_id in (
-    select o.class_id from hwqueue.placement_class o
-    where o.shard_id = p_shard and o.class_id = any (v_classes)
+  where c.class_id in (
+    select o.class_id from hwqueue.placement_class o where o.class_id = any (v_classes)
       and o.retired_before is null for update skip locked);
   update hwqueue.queue q set dropped_before = v_later
-  where q.shard_id = p_shard and q.queue_id in (
+  where q.queue_id in (
     select o.queue_id from hwqueue.queue o
-    where o.shard_id = p_shard and o.queue_id = any (v_queues)
-      and o.dropped_before is null for update skip locked);
+    where o.queue_id = any (v_queues) and o.dropped_before is null for update skip locked);
   update hwqueue.workflow w set retired_before = v_later
-  where w.shard_id = p_shard and w.workflow_id in (
-    select o.workflow_id from hwqueue.workflow o
-    where o.shard_id = p_shard and o.workflow_id = any (v_workflows)
+  where w.workflow_id in (
+    select o.workflow_id from hwqueue.workflow o where o.workflow_id = any (v_workflows)
       and o.retired_before is null for update skip locked);
 end
 $$;

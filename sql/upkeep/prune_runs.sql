@@ -12,69 +12,64 @@
 -- others, and returns the number of leases. Stops after the run with which p_limit leases are gone. Takes
 -- only runs that ended before what roll_up has counted, or more than an hour ago.
 -- Locks: runs, definitions of ad hoc runs, and outcomes, skip locked; then the lease rows.
-create or replace function hwqueue.prune_runs(p_limit int, p_now timestamptz, p_shard int) returns int
+create or replace function hwqueue.prune_runs(p_limit int, p_now timestamptz) returns int
 language plpgsql volatile
 as $$
 declare
   v_counted_before timestamptz := greatest(p_now - interval '1 hour', (
-    select m.counted_to from hwqueue.reap_cursor m where m.shard_id = p_shard
-    order by m.version desc limit 1));
+    select m.counted_to from hwqueue.reap_cursor m order by m.version desc limit 1));
   v_run hwqueue.run;
   v_gone int := 0;
 begin
   for v_run in
     select r.* from hwqueue.run r
-    where r.shard_id = p_shard and r.prune_at <= p_now and r.finished_at < v_counted_before
+    where r.prune_at <= p_now and r.finished_at < v_counted_before
     order by r.prune_at limit p_limit for update skip locked
   loop
     -- the step that it is has not read its end yet
     continue when v_run.parent_run_id is not null and exists (
       select from hwqueue.arrival a
-      where a.run_id = v_run.parent_run_id and a.step_no = v_run.parent_step_no and a.kind = 'nested'
-        and a.shard_id = p_shard);
+      where a.run_id = v_run.parent_run_id and a.step_no = v_run.parent_step_no and a.kind = 'nested');
     if exists (  -- the step that it was added to may read its state again: it goes after that
       select from hwqueue.added_run a
-      where a.shard_id = p_shard and a.run_id = v_run.parent_run_id and a.step_no = v_run.parent_step_no
+      where a.run_id = v_run.parent_run_id and a.step_no = v_run.parent_step_no
         and a.nested_run_id = v_run.run_id) then
-      update hwqueue.run r set prune_at = p_now + interval '1 hour'
-      where r.shard_id = p_shard and r.run_id = v_run.run_id;
+      update hwqueue.run r set prune_at = p_now + interval '1 hour' where r.run_id = v_run.run_id;
       continue;
     end if;
-    continue when not hwqueue.take_adhoc(v_run.workflow_id, p_shard);
+    continue when not hwqueue.take_adhoc(v_run.workflow_id);
     v_gone := v_gone + hwqueue.remove_leases(array(  -- items of maps, which may be many
       select o.lease_id
       from hwqueue.lease l
-      join hwqueue.outcome o on o.shard_id = p_shard and o.lease_id = l.lease_id
-      where l.run_id = v_run.run_id and l.item_no is not null and l.shard_id = p_shard
-      limit p_limit - v_gone for update of o skip locked), p_shard);
+      join hwqueue.outcome o on o.lease_id = l.lease_id
+      where l.run_id = v_run.run_id and l.item_no is not null
+      limit p_limit - v_gone for update of o skip locked));
     exit when v_gone >= p_limit;
     v_gone := v_gone + hwqueue.remove_leases(array(
       select o.lease_id
       from hwqueue.step s
-      join hwqueue.outcome o on o.shard_id = p_shard and o.lease_id = s.lease_id
-      where s.shard_id = p_shard and s.run_id = v_run.run_id for update of o skip locked), p_shard);
+      join hwqueue.outcome o on o.lease_id = s.lease_id
+      where s.run_id = v_run.run_id for update of o skip locked));
     -- another session holds the outcome of one: the next call goes on
     continue when exists (
-      select from hwqueue.step s join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = s.lease_id
-      where s.shard_id = p_shard and s.run_id = v_run.run_id)
+      select from hwqueue.step s join hwqueue.lease l on l.lease_id = s.lease_id
+      where s.run_id = v_run.run_id)
       or exists (
-      select from hwqueue.lease l
-      where l.run_id = v_run.run_id and l.item_no is not null and l.shard_id = p_shard);
-    delete from hwqueue.map_list c where c.shard_id = p_shard and c.run_id = v_run.run_id;
-    delete from hwqueue.added_run a where a.shard_id = p_shard and a.run_id = v_run.run_id;
-    delete from hwqueue.added_item a where a.shard_id = p_shard and a.run_id = v_run.run_id;
-    delete from hwqueue.map m where m.shard_id = p_shard and m.run_id = v_run.run_id;
-    delete from hwqueue.step s where s.shard_id = p_shard and s.run_id = v_run.run_id;
-    delete from hwqueue.tally t where t.shard_id = p_shard and t.run_id = v_run.run_id;
-    delete from hwqueue.arrival a where a.run_id = v_run.run_id and a.shard_id = p_shard;
-    delete from hwqueue.run_signal s where s.shard_id = p_shard and s.run_id = v_run.run_id;
-    delete from hwqueue.run_class c where c.run_id = v_run.run_id and c.shard_id = p_shard;
-    delete from hwqueue.run_key k where k.run_id = v_run.run_id and k.shard_id = p_shard;
-    delete from hwqueue.run r where r.shard_id = p_shard and r.run_id = v_run.run_id;
+      select from hwqueue.lease l where l.run_id = v_run.run_id and l.item_no is not null);
+    delete from hwqueue.map_list c where c.run_id = v_run.run_id;
+    delete from hwqueue.added_run a where a.run_id = v_run.run_id;
+    delete from hwqueue.added_item a where a.run_id = v_run.run_id;
+    delete from hwqueue.map m where m.run_id = v_run.run_id;
+    delete from hwqueue.step s where s.run_id = v_run.run_id;
+    delete from hwqueue.tally t where t.run_id = v_run.run_id;
+    delete from hwqueue.arrival a where a.run_id = v_run.run_id;
+    delete from hwqueue.run_signal s where s.run_id = v_run.run_id;
+    delete from hwqueue.run_class c where c.run_id = v_run.run_id;
+    delete from hwqueue.run_key k where k.run_id = v_run.run_id;
+    delete from hwqueue.run r where r.run_id = v_run.run_id;
     update hwqueue.workflow w set retired_at = p_now
-    where w.shard_id = p_shard and w.workflow_id = v_run.workflow_id and w.version is null
-      and w.retired_at is null
-      and not exists (select from hwqueue.run r where r.workflow_id = w.workflow_id and r.shard_id = p_shard);
+    where w.workflow_id = v_run.workflow_id and w.version is null and w.retired_at is null
+      and not exists (select from hwqueue.run r where r.workflow_id = w.workflow_id);
     exit when v_gone >= p_limit;
   end loop;
   return v_gone;
@@ -85,36 +80,34 @@ $$;
 -- that each delete a run each would see the other one's, and neither would retire the definition. False:
 -- another session has it, so the next call deletes the run.
 -- Locks: the workflow row, skip locked.
-create or replace function hwqueue.take_adhoc(p_workflow bigint, p_shard int) returns boolean
+create or replace function hwqueue.take_adhoc(p_workflow bigint) returns boolean
 language plpgsql volatile
 as $$
 begin
   perform 1 from hwqueue.workflow w
-  where w.shard_id = p_shard and w.workflow_id = p_workflow and w.version is null
+  where w.workflow_id = p_workflow and w.version is null
   for no key update skip locked;
   return found or exists (
-    select from hwqueue.workflow w
-    where w.shard_id = p_shard and w.workflow_id = p_workflow and w.version is not null);
+    select from hwqueue.workflow w where w.workflow_id = p_workflow and w.version is not null);
 end
 $$;
 
 -- Deletes definitions of ad hoc runs that no run refers to, once no submission that found them can still
 -- be open.
 -- Locks: workflow rows, skip locked.
-create or replace function hwqueue.prune_workflows(p_limit int, p_shard int) returns void
+create or replace function hwqueue.prune_workflows(p_limit int) returns void
 language plpgsql volatile
 as $$
 declare
   v_workflows bigint[] := array(
     select w.workflow_id from hwqueue.workflow w
-    where w.shard_id = p_shard and w.retired_at is not null
-      and w.retired_before <= pg_snapshot_xmin(pg_current_snapshot())
-      and not exists (select from hwqueue.run r where r.workflow_id = w.workflow_id and r.shard_id = p_shard)
+    where w.retired_at is not null and w.retired_before <= pg_snapshot_xmin(pg_current_snapshot())
+      and not exists (select from hwqueue.run r where r.workflow_id = w.workflow_id)
     order by w.retired_at limit p_limit for update skip locked);
 begin
-  delete from hwqueue.workflow_edge e where e.shard_id = p_shard and e.workflow_id = any (v_workflows);
-  delete from hwqueue.workflow_step d where d.shard_id = p_shard and d.workflow_id = any (v_workflows);
-  delete from hwqueue.workflow w where w.shard_id = p_shard and w.workflow_id = any (v_workflows);
+  delete from hwqueue.workflow_edge e where e.workflow_id = any (v_workflows);
+  delete from hwqueue.workflow_step d where d.workflow_id = any (v_workflows);
+  delete from hwqueue.workflow w where w.workflow_id = any (v_workflows);
 end
 $$;
 
@@ -124,8 +117,7 @@ $$;
 -- and nobody will release it), run_over (a run has ended, a step has not), step_lease (a step runs without an
 -- open lease, or a lease without its step), step_due (a sleep that nothing will end, or a step that has ended
 -- is due), wait_signal (a step waits for a signal that is there), step_nested and run_nested (broken_nested).
-create or replace function hwqueue.broken_runs(p_shard int)
-returns table (rule text, run_id uuid, detail jsonb)
+create or replace function hwqueue.broken_runs() returns table (rule text, run_id uuid, detail jsonb)
 language sql volatile
 as $$
   select 'run_work', w.run_id, jsonb_build_object('counted', w.counted, 'found', w.found)
@@ -133,63 +125,59 @@ as $$
     select r.run_id, t.need - t.arrived + coalesce((
              select sum(a.need - a.arrived) from hwqueue.arrival a
              where a.run_id = r.run_id and a.step_no = 0 and a.kind = 'count'), 0) as counted,
-           (select count(*) from hwqueue.step s
-            where s.shard_id = p_shard and s.run_id = r.run_id and s.state in ('running', 'held'))
+           (select count(*) from hwqueue.step s where s.run_id = r.run_id and s.state in ('running', 'held'))
            + (select count(*) from hwqueue.arrival a
               where a.run_id = r.run_id
                 and (a.kind in ('release', 'skip') or a.kind = 'count' and a.step_no > 0)) as found
     from hwqueue.run r
-    left join hwqueue.tally t on t.shard_id = p_shard and t.run_id = r.run_id and t.step_no = 0 and t.part = 0
-    where r.shard_id = p_shard and r.finished_at is null) w
+    left join hwqueue.tally t on t.run_id = r.run_id and t.step_no = 0 and t.part = 0
+    where r.finished_at is null) w
   where w.counted is distinct from w.found
   union all
-  select j.rule, j.run_id, j.detail from hwqueue.broken_joins(p_shard) j
+  select j.rule, j.run_id, j.detail from hwqueue.broken_joins() j
   union all
-  select j.rule, j.run_id, j.detail from hwqueue.broken_maps(p_shard) j
+  select j.rule, j.run_id, j.detail from hwqueue.broken_maps() j
   union all
-  select g.rule, g.run_id, g.detail from hwqueue.broken_gang_steps(p_shard) g
+  select g.rule, g.run_id, g.detail from hwqueue.broken_gang_steps() g
   union all
   select 'run_over', r.run_id, jsonb_build_object('state', r.state, 'step', s.step_no, 'step_state', s.state)
-  from hwqueue.run r join hwqueue.step s on s.shard_id = p_shard and s.run_id = r.run_id
-  where r.shard_id = p_shard and r.finished_at is not null and s.state in ('running', 'held')
+  from hwqueue.run r join hwqueue.step s on s.run_id = r.run_id
+  where r.finished_at is not null and s.state in ('running', 'held')
   union all
   select 'step_lease', s.run_id, jsonb_build_object('step', s.step_no, 'state', s.state,
-         'lease_state', hwqueue.lease_state(s.lease_id, p_shard))
+         'lease_state', hwqueue.lease_state(s.lease_id))
   from hwqueue.step s
-  where s.shard_id = p_shard and s.lease_id is not null and (s.state = 'running') <> coalesce(
-    hwqueue.lease_state(s.lease_id, p_shard) in ('scheduled', 'pending', 'claimed'), false)
+  where s.lease_id is not null and (s.state = 'running') <> coalesce(
+    hwqueue.lease_state(s.lease_id) in ('scheduled', 'pending', 'claimed'), false)
     and not exists (  -- then its lease is one of its items
       select from hwqueue.map m
-      where m.shard_id = p_shard and m.run_id = s.run_id and m.step_no = s.step_no)
+      where m.run_id = s.run_id and m.step_no = s.step_no)
   union all
   select 'step_due', s.run_id, jsonb_build_object('step', s.step_no, 'state', s.state, 'due_at', s.due_at)
   from hwqueue.step s
-  where s.shard_id = p_shard and s.due_at is not null and s.state <> 'running'
+  where s.due_at is not null and s.state <> 'running'
   union all
-  select b.rule, b.run_id, b.detail from hwqueue.broken_waits(p_shard) b
+  select b.rule, b.run_id, b.detail from hwqueue.broken_waits() b
   union all
-  select n.rule, n.run_id, n.detail from hwqueue.broken_nested(p_shard) n
+  select n.rule, n.run_id, n.detail from hwqueue.broken_nested() n
 $$;
 
 -- The rules for steps that are open without a lease: step_due (nothing will end a sleep) and wait_signal.
-create or replace function hwqueue.broken_waits(p_shard int)
-returns table (rule text, run_id uuid, detail jsonb)
+create or replace function hwqueue.broken_waits() returns table (rule text, run_id uuid, detail jsonb)
 language sql volatile
 as $$
   select case d.kind when 'sleep' then 'step_due' else 'wait_signal' end, s.run_id,
          jsonb_build_object('step', s.step_no, 'signal', d.settings ->> 'signal')
   from hwqueue.step s
   cross join lateral (  -- fences (offset 0): by key, also before the tables are analyzed
-    select x.workflow_id from hwqueue.run x where x.shard_id = p_shard and x.run_id = s.run_id offset 0) r
+    select x.workflow_id from hwqueue.run x where x.run_id = s.run_id offset 0) r
   cross join lateral (
     select x.kind, x.settings from hwqueue.workflow_step x
-    where x.shard_id = p_shard and x.workflow_id = r.workflow_id and x.step_no = s.step_no offset 0) d
-  where s.shard_id = p_shard and s.state = 'running' and s.lease_id is null
-    and case d.kind when 'sleep' then s.due_at is null
+    where x.workflow_id = r.workflow_id and x.step_no = s.step_no offset 0) d
+  where s.state = 'running' and s.lease_id is null and case d.kind when 'sleep' then s.due_at is null
       when 'wait' then exists (
           select from hwqueue.run_signal g
-          where g.shard_id = p_shard and g.run_id = s.run_id
-            and g.name = d.settings ->> 'signal' and g.taken_by is null)
+          where g.run_id = s.run_id and g.name = d.settings ->> 'signal' and g.taken_by is null)
         and not exists (
           select from hwqueue.arrival a
           where a.run_id = s.run_id and a.step_no = s.step_no and a.kind = 'signal') end
@@ -197,48 +185,43 @@ $$;
 
 -- The rules of nested runs. step_nested: a step runs, and no open run or arrival will end it. run_nested: a
 -- run goes on that no step waits for any more.
-create or replace function hwqueue.broken_nested(p_shard int)
-returns table (rule text, run_id uuid, detail jsonb)
+create or replace function hwqueue.broken_nested() returns table (rule text, run_id uuid, detail jsonb)
 language sql volatile
 as $$
   select 'step_nested', s.run_id, jsonb_build_object('step', s.step_no, 'nested_run_id', s.nested_run_id,
          'nested_state', n.state, 'nested_mode', s.nested_mode)
   from hwqueue.step s
-  join hwqueue.run r on r.shard_id = p_shard and r.run_id = s.run_id
+  join hwqueue.run r on r.run_id = s.run_id
   cross join lateral (  -- a fence (offset 0): by key, also before the tables are analyzed
     select x.kind from hwqueue.workflow_step x
-    where x.shard_id = p_shard and x.workflow_id = r.workflow_id and x.step_no = s.step_no offset 0) d
-  left join hwqueue.run n on n.shard_id = p_shard and n.run_id = s.nested_run_id
-  where s.shard_id = p_shard and s.state = 'running' and d.kind = 'workflow'
+    where x.workflow_id = r.workflow_id and x.step_no = s.step_no offset 0) d
+  left join hwqueue.run n on n.run_id = s.nested_run_id
+  where s.state = 'running' and d.kind = 'workflow'
     and (n.run_id is null or n.finished_at is not null or s.nested_mode is not null) and not exists (
-      select from hwqueue.arrival a
-      where a.run_id = s.run_id and a.step_no = s.step_no and a.kind = 'nested' and a.shard_id = p_shard)
+      select from hwqueue.arrival a where a.run_id = s.run_id and a.step_no = s.step_no and a.kind = 'nested')
   union all
   select 'step_nested', a.run_id, jsonb_build_object('step', a.step_no, 'nested_run_id', a.nested_run_id,
          'nested_mode', a.retry_mode)
   from hwqueue.added_run a
   cross join lateral (  -- a fence (offset 0): by key, also before the tables are analyzed
     select x.state from hwqueue.step x
-    where x.shard_id = p_shard and x.run_id = a.run_id and x.step_no = a.step_no offset 0) s
-  where a.shard_id = p_shard and a.retry_mode is not null and s.state = 'running' and not exists (
-      select from hwqueue.arrival x
-      where x.run_id = a.run_id and x.step_no = a.step_no and x.kind = 'nested' and x.shard_id = p_shard)
+    where x.run_id = a.run_id and x.step_no = a.step_no offset 0) s
+  where a.retry_mode is not null and s.state = 'running' and not exists (
+      select from hwqueue.arrival x where x.run_id = a.run_id and x.step_no = a.step_no and x.kind = 'nested')
   union all
   select 'run_nested', n.run_id, jsonb_build_object('state', n.state, 'parent_run_id', n.parent_run_id,
          'step', n.parent_step_no)
   from hwqueue.run n
-  where n.shard_id = p_shard and n.parent_run_id is not null and n.finished_at is null and not n.stops
+  where n.parent_run_id is not null and n.finished_at is null and not n.stops
     and not n.is_finishing and not exists (
-      select from hwqueue.awaited_runs(n.parent_run_id, p_shard) w where w.nested_run_id = n.run_id)
+      select from hwqueue.awaited_runs(n.parent_run_id) w where w.nested_run_id = n.run_id)
     and not exists (
-      select from hwqueue.arrival a
-      where a.run_id = n.run_id and a.step_no = 0 and a.kind = 'nested' and a.shard_id = p_shard)
+      select from hwqueue.arrival a where a.run_id = n.run_id and a.step_no = 0 and a.kind = 'nested')
 $$;
 
 -- The rules run_join and run_stuck, for runs that release steps. Once a run fails nobody counts parents any
 -- more: a retry counts them again.
-create or replace function hwqueue.broken_joins(p_shard int)
-returns table (rule text, run_id uuid, detail jsonb)
+create or replace function hwqueue.broken_joins() returns table (rule text, run_id uuid, detail jsonb)
 language sql volatile
 as $$
   with counted as (
@@ -246,14 +229,13 @@ as $$
            t.arrived + coalesce(a.arrived, 0) as arrived_now, t.unmet + coalesce(a.unmet, 0) as unmet_now,
            a.run_id is not null as has_arrivals
     from hwqueue.run r
-    cross join lateral hwqueue.recount(r, p_shard) c
-    left join hwqueue.tally t on t.shard_id = p_shard and t.run_id = r.run_id and t.step_no = c.step_no
-      and t.part = 0
+    cross join lateral hwqueue.recount(r) c
+    left join hwqueue.tally t on t.run_id = r.run_id and t.step_no = c.step_no and t.part = 0
     left join lateral (
       select x.run_id, sum(x.arrived) as arrived, sum(x.unmet) as unmet from hwqueue.arrival x
       where x.run_id = r.run_id and x.step_no = c.step_no and x.kind in ('count', 'release', 'skip')
       group by x.run_id) a on true
-    where r.shard_id = p_shard and r.state in ('running', 'paused') and not r.is_finishing
+    where r.state in ('running', 'paused') and not r.is_finishing
       and not exists (select from hwqueue.arrival x where x.run_id = r.run_id and x.kind = 'fail')
   )
   select 'run_join', c.run_id, jsonb_build_object('step', c.step_no, 'counted', c.arrived_now,
@@ -270,8 +252,7 @@ $$;
 
 -- The rules run_items and run_stuck for maps that are open. Items that are open are those spawned less those
 -- counted; those that failed are counted apart, and may have gone with their queue.
-create or replace function hwqueue.broken_maps(p_shard int)
-returns table (rule text, run_id uuid, detail jsonb)
+create or replace function hwqueue.broken_maps() returns table (rule text, run_id uuid, detail jsonb)
 language sql volatile
 as $$
   with counted as (
@@ -284,12 +265,10 @@ as $$
                or x.kind = 'nested' and x.step_no = m.step_no)) as has_arrivals,
            u.open as open_runs
     from hwqueue.map m
-    join hwqueue.run r on r.shard_id = p_shard and r.run_id = m.run_id
-    join hwqueue.step s on s.shard_id = p_shard and s.run_id = m.run_id and s.step_no = m.step_no
-    join hwqueue.workflow_step d on d.shard_id = p_shard and d.workflow_id = r.workflow_id
-      and d.step_no = m.step_no
-    left join hwqueue.tally t on t.shard_id = p_shard and t.run_id = m.run_id and t.step_no = m.step_no
-      and t.part > 0
+    join hwqueue.run r on r.run_id = m.run_id
+    join hwqueue.step s on s.run_id = m.run_id and s.step_no = m.step_no
+    join hwqueue.workflow_step d on d.workflow_id = r.workflow_id and d.step_no = m.step_no
+    left join hwqueue.tally t on t.run_id = m.run_id and t.step_no = m.step_no and t.part > 0
     left join lateral (
       select x.run_id, sum(x.arrived) as arrived, sum(x.failed) as failed, sum(x.skipped) as skipped
       from hwqueue.arrival x
@@ -300,10 +279,10 @@ as $$
              count(*) filter (where i.item_no < t.need) as there,
              max(i.item_no) filter (where i.state in ('scheduled', 'pending', 'claimed')) as last
       from (
-        select l.item_no, hwqueue.lease_state(l.lease_id, p_shard) as state from hwqueue.lease l
+        select l.item_no, hwqueue.lease_state(l.lease_id) as state from hwqueue.lease l
         where l.run_id = m.run_id and l.step_no = m.step_no and l.item_no is not null) i) f
-    cross join lateral hwqueue.count_added_runs(m.run_id, m.step_no, p_shard) u
-    where m.shard_id = p_shard and s.state = 'running'
+    cross join lateral hwqueue.count_added_runs(m.run_id, m.step_no) u
+    where s.state = 'running'
   )
   select 'run_items', (c.r).run_id, jsonb_build_object('step', (c.m).step_no, 'counted', c.open_now,
          'found', c.open, 'counted_failed', c.failed_now, 'found_failed', c.failed, 'last', c.last)
@@ -321,31 +300,30 @@ $$;
 
 -- The rule step_gang for gang steps that are open and spawned: the gang is of that step, its members are the
 -- items of the step by their ranks, and what they claim goes on with the run when it ends.
-create or replace function hwqueue.broken_gang_steps(p_shard int)
-returns table (rule text, run_id uuid, detail jsonb)
+create or replace function hwqueue.broken_gang_steps() returns table (rule text, run_id uuid, detail jsonb)
 language sql volatile
 as $$
   select 'step_gang', s.run_id, jsonb_build_object('step', s.step_no, 'gang_id', f.gang_id, 'size', m.items,
          'members', f.members, 'lost_claims', f.lost_claims)
   from hwqueue.step s
-  join hwqueue.run r on r.shard_id = p_shard and r.run_id = s.run_id
+  join hwqueue.run r on r.run_id = s.run_id
   cross join lateral (  -- a fence (offset 0): by key, also before the tables are analyzed
     select x.kind from hwqueue.workflow_step x
-    where x.shard_id = p_shard and x.workflow_id = r.workflow_id and x.step_no = s.step_no offset 0) d
-  join hwqueue.map m on m.shard_id = p_shard and m.run_id = s.run_id and m.step_no = s.step_no
-  join hwqueue.tally t on t.shard_id = p_shard and t.run_id = s.run_id and t.step_no = s.step_no
+    where x.workflow_id = r.workflow_id and x.step_no = s.step_no offset 0) d
+  join hwqueue.map m on m.run_id = s.run_id and m.step_no = s.step_no
+  join hwqueue.tally t on t.run_id = s.run_id and t.step_no = s.step_no
     and t.part > 0
   left join lateral (
     select g.gang_id, g.size, count(l.lease_id) as members,
            count(c.lease_id) filter (where c.is_step is distinct from false) as lost_claims
     from hwqueue.gang g
-    join hwqueue.gang_member k on k.shard_id = p_shard and k.gang_id = g.gang_id
-    left join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = k.lease_id and l.gang_id = g.gang_id
+    join hwqueue.gang_member k on k.gang_id = g.gang_id
+    left join hwqueue.lease l on l.lease_id = k.lease_id and l.gang_id = g.gang_id
       and l.run_id = s.run_id and l.step_no = s.step_no and l.item_no = k.ordinal
-    left join hwqueue.claim c on c.shard_id = p_shard and c.lease_id = k.lease_id
-    where g.shard_id = p_shard and g.gang_id = hwqueue.gang_of_step(s.run_id, s.step_no, p_shard)
+    left join hwqueue.claim c on c.lease_id = k.lease_id
+    where g.gang_id = hwqueue.gang_of_step(s.run_id, s.step_no)
       and g.run_id = s.run_id and g.step_no = s.step_no
     group by g.gang_id, g.size) f on true
-  where s.shard_id = p_shard and s.state = 'running' and d.kind = 'gang' and t.arrived < t.need
+  where s.state = 'running' and d.kind = 'gang' and t.arrived < t.need
     and (m.items, m.items, 0) is distinct from (f.size, f.members::int, f.lost_claims::int)
 $$;

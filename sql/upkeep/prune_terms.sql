@@ -11,79 +11,73 @@
 
 -- Deletes terms that no class uses any more, with their counters, and counters that are zero. Classes
 -- that only such a term selected are claimed without the check again. Returns the number of terms.
--- Locks: the shard's row, skip locked, which new terms wait for, too; profile rows, floors and counters,
--- skip locked.
-create or replace function hwqueue.prune_terms(p_limit int, p_shard int) returns int
+-- Locks: the installation's row, skip locked, which new terms wait for, too; profile rows, floors and
+-- counters, skip locked.
+create or replace function hwqueue.prune_terms(p_limit int) returns int
 language plpgsql volatile
 as $$
 declare
   v_terms bigint[];
   v_classes bigint[];
 begin
-  perform 1 from hwqueue.shard s where s.shard_id = p_shard for no key update skip locked;
+  perform 1 from hwqueue.installation s for no key update skip locked;
   if not found then
     return 0;
   end if;
   v_terms := array(
     select t.term_id from hwqueue.affinity_term t
-    where t.shard_id = p_shard and not exists (
+    where not exists (
       select 1 from hwqueue.placement_class c
-      where c.shard_id = p_shard and c.terms <> '[]'
-        and c.terms @> jsonb_build_array(jsonb_build_object('digest', t.digest)))
+      where c.terms <> '[]' and c.terms @> jsonb_build_array(jsonb_build_object('digest', t.digest)))
     order by t.term_id limit p_limit);
-  v_classes := array(select distinct m.class_id from hwqueue.class_term m
-      where m.shard_id = p_shard and m.term_id = any (v_terms));
-  delete from hwqueue.class_term m where m.shard_id = p_shard and m.term_id = any (v_terms);
-  perform hwqueue.clear_checked(v_classes, p_shard);
-  delete from hwqueue.affinity_term t where t.shard_id = p_shard and t.term_id = any (v_terms);
+  v_classes := array(select distinct m.class_id from hwqueue.class_term m where m.term_id = any (v_terms));
+  delete from hwqueue.class_term m where m.term_id = any (v_terms);
+  perform hwqueue.clear_checked(v_classes);
+  delete from hwqueue.affinity_term t where t.term_id = any (v_terms);
   -- floors of terms that are gone, and those that are too old to be used (cached_skew_reason)
   delete from hwqueue.spread_floor f where f.ctid = any (array(
     select o.ctid from hwqueue.spread_floor o
-    where o.shard_id = p_shard and (hwqueue.is_old_floor(o.next_xid) or not exists (
-      select 1 from hwqueue.affinity_term t where t.shard_id = p_shard and t.term_id = o.term_id))
+    where (hwqueue.is_old_floor(o.next_xid) or not exists (
+      select 1 from hwqueue.affinity_term t where t.term_id = o.term_id))
       limit p_limit for update skip locked));
-  perform hwqueue.prune_counts(p_limit, p_shard);
+  perform hwqueue.prune_counts(p_limit);
   return cardinality(v_terms);
 end
 $$;
 
 -- Resets is_checked for classes that a claim need not check any more, in the profiles that it can lock.
--- Locks: profile rows, skip locked. The caller holds the shard's row, so that no term is published
+-- Locks: profile rows, skip locked. The caller holds the installation's row, so that no term is published
 -- meanwhile.
-create or replace function hwqueue.clear_checked(p_class_ids bigint[], p_shard int) returns void
+create or replace function hwqueue.clear_checked(p_class_ids bigint[]) returns void
 language plpgsql volatile
 as $$
 declare
   v_locked bigint[] := array(
     select p.profile_id from hwqueue.profile p
-    where p.shard_id = p_shard and p.profile_id in (
+    where p.profile_id in (
       select e.profile_id from hwqueue.profile_eligibility e
-      where e.shard_id = p_shard and e.class_id = any (p_class_ids) and e.is_checked)
+      where e.class_id = any (p_class_ids) and e.is_checked)
     for no key update skip locked);
 begin
   update hwqueue.profile_eligibility e set is_checked = false
   from hwqueue.placement_class c
-  where e.shard_id = p_shard and e.profile_id = any (v_locked) and e.class_id = any (p_class_ids)
-    and e.is_checked
-    and c.shard_id = p_shard and c.class_id = e.class_id
-    and not coalesce(hwqueue.must_be_checked(c, e.affinity, p_shard), true);
+  where e.profile_id = any (v_locked) and e.class_id = any (p_class_ids) and e.is_checked
+    and c.class_id = e.class_id and not coalesce(hwqueue.must_be_checked(c, e.affinity), true);
   update hwqueue.profile_queue s
   set checked = array(
     select e.class_id from hwqueue.profile_eligibility e
-    where e.shard_id = p_shard and e.profile_id = s.profile_id and e.queue_id = s.queue_id and e.is_checked
-      and e.gpu_count = 0
+    where e.profile_id = s.profile_id and e.queue_id = s.queue_id and e.is_checked and e.gpu_count = 0
       and e.custom is null limit 201)
-  where s.shard_id = p_shard and s.profile_id = any (v_locked);
+  where s.profile_id = any (v_locked);
 end
 $$;
 
 -- True if every cached floor of a term was built after the transaction that lowered a counter.
-create or replace function hwqueue.caches_know_of_drop(p_term_id bigint, p_dropped xid8,
-  p_shard int) returns boolean
+create or replace function hwqueue.caches_know_of_drop(p_term_id bigint, p_dropped xid8) returns boolean
 language sql stable
 as $$
   select coalesce(bool_and(not hwqueue.is_unseen(p_dropped, f.unseen, f.next_xid)), true)
-  from hwqueue.spread_floor f where f.shard_id = p_shard and f.term_id = p_term_id
+  from hwqueue.spread_floor f where f.term_id = p_term_id
 $$;
 
 -- True if another session holds the table lock that reading or writing floors takes, in a transaction
@@ -103,7 +97,7 @@ $$;
 -- beside a counter that was held. Misses a row that a claim wrote between the snapshot and the lock; the
 -- next call takes it.
 -- Locks: term_counter, skip locked.
-create or replace function hwqueue.prune_counts(p_limit int, p_shard int) returns void
+create or replace function hwqueue.prune_counts(p_limit int) returns void
 language plpgsql volatile
 as $$
 declare
@@ -113,26 +107,23 @@ declare
 begin
   delete from hwqueue.term_counter k where k.ctid = any (array(
     select o.ctid from hwqueue.term_counter o
-    where o.shard_id = p_shard and (
+    where (
       o.leases = 0 and o.holders = 0 and (o.dropped_xid is null or v_is_known
           and o.dropped_xid <> pg_current_xact_id()
         and pg_visible_in_snapshot(o.dropped_xid, v_before) and hwqueue.caches_know_of_drop(o.term_id,
-            o.dropped_xid, p_shard))
-      or not exists (select 1 from hwqueue.affinity_term t where t.shard_id = p_shard
-          and t.term_id = o.term_id))
+            o.dropped_xid)) or not exists (select 1 from hwqueue.affinity_term t where t.term_id = o.term_id))
     limit p_limit for update skip locked));
   with parted as (
     select o.term_id, o.place from hwqueue.term_counter o
-    where o.shard_id = p_shard group by o.term_id, o.place having count(*) > 1 limit p_limit
+    group by o.term_id, o.place having count(*) > 1 limit p_limit
   ), held as (
     select o.ctid as row_ctid from parted p
-    join hwqueue.term_counter o on o.shard_id = p_shard and o.term_id = p.term_id
-      and o.place = p.place for update of o skip locked
+    join hwqueue.term_counter o on o.term_id = p.term_id and o.place = p.place for update of o skip locked
   ), gone as (
     delete from hwqueue.term_counter k where k.ctid = any (array(select h.row_ctid from held h)) returning k.*
   )
-  insert into hwqueue.term_counter (shard_id, term_id, place, leases, holders, updates, dropped_xid)
-  select p_shard, g.term_id, g.place, sum(g.leases), sum(g.holders), 0,
+  insert into hwqueue.term_counter (term_id, place, leases, holders, updates, dropped_xid)
+  select g.term_id, g.place, sum(g.leases), sum(g.holders), 0,
          -- the highest of these ids need not be the last to become visible
          case when bool_or(g.dropped_xid is not null) then pg_current_xact_id() end
   from gone g group by g.term_id, g.place;

@@ -16,15 +16,15 @@
 -- it, and moves it on (advance_reap_cursor).
 -- Every five minutes the scans start at the very start instead, in case a clock was set back and an
 -- entry lies below the cursor. Low-water marks are checked then for the same reason.
--- Locks: the shard's row, skip locked.
+-- Locks: the installation's row, skip locked.
 create or replace function hwqueue.begin_reap(p_cursor hwqueue.reap_cursor, p_holds boolean,
-  p_now timestamptz, p_shard int) returns hwqueue.upkeep_done
+  p_now timestamptz) returns hwqueue.upkeep_done
 language plpgsql volatile
 as $$
 declare
   v_done hwqueue.upkeep_done := hwqueue.nothing_done(p_holds);
 begin
-  perform hwqueue.current_generation(p_shard);
+  perform hwqueue.current_generation();
   v_done.sweeps := p_holds and (p_now < p_cursor.reaped_at  -- the clock was set back
     or p_now not between p_cursor.full_scan_at and p_cursor.full_scan_at + interval '5 minutes');
   v_done.again := not p_holds
@@ -50,7 +50,7 @@ $$;
 -- the caller asked for; gangs and replacements are postponed one by one.
 -- Locks and wakes: as reap.
 create or replace function hwqueue.reap_part(p_part text, p_most int, p_limit int,
-  p_done hwqueue.upkeep_done, p_now timestamptz, p_shard int) returns hwqueue.upkeep_done
+  p_done hwqueue.upkeep_done, p_now timestamptz) returns hwqueue.upkeep_done
 language plpgsql volatile
 as $$
 declare
@@ -63,56 +63,54 @@ declare
 begin
   case p_part
   when 'figures' then
-    select r.* into v_found from hwqueue.roll_up(10 * p_most, v_from, p_now, p_shard) r;
+    select r.* into v_found from hwqueue.roll_up(10 * p_most, v_from, p_now) r;
     v_from := v_found.reap_cursor;
     v_more := v_found.more;
-    perform hwqueue.reap_positions(p_done.sweeps, p_shard);
+    perform hwqueue.reap_positions(p_done.sweeps);
   when 'fleets' then
     select e.* into v_found
-    from hwqueue.reap_fleets(v_from.class_id, p_most, p_done.again, p_now, p_shard) e;
+    from hwqueue.reap_fleets(v_from.class_id, p_most, p_done.again, p_now) e;
     p_done.reaches := v_found.fleets;
     v_counts := array[v_found.fleets];
     v_from.class_id := v_found.next_after;
     if p_done.again then
-      perform hwqueue.wake_missed_classes(10 * p_most, p_shard), hwqueue.count_tenant_work(p_now, p_shard);
+      perform hwqueue.wake_missed_classes(10 * p_most), hwqueue.count_tenant_work(p_now);
       v_from.estimated_at := p_now;
-      v_from.watched_node := hwqueue.watch_nodes(v_from.watched_node, 5 * p_most, p_now, p_shard);
-      v_from.watched_class := hwqueue.watch_classes(v_from.watched_class, p_most, v_found.look, p_now,
-        p_shard);
+      v_from.watched_node := hwqueue.watch_nodes(v_from.watched_node, 5 * p_most, p_now);
+      v_from.watched_class := hwqueue.watch_classes(v_from.watched_class, p_most, v_found.look, p_now);
     end if;
   when 'terms' then
-    perform hwqueue.publish_terms(least(p_most, 100), true, p_now, p_shard);
+    perform hwqueue.publish_terms(least(p_most, 100), true, p_now);
   when 'due' then
     p_done.promoted := hwqueue.promote_due(array(
-        select q.queue_id from hwqueue.queue q where q.shard_id = p_shard), p_most, p_now, p_shard,
-      v_from.scheduled_from);
-    v_counts := array[p_done.promoted, hwqueue.reap_deadlines(p_most, p_now, p_shard, v_from.deadlines_from),
-      hwqueue.reap_scheduled(p_most, p_now, p_shard)];
+        select q.queue_id from hwqueue.queue q), p_most, p_now, v_from.scheduled_from);
+    v_counts := array[p_done.promoted, hwqueue.reap_deadlines(p_most, p_now, v_from.deadlines_from),
+      hwqueue.reap_scheduled(p_most, p_now)];
     p_done.deadlines := v_counts[2] + v_counts[3];
   when 'runs' then
-    v_more := hwqueue.reap_workflows(p_most, v_from, p_now, p_shard);
+    v_more := hwqueue.reap_workflows(p_most, v_from, p_now);
   when 'classes' then
-    perform hwqueue.split_profiles(p_most, p_shard);
-    select c.* into v_found from hwqueue.reap_classes(v_from.judged_profile, p_most, v_until, p_shard) c;
+    perform hwqueue.split_profiles(p_most);
+    select c.* into v_found from hwqueue.reap_classes(v_from.judged_profile, p_most, v_until) c;
     v_from.judged_profile := v_found.next_after;
     v_more := v_found.more;
   when 'claims' then
-    v_counts := array[hwqueue.postpone_checks(p_most, p_now, p_shard, v_from.claims_from),
-      hwqueue.expire_claims(p_most, p_now, p_shard, v_from.claims_from, v_until)];
+    v_counts := array[hwqueue.postpone_checks(p_most, p_now, v_from.claims_from),
+      hwqueue.expire_claims(p_most, p_now, v_from.claims_from, v_until)];
     p_done.expired := v_counts[2];
     v_more := v_counts[2] > 0 and clock_timestamp() >= v_until;
   when 'stops' then
-    v_counts := array[hwqueue.reap_tolerated(p_most, p_now, p_shard),
-      hwqueue.reap_dropped(p_most, p_done.again, p_now, p_shard)];
-    v_from.checked_lease := hwqueue.reap_lasting(v_from.checked_lease, p_most, p_now, p_shard);
+    v_counts := array[hwqueue.reap_tolerated(p_most, p_now),
+      hwqueue.reap_dropped(p_most, p_done.again, p_now)];
+    v_from.checked_lease := hwqueue.reap_lasting(v_from.checked_lease, p_most, p_now);
   when 'everywhere' then
-    v_more := hwqueue.reap_everywhere(p_most, v_budget / 4, p_now, p_shard, v_from.changes_from);
+    v_more := hwqueue.reap_everywhere(p_most, v_budget / 4, p_now, v_from.changes_from);
   when 'choices' then
-    perform hwqueue.settle_choices(least(p_most, 100), p_now, p_shard, v_from.choices_from);
+    perform hwqueue.settle_choices(least(p_most, 100), p_now, v_from.choices_from);
   when 'gangs' then
-    perform hwqueue.reap_gangs(least(p_limit, 20), v_budget / 4, p_now, p_shard, v_from.changes_from);
+    perform hwqueue.reap_gangs(least(p_limit, 20), v_budget / 4, p_now, v_from.changes_from);
   else
-    perform hwqueue.reap_replacements(least(p_limit, 100), v_budget / 4, p_now, p_shard);
+    perform hwqueue.reap_replacements(least(p_limit, 100), v_budget / 4, p_now);
   end case;
   p_done.reap_cursor := v_from;
   p_done.more := p_done.more or v_more or p_most = any (v_counts);
@@ -131,17 +129,16 @@ $$;
 -- since: each costs every claim an index probe.
 -- Returns how many classes it judged, whether there may be more, and the profile to start after next
 -- time. That is the same profile again if the limit or the time ended the call inside it.
--- Locks: profile rows, skip locked; the shard's row, skip locked.
+-- Locks: profile rows, skip locked; the installation's row, skip locked.
 create or replace function hwqueue.reap_classes(
-  p_after bigint, p_limit int, p_until timestamptz, p_shard int,
-  out judged int, out more boolean, out next_after bigint)
+  p_after bigint, p_limit int, p_until timestamptz, out judged int, out more boolean, out next_after bigint)
 language plpgsql volatile
 as $$
 declare
   -- null: the rest of them
   v_last bigint := (
     select p.profile_id from hwqueue.profile p
-    where p.shard_id = p_shard and p.profile_id > p_after order by p.profile_id offset p_limit - 1 limit 1);
+    where p.profile_id > p_after order by p.profile_id offset p_limit - 1 limit 1);
   v_profile_id bigint;
   v_profile hwqueue.profile;
   v_wanted int;
@@ -151,14 +148,12 @@ begin
   more := true;
   for v_profile_id in
     select p.profile_id from hwqueue.profile p
-    where p.shard_id = p_shard and p.profile_id > p_after and p.profile_id <= coalesce(v_last,
-        9223372036854775807)
-      and (hwqueue.has_new_classes(hwqueue.valid_next_xid(p.classes_seen), p.classes_unseen, p_shard)
+    where p.profile_id > p_after and p.profile_id <= coalesce(v_last, 9223372036854775807)
+      and (hwqueue.has_new_classes(hwqueue.valid_next_xid(p.classes_seen), p.classes_unseen)
            or p.classes_unseen <> '{}' and exists (select 1 from unnest(p.classes_unseen) u
                where hwqueue.has_ended(u)))
       and p.judged_as is null and exists (
-        select 1 from hwqueue.node n
-        where n.shard_id = p_shard and n.profile_id = any (hwqueue.profiles_judged_as(p.profile_id, p_shard))
+        select 1 from hwqueue.node n where n.profile_id = any (hwqueue.profiles_judged_as(p.profile_id))
           and n.deregistered_at is null)
     order by p.profile_id
   loop
@@ -169,19 +164,19 @@ begin
         return;
       end if;
       select p.* into v_profile from hwqueue.profile p
-      where p.shard_id = p_shard and p.profile_id = v_profile_id for no key update skip locked;
+      where p.profile_id = v_profile_id for no key update skip locked;
       exit when not found;
       if not hwqueue.has_new_classes(hwqueue.valid_next_xid(v_profile.classes_seen),
-          v_profile.classes_unseen, p_shard) then
+          v_profile.classes_unseen) then
         -- the time of judging stays as it was: a new one would add the transactions that are open now
-        v_profile.classes_unseen := hwqueue.prune_unseen_xids(v_profile.classes_unseen, p_shard);
+        v_profile.classes_unseen := hwqueue.prune_unseen_xids(v_profile.classes_unseen);
         update hwqueue.profile p set classes_unseen = v_profile.classes_unseen
-        where p.shard_id = p_shard and p.profile_id = v_profile_id;
+        where p.profile_id = v_profile_id;
         update hwqueue.profile_queue s set classes_unseen = v_profile.classes_unseen
-        where s.shard_id = p_shard and s.profile_id = v_profile_id;
+        where s.profile_id = v_profile_id;
         exit;
       end if;
-      v_count := hwqueue.judge_for_profile(v_profile, v_wanted, true, p_shard);
+      v_count := hwqueue.judge_for_profile(v_profile, v_wanted, true);
       judged := judged + v_count;
       exit when v_count < v_wanted;
     end loop;
@@ -195,15 +190,13 @@ $$;
 -- in the last minute, and with p_again to every dropped queue, because a claim may have been granted in
 -- a transaction that was still open.
 -- Locks: the claims, skip locked.
-create or replace function hwqueue.reap_dropped(p_limit int, p_again boolean, p_now timestamptz,
-  p_shard int) returns int
+create or replace function hwqueue.reap_dropped(p_limit int, p_again boolean, p_now timestamptz) returns int
 language plpgsql volatile
 as $$
 declare
   v_queue_ids int[] := array(
     select q.queue_id from hwqueue.queue q
-    where q.shard_id = p_shard and q.dropped_at is not null and (p_again
-        or q.dropped_at > p_now - interval '1 minute'));
+    where q.dropped_at is not null and (p_again or q.dropped_at > p_now - interval '1 minute'));
   v_leases uuid[];
 begin
   if v_queue_ids = '{}' then
@@ -211,17 +204,15 @@ begin
   end if;
   v_leases := array(
     select c.lease_id from hwqueue.claim c
-    where c.shard_id = p_shard and c.queue_id = any (v_queue_ids)
-      and c.stop_reason is distinct from 'cancelled'
+    where c.queue_id = any (v_queue_ids) and c.stop_reason is distinct from 'cancelled'
     limit p_limit for update skip locked);
   update hwqueue.claim c
   set stop_requested_at = least(c.stop_requested_at, p_now), stop_reason = 'cancelled',
     stop_detail = 'the queue was dropped',
       expires_at = least(c.expires_at, p_now + c.claim_timeout),
         check_at = least(c.check_at, p_now + c.claim_timeout)
-  where c.shard_id = p_shard and c.lease_id = any (v_leases);
+  where c.lease_id = any (v_leases);
   perform hwqueue.note_leases('claim_stop_requested', v_leases, 'asked to stop: the queue was dropped',
-      p_shard,
     '{"reason": "cancelled"}');
   return cardinality(v_leases);
 end
@@ -237,7 +228,7 @@ $$;
 -- scan_nodes read them.
 -- Locks: as cache_class_fleets.
 create or replace function hwqueue.reap_fleets(
-  p_after bigint, p_limit int, p_again boolean, p_now timestamptz, p_shard int,
+  p_after bigint, p_limit int, p_again boolean, p_now timestamptz,
   out fleets int, out next_after bigint, out look hwqueue.fleet_snapshot)
 language plpgsql volatile
 as $$
@@ -251,33 +242,32 @@ begin
   from (
     select c.class_id, c.retired_at is null and c.cost <= hwqueue.judge_budget() as is_wanted
     from hwqueue.placement_class c
-    where c.shard_id = p_shard and c.class_id > p_after order by c.class_id limit p_limit) w
-  left join hwqueue.class_fleet f on f.shard_id = p_shard and f.class_id = w.class_id;
+    where c.class_id > p_after order by c.class_id limit p_limit) w
+  left join hwqueue.class_fleet f on f.class_id = w.class_id;
   fleets := 0;
   if v_new = '{}' and not p_again then
     return;
   end if;
   if p_again then
-    look := hwqueue.scan_nodes(p_now, p_shard);
+    look := hwqueue.scan_nodes(p_now);
     v_old := array(
       select o.class_id from (
         (select m.class_id, 0 as turn, f.looked_at
-         from hwqueue.class_nodes m join hwqueue.class_fleet f on f.shard_id = p_shard
-           and f.class_id = m.class_id
-         where m.shard_id = p_shard and m.digest = look.digest and not hwqueue.is_cache_valid(m, look.open)
+         from hwqueue.class_nodes m join hwqueue.class_fleet f on f.class_id = m.class_id
+         where m.digest = look.digest and not hwqueue.is_cache_valid(m, look.open)
          order by f.looked_at limit p_limit)
         union all
         (select f.class_id, 1, f.looked_at from hwqueue.class_fleet f
-         where f.shard_id = p_shard and (f.unmatched or f.reported_at is not null) and f.digest <> look.digest
+         where (f.unmatched or f.reported_at is not null) and f.digest <> look.digest
          order by f.looked_at limit p_limit / 2)
         union all
         (select f.class_id, 2, f.looked_at from hwqueue.class_fleet f
-         where f.shard_id = p_shard and f.digest <> look.digest
+         where f.digest <> look.digest
          order by f.looked_at limit p_limit)) o
       group by o.class_id order by min(o.turn), min(o.looked_at) limit p_limit - cardinality(v_new));
   end if;
   if v_new || v_old <> '{}' then
-    fleets := hwqueue.cache_class_fleets(v_new || v_old, p_now, p_shard);
+    fleets := hwqueue.cache_class_fleets(v_new || v_old, p_now);
     if fleets is null then  -- another session computes it now
       fleets := 0;
       next_after := p_after;
@@ -290,7 +280,7 @@ $$;
 -- The edit that put the taint on the node missed a claim that was granted at the same time, or adopted
 -- later. Returns the number of claims.
 -- Locks: node_state, then the claims, all skip locked.
-create or replace function hwqueue.reap_tolerated(p_limit int, p_now timestamptz, p_shard int) returns int
+create or replace function hwqueue.reap_tolerated(p_limit int, p_now timestamptz) returns int
 language plpgsql volatile
 as $$
 declare
@@ -302,22 +292,21 @@ begin
   for v_node_id in
     select s.node_id
     from hwqueue.node n
-    join hwqueue.node_state s on s.shard_id = n.shard_id and s.node_id = n.node_id
-    where n.shard_id = p_shard and (n.taints || n.operator_taints) @> '[{"effect": "no_execute"}]'
-      and n.deregistered_at is null
+    join hwqueue.node_state s on s.node_id = n.node_id
+    where (n.taints || n.operator_taints) @> '[{"effect": "no_execute"}]' and n.deregistered_at is null
     for no key update of s skip locked
   loop
-    select n.* into v_node from hwqueue.node n where n.shard_id = p_shard and n.node_id = v_node_id;
+    select n.* into v_node from hwqueue.node n where n.node_id = v_node_id;
     v_leases := array(
       select c.lease_id
       from hwqueue.claim c
-      join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = c.class_id
-      where c.shard_id = p_shard and c.node_id = v_node_id and c.stop_requested_at is null
+      join hwqueue.placement_class k on k.class_id = c.class_id
+      where c.node_id = v_node_id and c.stop_requested_at is null
         and (hwqueue.first_stop_at(v_node.taints || v_node.operator_taints, k.tolerate,
             c.claimed_at)).stop_at is not null
       limit p_limit - v_count
       for update of c skip locked);
-    perform hwqueue.set_stops(v_node, v_leases, p_now, p_shard);
+    perform hwqueue.set_stops(v_node, v_leases, p_now);
     v_count := v_count + cardinality(v_leases);
     exit when v_count >= p_limit;
   end loop;
@@ -332,8 +321,7 @@ $$;
 -- again under the locks. It stops after upkeep_budget, but does one node at least: what is left has its
 -- turn again. Returns the lease to start after next time.
 -- Locks: placement_check, node_state, then the claims, all skip locked.
-create or replace function hwqueue.reap_lasting(p_after uuid, p_limit int, p_now timestamptz, p_shard int)
-returns uuid
+create or replace function hwqueue.reap_lasting(p_after uuid, p_limit int, p_now timestamptz) returns uuid
 language plpgsql volatile
 as $$
 declare
@@ -341,7 +329,7 @@ declare
   v_until timestamptz := clock_timestamp() + hwqueue.upkeep_budget();
   v_ids uuid[] := array(
     select k.lease_id from hwqueue.placement_check k
-    where k.shard_id = p_shard and k.lease_id > p_after order by k.lease_id limit least(p_limit, 500));
+    where k.lease_id > p_after order by k.lease_id limit least(p_limit, 500));
   v_changed record;
   v_leases uuid[];
 begin
@@ -350,32 +338,29 @@ begin
   end if;
   delete from hwqueue.placement_check k where k.ctid = any (array(
     select x.ctid from hwqueue.placement_check x
-    where x.shard_id = p_shard and x.lease_id = any (v_ids) and not exists (
+    where x.lease_id = any (v_ids) and not exists (
       select 1 from hwqueue.claim c
-      where c.shard_id = p_shard and c.lease_id = x.lease_id and hwqueue.claim_no(c.claim_token) = x.claim_no)
+      where c.lease_id = x.lease_id and hwqueue.claim_no(c.claim_token) = x.claim_no)
     for update skip locked));
   for v_changed in
     select c.node_id, array_agg(c.lease_id) as leases
     from hwqueue.placement_check x
-    join hwqueue.claim c on c.shard_id = p_shard and c.lease_id = x.lease_id
-      and hwqueue.claim_no(c.claim_token) = x.claim_no
-    join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = c.class_id
-    join hwqueue.node n on n.shard_id = p_shard and n.node_id = c.node_id and n.deregistered_at is null
-    where x.shard_id = p_shard and x.lease_id = any (v_ids) and c.expires_at > p_now
+    join hwqueue.claim c on c.lease_id = x.lease_id and hwqueue.claim_no(c.claim_token) = x.claim_no
+    join hwqueue.placement_class k on k.class_id = c.class_id
+    join hwqueue.node n on n.node_id = c.node_id and n.deregistered_at is null
+    where x.lease_id = any (v_ids) and c.expires_at > p_now
       and (c.stop_requested_at is null or c.stop_requested_at > p_now)
-      and hwqueue.date_broken(hwqueue.broken_requirements(k, c, n, p_now, p_shard), x.broken, p_now)
-        <> x.broken
+      and hwqueue.date_broken(hwqueue.broken_requirements(k, c, n, p_now), x.broken, p_now) <> x.broken
     group by c.node_id
   loop
-    perform 1 from hwqueue.node_state s
-    where s.shard_id = p_shard and s.node_id = v_changed.node_id for no key update skip locked;
+    perform 1 from hwqueue.node_state s where s.node_id = v_changed.node_id for no key update skip locked;
     continue when not found;
     v_leases := array(
       select c.lease_id from hwqueue.claim c
-      where c.shard_id = p_shard and c.lease_id = any (v_changed.leases) and c.node_id = v_changed.node_id
+      where c.lease_id = any (v_changed.leases) and c.node_id = v_changed.node_id
       order by c.lease_id for update skip locked);
     if v_leases <> '{}' then
-      perform hwqueue.recheck_claims(v_changed.node_id, v_leases, p_now, p_shard);
+      perform hwqueue.recheck_claims(v_changed.node_id, v_leases, p_now);
     end if;
     exit when clock_timestamp() >= v_until;
   end loop;
@@ -390,15 +375,14 @@ $$;
 -- A transaction that already has an id does not lock the cursor: its id was taken before p_now, so
 -- advance_reap_cursor could not rely on it. Changes of runs' states are stamped before this one takes its id.
 -- Locks: arrivals and the newest row of reap_cursor, skip locked.
-create or replace function hwqueue.lead_reap(p_unless_within interval, p_now timestamptz, p_shard int,
+create or replace function hwqueue.lead_reap(p_unless_within interval, p_now timestamptz,
   out goes boolean, out holds boolean, out reap_cursor hwqueue.reap_cursor)
 language plpgsql volatile
 as $$
 declare
   v_held bigint;
 begin
-  select m.* into reap_cursor from hwqueue.reap_cursor m
-  where m.shard_id = p_shard order by m.version desc limit 1;
+  select m.* into reap_cursor from hwqueue.reap_cursor m order by m.version desc limit 1;
   -- a time in the future: the clock was set back
   goes := reap_cursor.version is null or p_now >= reap_cursor.reaped_at + p_unless_within
     or p_now < reap_cursor.reaped_at;
@@ -406,21 +390,19 @@ begin
   if not goes or pg_current_xact_id_if_assigned() is not null then
     return;
   end if;
-  perform hwqueue.stamp_changes(1000, coalesce(reap_cursor.arrivals_from, '-infinity'), p_shard);
+  perform hwqueue.stamp_changes(1000, coalesce(reap_cursor.arrivals_from, '-infinity'));
   if reap_cursor.version is null then
-    insert into hwqueue.reap_cursor (shard_id, version) select s.shard_id, 0 from hwqueue.shard s
-      where s.shard_id = p_shard
-    on conflict do nothing;
+    insert into hwqueue.reap_cursor (version) values (0) on conflict do nothing;
   end if;
   select m.version into v_held from hwqueue.reap_cursor m
-  where m.shard_id = p_shard order by m.version desc limit 1 for update skip locked;
+  order by m.version desc limit 1 for update skip locked;
   if v_held is null then
     goes := p_unless_within = '0' or p_now > reap_cursor.reaped_at + greatest(10 * p_unless_within,
         interval '1 minute');
   elsif v_held is distinct from reap_cursor.version then
     -- another session has just reaped, or this is the first row
     goes := p_unless_within = '0' or reap_cursor.version is null;
-    select m.* into reap_cursor from hwqueue.reap_cursor m where m.shard_id = p_shard and m.version = v_held;
+    select m.* into reap_cursor from hwqueue.reap_cursor m where m.version = v_held;
   end if;
   holds := v_held is not null;
 end
@@ -431,7 +413,7 @@ $$;
 -- still there. p_from: the cursor as this call used it.
 -- Locks: the caller holds p_cursor, and took its transaction id after p_now. Not idempotent.
 create or replace function hwqueue.advance_reap_cursor(p_cursor hwqueue.reap_cursor,
-  p_from hwqueue.reap_cursor, p_now timestamptz, p_shard int)
+  p_from hwqueue.reap_cursor, p_now timestamptz)
 returns void
 language plpgsql volatile
   -- as run_parts
@@ -447,43 +429,38 @@ begin
   select pg_snapshot_xmin(s.snapshot) >= p_cursor.next_after_xid as ended,
          pg_snapshot_xmax(s.snapshot) < p_cursor.next_after_xid as foreign_id,
     (select c.check_at from hwqueue.claim c
-     where c.shard_id = p_shard and c.check_at >= p_from.claims_from and c.check_at < p_cursor.next_from
+     where c.check_at >= p_from.claims_from and c.check_at < p_cursor.next_from
      order by c.check_at limit 1) as claim_at,
     (select greatest(r.deadline, r.eligible_at) from hwqueue.ready r
-     where r.shard_id = p_shard and r.deadline is not null
-       and greatest(r.deadline, r.eligible_at) >= p_from.deadlines_from
+     where r.deadline is not null and greatest(r.deadline, r.eligible_at) >= p_from.deadlines_from
        and greatest(r.deadline, r.eligible_at) < p_cursor.next_from
      order by greatest(r.deadline, r.eligible_at) limit 1) as deadline_at,
     (select min(f.available_at) from hwqueue.queue q
      cross join lateral (
        select e.available_at from hwqueue.scheduled e
-       where e.shard_id = p_shard and e.queue_id = q.queue_id and e.available_at >= p_from.scheduled_from
-         and e.available_at < p_cursor.next_from
-       order by e.available_at limit 1) f
-     where q.shard_id = p_shard) as scheduled_at,
+       where e.queue_id = q.queue_id and e.available_at >= p_from.scheduled_from
+         and e.available_at < p_cursor.next_from order by e.available_at limit 1) f) as scheduled_at,
     (select a.at from hwqueue.arrival a
-     where a.shard_id = p_shard and a.at >= p_from.arrivals_from and a.at < p_cursor.next_from
-       and a.after_xid is null
+     where a.at >= p_from.arrivals_from and a.at < p_cursor.next_from and a.after_xid is null
      order by a.at limit 1) as arrival_at,
     (select s.due_at from hwqueue.step s
-     where s.shard_id = p_shard and s.due_at >= p_from.steps_from and s.due_at < p_cursor.next_from
+     where s.due_at >= p_from.steps_from and s.due_at < p_cursor.next_from
      order by s.due_at limit 1) as step_at,
     (select h.taken_at from hwqueue.choice h
-     where h.shard_id = p_shard and h.taken is not null and h.settled_at is null
+     where h.taken is not null and h.settled_at is null
        and h.taken_at >= p_from.choices_from and h.taken_at < p_cursor.next_from
      order by h.taken_at limit 1) as choice_at,
     (select min(f.available_at) from hwqueue.webhook w
      cross join lateral (
        select d.available_at from hwqueue.webhook_delivery d
-       where d.shard_id = p_shard and d.webhook_id = w.webhook_id and d.state = 'waiting'
+       where d.webhook_id = w.webhook_id and d.state = 'waiting'
          and d.available_at >= p_from.deliveries_from and d.available_at < p_cursor.next_from
-       order by d.available_at limit 1) f
-     where w.shard_id = p_shard) as delivery_at,
+       order by d.available_at limit 1) f) as delivery_at,
     (select g.change_id from hwqueue.gang_change g
-     where g.shard_id = p_shard and g.change_id >= p_from.changes_from and g.change_id < p_cursor.next_change
+     where g.change_id >= p_from.changes_from and g.change_id < p_cursor.next_change
      order by g.change_id limit 1) as change,
     (select a.arrival_id from hwqueue.arrival a
-     where a.shard_id = p_shard and a.arrival_id >= p_from.kept_from and a.arrival_id < p_cursor.next_arrival
+     where a.arrival_id >= p_from.kept_from and a.arrival_id < p_cursor.next_arrival
      order by a.arrival_id limit 1) as arrival
   into v_seen from (select pg_current_snapshot() as snapshot) s;
   v_next.version := p_cursor.version + 1;
@@ -506,7 +483,7 @@ begin
     v_next.next_arrival := (select s.last_value from hwqueue.arrival_arrival_id_seq s);
     v_next.next_after_xid := pg_current_xact_id();
   end if;
-  delete from hwqueue.reap_cursor m where m.shard_id = p_shard and m.version = p_cursor.version;
+  delete from hwqueue.reap_cursor m where m.version = p_cursor.version;
   insert into hwqueue.reap_cursor select v_next.*;
 end
 $$;

@@ -24,8 +24,7 @@
 -- if its transactions have ended.
 -- Locks: the caller holds p_cursor and had no transaction id before p_now; rows of minute_stat, run_total,
 -- requeued and retried_run.
-create or replace function hwqueue.roll_up(
-  p_limit int, p_cursor hwqueue.reap_cursor, p_now timestamptz, p_shard int,
+create or replace function hwqueue.roll_up(p_limit int, p_cursor hwqueue.reap_cursor, p_now timestamptz,
   out reap_cursor hwqueue.reap_cursor, out more boolean)
 language plpgsql volatile
 as $$
@@ -39,9 +38,8 @@ declare
   v_first timestamptz;
   v_until timestamptz;
 begin
-  reap_cursor := hwqueue.note_clock(p_cursor, p_now, p_shard);
-  v_steps := array(
-    select s from hwqueue.clock_step s where s.shard_id = p_shard and s.counted_to > reap_cursor.counted_to);
+  reap_cursor := hwqueue.note_clock(p_cursor, p_now);
+  v_steps := array(select s from hwqueue.clock_step s where s.counted_to > reap_cursor.counted_to);
   more := false;
   if v_oldest < p_cursor.count_next_after_xid then
     v_oldest := hwqueue.oldest_open_settlement();  -- slower, and rarely needed
@@ -61,7 +59,7 @@ begin
     reap_cursor.counted_from := reap_cursor.counted_to;
   end if;
   while reap_cursor.counted_to < v_safe loop
-    v_first := hwqueue.time_of_nth_end(1, reap_cursor.counted_to, v_safe, v_steps, p_shard);
+    v_first := hwqueue.time_of_nth_end(1, reap_cursor.counted_to, v_safe, v_steps);
     if v_first is null then
       reap_cursor.counted_to := v_safe;
       exit;
@@ -71,14 +69,14 @@ begin
     v_stretches := v_stretches - 1;
     v_until := least(v_safe, date_trunc('minute', v_first) + interval '1 minute');
     -- all that ended at the same instant as the last one are counted, too; null: there are fewer
-    v_until := least(v_until, hwqueue.time_of_nth_end(v_left, v_first, v_until, v_steps,
-        p_shard) + interval '1 microsecond');
-    v_left := v_left - hwqueue.roll_up_minute(v_first, v_until, v_steps, p_shard)
-      - hwqueue.roll_up_runs(v_first, v_until, v_steps, p_shard);
+    v_until := least(v_until, hwqueue.time_of_nth_end(v_left, v_first, v_until,
+      v_steps) + interval '1 microsecond');
+    v_left := v_left - hwqueue.roll_up_minute(v_first, v_until, v_steps)
+      - hwqueue.roll_up_runs(v_first, v_until, v_steps);
     reap_cursor.counted_to := v_until;
   end loop;
-  delete from hwqueue.requeued r where r.shard_id = p_shard and r.finished_at < reap_cursor.counted_to;
-  delete from hwqueue.retried_run r where r.shard_id = p_shard and r.finished_at < reap_cursor.counted_to;
+  delete from hwqueue.requeued r where r.finished_at < reap_cursor.counted_to;
+  delete from hwqueue.retried_run r where r.finished_at < reap_cursor.counted_to;
 end
 $$;
 
@@ -86,12 +84,12 @@ $$;
 -- last call did not see: of the five minutes before p_now or, when that is not behind, in what it counted.
 -- Where the cursor stood is kept in clock_step.
 -- Locks: the caller holds p_cursor.
-create or replace function hwqueue.note_clock(p_cursor hwqueue.reap_cursor, p_now timestamptz, p_shard int)
+create or replace function hwqueue.note_clock(p_cursor hwqueue.reap_cursor, p_now timestamptz)
 returns hwqueue.reap_cursor
 language plpgsql volatile
 as $$
 declare
-  v_system bigint := (select s.system_identifier from hwqueue.shard s where s.shard_id = p_shard);
+  v_system bigint := (select s.system_identifier from hwqueue.installation s);
   v_step hwqueue.clock_step;
 begin
   if p_cursor.counted_on = v_system then  -- on another server transaction ids mean something else
@@ -99,11 +97,11 @@ begin
     v_step.counted_as := p_cursor.counted_as;
     v_step.goes_on_at := least(p_now, hwqueue.time_of_nth_end(1,
       case when p_now < p_cursor.counted_to then p_now - interval '5 minutes' else p_cursor.counted_from end,
-      least(p_now, p_cursor.counted_to), array[v_step], p_shard,  -- at most as much as one call counts
+      least(p_now, p_cursor.counted_to), array[v_step],  -- at most as much as one call counts
       age(pg_snapshot_xmin(p_cursor.counted_as)::xid)));
     if v_step.goes_on_at < p_cursor.counted_to then
-      insert into hwqueue.clock_step (shard_id, counted_to, counted_as, goes_on_at)
-      values (p_shard, v_step.counted_to, v_step.counted_as, v_step.goes_on_at);
+      insert into hwqueue.clock_step (counted_to, counted_as, goes_on_at)
+      values (v_step.counted_to, v_step.counted_as, v_step.goes_on_at);
       p_cursor.counted_to := v_step.goes_on_at;
       p_cursor.counted_from := v_step.goes_on_at;
     end if;
@@ -147,7 +145,7 @@ as $$ select hwqueue.oldest_snapshot_holder('hwqueue.claim') $$;
 -- totals and the first minute kept is read as the difference from it. So do steps of the clock that a webhook
 -- has not passed.
 -- Locks: rows of minute_stat, skip locked.
-create or replace function hwqueue.prune_minutes(p_limit int, p_now timestamptz, p_shard int) returns void
+create or replace function hwqueue.prune_minutes(p_limit int, p_now timestamptz) returns void
 language plpgsql volatile
 as $$
 begin
@@ -156,23 +154,23 @@ begin
     from hwqueue.queue q
     cross join lateral (
       select x.minute from hwqueue.minute_stat x
-      where x.shard_id = p_shard and x.queue_id = q.queue_id and x.minute < p_now - interval '1 day'
+      where x.queue_id = q.queue_id and x.minute < p_now - interval '1 day'
       order by x.minute desc limit 1) k
     cross join lateral (
       select x.ctid as place from hwqueue.minute_stat x
-      where x.shard_id = p_shard and x.queue_id = q.queue_id and x.minute < k.minute
+      where x.queue_id = q.queue_id and x.minute < k.minute
       order by x.minute limit p_limit for update skip locked) o
-    where q.shard_id = p_shard limit p_limit));
+    limit p_limit));
   delete from hwqueue.clock_step s
-  where s.shard_id = p_shard and s.counted_to < p_now - interval '1 day'
-    and not exists (select from hwqueue.webhook w where w.shard_id = p_shard and w.clock_step < s.step_no);
+  where s.counted_to < p_now - interval '1 day'
+    and not exists (select from hwqueue.webhook w where w.clock_step < s.step_no);
 end
 $$;
 
 -- The time at which the p_n-th of the leases, unsuccessful attempts and runs in [p_from, p_to) ended that
 -- is_counted does not know of; null if fewer did. p_age: what is of older transactions was counted.
 create or replace function hwqueue.time_of_nth_end(p_n int, p_from timestamptz, p_to timestamptz,
-  p_steps hwqueue.clock_step[], p_shard int, p_age int default 2147483647) returns timestamptz
+  p_steps hwqueue.clock_step[], p_age int default 2147483647) returns timestamptz
 language sql volatile
 as $$
   select e.ended_at from (
@@ -181,11 +179,9 @@ as $$
     cross join unnest(array['completed', 'failed', 'cancelled']) s(state)
     cross join lateral (
       select x.finished_at from hwqueue.outcome x
-      where x.shard_id = p_shard and x.queue_id = q.queue_id and x.state = s.state
-        and x.finished_at >= p_from and x.finished_at < p_to
+      where x.queue_id = q.queue_id and x.state = s.state and x.finished_at >= p_from and x.finished_at < p_to
         and hwqueue.is_new(x.finished_at, x.xmin, p_steps, p_age)
       order by x.finished_at limit p_n) f
-    where q.shard_id = p_shard
     union all
     (select r.finished_at from hwqueue.requeued r
      where r.finished_at >= p_from and r.finished_at < p_to
@@ -198,7 +194,7 @@ as $$
      order by a.ended_at limit p_n)
     union all
     (select r.finished_at from hwqueue.run r
-     where r.shard_id = p_shard and r.finished_at >= p_from and r.finished_at < p_to
+     where r.finished_at >= p_from and r.finished_at < p_to
        and hwqueue.is_new(r.finished_at, r.xmin, p_steps, p_age)
      order by r.finished_at limit p_n)
     union all
@@ -215,7 +211,7 @@ $$;
 -- Locks: rows of minute_stat. The caller holds the cursor, so no other session writes there. Not
 -- idempotent.
 create or replace function hwqueue.roll_up_minute(p_from timestamptz, p_to timestamptz,
-  p_steps hwqueue.clock_step[], p_shard int) returns int
+  p_steps hwqueue.clock_step[]) returns int
 language plpgsql volatile
 as $$
 declare
@@ -223,7 +219,7 @@ declare
 begin
   -- one statement, one MVCC snapshot: a requeued lease is in outcome or in requeued, never in both
   with ended as (
-    select e.* from hwqueue.ended_between(p_from, p_to, p_steps, p_shard) e
+    select e.* from hwqueue.ended_between(p_from, p_to, p_steps) e
   ), sums as (
     select e.queue_id, count(*) as ended,
            count(*) filter (where e.finished = 'completed') as completed,
@@ -242,10 +238,10 @@ begin
     from ended e group by e.queue_id
   ), written as (
     insert into hwqueue.minute_stat (
-      shard_id, queue_id, minute, completed, failed, cancelled,
+      queue_id, minute, completed, failed, cancelled,
       attempts_failed, attempts_expired, attempts_superseded, attempts_released, attempts_cancelled,
       retried, wait_seconds, wait_counts, run_seconds, run_counts)
-    select p_shard, s.queue_id, greatest(date_trunc('minute', p_from), o.minute),
+    select s.queue_id, greatest(date_trunc('minute', p_from), o.minute),
            coalesce(o.completed, 0) + s.completed,
            coalesce(o.failed, 0) + s.failed,
            coalesce(o.cancelled, 0) + s.cancelled,
@@ -261,9 +257,9 @@ begin
            hwqueue.add_histograms(o.run_counts, hwqueue.histogram_of(s.runs))
     from sums s
     left join lateral (
-      select x.* from hwqueue.minute_stat x where x.shard_id = p_shard and x.queue_id = s.queue_id
+      select x.* from hwqueue.minute_stat x where x.queue_id = s.queue_id
       order by x.minute desc limit 1) o on true
-    on conflict (shard_id, queue_id, minute) do update set
+    on conflict (queue_id, minute) do update set
       completed = excluded.completed, failed = excluded.failed, cancelled = excluded.cancelled,
       attempts_failed = excluded.attempts_failed, attempts_expired = excluded.attempts_expired,
       attempts_superseded = excluded.attempts_superseded, attempts_released = excluded.attempts_released,
@@ -283,7 +279,7 @@ $$;
 -- Locks: rows of run_total. The caller holds the cursor, so no other session writes there. Not
 -- idempotent.
 create or replace function hwqueue.roll_up_runs(p_from timestamptz, p_to timestamptz,
-  p_steps hwqueue.clock_step[], p_shard int) returns int
+  p_steps hwqueue.clock_step[]) returns int
 language plpgsql volatile
 as $$
 declare
@@ -294,19 +290,18 @@ begin
     select e.name, e.state, e.finished_at,
            extract(epoch from greatest(e.finished_at - e.submitted_at, '0'))::double precision as took,
            exists (
-             select from hwqueue.workflow w
-             where w.shard_id = p_shard and w.workflow_id = e.workflow_id and w.version is not null)
+             select from hwqueue.workflow w where w.workflow_id = e.workflow_id and w.version is not null)
              as is_defined
     from (
       select r.workflow_id, r.name, r.state, r.submitted_at, r.finished_at from hwqueue.run r
-      where r.shard_id = p_shard and r.finished_at >= p_from and r.finished_at < p_to
+      where r.finished_at >= p_from and r.finished_at < p_to
         and hwqueue.is_new(r.finished_at, r.xmin, p_steps)
       union all
       select r.workflow_id, r.name, r.state, r.submitted_at, r.finished_at from hwqueue.retried_run r
-      where r.shard_id = p_shard and r.finished_at >= p_from and r.finished_at < p_to
+      where r.finished_at >= p_from and r.finished_at < p_to
         and hwqueue.is_new(r.finished_at, r.xid, p_steps)) e
   ), counted as materialized (
-    select distinct t.workflow from hwqueue.run_total t where t.shard_id = p_shard and t.workflow <> '(other)'
+    select distinct t.workflow from hwqueue.run_total t where t.workflow <> '(other)'
   ), fresh as (
     select e.name, bool_or(e.is_defined) as is_defined,
            row_number() over (order by bool_or(e.is_defined) desc, e.name) as place
@@ -315,8 +310,8 @@ begin
     select f.name from fresh f
     where (select count(*) from counted) + f.place > case when f.is_defined then 100 else 50 end
   ), written as (
-    insert into hwqueue.run_total (shard_id, workflow, outcome, seconds, counts, counted_at)
-    select p_shard, s.workflow, s.state, s.seconds + coalesce(t.seconds, 0),
+    insert into hwqueue.run_total (workflow, outcome, seconds, counts, counted_at)
+    select s.workflow, s.state, s.seconds + coalesce(t.seconds, 0),
            hwqueue.add_histograms(t.counts, s.counts), s.counted_at
     from (
       select w.workflow, e.state, sum(e.took) as seconds, hwqueue.histogram_of(array_agg(e.took)) as counts,
@@ -326,8 +321,7 @@ begin
         select case when e.name in (select o.name from other o) then '(other)' else e.name end) w(workflow)
       group by w.workflow, e.state) s
     left join hwqueue.run_total t
-      on t.shard_id = p_shard and t.workflow = s.workflow and t.outcome = s.state
-    on conflict (shard_id, workflow, outcome) do update set
+      on t.workflow = s.workflow and t.outcome = s.state on conflict (workflow, outcome) do update set
       seconds = excluded.seconds, counts = excluded.counts, counted_at = excluded.counted_at
   )
   select count(*) into v_count from ended;
@@ -340,7 +334,7 @@ $$;
 -- seconds, of completed leases whose times are still known. A completed attempt is counted as the lease that
 -- was completed, in outcome or in requeued. The planner inlines it: keep it stable and without SET.
 create or replace function hwqueue.ended_between(p_from timestamptz, p_to timestamptz,
-  p_steps hwqueue.clock_step[], p_shard int)
+  p_steps hwqueue.clock_step[])
 returns table (queue_id int, finished text, outcome text, retried boolean, waited double precision,
   ran double precision)
 language sql stable
@@ -357,40 +351,36 @@ as $$
   cross join unnest(array['completed', 'failed', 'cancelled']) s(state)
   cross join lateral (
     select x.queue_id, x.lease_id, x.claimed_at, x.finished_at, x.eligible_at from hwqueue.outcome x
-    where x.shard_id = p_shard and x.queue_id = q.queue_id and x.state = s.state
-      and x.finished_at >= p_from and x.finished_at < p_to
+    where x.queue_id = q.queue_id and x.state = s.state and x.finished_at >= p_from and x.finished_at < p_to
       and hwqueue.is_new(x.finished_at, x.xmin, p_steps)
     offset 0) f
-  left join hwqueue.lease l on s.state = 'completed' and f.eligible_at is null and l.shard_id = p_shard
-    and l.lease_id = f.lease_id
-  where q.shard_id = p_shard
+  left join hwqueue.lease l on s.state = 'completed' and f.eligible_at is null and l.lease_id = f.lease_id
   union all
   select r.queue_id, r.state, null, false, null,
          case when r.state = 'completed' then (  -- of a step that runs again
            select extract(epoch from a.ended_at - a.claimed_at)::double precision from hwqueue.attempt a
-           where a.shard_id = p_shard and a.lease_id = r.lease_id and a.ended_at = r.finished_at
+           where a.lease_id = r.lease_id and a.ended_at = r.finished_at
              and a.outcome = 'completed' limit 1) end
-  from hwqueue.requeued r where r.shard_id = p_shard and r.finished_at >= p_from and r.finished_at < p_to
+  from hwqueue.requeued r where r.finished_at >= p_from and r.finished_at < p_to
     and hwqueue.is_new(r.finished_at, r.xid, p_steps)
   union all
   select w.queue_id, null, a.outcome,
          a.outcome in ('failed', 'expired', 'superseded')
            and not exists (select 1 from hwqueue.outcome f
-                           where f.shard_id = p_shard and f.lease_id = a.lease_id and f.state = 'failed'
+                           where f.lease_id = a.lease_id and (f.state = 'failed') is true
                              and f.finished_at = a.ended_at)
            and not exists (select 1 from hwqueue.requeued r
                where r.finished_at = a.ended_at and r.lease_id = a.lease_id),
          null, null
-  -- a fence (offset 0): scans by time alone, because the key, which begins with the shard, is of no use
+  -- a fence (offset 0): scans by time alone, because the key is of no use
   from (select x.* from hwqueue.attempt x where x.ended_at >= p_from and x.ended_at < p_to
           and x.outcome <> 'completed'
           and hwqueue.is_new(x.ended_at, x.xmin, p_steps) offset 0) a
   cross join lateral (  -- of a lease deleted at completion only the outcome is left
-    select coalesce((select l.queue_id from hwqueue.lease l
-           where l.shard_id = p_shard and l.lease_id = a.lease_id),
+    select coalesce((select l.queue_id from hwqueue.lease l where l.lease_id = a.lease_id),
                     (select o.queue_id from hwqueue.outcome o
-                        where o.shard_id = p_shard and o.lease_id = a.lease_id)) as queue_id offset 0) w
-  where a.shard_id = p_shard and w.queue_id is not null
+                        where o.lease_id = a.lease_id)) as queue_id offset 0) w
+  where w.queue_id is not null
 $$;
 
 -- Upper bounds of the histogram buckets of waits and runs, in seconds; a time equal to a bound belongs

@@ -9,41 +9,39 @@
 -- Returns leases that are not in exactly one of ready, scheduled, claim and outcome, and rows there
 -- without a lease. An outcome may stay alone when its lease was deleted at completion (eligible_at is
 -- set).
-create or replace function hwqueue.broken_entries(p_shard int) returns table (lease_id uuid, detail jsonb)
+create or replace function hwqueue.broken_entries() returns table (lease_id uuid, detail jsonb)
 language sql stable
 as $$
   with entry as (
-    select r.lease_id, 'ready' as place, false as is_alone from hwqueue.ready r where r.shard_id = p_shard
+    select r.lease_id, 'ready' as place, false as is_alone from hwqueue.ready r
     union all
-    select s.lease_id, 'scheduled', false from hwqueue.scheduled s where s.shard_id = p_shard
+    select s.lease_id, 'scheduled', false from hwqueue.scheduled s
     union all
-    select c.lease_id, 'claim', false from hwqueue.claim c where c.shard_id = p_shard
+    select c.lease_id, 'claim', false from hwqueue.claim c
     union all
-    select o.lease_id, 'outcome', o.eligible_at is not null from hwqueue.outcome o where o.shard_id = p_shard
+    select o.lease_id, 'outcome', o.eligible_at is not null from hwqueue.outcome o
   )
   select coalesce(l.lease_id, e.lease_id),
          jsonb_build_object('is_known', l.lease_id is not null, 'places',
              coalesce(jsonb_agg(e.place) filter (where e.place is not null), '[]'))
-  from (select l.lease_id from hwqueue.lease l where l.shard_id = p_shard) l
-  full join entry e on e.lease_id = l.lease_id
+  from (select l.lease_id from hwqueue.lease l) l full join entry e on e.lease_id = l.lease_id
   group by l.lease_id, e.lease_id
   having count(e.place) <> 1 or (l.lease_id is null) <> coalesce(bool_or(e.is_alone), false)
 $$;
 
 -- Returns nodes whose load differs from what their claims have allocated, or whose capacity is exceeded by
 -- what their claims have, without earmarks.
-create or replace function hwqueue.broken_loads(p_shard int) returns table (rule text, node_id uuid,
-  detail jsonb)
+create or replace function hwqueue.broken_loads() returns table (rule text, node_id uuid, detail jsonb)
 language sql stable
 as $$
   select b.rule, n.node_id, b.detail
   from hwqueue.node n
   cross join lateral (
-    select hwqueue.read_load(n.node_id, p_shard) as load, to_jsonb(u) as counted
+    select hwqueue.read_load(n.node_id) as load, to_jsonb(u) as counted
     from hwqueue.node_usage_of_claims(n) u offset 0) w
   cross join lateral (
     select 'node_load' as rule, jsonb_build_object('written',
-           to_jsonb(w.load) - array['shard_id', 'node_id', 'version', 'updates'],
+           to_jsonb(w.load) - array['node_id', 'version', 'updates'],
                                                    'counted', w.counted) as detail
     where not to_jsonb(w.load) @> w.counted and (w.load).version > 0
        or (w.load).version = 0 and (w.counted ->> 'claim_count')::int > 0
@@ -56,7 +54,7 @@ as $$
       or exists (select 1 from jsonb_each(u.custom_used) c
            where c.value::bigint > coalesce((n.custom ->> c.key)::bigint, 0))
   ) b
-  where n.shard_id = p_shard and n.deregistered_at is null
+  where n.deregistered_at is null
 $$;
 
 -- Reports classes whose ready leases no live node may run, by what nodes are, serve and have in all, and
@@ -68,7 +66,7 @@ $$;
 -- start after next time. Skips a class that another session, for example prune, holds.
 -- Locks: the caller holds the reap cursor; rows of class_fleet, skip locked.
 create or replace function hwqueue.watch_classes(p_after bigint, p_limit int,
-  p_snapshot hwqueue.fleet_snapshot, p_now timestamptz, p_shard int)
+  p_snapshot hwqueue.fleet_snapshot, p_now timestamptz)
 returns bigint
 language plpgsql volatile
 as $$
@@ -81,26 +79,25 @@ begin
   for v_fleet in
     select f.class_id, f.reported_at, hwqueue.is_unmatched(m, p_snapshot.live) as unmatched
     from hwqueue.class_fleet f
-    join hwqueue.class_nodes m on m.shard_id = p_shard and m.class_id = f.class_id
-      and m.digest = p_snapshot.digest
-    where f.shard_id = p_shard and f.looked_at = p_now
-      and hwqueue.is_unmatched(m, p_snapshot.live) = (f.reported_at is null)
+    join hwqueue.class_nodes m on m.class_id = f.class_id and m.digest = p_snapshot.digest
+    where f.looked_at = p_now and hwqueue.is_unmatched(m, p_snapshot.live) = (f.reported_at is null)
     order by f.class_id
   loop
-    perform hwqueue.watch_class(v_fleet.class_id, v_fleet.reported_at, v_fleet.unmatched, p_now, p_shard);
+    perform hwqueue.watch_class(v_fleet.class_id, v_fleet.reported_at, v_fleet.unmatched, p_now);
     exit when clock_timestamp() - v_began_at > interval '25 milliseconds';
   end loop;
   for v_fleet in
     select f.class_id, f.reported_at, hwqueue.is_unmatched(m, p_snapshot.live) as unmatched
     from hwqueue.class_fleet f
-    left join hwqueue.class_nodes m on m.shard_id = p_shard and m.class_id = f.class_id
-      and m.digest = p_snapshot.digest
-    where f.shard_id = p_shard and f.class_id > p_after and (f.unmatched or f.reported_at is not null)
+    left join lateral (  -- a fence (offset 0): by key, whatever the statistics say
+      select x from hwqueue.class_nodes x
+      where x.class_id = f.class_id and x.digest = p_snapshot.digest offset 0) k(m) on true
+    where f.class_id > p_after and (f.unmatched or f.reported_at is not null)
     order by f.class_id limit p_limit
   loop
     v_count := v_count + 1;
     v_last := v_fleet.class_id;
-    perform hwqueue.watch_class(v_fleet.class_id, v_fleet.reported_at, v_fleet.unmatched, p_now, p_shard);
+    perform hwqueue.watch_class(v_fleet.class_id, v_fleet.reported_at, v_fleet.unmatched, p_now);
     if clock_timestamp() - v_began_at > interval '50 milliseconds' then
       return v_last;
     end if;
@@ -119,50 +116,48 @@ as $$ select case when bit_count((p_fit).nodes & p_live) = 0 then true when (p_f
 -- p_unmatched: as is_unmatched.
 -- Locks: its row of class_fleet, skip locked.
 create or replace function hwqueue.watch_class(p_class_id bigint, p_told_at timestamptz, p_unmatched boolean,
-  p_now timestamptz, p_shard int)
+  p_now timestamptz)
 returns void
 language plpgsql volatile
 as $$
 declare
   v_waits boolean := exists (
     select 1 from hwqueue.ready r
-    join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = r.queue_id
-    where r.shard_id = p_shard and r.class_id = p_class_id and q.dropped_at is null);
+    join hwqueue.queue q on q.queue_id = r.queue_id
+    where r.class_id = p_class_id and q.dropped_at is null);
   v_is_news boolean := case when p_told_at is null then p_unmatched and v_waits
     else not (v_waits and coalesce(p_unmatched, true)) end;
 begin
   if v_is_news then
     -- the row as it is now: another session may have reported it just before
     perform 1 from hwqueue.class_fleet f
-    where f.shard_id = p_shard and f.class_id = p_class_id and f.reported_at is not distinct from p_told_at
+    where f.class_id = p_class_id and f.reported_at is not distinct from p_told_at
     for no key update skip locked;
     if not found then
       return;
     elsif p_told_at is null then
-      perform hwqueue.report_unmatched(p_class_id, p_now, p_shard);
+      perform hwqueue.report_unmatched(p_class_id, p_now);
     else
-      update hwqueue.class_fleet f set reported_at = null where f.shard_id = p_shard
-        and f.class_id = p_class_id;
+      update hwqueue.class_fleet f set reported_at = null where f.class_id = p_class_id;
       perform hwqueue.note_event('class_unmatched_over', format('leases of task %s that ask for %s: %s',
           c.task_name, left(hwqueue.class_words(c), 200), case when v_waits then 'a live node matches'
-            else 'none is waiting any more' end), p_shard,
-        p_queue => hwqueue.queue_name(c.queue_id, p_shard), p_class => c.class_id)
-      from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class_id;
+            else 'none is waiting any more' end),
+        p_queue => hwqueue.queue_name(c.queue_id), p_class => c.class_id)
+      from hwqueue.placement_class c where c.class_id = p_class_id;
     end if;
   end if;
 end
 $$;
 
 -- The name of a queue, dropped or not.
-create or replace function hwqueue.queue_name(p_queue_id int, p_shard int) returns text
+create or replace function hwqueue.queue_name(p_queue_id int) returns text
 language sql stable
-as $$ select q.name from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = p_queue_id $$;
+as $$ select q.name from hwqueue.queue q where q.queue_id = p_queue_id $$;
 
 -- Writes the event that no live node may run a class's ready leases, with the most common permanent
 -- reason among 20 live nodes, or fewer for a class that is costly to judge.
 -- Locks: the class's row of class_fleet. Not idempotent.
-create or replace function hwqueue.report_unmatched(p_class_id bigint, p_now timestamptz,
-  p_shard int) returns void
+create or replace function hwqueue.report_unmatched(p_class_id bigint, p_now timestamptz) returns void
 language plpgsql volatile
 as $$
 declare
@@ -171,14 +166,13 @@ declare
   v_reasons jsonb;
   v_first record;
 begin
-  select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard
-    and c.class_id = p_class_id;
-  update hwqueue.class_fleet f set reported_at = p_now where f.shard_id = p_shard and f.class_id = p_class_id;
+  select c.* into v_class from hwqueue.placement_class c where c.class_id = p_class_id;
+  update hwqueue.class_fleet f set reported_at = p_now where f.class_id = p_class_id;
   with sample as (
-    select n.node_id, hwqueue.class_reasons(v_class, n, hwqueue.idle_load(n), null, p_now, p_shard) as reasons
+    select n.node_id, hwqueue.class_reasons(v_class, n, hwqueue.idle_load(n), null, p_now) as reasons
     from hwqueue.node n
-    join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
-    where n.shard_id = p_shard and n.deregistered_at is null and hwqueue.is_live(n, s, p_now)
+    join hwqueue.node_state s on s.node_id = n.node_id
+    where n.deregistered_at is null and hwqueue.is_live(n, s, p_now)
     order by n.node_id limit greatest(1, least(20, 20 * hwqueue.judge_budget() / v_class.cost))
   ), counted as (
     select r.value ->> 'code' as code, min(r.value ->> 'message') as message,
@@ -194,10 +188,9 @@ begin
       format('no live node matches leases of task %s that ask for %s: %s',
       v_class.task_name, left(hwqueue.class_words(v_class), 200),
       case when v_nodes = 0 then 'no node is live' else format('%s on %s of %s', v_first.code, v_first.nodes,
-          v_nodes) end),
-    p_shard, jsonb_build_object('reason', case when v_nodes = 0 then 'node_not_live' else v_first.code end,
-        'reasons', v_reasons),
-    p_queue => hwqueue.queue_name(v_class.queue_id, p_shard), p_class => p_class_id);
+          v_nodes) end), jsonb_build_object('reason',
+          case when v_nodes = 0 then 'node_not_live' else v_first.code end,
+        'reasons', v_reasons), p_queue => hwqueue.queue_name(v_class.queue_id), p_class => p_class_id);
 end
 $$;
 
@@ -205,15 +198,14 @@ $$;
 -- back. Looks at p_limit nodes after p_after, in turn over the calls, and returns the node to start
 -- after next time.
 -- Locks: the caller holds the reap cursor.
-create or replace function hwqueue.watch_nodes(p_after uuid, p_limit int, p_now timestamptz,
-  p_shard int) returns uuid
+create or replace function hwqueue.watch_nodes(p_after uuid, p_limit int, p_now timestamptz) returns uuid
 language plpgsql volatile
 as $$
 declare
   -- null: the rest of them
   v_last uuid := (
     select n.node_id from hwqueue.node n
-    where n.shard_id = p_shard and n.node_id > p_after order by n.node_id offset p_limit - 1 limit 1);
+    where n.node_id > p_after order by n.node_id offset p_limit - 1 limit 1);
   v_node record;
 begin
   for v_node in
@@ -221,27 +213,24 @@ begin
     from hwqueue.node n
     -- fences (offset 0): node by node and by key, whatever the statistics say
     cross join lateral (
-      select x as state from hwqueue.node_state x where x.shard_id = p_shard and x.node_id = n.node_id
-      offset 0) s
+      select x as state from hwqueue.node_state x where x.node_id = n.node_id offset 0) s
     left join lateral (
-      select x.reported_at from hwqueue.silent_node x where x.shard_id = p_shard and x.node_id = n.node_id
-      offset 0) t on true
-    where n.shard_id = p_shard and n.node_id > p_after and n.node_id <= coalesce(v_last,
-        'ffffffff-ffff-ffff-ffff-ffffffffffff')
+      select x.reported_at from hwqueue.silent_node x where x.node_id = n.node_id offset 0) t on true
+    where n.node_id > p_after and n.node_id <= coalesce(v_last, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
       and (n.deregistered_at is null and not hwqueue.is_live(n, s.state, p_now)) <>
         (t.reported_at is not null)
     order by n.node_id
   loop
     if v_node.reported_at is null then
-      insert into hwqueue.silent_node (shard_id, node_id, reported_at)
-        values (p_shard, v_node.node_id, p_now);
+      insert into hwqueue.silent_node (node_id, reported_at)
+        values (v_node.node_id, p_now);
       perform hwqueue.note_event('node_silent', format('node %s has given no sign of life since %s',
-          v_node.name, v_node.seen_at), p_shard,
+          v_node.name, v_node.seen_at),
         jsonb_build_object('seen_at', v_node.seen_at), p_node => v_node.node_id);
     else
-      delete from hwqueue.silent_node t where t.shard_id = p_shard and t.node_id = v_node.node_id;
+      delete from hwqueue.silent_node t where t.node_id = v_node.node_id;
       if v_node.is_registered then
-        perform hwqueue.note_event('node_back', format('node %s is back', v_node.name), p_shard,
+        perform hwqueue.note_event('node_back', format('node %s is back', v_node.name),
           jsonb_build_object('silent_since', v_node.reported_at), p_node => v_node.node_id);
       end if;
     end if;

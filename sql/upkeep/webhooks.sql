@@ -14,7 +14,7 @@
 
 -- Returns a webhook. Every function that only reads about one webhook begins with it.
 -- Raises: QHH01, QHA03.
-create or replace function hwqueue.find_webhook(p_name text, p_shard int) returns hwqueue.webhook
+create or replace function hwqueue.find_webhook(p_name text) returns hwqueue.webhook
 language plpgsql volatile
 as $$
 declare
@@ -22,7 +22,7 @@ declare
 begin
   perform hwqueue.require_all_tenants();
   select w.* into v_webhook from hwqueue.webhook w
-  where w.shard_id = p_shard and w.name = p_name;
+  where w.name = p_name;
   if not found then
     perform hwqueue.refuse('QHH01', format('no webhook is named %s',
         coalesce(to_json(left(p_name, 100))::text, 'null')),
@@ -34,13 +34,13 @@ $$;
 
 -- Returns a webhook, locked. Every function that changes one webhook begins with it.
 -- Locks: the webhook's row. Raises: QHH01, QHA03.
-create or replace function hwqueue.lock_webhook(p_name text, p_shard int) returns hwqueue.webhook
+create or replace function hwqueue.lock_webhook(p_name text) returns hwqueue.webhook
 language plpgsql volatile
 as $$
 begin
   perform hwqueue.require_all_tenants();
-  perform 1 from hwqueue.webhook w where w.shard_id = p_shard and w.name = p_name for no key update;
-  return hwqueue.find_webhook(p_name, p_shard);
+  perform 1 from hwqueue.webhook w where w.name = p_name for no key update;
+  return hwqueue.find_webhook(p_name);
 end
 $$;
 
@@ -51,8 +51,8 @@ language plpgsql volatile
 as $$
 begin
   update hwqueue.webhook w set paused_at = hwqueue.clock(), paused_reason = p_reason
-  where w.shard_id = p_webhook.shard_id and w.name = p_webhook.name;
-  perform hwqueue.note_event('webhook_paused', format('webhook %s', p_webhook.name), p_webhook.shard_id,
+  where w.name = p_webhook.name;
+  perform hwqueue.note_event('webhook_paused', format('webhook %s', p_webhook.name),
     jsonb_build_object('webhook', p_webhook.name, 'reason', p_reason));
 end
 $$;
@@ -136,27 +136,26 @@ $$;
 -- webhook. Returns how many deliveries it wrote.
 -- A webhook with 10,000 deliveries that wait gets no more: its events wait in their table instead.
 -- Locks: webhook rows, skip locked. What another session routes now is left to it.
-create or replace function hwqueue.route_webhooks(p_limit int, p_shard int) returns int
+create or replace function hwqueue.route_webhooks(p_limit int) returns int
 language plpgsql volatile
 as $$
 declare
   v_webhook hwqueue.webhook;
   v_routed int := 0;
-  v_from timestamptz := hwqueue.deliveries_from(p_shard);
+  v_from timestamptz := hwqueue.deliveries_from();
 begin
   for v_webhook in
-    select w.* from hwqueue.webhook w where w.shard_id = p_shard and w.paused_at is null
+    select w.* from hwqueue.webhook w where w.paused_at is null
     order by w.name for no key update skip locked
   loop
     continue when (
       select count(*) from (
         select from hwqueue.webhook_delivery d
-        where d.shard_id = p_shard and d.webhook_id = v_webhook.webhook_id and d.state = 'waiting'
-          and d.available_at >= v_from
+        where d.webhook_id = v_webhook.webhook_id and d.state = 'waiting' and d.available_at >= v_from
         order by d.available_at limit 10000) d) = 10000;
-    v_routed := v_routed + hwqueue.route_events(v_webhook, p_limit, p_shard);
+    v_routed := v_routed + hwqueue.route_events(v_webhook, p_limit);
     if hwqueue.completion_code() = any (v_webhook.codes) then
-      v_routed := v_routed + hwqueue.route_completions(v_webhook, p_limit, p_shard);
+      v_routed := v_routed + hwqueue.route_completions(v_webhook, p_limit);
     end if;
   end loop;
   return v_routed;
@@ -168,18 +167,17 @@ $$;
 -- Whose an event is, its lease or class says. A webhook for one tenant, or with labels, gets nothing of
 -- a lease that is gone. A lease that is younger than the event has the id of one that is gone.
 -- Locks: the caller holds the webhook's row.
-create or replace function hwqueue.route_events(p_webhook hwqueue.webhook, p_limit int, p_shard int)
-returns int
+create or replace function hwqueue.route_events(p_webhook hwqueue.webhook, p_limit int) returns int
 language plpgsql volatile
 as $$
 declare
   -- in an earlier statement than the events are read in: whatever can still come lies above
-  v_below bigint := hwqueue.final_below(p_shard);
+  v_below bigint := hwqueue.final_below();
   v_found hwqueue.event[];
   v_routed int;
 begin
   perform 1 from hwqueue.event e
-  where e.shard_id = p_shard and e.event_id > p_webhook.event_cursor and e.event_id < v_below
+  where e.event_id > p_webhook.event_cursor and e.event_id < v_below
   order by e.event_id limit 1;
   if not found then
     return 0;
@@ -187,21 +185,21 @@ begin
   v_found := array(
     select e
     from unnest(coalesce(p_webhook.codes, array[null::text])) c(code)
-    cross join lateral hwqueue.event_page(p_webhook.event_cursor, v_below, c.code, null, null, null, p_limit,
-      p_shard) e
+    cross join lateral hwqueue.event_page(p_webhook.event_cursor, v_below, c.code, null, null, null,
+      p_limit) e
     order by e.event_id limit p_limit);
-  insert into hwqueue.webhook_delivery (shard_id, delivery_id, webhook_id, code, event_id, lease_id, body,
+  insert into hwqueue.webhook_delivery (delivery_id, webhook_id, code, event_id, lease_id, body,
     state, created_at, available_at)
-  select p_shard, hwqueue.new_id(), p_webhook.webhook_id, e.code, e.event_id, e.lease_id,
+  select hwqueue.new_id(), p_webhook.webhook_id, e.code, e.event_id, e.lease_id,
     hwqueue.webhook_body(e.code, e.at, jsonb_build_object('event_id', e.event_id::text,
       'lease_id', e.lease_id, 'node_id', e.node_id, 'queue', e.queue, 'class_id', e.class_id,
       'task', coalesce(l.task_name, c.task_name), 'tenant', c.tenant, 'labels', c.labels, 'actor', e.actor,
       'message', e.message, 'detail', e.detail)),
     'waiting', e.at, hwqueue.clock()
   from unnest(v_found) e
-  left join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = e.lease_id and l.created_at <= e.at
+  left join hwqueue.lease l on l.lease_id = e.lease_id and l.created_at <= e.at
   left join hwqueue.placement_class c
-    on c.shard_id = p_shard and c.class_id = coalesce(l.class_id, e.class_id)
+    on c.class_id = coalesce(l.class_id, e.class_id)
   where (p_webhook.queues is null or e.queue = any (p_webhook.queues))
     and (p_webhook.tenant is null or c.tenant = p_webhook.tenant)
     and (p_webhook.labels is null or c.labels @> p_webhook.labels)
@@ -210,7 +208,7 @@ begin
   update hwqueue.webhook w
   set event_cursor = case when cardinality(v_found) = p_limit then v_found[p_limit].event_id
     else v_below - 1 end
-  where w.shard_id = p_shard and w.name = p_webhook.name;
+  where w.name = p_webhook.name;
   return v_routed;
 end
 $$;
@@ -222,8 +220,7 @@ $$;
 -- counted, one step a call. A lease that does not stay when it completes has left no row that says whose it
 -- was.
 -- Locks: the caller holds the webhook's row.
-create or replace function hwqueue.route_completions(p_webhook hwqueue.webhook, p_limit int, p_shard int)
-returns int
+create or replace function hwqueue.route_completions(p_webhook hwqueue.webhook, p_limit int) returns int
 language plpgsql volatile
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
@@ -231,18 +228,16 @@ as $$
 declare
   v_steps hwqueue.clock_step[] := array(
     select s from hwqueue.clock_step s
-    where s.shard_id = p_shard and s.step_no <= p_webhook.clock_step
-      and s.counted_to > p_webhook.completed_at);
+    where s.step_no <= p_webhook.clock_step and s.counted_to > p_webhook.completed_at);
   v_step hwqueue.clock_step;
   v_until timestamptz;
   v_found hwqueue.outcome[];
   v_routed int;
 begin
   select s.* into v_step from hwqueue.clock_step s
-  where s.shard_id = p_shard and s.step_no > p_webhook.clock_step order by s.step_no limit 1;
+  where s.step_no > p_webhook.clock_step order by s.step_no limit 1;
   v_until := coalesce(v_step.counted_to, (
-    select m.counted_to from hwqueue.reap_cursor m where m.shard_id = p_shard
-    order by m.version desc limit 1));
+    select m.counted_to from hwqueue.reap_cursor m order by m.version desc limit 1));
   if v_step.step_no is null and (v_until > p_webhook.completed_at) is not true then
     return 0;
   end if;
@@ -251,25 +246,25 @@ begin
     from hwqueue.queue q
     cross join lateral (
       select x.* from hwqueue.outcome x
-      where x.shard_id = p_shard and x.queue_id = q.queue_id and x.state = 'completed'
+      where x.queue_id = q.queue_id and x.state = 'completed'
         and x.finished_at >= p_webhook.completed_at and x.finished_at < v_until
         and (x.finished_at, x.lease_id) > (p_webhook.completed_at, p_webhook.completed_lease)
         and hwqueue.is_new(x.finished_at, x.xmin, v_steps)
         and (v_step.step_no is null or hwqueue.is_counted(array[v_step], x.finished_at, x.xmin))
       order by x.finished_at, x.lease_id limit p_limit) o
-    where q.shard_id = p_shard and (p_webhook.queues is null or q.name = any (p_webhook.queues))
+    where (p_webhook.queues is null or q.name = any (p_webhook.queues))
     order by o.finished_at, o.lease_id limit p_limit);
-  insert into hwqueue.webhook_delivery (shard_id, delivery_id, webhook_id, code, lease_id, body, state,
+  insert into hwqueue.webhook_delivery (delivery_id, webhook_id, code, lease_id, body, state,
     created_at, available_at)
-  select p_shard, hwqueue.new_id(), p_webhook.webhook_id, hwqueue.completion_code(), o.lease_id,
+  select hwqueue.new_id(), p_webhook.webhook_id, hwqueue.completion_code(), o.lease_id,
     hwqueue.webhook_body(hwqueue.completion_code(), o.finished_at, jsonb_build_object(
       'lease_id', o.lease_id, 'node_id', o.node_id, 'queue', q.name, 'class_id', l.class_id,
       'task', l.task_name, 'tenant', c.tenant, 'labels', c.labels, 'attempt', o.attempt)),
     'waiting', o.finished_at, hwqueue.clock()
   from unnest(v_found) o
-  join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = o.lease_id
-  join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = o.queue_id
-  join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = l.class_id
+  join hwqueue.lease l on l.lease_id = o.lease_id
+  join hwqueue.queue q on q.queue_id = o.queue_id
+  join hwqueue.placement_class c on c.class_id = l.class_id
   where (p_webhook.tenant is null or c.tenant = p_webhook.tenant)
     and (p_webhook.labels is null or c.labels @> p_webhook.labels)
   order by o.finished_at, o.lease_id;
@@ -281,30 +276,29 @@ begin
       else coalesce(v_step.step_no, w.clock_step) end,
     completed_lease = case when cardinality(v_found) = p_limit then v_found[p_limit].lease_id
       else '00000000-0000-0000-0000-000000000000' end
-  where w.shard_id = p_shard and w.name = p_webhook.name;
+  where w.name = p_webhook.name;
   return v_routed;
 end
 $$;
 
 -- Returns the number of the last step of the clock: a webhook that is new has passed it.
-create or replace function hwqueue.last_clock_step(p_shard int) returns bigint
+create or replace function hwqueue.last_clock_step() returns bigint
 language sql stable
-as $$ select coalesce(max(s.step_no), 0) from hwqueue.clock_step s where s.shard_id = p_shard $$;
+as $$ select coalesce(max(s.step_no), 0) from hwqueue.clock_step s $$;
 
 -- Returns the moment before which no delivery waits to be sent, and none can come: calls that write one read
 -- the clock after they have locked its webhook.
-create or replace function hwqueue.deliveries_from(p_shard int) returns timestamptz
+create or replace function hwqueue.deliveries_from() returns timestamptz
 language sql stable
 as $$
   select coalesce((
-    select m.deliveries_from from hwqueue.reap_cursor m
-    where m.shard_id = p_shard order by m.version desc limit 1), '-infinity')
+    select m.deliveries_from from hwqueue.reap_cursor m order by m.version desc limit 1), '-infinity')
 $$;
 
 -- Claims up to p_limit due deliveries until p_until, the longest due of each webhook first. A webhook has
 -- at most ten requests under way, so that one that answers slowly does not hold up the others.
 -- Locks: deliveries, skip locked. Not idempotent.
-create or replace function hwqueue.claim_due(p_limit int, p_now timestamptz, p_until timestamptz, p_shard int)
+create or replace function hwqueue.claim_due(p_limit int, p_now timestamptz, p_until timestamptz)
 returns setof hwqueue.webhook_delivery
 language plpgsql volatile
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
@@ -314,25 +308,23 @@ declare
   v_webhook uuid;
   v_room int;
   v_left int := p_limit;
-  v_from timestamptz := hwqueue.deliveries_from(p_shard);
+  v_from timestamptz := hwqueue.deliveries_from();
 begin
   for v_webhook in
-    select w.webhook_id from hwqueue.webhook w where w.shard_id = p_shard and w.paused_at is null
-    order by random()
-  loop
+    select w.webhook_id from hwqueue.webhook w where w.paused_at is null order by random() loop
     v_room := least(v_left, 10 - (
       select count(*) from (  -- in order: by the index of those that are claimed
         select from hwqueue.webhook_delivery d
-        where d.shard_id = p_shard and d.webhook_id = v_webhook and d.claimed_until > p_now
+        where d.webhook_id = v_webhook and d.claimed_until > p_now
         order by d.claimed_until limit 10) c));
     continue when v_room <= 0;
     return query
       update hwqueue.webhook_delivery u
       set attempt_count = u.attempt_count + 1, attempted_at = p_now, claimed_until = p_until,
         available_at = p_until
-      where u.shard_id = p_shard and u.delivery_id = any (array(
+      where u.delivery_id = any (array(
         select d.delivery_id from hwqueue.webhook_delivery d
-        where d.shard_id = p_shard and d.webhook_id = v_webhook and d.state = 'waiting'
+        where d.webhook_id = v_webhook and d.state = 'waiting'
           and d.available_at >= v_from and d.available_at <= p_now
         order by d.available_at limit v_room for update skip locked))
       returning u.*;
@@ -345,17 +337,16 @@ $$;
 
 -- Deletes up to p_limit deliveries that finished longer ago than events are kept. Returns their number.
 -- Locks: deliveries, skip locked.
-create or replace function hwqueue.prune_deliveries(p_limit int, p_now timestamptz, p_shard int) returns int
+create or replace function hwqueue.prune_deliveries(p_limit int, p_now timestamptz) returns int
 language plpgsql volatile
 as $$
 declare
-  v_before timestamptz := p_now - (
-    select s.event_days * interval '1 day' from hwqueue.shard s where s.shard_id = p_shard);
+  v_before timestamptz := p_now - (select s.event_days * interval '1 day' from hwqueue.installation s);
   v_count int;
 begin
-  delete from hwqueue.webhook_delivery x where x.shard_id = p_shard and x.delivery_id = any (array(
+  delete from hwqueue.webhook_delivery x where x.delivery_id = any (array(
     select d.delivery_id from hwqueue.webhook_delivery d
-    where d.shard_id = p_shard and d.finished_at < v_before
+    where d.finished_at < v_before
     order by d.finished_at limit p_limit for update skip locked));
   get diagnostics v_count = row_count;
   return v_count;
@@ -363,13 +354,11 @@ end
 $$;
 
 -- Returns when the oldest of what a webhook has not been told of yet happened; null: nothing.
-create or replace function hwqueue.oldest_undelivered(p_webhook hwqueue.webhook, p_shard int)
-returns timestamptz
+create or replace function hwqueue.oldest_undelivered(p_webhook hwqueue.webhook) returns timestamptz
 language sql volatile
 as $$
   select least(
     (select min(d.created_at) from hwqueue.webhook_delivery d
-     where d.shard_id = p_shard and d.webhook_id = p_webhook.webhook_id and d.state = 'waiting'),
-    (select e.at from hwqueue.event e
-     where e.shard_id = p_shard and e.event_id > p_webhook.event_cursor order by e.event_id limit 1))
+     where d.webhook_id = p_webhook.webhook_id and d.state = 'waiting'),
+    (select e.at from hwqueue.event e where e.event_id > p_webhook.event_cursor order by e.event_id limit 1))
 $$;

@@ -17,17 +17,16 @@
 
 -- Reads items as add_items takes them: [{"name", "task", "params"}].
 -- Raises: QHA01.
-create or replace function hwqueue.read_added(p_items jsonb, p_lease hwqueue.lease, p_shard int)
+create or replace function hwqueue.read_added(p_items jsonb, p_lease hwqueue.lease)
 returns hwqueue.added_item[]
 language plpgsql stable
 as $$
 declare
   v_most int := (
-    select q.max_params_bytes from hwqueue.queue q
-    where q.shard_id = p_shard and q.queue_id = p_lease.queue_id);
+    select q.max_params_bytes from hwqueue.queue q where q.queue_id = p_lease.queue_id);
   v_item record;
   v_field text;
-  v_one hwqueue.added_item := row(p_shard, p_lease.run_id, p_lease.step_no, null, null, null, null);
+  v_one hwqueue.added_item := row(p_lease.run_id, p_lease.step_no, null, null, null, null);
   v_items hwqueue.added_item[] := '{}';
 begin
   for v_item in
@@ -58,12 +57,12 @@ $$;
 -- created: not for a name that the step has already.
 -- Locks: the caller holds the claim; the step's row in map. Raises: QHA01, QHT01 for a name that has another
 -- task or other params, QHF07. Idempotent.
-create or replace function hwqueue.add_to_step(p_lease hwqueue.lease, p_items jsonb, p_shard int)
+create or replace function hwqueue.add_to_step(p_lease hwqueue.lease, p_items jsonb)
 returns table (name text, item int, created boolean)
 language plpgsql volatile
 as $$
 declare
-  v_items hwqueue.added_item[] := hwqueue.read_added(p_items, p_lease, p_shard);
+  v_items hwqueue.added_item[] := hwqueue.read_added(p_items, p_lease);
   v_item hwqueue.added_item;
   v_known hwqueue.added_item;
   v_first int;
@@ -72,16 +71,15 @@ begin
   if v_items = '{}' then
     return;
   elsif p_lease.item_no is null then
-    perform hwqueue.begin_adding(p_lease, p_shard);
+    perform hwqueue.begin_adding(p_lease);
   end if;
   select m.items into v_first from hwqueue.map m
-  where m.shard_id = p_shard and m.run_id = p_lease.run_id and m.step_no = p_lease.step_no
+  where m.run_id = p_lease.run_id and m.step_no = p_lease.step_no
   for no key update;
   v_next := v_first;
   foreach v_item in array v_items loop  -- statements after the lock: they see what others have added
     select a.* into v_known from hwqueue.added_item a
-    where a.shard_id = p_shard and a.run_id = p_lease.run_id and a.step_no = p_lease.step_no
-      and a.name = v_item.name;
+    where a.run_id = p_lease.run_id and a.step_no = p_lease.step_no and a.name = v_item.name;
     created := not found;
     if created then
       v_item.item_no := v_next;
@@ -102,34 +100,33 @@ begin
       '{"field": "p_items", "limit": 100000}', 'let each item do more');
   elsif v_next > v_first then
     update hwqueue.map m set items = v_next, added = m.added + v_next - v_first
-    where m.shard_id = p_shard and m.run_id = p_lease.run_id and m.step_no = p_lease.step_no;
-    insert into hwqueue.arrival (shard_id, run_id, step_no, kind, unmet, at, tenant)
-    values (p_shard, p_lease.run_id, p_lease.step_no, 'item', 1, hwqueue.clock(),
-      coalesce(p_lease.tenant, hwqueue.run_tenant(p_lease.run_id, p_shard)));
+    where m.run_id = p_lease.run_id and m.step_no = p_lease.step_no;
+    insert into hwqueue.arrival (run_id, step_no, kind, unmet, at, tenant)
+    values (p_lease.run_id, p_lease.step_no, 'item', 1, hwqueue.clock(),
+      coalesce(p_lease.tenant, hwqueue.run_tenant(p_lease.run_id)));
   end if;
 end
 $$;
 
 -- Lets the step of a lease have items: its own lease is one of them from now on.
 -- Locks: the caller holds the claim, for no key update; the lease row; new rows.
-create or replace function hwqueue.begin_adding(p_lease hwqueue.lease, p_shard int) returns void
+create or replace function hwqueue.begin_adding(p_lease hwqueue.lease) returns void
 language plpgsql volatile
 as $$
 begin
-  update hwqueue.claim c set is_step = false where c.shard_id = p_shard and c.lease_id = p_lease.lease_id;
-  update hwqueue.lease l set item_no = -1 where l.shard_id = p_shard and l.lease_id = p_lease.lease_id;
-  insert into hwqueue.map (shard_id, run_id, step_no, items, params)
-  values (p_shard, p_lease.run_id, p_lease.step_no, 0, '{}');
+  update hwqueue.claim c set is_step = false where c.lease_id = p_lease.lease_id;
+  update hwqueue.lease l set item_no = -1 where l.lease_id = p_lease.lease_id;
+  insert into hwqueue.map (run_id, step_no, items, params) values (p_lease.run_id, p_lease.step_no, 0, '{}');
   delete from hwqueue.tally t  -- from before a retry
-  where t.shard_id = p_shard and t.run_id = p_lease.run_id and t.step_no = p_lease.step_no and t.part > 0;
-  insert into hwqueue.tally (shard_id, run_id, step_no, part, arrived, low)
-  values (p_shard, p_lease.run_id, p_lease.step_no, 1, -1, 0);
+  where t.run_id = p_lease.run_id and t.step_no = p_lease.step_no and t.part > 0;
+  insert into hwqueue.tally (run_id, step_no, part, arrived, low)
+  values (p_lease.run_id, p_lease.step_no, 1, -1, 0);
 end
 $$;
 
 -- The runs that were added to a step: how many of them are open, or are to be retried, and how many of the
 -- others have failed or were cancelled.
-create or replace function hwqueue.count_added_runs(p_run uuid, p_step int, p_shard int, out open int,
+create or replace function hwqueue.count_added_runs(p_run uuid, p_step int, out open int,
   out failed int, out cancelled int)
 language sql stable
 as $$
@@ -137,6 +134,6 @@ as $$
          (count(*) filter (where n.state = 'failed' and a.retry_mode is null))::int,
          (count(*) filter (where n.state = 'cancelled' and a.retry_mode is null))::int
   from hwqueue.added_run a
-  join hwqueue.run n on n.shard_id = p_shard and n.run_id = a.nested_run_id
-  where a.shard_id = p_shard and a.run_id = p_run and a.step_no = p_step
+  join hwqueue.run n on n.run_id = a.nested_run_id
+  where a.run_id = p_run and a.step_no = p_step
 $$;

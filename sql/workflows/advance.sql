@@ -13,12 +13,12 @@
 -- to p_limit runs whose change of state is kept. p_from: no arrival is older but kept ones. folded: those it
 -- has looked at; released: steps, and nested runs that began or ended; more: there may be others.
 -- Locks: arrivals, tallies, steps and runs, skip locked. Wakes: waiting workers.
-create or replace function hwqueue.sweep_arrivals(p_limit int, p_from timestamptz, p_shard int,
+create or replace function hwqueue.sweep_arrivals(p_limit int, p_from timestamptz,
   out folded int, out released int, out more boolean)
 language plpgsql volatile
 as $$
 declare
-  v_kept uuid[] := hwqueue.kept_changes(p_limit, p_shard);
+  v_kept uuid[] := hwqueue.kept_changes(p_limit);
   v_fresh record;
   v_item record;
 begin
@@ -26,14 +26,14 @@ begin
   select coalesce(array_agg(g.run_id order by g.n), '{}') as runs, array_agg(g.step_no order by g.n) as steps,
          array_agg(g.kind order by g.n) as kinds, array_agg(g.turn order by g.n) as turns
   into v_fresh
-  from hwqueue.fresh_arrivals(p_limit, p_from, p_shard) with ordinality g(run_id, step_no, kind, turn, n);
+  from hwqueue.fresh_arrivals(p_limit, p_from) with ordinality g(run_id, step_no, kind, turn, n);
   folded := cardinality(v_fresh.runs);
   released := 0;
   more := folded = p_limit;
   if folded = 0 and v_kept = '{}' then
     return;
   end if;
-  perform hwqueue.stamp_changes(p_limit, p_from, p_shard);
+  perform hwqueue.stamp_changes(p_limit, p_from);
   perform pg_current_xact_id();  -- before a run is read, and before the clock
   for v_item in
     select k.run_id, 0 as step_no, 'state' as kind, 0 as turn from unnest(v_kept) k(run_id)
@@ -43,8 +43,7 @@ begin
   loop
     -- mostly items of maps, after the first turn of each tenant; what is left has its arrivals
     exit when released >= case when v_item.turn > 1 then 1000 else 5000 end or hwqueue.has_bound_enough();
-    released := released + hwqueue.sweep_one(v_item.run_id, v_item.step_no, v_item.kind, hwqueue.clock(),
-      p_shard);
+    released := released + hwqueue.sweep_one(v_item.run_id, v_item.step_no, v_item.kind, hwqueue.clock());
     more := more or v_item.kind = 'nested' and released > 0;  -- it may have left arrivals at other runs
   end loop;
   more := more or released >= 1000 or hwqueue.has_bound_enough();
@@ -57,13 +56,13 @@ $$;
 -- are read by the index, and half of the others are from a place that chance chooses: an open transaction
 -- may hold what the oldest wait for, and thousands of arrivals at one tally must not hide the others. Chance
 -- says, too, which half comes first: the limit may be 1.
-create or replace function hwqueue.fresh_arrivals(p_limit int, p_from timestamptz, p_shard int)
+create or replace function hwqueue.fresh_arrivals(p_limit int, p_from timestamptz)
 returns table (run_id uuid, step_no int, kind text, turn bigint)
 language sql volatile
 as $$
   with recursive oldest as materialized (
     select a.arrival_id, a.run_id, a.step_no, a.kind, a.at, a.tenant from hwqueue.arrival a
-    where a.shard_id = p_shard and a.at >= p_from and a.after_xid is null
+    where a.at >= p_from and a.after_xid is null
     order by a.at limit 10 * p_limit
   ), first as materialized (
     select o.tenant, o.run_id, o.step_no, o.kind,
@@ -73,20 +72,20 @@ as $$
     select (select count(*) from oldest) = 10 * p_limit or (select count(*) from first) > p_limit as is_there
   ), other as (
     select a.arrival_id, a.tenant, a.run_id, a.step_no, a.kind from hwqueue.arrival a
-    where a.shard_id = p_shard and a.after_xid is null and a.arrival_id >= (
+    where a.after_xid is null and a.arrival_id >= (
       select min(o.arrival_id) + floor(random() * (
         select s.last_value + 1 - min(o.arrival_id) from hwqueue.arrival_arrival_id_seq s))::bigint
       from oldest o)
     order by a.arrival_id limit case when (select r.is_there from rest r) then 10 * p_limit else 0 end
   ), tenant as (  -- from one to the next
     (select a.tenant as name from hwqueue.arrival a
-     where a.shard_id = p_shard and a.at >= p_from and a.after_xid is null and (select r.is_there from rest r)
+     where a.at >= p_from and a.after_xid is null and (select r.is_there from rest r)
      order by a.tenant limit 1)
     union all
     select n.tenant from tenant t
     cross join lateral (
       select a.tenant from hwqueue.arrival a
-      where a.shard_id = p_shard and a.tenant > t.name and a.at >= p_from and a.after_xid is null
+      where a.tenant > t.name and a.at >= p_from and a.after_xid is null
       order by a.tenant limit 1) n
   ), known as materialized (
     select t.name, count(*) over () as tenants from (select * from tenant limit 1000) t
@@ -95,7 +94,7 @@ as $$
     from known t
     cross join lateral (
       select * from hwqueue.arrival x
-      where x.shard_id = p_shard and x.tenant = t.name and x.at >= p_from and x.after_xid is null
+      where x.tenant = t.name and x.at >= p_from and x.after_xid is null
       order by x.at limit greatest(20, 4 * p_limit / t.tenants) * (t.tenants > 1)::int) a
     group by a.tenant, a.run_id, a.step_no, a.kind
   )
@@ -122,14 +121,14 @@ $$;
 -- that, and this id is assigned when the change is visible. In a transaction that has an id already it
 -- stamps nothing, so reap calls it before it takes its own (lead_reap).
 -- Locks: the arrivals, skip locked.
-create or replace function hwqueue.stamp_changes(p_limit int, p_from timestamptz, p_shard int) returns void
+create or replace function hwqueue.stamp_changes(p_limit int, p_from timestamptz) returns void
 language plpgsql volatile
 as $$
 declare
   v_fresh bigint[] := case when pg_current_xact_id_if_assigned() is null then array(
     select a.arrival_id
     from (select x.* from hwqueue.arrival x
-          where x.shard_id = p_shard and x.at >= p_from and x.after_xid is null
+          where x.at >= p_from and x.after_xid is null
           order by x.at limit 10 * p_limit) a
     where a.kind = 'state') end;
   v_later xid8;
@@ -137,9 +136,8 @@ begin
   if v_fresh <> '{}' then
     v_later := pg_current_xact_id();
     update hwqueue.arrival a set after_xid = v_later
-    where a.shard_id = p_shard and a.arrival_id in (
-      select x.arrival_id from hwqueue.arrival x
-      where x.shard_id = p_shard and x.arrival_id = any (v_fresh) for update skip locked);
+    where a.arrival_id in (
+      select x.arrival_id from hwqueue.arrival x where x.arrival_id = any (v_fresh) for update skip locked);
   end if;
 end
 $$;
@@ -147,7 +145,7 @@ $$;
 -- Returns up to p_limit runs whose change of state was stamped and is kept: before the others those that no
 -- open transaction can add to any more; tenants take turns. The others take turns by chance: a write that
 -- moved them back would leave dead tuples as long as the old transaction that keeps them.
-create or replace function hwqueue.kept_changes(p_limit int, p_shard int) returns uuid[]
+create or replace function hwqueue.kept_changes(p_limit int) returns uuid[]
 language plpgsql volatile
 as $$
 declare
@@ -158,9 +156,8 @@ begin
   select min(a.arrival_id) as first, (select s.last_value from hwqueue.arrival_arrival_id_seq s) as last
   into v_ends
   from hwqueue.arrival a
-  where a.shard_id = p_shard and a.after_xid is not null and a.arrival_id >= coalesce((
-    select m.kept_from from hwqueue.reap_cursor m
-    where m.shard_id = p_shard order by m.version desc limit 1), 0);
+  where a.after_xid is not null and a.arrival_id >= coalesce((
+    select m.kept_from from hwqueue.reap_cursor m order by m.version desc limit 1), 0);
   if v_ends.first is null then
     return '{}';
   end if;
@@ -169,12 +166,11 @@ begin
     select k.run_id
     from (
       (select a.run_id, a.after_xid, 0 as turn, a.arrival_id, a.tenant from hwqueue.arrival a
-       where a.shard_id = p_shard and a.after_xid is not null and a.arrival_id >= v_from
+       where a.after_xid is not null and a.arrival_id >= v_from
        order by a.arrival_id limit 5 * p_limit)
       union all
       (select a.run_id, a.after_xid, 1, a.arrival_id, a.tenant from hwqueue.arrival a
-       where a.shard_id = p_shard and a.after_xid is not null and a.arrival_id >= v_ends.first
-         and a.arrival_id < v_from
+       where a.after_xid is not null and a.arrival_id >= v_ends.first and a.arrival_id < v_from
        order by a.arrival_id limit 5 * p_limit)) k
     group by k.run_id
     order by bool_and(k.after_xid <= v_oldest) desc,
@@ -186,8 +182,8 @@ $$;
 -- Works off the arrivals of one kind at one step of a run (step 0: the run itself), and returns how many
 -- steps it has released.
 -- Locks: as sweep_arrivals.
-create or replace function hwqueue.sweep_one(p_run uuid, p_step int, p_kind text, p_now timestamptz,
-  p_shard int) returns int
+create or replace function hwqueue.sweep_one(p_run uuid, p_step int, p_kind text, p_now timestamptz)
+returns int
 language plpgsql volatile
 as $$
 declare
@@ -196,43 +192,43 @@ declare
   v_gone record;
 begin
   if p_kind = 'state' then
-    return hwqueue.apply_state(p_run, p_now, p_shard);
+    return hwqueue.apply_state(p_run, p_now);
   elsif p_kind = 'signal' then
-    return hwqueue.sweep_signal(p_run, p_step, p_shard);
+    return hwqueue.sweep_signal(p_run, p_step);
   elsif p_kind = 'item' then
-    return hwqueue.sweep_items(p_run, p_step, p_now, p_shard);
+    return hwqueue.sweep_items(p_run, p_step, p_now);
   elsif p_kind = 'nested' then
-    return case when p_step = 0 then hwqueue.follow_parent(p_run, p_shard)
-      else hwqueue.go_on_nested(p_run, p_step, p_shard) end;
+    return case when p_step = 0 then hwqueue.follow_parent(p_run)
+      else hwqueue.go_on_nested(p_run, p_step) end;
   elsif p_kind = 'count' and p_step = 0 then
-    perform hwqueue.count_work(p_run, 0, 0, 0, p_now, p_shard)
+    perform hwqueue.count_work(p_run, 0, 0, 0, p_now)
     -- not when the tally is held: that would only leave another arrival
     from hwqueue.tally t
-    where t.shard_id = p_shard and t.run_id = p_run and t.step_no = 0 and t.part = 0
+    where t.run_id = p_run and t.step_no = 0 and t.part = 0
     for no key update skip locked;
     return 0;
   elsif p_kind = 'count' then
     perform 1 from hwqueue.tally t
-    where t.shard_id = p_shard and t.run_id = p_run and t.step_no = p_step and t.part = 0
+    where t.run_id = p_run and t.step_no = p_step and t.part = 0
     for no key update skip locked;
     if not found then
       return 0;
     end if;
     select c.verdict, c.reason, c.closed into v_due
     from hwqueue.run r
-    join hwqueue.workflow_step d on d.shard_id = p_shard and d.workflow_id = r.workflow_id
+    join hwqueue.workflow_step d on d.workflow_id = r.workflow_id
     cross join lateral hwqueue.count_parents(p_run, p_step, d.is_any, row(0, 0, 0, 0, 0), true, p_now,
-      p_shard, r.tenant) c
-    where r.shard_id = p_shard and r.run_id = p_run and d.step_no = p_step;
+      r.tenant) c
+    where r.run_id = p_run and d.step_no = p_step;
     return hwqueue.carry_on(p_run, case v_due.verdict
       when 'release' then hwqueue.new_progress(p_released => array[p_step])
       when 'skip' then hwqueue.new_progress(p_skipped => array[p_step], p_reasons => array[v_due.reason])
-      else hwqueue.new_progress() end, v_due.closed, true, p_now, p_shard);
+      else hwqueue.new_progress() end, v_due.closed, true, p_now);
   end if;
   with gone as (
     delete from hwqueue.arrival a where a.ctid = any (array(
       select x.ctid from hwqueue.arrival x
-      where x.run_id = p_run and x.step_no = p_step and x.kind = p_kind and x.shard_id = p_shard
+      where x.run_id = p_run and x.step_no = p_step and x.kind = p_kind
       for update skip locked))
     returning a.reason
   )
@@ -240,16 +236,16 @@ begin
   if v_gone.arrivals = 0 then  -- another session holds them, or has worked them off
     return 0;
   elsif p_kind = 'fail' then
-    select r.* into v_run from hwqueue.run r where r.shard_id = p_shard and r.run_id = p_run;
+    select r.* into v_run from hwqueue.run r where r.run_id = p_run;
     if v_run.state in ('running', 'paused') then
-      perform hwqueue.begin_failing(v_run, p_step, v_gone.reason, p_now, p_shard);
+      perform hwqueue.begin_failing(v_run, p_step, v_gone.reason, p_now);
     end if;
     return 0;
   end if;
   return hwqueue.carry_on(p_run, case p_kind
     when 'release' then hwqueue.new_progress(p_released => array[p_step])
     else hwqueue.new_progress(p_skipped => array[p_step], p_reasons => array[v_gone.reason]) end,
-    v_gone.arrivals, true, p_now, p_shard);
+    v_gone.arrivals, true, p_now);
 end
 $$;
 
@@ -257,7 +253,7 @@ $$;
 -- that stops it ends what is open. Drops the arrival once no transaction can bring more: those that may
 -- have read the former state have ended. Returns how many steps it has released.
 -- Locks: the arrival, steps, entries and claims, skip locked.
-create or replace function hwqueue.apply_state(p_run uuid, p_now timestamptz, p_shard int) returns int
+create or replace function hwqueue.apply_state(p_run uuid, p_now timestamptz) returns int
 language plpgsql volatile
 as $$
 declare
@@ -270,13 +266,13 @@ declare
 begin
   v_arrivals := array(
     select a from hwqueue.arrival a
-    where a.run_id = p_run and a.step_no = 0 and a.kind = 'state' and a.shard_id = p_shard
+    where a.run_id = p_run and a.step_no = 0 and a.kind = 'state'
     for update skip locked);
   if v_arrivals = '{}' then
     return 0;
   end if;
   -- after the lock: a change that leaves an arrival later is not among these
-  select r.* into v_run from hwqueue.run r where r.shard_id = p_shard and r.run_id = p_run;
+  select r.* into v_run from hwqueue.run r where r.run_id = p_run;
   v_is_last := (
     select bool_and(coalesce(a.after_xid <= pg_snapshot_xmin(pg_current_snapshot()), false))
     from unnest(v_arrivals) a);
@@ -286,33 +282,33 @@ begin
   elsif v_run.state = 'running' then
     v_held := array(  -- an operator may hold one, and end it (skip_step)
       select s.step_no from hwqueue.step s
-      where s.shard_id = p_shard and s.run_id = p_run and s.state = 'held'
+      where s.run_id = p_run and s.state = 'held'
       order by s.step_no limit 1000 for no key update skip locked);
     if v_held <> '{}' then
       v_released := hwqueue.carry_on(p_run, hwqueue.new_progress(p_released => v_held),
-        cardinality(v_held), true, p_now, p_shard);
+        cardinality(v_held), true, p_now);
     end if;
-    v_released := v_released + hwqueue.advance_maps(p_run, p_now, p_shard);
+    v_released := v_released + hwqueue.advance_maps(p_run, p_now);
     v_is_last := v_is_last and not exists (
       select from hwqueue.step s
-      where s.shard_id = p_shard and s.run_id = p_run and s.state = 'held');
+      where s.run_id = p_run and s.state = 'held');
   elsif v_run.state in ('failing', 'cancelling') and (not v_run.is_finishing or v_run.stops) then
-    v_closed := case when v_run.stops then hwqueue.stop_run(v_run, 1000, p_shard)
-      else hwqueue.drop_idle(v_run, 1000, p_shard) end;
+    v_closed := case when v_run.stops then hwqueue.stop_run(v_run, 1000)
+      else hwqueue.drop_idle(v_run, 1000) end;
     if v_closed > 0 then
-      perform hwqueue.count_work(p_run, 0, v_closed, 0, p_now, p_shard);
+      perform hwqueue.count_work(p_run, 0, v_closed, 0, p_now);
     end if;
-    perform hwqueue.advance_maps(p_run, p_now, p_shard);
-    v_is_last := v_is_last and v_closed = 0 and not exists (select from hwqueue.idle_steps(v_run, p_shard))
-      and not (v_run.stops and (hwqueue.leases_to_stop(v_run, 1, p_shard) <> '{}'
-        or hwqueue.has_items_to_stop(p_run, p_shard)));
+    perform hwqueue.advance_maps(p_run, p_now);
+    v_is_last := v_is_last and v_closed = 0 and not exists (select from hwqueue.idle_steps(v_run))
+      and not (v_run.stops and (hwqueue.leases_to_stop(v_run, 1) <> '{}'
+        or hwqueue.has_items_to_stop(p_run)));
   end if;
   if v_run.finished_at is null then
-    perform hwqueue.tell_nested(v_run, p_shard);
+    perform hwqueue.tell_nested(v_run);
   end if;
   if v_is_last then
-    delete from hwqueue.arrival a where a.shard_id = p_shard
-      and a.arrival_id = any (array(select v.arrival_id from unnest(v_arrivals) v));
+    delete from hwqueue.arrival a where a.arrival_id = any (array(select v.arrival_id
+    from unnest(v_arrivals) v));
   end if;
   return v_released;
 end
@@ -321,7 +317,7 @@ $$;
 -- Lets up to p_limit runs fail that are past their deadline, and returns their number. Tenants take turns
 -- among the ten times as many that are late the longest.
 -- Locks: runs, skip locked; as stop_run.
-create or replace function hwqueue.fail_late_runs(p_limit int, p_now timestamptz, p_shard int) returns int
+create or replace function hwqueue.fail_late_runs(p_limit int, p_now timestamptz) returns int
 language plpgsql volatile
 as $$
 declare
@@ -330,10 +326,10 @@ declare
 begin
   for v_run in
     select r.* from hwqueue.run r
-    where r.shard_id = p_shard and r.deadline <= p_now and r.finished_at is null and r.run_id = any (array(
+    where r.deadline <= p_now and r.finished_at is null and r.run_id = any (array(
       select w.run_id from (
         select x.run_id, x.tenant, x.deadline from hwqueue.run x
-        where x.shard_id = p_shard and x.deadline <= p_now and x.deadline is not null
+        where x.deadline <= p_now and x.deadline is not null
           and x.finished_at is null
         order by x.deadline limit 10 * p_limit) w
       order by row_number() over (partition by w.tenant order by w.deadline), w.deadline limit p_limit))
@@ -344,12 +340,11 @@ begin
       reason = case when r.state = 'cancelling' then r.reason else 'deadline_exceeded' end,
       detail = case when r.state = 'cancelling' then r.detail
         else jsonb_build_object('deadline', r.deadline) end, stops = true
-    where r.shard_id = p_shard and r.run_id = v_run.run_id
+    where r.run_id = v_run.run_id
     returning r.* into v_run;
     -- a time read after this transaction got its id: p_now may lie below a mark of reap
-    perform hwqueue.leave_arrivals(v_run.run_id, array[0], 'state', '{}', hwqueue.clock(), p_shard);
-    perform hwqueue.count_work(v_run.run_id, 0, hwqueue.stop_run(v_run, 1000, p_shard), 0, hwqueue.clock(),
-      p_shard);
+    perform hwqueue.leave_arrivals(v_run.run_id, array[0], 'state', '{}', hwqueue.clock());
+    perform hwqueue.count_work(v_run.run_id, 0, hwqueue.stop_run(v_run, 1000), 0, hwqueue.clock());
     v_count := v_count + 1;
   end loop;
   return v_count;
@@ -359,7 +354,7 @@ $$;
 -- Ends up to p_limit steps that are due by themselves, and returns their number: sleeps, and waits that time
 -- out. Tenants take turns, as in fail_late_runs. p_from: none is due before.
 -- Locks: the steps, skip locked; then tallies, steps and the run, skip locked. Wakes: waiting workers.
-create or replace function hwqueue.end_due_steps(p_limit int, p_from timestamptz, p_shard int) returns int
+create or replace function hwqueue.end_due_steps(p_limit int, p_from timestamptz) returns int
 language plpgsql volatile
 as $$
 declare
@@ -368,8 +363,7 @@ declare
   v_step hwqueue.step;
   v_count int := 0;
 begin
-  perform 1 from hwqueue.step s
-  where s.shard_id = p_shard and s.due_at >= p_from and s.due_at <= v_now limit 1;
+  perform 1 from hwqueue.step s where s.due_at >= p_from and s.due_at <= v_now limit 1;
   if not found then
     return 0;
   end if;
@@ -380,17 +374,17 @@ begin
       select w.run_id, w.step_no
       from (
         select x.run_id, x.step_no, x.due_at from hwqueue.step x
-        where x.shard_id = p_shard and x.due_at >= p_from and x.due_at <= v_now
+        where x.due_at >= p_from and x.due_at <= v_now
         order by x.due_at limit 10 * p_limit) w
-      join hwqueue.run r on r.shard_id = p_shard and r.run_id = w.run_id
+      join hwqueue.run r on r.run_id = w.run_id
       order by row_number() over (partition by r.tenant order by w.due_at), w.due_at limit p_limit) w
-    join hwqueue.step s on s.shard_id = p_shard and s.run_id = w.run_id and s.step_no = w.step_no
+    join hwqueue.step s on s.run_id = w.run_id and s.step_no = w.step_no
     where s.due_at <= v_now
     order by s.due_at for no key update of s skip locked);
   foreach v_step in array v_due loop
     exit when hwqueue.has_bound_enough();
-    perform hwqueue.step_over(v_step.run_id, v_step.step_no, hwqueue.due_verdict(v_step, p_shard), true,
-      hwqueue.clock(), p_shard);
+    perform hwqueue.step_over(v_step.run_id, v_step.step_no, hwqueue.due_verdict(v_step), true,
+      hwqueue.clock());
     v_count := v_count + 1;
   end loop;
   return v_count;
@@ -400,17 +394,17 @@ $$;
 -- The part of reap for runs: deadlines, steps that are due, arrivals. True: there may be more.
 -- Locks: as fail_late_runs, end_due_steps and sweep_arrivals. Wakes: waiting workers.
 create or replace function hwqueue.reap_workflows(p_limit int, p_from hwqueue.reap_cursor,
-  p_now timestamptz, p_shard int) returns boolean
+  p_now timestamptz) returns boolean
 language plpgsql volatile
 as $$
 declare
   v_most int := least(p_limit, 200);
 begin
-  if hwqueue.fail_late_runs(p_limit, p_now, p_shard) = p_limit then
+  if hwqueue.fail_late_runs(p_limit, p_now) = p_limit then
     return true;
   end if;
   perform hwqueue.forget_bound();
-  return hwqueue.end_due_steps(v_most, p_from.steps_from, p_shard) = v_most or hwqueue.has_bound_enough()
-    or (hwqueue.sweep_arrivals(v_most, p_from.arrivals_from, p_shard)).more;
+  return hwqueue.end_due_steps(v_most, p_from.steps_from) = v_most or hwqueue.has_bound_enough()
+    or (hwqueue.sweep_arrivals(v_most, p_from.arrivals_from)).more;
 end
 $$;

@@ -205,11 +205,10 @@ begin
   too_large := false;
   select m.step_no, m.items, s.result, s.reason into v_map
   from hwqueue.workflow_step d
-  join hwqueue.step s on s.shard_id = p_run.shard_id and s.run_id = p_run.run_id and s.step_no = d.step_no
-  left join hwqueue.map m on m.shard_id = p_run.shard_id and m.run_id = p_run.run_id
+  join hwqueue.step s on s.run_id = p_run.run_id and s.step_no = d.step_no
+  left join hwqueue.map m on m.run_id = p_run.run_id
     and m.step_no = d.step_no
-  where d.shard_id = p_run.shard_id and d.workflow_id = p_run.workflow_id
-    and d.name = p_binding ->> '$results';
+  where d.workflow_id = p_run.workflow_id and d.name = p_binding ->> '$results';
   if v_map.reason = 'operator' then
     value := case when jsonb_typeof(v_map.result) = 'array' then v_map.result end;
   elsif v_map.items is not null then
@@ -219,9 +218,9 @@ begin
         from hwqueue.lease l
         cross join lateral (  -- a fence (offset 0): item by item and by key, whatever the statistics say
           select x.result from hwqueue.outcome x
-          where x.shard_id = p_run.shard_id and x.lease_id = l.lease_id and x.state = 'completed' offset 0) o
-        where l.run_id = p_run.run_id and l.step_no = v_map.step_no and l.item_no = n
-          and l.shard_id = p_run.shard_id), p_binding -> 'default', 'null') as result
+          where x.lease_id = l.lease_id and (x.state = 'completed') is true offset 0) o
+        where l.run_id = p_run.run_id and l.step_no = v_map.step_no and l.item_no = n),
+          p_binding -> 'default', 'null') as result
       from generate_series(0, v_map.items - 1) n
     loop
       v_bytes := v_bytes + pg_column_size(v_item.result);

@@ -25,8 +25,7 @@ $$;
 -- p_own: what the submission says about single steps.
 -- Raises: QHF06, QHQ01, QHC03, QHC04, QHA01, QHA03.
 create or replace function hwqueue.planned_steps(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb,
-  p_most int, p_shard int)
-returns table (step_no int, step jsonb, class hwqueue.placement_class, came_from jsonb)
+  p_most int) returns table (step_no int, step jsonb, class hwqueue.placement_class, came_from jsonb)
 language plpgsql stable
 as $$
 declare
@@ -43,8 +42,7 @@ begin
     where s.value ? 'task'
     group by hwqueue.class_part(s.value), s.value -> 'near', o.own order by min(s.ordinality)
   loop
-    v_planned := hwqueue.planned_step(v_alone, p_run, v_steps[v_group.numbers[1]], v_group.own, p_most > 0,
-      p_shard);
+    v_planned := hwqueue.planned_step(v_alone, p_run, v_steps[v_group.numbers[1]], v_group.own, p_most > 0);
     p_most := p_most - 1;
     foreach step_no in array v_group.numbers loop
       step := v_steps[step_no];
@@ -59,7 +57,7 @@ $$;
 -- The same of one step. p_own: as step_content takes it. p_asks_origins: came_from is wanted.
 -- Raises: QHQ01, QHC03, QHC04, QHA01, QHA03.
 create or replace function hwqueue.planned_step(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb,
-  p_own jsonb, p_asks_origins boolean, p_shard int, out class hwqueue.placement_class,
+  p_own jsonb, p_asks_origins boolean, out class hwqueue.placement_class,
   out came_from jsonb)
 language plpgsql stable
 as $$
@@ -68,18 +66,16 @@ declare
   v_content hwqueue.class_content;
   v_digest bytea;
 begin
-  v_target.queue := hwqueue.find_queue(hwqueue.step_queue(p_workflow, p_step), p_shard);
-  v_target.defaults := (
-    select t.defaults from hwqueue.task t where t.shard_id = p_shard and t.name = p_step ->> 'task');
+  v_target.queue := hwqueue.find_queue(hwqueue.step_queue(p_workflow, p_step));
+  v_target.defaults := (select t.defaults from hwqueue.task t where t.name = p_step ->> 'task');
   v_content := hwqueue.step_content(p_workflow, p_run, p_step, p_own, v_target);
   v_digest := hwqueue.class_digest(v_content);
   select c.* into class from hwqueue.placement_class c
-  where c.shard_id = p_shard and c.digest = v_digest and c.retired_at is null order by c.class_id limit 1;
+  where c.digest = v_digest and c.retired_at is null order by c.class_id limit 1;
   if not found then
-    class := hwqueue.draft_class(v_content, hwqueue.service_away_from(v_content.service_id, p_shard),
-      p_shard);
+    class := hwqueue.draft_class(v_content, hwqueue.service_away_from(v_content.service_id));
   end if;
-  perform hwqueue.check_own_class(class, hwqueue.own_field(p_own), null, p_shard);
+  perform hwqueue.check_own_class(class, hwqueue.own_field(p_own), null);
   if p_asks_origins then
     came_from := hwqueue.step_origins(p_workflow, p_run, p_step, p_own, v_target.defaults,
       v_content.placement);
@@ -91,8 +87,7 @@ $$;
 -- would run now, and why it would be refused, {"code", "message"}. Each definition is planned once. Where the
 -- input is bound, and runs further down, are not looked at.
 create or replace function hwqueue.planned_nested(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step int,
-  p_now timestamptz, p_shard int)
-returns table (step_no int, step jsonb, workflow hwqueue.workflow, refusal jsonb)
+  p_now timestamptz) returns table (step_no int, step jsonb, workflow hwqueue.workflow, refusal jsonb)
 language plpgsql stable
 as $$
 declare
@@ -109,9 +104,8 @@ begin
     workflow := null;
     refusal := null;
     begin
-      workflow := hwqueue.nested_workflow(step, p_run.tenant, p_shard);
-      perform hwqueue.planned_steps(workflow,
-        hwqueue.read_nested_run(p_run, workflow, '{}', p_now, p_shard), '{}', 0, p_shard);
+      workflow := hwqueue.nested_workflow(step, p_run.tenant);
+      perform hwqueue.planned_steps(workflow, hwqueue.read_nested_run(p_run, workflow, '{}', p_now), '{}', 0);
     exception when sqlstate 'QH000' then  -- the class QH, as in open_nested
       refusal := jsonb_build_object('code', sqlstate, 'message', sqlerrm);
     end;
@@ -165,8 +159,8 @@ begin
     select coalesce(jsonb_object_agg(p.key, case jsonb_typeof(p.value)
       when 'array' then (
         select jsonb_agg(hwqueue.part_origins(v_levels, array[p.key], e.value, case when p_step ? 'near'
-            and p.key in ('require', 'prefer') then hwqueue.near_origin(p_step -> 'near', e.value,
-              p_workflow.shard_id) end) order by e.ordinality)
+            and p.key in ('require', 'prefer') then hwqueue.near_origin(p_step -> 'near',
+            e.value) end) order by e.ordinality)
         from jsonb_array_elements(p.value) with ordinality e)
       when 'object' then (
         select jsonb_object_agg(e.key, hwqueue.part_origins(v_levels, array[p.key, e.key], e.value, null))
@@ -203,12 +197,11 @@ $$;
 -- Returns the origins of the placements of a run's steps, by "number of step".
 -- Steps with one class, one placement of their own and one update have the same ones, so each is computed
 -- once.
-create or replace function hwqueue.listed_origins(p_run hwqueue.run, p_shard int) returns jsonb
+create or replace function hwqueue.listed_origins(p_run hwqueue.run) returns jsonb
 language plpgsql stable
 as $$
 declare
-  v_workflow hwqueue.workflow := (
-    select w from hwqueue.workflow w where w.shard_id = p_shard and w.workflow_id = p_run.workflow_id);
+  v_workflow hwqueue.workflow := (select w from hwqueue.workflow w where w.workflow_id = p_run.workflow_id);
   v_alone hwqueue.workflow := hwqueue.without_steps(v_workflow);
   v_steps jsonb[] := array(select jsonb_array_elements(v_workflow.steps));
 begin
@@ -221,13 +214,13 @@ begin
       -- fences (offset 0): by key, also before the tables are analyzed
       cross join lateral (
         select x.* from hwqueue.step x
-        where x.shard_id = p_shard and x.run_id = p_run.run_id and x.step_no = d.step_no offset 0) s
-      where d.shard_id = p_shard and d.workflow_id = p_run.workflow_id
+        where x.run_id = p_run.run_id and x.step_no = d.step_no offset 0) s
+      where d.workflow_id = p_run.workflow_id
       group by d.class_no, s.class_id, s.own -> 'level', s.own -> 'update', d.near) g
     cross join lateral (
       select x.task_name, x.placement from hwqueue.placement_class x
-      where x.shard_id = p_shard and x.class_id = g.class_id offset 0) c
-    left join hwqueue.task t on t.shard_id = p_shard and t.name = c.task_name
+      where x.class_id = g.class_id offset 0) c
+    left join hwqueue.task t on t.name = c.task_name
     cross join lateral (
       select hwqueue.step_origins(v_alone, p_run, v_steps[g.first_no],
         coalesce(g.level, '{}') || hwqueue.present('update', g.update), t.defaults, c.placement) as came_from

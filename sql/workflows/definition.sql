@@ -7,19 +7,17 @@
 
 -- Returns the definition of a name: this version, or the newest.
 -- Raises: QHF01.
-create or replace function hwqueue.find_workflow(p_name text, p_version int, p_shard int)
-returns hwqueue.workflow
+create or replace function hwqueue.find_workflow(p_name text, p_version int) returns hwqueue.workflow
 language plpgsql stable
 as $$
 declare
   v_workflow hwqueue.workflow;
 begin
   select w.* into v_workflow from hwqueue.workflow w
-  where w.shard_id = p_shard and w.name = p_name and w.version is not null
-    and (p_version is null or w.version = p_version)
+  where w.name = p_name and w.version is not null and (p_version is null or w.version = p_version)
   order by w.version desc limit 1;
   if not found then
-    perform hwqueue.refuse_workflow(p_name, p_version, p_shard);
+    perform hwqueue.refuse_workflow(p_name, p_version);
   end if;
   return v_workflow;
 end
@@ -27,20 +25,19 @@ $$;
 
 -- Refuses a name that no workflow has.
 -- Raises: QHF01, always.
-create or replace function hwqueue.refuse_workflow(p_name text, p_version int, p_shard int) returns void
+create or replace function hwqueue.refuse_workflow(p_name text, p_version int) returns void
 language plpgsql volatile
 as $$
 begin
   perform hwqueue.refuse('QHF01', format('workflow %s%s does not exist',
       coalesce(to_json(left(p_name, 100))::text, 'null'), ' version ' || p_version),
-    jsonb_build_object('workflow', left(p_name, 100), 'version', p_version, 'shard_id', p_shard),
+    jsonb_build_object('workflow', left(p_name, 100), 'version', p_version),
     'define it first: select hwqueue.define_workflow(p_spec => ''{"name": "...", "steps": [...]}'')');
 end
 $$;
 
 -- The same of a specification in normal form.
-create or replace function hwqueue.find_adhoc(p_spec jsonb, p_now timestamptz, p_shard int)
-returns hwqueue.workflow
+create or replace function hwqueue.find_adhoc(p_spec jsonb, p_now timestamptz) returns hwqueue.workflow
 language plpgsql volatile
 as $$
 declare
@@ -49,15 +46,13 @@ begin
   -- before the lookup: prune_workflows waits for transactions that may have found the definition
   perform pg_current_xact_id();
   select w.* into v_workflow from hwqueue.workflow w
-  where w.shard_id = p_shard and w.digest = sha256(convert_to(p_spec::text, 'UTF8')) and w.version is null
-    and w.retired_at is null
+  where w.digest = sha256(convert_to(p_spec::text, 'UTF8')) and w.version is null and w.retired_at is null
   order by w.workflow_id limit 1;
   if not found then
-    v_workflow := hwqueue.write_workflow(p_spec, null, p_now, p_shard);
+    v_workflow := hwqueue.write_workflow(p_spec, null, p_now);
   elsif current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
     -- an older snapshot may show a definition that is deleted by now: lock it, or fail with 40001
-    perform 1 from hwqueue.workflow w
-    where w.shard_id = p_shard and w.workflow_id = v_workflow.workflow_id for key share;
+    perform 1 from hwqueue.workflow w where w.workflow_id = v_workflow.workflow_id for key share;
   end if;
   return v_workflow;
 end
@@ -65,8 +60,8 @@ $$;
 
 -- Writes a definition in normal form with its steps and edges, and returns it.
 -- Raises: 23505 when the name has that version already. Not idempotent.
-create or replace function hwqueue.write_workflow(p_spec jsonb, p_version int, p_now timestamptz,
-  p_shard int) returns hwqueue.workflow
+create or replace function hwqueue.write_workflow(p_spec jsonb, p_version int, p_now timestamptz)
+returns hwqueue.workflow
 language plpgsql volatile
 as $$
 declare
@@ -75,17 +70,17 @@ declare
     select jsonb_object_agg(s.value ->> 'name', s.ordinality)
     from jsonb_array_elements(p_spec -> 'steps') with ordinality s);
 begin
-  insert into hwqueue.workflow as w (shard_id, name, version, digest, settings, steps, created_at)
-  values (p_shard, p_spec ->> 'name', p_version, sha256(convert_to(p_spec::text, 'UTF8')),
+  insert into hwqueue.workflow as w (name, version, digest, settings, steps, created_at)
+  values (p_spec ->> 'name', p_version, sha256(convert_to(p_spec::text, 'UTF8')),
     p_spec - 'steps', p_spec -> 'steps', p_now)
   returning w.* into v_workflow;
-  insert into hwqueue.workflow_edge (shard_id, workflow_id, from_no, to_no, wants)
-  select p_shard, v_workflow.workflow_id, (v_numbers ->> a.key)::int, t.step_no, a.value
+  insert into hwqueue.workflow_edge (workflow_id, from_no, to_no, wants)
+  select v_workflow.workflow_id, (v_numbers ->> a.key)::int, t.step_no, a.value
   from jsonb_array_elements(p_spec -> 'steps') with ordinality t(spec, step_no)
   cross join lateral jsonb_each_text(coalesce(t.spec -> 'after', '{}')) a;
-  insert into hwqueue.workflow_step (shard_id, workflow_id, step_no, name, kind, task_name, class_no,
+  insert into hwqueue.workflow_step (workflow_id, step_no, name, kind, task_name, class_no,
     parent_count, is_any, on_failure, runs_at_end, params, reads, run_if, options, children, near, settings)
-  select p_shard, v_workflow.workflow_id, s.ordinality, s.value ->> 'name', k.kind, s.value ->> 'task',
+  select v_workflow.workflow_id, s.ordinality, s.value ->> 'name', k.kind, s.value ->> 'task',
     case when s.value ? 'task' then dense_rank() over (
       partition by s.value ? 'task' order by hwqueue.class_part(s.value)) end,
     coalesce(p.count, 0), coalesce(s.value ->> 'join' = 'any', false),
@@ -109,8 +104,7 @@ begin
   cross join lateral (select coalesce(s.value ->> 'kind', 'task') as kind) k
   left join (
     select e.to_no, count(*)::int from hwqueue.workflow_edge e
-    where e.shard_id = p_shard and e.workflow_id = v_workflow.workflow_id group by e.to_no) p
-    on p.to_no = s.ordinality
+    where e.workflow_id = v_workflow.workflow_id group by e.to_no) p on p.to_no = s.ordinality
   left join (
     select e.from_no, bool_or(e.wants <> 'completed') as is_picked_up,
            bool_and(e.wants = 'completed' and e.parents = 1) as is_straight,
@@ -118,7 +112,7 @@ begin
     from (
       select x.from_no, x.to_no, x.wants, count(*) over (partition by x.to_no) as parents
       from hwqueue.workflow_edge x
-      where x.shard_id = p_shard and x.workflow_id = v_workflow.workflow_id) e
+      where x.workflow_id = v_workflow.workflow_id) e
     group by e.from_no) c
     on c.from_no = s.ordinality;
   return v_workflow;

@@ -15,8 +15,7 @@
 -- Children of a completed step that come after it alone are due at once, and the definition has their list:
 -- a chain reads no edges.
 -- Locks: the step; then tallies, steps and the run, skip locked. Not idempotent. Wakes: waiting workers.
-create or replace function hwqueue.step_ended(p_lease uuid, p_state text, p_is_short boolean, p_shard int)
-returns void
+create or replace function hwqueue.step_ended(p_lease uuid, p_state text, p_is_short boolean) returns void
 language plpgsql volatile
 as $$
 declare
@@ -29,17 +28,15 @@ begin
     -- settle_each; of no more, because the headers of what comes after it repeat it
     traceparent = nullif(left(current_setting('hwqueue.traceparent', true), 200), '')
   from hwqueue.lease l
-  join hwqueue.run r on r.shard_id = p_shard and r.run_id = l.run_id
-  join hwqueue.workflow_step d on d.shard_id = p_shard and d.workflow_id = r.workflow_id
-    and d.step_no = l.step_no
-  where l.shard_id = p_shard and l.lease_id = p_lease and s.shard_id = p_shard and s.run_id = l.run_id
-    and s.step_no = l.step_no and s.state = 'running'
+  join hwqueue.run r on r.run_id = l.run_id
+  join hwqueue.workflow_step d on d.workflow_id = r.workflow_id and d.step_no = l.step_no
+  where l.lease_id = p_lease and s.run_id = l.run_id and s.step_no = l.step_no and s.state = 'running'
   returning s.step_no, r as run, d.children into v_found;
   if found then
     perform hwqueue.carry_run(v_found.run, case
       when p_state = 'completed' and v_found.children is not null
         then hwqueue.new_progress(p_released => v_found.children)
-      else hwqueue.new_progress(array[v_found.step_no], array[p_state]) end, 1, p_is_short, v_now, p_shard);
+      else hwqueue.new_progress(array[v_found.step_no], array[p_state]) end, 1, p_is_short, v_now);
   end if;
 end
 $$;
@@ -47,7 +44,7 @@ $$;
 -- The same for some leases, items of maps among them. Steps of one run are counted together, once for each
 -- of their children.
 -- Locks and wakes: as step_ended.
-create or replace function hwqueue.steps_ended(p_leases uuid[], p_state text, p_shard int,
+create or replace function hwqueue.steps_ended(p_leases uuid[], p_state text,
   p_is_short boolean default false) returns void
 language plpgsql volatile
 as $$
@@ -60,8 +57,8 @@ begin
     with ended as (
       update hwqueue.step s set state = p_state, ended_at = v_now
       from hwqueue.lease l
-      where l.shard_id = p_shard and l.lease_id = any (p_leases) and s.shard_id = p_shard
-        and s.run_id = l.run_id and s.step_no = l.step_no and s.state = 'running'
+      where l.lease_id = any (p_leases) and s.run_id = l.run_id and s.step_no = l.step_no
+        and s.state = 'running'
         and l.item_no is null
       returning s.run_id, s.step_no
     )
@@ -70,11 +67,10 @@ begin
   loop
     v_done := v_done + cardinality(v_item.steps);
     perform hwqueue.carry_on(v_item.run_id, hwqueue.new_progress(v_item.steps,
-      array_fill(p_state, array[cardinality(v_item.steps)])), cardinality(v_item.steps), p_is_short, v_now,
-      p_shard);
+      array_fill(p_state, array[cardinality(v_item.steps)])), cardinality(v_item.steps), p_is_short, v_now);
   end loop;
   if v_done < cardinality(p_leases) then
-    perform hwqueue.items_ended(p_leases, p_state, p_is_short, p_shard);
+    perform hwqueue.items_ended(p_leases, p_state, p_is_short);
   end if;
 end
 $$;
@@ -83,8 +79,7 @@ $$;
 -- another session counts one. What others have left is folded when the window is, and by each of the last
 -- items.
 -- Locks: the tally of the map, skip locked; as advance_map. Not idempotent. Wakes: waiting workers.
-create or replace function hwqueue.item_ended(p_lease uuid, p_state text, p_is_short boolean, p_shard int)
-returns void
+create or replace function hwqueue.item_ended(p_lease uuid, p_state text, p_is_short boolean) returns void
 language plpgsql volatile
 as $$
 begin
@@ -95,51 +90,49 @@ begin
       from hwqueue.lease l
       cross join lateral (  -- by key, whatever the statistics say
         select y.ctid as place from hwqueue.tally y
-        where y.shard_id = p_shard and y.run_id = l.run_id and y.step_no = l.step_no and y.part > 0
+        where y.run_id = l.run_id and y.step_no = l.step_no and y.part > 0
           and y.need - y.arrived - 1 > y.low and y.arrived % 64 < 63  -- else arrive renews it
           and y.unmet = 0 and (y.low > 0 or y.need - y.arrived > 64 or not exists (
             select from hwqueue.arrival a
-            where a.run_id = y.run_id and a.step_no = y.step_no and a.kind = 'item' and a.shard_id = p_shard))
+            where a.run_id = y.run_id and a.step_no = y.step_no and a.kind = 'item'))
         order by y.part desc limit 1 for no key update of y skip locked) x
-      where l.shard_id = p_shard and l.lease_id = p_lease) k
+      where l.lease_id = p_lease) k
     where t.ctid = k.place;  -- not one that was written after this statement began
     if found then
       return;
     end if;
     -- mostly another session holds the tally: then this leaves the count, else it holds the tally
-    insert into hwqueue.arrival (shard_id, run_id, step_no, kind, arrived, at, tenant)
-    select p_shard, l.run_id, l.step_no, 'item', 1, hwqueue.clock(),
-           coalesce(l.tenant, hwqueue.run_tenant(l.run_id, p_shard))
+    insert into hwqueue.arrival (run_id, step_no, kind, arrived, at, tenant)
+    select l.run_id, l.step_no, 'item', 1, hwqueue.clock(), coalesce(l.tenant, hwqueue.run_tenant(l.run_id))
     from hwqueue.lease l
-    where l.shard_id = p_shard and l.lease_id = p_lease and not exists (
+    where l.lease_id = p_lease and not exists (
       select from hwqueue.tally y
-      where y.shard_id = p_shard and y.run_id = l.run_id and y.step_no = l.step_no and y.part > 0
+      where y.run_id = l.run_id and y.step_no = l.step_no and y.part > 0
       order by y.part desc limit 1 for no key update skip locked);
     if found then
       return;
     end if;
   end if;
-  perform hwqueue.items_ended(array[p_lease], p_state, p_is_short, p_shard);
+  perform hwqueue.items_ended(array[p_lease], p_state, p_is_short);
 end
 $$;
 
 -- Counts those of these leases that are items of maps, once for each map.
 -- Locks and wakes: as advance_map.
-create or replace function hwqueue.items_ended(p_leases uuid[], p_state text, p_is_short boolean,
-  p_shard int) returns void
+create or replace function hwqueue.items_ended(p_leases uuid[], p_state text, p_is_short boolean) returns void
 language plpgsql volatile
 as $$
 declare
   v_now timestamptz := hwqueue.clock();  -- as in step_ended
 begin
   perform hwqueue.advance_map(i.run_id, i.step_no, row(0, i.count, 0, i.count * (p_state = 'failed')::int,
-    i.count * (p_state = 'cancelled')::int), p_is_short, v_now, p_shard, i.tenant)
+    i.count * (p_state = 'cancelled')::int), p_is_short, v_now, i.tenant)
   from (
     select l.run_id, l.step_no, min(l.tenant) as tenant, count(*)::int as count
     from unnest(p_leases) u(lease_id)
     cross join lateral (  -- a fence (offset 0): by key, and not by the index of all items
       select x.run_id, x.step_no, x.item_no, x.tenant from hwqueue.lease x
-      where x.shard_id = p_shard and x.lease_id = u.lease_id offset 0) l
+      where x.lease_id = u.lease_id offset 0) l
     where l.item_no is not null
     group by l.run_id, l.step_no order by l.run_id, l.step_no) i;
 end
@@ -150,21 +143,21 @@ $$;
 -- Locks: the step, which the caller may hold; then tallies, steps and the run, skip locked. Not idempotent.
 -- Wakes: waiting workers.
 create or replace function hwqueue.step_over(p_run uuid, p_step int, p_verdict hwqueue.step_verdict,
-  p_is_short boolean, p_now timestamptz, p_shard int) returns boolean
+  p_is_short boolean, p_now timestamptz) returns boolean
 language plpgsql volatile
 as $$
 begin
   update hwqueue.step s
   set state = p_verdict.state, reason = p_verdict.reason, error = p_verdict.error, result = p_verdict.result,
     due_at = null, ended_at = p_now
-  where s.shard_id = p_shard and s.run_id = p_run and s.step_no = p_step and s.state = 'running'
+  where s.run_id = p_run and s.step_no = p_step and s.state = 'running'
     and (s.lease_id is null or exists (  -- a task that has added items
-      select from hwqueue.map m where m.shard_id = p_shard and m.run_id = p_run and m.step_no = p_step));
+      select from hwqueue.map m where m.run_id = p_run and m.step_no = p_step));
   if not found then
     return false;
   end if;
   perform hwqueue.carry_on(p_run, hwqueue.new_progress(array[p_step], array[p_verdict.state]), 1, p_is_short,
-    p_now, p_shard);
+    p_now);
   return true;
 end
 $$;
@@ -176,26 +169,26 @@ $$;
 -- hold up the window. p_tenant: as in arrive.
 -- Locks: the tally of the map, skip locked; as go_on_map. Not idempotent. Wakes: waiting workers.
 create or replace function hwqueue.advance_map(p_run uuid, p_step int, p_delta hwqueue.tally_delta,
-  p_is_short boolean, p_now timestamptz, p_shard int, p_tenant text default null) returns int
+  p_is_short boolean, p_now timestamptz, p_tenant text default null) returns int
 language plpgsql volatile
 as $$
 declare
-  v_count record := hwqueue.arrive(p_run, p_step, true, p_delta, not p_is_short, p_now, p_shard, p_tenant);
+  v_count record := hwqueue.arrive(p_run, p_step, true, p_delta, not p_is_short, p_now, p_tenant);
   v_tally hwqueue.tally := v_count.tally;
 begin
   if v_tally.run_id is null or p_delta.arrived > v_count.failed + p_delta.failed + p_delta.skipped
     and v_tally.need - v_tally.arrived > v_tally.low and v_tally.unmet = 0 then
     return 0;
   end if;
-  return hwqueue.go_on_map(v_tally, p_is_short, p_now, p_shard);
+  return hwqueue.go_on_map(v_tally, p_is_short, p_now);
 end
 $$;
 
 -- Lets as many items of a map in as its window has room for, 1,000 at most. Ends the map when nothing of it
 -- is open and nothing more comes. Returns as advance_map.
 -- Locks: the caller holds the tally; as fill_map and step_over. Not idempotent. Wakes: waiting workers.
-create or replace function hwqueue.go_on_map(p_tally hwqueue.tally, p_is_short boolean, p_now timestamptz,
-  p_shard int) returns int
+create or replace function hwqueue.go_on_map(p_tally hwqueue.tally, p_is_short boolean, p_now timestamptz)
+returns int
 language plpgsql volatile
 as $$
 declare
@@ -214,44 +207,43 @@ begin
   -- statements after the lock: they see what former holders have written
   select m.* into v_map
   from hwqueue.map m
-  join hwqueue.step s on s.shard_id = p_shard and s.run_id = m.run_id and s.step_no = m.step_no
-  where m.shard_id = p_shard and m.run_id = p_tally.run_id and m.step_no = p_tally.step_no
-    and s.state = 'running';
+  join hwqueue.step s on s.run_id = m.run_id and s.step_no = m.step_no
+  where m.run_id = p_tally.run_id and m.step_no = p_tally.step_no and s.state = 'running';
   if not found then
     return 0;
   end if;
-  select r.* into v_run from hwqueue.run r where r.shard_id = p_shard and r.run_id = p_tally.run_id;
+  select r.* into v_run from hwqueue.run r where r.run_id = p_tally.run_id;
   select d.* into v_defined from hwqueue.workflow_step d
-  where d.shard_id = p_shard and d.workflow_id = v_run.workflow_id and d.step_no = p_tally.step_no;
+  where d.workflow_id = v_run.workflow_id and d.step_no = p_tally.step_no;
   v_goes_on := v_run.state in ('running', 'paused') or v_run.is_finishing and not v_run.stops;
   v_fills := v_run.state = 'running' or v_run.is_finishing and not v_run.stops;
   if v_map.runs > 0 then  -- no tally counts them: each is looked at, and its end leaves an arrival
     select c.open, c.failed, c.cancelled into v_open_runs, v_failed_runs, v_cancelled_runs
-    from hwqueue.count_added_runs(v_run.run_id, v_map.step_no, p_shard) c;
+    from hwqueue.count_added_runs(v_run.run_id, v_map.step_no) c;
   end if;
   if hwqueue.has_failed_items(v_defined, v_map.items, v_tally.failed + v_failed_runs,
     v_tally.skipped + v_cancelled_runs) then
     -- known now: nothing else of the run is released while its last items run
     if v_defined.on_failure = 'fail_run' and v_goes_on and not v_run.is_finishing then
-      perform hwqueue.begin_failing(v_run, v_tally.step_no, v_defined.name, p_now, p_shard);
+      perform hwqueue.begin_failing(v_run, v_tally.step_no, v_defined.name, p_now);
     end if;
   elsif v_fills and v_defined.kind = 'gang' then
-    v_tally := hwqueue.fill_gang(v_run, v_map, v_defined, v_tally, 1000, p_now, p_shard);
+    v_tally := hwqueue.fill_gang(v_run, v_map, v_defined, v_tally, 1000, p_now);
     v_let_in := v_tally.need - p_tally.need;
   elsif v_fills then
-    v_tally := hwqueue.fill_map(v_run, v_map, v_defined, v_tally, 1000, p_now, p_shard);
+    v_tally := hwqueue.fill_map(v_run, v_map, v_defined, v_tally, 1000, p_now);
     v_let_in := v_tally.need - p_tally.need;
   end if;
   v_tally.failed := v_tally.failed + v_failed_runs;
   v_tally.skipped := v_tally.skipped + v_cancelled_runs;
   if v_goes_on and hwqueue.map_room(v_map, v_defined, v_tally) > 0 then
     if v_fills then  -- more than this call does; of a paused run resume goes on
-      perform hwqueue.leave_arrivals(v_run.run_id, array[v_tally.step_no], 'item', '{}', p_now, p_shard);
+      perform hwqueue.leave_arrivals(v_run.run_id, array[v_tally.step_no], 'item', '{}', p_now);
     end if;
   elsif v_tally.arrived = v_tally.need and v_open_runs = 0 then
     perform hwqueue.step_over(v_run.run_id, v_tally.step_no, case v_defined.kind
-        when 'gang' then hwqueue.gang_verdict(v_run, v_map, v_defined, v_tally, p_shard)
-        else hwqueue.map_verdict(v_run, v_map, v_defined, v_tally, p_shard) end, p_is_short, p_now, p_shard);
+        when 'gang' then hwqueue.gang_verdict(v_run, v_map, v_defined, v_tally)
+        else hwqueue.map_verdict(v_run, v_map, v_defined, v_tally) end, p_is_short, p_now);
     return v_let_in + 1;
   end if;
   return v_let_in;
@@ -261,7 +253,7 @@ $$;
 -- The same for all maps of a run that are open, after its state has changed. Those that another session
 -- counts are left to it; those behind 1,000 items that were let in get arrivals.
 -- Locks and wakes: as advance_map.
-create or replace function hwqueue.advance_maps(p_run uuid, p_now timestamptz, p_shard int) returns int
+create or replace function hwqueue.advance_maps(p_run uuid, p_now timestamptz) returns int
 language plpgsql volatile
 as $$
 declare
@@ -270,13 +262,13 @@ declare
 begin
   for v_step in
     select m.step_no from hwqueue.map m
-    join hwqueue.step s on s.shard_id = p_shard and s.run_id = p_run and s.step_no = m.step_no
-    where m.shard_id = p_shard and m.run_id = p_run and s.state = 'running' order by m.step_no
+    join hwqueue.step s on s.run_id = p_run and s.step_no = m.step_no
+    where m.run_id = p_run and s.state = 'running' order by m.step_no
   loop
     if v_released < 1000 then
-      v_released := v_released + hwqueue.sweep_items(p_run, v_step, p_now, p_shard);
+      v_released := v_released + hwqueue.sweep_items(p_run, v_step, p_now);
     else
-      perform hwqueue.leave_arrivals(p_run, array[v_step], 'item', '{}', p_now, p_shard);
+      perform hwqueue.leave_arrivals(p_run, array[v_step], 'item', '{}', p_now);
     end if;
   end loop;
   return v_released;
@@ -285,15 +277,14 @@ $$;
 
 -- Works off the arrivals of a map, and fills its window, unless another session holds its tally.
 -- Locks and wakes: as advance_map.
-create or replace function hwqueue.sweep_items(p_run uuid, p_step int, p_now timestamptz, p_shard int)
-returns int
+create or replace function hwqueue.sweep_items(p_run uuid, p_step int, p_now timestamptz) returns int
 language plpgsql volatile
 as $$
 begin
-  if hwqueue.hold_items(p_run, p_step, false, p_shard) is null then
+  if hwqueue.hold_items(p_run, p_step, false) is null then
     return 0;
   end if;
-  return hwqueue.advance_map(p_run, p_step, row(0, 0, 0, 0, 0), true, p_now, p_shard);
+  return hwqueue.advance_map(p_run, p_step, row(0, 0, 0, 0, 0), true, p_now);
 end
 $$;
 
@@ -301,27 +292,26 @@ $$;
 -- caller has ended, or taken arrivals of. Returns how many it has opened.
 -- Locks and wakes: as go_on; the tally of the open work, skip locked. Not idempotent.
 create or replace function hwqueue.carry_on(p_run uuid, p_progress hwqueue.run_progress, p_closed int,
-  p_is_short boolean, p_now timestamptz, p_shard int) returns int
+  p_is_short boolean, p_now timestamptz) returns int
 language sql volatile
 as $$
   select coalesce((
-    select hwqueue.carry_run(r, p_progress, p_closed, p_is_short, p_now, p_shard)
-    from hwqueue.run r where r.shard_id = p_shard and r.run_id = p_run), 0)
+    select hwqueue.carry_run(r, p_progress, p_closed, p_is_short, p_now)
+    from hwqueue.run r where r.run_id = p_run), 0)
 $$;
 
 -- The same of a run that the caller has read.
 create or replace function hwqueue.carry_run(p_run hwqueue.run, p_progress hwqueue.run_progress,
-  p_closed int, p_is_short boolean, p_now timestamptz, p_shard int) returns int
+  p_closed int, p_is_short boolean, p_now timestamptz) returns int
 language plpgsql volatile
 as $$
 declare
   p hwqueue.run_progress;
 begin
-  p := hwqueue.go_on(p_run, p_progress, p_is_short, p_now, p_shard);
+  p := hwqueue.go_on(p_run, p_progress, p_is_short, p_now);
   -- a step that releases one other leaves the open work as it was
   if p.opened <> p_closed + p.closed or p.failed > 0 then
-    perform hwqueue.count_work(p_run.run_id, p.opened, p_closed + p.closed, p.failed, p_now, p_shard,
-      p_run.tenant);
+    perform hwqueue.count_work(p_run.run_id, p.opened, p_closed + p.closed, p.failed, p_now, p_run.tenant);
   end if;
   return p.opened;
 end
@@ -331,16 +321,15 @@ $$;
 -- the run when nothing is open. p_tenant: as in arrive.
 -- Locks: the tally and the run, skip locked. Not idempotent.
 create or replace function hwqueue.count_work(p_run uuid, p_opened int, p_closed int, p_failed int,
-  p_now timestamptz, p_shard int, p_tenant text default null) returns void
+  p_now timestamptz, p_tenant text default null) returns void
 language plpgsql volatile
 as $$
 declare
   v_count record;
 begin
-  v_count := hwqueue.arrive(p_run, 0, false, row(p_opened, p_closed, 0, p_failed, 0), false, p_now, p_shard,
-    p_tenant);
+  v_count := hwqueue.arrive(p_run, 0, false, row(p_opened, p_closed, 0, p_failed, 0), false, p_now, p_tenant);
   if v_count.is_full then
-    perform hwqueue.finish_run(p_run, (v_count.tally).failed, p_now, p_shard);
+    perform hwqueue.finish_run(p_run, (v_count.tally).failed, p_now);
   end if;
 end
 $$;
@@ -349,8 +338,7 @@ $$;
 -- ignores.
 -- Locks: the caller holds the tally of the open work; the run, skip locked: where another session holds it,
 -- an arrival is left. Idempotent. Wakes: waiting workers.
-create or replace function hwqueue.finish_run(p_run uuid, p_failed int, p_now timestamptz, p_shard int)
-returns void
+create or replace function hwqueue.finish_run(p_run uuid, p_failed int, p_now timestamptz) returns void
 language plpgsql volatile
 as $$
 declare
@@ -359,10 +347,9 @@ declare
   v_final int[];
   p hwqueue.run_progress;
 begin
-  select r.* into v_run from hwqueue.run r
-  where r.shard_id = p_shard and r.run_id = p_run for no key update skip locked;
+  select r.* into v_run from hwqueue.run r where r.run_id = p_run for no key update skip locked;
   if not found then
-    perform hwqueue.leave_arrivals(p_run, array[0], 'count', '{}', p_now, p_shard);
+    perform hwqueue.leave_arrivals(p_run, array[0], 'count', '{}', p_now);
     return;
   elsif v_run.finished_at is not null then
     return;
@@ -372,22 +359,20 @@ begin
   if not v_run.is_finishing then
     v_final := array(
       select d.step_no from hwqueue.workflow_step d
-      where d.shard_id = p_shard and d.workflow_id = v_run.workflow_id
-        and d.runs_at_end in (v_state, 'ended'));
+      where d.workflow_id = v_run.workflow_id and d.runs_at_end in (v_state, 'ended'));
     if v_final <> '{}' then
       update hwqueue.run r set is_finishing = true, stops = false  -- but for a later cancel
-      where r.shard_id = p_shard and r.run_id = p_run returning r.* into v_run;
-      p := hwqueue.go_on(v_run, hwqueue.new_progress(p_released => v_final, p_most => 5000), true, p_now,
-        p_shard);
+      where r.run_id = p_run returning r.* into v_run;
+      p := hwqueue.go_on(v_run, hwqueue.new_progress(p_released => v_final, p_most => 5000), true, p_now);
       update hwqueue.tally t set need = t.need + p.opened - p.closed, failed = t.failed + p.failed
-      where t.shard_id = p_shard and t.run_id = p_run and t.step_no = 0 and t.part = 0;
+      where t.run_id = p_run and t.step_no = 0 and t.part = 0;
       if p.opened > 0 then
         return;
       end if;
       v_state := case when v_state = 'completed' and p.failed > 0 then 'failed' else v_state end;
     end if;
   end if;
-  perform hwqueue.end_run(v_run, v_state, p_now, p_shard);
+  perform hwqueue.end_run(v_run, v_state, p_now);
 end
 $$;
 
@@ -397,8 +382,7 @@ $$;
 -- It has ended when this reads the clock, not at p_now: roll_up counts by that time. A run whose submission
 -- was traced is left for take_ended_runs.
 -- Locks: the caller holds the run; as end_parent_step. Not idempotent.
-create or replace function hwqueue.end_run(p_run hwqueue.run, p_state text, p_now timestamptz, p_shard int)
-returns void
+create or replace function hwqueue.end_run(p_run hwqueue.run, p_state text, p_now timestamptz) returns void
 language plpgsql volatile
 as $$
 declare
@@ -416,8 +400,8 @@ begin
     if p_run.policy ? 'result' then
       v_results := hwqueue.results_of(p_run, array(
         select d.step_no from hwqueue.workflow_step d
-        where d.shard_id = p_shard and d.workflow_id = p_run.workflow_id
-          and d.name = any ((hwqueue.binding_steps(p_run.policy -> 'result', '')).steps)), p_shard);
+        where d.workflow_id = p_run.workflow_id
+          and d.name = any ((hwqueue.binding_steps(p_run.policy -> 'result', '')).steps)));
       v_bound := hwqueue.bind_value(p_run.policy -> 'result', p_run, v_results);
       perform hwqueue.note_bound(coalesce(pg_column_size(v_results), 134217728)
         + coalesce(pg_column_size(v_bound.value), 0));
@@ -435,50 +419,49 @@ begin
     prune_at = v_now + make_interval(secs => coalesce(
       (p_run.policy -> 'retain' ->> case when p_state = 'failed' then 'failed' else 'completed' end)::float8,
       case when p_state = 'failed' then 2592000 else 604800 end))
-  where r.shard_id = p_shard and r.run_id = p_run.run_id returning r.* into v_run;
+  where r.run_id = p_run.run_id returning r.* into v_run;
   if p_run.policy ? 'unique' then
     delete from hwqueue.run_key k
-    where k.shard_id = p_shard and k.run_id = p_run.run_id and k.while_running;
+    where k.run_id = p_run.run_id and k.while_running;
   end if;
   -- of kind state, or for steps that will not be released any more
   delete from hwqueue.arrival a where a.ctid = any (array(
     select x.ctid from hwqueue.arrival x
-    where x.run_id = p_run.run_id and x.shard_id = p_shard and x.kind in ('state', 'fail', 'signal', 'item')
+    where x.run_id = p_run.run_id and x.kind in ('state', 'fail', 'signal', 'item')
     for update skip locked));
   if p_state = 'failed' then
     perform hwqueue.note_event('workflow_run_failed', format('run of workflow %s failed: %s', p_run.name,
-        concat_ws(': ', replace(v_reason, '_', ' '), hwqueue.first_step_error(v_run, p_shard))), p_shard,
+        concat_ws(': ', replace(v_reason, '_', ' '), hwqueue.first_step_error(v_run))),
       jsonb_build_object('run_id', p_run.run_id, 'workflow', p_run.name, 'reason', v_reason,
         'detail', p_run.detail) || hwqueue.present('parent_run_id', to_jsonb(p_run.parent_run_id)));
   elsif p_state = 'cancelled' then
     perform hwqueue.note_event('workflow_run_cancelled',
-      format('run of workflow %s is cancelled', p_run.name), p_shard,
+      format('run of workflow %s is cancelled', p_run.name),
       jsonb_build_object('run_id', p_run.run_id, 'workflow', p_run.name, 'detail', p_run.detail)
         || hwqueue.present('parent_run_id', to_jsonb(p_run.parent_run_id)));
   end if;
   if v_run.headers ? 'traceparent' then
-    insert into hwqueue.traced_run (shard_id, run_id, attempt, workflow, state, reason, traceparent,
+    insert into hwqueue.traced_run (run_id, attempt, workflow, state, reason, traceparent,
       submitted_at, finished_at)
-    values (p_shard, v_run.run_id, v_run.attempt, v_run.name, p_state, v_reason,
+    values (v_run.run_id, v_run.attempt, v_run.name, p_state, v_reason,
       v_run.headers ->> 'traceparent', v_run.submitted_at, v_now);
   end if;
   if v_run.parent_run_id is not null then
-    perform hwqueue.end_parent_step(v_run, p_now, p_shard);
+    perform hwqueue.end_parent_step(v_run, p_now);
   end if;
 end
 $$;
 
 -- What the first failed step of a run said: "step load: ValueError: no such film".
-create or replace function hwqueue.first_step_error(p_run hwqueue.run, p_shard int) returns text
+create or replace function hwqueue.first_step_error(p_run hwqueue.run) returns text
 language sql stable
 as $$
   select format('step %s: %s', d.name,
     coalesce(hwqueue.error_words(coalesce(s.error, o.error)), replace(s.reason, '_', ' '), s.state))
   from hwqueue.step s
-  join hwqueue.workflow_step d on d.shard_id = p_shard and d.workflow_id = p_run.workflow_id
-    and d.step_no = s.step_no
-  left join hwqueue.outcome o on o.shard_id = p_shard and o.lease_id = s.lease_id
-  where s.shard_id = p_shard and s.run_id = p_run.run_id and s.state = 'failed'
+  join hwqueue.workflow_step d on d.workflow_id = p_run.workflow_id and d.step_no = s.step_no
+  left join hwqueue.outcome o on o.lease_id = s.lease_id
+  where s.run_id = p_run.run_id and s.state = 'failed'
   order by s.ended_at, s.step_no limit 1
 $$;
 
@@ -486,25 +469,22 @@ $$;
 -- is left where another session holds the step; a step that does not wait for this run stays as it is.
 -- Returns whether it has ended the step.
 -- Locks: the step above, skip locked; then as step_over. Idempotent. Wakes: waiting workers.
-create or replace function hwqueue.end_parent_step(p_run hwqueue.run, p_now timestamptz, p_shard int)
-returns boolean
+create or replace function hwqueue.end_parent_step(p_run hwqueue.run, p_now timestamptz) returns boolean
 language plpgsql volatile
 as $$
 begin
   perform 1 from hwqueue.step s
-  where s.shard_id = p_shard and s.run_id = p_run.parent_run_id and s.step_no = p_run.parent_step_no
+  where s.run_id = p_run.parent_run_id and s.step_no = p_run.parent_step_no
     and s.state = 'running' and s.nested_run_id = p_run.run_id and s.nested_mode is null
   for no key update skip locked;
   if not found then
-    perform hwqueue.leave_arrivals(p_run.parent_run_id, array[p_run.parent_step_no], 'nested', '{}', p_now,
-      p_shard);
+    perform hwqueue.leave_arrivals(p_run.parent_run_id, array[p_run.parent_step_no], 'nested', '{}', p_now);
     return false;
   end if;
   return hwqueue.step_over(p_run.parent_run_id, p_run.parent_step_no, row(p_run.state,
     case when p_run.state <> 'completed' then 'nested_' || p_run.state end,
     case when p_run.state <> 'completed' then jsonb_strip_nulls(jsonb_build_object('run_id', p_run.run_id,
       'workflow', p_run.name, 'reason', p_run.reason, 'detail', p_run.detail,
-      'first_error', hwqueue.first_step_error(p_run, p_shard))) end,
-    p_run.result, null), false, p_now, p_shard);
+      'first_error', hwqueue.first_step_error(p_run))) end, p_run.result, null), false, p_now);
 end
 $$;

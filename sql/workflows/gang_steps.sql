@@ -59,18 +59,16 @@ $$;
 -- whole.
 -- Locks: the caller holds the step; as fill_gang.
 create or replace function hwqueue.begin_gang(p_run hwqueue.run, p_step hwqueue.step,
-  p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamptz, p_shard int)
-returns hwqueue.step_verdict
+  p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamptz) returns hwqueue.step_verdict
 language plpgsql volatile
 as $$
 declare
-  v_opened record := hwqueue.open_map(p_run, p_step, p_defined, p_results, p_now, p_shard);
+  v_opened record := hwqueue.open_map(p_run, p_step, p_defined, p_results, p_now);
   v_map hwqueue.map := v_opened.map;
   v_tally hwqueue.tally := v_opened.tally;
   v_rank int := v_map.items - 1;  -- params differ by the rank alone: one with most digits is asked
   v_most int := (
-    select q.max_params_bytes from hwqueue.queue q
-    where q.shard_id = p_shard and q.queue_id = p_step.queue_id);
+    select q.max_params_bytes from hwqueue.queue q where q.queue_id = p_step.queue_id);
   v_bound record;
   v_bytes bigint;
   v_verdict hwqueue.step_verdict;
@@ -88,9 +86,9 @@ begin
       case when v_bound.too_large or v_bytes > v_most then v_most else 67108864 / v_map.items end));
   end if;
   v_tally := hwqueue.fill_gang(p_run, v_map, p_defined, v_tally,
-    case when v_bytes * v_map.items > 8388608 then 0 else 500 end, p_now, p_shard);
+    case when v_bytes * v_map.items > 8388608 then 0 else 500 end, p_now);
   if v_tally.arrived = v_tally.need then
-    perform hwqueue.leave_arrivals(p_run.run_id, array[p_defined.step_no], 'item', '{}', p_now, p_shard);
+    perform hwqueue.leave_arrivals(p_run.run_id, array[p_defined.step_no], 'item', '{}', p_now);
   end if;
   v_verdict.state := 'running';
   return v_verdict;
@@ -103,8 +101,7 @@ $$;
 -- Locks: the caller holds the tally; new rows; of a retry the gang and the outcomes of its leases, skip
 -- locked. Not idempotent.
 create or replace function hwqueue.fill_gang(p_run hwqueue.run, p_map hwqueue.map,
-  p_defined hwqueue.workflow_step, p_tally hwqueue.tally, p_most int, p_now timestamptz, p_shard int)
-returns hwqueue.tally
+  p_defined hwqueue.workflow_step, p_tally hwqueue.tally, p_most int, p_now timestamptz) returns hwqueue.tally
 language plpgsql volatile
 as $$
 declare
@@ -118,33 +115,29 @@ begin
     return v_tally;
   end if;
   select q.* into v_queue
-  from hwqueue.step s join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = s.queue_id
-  where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = p_map.step_no
-    and q.dropped_at is null;
+  from hwqueue.step s join hwqueue.queue q on q.queue_id = s.queue_id
+  where s.run_id = p_run.run_id and s.step_no = p_map.step_no and q.dropped_at is null;
   if found then
     if p_run.attempt > 1 then
-      v_found := hwqueue.ended_items(p_run, p_map.step_no, array(select generate_series(0, p_map.items - 1)),
-        p_shard);
+      v_found := hwqueue.ended_items(p_run, p_map.step_no, array(select generate_series(0, p_map.items - 1)));
       v_known := v_found.leases;
       if v_found.held is null and v_known <> '{}' then
         select g.* into v_old from hwqueue.gang g
-        where g.shard_id = p_shard
-          and g.gang_id = (select hwqueue.gang_of_step(p_run.run_id, p_map.step_no, p_shard))
+        where g.gang_id = (select hwqueue.gang_of_step(p_run.run_id, p_map.step_no))
         for no key update skip locked;
       end if;
       if v_found.held is not null or v_known <> '{}' and v_old.gang_id is null then
         return v_tally;
       end if;
     end if;
-    perform hwqueue.spawn_gang_step(p_run, p_map, p_defined, v_known, v_old, v_queue, p_now, p_shard);
+    perform hwqueue.spawn_gang_step(p_run, p_map, p_defined, v_known, v_old, v_queue, p_now);
   end if;
   update hwqueue.tally t
   set need = p_map.items, unmet = 0, low = 0,
     -- without its queue: they have failed, and leave nothing
     arrived = case when v_queue.queue_id is null then p_map.items else 0 end,
     failed = case when v_queue.queue_id is null then p_map.items else 0 end
-  where t.shard_id = p_shard and t.run_id = p_run.run_id and t.step_no = p_map.step_no
-    and t.part = p_tally.part
+  where t.run_id = p_run.run_id and t.step_no = p_map.step_no and t.part = p_tally.part
   returning t.* into v_tally;
   return v_tally;
 end
@@ -155,7 +148,7 @@ $$;
 -- Locks: new rows; what the caller holds; as spawn_again. Not idempotent.
 create or replace function hwqueue.spawn_gang_step(p_run hwqueue.run, p_map hwqueue.map,
   p_defined hwqueue.workflow_step, p_known jsonb, p_old hwqueue.gang, p_queue hwqueue.queue,
-  p_now timestamptz, p_shard int) returns void
+  p_now timestamptz) returns void
 language plpgsql volatile
 as $$
 declare
@@ -167,19 +160,19 @@ begin
   v_gang.size := p_map.items;
   v_gang.run_id := p_run.run_id;
   v_gang.step_no := p_map.step_no;
-  v_found := hwqueue.member_requests(p_run, p_map, p_defined, p_known, v_gang.gang_id, p_now, p_shard);
+  v_found := hwqueue.member_requests(p_run, p_map, p_defined, p_known, v_gang.gang_id, p_now);
   v_gang.next_try_at := v_found.starts_at;
   if p_old.gang_id is null then
-    perform hwqueue.insert_gang(v_gang, p_queue, (v_found.requests[1]).priority, p_now, p_shard);
-    perform hwqueue.insert_spawns(v_found.requests, p_queue, p_now, p_shard);
+    perform hwqueue.insert_gang(v_gang, p_queue, (v_found.requests[1]).priority, p_now);
+    perform hwqueue.insert_spawns(v_found.requests, p_queue, p_now);
     perform hwqueue.insert_members(v_gang.gang_id, array(
-      select r.lease_id from unnest(v_found.requests) r order by r.item_no), p_shard);
+      select r.lease_id from unnest(v_found.requests) r order by r.item_no));
   else
     update hwqueue.gang g
     set state = 'waiting', reason = null, tries = 0, losses = 0, next_try_at = v_gang.next_try_at,
       place = null, started_at = null, finished_at = null, starts_by = null, missing = 0
-    where g.shard_id = p_shard and g.gang_id = p_old.gang_id;
-    perform hwqueue.spawn_again(v_found.requests, '{}', p_known, p_queue, p_now, p_shard);
+    where g.gang_id = p_old.gang_id;
+    perform hwqueue.spawn_again(v_found.requests, '{}', p_known, p_queue, p_now);
   end if;
 end
 $$;
@@ -188,14 +181,13 @@ $$;
 -- starts_at: before that the gang is not tried.
 -- Not idempotent: it draws a position.
 create or replace function hwqueue.member_requests(p_run hwqueue.run, p_map hwqueue.map,
-  p_defined hwqueue.workflow_step, p_known jsonb, p_gang_id uuid, p_now timestamptz, p_shard int,
+  p_defined hwqueue.workflow_step, p_known jsonb, p_gang_id uuid, p_now timestamptz,
   out requests hwqueue.spawn_request[], out starts_at timestamptz)
 language plpgsql volatile
 as $$
 declare
   v_ids uuid[] := hwqueue.new_ids(p_map.items);
-  v_request hwqueue.spawn_request := hwqueue.item_request(p_run, p_defined, p_defined.task_name, p_now,
-    p_shard);
+  v_request hwqueue.spawn_request := hwqueue.item_request(p_run, p_defined, p_defined.task_name, p_now);
   v_headers jsonb := v_request.headers
     || jsonb_build_object('gang_id', p_gang_id, 'gang_size', p_map.items);
   v_template jsonb := p_map.params #> '{}';  -- read and unpacked once
@@ -218,11 +210,11 @@ end
 $$;
 
 -- The gang that the leases of a step are, by the first of them; null for a step that has none yet.
-create or replace function hwqueue.gang_of_step(p_run uuid, p_step int, p_shard int) returns uuid
+create or replace function hwqueue.gang_of_step(p_run uuid, p_step int) returns uuid
 language sql stable
 as $$
   select l.gang_id from hwqueue.lease l
-  where l.run_id = p_run and l.step_no = p_step and l.item_no = 0 and l.shard_id = p_shard
+  where l.run_id = p_run and l.step_no = p_step and l.item_no = 0
 $$;
 
 -- How a gang step ends whose members have ended: as its gang does. A failed member fails it, unless the gang
@@ -232,7 +224,7 @@ $$;
 -- The gang is read and not locked. A cancellation at the same time may come too late: then the members that
 -- it needs have completed.
 create or replace function hwqueue.gang_verdict(p_run hwqueue.run, p_map hwqueue.map,
-  p_defined hwqueue.workflow_step, p_tally hwqueue.tally, p_shard int) returns hwqueue.step_verdict
+  p_defined hwqueue.workflow_step, p_tally hwqueue.tally) returns hwqueue.step_verdict
 language plpgsql stable
 as $$
 declare
@@ -242,8 +234,7 @@ declare
   v_too_few boolean := hwqueue.has_failed_items(p_defined, p_map.items, p_tally.failed, p_tally.skipped);
 begin
   select g.* into v_gang from hwqueue.gang g
-  where g.shard_id = p_shard and g.gang_id = (
-    select hwqueue.gang_of_step(p_run.run_id, p_map.step_no, p_shard));
+  where g.gang_id = (select hwqueue.gang_of_step(p_run.run_id, p_map.step_no));
   v_verdict.state := case when p_tally.failed > 0 and v_too_few then 'failed'
     when p_tally.need < p_map.items then 'cancelled'  -- its run has stopped before it was spawned
     when v_too_few or p_tally.skipped > 0 and v_gang.state = 'cancelling' then 'cancelled'
@@ -258,7 +249,7 @@ begin
     v_verdict.result := v_found;
   else
     v_verdict.error := v_found || hwqueue.present('gang_id', to_jsonb(v_gang.gang_id))
-      || hwqueue.first_item_error(p_run, p_map.step_no, p_shard);
+      || hwqueue.first_item_error(p_run, p_map.step_no);
   end if;
   return v_verdict;
 end

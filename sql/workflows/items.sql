@@ -75,12 +75,11 @@ $$;
 -- is the first of them.
 -- Locks: the caller holds the step; new rows; of a retry as spawn_items. Wakes: waiting workers.
 create or replace function hwqueue.begin_map(p_run hwqueue.run, p_step hwqueue.step,
-  p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamptz, p_shard int)
-returns hwqueue.step_verdict
+  p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamptz) returns hwqueue.step_verdict
 language plpgsql volatile
 as $$
 declare
-  v_opened record := hwqueue.open_map(p_run, p_step, p_defined, p_results, p_now, p_shard);
+  v_opened record := hwqueue.open_map(p_run, p_step, p_defined, p_results, p_now);
   v_map hwqueue.map := v_opened.map;
   v_tally hwqueue.tally := v_opened.tally;
   v_verdict hwqueue.step_verdict;
@@ -88,20 +87,20 @@ begin
   if v_opened.bad is not null then
     return hwqueue.bad_verdict(v_opened.bad);
   elsif v_map.items = v_tally.need then
-    return hwqueue.map_verdict(p_run, v_map, p_defined, v_tally, p_shard);
+    return hwqueue.map_verdict(p_run, v_map, p_defined, v_tally);
   end if;
   if v_map.runs > 0 then  -- added runs that have not completed are retried
     update hwqueue.added_run a set retry_mode = 'failed'
     from hwqueue.run n
-    where a.shard_id = p_shard and a.run_id = p_run.run_id and a.step_no = v_map.step_no
-      and n.shard_id = p_shard and n.run_id = a.nested_run_id and n.state in ('failed', 'cancelled');
+    where a.run_id = p_run.run_id and a.step_no = v_map.step_no
+      and n.run_id = a.nested_run_id and n.state in ('failed', 'cancelled');
     if found then
-      perform hwqueue.leave_arrivals(p_run.run_id, array[v_map.step_no], 'nested', '{}', p_now, p_shard);
+      perform hwqueue.leave_arrivals(p_run.run_id, array[v_map.step_no], 'nested', '{}', p_now);
     end if;
   end if;
-  v_tally := hwqueue.fill_map(p_run, v_map, p_defined, v_tally, 500, p_now, p_shard);
+  v_tally := hwqueue.fill_map(p_run, v_map, p_defined, v_tally, 500, p_now);
   if v_tally.arrived = v_tally.need or hwqueue.map_room(v_map, p_defined, v_tally) > 0 then
-    perform hwqueue.leave_arrivals(p_run.run_id, array[p_defined.step_no], 'item', '{}', p_now, p_shard);
+    perform hwqueue.leave_arrivals(p_run.run_id, array[p_defined.step_no], 'item', '{}', p_now);
   end if;
   v_verdict.state := 'running';
   return v_verdict;
@@ -112,7 +111,7 @@ $$;
 -- counts none of its items yet. bad: why the step fails instead; else null.
 -- Locks: the caller holds the step; new rows.
 create or replace function hwqueue.open_map(p_run hwqueue.run, p_step hwqueue.step,
-  p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamptz, p_shard int, out map hwqueue.map,
+  p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamptz, out map hwqueue.map,
   out tally hwqueue.tally, out bad jsonb)
 language plpgsql volatile
 as $$
@@ -123,33 +122,31 @@ declare
   v_first int := case p_defined.kind when 'task' then -1 else 0 end;
 begin
   if p_defined.near is not null and not p_defined.near ? 'match' then
-    bad := (hwqueue.near_class(p_run, p_defined.step_no, p_defined.near, p_now, p_shard)).bad;
+    bad := (hwqueue.near_class(p_run, p_defined.step_no, p_defined.near, p_now)).bad;
     if bad is not null then
       return;
     end if;
   end if;
   update hwqueue.map m set keeps_completed = true, stopped_below = 0
-  where m.shard_id = p_shard and m.run_id = p_run.run_id and m.step_no = p_defined.step_no
-  returning m.* into v_map;
+  where m.run_id = p_run.run_id and m.step_no = p_defined.step_no returning m.* into v_map;
   if not found then
-    v_found := hwqueue.read_list(p_run, p_step, p_defined, p_results, p_shard);
+    v_found := hwqueue.read_list(p_run, p_step, p_defined, p_results);
     bad := v_found.bad;
     if bad is not null then
       return;
     end if;
-    insert into hwqueue.map as m (shard_id, run_id, step_no, items, over_step, params)
-    values (p_shard, p_run.run_id, p_defined.step_no, v_found.items, v_found.over_step, v_found.params)
+    insert into hwqueue.map as m (run_id, step_no, items, over_step, params)
+    values (p_run.run_id, p_defined.step_no, v_found.items, v_found.over_step, v_found.params)
     returning m.* into v_map;
-    insert into hwqueue.map_list (shard_id, run_id, step_no, first_item, items)
-    select p_shard, p_run.run_id, p_defined.step_no, (e.ordinality - 1) / 100 * 100,
+    insert into hwqueue.map_list (run_id, step_no, first_item, items)
+    select p_run.run_id, p_defined.step_no, (e.ordinality - 1) / 100 * 100,
            jsonb_agg(e.value order by e.ordinality)
     from jsonb_array_elements(v_found.list) with ordinality e
     group by (e.ordinality - 1) / 100;
   end if;
-  delete from hwqueue.tally t
-  where t.shard_id = p_shard and t.run_id = p_run.run_id and t.step_no = p_defined.step_no and t.part > 0;
-  insert into hwqueue.tally as t (shard_id, run_id, step_no, part, need, arrived)
-  values (p_shard, p_run.run_id, p_defined.step_no, 1, v_first, v_first)
+  delete from hwqueue.tally t where t.run_id = p_run.run_id and t.step_no = p_defined.step_no and t.part > 0;
+  insert into hwqueue.tally as t (run_id, step_no, part, need, arrived)
+  values (p_run.run_id, p_defined.step_no, 1, v_first, v_first)
   returning t.* into v_tally;
   map := v_map;
   tally := v_tally;
@@ -167,7 +164,7 @@ $$;
 -- gang has none, but its size.
 -- bad: why the step fails instead; else null.
 create or replace function hwqueue.read_list(p_run hwqueue.run, p_step hwqueue.step,
-  p_defined hwqueue.workflow_step, p_results jsonb, p_shard int, out items int, out list jsonb,
+  p_defined hwqueue.workflow_step, p_results jsonb, out items int, out list jsonb,
   out over_step int, out params jsonb, out bad jsonb)
 language plpgsql volatile
 as $$
@@ -182,9 +179,9 @@ begin
   elsif v_over ? '$results' then
     select d.step_no, m.items into over_step, items
     from hwqueue.workflow_step d
-    join hwqueue.step s on s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = d.step_no
-    join hwqueue.map m on m.shard_id = p_shard and m.run_id = p_run.run_id and m.step_no = d.step_no
-    where d.shard_id = p_shard and d.workflow_id = p_run.workflow_id and d.name = v_over ->> '$results'
+    join hwqueue.step s on s.run_id = p_run.run_id and s.step_no = d.step_no
+    join hwqueue.map m on m.run_id = p_run.run_id and m.step_no = d.step_no
+    where d.workflow_id = p_run.workflow_id and d.name = v_over ->> '$results'
       and s.reason is distinct from 'operator';
   end if;
   if items is null then
@@ -203,7 +200,7 @@ begin
   perform hwqueue.note_bound(coalesce(pg_column_size(list), 0) + coalesce(pg_column_size(params), 0));
   if not exists (
     select from hwqueue.queue q
-    where q.shard_id = p_shard and q.queue_id = p_step.queue_id and q.dropped_at is null) then
+    where q.queue_id = p_step.queue_id and q.dropped_at is null) then
     bad := '{"reason": "queue_dropped"}';
   elsif bad is null and v_params.missing is not null then
     bad := jsonb_build_object('reason', 'binding_missing', 'binding', v_params.missing);
@@ -225,7 +222,7 @@ $$;
 
 -- How a map ends whose open items have ended.
 create or replace function hwqueue.map_verdict(p_run hwqueue.run, p_map hwqueue.map,
-  p_defined hwqueue.workflow_step, p_tally hwqueue.tally, p_shard int) returns hwqueue.step_verdict
+  p_defined hwqueue.workflow_step, p_tally hwqueue.tally) returns hwqueue.step_verdict
 language plpgsql stable
 as $$
 declare
@@ -243,13 +240,12 @@ begin
     'failed', p_tally.failed + p_tally.skipped) end;
   v_verdict.error := case when v_verdict.state = 'failed' then jsonb_build_object('items', p_map.items,
     'failed', p_tally.failed + p_tally.skipped, 'tolerated', v_most)
-    || hwqueue.first_item_error(p_run, p_defined.step_no, p_shard) end;
+    || hwqueue.first_item_error(p_run, p_defined.step_no) end;
   if p_defined.kind = 'task' then  -- it has added items, and ends as its own lease has, if that has failed
     v_own := (
       select o.state from hwqueue.lease l
-      join hwqueue.outcome o on o.shard_id = p_shard and o.lease_id = l.lease_id
-      where l.run_id = p_run.run_id and l.step_no = p_defined.step_no and l.item_no = -1
-        and l.shard_id = p_shard);
+      join hwqueue.outcome o on o.lease_id = l.lease_id
+      where l.run_id = p_run.run_id and l.step_no = p_defined.step_no and l.item_no = -1);
     v_verdict.result := null;  -- its result, and then its error, are those of that lease
     if v_own <> 'completed' then
       v_verdict := row(v_own, null, null, null, null);
@@ -264,8 +260,7 @@ $$;
 -- then.
 -- Locks: the caller holds the tally; as spawn_items. Not idempotent. Wakes: waiting workers.
 create or replace function hwqueue.fill_map(p_run hwqueue.run, p_map hwqueue.map,
-  p_defined hwqueue.workflow_step, p_tally hwqueue.tally, p_most int, p_now timestamptz, p_shard int)
-returns hwqueue.tally
+  p_defined hwqueue.workflow_step, p_tally hwqueue.tally, p_most int, p_now timestamptz) returns hwqueue.tally
 language plpgsql volatile
 as $$
 declare
@@ -286,17 +281,15 @@ begin
       where not exists (  -- fences (offset 0): item by item and by key, whatever the statistics say
         select from (
           select x.lease_id from hwqueue.lease x
-          where x.run_id = p_run.run_id and x.step_no = p_map.step_no and x.item_no = n
-            and x.shard_id = p_shard offset 0) l
+          where x.run_id = p_run.run_id and x.step_no = p_map.step_no and x.item_no = n offset 0) l
         cross join lateral (
           select from hwqueue.outcome o
-          where o.shard_id = p_shard and o.lease_id = l.lease_id and o.state = 'completed' offset 0) e
-        offset 0)
+          where o.lease_id = l.lease_id and (o.state = 'completed') is true offset 0) e offset 0)
       limit v_count);
   else
     v_numbers := array(select generate_series(p_tally.need, p_tally.need + v_count - 1));
   end if;
-  v_spawned := hwqueue.spawn_items(p_run, p_map, p_defined, v_numbers, p_now, p_shard);
+  v_spawned := hwqueue.spawn_items(p_run, p_map, p_defined, v_numbers, p_now);
   v_end := coalesce(v_spawned.held,
     case when cardinality(v_numbers) < v_count then v_below else v_numbers[v_count] + 1 end);
   -- while more items than `low` are open the window is left alone: it is filled again when a sixteenth of it
@@ -305,8 +298,7 @@ begin
   set need = v_end, arrived = t.arrived + (v_end - t.need - v_spawned.spawned),
     unmet = 0, failed = t.failed + v_spawned.failed,
     low = case when v_end < p_map.items then v_window - greatest(1, least(v_window / 16, 250)) else 0 end
-  where t.shard_id = p_shard and t.run_id = p_run.run_id and t.step_no = p_map.step_no
-    and t.part = p_tally.part
+  where t.run_id = p_run.run_id and t.step_no = p_map.step_no and t.part = p_tally.part
   returning t.* into v_tally;
   return v_tally;
 end
@@ -318,7 +310,7 @@ $$;
 -- Locks: new rows; of a retry the outcomes of the leases, skip locked. Not idempotent. Wakes: waiting
 -- workers.
 create or replace function hwqueue.spawn_items(p_run hwqueue.run, p_map hwqueue.map,
-  p_defined hwqueue.workflow_step, p_numbers int[], p_now timestamptz, p_shard int, out spawned int,
+  p_defined hwqueue.workflow_step, p_numbers int[], p_now timestamptz, out spawned int,
   out failed int, out held int)
 language plpgsql volatile
 as $$
@@ -330,47 +322,46 @@ declare
   v_bad record;
 begin
   select q.* into v_queue
-  from hwqueue.step s join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = s.queue_id
-  where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = p_map.step_no
-    and q.dropped_at is null;
+  from hwqueue.step s join hwqueue.queue q on q.queue_id = s.queue_id
+  where s.run_id = p_run.run_id and s.step_no = p_map.step_no and q.dropped_at is null;
   if not found then  -- they have failed, and leave nothing
     spawned := 0;
     failed := cardinality(p_numbers);
     return;
   end if;
   if p_run.attempt > 1 then
-    v_found := hwqueue.ended_items(p_run, p_map.step_no, p_numbers, p_shard);
+    v_found := hwqueue.ended_items(p_run, p_map.step_no, p_numbers);
     v_known := v_found.leases;
     held := v_found.held;
   end if;
   v_found := hwqueue.item_requests(p_run, p_map, p_defined, case when held is null then p_numbers
-    else array(select n from unnest(p_numbers) n where n < held) end, v_known, v_queue, p_now, p_shard);
+    else array(select n from unnest(p_numbers) n where n < held) end, v_known, v_queue, p_now);
   held := coalesce(v_found.stopped, held);
   if p_defined.near ? 'match' then
-    v_near := hwqueue.near_items(p_run, p_map, p_defined, v_found.requests, v_found.bad, p_now, p_shard);
+    v_near := hwqueue.near_items(p_run, p_map, p_defined, v_found.requests, v_found.bad, p_now);
     v_found.requests := v_near.requests;
     v_found.bad := v_found.bad || v_near.bad;
     v_found.reasons := v_found.reasons || v_near.reasons;
   end if;
   if v_known = '{}' then
-    perform hwqueue.insert_spawns(v_found.requests, v_queue, p_now, p_shard);
+    perform hwqueue.insert_spawns(v_found.requests, v_queue, p_now);
   else
-    perform hwqueue.spawn_again(v_found.requests, v_found.bad, v_known, v_queue, p_now, p_shard);
+    perform hwqueue.spawn_again(v_found.requests, v_found.bad, v_known, v_queue, p_now);
   end if;
   for v_bad in
     select b.reason, array_agg(b.lease_id) as leases
     from unnest(v_found.bad, v_found.reasons) b(lease_id, reason)
     group by b.reason order by b.reason
   loop
-    perform hwqueue.take_entries_of(v_bad.leases, p_shard);
+    perform hwqueue.take_entries_of(v_bad.leases);
     lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
     perform hwqueue.end_waiting(v_bad.leases, 'failed', jsonb_build_object('reason', v_bad.reason),
-      hwqueue.clock(), p_shard);
+      hwqueue.clock());
   end loop;
   failed := cardinality(v_found.bad);
   spawned := cardinality(v_found.requests) - failed;
   if spawned > 0 then
-    perform hwqueue.wake_workers(v_queue, p_shard);
+    perform hwqueue.wake_workers(v_queue);
   end if;
 end
 $$;
@@ -379,7 +370,7 @@ $$;
 -- put back: the caller ends them again, because how they ended before says nothing of the items of now.
 -- Locks: new rows; the outcomes of the others, which the caller holds. Not idempotent.
 create or replace function hwqueue.spawn_again(p_requests hwqueue.spawn_request[], p_bad uuid[],
-  p_known jsonb, p_queue hwqueue.queue, p_now timestamptz, p_shard int) returns void
+  p_known jsonb, p_queue hwqueue.queue, p_now timestamptz) returns void
 language plpgsql volatile
 as $$
 declare
@@ -387,19 +378,19 @@ declare
 begin
   perform hwqueue.insert_spawns(array(
     select r from unnest(p_requests) r where not p_known ? r.item_no::text order by r.item_no), p_queue,
-    p_now, p_shard);
+    p_now);
   v_ended := hwqueue.take_outcomes(array(
-    select r.lease_id from unnest(p_requests) r where p_known ? r.item_no::text), p_shard);
+    select r.lease_id from unnest(p_requests) r where p_known ? r.item_no::text));
   perform hwqueue.revive_leases(array(
     select r from unnest(p_requests) r where r.lease_id = any (v_ended) and r.lease_id <> all (p_bad)),
-    p_now, p_shard);
+    p_now);
 end
 $$;
 
 -- The leases that items have had in an earlier attempt of their run, {item: lease_id}, with their outcomes
 -- locked. held: the first item whose outcome another session holds; leases: those before it.
 -- Locks: the outcomes, skip locked.
-create or replace function hwqueue.ended_items(p_run hwqueue.run, p_step int, p_numbers int[], p_shard int,
+create or replace function hwqueue.ended_items(p_run hwqueue.run, p_step int, p_numbers int[],
   out leases jsonb, out held int)
 language plpgsql volatile
 as $$
@@ -409,12 +400,10 @@ declare
     from unnest(p_numbers) n
     cross join lateral (  -- a fence (offset 0): by key, whatever the statistics say
       select x.lease_id from hwqueue.lease x
-      where x.run_id = p_run.run_id and x.step_no = p_step and x.item_no = n and x.shard_id = p_shard
-      offset 0) l);
+      where x.run_id = p_run.run_id and x.step_no = p_step and x.item_no = n offset 0) l);
   v_locked jsonb := coalesce((
     select jsonb_object_agg(l, true)
-    from unnest(hwqueue.hold_outcomes(array(
-      select e.value::uuid from jsonb_each_text(v_known) e), p_shard)) l), '{}');
+    from unnest(hwqueue.hold_outcomes(array(select e.value::uuid from jsonb_each_text(v_known) e))) l), '{}');
 begin
   held := (select min(e.key::int) from jsonb_each_text(v_known) e where not v_locked ? e.value);
   leases := case when held is null then v_known else (
@@ -428,13 +417,12 @@ $$;
 -- Not idempotent: each request draws a position.
 create or replace function hwqueue.item_requests(p_run hwqueue.run, p_map hwqueue.map,
   p_defined hwqueue.workflow_step, p_numbers int[], p_known jsonb, p_queue hwqueue.queue, p_now timestamptz,
-  p_shard int, out requests hwqueue.spawn_request[], out bad uuid[], out reasons text[], out stopped int)
+  out requests hwqueue.spawn_request[], out bad uuid[], out reasons text[], out stopped int)
 language plpgsql volatile
 as $$
 declare
   v_ids uuid[] := hwqueue.new_ids(cardinality(p_numbers));
-  v_request hwqueue.spawn_request := hwqueue.item_request(p_run, p_defined, p_defined.task_name, p_now,
-    p_shard);
+  v_request hwqueue.spawn_request := hwqueue.item_request(p_run, p_defined, p_defined.task_name, p_now);
   v_headers jsonb := v_request.headers;
   v_most int := p_queue.max_params_bytes;
   v_list jsonb;
@@ -467,15 +455,13 @@ begin
     if v_no < 0 or v_no >= p_map.items - p_map.added then
       if v_no < 0 then  -- a step's own lease that runs again
         select l.task_name, l.params into v_task, v_value from hwqueue.lease l
-        where l.run_id = p_map.run_id and l.step_no = p_map.step_no and l.item_no = v_no
-          and l.shard_id = p_shard;
+        where l.run_id = p_map.run_id and l.step_no = p_map.step_no and l.item_no = v_no;
       else
         select a.task_name, a.params into v_task, v_value from hwqueue.added_item a
-        where a.shard_id = p_shard and a.run_id = p_map.run_id and a.step_no = p_map.step_no
-          and a.item_no = v_no;
+        where a.run_id = p_map.run_id and a.step_no = p_map.step_no and a.item_no = v_no;
       end if;
       if v_task <> v_request.task_name then
-        v_request := hwqueue.item_request(p_run, p_defined, v_task, p_now, p_shard);
+        v_request := hwqueue.item_request(p_run, p_defined, v_task, p_now);
       end if;
       v_request.available_at := case when v_no < 0 then v_request.available_at else p_now end;
     else
@@ -485,16 +471,15 @@ begin
           from hwqueue.lease l
           cross join lateral (  -- a fence (offset 0), as in fill_map
             select x.result from hwqueue.outcome x
-            where x.shard_id = p_shard and x.lease_id = l.lease_id and x.state = 'completed' offset 0) o
-          where l.run_id = p_map.run_id and l.step_no = p_map.over_step and l.item_no = v_no
-            and l.shard_id = p_shard), p_defined.settings #> '{over,default}', 'null');
+            where x.lease_id = l.lease_id and (x.state = 'completed') is true offset 0) o
+          where l.run_id = p_map.run_id and l.step_no = p_map.over_step and l.item_no = v_no),
+            p_defined.settings #> '{over,default}', 'null');
       else
         if v_no / 100 * 100 is distinct from v_first then
           v_first := v_no / 100 * 100;
           v_list := (  -- the path makes a value of its own of it, read and unpacked once
             select c.items #> '{}' from hwqueue.map_list c
-            where c.shard_id = p_shard and c.run_id = p_map.run_id and c.step_no = p_map.step_no
-              and c.first_item = v_first);
+            where c.run_id = p_map.run_id and c.step_no = p_map.step_no and c.first_item = v_first);
         end if;
         v_value := v_list -> (v_no - v_first);
       end if;
@@ -533,7 +518,7 @@ $$;
 
 -- The lease that all items of a map have in common that run this task, without id, params and number.
 create or replace function hwqueue.item_request(p_run hwqueue.run, p_defined hwqueue.workflow_step,
-  p_task text, p_now timestamptz, p_shard int) returns hwqueue.spawn_request
+  p_task text, p_now timestamptz) returns hwqueue.spawn_request
 language sql volatile
 as $$
   select hwqueue.step_request(p_run, p_defined.step_no, null, s.class_id,
@@ -541,6 +526,6 @@ as $$
     coalesce(t.defaults, '{}') || hwqueue.present('priority', to_jsonb(p_run.priority))
       || coalesce(p_defined.options, '{}') || coalesce(s.own, '{}'), p_now)
   from hwqueue.step s
-  left join hwqueue.task t on t.shard_id = p_shard and t.name = p_task
-  where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = p_defined.step_no
+  left join hwqueue.task t on t.name = p_task
+  where s.run_id = p_run.run_id and s.step_no = p_defined.step_no
 $$;

@@ -137,24 +137,23 @@ $$;
 -- is fail. The class of the step before that stays in step.own for another attempt of the run.
 -- Locks: the caller holds the step; a new class.
 create or replace function hwqueue.near_class(p_run hwqueue.run, p_step int, p_near jsonb, p_now timestamptz,
-  p_shard int, out class_id bigint, out bad jsonb)
+  out class_id bigint, out bad jsonb)
 language plpgsql volatile
 as $$
 declare
   v_step hwqueue.step;
   v_found record;
 begin
-  select s.* into v_step from hwqueue.step s
-  where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = p_step;
+  select s.* into v_step from hwqueue.step s where s.run_id = p_run.run_id and s.step_no = p_step;
   v_found := hwqueue.class_near(coalesce((v_step.own ->> 'base_class')::bigint, v_step.class_id), p_near,
-    hwqueue.near_places(p_run.run_id, p_near, p_shard), p_now, p_shard);
+    hwqueue.near_places(p_run.run_id, p_near), p_now);
   class_id := v_found.class_id;
   bad := v_found.bad;
   if class_id <> v_step.class_id then
     update hwqueue.step s
     set class_id = near_class.class_id,
       own = jsonb_build_object('base_class', v_step.class_id) || coalesce(s.own, '{}')
-    where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = p_step;
+    where s.run_id = p_run.run_id and s.step_no = p_step;
   end if;
 end
 $$;
@@ -162,7 +161,7 @@ $$;
 -- Returns the class of leases that ask what a class asks, and near these places besides. bad: as near_class.
 -- Locks: a new class.
 create or replace function hwqueue.class_near(p_class bigint, p_near jsonb, p_places jsonb,
-  p_now timestamptz, p_shard int, out class_id bigint, out bad jsonb)
+  p_now timestamptz, out class_id bigint, out bad jsonb)
 language plpgsql volatile
 as $$
 declare
@@ -170,7 +169,7 @@ declare
   v_near jsonb := p_near;
   v_placement jsonb;
 begin
-  if p_near ? 'gone' and not hwqueue.places_are_there(p_places, p_near ->> 'what', p_now, p_shard) then
+  if p_near ? 'gone' and not hwqueue.places_are_there(p_places, p_near ->> 'what', p_now) then
     if p_near ->> 'gone' = 'fail' then
       bad := jsonb_build_object('reason', 'near_gone', 'near', p_near ->> 'what', 'places', p_places);
       return;
@@ -179,7 +178,7 @@ begin
   end if;
   class_id := p_class;
   if p_places <> '[]' then
-    select c.* into v_base from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class;
+    select c.* into v_base from hwqueue.placement_class c where c.class_id = p_class;
     begin
       v_placement := hwqueue.check_cost(hwqueue.merge_placements(v_base.placement,
         hwqueue.normalise_placement(hwqueue.near_placement(v_near, p_places), 'near'), 'near'), 'near');
@@ -193,7 +192,7 @@ begin
       v_base.labels, v_placement,
       -- what requires its place waits for no better one
       case when v_near ? 'mode' then coalesce(v_base.patience, '0') else v_base.patience end, null,
-      v_base.max_run, v_base.is_choice), p_shard);
+      v_base.max_run, v_base.is_choice));
   end if;
 end
 $$;
@@ -205,7 +204,7 @@ $$;
 -- Locks: new classes.
 create or replace function hwqueue.near_items(p_run hwqueue.run, p_map hwqueue.map,
   p_defined hwqueue.workflow_step, p_requests hwqueue.spawn_request[], p_bad uuid[], p_now timestamptz,
-  p_shard int, out requests hwqueue.spawn_request[], out bad uuid[], out reasons text[])
+  out requests hwqueue.spawn_request[], out bad uuid[], out reasons text[])
 language plpgsql volatile
 as $$
 declare
@@ -220,11 +219,11 @@ begin
   foreach v_request in array p_requests loop
     if v_request.item_no between 0 and p_map.items - p_map.added - 1
       and v_request.lease_id <> all (p_bad) then
-      v_places := hwqueue.near_places(p_run.run_id, p_defined.near, p_shard, v_request.item_no);
+      v_places := hwqueue.near_places(p_run.run_id, p_defined.near, v_request.item_no);
       v_found := v_known -> v_places::text;
       if v_found is null then
         select jsonb_build_object('class_id', f.class_id, 'bad', f.bad) into v_found
-        from hwqueue.class_near(v_request.class_id, p_defined.near, v_places, p_now, p_shard) f;
+        from hwqueue.class_near(v_request.class_id, p_defined.near, v_places, p_now) f;
         v_known := v_known || jsonb_build_object(v_places::text, v_found);
       end if;
       if v_found -> 'bad' <> 'null' then
@@ -241,7 +240,7 @@ $$;
 
 -- Returns the places where steps of a run have run last, or run: node ids, racks, or values of a label. Of a
 -- map those of item p_item, or of its first 1,000 items, and 100 places at most.
-create or replace function hwqueue.near_places(p_run uuid, p_near jsonb, p_shard int, p_item int default null)
+create or replace function hwqueue.near_places(p_run uuid, p_near jsonb, p_item int default null)
 returns jsonb
 language plpgsql stable
 as $$
@@ -251,39 +250,39 @@ begin
     from (
       select distinct hwqueue.node_place(n.node, p_near ->> 'what') as value
       from jsonb_array_elements_text(p_near -> 'steps') e(step_no)
-      join hwqueue.step s on s.shard_id = p_shard and s.run_id = p_run and s.step_no = e.step_no::int
+      join hwqueue.step s on s.run_id = p_run and s.step_no = e.step_no::int
       cross join lateral (  -- fences (offset 0): by key, whatever the statistics say
         select x.lease_id, x.node_id from hwqueue.lease x
-        where x.shard_id = p_shard and x.lease_id = s.lease_id
+        where x.lease_id = s.lease_id
         union all
         (select x.lease_id, x.node_id from hwqueue.lease x
-         where s.lease_id is null and x.run_id = p_run and x.step_no = s.step_no and x.shard_id = p_shard
-           and x.item_no between coalesce(p_item, 0) and coalesce(p_item, 999)
+         where s.lease_id is null and x.run_id = p_run and x.step_no = s.step_no
+         and x.item_no between coalesce(p_item, 0) and coalesce(p_item, 999)
          order by x.item_no)
         offset 0) l
       left join lateral (
         select x.node_id from hwqueue.claim x
-        where x.shard_id = p_shard and x.lease_id = l.lease_id offset 0) k on true
+        where x.lease_id = l.lease_id offset 0) k on true
       left join lateral (
         select x.node_id from hwqueue.outcome x
-        where x.shard_id = p_shard and x.lease_id = l.lease_id offset 0) o on true
+        where x.lease_id = l.lease_id offset 0) o on true
       cross join lateral (
         select x as node from hwqueue.node x
-        where x.shard_id = p_shard and x.node_id = coalesce(k.node_id, o.node_id, l.node_id) offset 0) n(node)
+        where x.node_id = coalesce(k.node_id, o.node_id, l.node_id) offset 0) n(node)
       where hwqueue.node_place(n.node, p_near ->> 'what') is not null
       order by 1 limit 100) p);
 end
 $$;
 
 -- Whether a live node that is not cordoned is in one of these places.
-create or replace function hwqueue.places_are_there(p_places jsonb, p_what text, p_now timestamptz,
-  p_shard int) returns boolean
+create or replace function hwqueue.places_are_there(p_places jsonb, p_what text, p_now timestamptz)
+returns boolean
 language sql stable
 as $$
   select exists (
     select from hwqueue.node n
-    join hwqueue.node_state t on t.shard_id = p_shard and t.node_id = n.node_id
-    where n.shard_id = p_shard and n.deregistered_at is null and n.cordoned_at is null
+    join hwqueue.node_state t on t.node_id = n.node_id
+    where n.deregistered_at is null and n.cordoned_at is null
       and (p_what <> 'node' or n.node_id = any (array(
         select e::uuid
         from jsonb_array_elements_text(case when p_what = 'node' then p_places else '[]' end) e)))
@@ -315,7 +314,7 @@ $$;
 
 -- Says of a part of a placement which steps it is near, or away from, and where those have run: "near train
 -- -> rack 7". Null: the part is not of that kind.
-create or replace function hwqueue.near_origin(p_near jsonb, p_part jsonb, p_shard int) returns text
+create or replace function hwqueue.near_origin(p_near jsonb, p_part jsonb) returns text
 language sql stable
 as $$
   with part as (
@@ -326,8 +325,7 @@ as $$
   ), place as (
     select case p_near ->> 'what'
         when 'node' then 'node ' || coalesce((
-          select n.name from hwqueue.node n
-          where n.shard_id = p_shard and n.node_id::text = v.value #>> '{}'), v.value #>> '{}')
+          select n.name from hwqueue.node n where n.node_id::text = v.value #>> '{}'), v.value #>> '{}')
         when 'rack' then 'rack ' || (v.value #>> '{}')
         else concat(substr(p_near ->> 'what', 7), ' ', left(v.value #>> '{}', 60)) end as word, v.ordinality
     from part p

@@ -21,7 +21,7 @@
 -- Goes on with a step that is a nested run: opens the run or retries it, or ends the step after it. Returns 1
 -- if it has done something of that, else 0.
 -- Locks: the step and its arrivals, skip locked; then as open_nested and end_parent_step. Idempotent.
-create or replace function hwqueue.go_on_nested(p_run uuid, p_step int, p_shard int) returns int
+create or replace function hwqueue.go_on_nested(p_run uuid, p_step int) returns int
 language plpgsql volatile
 as $$
 declare
@@ -32,34 +32,34 @@ declare
   v_opened int;
 begin
   select s.* into v_step from hwqueue.step s
-  where s.shard_id = p_shard and s.run_id = p_run and s.step_no = p_step for no key update skip locked;
+  where s.run_id = p_run and s.step_no = p_step for no key update skip locked;
   if v_step.run_id is null and exists (
-    select from hwqueue.step s where s.shard_id = p_shard and s.run_id = p_run and s.step_no = p_step) then
+    select from hwqueue.step s where s.run_id = p_run and s.step_no = p_step) then
     return 0;  -- the arrival stays
   end if;
-  perform hwqueue.drop_arrivals(p_run, p_step, p_shard);
+  perform hwqueue.drop_arrivals(p_run, p_step);
   if v_step.state is distinct from 'running' then
     return 0;
   end if;
   -- statements after the lock: they see what those have written who left the arrivals
-  select r.* into v_run from hwqueue.run r where r.shard_id = p_shard and r.run_id = p_run;
+  select r.* into v_run from hwqueue.run r where r.run_id = p_run;
   if exists (
     select from hwqueue.map m
-    where m.shard_id = p_shard and m.run_id = p_run and m.step_no = p_step and m.runs > 0) then
-    return hwqueue.go_on_added(v_run, v_step, p_shard);
+    where m.run_id = p_run and m.step_no = p_step and m.runs > 0) then
+    return hwqueue.go_on_added(v_run, v_step);
   end if;
   select r.* into v_nested from hwqueue.run r
-  where r.shard_id = p_shard and r.run_id = v_step.nested_run_id;
+  where r.run_id = v_step.nested_run_id;
   if v_nested.run_id is not null and v_step.nested_mode is null then
     return case when v_nested.finished_at is null then 0
-      else hwqueue.end_parent_step(v_nested, hwqueue.clock(), p_shard)::int end;
+      else hwqueue.end_parent_step(v_nested, hwqueue.clock())::int end;
   elsif v_run.state in ('failing', 'cancelling') and (not v_run.is_finishing or v_run.stops) then
     return hwqueue.step_over(p_run, p_step, row('cancelled', 'run_stopped', null, null, null), true,
-      hwqueue.clock(), p_shard)::int;
+      hwqueue.clock())::int;
   end if;
   -- any worker sweeps, also one limited to a tenant; what is submitted here is its parent's, not the worker's
   perform set_config('hwqueue.tenant', '', true) where v_tenant <> '';
-  v_opened := hwqueue.open_nested(v_run, v_step, v_nested, p_shard);
+  v_opened := hwqueue.open_nested(v_run, v_step, v_nested);
   perform set_config('hwqueue.tenant', v_tenant, true) where v_tenant <> '';
   return v_opened;
 end
@@ -67,12 +67,12 @@ $$;
 
 -- Deletes the arrivals of kind nested at a step, or at a run (step 0).
 -- Locks: the arrivals, skip locked.
-create or replace function hwqueue.drop_arrivals(p_run uuid, p_step int, p_shard int) returns void
+create or replace function hwqueue.drop_arrivals(p_run uuid, p_step int) returns void
 language sql volatile
 as $$
   delete from hwqueue.arrival a where a.ctid = any (array(
     select x.ctid from hwqueue.arrival x
-    where x.run_id = p_run and x.step_no = p_step and x.kind = 'nested' and x.shard_id = p_shard
+    where x.run_id = p_run and x.step_no = p_step and x.kind = 'nested'
     for update skip locked))
 $$;
 
@@ -81,8 +81,8 @@ $$;
 -- attempt of the step has left open is cancelled. Returns 1, or 0 when another session holds something of the
 -- nested run.
 -- Locks: the caller holds the step; new rows; as retry_nested. Wakes: waiting workers.
-create or replace function hwqueue.open_nested(p_run hwqueue.run, p_step hwqueue.step, p_nested hwqueue.run,
-  p_shard int) returns int
+create or replace function hwqueue.open_nested(p_run hwqueue.run, p_step hwqueue.step, p_nested hwqueue.run)
+returns int
 language plpgsql volatile
 as $$
 declare
@@ -96,8 +96,8 @@ declare
 begin
   v_verdict.state := 'failed';
   select d.* into v_defined from hwqueue.workflow_step d
-  where d.shard_id = p_shard and d.workflow_id = p_run.workflow_id and d.step_no = p_step.step_no;
-  v_results := hwqueue.results_of(p_run, coalesce(v_defined.reads, '{}'), p_shard);
+  where d.workflow_id = p_run.workflow_id and d.step_no = p_step.step_no;
+  v_results := hwqueue.results_of(p_run, coalesce(v_defined.reads, '{}'));
   v_bound := hwqueue.bind_value(coalesce(v_defined.settings -> 'input', '{}'), p_run, v_results);
   perform hwqueue.note_bound(coalesce(pg_column_size(v_results), 134217728)
     + coalesce(pg_column_size(v_bound.value), 0));
@@ -118,23 +118,23 @@ begin
   else
     begin
       if p_nested.finished_at is not null then
-        return hwqueue.retry_nested(p_run, p_step, v_bound.value, p_shard);
+        return hwqueue.retry_nested(p_run, p_step, v_bound.value);
       end if;
       v_now := hwqueue.clock();
-      v_workflow := hwqueue.nested_workflow(v_defined.settings, p_run.tenant, p_shard);
+      v_workflow := hwqueue.nested_workflow(v_defined.settings, p_run.tenant);
       v_nested := hwqueue.read_nested_run(hwqueue.updated_run(p_run, p_step.own -> 'update'), v_workflow,
-        v_bound.value, v_now, p_shard);
+        v_bound.value, v_now);
       v_nested.parent_step_no := p_step.step_no;
       if p_run.state = 'paused' and not p_run.is_finishing then
         v_nested.state := 'paused';
         v_nested.reason := 'parent_paused';
       end if;
       if p_step.nested_run_id is not null then
-        perform hwqueue.leave_arrivals(p_step.nested_run_id, array[0], 'nested', '{}', v_now, p_shard);
+        perform hwqueue.leave_arrivals(p_step.nested_run_id, array[0], 'nested', '{}', v_now);
       end if;
       update hwqueue.step s set nested_run_id = v_nested.run_id, nested_mode = null
-      where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = p_step.step_no;
-      perform hwqueue.begin_run(v_workflow, v_nested, '{}', v_now, p_shard);
+      where s.run_id = p_run.run_id and s.step_no = p_step.step_no;
+      perform hwqueue.begin_run(v_workflow, v_nested, '{}', v_now);
       return 1;
     exception when sqlstate 'QH000' then  -- the class QH: what the API refuses
       v_verdict.reason := 'nested_refused';
@@ -142,9 +142,8 @@ begin
         'message', sqlerrm);
     end;
   end if;
-  update hwqueue.step s set nested_mode = null
-  where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = p_step.step_no;
-  return hwqueue.step_over(p_run.run_id, p_step.step_no, v_verdict, true, hwqueue.clock(), p_shard)::int;
+  update hwqueue.step s set nested_mode = null where s.run_id = p_run.run_id and s.step_no = p_step.step_no;
+  return hwqueue.step_over(p_run.run_id, p_step.step_no, v_verdict, true, hwqueue.clock())::int;
 end
 $$;
 
@@ -152,7 +151,7 @@ $$;
 -- version of the code, and with its placement, which the steps below must meet, too.
 -- Raises: as read_run; QHC04 where the two placements contradict each other.
 create or replace function hwqueue.read_nested_run(p_run hwqueue.run, p_workflow hwqueue.workflow,
-  p_input jsonb, p_now timestamptz, p_shard int) returns hwqueue.run
+  p_input jsonb, p_now timestamptz) returns hwqueue.run
 language plpgsql stable
 as $$
 declare
@@ -161,7 +160,7 @@ declare
       || hwqueue.present('priority', to_jsonb(p_run.priority))
       -- the version of the parent, unless its own definition names one
       || case when jsonb_typeof(p_workflow.settings -> 'pin_version') = 'string' then '{}'
-        else hwqueue.present('app_version', p_run.policy -> 'app_version') end, p_now, p_shard);
+        else hwqueue.present('app_version', p_run.policy -> 'app_version') end, p_now);
 begin
   v_nested.parent_run_id := p_run.run_id;
   v_nested.root_run_id := p_run.root_run_id;
@@ -177,17 +176,16 @@ $$;
 -- Returns the definition that a step of a run of this tenant would run now. To a tenant, which reads why its
 -- step has failed, the workflow of another one is missing.
 -- Raises: QHF01; QHA03 when it has a tenant, and the run has none.
-create or replace function hwqueue.nested_workflow(p_settings jsonb, p_tenant text, p_shard int)
-returns hwqueue.workflow
+create or replace function hwqueue.nested_workflow(p_settings jsonb, p_tenant text) returns hwqueue.workflow
 language plpgsql stable
 as $$
 declare
   v_workflow hwqueue.workflow := hwqueue.find_workflow(p_settings ->> 'workflow',
-    (p_settings ->> 'version')::int, p_shard);
+    (p_settings ->> 'version')::int);
 begin
   if v_workflow.settings ->> 'tenant' <> p_tenant then
     if p_tenant <> '' then
-      perform hwqueue.refuse_workflow(v_workflow.name, (p_settings ->> 'version')::int, p_shard);
+      perform hwqueue.refuse_workflow(v_workflow.name, (p_settings ->> 'version')::int);
     end if;
     perform hwqueue.refuse('QHA03', format('workflow %s has tenant %s, and its parent, whose tenant a nested '
         'run has, has none', to_json(v_workflow.name), v_workflow.settings -> 'tenant'),
@@ -203,8 +201,8 @@ $$;
 -- when another session holds something of it: an arrival is left.
 -- Locks: the caller holds the step; the run with its tallies, steps and arrivals, nowait; as reset_run.
 -- Wakes: waiting workers.
-create or replace function hwqueue.retry_nested(p_run hwqueue.run, p_step hwqueue.step, p_input jsonb,
-  p_shard int) returns int
+create or replace function hwqueue.retry_nested(p_run hwqueue.run, p_step hwqueue.step, p_input jsonb)
+returns int
 language plpgsql volatile
 as $$
 declare
@@ -214,28 +212,22 @@ declare
 begin
   begin
     select r.* into v_nested from hwqueue.run r
-    where r.shard_id = p_shard and r.run_id = p_step.nested_run_id for no key update nowait;
-    perform 1 from hwqueue.tally t
-    where t.shard_id = p_shard and t.run_id = v_nested.run_id for no key update nowait;
-    perform 1 from hwqueue.step s
-    where s.shard_id = p_shard and s.run_id = v_nested.run_id for no key update nowait;
-    perform 1 from hwqueue.arrival a
-    where a.shard_id = p_shard and a.run_id = v_nested.run_id for update nowait;
+    where r.run_id = p_step.nested_run_id for no key update nowait;
+    perform 1 from hwqueue.tally t where t.run_id = v_nested.run_id for no key update nowait;
+    perform 1 from hwqueue.step s where s.run_id = v_nested.run_id for no key update nowait;
+    perform 1 from hwqueue.arrival a where a.run_id = v_nested.run_id for update nowait;
   exception when lock_not_available then
-    perform hwqueue.leave_arrivals(p_run.run_id, array[p_step.step_no], 'nested', '{}', hwqueue.clock(),
-      p_shard);
+    perform hwqueue.leave_arrivals(p_run.run_id, array[p_step.step_no], 'nested', '{}', hwqueue.clock());
     return 0;
   end;
   v_mode := case when v_nested.state = 'completed' then 'all' else p_step.nested_mode end;
-  update hwqueue.step s set nested_mode = null
-  where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = p_step.step_no;
-  v_steps := hwqueue.retried_steps(v_nested, v_mode, '{}', p_shard);
-  perform hwqueue.forget_maps(v_nested, v_steps, case when v_mode = 'all' then v_steps else '{}' end,
-      p_shard),
+  update hwqueue.step s set nested_mode = null where s.run_id = p_run.run_id and s.step_no = p_step.step_no;
+  v_steps := hwqueue.retried_steps(v_nested, v_mode, '{}');
+  perform hwqueue.forget_maps(v_nested, v_steps, case when v_mode = 'all' then v_steps else '{}' end),
     hwqueue.reset_run(v_nested, v_steps, v_mode, case when v_mode = 'all'
-      then hwqueue.check_payload(p_input, 'input', 1048576) end, hwqueue.clock(), p_shard);
+      then hwqueue.check_payload(p_input, 'input', 1048576) end, hwqueue.clock());
   if p_run.state = 'paused' then
-    perform hwqueue.leave_arrivals(v_nested.run_id, array[0], 'nested', '{}', hwqueue.clock(), p_shard);
+    perform hwqueue.leave_arrivals(v_nested.run_id, array[0], 'nested', '{}', hwqueue.clock());
   end if;
   return 1;
 end
@@ -245,7 +237,7 @@ $$;
 -- has ended otherwise, pauses it or lets it go on with the parent. What an operator has paused by itself
 -- stays so. Returns 0: it releases no step.
 -- Locks: the run and its arrivals, skip locked; as cancel_run. Idempotent.
-create or replace function hwqueue.follow_parent(p_run uuid, p_shard int) returns int
+create or replace function hwqueue.follow_parent(p_run uuid) returns int
 language plpgsql volatile
 as $$
 declare
@@ -253,30 +245,28 @@ declare
   v_parent hwqueue.run;
   v_stops boolean;
 begin
-  select r.* into v_run from hwqueue.run r
-  where r.shard_id = p_shard and r.run_id = p_run for no key update skip locked;
-  if v_run.run_id is null and exists (
-    select from hwqueue.run r where r.shard_id = p_shard and r.run_id = p_run) then
+  select r.* into v_run from hwqueue.run r where r.run_id = p_run for no key update skip locked;
+  if v_run.run_id is null and exists (select from hwqueue.run r where r.run_id = p_run) then
     return 0;  -- the arrival stays
   end if;
-  perform hwqueue.drop_arrivals(p_run, 0, p_shard);
+  perform hwqueue.drop_arrivals(p_run, 0);
   if v_run.finished_at is not null or v_run.run_id is null then
     return 0;
   end if;
   select r.* into v_parent from hwqueue.run r  -- after the lock, as in go_on_nested
-  where r.shard_id = p_shard and r.run_id = v_run.parent_run_id;
+  where r.run_id = v_run.parent_run_id;
   v_stops := v_parent.stops or not exists (
-    select from hwqueue.awaited_runs(v_run.parent_run_id, p_shard) w where w.nested_run_id = p_run);
+    select from hwqueue.awaited_runs(v_run.parent_run_id) w where w.nested_run_id = p_run);
   if v_stops then
     if not v_run.stops and not v_run.is_finishing then
       perform hwqueue.cancel_run(v_run, format('run %s, which it is a step of, does not wait for it any more',
-        v_run.parent_run_id), p_shard);
+        v_run.parent_run_id));
     end if;
   elsif v_run.state = 'running' and v_parent.state = 'paused' and not v_parent.is_finishing then
-    perform hwqueue.pause_run(v_run, 'parent_paused', null, p_shard);
+    perform hwqueue.pause_run(v_run, 'parent_paused', null);
   elsif v_run.state = 'paused' and v_run.reason = 'parent_paused' and (
     v_parent.state <> 'paused' or v_parent.is_finishing) then
-    perform hwqueue.resume_run(v_run, p_shard);
+    perform hwqueue.resume_run(v_run);
   end if;
   return 0;
 end
@@ -284,16 +274,16 @@ $$;
 
 -- Leaves arrivals at the nested runs of a run that are not in the state which it asks for. The caller calls
 -- it again until no transaction can open one any more that has read the former state (apply_state).
-create or replace function hwqueue.tell_nested(p_run hwqueue.run, p_shard int) returns void
+create or replace function hwqueue.tell_nested(p_run hwqueue.run) returns void
 language plpgsql volatile
 as $$
 begin
-  insert into hwqueue.arrival (shard_id, run_id, step_no, kind, at, tenant)
-  select p_shard, n.run_id, 0, 'nested', hwqueue.clock(), p_run.tenant
-  from hwqueue.awaited_runs(p_run.run_id, p_shard) w
+  insert into hwqueue.arrival (run_id, step_no, kind, at, tenant)
+  select n.run_id, 0, 'nested', hwqueue.clock(), p_run.tenant
+  from hwqueue.awaited_runs(p_run.run_id) w
   cross join lateral (  -- a fence (offset 0): by key, whatever the statistics say
     select x.* from hwqueue.run x
-    where x.shard_id = p_shard and x.run_id = w.nested_run_id and x.finished_at is null offset 0) n
+    where x.run_id = w.nested_run_id and x.finished_at is null offset 0) n
   where case
       when p_run.stops then not n.stops and not n.is_finishing
       when p_run.is_finishing then n.state = 'paused' and n.reason = 'parent_paused'
@@ -303,43 +293,41 @@ end
 $$;
 
 -- The nested runs that steps of a run wait for: those that these are, and those that were added to them.
-create or replace function hwqueue.awaited_runs(p_run uuid, p_shard int) returns table (nested_run_id uuid)
+create or replace function hwqueue.awaited_runs(p_run uuid) returns table (nested_run_id uuid)
 language sql volatile
 as $$
   select s.nested_run_id from hwqueue.step s
-  where s.shard_id = p_shard and s.run_id = p_run and s.state = 'running' and s.nested_run_id is not null
+  where s.run_id = p_run and s.state = 'running' and s.nested_run_id is not null
   union all
   select a.nested_run_id
   from hwqueue.added_run a
   cross join lateral (  -- a fence (offset 0): by key, whatever the statistics say
     select x.state from hwqueue.step x
-    where x.shard_id = p_shard and x.run_id = p_run and x.step_no = a.step_no offset 0) s
-  where a.shard_id = p_shard and a.run_id = p_run and s.state = 'running'
+    where x.run_id = p_run and x.step_no = a.step_no offset 0) s
+  where a.run_id = p_run and s.state = 'running'
 $$;
 
 -- Pauses a run that runs, and its nested runs after it.
 -- Locks: the caller holds the run.
-create or replace function hwqueue.pause_run(p_run hwqueue.run, p_reason text, p_detail jsonb, p_shard int)
-returns void
+create or replace function hwqueue.pause_run(p_run hwqueue.run, p_reason text, p_detail jsonb) returns void
 language plpgsql volatile
 as $$
 begin
   update hwqueue.run r set state = 'paused', reason = p_reason, detail = p_detail
-  where r.shard_id = p_shard and r.run_id = p_run.run_id;
+  where r.run_id = p_run.run_id;
   -- a handler that has read the former state may add a run, and be open still
-  perform hwqueue.leave_arrivals(p_run.run_id, array[0], 'state', '{}', hwqueue.clock(), p_shard);
+  perform hwqueue.leave_arrivals(p_run.run_id, array[0], 'state', '{}', hwqueue.clock());
 end
 $$;
 
 -- Lets a paused run go on: advance_workflows releases what was held.
 -- Locks: the caller holds the run.
-create or replace function hwqueue.resume_run(p_run hwqueue.run, p_shard int) returns void
+create or replace function hwqueue.resume_run(p_run hwqueue.run) returns void
 language plpgsql volatile
 as $$
 begin
-  update hwqueue.run r set state = 'running', reason = null, detail = null
-  where r.shard_id = p_shard and r.run_id = p_run.run_id;
-  perform hwqueue.leave_arrivals(p_run.run_id, array[0], 'state', '{}', hwqueue.clock(), p_shard);
+  update hwqueue.run r set state = 'running', reason = null, detail = null where r.run_id = p_run.run_id;
+  perform hwqueue.leave_arrivals(p_run.run_id, array[0], 'state', '{}', hwqueue.clock());
 end
 $$;
 
@@ -347,7 +335,7 @@ $$;
 -- Locks: the caller holds the claim; the step's row in map; new rows. Raises: QHF02, QHF07, QHT01 for a name
 -- that has another specification, QHF04 when the run of the step stops, and as a submission. Idempotent.
 -- Wakes: waiting workers.
-create or replace function hwqueue.add_run(p_lease hwqueue.lease, p_spec jsonb, p_shard int,
+create or replace function hwqueue.add_run(p_lease hwqueue.lease, p_spec jsonb,
   out run_id uuid, out created boolean)
 language plpgsql volatile
 as $$
@@ -355,11 +343,11 @@ declare
   -- after the claim is held: a change of its state waits for this transaction (apply_state)
   v_run hwqueue.run := (
     select hwqueue.updated_run(r, s.own -> 'update') from hwqueue.run r
-    join hwqueue.step s on s.shard_id = p_shard and s.run_id = r.run_id and s.step_no = p_lease.step_no
-    where r.shard_id = p_shard and r.run_id = p_lease.run_id);
+    join hwqueue.step s on s.run_id = r.run_id and s.step_no = p_lease.step_no
+    where r.run_id = p_lease.run_id);
   v_spec jsonb := hwqueue.read_workflow(case jsonb_typeof(p_spec) when 'object' then jsonb_build_object(
     'queue', (select q.name from hwqueue.queue q
-              where q.shard_id = p_shard and q.queue_id = p_lease.queue_id)) || p_spec else p_spec end);
+              where q.queue_id = p_lease.queue_id)) || p_spec else p_spec end);
   v_digest bytea := sha256(convert_to(v_spec::text, 'UTF8'));
   v_tenant text := coalesce(current_setting('hwqueue.tenant', true), '');
   v_known hwqueue.added_run;
@@ -368,14 +356,13 @@ declare
   v_nested hwqueue.run;
 begin
   if p_lease.item_no is null then
-    perform hwqueue.begin_adding(p_lease, p_shard);
+    perform hwqueue.begin_adding(p_lease);
   end if;
   perform 1 from hwqueue.map m
-  where m.shard_id = p_shard and m.run_id = p_lease.run_id and m.step_no = p_lease.step_no
+  where m.run_id = p_lease.run_id and m.step_no = p_lease.step_no
   for no key update;
   select a.* into v_known from hwqueue.added_run a
-  where a.shard_id = p_shard and a.run_id = p_lease.run_id and a.step_no = p_lease.step_no
-    and a.name = v_spec ->> 'name';
+  where a.run_id = p_lease.run_id and a.step_no = p_lease.step_no and a.name = v_spec ->> 'name';
   created := v_known.nested_run_id is null;
   run_id := v_known.nested_run_id;
   if v_known.digest <> v_digest then
@@ -399,12 +386,11 @@ begin
       jsonb_build_object('run_id', v_run.root_run_id, 'limit', 10000), 'add items instead');
   elsif exists (
     select from hwqueue.map m
-    where m.shard_id = p_shard and m.run_id = v_run.run_id and m.step_no = p_lease.step_no
-      and m.runs >= 1000) then
+    where m.run_id = v_run.run_id and m.step_no = p_lease.step_no and m.runs >= 1000) then
     perform hwqueue.refuse('QHF07', 'the step has 1000 added runs', '{"field": "p_spec", "limit": 1000}',
       'add items, or more steps in one specification');
   end if;
-  v_workflow := hwqueue.find_adhoc(v_spec, v_now, p_shard);
+  v_workflow := hwqueue.find_adhoc(v_spec, v_now);
   if v_workflow.settings ->> 'tenant' <> v_run.tenant then
     perform hwqueue.refuse('QHA03', format('spec.tenant is %s, and that of run %s is %s',
         v_workflow.settings -> 'tenant', v_run.run_id, to_json(v_run.tenant)),
@@ -412,18 +398,17 @@ begin
   end if;
   -- as in go_on_nested
   perform set_config('hwqueue.tenant', '', true) where v_tenant <> '';
-  v_nested := hwqueue.read_nested_run(v_run, v_workflow, v_run.input, v_now, p_shard);
+  v_nested := hwqueue.read_nested_run(v_run, v_workflow, v_run.input, v_now);
   v_nested.parent_step_no := p_lease.step_no;
   if v_run.state = 'paused' then
     v_nested.state := 'paused';
     v_nested.reason := 'parent_paused';
   end if;
   run_id := v_nested.run_id;
-  insert into hwqueue.added_run (shard_id, run_id, step_no, name, nested_run_id, digest)
-  values (p_shard, p_lease.run_id, p_lease.step_no, v_spec ->> 'name', v_nested.run_id, v_digest);
-  update hwqueue.map m set runs = m.runs + 1
-  where m.shard_id = p_shard and m.run_id = p_lease.run_id and m.step_no = p_lease.step_no;
-  perform hwqueue.begin_run(v_workflow, v_nested, '{}', v_now, p_shard);
+  insert into hwqueue.added_run (run_id, step_no, name, nested_run_id, digest)
+  values (p_lease.run_id, p_lease.step_no, v_spec ->> 'name', v_nested.run_id, v_digest);
+  update hwqueue.map m set runs = m.runs + 1 where m.run_id = p_lease.run_id and m.step_no = p_lease.step_no;
+  perform hwqueue.begin_run(v_workflow, v_nested, '{}', v_now);
   perform set_config('hwqueue.tenant', v_tenant, true) where v_tenant <> '';
 end
 $$;
@@ -431,8 +416,7 @@ $$;
 -- Goes on with a step after one of the runs that were added to it has ended, or is to be retried: retries up
 -- to 100 of these, unless the run of the step stops. Returns 1.
 -- Locks: the caller holds the step; as retry_nested. Wakes: waiting workers.
-create or replace function hwqueue.go_on_added(p_run hwqueue.run, p_step hwqueue.step, p_shard int)
-returns int
+create or replace function hwqueue.go_on_added(p_run hwqueue.run, p_step hwqueue.step) returns int
 language plpgsql volatile
 as $$
 declare
@@ -442,26 +426,22 @@ declare
 begin
   for v_added in
     select a.* from hwqueue.added_run a
-    where a.shard_id = p_shard and a.run_id = p_run.run_id and a.step_no = p_step.step_no
-      and a.retry_mode is not null
+    where a.run_id = p_run.run_id and a.step_no = p_step.step_no and a.retry_mode is not null
     order by a.name limit case when v_stops then 1000 else 100 end
   loop
     v_step.nested_run_id := v_added.nested_run_id;
     v_step.nested_mode := v_added.retry_mode;
     -- another session holds something of it: an arrival is left
-    continue when not v_stops and hwqueue.retry_nested(p_run, v_step, null, p_shard) = 0;
+    continue when not v_stops and hwqueue.retry_nested(p_run, v_step, null) = 0;
     update hwqueue.added_run a set retry_mode = null
-    where a.shard_id = p_shard and a.run_id = p_run.run_id and a.step_no = p_step.step_no
-      and a.name = v_added.name;
+    where a.run_id = p_run.run_id and a.step_no = p_step.step_no and a.name = v_added.name;
   end loop;
   if exists (
     select from hwqueue.added_run a
-    where a.shard_id = p_shard and a.run_id = p_run.run_id and a.step_no = p_step.step_no
-      and a.retry_mode is not null) then
-    perform hwqueue.leave_arrivals(p_run.run_id, array[p_step.step_no], 'nested', '{}', hwqueue.clock(),
-      p_shard);
+    where a.run_id = p_run.run_id and a.step_no = p_step.step_no and a.retry_mode is not null) then
+    perform hwqueue.leave_arrivals(p_run.run_id, array[p_step.step_no], 'nested', '{}', hwqueue.clock());
   end if;
-  perform hwqueue.leave_arrivals(p_run.run_id, array[p_step.step_no], 'item', '{}', hwqueue.clock(), p_shard);
+  perform hwqueue.leave_arrivals(p_run.run_id, array[p_step.step_no], 'item', '{}', hwqueue.clock());
   return 1;
 end
 $$;

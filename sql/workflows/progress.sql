@@ -14,7 +14,7 @@
 -- While a run fails or is cancelled nothing is released.
 -- Locks: tallies, steps and the run, skip locked; new rows. Not idempotent. Wakes: waiting workers.
 create or replace function hwqueue.go_on(p_run hwqueue.run, p_progress hwqueue.run_progress,
-  p_is_short boolean, p_now timestamptz, p_shard int) returns hwqueue.run_progress
+  p_is_short boolean, p_now timestamptz) returns hwqueue.run_progress
 language plpgsql volatile
 as $$
 declare
@@ -24,7 +24,7 @@ declare
 begin
   loop
     if array['failed', 'cancelled'] && p.states then
-      v_noted := hwqueue.note_failures(v_run, p, p_now, p_shard);
+      v_noted := hwqueue.note_failures(v_run, p, p_now);
       v_run.state := v_noted.state;
       p := v_noted.progress;
     end if;
@@ -34,14 +34,14 @@ begin
       exit;
     end if;
     if p.ended <> '{}' then
-      p := hwqueue.collect_due(v_run, p, p_is_short, p_now, p_shard);
+      p := hwqueue.collect_due(v_run, p, p_is_short, p_now);
     end if;
     exit when p.released = '{}' and p.skipped = '{}';
     if p.skipped <> '{}' then
-      p := hwqueue.skip_steps(v_run.run_id, p, p_now, p_shard);
+      p := hwqueue.skip_steps(v_run.run_id, p, p_now);
     end if;
     if p.released <> '{}' then
-      p := hwqueue.release_steps(v_run, p, p_now, p_shard);
+      p := hwqueue.release_steps(v_run, p, p_now);
     end if;
   end loop;
   return p;
@@ -52,7 +52,7 @@ $$;
 -- one parent is due at once; of others each parent is counted.
 -- Locks: tallies, skip locked. Not idempotent.
 create or replace function hwqueue.collect_due(p_run hwqueue.run, p hwqueue.run_progress, p_is_short boolean,
-  p_now timestamptz, p_shard int) returns hwqueue.run_progress
+  p_now timestamptz) returns hwqueue.run_progress
 language plpgsql volatile
 as $$
 declare
@@ -70,15 +70,15 @@ begin
     -- fences (offset 0): edge by edge and by key, whatever the statistics say
     cross join lateral (
       select x.to_no, hwqueue.edge_holds(x.wants, u.state) as holds from hwqueue.workflow_edge x
-      where x.shard_id = p_shard and x.workflow_id = p_run.workflow_id and x.from_no = u.step_no offset 0) e
+      where x.workflow_id = p_run.workflow_id and x.from_no = u.step_no offset 0) e
     cross join lateral (
       select x.parent_count, x.is_any from hwqueue.workflow_step x
-      where x.shard_id = p_shard and x.workflow_id = p_run.workflow_id and x.step_no = e.to_no offset 0) d
+      where x.workflow_id = p_run.workflow_id and x.step_no = e.to_no offset 0) d
     group by e.to_no, d.parent_count, d.is_any order by e.to_no
   loop
     if v_child.parent_count > 1 then
       v_due := hwqueue.count_parents(p_run.run_id, v_child.to_no, v_child.is_any,
-        row(0, v_child.arrived, v_child.unmet, v_child.failed, v_child.skipped), p_is_short, p_now, p_shard,
+        row(0, v_child.arrived, v_child.unmet, v_child.failed, v_child.skipped), p_is_short, p_now,
         p_run.tenant);
       p.opened := p.opened + v_due.opened;
       p.closed := p.closed + v_due.closed;
@@ -104,8 +104,8 @@ $$;
 -- Skips the steps of p.skipped that still wait, and adds them to p.ended: what comes after them is due next.
 -- What another session holds is left as arrivals, which count as opened.
 -- Locks: the steps, skip locked. Not idempotent.
-create or replace function hwqueue.skip_steps(p_run uuid, p hwqueue.run_progress, p_now timestamptz,
-  p_shard int) returns hwqueue.run_progress
+create or replace function hwqueue.skip_steps(p_run uuid, p hwqueue.run_progress, p_now timestamptz)
+returns hwqueue.run_progress
 language plpgsql volatile
 as $$
 declare
@@ -114,20 +114,19 @@ declare
 begin
   v_done := array(
     select s.step_no from hwqueue.step s
-    where s.shard_id = p_shard and s.run_id = p_run and s.step_no = any (p.skipped) and s.state = 'waiting'
+    where s.run_id = p_run and s.step_no = any (p.skipped) and s.state = 'waiting'
     order by s.step_no for no key update skip locked);
   update hwqueue.step s set state = 'skipped', reason = k.reason, ended_at = p_now
   from unnest(p.skipped, p.reasons) k(step_no, reason)
-  where s.shard_id = p_shard and s.run_id = p_run and s.step_no = k.step_no and s.step_no = any (v_done);
+  where s.run_id = p_run and s.step_no = k.step_no and s.step_no = any (v_done);
   v_left := array(
     select s.step_no from hwqueue.step s
-    where s.shard_id = p_shard and s.run_id = p_run and s.step_no = any (p.skipped) and s.state = 'waiting'
+    where s.run_id = p_run and s.step_no = any (p.skipped) and s.state = 'waiting'
       and s.step_no <> all (v_done));
   if v_left <> '{}' then
     perform hwqueue.leave_arrivals(p_run, v_left, 'skip', array(
       select k.reason from unnest(p.skipped, p.reasons) k(step_no, reason)
-      join unnest(v_left) with ordinality l(step_no, n) on l.step_no = k.step_no order by l.n),
-      p_now, p_shard);
+      join unnest(v_left) with ordinality l(step_no, n) on l.step_no = k.step_no order by l.n), p_now);
     p.opened := p.opened + cardinality(v_left);
   end if;
   p.ended := p.ended || v_done;
@@ -142,7 +141,7 @@ $$;
 -- step ignores becomes completed. state: the run's, failing when its failure is left as an arrival, too.
 -- Locks: the run, skip locked. Not idempotent.
 create or replace function hwqueue.note_failures(p_run hwqueue.run, p hwqueue.run_progress,
-  p_now timestamptz, p_shard int, out state text, out progress hwqueue.run_progress)
+  p_now timestamptz, out state text, out progress hwqueue.run_progress)
 language plpgsql volatile
 as $$
 declare
@@ -155,7 +154,7 @@ begin
     from unnest(p.ended, p.states) with ordinality u(step_no, state, n)
     cross join lateral (
       select x.name, x.on_failure from hwqueue.workflow_step x
-      where x.shard_id = p_shard and x.workflow_id = p_run.workflow_id and x.step_no = u.step_no offset 0) d
+      where x.workflow_id = p_run.workflow_id and x.step_no = u.step_no offset 0) d
     where u.state in ('failed', 'cancelled') order by u.n
   loop
     if v_step.on_failure = 'ignore' then
@@ -164,7 +163,7 @@ begin
     end if;
     progress.failed := progress.failed + 1;
     if v_step.on_failure = 'fail_run' and state in ('running', 'paused') and not p_run.is_finishing then
-      state := hwqueue.begin_failing(p_run, v_step.step_no, v_step.name, p_now, p_shard);
+      state := hwqueue.begin_failing(p_run, v_step.step_no, v_step.name, p_now);
     end if;
   end loop;
 end
@@ -174,28 +173,27 @@ $$;
 -- other steps are asked to stop, too, by advance_workflows. Returns the run's state.
 -- Locks: the run, skip locked; where another session holds it, an arrival is left. Idempotent.
 create or replace function hwqueue.begin_failing(p_run hwqueue.run, p_step int, p_name text,
-  p_now timestamptz, p_shard int) returns text
+  p_now timestamptz) returns text
 language plpgsql volatile
 as $$
 declare
   v_stops boolean := p_run.policy ->> 'on_failure' = 'fail_fast';
   v_was text;
 begin
-  select r.state into v_was from hwqueue.run r
-  where r.shard_id = p_shard and r.run_id = p_run.run_id for no key update skip locked;
+  select r.state into v_was from hwqueue.run r where r.run_id = p_run.run_id for no key update skip locked;
   if not found then
-    perform hwqueue.leave_arrivals(p_run.run_id, array[p_step], 'fail', array[p_name], p_now, p_shard);
+    perform hwqueue.leave_arrivals(p_run.run_id, array[p_step], 'fail', array[p_name], p_now);
     return 'failing';
   end if;
   if v_was in ('running', 'paused') then
     update hwqueue.run r
     set state = 'failing', reason = 'step_failed', detail = jsonb_build_object('step', p_name),
       stops = coalesce(v_stops, false) and not r.is_finishing
-    where r.shard_id = p_shard and r.run_id = p_run.run_id;
+    where r.run_id = p_run.run_id;
     if v_stops or v_was = 'paused' or exists (  -- steps to stop, that were held, or that may sleep
       select from hwqueue.workflow_step d
-      where d.shard_id = p_shard and d.workflow_id = p_run.workflow_id and hwqueue.is_idle(d.kind)) then
-      perform hwqueue.leave_arrivals(p_run.run_id, array[0], 'state', '{}', p_now, p_shard);
+      where d.workflow_id = p_run.workflow_id and hwqueue.is_idle(d.kind)) then
+      perform hwqueue.leave_arrivals(p_run.run_id, array[0], 'state', '{}', p_now);
     end if;
     v_was := 'failing';
   end if;

@@ -25,8 +25,8 @@ $$;
 -- is left as arrivals. opened counts what is released, held or left.
 -- Locks: the steps, skip locked; new rows; of a retry the outcomes of the leases, skip locked. Not
 -- idempotent. Wakes: waiting workers.
-create or replace function hwqueue.release_steps(p_run hwqueue.run, p hwqueue.run_progress, p_now timestamptz,
-  p_shard int) returns hwqueue.run_progress
+create or replace function hwqueue.release_steps(p_run hwqueue.run, p hwqueue.run_progress,
+  p_now timestamptz) returns hwqueue.run_progress
 language plpgsql volatile
 as $$
 declare
@@ -44,24 +44,22 @@ declare
 begin
   if p_run.attempt > 1 and not v_holds then  -- held ones keep their outcomes until they are released
     select t.free, t.revived, t.with_items into v_due, v_revived, v_with_items
-    from hwqueue.take_ended_leases(p_run.run_id, v_due, p_shard) t;
+    from hwqueue.take_ended_leases(p_run.run_id, v_due) t;
   end if;
   for v_item in  -- one statement takes the steps and reads all that their leases need
     update hwqueue.step s
     set state = case when v_holds then 'held' else 'running' end, reason = null, error = null, ended_at = null
     from (
       select x.ctid as place, x.step_no, x.lease_id, x.class_id, x.queue_id, x.own, d.*,
-             (select q from hwqueue.queue q
-              where q.shard_id = p_shard and q.queue_id = x.queue_id and q.dropped_at is null) as queue,
+             (select q from hwqueue.queue q where q.queue_id = x.queue_id and q.dropped_at is null) as queue,
              (select t.defaults from hwqueue.task t
-              where t.shard_id = p_shard and t.name = d.task_name) as defaults
+              where t.name = d.task_name) as defaults
       from hwqueue.step x
       cross join lateral (  -- a fence (offset 0): by key, whatever the statistics say
         select y.name, y.kind, y.task_name, y.params, y.reads, y.run_if, y.options, y.near
         from hwqueue.workflow_step y
-        where y.shard_id = p_shard and y.workflow_id = p_run.workflow_id and y.step_no = x.step_no offset 0) d
-      where x.shard_id = p_shard and x.run_id = p_run.run_id and x.step_no = any (v_due)
-        and x.state in ('waiting', 'held')
+        where y.workflow_id = p_run.workflow_id and y.step_no = x.step_no offset 0) d
+      where x.run_id = p_run.run_id and x.step_no = any (v_due) and x.state in ('waiting', 'held')
       order by x.queue_id, x.step_no for no key update of x skip locked) u
     where s.ctid = u.place
     returning u.*
@@ -73,14 +71,14 @@ begin
     v_done := v_done || v_item.step_no;
     continue when v_holds;
     if v_item.kind <> 'task' or v_item.step_no = any (v_with_items) then
-      p := hwqueue.begin_other(p_run, v_item.step_no, p, p_now, p_shard);
+      p := hwqueue.begin_other(p_run, v_item.step_no, p, p_now);
       continue;
     end if;
     v_bound := hwqueue.step_params(p_run, v_item.params, v_item.reads, v_item.run_if,
-      (v_item.queue).max_params_bytes, p_shard);
+      (v_item.queue).max_params_bytes);
     if v_bound.bad is null and v_item.near is not null then
       select n.class_id, n.bad into v_item.class_id, v_bound.bad
-      from hwqueue.near_class(p_run, v_item.step_no, v_item.near, p_now, p_shard) n;
+      from hwqueue.near_class(p_run, v_item.step_no, v_item.near, p_now) n;
     end if;
     if v_bound.bad is not null then
       p.ended := p.ended || v_item.step_no;
@@ -88,11 +86,11 @@ begin
       update hwqueue.step s
       set state = p.states[cardinality(p.states)], reason = v_bound.bad ->> 'reason',
         error = nullif(v_bound.bad - 'reason', '{}'), ended_at = p_now
-      where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = v_item.step_no;
+      where s.run_id = p_run.run_id and s.step_no = v_item.step_no;
       continue;
     end if;
     if v_item.queue_id <> v_queue.queue_id then
-      p.opened := p.opened + hwqueue.spawn_steps(v_requests, v_queue, v_revived, p_now, p_shard);
+      p.opened := p.opened + hwqueue.spawn_steps(v_requests, v_queue, v_revived, p_now);
       v_requests := '{}';
     end if;
     v_queue := v_item.queue;
@@ -101,19 +99,18 @@ begin
         || coalesce(v_item.options, '{}') || coalesce(v_item.own, '{}'), p_now);
   end loop;
   p.opened := p.opened + case when v_holds then cardinality(v_done)
-    else hwqueue.spawn_steps(v_requests, v_queue, v_revived, p_now, p_shard) end;
+    else hwqueue.spawn_steps(v_requests, v_queue, v_revived, p_now) end;
   if cardinality(v_done) < cardinality(p.released) then
     if v_left <> '{}' then  -- taken and not bound: they wait again
-      update hwqueue.step s set state = 'waiting'
-      where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = any (v_left);
+      update hwqueue.step s set state = 'waiting' where s.run_id = p_run.run_id and s.step_no = any (v_left);
     end if;
     -- held ones are open work in any case, and get none: apply_state finds them again
     select coalesce(array_agg(s.step_no) filter (where s.state = 'waiting'), '{}'), p.opened + count(*)::int
     into v_left, p.opened
     from hwqueue.step s
-    where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = any (p.released)
+    where s.run_id = p_run.run_id and s.step_no = any (p.released)
       and s.state in ('waiting', 'held') and s.step_no <> all (v_done);
-    perform hwqueue.leave_arrivals(p_run.run_id, v_left, 'release', '{}', p_now, p_shard);
+    perform hwqueue.leave_arrivals(p_run.run_id, v_left, 'release', '{}', p_now);
   end if;
   p.released := '{}';
   return p;
@@ -123,7 +120,7 @@ $$;
 -- Returns the params of a step, bound to results by now. bad: why it cannot run, {"reason", ...}. p_most:
 -- the limit of its queue in bytes; null: the queue is dropped.
 create or replace function hwqueue.step_params(p_run hwqueue.run, p_params jsonb, p_reads int[],
-  p_run_if jsonb, p_most int, p_shard int, out params jsonb, out bad jsonb)
+  p_run_if jsonb, p_most int, out params jsonb, out bad jsonb)
 language plpgsql volatile
 as $$
 declare
@@ -134,7 +131,7 @@ begin
   if p_most is null then
     bad := '{"reason": "queue_dropped"}';
   elsif p_reads is not null then
-    v_results := hwqueue.results_of(p_run, p_reads, p_shard);
+    v_results := hwqueue.results_of(p_run, p_reads);
     if v_results is null then
       perform hwqueue.note_bound(134217728);
       bad := '{"reason": "params_too_large", "limit": 134217728}';
@@ -171,7 +168,7 @@ $$;
 -- nested run is opened by advance_workflows (workflows/nested): a settlement submits nothing.
 -- Locks: the caller holds the step; a signal, skip locked; as begin_gang and begin_map.
 create or replace function hwqueue.begin_other(p_run hwqueue.run, p_step int, p hwqueue.run_progress,
-  p_now timestamptz, p_shard int) returns hwqueue.run_progress
+  p_now timestamptz) returns hwqueue.run_progress
 language plpgsql volatile
 as $$
 declare
@@ -182,11 +179,10 @@ declare
   v_verdict hwqueue.step_verdict;
 begin
   select d.* into v_defined from hwqueue.workflow_step d
-  where d.shard_id = p_shard and d.workflow_id = p_run.workflow_id and d.step_no = p_step;
-  select s.* into v_step from hwqueue.step s
-  where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = p_step;
+  where d.workflow_id = p_run.workflow_id and d.step_no = p_step;
+  select s.* into v_step from hwqueue.step s where s.run_id = p_run.run_id and s.step_no = p_step;
   if v_defined.reads is not null then
-    v_results := hwqueue.results_of(p_run, v_defined.reads, p_shard);
+    v_results := hwqueue.results_of(p_run, v_defined.reads);
     perform hwqueue.note_bound(coalesce(pg_column_size(v_results), 134217728));
     if v_results is null then
       v_verdict := hwqueue.bad_verdict('{"reason": "params_too_large", "limit": 134217728}');
@@ -201,14 +197,14 @@ begin
     v_verdict := hwqueue.begin_sleep(p_run, v_defined.settings, v_results,
       hwqueue.start_time(p_run, p_now));
   elsif v_defined.kind = 'gang' then
-    v_verdict := hwqueue.begin_gang(p_run, v_step, v_defined, v_results, p_now, p_shard);
+    v_verdict := hwqueue.begin_gang(p_run, v_step, v_defined, v_results, p_now);
   elsif v_defined.kind in ('map', 'task') then  -- a task that has added items before a retry
-    v_verdict := hwqueue.begin_map(p_run, v_step, v_defined, v_results, p_now, p_shard);
+    v_verdict := hwqueue.begin_map(p_run, v_step, v_defined, v_results, p_now);
   elsif v_defined.kind = 'workflow' then
-    perform hwqueue.leave_arrivals(p_run.run_id, array[p_step], 'nested', '{}', p_now, p_shard);
+    perform hwqueue.leave_arrivals(p_run.run_id, array[p_step], 'nested', '{}', p_now);
     v_verdict.state := 'running';
   else
-    v_taken := hwqueue.take_run_signal(p_run.run_id, v_defined.settings ->> 'signal', p_step, p_shard);
+    v_taken := hwqueue.take_run_signal(p_run.run_id, v_defined.settings ->> 'signal', p_step);
     v_verdict.result := v_taken.payload;
     v_verdict.state := case when v_taken.payload is null then 'running' else 'completed' end;
     if v_taken.payload is null then
@@ -216,14 +212,14 @@ begin
         + make_interval(secs => (v_defined.settings ->> 'timeout')::float8);
       if v_taken.is_held then
         perform hwqueue.leave_arrivals(p_run.run_id, array[p_step], 'signal', '{}',
-          hwqueue.start_time(p_run, p_now), p_shard);
+          hwqueue.start_time(p_run, p_now));
       end if;
     end if;
   end if;
   update hwqueue.step s
   set state = v_verdict.state, reason = v_verdict.reason, error = v_verdict.error, result = v_verdict.result,
     due_at = v_verdict.due_at, ended_at = case when v_verdict.state <> 'running' then p_now end
-  where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = p_step;
+  where s.run_id = p_run.run_id and s.step_no = p_step;
   if v_verdict.state = 'running' then
     p.opened := p.opened + 1;
   else
@@ -236,7 +232,7 @@ $$;
 
 -- Returns the results of steps by their names: {"step": result}. A step without one is not in it. Null: they
 -- have more than 128 MiB; from 256 MiB on Postgres would raise.
-create or replace function hwqueue.results_of(p_run hwqueue.run, p_steps int[], p_shard int) returns jsonb
+create or replace function hwqueue.results_of(p_run hwqueue.run, p_steps int[]) returns jsonb
 language plpgsql stable
 as $$
 declare
@@ -250,15 +246,14 @@ begin
     from unnest(p_steps) n(step_no)
     cross join lateral (
       select x.name from hwqueue.workflow_step x
-      where x.shard_id = p_shard and x.workflow_id = p_run.workflow_id and x.step_no = n.step_no offset 0) d
+      where x.workflow_id = p_run.workflow_id and x.step_no = n.step_no offset 0) d
     cross join lateral (
       select coalesce(s.result, (
         select o.result from hwqueue.outcome o
-        where o.shard_id = p_shard and o.lease_id = s.lease_id and o.state = 'completed'
+        where o.lease_id = s.lease_id and (o.state = 'completed') is true
           and s.reason is distinct from 'operator')) as result  -- that would be of an earlier attempt
       from hwqueue.step s
-      where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = n.step_no
-        and s.state = 'completed' offset 0) r
+      where s.run_id = p_run.run_id and s.step_no = n.step_no and s.state = 'completed' offset 0) r
     where r.result is not null
   loop
     v_found.result := v_found.result #> '{}';  -- a value of its own: read and unpacked once
@@ -279,7 +274,7 @@ $$;
 -- Locks: new rows; the outcomes of the others, which the caller holds. Not idempotent. Wakes: waiting
 -- workers.
 create or replace function hwqueue.spawn_steps(p_requests hwqueue.spawn_request[], p_queue hwqueue.queue,
-  p_revived int[], p_now timestamptz, p_shard int) returns int
+  p_revived int[], p_now timestamptz) returns int
 language plpgsql volatile
 as $$
 declare
@@ -290,14 +285,14 @@ begin
     v_fresh := array(
       select r from unnest(p_requests) r where r.step_no <> all (p_revived) order by r.ordinal);
     v_again := array(select r from unnest(p_requests) r where r.step_no = any (p_revived));
-    perform hwqueue.take_outcomes(array(select r.lease_id from unnest(v_again) r), p_shard);
-    perform hwqueue.revive_leases(v_again, p_now, p_shard);
+    perform hwqueue.take_outcomes(array(select r.lease_id from unnest(v_again) r));
+    perform hwqueue.revive_leases(v_again, p_now);
   end if;
   if v_fresh <> '{}' then
-    perform hwqueue.insert_spawns(v_fresh, p_queue, p_now, p_shard);
+    perform hwqueue.insert_spawns(v_fresh, p_queue, p_now);
     if v_fresh[1].available_at <= p_now  -- mostly, and without a statement for it
       or cardinality(v_fresh) > 1 and hwqueue.may_start(v_fresh, p_now) then
-      perform hwqueue.wake_workers(p_queue, p_shard);
+      perform hwqueue.wake_workers(p_queue);
     end if;
   end if;
   return cardinality(p_requests);
@@ -320,7 +315,7 @@ $$;
 -- with_items: those that have added items, whose leases stay as they are. A step that another session holds,
 -- or whose outcome it holds, is in none of them.
 -- Locks: the steps and outcomes, skip locked. Idempotent.
-create or replace function hwqueue.take_ended_leases(p_run uuid, p_steps int[], p_shard int,
+create or replace function hwqueue.take_ended_leases(p_run uuid, p_steps int[],
   out free int[], out revived int[], out with_items int[])
 language plpgsql volatile
 as $$
@@ -332,18 +327,16 @@ declare
 begin
   v_steps := array(
     select s from hwqueue.step s
-    where s.shard_id = p_shard and s.run_id = p_run and s.step_no = any (p_steps)
-      and s.state in ('waiting', 'held')
+    where s.run_id = p_run and s.step_no = any (p_steps) and s.state in ('waiting', 'held')
     order by s.step_no for no key update skip locked);
   v_known := array(
     select l.lease_id from hwqueue.lease l
-    where l.shard_id = p_shard and l.lease_id = any (array(select s.lease_id from unnest(v_steps) s))
-      and l.item_no is null);
+    where l.lease_id = any (array(select s.lease_id from unnest(v_steps) s)) and l.item_no is null);
   with_items := array(
     select s.step_no from unnest(v_steps) s where s.lease_id is not null and exists (
       select from hwqueue.map m
-      where m.shard_id = p_shard and m.run_id = p_run and m.step_no = s.step_no));
-  v_ended := hwqueue.hold_outcomes(v_known, p_shard);
+      where m.run_id = p_run and m.step_no = s.step_no));
+  v_ended := hwqueue.hold_outcomes(v_known);
   v_is_free := (
     select jsonb_object_agg(k.lease_id, false) from unnest(v_known) k(lease_id)) || coalesce((
     select jsonb_object_agg(e.lease_id, true) from unnest(v_ended) e(lease_id)), '{}');

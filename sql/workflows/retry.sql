@@ -11,25 +11,24 @@
 
 -- The record of a run (find_run), with its row locked: settlements go on, other changes of the run wait.
 -- Locks: the run. Raises: QHF03, QHA02.
-create or replace function hwqueue.lock_run(p_run uuid, p_shard int) returns hwqueue.run
+create or replace function hwqueue.lock_run(p_run uuid) returns hwqueue.run
 language plpgsql volatile
 as $$
 begin
-  perform hwqueue.require_read_committed(), hwqueue.find_run(p_run, p_shard);
+  perform hwqueue.require_read_committed(), hwqueue.find_run(p_run);
   perform pg_current_xact_id();  -- before the clock is read: reap_cursor relies on it
-  perform 1 from hwqueue.run r where r.shard_id = p_shard and r.run_id = p_run for no key update;
-  return hwqueue.find_run(p_run, p_shard);
+  perform 1 from hwqueue.run r where r.run_id = p_run for no key update;
+  return hwqueue.find_run(p_run);
 end
 $$;
 
 -- Locks a step before an operator ends it, and returns it.
 -- Locks: as hold_steps. Raises: QHL09.
-create or replace function hwqueue.hold_step(p_run uuid, p_step int, p_name text, p_shard int)
-returns hwqueue.step
+create or replace function hwqueue.hold_step(p_run uuid, p_step int, p_name text) returns hwqueue.step
 language plpgsql volatile
 as $$
 declare
-  v_steps hwqueue.step[] := hwqueue.hold_steps(p_run, array[p_step], p_name, p_shard);
+  v_steps hwqueue.step[] := hwqueue.hold_steps(p_run, array[p_step], p_name);
 begin
   return v_steps[1];
 end
@@ -39,8 +38,7 @@ $$;
 -- (or lock_timeout) for a settlement that has released one and is still open. p_name: of the only one, else
 -- null.
 -- Locks: the tallies of their items, so that nobody else spawns any; the steps. Raises: QHL09.
-create or replace function hwqueue.hold_steps(p_run uuid, p_steps int[], p_name text, p_shard int)
-returns hwqueue.step[]
+create or replace function hwqueue.hold_steps(p_run uuid, p_steps int[], p_name text) returns hwqueue.step[]
 language plpgsql volatile
 as $$
 declare
@@ -53,13 +51,12 @@ begin
   end if;
   for v_map in
     select distinct t.step_no from hwqueue.tally t
-    where t.shard_id = p_shard and t.run_id = p_run and t.step_no = any (p_steps) and t.part > 0 order by 1
-  loop
-    perform hwqueue.hold_items(p_run, v_map, true, p_shard);
+    where t.run_id = p_run and t.step_no = any (p_steps) and t.part > 0 order by 1 loop
+    perform hwqueue.hold_items(p_run, v_map, true);
   end loop;
   v_steps := array(
     select s from hwqueue.step s
-    where s.shard_id = p_shard and s.run_id = p_run and s.step_no = any (p_steps)
+    where s.run_id = p_run and s.step_no = any (p_steps)
     order by s.step_no for no key update);
   perform set_config('lock_timeout', v_wait, true);
   return v_steps;
@@ -142,7 +139,7 @@ $$;
 
 -- Reads the options of a retry, and returns the steps that it runs again.
 -- Raises: QHF04 for a run that has not ended or has nothing to retry, QHF06, QHA01.
-create or replace function hwqueue.read_retry(p_run hwqueue.run, p_options jsonb, p_shard int) returns int[]
+create or replace function hwqueue.read_retry(p_run hwqueue.run, p_options jsonb) returns int[]
 language plpgsql volatile
 as $$
 declare
@@ -162,7 +159,7 @@ begin
   if p_run.finished_at is null then
     perform hwqueue.refuse_run_state(p_run, 'cancel it first, or wait until it has ended');
   elsif exists (  -- its parent waits for it, or has counted its end
-    select from hwqueue.run r where r.shard_id = p_shard and r.run_id = p_run.parent_run_id) then
+    select from hwqueue.run r where r.run_id = p_run.parent_run_id) then
     perform hwqueue.refuse('QHF04', format('run %s is a step of run %s: it cannot be retried by itself',
         p_run.run_id, p_run.parent_run_id),
       jsonb_build_object('run_id', p_run.run_id, 'state', p_run.state, 'parent_run_id', p_run.parent_run_id,
@@ -170,13 +167,12 @@ begin
       format('retry the run that was submitted: select hwqueue.retry_workflow_run(p_run => ''%s'')',
         p_run.root_run_id));
   end if;
-  v_named := hwqueue.named_steps(p_run, p_options -> 'steps', 'options.steps', p_shard);
+  v_named := hwqueue.named_steps(p_run, p_options -> 'steps', 'options.steps');
   if p_run.state = 'completed' and v_named = '{}' and v_mode is distinct from 'all' then
     perform hwqueue.refuse_run_state(p_run, 'nothing has failed: name steps, or give mode all');
   end if;
   return hwqueue.retried_steps(p_run,
-    case when v_named <> '{}' then 'failed_and_downstream' else coalesce(v_mode, 'failed') end, v_named,
-    p_shard);
+    case when v_named <> '{}' then 'failed_and_downstream' else coalesce(v_mode, 'failed') end, v_named);
 end
 $$;
 
@@ -184,8 +180,7 @@ $$;
 -- after them by an edge for failures. failed_and_downstream: all that come after them. all: every step.
 -- p_named: these steps, all that come after them, and all that have not completed. Finally steps run once
 -- in each attempt.
-create or replace function hwqueue.retried_steps(p_run hwqueue.run, p_mode text, p_named int[], p_shard int)
-returns int[]
+create or replace function hwqueue.retried_steps(p_run hwqueue.run, p_mode text, p_named int[]) returns int[]
 language plpgsql volatile
 as $$
 declare
@@ -195,8 +190,8 @@ declare
     -- fences (offset 0): by key, also before the tables are analyzed
     cross join lateral (
       select x.runs_at_end from hwqueue.workflow_step x
-      where x.shard_id = p_shard and x.workflow_id = p_run.workflow_id and x.step_no = s.step_no offset 0) d
-    where s.shard_id = p_shard and s.run_id = p_run.run_id
+      where x.workflow_id = p_run.workflow_id and x.step_no = s.step_no offset 0) d
+    where s.run_id = p_run.run_id
       and (p_mode = 'all' or s.state <> 'completed' or d.runs_at_end is not null
         or s.step_no = any (p_named)));
 begin
@@ -208,11 +203,11 @@ begin
       from again a
       cross join lateral (
         select x.to_no from hwqueue.workflow_edge x
-        where x.shard_id = p_shard and x.workflow_id = p_run.workflow_id and x.from_no = a.step_no
+        where x.workflow_id = p_run.workflow_id and x.from_no = a.step_no
         offset 0) e
       cross join lateral (
         select x.is_any from hwqueue.workflow_step x
-        where x.shard_id = p_shard and x.workflow_id = p_run.workflow_id and x.step_no = e.to_no
+        where x.workflow_id = p_run.workflow_id and x.step_no = e.to_no
         offset 0) d
       where p_mode <> 'failed' or not d.is_any)
     select a.step_no from again a order by 1);
@@ -223,7 +218,7 @@ $$;
 -- what is due. p_mode: of their nested runs, failed or all. p_input: null: as it was.
 -- Locks: the caller holds the run. Not idempotent. Wakes: waiting workers.
 create or replace function hwqueue.reset_run(p_run hwqueue.run, p_steps int[], p_mode text, p_input jsonb,
-  p_now timestamptz, p_shard int) returns void
+  p_now timestamptz) returns void
 language plpgsql volatile
 as $$
 declare
@@ -231,32 +226,30 @@ declare
   v_due record;
 begin
   -- roll_up may not have counted its end yet
-  insert into hwqueue.retried_run (
-    shard_id, run_id, attempt, workflow_id, name, state, submitted_at, finished_at, xid)
-  values (p_shard, p_run.run_id, p_run.attempt, p_run.workflow_id, p_run.name, p_run.state,
-    p_run.submitted_at, p_run.finished_at,
-    (select r.xmin from hwqueue.run r where r.shard_id = p_shard and r.run_id = p_run.run_id));
+  insert into hwqueue.retried_run (run_id, attempt, workflow_id, name, state, submitted_at, finished_at, xid)
+  values (p_run.run_id, p_run.attempt, p_run.workflow_id, p_run.name, p_run.state,
+    p_run.submitted_at, p_run.finished_at, (select r.xmin from hwqueue.run r where r.run_id = p_run.run_id));
   update hwqueue.run r
   set state = 'running', reason = null, detail = null, stops = false, is_finishing = false,
     attempt = r.attempt + 1, deadline = null, result = null, finished_at = null, prune_at = null,
     input = coalesce(p_input, r.input), policy = r.policy - 'available_at'
-  where r.shard_id = p_shard and r.run_id = p_run.run_id returning r.* into v_run;
-  delete from hwqueue.arrival a where a.run_id = p_run.run_id and a.shard_id = p_shard;
+  where r.run_id = p_run.run_id returning r.* into v_run;
+  delete from hwqueue.arrival a where a.run_id = p_run.run_id;
   update hwqueue.step s
   set state = 'waiting', reason = null, error = null, result = null, due_at = null, ended_at = null,
     traceparent = null, nested_mode = case when s.nested_run_id is not null then p_mode end
-  where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = any (p_steps);
+  where s.run_id = p_run.run_id and s.step_no = any (p_steps);
   update hwqueue.tally t
   set arrived = c.arrived, unmet = c.unmet, failed = c.failed, skipped = c.skipped,
     is_decided = c.is_decided
-  from hwqueue.recount(v_run, p_shard) c
+  from hwqueue.recount(v_run) c
   cross join lateral (
     select x.ctid as place from hwqueue.tally x
-    where x.shard_id = p_shard and x.run_id = p_run.run_id and x.step_no = c.step_no and x.part = 0
+    where x.run_id = p_run.run_id and x.step_no = c.step_no and x.part = 0
     for no key update offset 0) k
   where t.ctid = k.place;
   update hwqueue.tally t set need = 0, arrived = 0, failed = 0
-  where t.shard_id = p_shard and t.run_id = p_run.run_id and t.step_no = 0 and t.part = 0;
+  where t.run_id = p_run.run_id and t.step_no = 0 and t.part = 0;
   select coalesce(array_agg(d.step_no) filter (where d.verdict = 'release'), '{}') as released,
          coalesce(array_agg(d.step_no) filter (where d.verdict = 'skip'), '{}') as skipped,
          coalesce(array_agg(d.reason) filter (where d.verdict = 'skip'), '{}') as reasons
@@ -267,11 +260,10 @@ begin
              when c.arrived = c.parent_count and (c.unmet = 0 or c.parent_count = 0) then 'release'
              when c.arrived = c.parent_count then 'skip' end as verdict,
            hwqueue.skip_reason(c.failed, c.skipped) as reason
-    from hwqueue.recount(v_run, p_shard) c where not c.is_decided and not c.is_final) d;
+    from hwqueue.recount(v_run) c where not c.is_decided and not c.is_final) d;
   update hwqueue.tally t set is_decided = true
-  where t.shard_id = p_shard and t.run_id = p_run.run_id and t.part = 0
-    and t.step_no = any (v_due.released || v_due.skipped);
-  perform hwqueue.open_run(v_run, v_due.released, v_due.skipped, v_due.reasons, p_now, p_shard);
+  where t.run_id = p_run.run_id and t.part = 0 and t.step_no = any (v_due.released || v_due.skipped);
+  perform hwqueue.open_run(v_run, v_due.released, v_due.skipped, v_due.reasons, p_now);
 end
 $$;
 
@@ -279,43 +271,36 @@ $$;
 -- whose parents runs again, because their list may be another one. Of other maps only items run again that
 -- have not completed. The same holds for tasks that have added items, and for their own leases.
 -- Locks: the caller holds the run.
-create or replace function hwqueue.forget_maps(p_run hwqueue.run, p_steps int[], p_whole int[], p_shard int)
-returns void
+create or replace function hwqueue.forget_maps(p_run hwqueue.run, p_steps int[], p_whole int[]) returns void
 language plpgsql volatile
 as $$
 declare
   v_maps int[] := array(
-    select m.step_no from hwqueue.map m
-    where m.shard_id = p_shard and m.run_id = p_run.run_id and m.step_no = any (p_steps)
+    select m.step_no from hwqueue.map m where m.run_id = p_run.run_id and m.step_no = any (p_steps)
       and (m.step_no = any (p_whole) or exists (
         select from hwqueue.workflow_edge e
-        where e.shard_id = p_shard and e.workflow_id = p_run.workflow_id and e.from_no = any (p_steps)
-          and e.to_no = m.step_no)));
+        where e.workflow_id = p_run.workflow_id and e.from_no = any (p_steps) and e.to_no = m.step_no)));
 begin
   if v_maps <> '{}' then
-    delete from hwqueue.map_list c
-    where c.shard_id = p_shard and c.run_id = p_run.run_id and c.step_no = any (v_maps);
-    delete from hwqueue.map m
-    where m.shard_id = p_shard and m.run_id = p_run.run_id and m.step_no = any (v_maps);
-    delete from hwqueue.added_item a
-    where a.shard_id = p_shard and a.run_id = p_run.run_id and a.step_no = any (v_maps);
+    delete from hwqueue.map_list c where c.run_id = p_run.run_id and c.step_no = any (v_maps);
+    delete from hwqueue.map m where m.run_id = p_run.run_id and m.step_no = any (v_maps);
+    delete from hwqueue.added_item a where a.run_id = p_run.run_id and a.step_no = any (v_maps);
     with gone as (
-      delete from hwqueue.added_run a
-      where a.shard_id = p_shard and a.run_id = p_run.run_id and a.step_no = any (v_maps)
+      delete from hwqueue.added_run a where a.run_id = p_run.run_id and a.step_no = any (v_maps)
       returning a.nested_run_id
     )
-    insert into hwqueue.arrival (shard_id, run_id, step_no, kind, at, tenant)
-    select p_shard, g.nested_run_id, 0, 'nested', hwqueue.clock(), p_run.tenant
+    insert into hwqueue.arrival (run_id, step_no, kind, at, tenant)
+    select g.nested_run_id, 0, 'nested', hwqueue.clock(), p_run.tenant
     from gone g;  -- one may be open: it is cancelled
     update hwqueue.lease l set item_no = null
-    where l.run_id = p_run.run_id and l.step_no = any (v_maps) and l.item_no = -1 and l.shard_id = p_shard;
+    where l.run_id = p_run.run_id and l.step_no = any (v_maps) and l.item_no = -1;
   end if;
 end
 $$;
 
 -- What the tallies of a run should be, from the states of its steps: a row a step. Steps and their parents
 -- are added up, not joined: a join of thousands may run as a nested loop before the tables are analyzed.
-create or replace function hwqueue.recount(p_run hwqueue.run, p_shard int)
+create or replace function hwqueue.recount(p_run hwqueue.run)
 returns table (step_no int, parent_count int, is_any boolean, is_final boolean, is_decided boolean,
   arrived int, unmet int, failed int, skipped int)
 language sql volatile
@@ -331,8 +316,8 @@ as $$
     from hwqueue.workflow_step d
     cross join lateral (
       select x.state from hwqueue.step x
-      where x.shard_id = p_shard and x.run_id = p_run.run_id and x.step_no = d.step_no offset 0) s
-    where d.shard_id = p_shard and d.workflow_id = p_run.workflow_id
+      where x.run_id = p_run.run_id and x.step_no = d.step_no offset 0) s
+    where d.workflow_id = p_run.workflow_id
     union all
     select e.to_no, null, null, null, null, p.state, hwqueue.edge_holds(e.wants, p.state)
     from hwqueue.workflow_edge e
@@ -340,10 +325,9 @@ as $$
       select case when x.state in ('failed', 'cancelled') and g.on_failure = 'ignore' then 'completed'
           else x.state end as state
       from hwqueue.step x
-      join hwqueue.workflow_step g on g.shard_id = p_shard and g.workflow_id = p_run.workflow_id
-        and g.step_no = e.from_no
-      where x.shard_id = p_shard and x.run_id = p_run.run_id and x.step_no = e.from_no
+      join hwqueue.workflow_step g on g.workflow_id = p_run.workflow_id and g.step_no = e.from_no
+      where x.run_id = p_run.run_id and x.step_no = e.from_no
         and x.state not in ('waiting', 'held', 'running') offset 0) p
-    where e.shard_id = p_shard and e.workflow_id = p_run.workflow_id) c
+    where e.workflow_id = p_run.workflow_id) c
   group by c.step_no
 $$;

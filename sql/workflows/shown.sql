@@ -36,7 +36,7 @@ $$;
 -- When the steps of a run have begun that are no tasks: when their parents let them, since nothing is written
 -- for it. A step that was held, or has run again without its parents, began later than that. Steps that have
 -- not begun are left out. A finally step begins when all others have ended.
-create or replace function hwqueue.steps_begun(p_run hwqueue.run, p_shard int)
+create or replace function hwqueue.steps_begun(p_run hwqueue.run)
 returns table (step_no int, begun_at timestamptz)
 language sql volatile
 as $$
@@ -46,14 +46,13 @@ as $$
     -- fences (offset 0): by key, also before the tables are analyzed
     cross join lateral (
       select x.state, x.reason, x.ended_at from hwqueue.step x
-      where x.shard_id = p_shard and x.run_id = p_run.run_id and x.step_no = d.step_no offset 0) s
-    where d.shard_id = p_shard and d.workflow_id = p_run.workflow_id and d.kind <> 'task')
+      where x.run_id = p_run.run_id and x.step_no = d.step_no offset 0) s
+    where d.workflow_id = p_run.workflow_id and d.kind <> 'task')
   select o.step_no, case
     when o.runs_at_end is not null then (
       select max(x.ended_at) from hwqueue.step x
-      join hwqueue.workflow_step y on y.shard_id = p_shard and y.workflow_id = p_run.workflow_id
-        and y.step_no = x.step_no and y.runs_at_end is null
-      where x.shard_id = p_shard and x.run_id = p_run.run_id)
+      join hwqueue.workflow_step y on y.workflow_id = p_run.workflow_id
+        and y.step_no = x.step_no and y.runs_at_end is null where x.run_id = p_run.run_id)
     when p.parents = 0 then p_run.submitted_at
     when o.is_any then p.first_at
     -- else an operator has ended it before its turn
@@ -66,25 +65,24 @@ as $$
     from hwqueue.workflow_edge e
     cross join lateral (
       select x.state, x.ended_at from hwqueue.step x
-      where x.shard_id = p_shard and x.run_id = p_run.run_id and x.step_no = e.from_no offset 0) f
-    where e.shard_id = p_shard and e.workflow_id = p_run.workflow_id and e.to_no = o.step_no) p
+      where x.run_id = p_run.run_id and x.step_no = e.from_no offset 0) f
+    where e.workflow_id = p_run.workflow_id and e.to_no = o.step_no) p
   where o.state in ('running', 'completed', 'failed', 'cancelled')
     or o.state = 'skipped' and o.reason = 'timeout'
 $$;
 
 -- How many steps of a run are in each state: {state: count}.
-create or replace function hwqueue.count_steps(p_run hwqueue.run, p_shard int) returns jsonb
+create or replace function hwqueue.count_steps(p_run hwqueue.run) returns jsonb
 language sql stable
 as $$
   select jsonb_object_agg(c.state, c.count)
   from (select hwqueue.shown_state(s.state, p_run) as state, count(*) as count
-        from hwqueue.step s where s.shard_id = p_shard and s.run_id = p_run.run_id group by 1) c
+        from hwqueue.step s where s.run_id = p_run.run_id group by 1) c
 $$;
 
 -- The numbers of steps of a run by their names, a JSON list.
 -- Raises: QHF06, QHA01.
-create or replace function hwqueue.named_steps(p_run hwqueue.run, p_names jsonb, p_field text, p_shard int)
-returns int[]
+create or replace function hwqueue.named_steps(p_run hwqueue.run, p_names jsonb, p_field text) returns int[]
 language plpgsql stable
 as $$
 declare
@@ -94,14 +92,13 @@ declare
       'for example ["train"]')) n);
   v_numbers jsonb := coalesce((  -- a map: thousands of names may be looked for one by one
     select jsonb_object_agg(d.name, d.step_no) from hwqueue.workflow_step d
-    where d.shard_id = p_shard and d.workflow_id = p_run.workflow_id
-      and (cardinality(v_names) > 10 or d.name = any (v_names))), '{}');
+    where d.workflow_id = p_run.workflow_id and (cardinality(v_names) > 10 or d.name = any (v_names))), '{}');
   v_unknown text;
 begin
   select n into v_unknown from unnest(v_names) n where not v_numbers ? n limit 1;
   if found then
     perform hwqueue.refuse_step(v_unknown, w, p_field)
-    from hwqueue.workflow w where w.shard_id = p_shard and w.workflow_id = p_run.workflow_id;
+    from hwqueue.workflow w where w.workflow_id = p_run.workflow_id;
   end if;
   return array(select distinct (v_numbers ->> n)::int from unnest(v_names) n order by 1);
 end
@@ -109,25 +106,22 @@ $$;
 
 -- Cancels the lease of a step, or those of the items of a map, that nobody has claimed.
 -- Locks: the entries. Raises: QHL07 when one is claimed, or has just ended.
-create or replace function hwqueue.cancel_unclaimed(p_step hwqueue.step, p_name text, p_shard int)
-returns void
+create or replace function hwqueue.cancel_unclaimed(p_step hwqueue.step, p_name text) returns void
 language plpgsql volatile
 as $$
 declare
   v_open uuid[] := array(
     select l.lease_id from hwqueue.lease l
     where l.run_id = p_step.run_id and l.step_no = p_step.step_no and l.item_no is not null
-      and l.shard_id = p_shard
-      and not exists (select from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = l.lease_id)
+      and not exists (select from hwqueue.outcome o where o.lease_id = l.lease_id)
     union all
-    select l.lease_id from hwqueue.lease l
-    where l.shard_id = p_shard and l.lease_id = p_step.lease_id and l.item_no is null);
+    select l.lease_id from hwqueue.lease l where l.lease_id = p_step.lease_id and l.item_no is null);
   v_taken uuid[];
 begin
   if v_open = '{}' then
     return;
   end if;
-  v_taken := hwqueue.take_entries_of(v_open, p_shard);
+  v_taken := hwqueue.take_entries_of(v_open);
   if cardinality(v_taken) < cardinality(v_open) then
     perform hwqueue.refuse('QHL07', format('step %s is claimed, or has just ended', to_json(p_name)),
       jsonb_build_object('step', p_name, 'lease_id', (
@@ -136,7 +130,7 @@ begin
   end if;
   lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
   perform hwqueue.end_waiting(v_taken, 'cancelled',
-      '{"reason": "cancelled", "detail": "its step was declared completed"}', hwqueue.clock(), p_shard),
-    hwqueue.note_leases('lease_cancelled', v_taken, 'cancelled: its step was declared completed', p_shard);
+      '{"reason": "cancelled", "detail": "its step was declared completed"}', hwqueue.clock()),
+    hwqueue.note_leases('lease_cancelled', v_taken, 'cancelled: its step was declared completed');
 end
 $$;

@@ -39,11 +39,11 @@ as $$
     select s.step_no, s.traceparent
     from (
       select x.from_no from hwqueue.workflow_edge x
-      where x.shard_id = p_run.shard_id and x.workflow_id = p_run.workflow_id and x.to_no = p_step
+      where x.workflow_id = p_run.workflow_id and x.to_no = p_step
       order by x.from_no limit 100) e
     cross join lateral (  -- a fence (offset 0): by key, also before the tables are analyzed
       select x.step_no, x.traceparent from hwqueue.step x
-      where x.shard_id = p_run.shard_id and x.run_id = p_run.run_id and x.step_no = e.from_no offset 0) s
+      where x.run_id = p_run.run_id and x.step_no = e.from_no offset 0) s
     where s.traceparent is not null
     order by s.step_no limit 32) p
 $$;
@@ -59,22 +59,21 @@ $$;
 -- Locks the outcomes of leases that have ended, and returns the ids of those leases: not those whose outcomes
 -- another session holds.
 -- Locks: the outcomes, skip locked.
-create or replace function hwqueue.hold_outcomes(p_leases uuid[], p_shard int) returns uuid[]
+create or replace function hwqueue.hold_outcomes(p_leases uuid[]) returns uuid[]
 language sql volatile
 as $$
   select array(
     select x.lease_id
     from (select l from unnest(p_leases) l order by l) i(lease_id)
     cross join lateral (  -- by key, whatever the statistics say
-      select o.lease_id from hwqueue.outcome o
-      where o.shard_id = p_shard and o.lease_id = i.lease_id for update skip locked) x)
+      select o.lease_id from hwqueue.outcome o where o.lease_id = i.lease_id for update skip locked) x)
 $$;
 
 -- Deletes the outcomes of leases that have ended, so that they can be claimed again, and returns the ids of
 -- those leases. Claims that completed are kept as attempts; those that ended otherwise are there already.
 -- A handler that had completed begins from its top: what it has saved (claim/checkpoint) goes.
 -- Locks: the outcomes, skip locked; the lease rows; checkpoints. Not idempotent.
-create or replace function hwqueue.take_outcomes(p_leases uuid[], p_shard int) returns uuid[]
+create or replace function hwqueue.take_outcomes(p_leases uuid[]) returns uuid[]
 language plpgsql volatile
 as $$
 declare
@@ -82,29 +81,26 @@ declare
     select x.one
     from (select l from unnest(p_leases) l order by l) i(lease_id)
     cross join lateral (  -- by key, whatever the statistics say
-      select o as one from hwqueue.outcome o
-      where o.shard_id = p_shard and o.lease_id = i.lease_id for update skip locked) x);
+      select o as one from hwqueue.outcome o where o.lease_id = i.lease_id for update skip locked) x);
   v_one hwqueue.outcome;
 begin
   -- roll_up may not have counted them yet
-  insert into hwqueue.requeued (shard_id, queue_id, state, finished_at, lease_id, xid)
-  select p_shard, o.queue_id, o.state, o.finished_at, o.lease_id, o.xmin
+  insert into hwqueue.requeued (queue_id, state, finished_at, lease_id, xid)
+  select o.queue_id, o.state, o.finished_at, o.lease_id, o.xmin
   from unnest(v_ended) e
   cross join lateral (  -- by key
-    select x.*, x.xmin from hwqueue.outcome x
-    where x.shard_id = p_shard and x.lease_id = e.lease_id offset 0) o;
-  insert into hwqueue.attempt (shard_id, lease_id, claim_token, attempt, node_id, outcome, claimed_at,
+    select x.*, x.xmin from hwqueue.outcome x where x.lease_id = e.lease_id offset 0) o;
+  insert into hwqueue.attempt (lease_id, claim_token, attempt, node_id, outcome, claimed_at,
     ended_at, assignment)
-  select p_shard, e.lease_id, e.claim_token, e.attempt, e.node_id, 'completed', e.claimed_at, e.finished_at,
+  select e.lease_id, e.claim_token, e.attempt, e.node_id, 'completed', e.claimed_at, e.finished_at,
          e.assignment from unnest(v_ended) e where e.state = 'completed';
   delete from hwqueue.checkpoint c
-  where c.shard_id = p_shard
-    and c.lease_id = any (array(select e.lease_id from unnest(v_ended) e where e.state = 'completed'));
+  where c.lease_id = any (array(select e.lease_id from unnest(v_ended) e where e.state = 'completed'));
   foreach v_one in array v_ended loop  -- by key, however many leases there are
-    delete from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = v_one.lease_id;
+    delete from hwqueue.outcome o where o.lease_id = v_one.lease_id;
     update hwqueue.lease l
     set claim_token = v_one.claim_token, node_id = v_one.node_id, claimed_at = v_one.claimed_at
-    where l.shard_id = p_shard and l.lease_id = v_one.lease_id;
+    where l.lease_id = v_one.lease_id;
   end loop;
   return array(select e.lease_id from unnest(v_ended) e);
 end
@@ -113,8 +109,8 @@ $$;
 -- Puts leases back whose outcomes are deleted, with the params that their requests have and attempts from 0.
 -- A handler goes on behind what it has saved, unless its params are others now.
 -- Locks: the lease rows; as put_back; checkpoints. Not idempotent. Wakes: waiting workers.
-create or replace function hwqueue.revive_leases(p_requests hwqueue.spawn_request[], p_now timestamptz,
-  p_shard int) returns void
+create or replace function hwqueue.revive_leases(p_requests hwqueue.spawn_request[], p_now timestamptz)
+returns void
 language plpgsql volatile
 as $$
 declare
@@ -125,28 +121,28 @@ begin
     from unnest(p_requests) r
     cross join lateral (  -- a fence (offset 0): by key, whatever the statistics say
       select y.claim_token, y.params from hwqueue.lease y
-      where y.shard_id = p_shard and y.lease_id = r.lease_id offset 0) l
+      where y.lease_id = r.lease_id offset 0) l
     order by r.lease_id
   loop
     if v_item.is_other then
       delete from hwqueue.checkpoint c
-      where c.shard_id = p_shard and c.lease_id = (v_item.request).lease_id;
+      where c.lease_id = (v_item.request).lease_id;
     end if;
     update hwqueue.lease l
     set task_name = (v_item.request).task_name, params = (v_item.request).params,
       headers = (v_item.request).headers, deadline = null,
       class_id = (v_item.request).class_id,  -- of a step near another one, where that ran this time
       near_node = null
-    where l.shard_id = p_shard and l.lease_id = (v_item.request).lease_id;
+    where l.lease_id = (v_item.request).lease_id;
     perform hwqueue.put_back((v_item.request).lease_id, 0,
-      hwqueue.claims_until(v_item.claim_token, p_shard), (v_item.request).available_at, p_now, p_shard);
+      hwqueue.claims_until(v_item.claim_token), (v_item.request).available_at, p_now);
   end loop;
 end
 $$;
 
 -- Deletes the entries of those of these leases that wait, and returns their ids.
 -- Locks: the entries, skip locked.
-create or replace function hwqueue.take_entries_of(p_leases uuid[], p_shard int) returns uuid[]
+create or replace function hwqueue.take_entries_of(p_leases uuid[]) returns uuid[]
 language plpgsql volatile
 as $$
 declare
@@ -156,10 +152,10 @@ begin
     delete from hwqueue.ready r where r.ctid = any (array(
       select x.place
       from unnest(p_leases) i(lease_id)
-      join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = i.lease_id
+      join hwqueue.lease l on l.lease_id = i.lease_id
       cross join lateral (
         select y.ctid as place from hwqueue.ready y
-        where y.shard_id = p_shard and y.queue_id = l.queue_id and y.tier = l.tier and y.rank = l.rank
+        where y.queue_id = l.queue_id and y.tier = l.tier and y.rank = l.rank
           and y.position = l.position and y.lease_id = l.lease_id
         for update skip locked) x))
     returning r.lease_id
@@ -169,11 +165,10 @@ begin
     delete from hwqueue.scheduled r where r.ctid = any (array(
       select x.place
       from unnest(p_leases) i(lease_id)
-      join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = i.lease_id
+      join hwqueue.lease l on l.lease_id = i.lease_id
       cross join lateral (
         select y.ctid as place from hwqueue.scheduled y
-        where y.shard_id = p_shard and y.queue_id = l.queue_id and y.available_at = l.available_at
-          and y.lease_id = l.lease_id
+        where y.queue_id = l.queue_id and y.available_at = l.available_at and y.lease_id = l.lease_id
         for update skip locked) x))
     returning r.lease_id
   )

@@ -12,7 +12,7 @@
 
 -- Cancels a run that has not ended.
 -- Locks: the caller holds the run; as stop_run. Idempotent.
-create or replace function hwqueue.cancel_run(p_run hwqueue.run, p_reason text, p_shard int) returns void
+create or replace function hwqueue.cancel_run(p_run hwqueue.run, p_reason text) returns void
 language plpgsql volatile
 as $$
 declare
@@ -24,18 +24,17 @@ begin
   update hwqueue.run r
   set state = 'cancelling', reason = 'cancelled', stops = true,
     detail = jsonb_strip_nulls(jsonb_build_object('reason', p_reason, 'by', hwqueue.current_actor()))
-  where r.shard_id = p_shard and r.run_id = p_run.run_id returning r.* into v_run;
-  perform hwqueue.leave_arrivals(v_run.run_id, array[0], 'state', '{}', hwqueue.clock(), p_shard);
+  where r.run_id = p_run.run_id returning r.* into v_run;
+  perform hwqueue.leave_arrivals(v_run.run_id, array[0], 'state', '{}', hwqueue.clock());
   -- a sweep goes on, and ends more at once: here an operator waits
-  perform hwqueue.count_work(v_run.run_id, 0, hwqueue.stop_run(v_run, 100, p_shard), 0, hwqueue.clock(),
-    p_shard);
+  perform hwqueue.count_work(v_run.run_id, 0, hwqueue.stop_run(v_run, 100), 0, hwqueue.clock());
 end
 $$;
 
 -- Ends or stops up to p_limit steps of a run that stops, and p_limit items of its maps: leases that wait are
 -- cancelled, claims are asked to stop, what is held or sleeps ends. Returns how many open steps it has ended.
 -- Locks: steps, entries and claims, skip locked. Idempotent.
-create or replace function hwqueue.stop_run(p_run hwqueue.run, p_limit int, p_shard int) returns int
+create or replace function hwqueue.stop_run(p_run hwqueue.run, p_limit int) returns int
 language plpgsql volatile
 as $$
 declare
@@ -44,69 +43,68 @@ declare
   v_ended uuid[];
   v_now timestamptz;
   v_count int;
-  v_closed int := hwqueue.drop_idle(p_run, p_limit, p_shard);
-  v_maps int[] := hwqueue.maps_to_stop(p_run.run_id, 10, p_shard);
+  v_closed int := hwqueue.drop_idle(p_run, p_limit);
+  v_maps int[] := hwqueue.maps_to_stop(p_run.run_id, 10);
 begin
-  perform hwqueue.stop_items(p_run.run_id, m.step_no, p_limit / cardinality(v_maps), p_shard)
+  perform hwqueue.stop_items(p_run.run_id, m.step_no, p_limit / cardinality(v_maps))
   from unnest(v_maps) m(step_no);
-  v_leases := hwqueue.leases_to_stop(p_run, p_limit, p_shard);
+  v_leases := hwqueue.leases_to_stop(p_run, p_limit);
   if v_leases = '{}' then
     return v_closed;
   end if;
-  v_ended := hwqueue.take_entries_of(v_leases, p_shard);
+  v_ended := hwqueue.take_entries_of(v_leases);
   lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
   v_now := hwqueue.clock();
   if v_ended <> '{}' then
-    perform hwqueue.end_waiting(v_ended, 'cancelled', v_detail, v_now, p_shard),
-      hwqueue.note_leases('lease_cancelled', v_ended, 'cancelled while it waited: its run has stopped',
-        p_shard);
+    perform hwqueue.end_waiting(v_ended, 'cancelled', v_detail, v_now),
+      hwqueue.note_leases('lease_cancelled', v_ended, 'cancelled while it waited: its run has stopped');
     update hwqueue.step s set state = 'cancelled', reason = 'run_stopped', ended_at = v_now
     from hwqueue.lease l
-    where l.shard_id = p_shard and l.lease_id = any (v_ended) and l.item_no is null
-      and s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = l.step_no and s.state = 'running';
+    where l.lease_id = any (v_ended) and l.item_no is null
+      and s.run_id = p_run.run_id and s.step_no = l.step_no and s.state = 'running';
     get diagnostics v_count = row_count;
     v_closed := v_closed + v_count;
     if v_count < cardinality(v_ended) then  -- another session holds the items of a step
-      perform hwqueue.items_ended(v_ended, 'cancelled', false, p_shard);
+      perform hwqueue.items_ended(v_ended, 'cancelled', false);
     end if;
   end if;
-  perform hwqueue.stop_claims(v_leases, v_now, p_shard);
+  perform hwqueue.stop_claims(v_leases, v_now);
   return v_closed;
 end
 $$;
 
 -- Returns the leases of up to p_limit steps that run and were not asked to stop.
-create or replace function hwqueue.leases_to_stop(p_run hwqueue.run, p_limit int, p_shard int) returns uuid[]
+create or replace function hwqueue.leases_to_stop(p_run hwqueue.run, p_limit int) returns uuid[]
 language sql volatile
 as $$
   select array(
     select s.lease_id from hwqueue.step s
-    where s.shard_id = p_shard and s.run_id = p_run.run_id and s.state = 'running' and s.lease_id is not null
+    where s.run_id = p_run.run_id and s.state = 'running' and s.lease_id is not null
       -- fences (offset 0): lease by lease and by key, whatever the statistics say
-      and not exists (select from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = s.lease_id
+      and not exists (select from hwqueue.claim c where c.lease_id = s.lease_id
         and c.stop_reason is not distinct from 'cancelled' offset 0)
       and not exists (  -- the lease of a step whose items still run
-        select from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = s.lease_id offset 0)
+        select from hwqueue.outcome o where o.lease_id = s.lease_id offset 0)
     order by s.step_no limit p_limit)
 $$;
 
 -- Whether a map of a run has items that are spawned and were not asked to stop.
-create or replace function hwqueue.has_items_to_stop(p_run uuid, p_shard int) returns boolean
+create or replace function hwqueue.has_items_to_stop(p_run uuid) returns boolean
 language sql volatile
 as $$
-  select hwqueue.maps_to_stop(p_run, 1, p_shard) <> '{}'
+  select hwqueue.maps_to_stop(p_run, 1) <> '{}'
 $$;
 
 -- Returns up to p_most maps of a run with such items. Before others those where no session held an item; else
 -- by chance: an open transaction may hold an item of each of some.
-create or replace function hwqueue.maps_to_stop(p_run uuid, p_most int, p_shard int) returns int[]
+create or replace function hwqueue.maps_to_stop(p_run uuid, p_most int) returns int[]
 language sql volatile
 as $$
   select array(
     select m.step_no from hwqueue.map m
-    join hwqueue.step s on s.shard_id = p_shard and s.run_id = p_run and s.step_no = m.step_no
-    join hwqueue.tally t on t.shard_id = p_shard and t.run_id = p_run and t.step_no = m.step_no and t.part > 0
-    where m.shard_id = p_shard and m.run_id = p_run and s.state = 'running' and m.stopped_below < t.need
+    join hwqueue.step s on s.run_id = p_run and s.step_no = m.step_no
+    join hwqueue.tally t on t.run_id = p_run and t.step_no = m.step_no and t.part > 0
+    where m.run_id = p_run and s.state = 'running' and m.stopped_below < t.need
     order by m.stopped_below < 0, random() limit p_most)
 $$;
 
@@ -114,7 +112,7 @@ $$;
 -- Those that end are left as an arrival for its tally. Items that another session holds are passed, and the
 -- mark is negative from then on: behind the last item it begins again at the first.
 -- Locks: the map, entries and claims, skip locked. Idempotent.
-create or replace function hwqueue.stop_items(p_run uuid, p_step int, p_limit int, p_shard int)
+create or replace function hwqueue.stop_items(p_run uuid, p_step int, p_limit int)
 returns void
 language plpgsql volatile
 as $$
@@ -126,80 +124,76 @@ declare
   v_now timestamptz;
 begin
   select m.stopped_below into v_from from hwqueue.map m
-  where m.shard_id = p_shard and m.run_id = p_run and m.step_no = p_step for no key update skip locked;
+  where m.run_id = p_run and m.step_no = p_step for no key update skip locked;
   if not found then
     return;
   end if;
   select array_agg(i.lease_id order by i.item_no), max(i.item_no) + 1 into v_leases, v_next
   from (
     select l.lease_id, l.item_no from hwqueue.lease l
-    where l.run_id = p_run and l.step_no = p_step and l.item_no >= abs(v_from) and l.shard_id = p_shard
+    where l.run_id = p_run and l.step_no = p_step and l.item_no >= abs(v_from)
     order by l.run_id, l.step_no, l.item_no limit p_limit) i;
   if v_leases is null then
     update hwqueue.map m set stopped_below = 0
-    where m.shard_id = p_shard and m.run_id = p_run and m.step_no = p_step and m.stopped_below < 0;
+    where m.run_id = p_run and m.step_no = p_step and m.stopped_below < 0;
     return;
   end if;
-  v_ended := hwqueue.take_entries_of(v_leases, p_shard);
+  v_ended := hwqueue.take_entries_of(v_leases);
   lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
   v_now := hwqueue.clock();
   if v_ended <> '{}' then
     perform hwqueue.end_waiting(v_ended, 'cancelled',
-        '{"reason": "cancelled", "detail": "its run has stopped"}', v_now, p_shard),
-      hwqueue.note_leases('lease_cancelled', v_ended, 'cancelled while it waited: its run has stopped',
-        p_shard);
-    insert into hwqueue.arrival (shard_id, run_id, step_no, kind, arrived, skipped, at, tenant)
-    values (p_shard, p_run, p_step, 'item', cardinality(v_ended), cardinality(v_ended), v_now,
-      hwqueue.run_tenant(p_run, p_shard));
+        '{"reason": "cancelled", "detail": "its run has stopped"}', v_now),
+      hwqueue.note_leases('lease_cancelled', v_ended, 'cancelled while it waited: its run has stopped');
+    insert into hwqueue.arrival (run_id, step_no, kind, arrived, skipped, at, tenant)
+    values (p_run, p_step, 'item', cardinality(v_ended), cardinality(v_ended), v_now,
+      hwqueue.run_tenant(p_run));
   end if;
-  perform hwqueue.stop_claims(v_leases, v_now, p_shard);
+  perform hwqueue.stop_claims(v_leases, v_now);
   update hwqueue.map m
   set stopped_below = case when v_from < 0 or exists (
       select from unnest(v_leases) i(lease_id)
-      where not exists (
-          select from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = i.lease_id offset 0)
-        and not exists (select from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = i.lease_id
+      where not exists (select from hwqueue.outcome o where o.lease_id = i.lease_id offset 0)
+        and not exists (select from hwqueue.claim c where c.lease_id = i.lease_id
           and c.stop_reason = 'cancelled' offset 0)) then -v_next else v_next end
-  where m.shard_id = p_shard and m.run_id = p_run and m.step_no = p_step;
+  where m.run_id = p_run and m.step_no = p_step;
 end
 $$;
 
 -- The steps of a run that wait for nobody's work: held ones, and those that sleep.
-create or replace function hwqueue.idle_steps(p_run hwqueue.run, p_shard int) returns setof hwqueue.step
+create or replace function hwqueue.idle_steps(p_run hwqueue.run) returns setof hwqueue.step
 language sql volatile
 as $$
   select s.*
   from hwqueue.step s
-  where s.shard_id = p_shard and s.run_id = p_run.run_id
+  where s.run_id = p_run.run_id
     and (s.state = 'held' or s.state = 'running' and s.lease_id is null and hwqueue.is_idle((
       select d.kind from hwqueue.workflow_step d
-      where d.shard_id = p_shard and d.workflow_id = p_run.workflow_id and d.step_no = s.step_no)))
+      where d.workflow_id = p_run.workflow_id and d.step_no = s.step_no)))
   order by s.step_no
 $$;
 
 -- Ends up to p_limit steps of a run that will not go on, and returns their number: held ones are skipped,
 -- those that sleep are cancelled.
 -- Locks: the steps, skip locked. Idempotent.
-create or replace function hwqueue.drop_idle(p_run hwqueue.run, p_limit int, p_shard int) returns int
+create or replace function hwqueue.drop_idle(p_run hwqueue.run, p_limit int) returns int
 language plpgsql volatile
 as $$
 declare
-  v_steps int[] := array(select i.step_no from hwqueue.idle_steps(p_run, p_shard) i limit p_limit);
+  v_steps int[] := array(select i.step_no from hwqueue.idle_steps(p_run) i limit p_limit);
 begin
   if v_steps <> '{}' then
     v_steps := array(
-      select s.step_no from hwqueue.step s
-      where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = any (v_steps)
+      select s.step_no from hwqueue.step s where s.run_id = p_run.run_id and s.step_no = any (v_steps)
       for no key update skip locked);
     -- a statement of its own, after the lock: another session may have released one just before
-    v_steps := array(
-      select i.step_no from hwqueue.idle_steps(p_run, p_shard) i where i.step_no = any (v_steps));
+    v_steps := array(select i.step_no from hwqueue.idle_steps(p_run) i where i.step_no = any (v_steps));
     update hwqueue.step s
     set ended_at = hwqueue.clock(), due_at = null,
       state = case when s.state = 'held' then 'skipped' else 'cancelled' end,
       reason = case when s.state = 'running' then 'run_stopped'
         when p_run.state = 'cancelling' then 'cancelled' else 'run_failed' end
-    where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = any (v_steps);
+    where s.run_id = p_run.run_id and s.step_no = any (v_steps);
   end if;
   return cardinality(v_steps);
 end
@@ -207,14 +201,14 @@ $$;
 
 -- Asks the claims of these leases to stop, and wakes their nodes.
 -- Locks: the claims, skip locked. Idempotent.
-create or replace function hwqueue.stop_claims(p_leases uuid[], p_now timestamptz, p_shard int)
+create or replace function hwqueue.stop_claims(p_leases uuid[], p_now timestamptz)
 returns void
 language plpgsql volatile
 as $$
 declare
   v_claims uuid[] := array(
     select c.lease_id from hwqueue.claim c
-    where c.shard_id = p_shard and c.lease_id = any (p_leases)
+    where c.lease_id = any (p_leases)
       and c.stop_reason is distinct from 'cancelled'
     order by c.lease_id for update skip locked);
 begin
@@ -225,11 +219,11 @@ begin
   set stop_requested_at = least(c.stop_requested_at, p_now), stop_reason = 'cancelled',
     stop_detail = 'its run has stopped', expires_at = least(c.expires_at, p_now + c.claim_timeout),
     check_at = least(c.check_at, p_now + c.claim_timeout)
-  where c.shard_id = p_shard and c.lease_id = any (v_claims);
-  perform hwqueue.note_leases('claim_stop_requested', v_claims, 'asked to stop: its run has stopped', p_shard,
+  where c.lease_id = any (v_claims);
+  perform hwqueue.note_leases('claim_stop_requested', v_claims, 'asked to stop: its run has stopped',
     '{"reason": "cancelled"}');
-  perform hwqueue.wake_node(n.node_id, n.login, p_shard)
+  perform hwqueue.wake_node(n.node_id, n.login)
   from (select distinct c.node_id, c.login from hwqueue.claim c
-        where c.shard_id = p_shard and c.lease_id = any (v_claims)) n;
+        where c.lease_id = any (v_claims)) n;
 end
 $$;

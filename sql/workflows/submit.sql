@@ -12,7 +12,7 @@
 -- is limited to a tenant and names none, the workflow of another tenant is missing.
 -- Raises: QHF01, QHA03, QHF02, QHC03, QHC04, QHW01, QHA01, naming the field.
 create or replace function hwqueue.read_run(p_workflow hwqueue.workflow, p_input jsonb, p_options jsonb,
-  p_now timestamptz, p_shard int) returns hwqueue.run
+  p_now timestamptz) returns hwqueue.run
 language plpgsql stable
 as $$
 declare
@@ -27,7 +27,6 @@ begin
     'unique', 'run_id', 'app_version', 'steps'], 'options');
   v_mode := coalesce(hwqueue.json_choice(p_options -> 'affinity', 'options.affinity',
     array['and', 'override', 'replace']), 'and');
-  v_run.shard_id := p_shard;
   v_run.run_id := coalesce(hwqueue.json_uuid(p_options -> 'run_id', 'options.run_id'), hwqueue.new_id());
   v_run.root_run_id := v_run.run_id;
   v_run.workflow_id := p_workflow.workflow_id;
@@ -38,7 +37,7 @@ begin
   if v_run.tenant <> all (hwqueue.my_tenants()) then
     if p_workflow.version is not null and v_settings ? 'tenant'
        and nullif(p_options -> 'tenant', 'null') is null then
-      perform hwqueue.refuse_workflow(p_workflow.name, (p_options ->> 'version')::int, p_shard);
+      perform hwqueue.refuse_workflow(p_workflow.name, (p_options ->> 'version')::int);
     end if;
     perform hwqueue.refuse_foreign(format('options.tenant is %s', to_json(v_run.tenant)), 'options.tenant',
       'name the tenant that the caller is for');
@@ -93,7 +92,7 @@ begin
     'strict $[*] ? (@.kind == "workflow" || @.affinity == "replace")', '{}', true) then
     -- these have no class with it, so step_class does not look
     perform hwqueue.check_own_level(v_run.tenant,  -- of a specification also its own placement
-      case when p_workflow.version is null then v_run.level else v_level end, 'options', p_shard);
+      case when p_workflow.version is null then v_run.level else v_level end, 'options');
   end if;
   v_run.state := 'running';
   v_run.submitted_at := p_now;
@@ -108,8 +107,7 @@ $$;
 -- Refuses a level of a caller that is limited to a tenant, if it asks about what is another tenant's. Nested
 -- runs ask it, too, and the sweep that submits these is limited to none.
 -- Raises: QHA03.
-create or replace function hwqueue.check_own_level(p_tenant text, p_level jsonb, p_field text, p_shard int)
-returns void
+create or replace function hwqueue.check_own_level(p_tenant text, p_level jsonb, p_field text) returns void
 language plpgsql stable
 as $$
 declare
@@ -119,7 +117,7 @@ begin
     v_content.tenant := p_tenant;
     v_content.labels := '{}';
     v_content.placement := p_level -> 'placement';
-    perform hwqueue.check_own_class(hwqueue.draft_class(v_content, '{}', p_shard), p_field, null, p_shard);
+    perform hwqueue.check_own_class(hwqueue.draft_class(v_content, '{}'), p_field, null);
   end if;
 end
 $$;
@@ -130,19 +128,18 @@ $$;
 -- replaces. Raises: QHT01, QHT02, QHT03, QHQ01, QHF06, QHA01, QHA02, QHC03, QHC04, QHW01, QHA03, QHF07.
 -- Idempotent: with an idempotency key. Wakes: waiting workers.
 create or replace function hwqueue.write_run(p_workflow hwqueue.workflow, p_input jsonb, p_options jsonb,
-  p_now timestamptz, p_shard int, out run_id uuid, out created boolean)
+  p_now timestamptz, out run_id uuid, out created boolean)
 language plpgsql volatile
 as $$
 declare
-  v_run hwqueue.run := hwqueue.read_run(p_workflow, p_input, p_options, p_now, p_shard);
+  v_run hwqueue.run := hwqueue.read_run(p_workflow, p_input, p_options, p_now);
 begin
   run_id := coalesce(case when v_run.policy ? 'unique'
-      then hwqueue.take_unique_run(v_run, p_options #>> '{unique,on_conflict}', p_shard)
-      else hwqueue.take_run_key(p_workflow, v_run, p_options, p_shard) end, v_run.run_id);
+      then hwqueue.take_unique_run(v_run, p_options #>> '{unique,on_conflict}')
+      else hwqueue.take_run_key(p_workflow, v_run, p_options) end, v_run.run_id);
   created := run_id = v_run.run_id;
   if created then
-    perform hwqueue.begin_run(p_workflow, v_run, coalesce(nullif(p_options -> 'steps', 'null'), '{}'), p_now,
-      p_shard);
+    perform hwqueue.begin_run(p_workflow, v_run, coalesce(nullif(p_options -> 'steps', 'null'), '{}'), p_now);
   end if;
 end
 $$;
@@ -150,15 +147,14 @@ $$;
 -- Refuses steps and nested runs that are too many for a tenant, else counts them until upkeep counts again.
 -- It may have 200,000 open steps and 20,000 nested runs; '', runs without a tenant, ten times as many.
 -- Locks: a row of tenant_work, skip locked. Raises: QHT03.
-create or replace function hwqueue.admit_work(p_tenant text, p_steps int, p_nested int, p_shard int)
-returns void
+create or replace function hwqueue.admit_work(p_tenant text, p_steps int, p_nested int) returns void
 language plpgsql volatile
 as $$
 declare
   v_work hwqueue.tenant_work;
   v_times int := case when p_tenant = '' then 10 else 1 end;
 begin
-  select w.* into v_work from hwqueue.tenant_work w where w.shard_id = p_shard and w.tenant = p_tenant;
+  select w.* into v_work from hwqueue.tenant_work w where w.tenant = p_tenant;
   if found then
     if v_work.steps + p_steps > 200000 * v_times then
       perform hwqueue.refuse_more('open steps', v_work.steps, 200000 * v_times, p_tenant,
@@ -168,9 +164,8 @@ begin
         'start more when some have ended, or put their steps into one workflow');
     end if;
     update hwqueue.tenant_work w set steps = w.steps + p_steps, nested = w.nested + p_nested
-    where w.shard_id = p_shard and w.tenant = (
-      select x.tenant from hwqueue.tenant_work x
-      where x.shard_id = p_shard and x.tenant = p_tenant for no key update skip locked);
+    where w.tenant = (
+      select x.tenant from hwqueue.tenant_work x where x.tenant = p_tenant for no key update skip locked);
   end if;
 end
 $$;
@@ -180,14 +175,14 @@ $$;
 -- Locks: a row of tenant_work, skip locked; its run_id; new rows. Raises: QHA01, QHF06, QHQ01, QHC04, QHA03,
 -- QHT03. Wakes: waiting workers.
 create or replace function hwqueue.begin_run(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb,
-  p_now timestamptz, p_shard int) returns void
+  p_now timestamptz) returns void
 language plpgsql volatile
 as $$
 declare
   v_roots int[];
 begin
   perform hwqueue.admit_work(p_run.tenant, jsonb_array_length(p_workflow.steps),
-    (p_run.parent_run_id is not null)::int, p_shard);
+    (p_run.parent_run_id is not null)::int);
   begin
     insert into hwqueue.run select p_run.*;
   exception when unique_violation then
@@ -195,18 +190,18 @@ begin
       jsonb_build_object('field', 'options.run_id', 'run_id', p_run.run_id),
       'use a fresh id, or idempotency_key to submit once');
   end;
-  perform hwqueue.write_steps(p_workflow, p_run, p_own, p_shard);
-  insert into hwqueue.tally (shard_id, run_id, step_no, need)
-  select p_shard, p_run.run_id, d.step_no, d.parent_count
+  perform hwqueue.write_steps(p_workflow, p_run, p_own);
+  insert into hwqueue.tally (run_id, step_no, need)
+  select p_run.run_id, d.step_no, d.parent_count
   from hwqueue.workflow_step d
-  where d.shard_id = p_shard and d.workflow_id = p_workflow.workflow_id and d.parent_count > 1
+  where d.workflow_id = p_workflow.workflow_id and d.parent_count > 1
   union all
-  select p_shard, p_run.run_id, 0, 0;
+  select p_run.run_id, 0, 0;
   v_roots := array(
     select d.step_no from hwqueue.workflow_step d
-    where d.shard_id = p_shard and d.workflow_id = p_workflow.workflow_id and d.parent_count = 0
+    where d.workflow_id = p_workflow.workflow_id and d.parent_count = 0
       and d.runs_at_end is null order by d.step_no);
-  perform hwqueue.open_run(p_run, v_roots, '{}', '{}', p_now, p_shard);
+  perform hwqueue.open_run(p_run, v_roots, '{}', '{}', p_now);
 end
 $$;
 
@@ -214,23 +209,22 @@ $$;
 -- 0. A run without open work ends at once.
 -- Locks: as carry_on. The caller has written the run, or holds it.
 create or replace function hwqueue.open_run(p_run hwqueue.run, p_released int[], p_skipped int[],
-  p_reasons text[], p_now timestamptz, p_shard int) returns void
+  p_reasons text[], p_now timestamptz) returns void
 language plpgsql volatile
 as $$
 declare
   p hwqueue.run_progress;
 begin
   p := hwqueue.go_on(p_run, hwqueue.new_progress(p_released => p_released, p_skipped => p_skipped,
-    p_reasons => p_reasons, p_most => 5000), true, p_now, p_shard);
-  perform hwqueue.count_work(p_run.run_id, p.opened, p.closed, p.failed, p_now, p_shard);
+    p_reasons => p_reasons, p_most => 5000), true, p_now);
+  perform hwqueue.count_work(p_run.run_id, p.opened, p.closed, p.failed, p_now);
 end
 $$;
 
 -- Takes the key that a run holds until it ends. Returns the run that holds it: this one, or with on_conflict
 -- keep (the default) the one that has it. With replace that one is cancelled.
 -- Locks: the key; the run that is replaced, as cancel_run. Raises: QHT02; QHA02 with replace.
-create or replace function hwqueue.take_unique_run(p_run hwqueue.run, p_on_conflict text, p_shard int)
-returns uuid
+create or replace function hwqueue.take_unique_run(p_run hwqueue.run, p_on_conflict text) returns uuid
 language plpgsql volatile
 as $$
 declare
@@ -239,15 +233,14 @@ declare
   v_other hwqueue.run;
 begin
   loop
-    insert into hwqueue.run_key (shard_id, tenant, name, idempotency_key, run_id, content, while_running)
-    values (p_shard, p_run.tenant, p_run.name, v_key, p_run.run_id, '', true)
+    insert into hwqueue.run_key (tenant, name, idempotency_key, run_id, content, while_running)
+    values (p_run.tenant, p_run.name, v_key, p_run.run_id, '', true)
     on conflict do nothing;
     if found then
       return p_run.run_id;
     end if;
     select k.run_id, k.while_running into v_found from hwqueue.run_key k
-    where k.shard_id = p_shard and k.tenant = p_run.tenant and k.name = p_run.name
-      and k.idempotency_key = v_key;
+    where k.tenant = p_run.tenant and k.name = p_run.name and k.idempotency_key = v_key;
     continue when not found;  -- that run has ended since: again
     if v_found.while_running is null or p_on_conflict = 'raise' then
       perform hwqueue.refuse('QHT02', format('unique key %s belongs to run %s', to_json(v_key),
@@ -258,13 +251,12 @@ begin
       return v_found.run_id;
     end if;
     perform hwqueue.require_read_committed();
-    select r.* into v_other from hwqueue.run r
-    where r.shard_id = p_shard and r.run_id = v_found.run_id for no key update;
+    select r.* into v_other from hwqueue.run r where r.run_id = v_found.run_id for no key update;
     update hwqueue.run_key k set run_id = p_run.run_id
-    where k.shard_id = p_shard and k.tenant = p_run.tenant and k.name = p_run.name
+    where k.tenant = p_run.tenant and k.name = p_run.name
       and k.idempotency_key = v_key and k.run_id = v_other.run_id;
     continue when not found;  -- it has ended, or another session has replaced it
-    perform hwqueue.cancel_run(v_other, 'replaced by run ' || p_run.run_id, p_shard);
+    perform hwqueue.cancel_run(v_other, 'replaced by run ' || p_run.run_id);
     return p_run.run_id;
   end loop;
 end
@@ -274,7 +266,7 @@ $$;
 -- are no content: they say who submitted (a trace), not what.
 -- Locks: the key. Raises: QHT01 for the same key with other content.
 create or replace function hwqueue.take_run_key(p_workflow hwqueue.workflow, p_run hwqueue.run,
-  p_options jsonb, p_shard int) returns uuid
+  p_options jsonb) returns uuid
 language plpgsql volatile
 as $$
 declare
@@ -288,15 +280,14 @@ begin
   v_content := sha256(p_workflow.digest || convert_to(jsonb_build_array(p_run.input,
     p_options - array['idempotency_key', 'run_id', 'headers'])::text, 'UTF8'));
   loop
-    insert into hwqueue.run_key (shard_id, tenant, name, idempotency_key, run_id, content)
-    values (p_shard, p_run.tenant, p_run.name, v_key, p_run.run_id, v_content)
+    insert into hwqueue.run_key (tenant, name, idempotency_key, run_id, content)
+    values (p_run.tenant, p_run.name, v_key, p_run.run_id, v_content)
     on conflict do nothing;
     if found then
       return p_run.run_id;
     end if;
     select k.run_id, k.content into v_found from hwqueue.run_key k
-    where k.shard_id = p_shard and k.tenant = p_run.tenant and k.name = p_run.name
-      and k.idempotency_key = v_key;
+    where k.tenant = p_run.tenant and k.name = p_run.name and k.idempotency_key = v_key;
     exit when found;  -- else pruned since: again
   end loop;
   if v_found.content <> v_content then
@@ -313,8 +304,8 @@ $$;
 -- Writes the steps of a run, those that spawn leases with their class and the id of the lease. p_own: what
 -- the submission says about single steps, {name: {"affinity_tags", "placement", "options"}}.
 -- Locks: new rows. Raises: QHF06, and as step_class.
-create or replace function hwqueue.write_steps(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb,
-  p_shard int) returns void
+create or replace function hwqueue.write_steps(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb)
+returns void
 language plpgsql volatile
 as $$
 declare
@@ -331,31 +322,31 @@ declare
 begin
   for v_item in
     select d.class_no, min(d.step_no) as step_no from hwqueue.workflow_step d
-    where d.shard_id = p_shard and d.workflow_id = p_workflow.workflow_id and d.class_no is not null
+    where d.workflow_id = p_workflow.workflow_id and d.class_no is not null
     group by d.class_no order by d.class_no
   loop
-    v_class := hwqueue.step_class(v_alone, p_run, v_steps[v_item.step_no], '{}', p_shard);
+    v_class := hwqueue.step_class(v_alone, p_run, v_steps[v_item.step_no], '{}');
     v_classes[v_item.class_no] := v_class.class_id;
     v_queues[v_item.class_no] := v_class.queue_id;
   end loop;
-  insert into hwqueue.step (shard_id, run_id, step_no, state, lease_id, class_id, queue_id)
-  select p_shard, p_run.run_id, d.step_no, 'waiting', case when d.kind = 'task' then v_ids[d.step_no] end,
+  insert into hwqueue.step (run_id, step_no, state, lease_id, class_id, queue_id)
+  select p_run.run_id, d.step_no, 'waiting', case when d.kind = 'task' then v_ids[d.step_no] end,
     v_classes[d.class_no], v_queues[d.class_no]
   from hwqueue.workflow_step d
-  where d.shard_id = p_shard and d.workflow_id = p_workflow.workflow_id;
+  where d.workflow_id = p_workflow.workflow_id;
   perform hwqueue.check_own_steps(p_workflow, p_own);
   for v_item in
     select o.value, (v_numbers ->> o.key)::int as step_no from jsonb_each(p_own) o order by 2
   loop
-    v_class := hwqueue.step_class(v_alone, p_run, v_steps[v_item.step_no], v_item.value, p_shard);
+    v_class := hwqueue.step_class(v_alone, p_run, v_steps[v_item.step_no], v_item.value);
     update hwqueue.step s
     set class_id = v_class.class_id, own = nullif(coalesce(nullif(v_item.value -> 'options', 'null'), '{}')
       || hwqueue.present('level', nullif(hwqueue.read_level(v_item.value, 'options', true), '{}')), '{}')
-    where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = v_item.step_no;
+    where s.run_id = p_run.run_id and s.step_no = v_item.step_no;
   end loop;
-  insert into hwqueue.run_class (shard_id, class_id, run_id)
-  select distinct p_shard, s.class_id, p_run.run_id from hwqueue.step s
-  where s.shard_id = p_shard and s.run_id = p_run.run_id and s.class_id is not null;
+  insert into hwqueue.run_class (class_id, run_id)
+  select distinct s.class_id, p_run.run_id from hwqueue.step s
+  where s.run_id = p_run.run_id and s.class_id is not null;
 end
 $$;
 
@@ -425,18 +416,18 @@ $$;
 -- Returns the queue and the class of a step's lease, and writes the class if it is new.
 -- Locks: a new class. Raises: as step_content.
 create or replace function hwqueue.step_class(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb,
-  p_own jsonb, p_shard int, out queue_id int, out class_id bigint)
+  p_own jsonb, out queue_id int, out class_id bigint)
 language plpgsql volatile
 as $$
 declare
   v_target hwqueue.spawn_target := hwqueue.find_spawn_queue(
-    hwqueue.step_queue(p_workflow, p_step), p_step ->> 'task', p_shard);
+    hwqueue.step_queue(p_workflow, p_step), p_step ->> 'task');
 begin
   queue_id := (v_target.queue).queue_id;
-  class_id := hwqueue.find_class(hwqueue.step_content(p_workflow, p_run, p_step, p_own, v_target), p_shard);
+  class_id := hwqueue.find_class(hwqueue.step_content(p_workflow, p_run, p_step, p_own, v_target));
   if hwqueue.my_tenants() is not null then
-    perform hwqueue.check_own_class(c, hwqueue.own_field(p_own), null, p_shard)
-    from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = step_class.class_id;
+    perform hwqueue.check_own_class(c, hwqueue.own_field(p_own), null)
+    from hwqueue.placement_class c where c.class_id = step_class.class_id;
   end if;
 end
 $$;
@@ -562,28 +553,26 @@ $$;
 -- Counts open steps and nested runs of each tenant again. Those with less than a thousand have no row. Nobody
 -- waits for it: a count is off by what begin_run admitted since, in several sessions at once.
 -- Locks: rows of tenant_work, skip locked.
-create or replace function hwqueue.count_tenant_work(p_now timestamptz, p_shard int) returns void
+create or replace function hwqueue.count_tenant_work(p_now timestamptz) returns void
 language plpgsql volatile
 as $$
 declare
-  v_free text[] := array(
-    select w.tenant from hwqueue.tenant_work w where w.shard_id = p_shard for update skip locked);
+  v_free text[] := array(select w.tenant from hwqueue.tenant_work w for update skip locked);
 begin
   with open as materialized (
     select r.tenant, sum(t.need - t.arrived) as steps, count(r.parent_run_id) as nested
     from hwqueue.run r
-    join hwqueue.tally t on t.shard_id = p_shard and t.run_id = r.run_id and t.step_no = 0 and t.part = 0
-    where r.shard_id = p_shard and r.finished_at is null
+    join hwqueue.tally t on t.run_id = r.run_id and t.step_no = 0 and t.part = 0
+    where r.finished_at is null
     group by r.tenant having greatest(sum(t.need - t.arrived), count(r.parent_run_id)) >= 1000
   ), gone as (
     delete from hwqueue.tenant_work w
-    where w.shard_id = p_shard and w.tenant = any (v_free) and w.tenant not in (select o.tenant from open o)
+    where w.tenant = any (v_free) and w.tenant not in (select o.tenant from open o)
   )
-  insert into hwqueue.tenant_work as w (shard_id, tenant, steps, nested, counted_at)
-  select p_shard, o.tenant, o.steps, o.nested, p_now from open o
-  where o.tenant = any (v_free) or o.tenant not in (
-    select x.tenant from hwqueue.tenant_work x where x.shard_id = p_shard)
-  on conflict (shard_id, tenant) do update
+  insert into hwqueue.tenant_work as w (tenant, steps, nested, counted_at)
+  select o.tenant, o.steps, o.nested, p_now from open o
+  where o.tenant = any (v_free) or o.tenant not in (select x.tenant from hwqueue.tenant_work x)
+  on conflict (tenant) do update
   set steps = excluded.steps, nested = excluded.nested, counted_at = excluded.counted_at;
 end
 $$;

@@ -21,7 +21,7 @@
 -- It folds up to 1,000 arrivals; if there are more it is not full yet, and another call goes on.
 -- Locks: the tally, skip locked. Not idempotent.
 create or replace function hwqueue.arrive(p_run uuid, p_step int, p_is_of_items boolean,
-  p_delta hwqueue.tally_delta, p_leave boolean, p_now timestamptz, p_shard int, p_tenant text,
+  p_delta hwqueue.tally_delta, p_leave boolean, p_now timestamptz, p_tenant text,
   out is_full boolean, out folded int, out failed int, out tally hwqueue.tally)
 language plpgsql volatile
 as $$
@@ -34,25 +34,24 @@ begin
   folded := 0;
   failed := 0;
   if not p_leave and p_is_of_items then
-    v_part := hwqueue.hold_items(p_run, p_step, false, p_shard);
+    v_part := hwqueue.hold_items(p_run, p_step, false);
   elsif not p_leave then
     select t.part into v_part from hwqueue.tally t
-    where t.shard_id = p_shard and t.run_id = p_run and t.step_no = p_step and t.part = 0
+    where t.run_id = p_run and t.step_no = p_step and t.part = 0
     for no key update skip locked;
   end if;
   if v_part is null then
     -- a delta of nothing is left, too: it asks the next holder to look
-    insert into hwqueue.arrival (shard_id, run_id, step_no, kind, need, arrived, unmet, failed, skipped, at,
-      tenant)
-    values (p_shard, p_run, p_step, v_kind, p_delta.need, p_delta.arrived, p_delta.unmet, p_delta.failed,
-      p_delta.skipped, p_now, coalesce(p_tenant, hwqueue.run_tenant(p_run, p_shard)));
+    insert into hwqueue.arrival (run_id, step_no, kind, need, arrived, unmet, failed, skipped, at, tenant)
+    values (p_run, p_step, v_kind, p_delta.need, p_delta.arrived, p_delta.unmet, p_delta.failed,
+      p_delta.skipped, p_now, coalesce(p_tenant, hwqueue.run_tenant(p_run)));
     return;
   end if;
   -- a statement of its own, after the lock: it sees what former holders left
   with gone as (
     delete from hwqueue.arrival a where a.ctid = any (array(
       select x.ctid from hwqueue.arrival x
-      where x.run_id = p_run and x.step_no = p_step and x.kind = v_kind and x.shard_id = p_shard limit 1000
+      where x.run_id = p_run and x.step_no = p_step and x.kind = v_kind limit 1000
       for update skip locked))
     returning a.need, a.arrived, a.unmet, a.failed, a.skipped
   ), added as (
@@ -66,7 +65,7 @@ begin
       unmet = t.unmet + a.unmet + p_delta.unmet, failed = t.failed + a.failed + p_delta.failed,
       skipped = t.skipped + a.skipped + p_delta.skipped
   from added a
-  where t.shard_id = p_shard and t.run_id = p_run and t.step_no = p_step and t.part = v_part
+  where t.run_id = p_run and t.step_no = p_step and t.part = v_part
   returning a.folded, (a.failed + a.skipped)::int as failed, a.arrived + p_delta.arrived as arrived,
     t as tally into v_counted;
   folded := v_counted.folded;
@@ -76,22 +75,19 @@ begin
     -- a new row, the next part, after 64 items: while any transaction on the server is open that has written,
     -- the former versions of a row stay, and a search by its key walks over all of them. The highest part is
     -- found at once (as the newest version in node_load)
-    delete from hwqueue.tally t
-    where t.shard_id = p_shard and t.run_id = p_run and t.step_no = p_step and t.part = v_part;
+    delete from hwqueue.tally t where t.run_id = p_run and t.step_no = p_step and t.part = v_part;
     tally.part := v_part + 1;
     insert into hwqueue.tally select tally.*;
   end if;
   is_full := tally.arrived >= tally.need and (folded < 1000 or not exists (
-    select from hwqueue.arrival a
-    where a.run_id = p_run and a.step_no = p_step and a.kind = v_kind and a.shard_id = p_shard));
+    select from hwqueue.arrival a where a.run_id = p_run and a.step_no = p_step and a.kind = v_kind));
 end
 $$;
 
 -- Locks the tally of the items of a map and returns its part; null when there is none, or another session
 -- holds it and not p_waits.
 -- Locks: that row.
-create or replace function hwqueue.hold_items(p_run uuid, p_step int, p_waits boolean, p_shard int)
-returns int
+create or replace function hwqueue.hold_items(p_run uuid, p_step int, p_waits boolean) returns int
 language plpgsql volatile
 as $$
 declare
@@ -100,16 +96,15 @@ begin
   loop
     if p_waits then
       select t.part into v_part from hwqueue.tally t
-      where t.shard_id = p_shard and t.run_id = p_run and t.step_no = p_step and t.part > 0
+      where t.run_id = p_run and t.step_no = p_step and t.part > 0
       order by t.part desc limit 1 for no key update;
     else
       select t.part into v_part from hwqueue.tally t
-      where t.shard_id = p_shard and t.run_id = p_run and t.step_no = p_step and t.part > 0
+      where t.run_id = p_run and t.step_no = p_step and t.part > 0
       order by t.part desc limit 1 for no key update skip locked;
     end if;
     exit when found or not p_waits or not exists (
-      select from hwqueue.tally t
-      where t.shard_id = p_shard and t.run_id = p_run and t.step_no = p_step and t.part > 0);
+      select from hwqueue.tally t where t.run_id = p_run and t.step_no = p_step and t.part > 0);
   end loop;  -- the one that this session waited for was renewed
   return v_part;
 end
@@ -124,7 +119,7 @@ $$;
 -- could end before its child is released.
 -- Locks: the tally, skip locked. Not idempotent.
 create or replace function hwqueue.count_parents(p_run uuid, p_step int, p_is_any boolean,
-  p_delta hwqueue.tally_delta, p_is_short boolean, p_now timestamptz, p_shard int, p_tenant text,
+  p_delta hwqueue.tally_delta, p_is_short boolean, p_now timestamptz, p_tenant text,
   out verdict text, out reason text, out opened int, out closed int)
 language plpgsql volatile
 as $$
@@ -135,11 +130,10 @@ begin
   closed := 0;
   if p_is_any and not p_is_short and (
     select t.is_decided from hwqueue.tally t
-    where t.shard_id = p_shard and t.run_id = p_run and t.step_no = p_step and t.part = 0) then
+    where t.run_id = p_run and t.step_no = p_step and t.part = 0) then
     return;  -- nobody needs the count any more
   end if;
-  v_count := hwqueue.arrive(p_run, p_step, false, p_delta, p_is_any and not p_is_short, p_now, p_shard,
-    p_tenant);
+  v_count := hwqueue.arrive(p_run, p_step, false, p_delta, p_is_any and not p_is_short, p_now, p_tenant);
   opened := case when (v_count.tally).run_id is null then 1 else 0 end;
   closed := v_count.folded;
   if (v_count.tally).run_id is null or (v_count.tally).is_decided then
@@ -150,8 +144,7 @@ begin
     when v_count.is_full and (p_is_any or (v_count.tally).unmet > 0) then 'skip'
     when v_count.is_full then 'release' end;
   if verdict is not null then
-    update hwqueue.tally t set is_decided = true
-    where t.shard_id = p_shard and t.run_id = p_run and t.step_no = p_step and t.part = 0;
+    update hwqueue.tally t set is_decided = true where t.run_id = p_run and t.step_no = p_step and t.part = 0;
     reason := hwqueue.skip_reason((v_count.tally).failed, (v_count.tally).skipped);
   end if;
 end
@@ -172,23 +165,23 @@ as $$ select p_wants = 'ended' or p_wants = p_state or p_wants = 'failed' and p_
 
 -- Leaves work for the next session that can do it, on these steps of a run.
 create or replace function hwqueue.leave_arrivals(p_run uuid, p_steps int[], p_kind text, p_reasons text[],
-  p_now timestamptz, p_shard int) returns void
+  p_now timestamptz) returns void
 language plpgsql volatile
 as $$
 begin
-  insert into hwqueue.arrival (shard_id, run_id, step_no, kind, reason, at, tenant)
-  select p_shard, p_run, s.step_no, p_kind, s.reason, p_now, t.tenant
+  insert into hwqueue.arrival (run_id, step_no, kind, reason, at, tenant)
+  select p_run, s.step_no, p_kind, s.reason, p_now, t.tenant
   from unnest(p_steps, p_reasons) s(step_no, reason)
-  cross join (select hwqueue.run_tenant(p_run, p_shard) as tenant offset 0) t;
+  cross join (select hwqueue.run_tenant(p_run) as tenant offset 0) t;
 end
 $$;
 
 -- The tenant of a run: sweeps take turns by it. Empty for one that has none, or is gone.
-create or replace function hwqueue.run_tenant(p_run uuid, p_shard int) returns text
+create or replace function hwqueue.run_tenant(p_run uuid) returns text
 language plpgsql stable
 as $$
 begin
   return coalesce((
-    select r.tenant from hwqueue.run r where r.shard_id = p_shard and r.run_id = p_run), '');
+    select r.tenant from hwqueue.run r where r.run_id = p_run), '');
 end
 $$;

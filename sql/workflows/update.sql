@@ -66,7 +66,7 @@ $$;
 
 -- Returns those of some steps (null: of all) that an update may change: those that have a class and were not
 -- released, maps that have items left to spawn, and nested runs that are not submitted.
-create or replace function hwqueue.updatable_steps(p_run hwqueue.run, p_of int[], p_shard int) returns int[]
+create or replace function hwqueue.updatable_steps(p_run hwqueue.run, p_of int[]) returns int[]
 language sql volatile
 as $$
   select array(
@@ -74,24 +74,22 @@ as $$
     from hwqueue.workflow_step d
     cross join lateral (  -- a fence (offset 0): by key, also before the tables are analyzed
       select x.state, x.class_id, x.nested_run_id from hwqueue.step x
-      where x.shard_id = p_shard and x.run_id = p_run.run_id and x.step_no = d.step_no offset 0) s
-    where d.shard_id = p_shard and d.workflow_id = p_run.workflow_id
-      and (p_of is null or d.step_no = any (p_of))
+      where x.run_id = p_run.run_id and x.step_no = d.step_no offset 0) s
+    where d.workflow_id = p_run.workflow_id and (p_of is null or d.step_no = any (p_of))
       and case when d.kind = 'workflow'
           then s.state in ('waiting', 'held', 'running') and s.nested_run_id is null
         when d.kind = 'map' and s.state = 'running' then exists (
           select from hwqueue.map m
-          join hwqueue.tally t on t.shard_id = p_shard and t.run_id = m.run_id and t.step_no = m.step_no
-            and t.part > 0 and t.need < m.items
-          where m.shard_id = p_shard and m.run_id = p_run.run_id and m.step_no = d.step_no)
+          join hwqueue.tally t on t.run_id = m.run_id and t.step_no = m.step_no
+            and t.part > 0 and t.need < m.items where m.run_id = p_run.run_id and m.step_no = d.step_no)
         else s.state in ('waiting', 'held') and s.class_id is not null end
     order by d.step_no)
 $$;
 
 -- Refuses steps that a call names and that are not among those that may be changed (p_found).
 -- Raises: QHF04, QHA01.
-create or replace function hwqueue.check_updatable(p_run hwqueue.run, p_named int[], p_found int[],
-  p_shard int) returns void
+create or replace function hwqueue.check_updatable(p_run hwqueue.run, p_named int[], p_found int[])
+returns void
 language plpgsql volatile
 as $$
 declare
@@ -99,8 +97,8 @@ declare
 begin
   select d.name, d.kind, s.state, s.class_id, s.nested_run_id into v_step
   from hwqueue.workflow_step d
-  join hwqueue.step s on s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = d.step_no
-  where d.shard_id = p_shard and d.workflow_id = p_run.workflow_id
+  join hwqueue.step s on s.run_id = p_run.run_id and s.step_no = d.step_no
+  where d.workflow_id = p_run.workflow_id
     and d.step_no = (select min(n) from unnest(p_named) n where n <> all (p_found));
   if not found then
     return;
@@ -125,7 +123,7 @@ $$;
 -- Reads the arguments of an update of a run that has not ended. named: the steps that it names; null: all.
 -- Raises: QHF04, QHF06, QHA01, and as read_update.
 create or replace function hwqueue.read_update_call(p_run hwqueue.run, p_changes jsonb, p_steps text[],
-  p_shard int, out changes jsonb, out named int[])
+  out changes jsonb, out named int[])
 language plpgsql stable
 as $$
 begin
@@ -137,15 +135,13 @@ begin
   if p_run.finished_at is not null then
     perform hwqueue.refuse_run_state(p_run, 'a run that has ended releases no step: submit another one');
   end if;
-  named := case when p_steps is not null
-    then hwqueue.named_steps(p_run, to_jsonb(p_steps), 'p_steps', p_shard) end;
+  named := case when p_steps is not null then hwqueue.named_steps(p_run, to_jsonb(p_steps), 'p_steps') end;
 end
 $$;
 
 -- Returns steps in groups that have one class before an update and one after it. own: as their rows have it
 -- then; class_id, former: before. is_nested: they have none, and are runs later.
-create or replace function hwqueue.update_groups(p_run hwqueue.run, p_steps int[], p_update jsonb,
-  p_shard int)
+create or replace function hwqueue.update_groups(p_run hwqueue.run, p_steps int[], p_update jsonb)
 returns table (steps int[], is_nested boolean, class_id bigint, former jsonb, own jsonb)
 language sql volatile
 as $$
@@ -155,12 +151,12 @@ as $$
   -- fences (offset 0): by key, also before the tables are analyzed
   cross join lateral (
     select x.kind, x.class_no from hwqueue.workflow_step x
-    where x.shard_id = p_shard and x.workflow_id = p_run.workflow_id and x.step_no = i.step_no offset 0) d
+    where x.workflow_id = p_run.workflow_id and x.step_no = i.step_no offset 0) d
   cross join lateral (
     select x.step_no, coalesce((x.own ->> 'base_class')::bigint, x.class_id) as class_id,
            nullif(x.own - 'base_class', '{}') as own
     from hwqueue.step x
-    where x.shard_id = p_shard and x.run_id = p_run.run_id and x.step_no = i.step_no offset 0) s
+    where x.run_id = p_run.run_id and x.step_no = i.step_no offset 0) s
   group by d.kind = 'workflow', d.class_no, s.class_id, s.own
   order by min(s.step_no)
 $$;
@@ -172,7 +168,7 @@ $$;
 -- Of a map that has begun a step is missed with its items: who holds these ends it.
 -- Locks: the tallies of items, then the steps, all skip locked; hold_steps. Raises: QHL09, and as
 -- check_updatable.
-create or replace function hwqueue.hold_updatable(p_run hwqueue.run, p_named int[], p_shard int)
+create or replace function hwqueue.hold_updatable(p_run hwqueue.run, p_named int[])
 returns int[]
 language plpgsql volatile
 as $$
@@ -184,29 +180,28 @@ declare
   v_left int[];
 begin
   loop  -- each round has fewer steps than the one before
-    v_due := hwqueue.updatable_steps(p_run, v_due, p_shard);
-    perform hwqueue.check_updatable(p_run, p_named, v_due, p_shard);
+    v_due := hwqueue.updatable_steps(p_run, v_due);
+    perform hwqueue.check_updatable(p_run, p_named, v_due);
     begin
       loop
         v_missed := '{}';
         for v_map in
           select distinct t.step_no from hwqueue.tally t
-          where t.shard_id = p_shard and t.run_id = p_run.run_id and t.step_no = any (v_due) and t.part > 0
+          where t.run_id = p_run.run_id and t.step_no = any (v_due) and t.part > 0
           order by 1
         loop
-          if hwqueue.hold_items(p_run.run_id, v_map, false, p_shard) is null then
+          if hwqueue.hold_items(p_run.run_id, v_map, false) is null then
             v_missed := v_missed || v_map;
           end if;
         end loop;
         v_held := array(
-          select s.step_no from hwqueue.step s
-          where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = any (v_due)
+          select s.step_no from hwqueue.step s where s.run_id = p_run.run_id and s.step_no = any (v_due)
             and s.step_no <> all (v_missed)
           for no key update skip locked);
         v_missed := array(
           select d.step_no from unnest(v_due) d(step_no) where d.step_no <> all (v_held) order by 1);
         -- a statement after the locks: what was released meanwhile is not among them any more
-        v_left := hwqueue.updatable_steps(p_run, v_due, p_shard);
+        v_left := hwqueue.updatable_steps(p_run, v_due);
         if exists (
           select from unnest(v_due) d(step_no)
           where d.step_no <> all (v_left) and d.step_no <> all (v_missed)) then
@@ -215,12 +210,12 @@ begin
           return v_due;
         end if;
         begin
-          perform hwqueue.hold_steps(p_run.run_id, v_missed[1:1], null, p_shard);
+          perform hwqueue.hold_steps(p_run.run_id, v_missed[1:1], null);
           perform hwqueue.abort_subtransaction();
         exception when sqlstate 'HWX01' then  -- its lock is gone, the others stay
         end;
-        v_due := hwqueue.updatable_steps(p_run, v_due, p_shard);
-        perform hwqueue.check_updatable(p_run, p_named, v_due, p_shard);
+        v_due := hwqueue.updatable_steps(p_run, v_due);
+        perform hwqueue.check_updatable(p_run, p_named, v_due);
       end loop;
     exception when sqlstate 'HWX01' then  -- all locks are gone
     end;
@@ -233,12 +228,11 @@ $$;
 -- Locks: the caller holds the run; as hold_updatable; new classes. Raises: QHL09, and as check_updatable and
 -- step_class. Idempotent.
 create or replace function hwqueue.update_waiting(p_run hwqueue.run, p_update jsonb, p_named int[],
-  p_shard int, out due int[], out changed int[])
+  out due int[], out changed int[])
 language plpgsql volatile
 as $$
 declare
-  v_workflow hwqueue.workflow := (
-    select w from hwqueue.workflow w where w.shard_id = p_shard and w.workflow_id = p_run.workflow_id);
+  v_workflow hwqueue.workflow := (select w from hwqueue.workflow w where w.workflow_id = p_run.workflow_id);
   v_alone hwqueue.workflow := hwqueue.without_steps(v_workflow);
   v_steps jsonb[] := array(select jsonb_array_elements(v_workflow.steps));
   v_group record;
@@ -246,37 +240,35 @@ declare
   v_class bigint;
   v_map int;
 begin
-  due := hwqueue.hold_updatable(p_run, p_named, p_shard);
+  due := hwqueue.hold_updatable(p_run, p_named);
   for v_map in  -- those began while this waited for them whose items it does not hold
     select m.step_no from hwqueue.map m
-    where m.shard_id = p_shard and m.run_id = p_run.run_id and m.step_no = any (due) order by m.step_no
+    where m.run_id = p_run.run_id and m.step_no = any (due) order by m.step_no
   loop
-    if hwqueue.hold_items(p_run.run_id, v_map, false, p_shard) is null and exists (
+    if hwqueue.hold_items(p_run.run_id, v_map, false) is null and exists (
       select from hwqueue.tally t
-      where t.shard_id = p_shard and t.run_id = p_run.run_id and t.step_no = v_map and t.part > 0) then
+      where t.run_id = p_run.run_id and t.step_no = v_map and t.part > 0) then
       perform hwqueue.refuse_held(p_run.run_id, null);
     end if;
   end loop;
   changed := '{}';
-  for v_group in select g.* from hwqueue.update_groups(p_run, due, p_update, p_shard) g loop
+  for v_group in select g.* from hwqueue.update_groups(p_run, due, p_update) g loop
     v_step := v_steps[v_group.steps[1]];
     v_class := null;
     if not v_group.is_nested then
-      v_class := (hwqueue.step_class(v_alone, p_run, v_step, hwqueue.content_own(v_group.own),
-        p_shard)).class_id;
+      v_class := (hwqueue.step_class(v_alone, p_run, v_step, hwqueue.content_own(v_group.own))).class_id;
     elsif v_group.own ? 'update' then  -- as far as its run can be judged before it is submitted
-      perform hwqueue.check_own_level(p_run.tenant, p_update -> 'level', 'changes', p_shard),
+      perform hwqueue.check_own_level(p_run.tenant, p_update -> 'level', 'changes'),
         hwqueue.updated_placement(v_alone, p_run, v_step, p_run.level, v_group.own -> 'update');
     end if;
     continue when (v_class, v_group.own) is not distinct from (v_group.class_id, v_group.former);
     changed := changed || v_group.steps;
     update hwqueue.step s set class_id = v_class, own = v_group.own
-    where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = any (v_group.steps);
-    perform hwqueue.place_begun_maps(p_run, v_group.steps, p_shard);
-    insert into hwqueue.run_class (shard_id, class_id, run_id)
-    select distinct p_shard, s.class_id, p_run.run_id from hwqueue.step s
-    where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = any (v_group.steps)
-      and s.class_id is not null
+    where s.run_id = p_run.run_id and s.step_no = any (v_group.steps);
+    perform hwqueue.place_begun_maps(p_run, v_group.steps);
+    insert into hwqueue.run_class (class_id, run_id)
+    select distinct s.class_id, p_run.run_id from hwqueue.step s
+    where s.run_id = p_run.run_id and s.step_no = any (v_group.steps) and s.class_id is not null
     on conflict do nothing;
   end loop;
 end
@@ -285,8 +277,7 @@ $$;
 -- Lets the items that maps have left be near the steps again that they were near, after their class was
 -- changed. A step that waits is near others when it is released.
 -- Locks: the caller holds the steps; new classes. Raises: QHC04 where both cannot hold.
-create or replace function hwqueue.place_begun_maps(p_run hwqueue.run, p_steps int[], p_shard int)
-returns void
+create or replace function hwqueue.place_begun_maps(p_run hwqueue.run, p_steps int[]) returns void
 language plpgsql volatile
 as $$
 declare
@@ -296,13 +287,12 @@ begin
   for v_map in
     select d.step_no, d.name, d.near
     from hwqueue.step s
-    join hwqueue.workflow_step d on d.shard_id = p_shard and d.workflow_id = p_run.workflow_id
-      and d.step_no = s.step_no
-    where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = any (p_steps)
+    join hwqueue.workflow_step d on d.workflow_id = p_run.workflow_id and d.step_no = s.step_no
+    where s.run_id = p_run.run_id and s.step_no = any (p_steps)
       and s.state = 'running' and d.near is not null and not d.near ? 'match'
     order by s.step_no
   loop
-    v_bad := (hwqueue.near_class(p_run, v_map.step_no, v_map.near, hwqueue.clock(), p_shard)).bad;
+    v_bad := (hwqueue.near_class(p_run, v_map.step_no, v_map.near, hwqueue.clock())).bad;
     if v_bad is not null then
       perform hwqueue.refuse('QHC04', format('the items of step %s are near other steps, which the update '
           'does not allow: %s', to_json(v_map.name), coalesce(v_bad ->> 'message', v_bad ->> 'reason')),
@@ -317,34 +307,31 @@ $$;
 -- Returns what an update would make of steps. Those of equal content have equal classes; class: null of
 -- nested runs; run: as these would have it above themselves. changed: as in update_waiting.
 -- Raises: as update_waiting, but QHL09.
-create or replace function hwqueue.planned_updates(p_run hwqueue.run, p_update jsonb, p_named int[],
-  p_shard int)
+create or replace function hwqueue.planned_updates(p_run hwqueue.run, p_update jsonb, p_named int[])
 returns table (step_no int, changed boolean, class hwqueue.placement_class, came_from jsonb,
   run hwqueue.run)
 language plpgsql volatile
 as $$
 declare
-  v_workflow hwqueue.workflow := (
-    select w from hwqueue.workflow w where w.shard_id = p_shard and w.workflow_id = p_run.workflow_id);
+  v_workflow hwqueue.workflow := (select w from hwqueue.workflow w where w.workflow_id = p_run.workflow_id);
   v_alone hwqueue.workflow := hwqueue.without_steps(v_workflow);
   v_steps jsonb[] := array(select jsonb_array_elements(v_workflow.steps));
-  v_due int[] := hwqueue.updatable_steps(p_run, p_named, p_shard);
+  v_due int[] := hwqueue.updatable_steps(p_run, p_named);
   v_group record;
   v_step jsonb;
   v_planned record;
 begin
-  perform hwqueue.check_updatable(p_run, p_named, v_due, p_shard);
-  for v_group in select g.* from hwqueue.update_groups(p_run, v_due, p_update, p_shard) g loop
+  perform hwqueue.check_updatable(p_run, p_named, v_due);
+  for v_group in select g.* from hwqueue.update_groups(p_run, v_due, p_update) g loop
     v_step := v_steps[v_group.steps[1]];
     if v_group.is_nested then
-      perform hwqueue.check_own_level(p_run.tenant, p_update -> 'level', 'changes', p_shard),
+      perform hwqueue.check_own_level(p_run.tenant, p_update -> 'level', 'changes'),
         hwqueue.updated_placement(v_alone, p_run, v_step, p_run.level, v_group.own -> 'update');
       class := null;
       came_from := null;
       run := hwqueue.updated_run(p_run, v_group.own -> 'update');
     else
-      v_planned := hwqueue.planned_step(v_alone, p_run, v_step, hwqueue.content_own(v_group.own), true,
-        p_shard);
+      v_planned := hwqueue.planned_step(v_alone, p_run, v_step, hwqueue.content_own(v_group.own), true);
       class := v_planned.class;
       came_from := v_planned.came_from;
       run := null;

@@ -86,7 +86,7 @@ async def test_the_clients_say_the_same(dsn: str) -> None:
         claim = claim_one(client, queue=QUEUE)
         who = (claim.lease_id, claim.claim_token)
         [added] = client.add_items(*who, [{"name": "a", "params": {"n": 1}}], task="fetch")
-        assert added == AddedItem(name="a", item=0, created=True, shard_id=0)
+        assert added == AddedItem(name="a", item=0, created=True)
         async with AsyncClient(dsn) as other:
             [again] = await other.add_items(
                 *who, [{"name": "a", "params": {"n": 1}, "task": fetch}]

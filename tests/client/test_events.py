@@ -34,7 +34,7 @@ async def test_events_are_typed(client: AsyncClient, queue: str) -> None:
         queue,
     )
     assert cancelled.at.tzinfo is not None
-    assert (cancelled.node_id, cancelled.class_id, cancelled.shard_id) == (None, None, 0)
+    assert (cancelled.node_id, cancelled.class_id) == (None, None)
     assert cancelled.message.endswith("not needed")
     assert registered.detail == {"node_epoch": 1, "instance_id": "first"}
     assert cancelled.event_id > registered.event_id > created.event_id

@@ -107,8 +107,9 @@ def steps(page: Path) -> Iterator[tuple[str, str | None]]:
 
 @pytest.fixture
 def sessions(dsn: str, conn: psycopg.Connection) -> Iterator[Sessions]:
-    conn.execute("select hwqueue.current_generation(0)")
-    conn.execute("update hwqueue.shard set generation = 947000000000000000")  # as pages have it
+    conn.execute("select hwqueue.current_generation()")
+    # as pages have it
+    conn.execute("update hwqueue.installation set generation = 947000000000000000")
     made = Sessions(dsn)
     yield made
     made.close()

@@ -15,9 +15,9 @@ from tests.fix_db import fresh_database
 # One of everything that an upgrade can meet: a table changes, a function's body changes, its
 # signature changes, it goes, it comes, and so for views.
 NEXT_TABLES = """
-create table hwqueue.next_thing (shard_id int, thing_id int, primary key (shard_id, thing_id));
+create table hwqueue.next_thing (thing_id int, primary key (thing_id));
 alter table hwqueue.queue add column next_note text not null default 'none';
-create index queue_next_note on hwqueue.queue (shard_id, next_note);
+create index queue_next_note on hwqueue.queue (next_note);
 """
 NEXT_REVISION = '''
 """Made up by the tests."""
@@ -37,7 +37,7 @@ def upgrade() -> None:
 NEXT_FUNCTIONS = """
 create or replace function hwqueue.next_answer(p_factor int default 7) returns int
 language sql immutable as $$ select 6 * p_factor $$;
-create view hwqueue.next_view as select q.shard_id, q.next_note from hwqueue.queue q;
+create view hwqueue.next_view as select q.next_note from hwqueue.queue q;
 """
 
 

@@ -19,7 +19,7 @@ _EAGER = """
   language sql volatile as 'select true'
 """
 _FOREIGN = """
-  update hwqueue.shard set system_identifier = system_identifier + 1,
+  update hwqueue.installation set system_identifier = system_identifier + 1,
     server_started_at = server_started_at - interval '1 hour'
 """
 _KEY_SEQUENCES = """
@@ -186,6 +186,6 @@ def test_sequences_are_raised_all(conn: psycopg.Connection, life: Life) -> None:
     for table, column, sequence in conn.execute(_KEY_SEQUENCES).fetchall():
         [most] = conn.execute(f"select max({column}) from {table}").fetchone() or (None,)
         conn.execute(f"select setval('{sequence}', 1)")
-        conn.execute("select hwqueue.raise_sequences(), hwqueue.repair_positions(0)")
+        conn.execute("select hwqueue.raise_sequences(), hwqueue.repair_positions()")
         [last] = conn.execute(f"select last_value from {sequence}").fetchone() or (0,)
         assert most is None or last >= most, table

@@ -98,7 +98,7 @@ def test_a_dump_without_owners_is_handed_over_again(empty_dsn: str, dsn: str) ->
 def test_what_belongs_to_another_is_drift(dsn: str) -> None:
     with psycopg.connect(dsn) as connection:
         connection.execute("alter table hwqueue.lease owner to current_user")
-        connection.execute("alter function hwqueue.reap(int, interval, int) owner to current_user")
+        connection.execute("alter function hwqueue.reap(int, interval) owner to current_user")
     drifts = {str(drift).partition(";")[0] for drift in check(dsn).drifts}
     assert drifts == {
         "table lease: differs",

@@ -17,7 +17,7 @@ from tests.own_server import OwnServer, own_server
 from tests.sql.api import Api, refusing, token
 
 # as if the clock had been ahead for an hour when the server was started last
-AHEAD = "update hwqueue.shard set generation = generation + (3600::bigint << 40)"
+AHEAD = "update hwqueue.installation set generation = generation + (3600::bigint << 40)"
 LAZY = {"wal_writer_delay": "10s", "synchronous_commit": "off"}
 MINUTE = timedelta(minutes=1)
 LASTING = {"placement": {"require": [{"label": "zone", "op": "exists", "during": "execution"}]}}

@@ -190,7 +190,7 @@ def test_a_function_made_anew_is_closed(empty_dsn: str, roles: bool) -> None:
     """Postgres opens it to everybody; it runs with its owner's rights."""
     upgrade(empty_dsn, roles=roles)
     with psycopg.connect(empty_dsn) as connection:
-        connection.execute("drop function hwqueue.prune(int, interval, int)")
+        connection.execute("drop function hwqueue.prune(int, interval)")
         connection.execute("grant usage on schema hwqueue to public")
         connection.execute("update hwqueue.schema_info set bundle_sha256 = 'of another release'")
     assert upgrade(empty_dsn, roles=roles).changed

@@ -22,21 +22,21 @@ _NODES = """
 _CLAIMS = """
   select c.lease_id, c.node_id, p.placement, c.assignment
   from hwqueue.claim c
-  join hwqueue.placement_class p on p.shard_id = c.shard_id and p.class_id = c.class_id
+  join hwqueue.placement_class p on p.class_id = c.class_id
 """
 # As JSON: what a column of a later revision holds is absent before.
 _CLUSTER_NODES = """
   select to_jsonb(n) as node, s.seen_at + n.heartbeat_timeout as live_until
   from hwqueue.node n
-  join hwqueue.node_state s on s.shard_id = n.shard_id and s.node_id = n.node_id
+  join hwqueue.node_state s on s.node_id = n.node_id
   where n.deregistered_at is null
 """
 _RUNNING = """
   select c.lease_id, c.node_id, least(c.stop_requested_at, c.expires_at) as stays_until,
          p.placement, p.labels, p.tenant, p.task_name, p.service_id, to_jsonb(q) as queue
   from hwqueue.claim c
-  join hwqueue.placement_class p on p.shard_id = c.shard_id and p.class_id = c.class_id
-  join hwqueue.queue q on q.shard_id = c.shard_id and q.queue_id = c.queue_id
+  join hwqueue.placement_class p on p.class_id = c.class_id
+  join hwqueue.queue q on q.queue_id = c.queue_id
 """
 _SUCCEEDED = """
   select o.lease_id, o.node_id from hwqueue.outcome o

@@ -51,21 +51,21 @@ def multiply(conn: psycopg.Connection, queue: str, times: int) -> None:
     conn.execute(
         """
         with entry as (
-          insert into hwqueue.ready (shard_id, queue_id, tier, attempt_count, claim_count, rank,
+          insert into hwqueue.ready (queue_id, tier, attempt_count, claim_count, rank,
                                      class_id, lease_id, eligible_at)
-          select r.shard_id, r.queue_id, r.tier, r.attempt_count, r.claim_count, r.rank,
+          select r.queue_id, r.tier, r.attempt_count, r.claim_count, r.rank,
                  r.class_id, hwqueue.new_id(), r.eligible_at
           from hwqueue.ready r
-          join hwqueue.queue q using (shard_id, queue_id)
+          join hwqueue.queue q using (queue_id)
           cross join generate_series(1, %(times)s)
           where q.name = %(queue)s
           returning *
         )
-        insert into hwqueue.lease (shard_id, lease_id, queue_id, class_id, task_name, params,
+        insert into hwqueue.lease (lease_id, queue_id, class_id, task_name, params,
                                    priority, tier, rank, position, available_at, created_at)
-        select e.shard_id, e.lease_id, e.queue_id, e.class_id, c.task_name, '{}',
+        select e.lease_id, e.queue_id, e.class_id, c.task_name, '{}',
                -e.rank, e.tier, e.rank, e.position, e.eligible_at, e.eligible_at
-        from entry e join hwqueue.placement_class c using (shard_id, class_id)
+        from entry e join hwqueue.placement_class c using (class_id)
         """,
         {"queue": queue, "times": times},
     )

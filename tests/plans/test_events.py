@@ -22,9 +22,9 @@ ROWS = LIMIT + 2 * len(PARTITIONS)
 PAGES = 16 * 12 + 6 * LIMIT
 
 FILL = f"""
-insert into hwqueue.event (shard_id, slot, event_id, at, code, lease_id, node_id, queue, class_id,
+insert into hwqueue.event (slot, event_id, at, code, lease_id, node_id, queue, class_id,
                            actor, message)
-select 0, hwqueue.event_day(t.at) & 15, n, t.at, 'code_' || n % 30,
+select hwqueue.event_day(t.at) & 15, n, t.at, 'code_' || n % 30,
        lpad(to_hex(n / 3), 32, '0')::uuid, lpad(to_hex(n % 5000), 32, '0')::uuid,
        'queue-' || n % 50, n % 10000, 'actor-' || n % 10, 'filler'
 from generate_series(1, {EVENTS}) n

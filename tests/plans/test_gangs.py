@@ -15,7 +15,7 @@ from tests.sql.api import Api
 
 KINDS = 10
 SEARCH = """
-  select count(*) from hwqueue.gang_places(%s, '{rack}', '{}', null, null, %s, hwqueue.clock(), 0)
+  select count(*) from hwqueue.gang_places(%s, '{rack}', '{}', null, null, %s, hwqueue.clock())
 """
 
 

@@ -149,36 +149,36 @@ def test_asking_who_is_about_to_leave(api: Api, conn: psycopg.Connection) -> Non
 # Rows of the tables that upkeep hands out from, as calls write them; and how they go.
 CAME_AND_WENT = {
     "reap: gang_change": """
-      insert into hwqueue.gang_change (shard_id, gang_id)
-      select 0, gen_random_uuid() from generate_series(1, %(many)s);
+      insert into hwqueue.gang_change (gang_id)
+      select gen_random_uuid() from generate_series(1, %(many)s);
       delete from hwqueue.gang_change""",
     "reap: choice": """
-      insert into hwqueue.choice (shard_id, choice_id, tenant, taken, taken_at, checked_at)
-      select 0, gen_random_uuid(), '', gen_random_uuid(), clock_timestamp(), 'infinity'
+      insert into hwqueue.choice (choice_id, tenant, taken, taken_at, checked_at)
+      select gen_random_uuid(), '', gen_random_uuid(), clock_timestamp(), 'infinity'
       from generate_series(1, %(many)s);
       update hwqueue.choice set settled_at = clock_timestamp()""",
     "claim_deliveries: webhook_delivery": """
-      insert into hwqueue.webhook_delivery (shard_id, delivery_id, webhook_id, code, body, state,
+      insert into hwqueue.webhook_delivery (delivery_id, webhook_id, code, body, state,
         created_at, available_at)
-      select 0, gen_random_uuid(), w.webhook_id, 'c', '', 'waiting', now(), clock_timestamp()
+      select gen_random_uuid(), w.webhook_id, 'c', '', 'waiting', now(), clock_timestamp()
       from hwqueue.webhook w cross join generate_series(1, %(many)s);
       update hwqueue.webhook_delivery
       set state = 'delivered', finished_at = now(), claimed_until = null""",
     "advance_workflows: arrival": """
-      insert into hwqueue.arrival (shard_id, run_id, step_no, kind, at, tenant)
-      select 0, gen_random_uuid(), 0, 'count', clock_timestamp(), 'a' || n %% 2
+      insert into hwqueue.arrival (run_id, step_no, kind, at, tenant)
+      select gen_random_uuid(), 0, 'count', clock_timestamp(), 'a' || n %% 2
       from generate_series(1, %(many)s) n;
       delete from hwqueue.arrival""",
     "advance_workflows: arrival: kept": """
-      insert into hwqueue.arrival (shard_id, run_id, step_no, kind, at, tenant, after_xid)
-      select 0, gen_random_uuid(), 0, 'state', clock_timestamp(), 'a', '3'
+      insert into hwqueue.arrival (run_id, step_no, kind, at, tenant, after_xid)
+      select gen_random_uuid(), 0, 'state', clock_timestamp(), 'a', '3'
       from generate_series(1, %(many)s) n;
       delete from hwqueue.arrival""",
 }
 # Enough for a sweep to take turns by tenant: a count at a tally that is held.
 LEFT = """
-  insert into hwqueue.arrival (shard_id, run_id, step_no, kind, at, tenant)
-  select 0, gen_random_uuid(), 0, 'count', clock_timestamp(), 'a' || n % 2
+  insert into hwqueue.arrival (run_id, step_no, kind, at, tenant)
+  select gen_random_uuid(), 0, 'count', clock_timestamp(), 'a' || n % 2
   from generate_series(1, 40) n
 """
 

@@ -255,8 +255,8 @@ def test_a_heartbeat_costs_the_completion_nothing(api: Api) -> None:
 
 # what workers announced that they serve: many whose apps have no hooks for dead leases
 OTHERS = """
-  insert into hwqueue.served (shard_id, node_id, queues, tasks, hears_deaths)
-  select 0, gen_random_uuid(), array['elsewhere'], array[%s], i <= %s
+  insert into hwqueue.served (node_id, queues, tasks, hears_deaths)
+  select gen_random_uuid(), array['elsewhere'], array[%s], i <= %s
   from generate_series(1, 2000) i
 """
 
@@ -286,8 +286,8 @@ def test_deaths_of_another_task(api: Api) -> None:
         api.conn.execute(
             """
             insert into hwqueue.death
-              (shard_id, lease_id, queue_id, task_name, claim_token, died_at)
-            select 0, gen_random_uuid(), q.queue_id, 'other', 1, now()
+              (lease_id, queue_id, task_name, claim_token, died_at)
+            select gen_random_uuid(), q.queue_id, 'other', 1, now()
             from hwqueue.queue q cross join generate_series(1, 50) where q.name = %s
             """,
             [queue],

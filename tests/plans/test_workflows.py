@@ -56,8 +56,8 @@ COPIES = """
     insert into hwqueue.tally
     select (jsonb_populate_record(t, jsonb_build_object('run_id', f.id))).*
     from hwqueue.tally t cross join fresh f where t.run_id = %(run)s)
-  insert into hwqueue.arrival (shard_id, run_id, step_no, kind, at)
-  select 0, f.id, 3, 'count', now() + interval '1 day' from fresh f
+  insert into hwqueue.arrival (run_id, step_no, kind, at)
+  select f.id, 3, 'count', now() + interval '1 day' from fresh f
 """
 
 # What other steps have added, and what other leases have saved and were sent.
@@ -65,19 +65,17 @@ ADDED = """
   with fresh as materialized (
     select gen_random_uuid() as id, n from generate_series(1, %(runs)s) n),
   maps as (
-    insert into hwqueue.map (shard_id, run_id, step_no, items, params)
-    select 0, f.id, 1, 1, '{}' from fresh f),
-  items as (
-    insert into hwqueue.added_item (shard_id, run_id, step_no, item_no, name, task_name, params)
-    select 0, f.id, 1, 0, 'x', 'x', '{}' from fresh f),
+    insert into hwqueue.map (run_id, step_no, items, params) select f.id, 1, 1, '{}' from fresh f),
+  items as (insert into hwqueue.added_item (run_id, step_no, item_no, name, task_name, params)
+    select f.id, 1, 0, 'x', 'x', '{}' from fresh f),
   runs as (
-    insert into hwqueue.added_run (shard_id, run_id, step_no, name, nested_run_id, digest)
-    select 0, f.id, 1, 'x', gen_random_uuid(), '' from fresh f),
+    insert into hwqueue.added_run (run_id, step_no, name, nested_run_id, digest)
+    select f.id, 1, 'x', gen_random_uuid(), '' from fresh f),
   saved as (
-    insert into hwqueue.checkpoint (shard_id, lease_id, name, claim_token, saved_at, is_open)
-    select 0, f.id, 'x', 1, now(), false from fresh f)
-  insert into hwqueue.lease_signal (shard_id, lease_id, number, name, sent_at)
-  select 0, f.id, 1, 'x', now() from fresh f
+    insert into hwqueue.checkpoint (lease_id, name, claim_token, saved_at, is_open)
+    select f.id, 'x', 1, now(), false from fresh f)
+  insert into hwqueue.lease_signal (lease_id, number, name, sent_at)
+  select f.id, 1, 'x', now() from fresh f
 """
 
 # Outcomes of steps that ended long ago, of runs that are kept for longer than their queue's leases.
@@ -85,7 +83,7 @@ KEPT = """
   insert into hwqueue.outcome
   select (jsonb_populate_record(o, jsonb_build_object('lease_id', gen_random_uuid(),
     'finished_at', now() - interval '100 days'))).*
-  from hwqueue.outcome o join hwqueue.queue q using (shard_id, queue_id)
+  from hwqueue.outcome o join hwqueue.queue q using (queue_id)
   cross join generate_series(1, %(times)s)
   where q.name = %(queue)s
 """
@@ -93,8 +91,8 @@ KEPT_STEPS = 1_000
 
 # What sessions have left in the open runs.
 ARRIVALS = """
-  insert into hwqueue.arrival (shard_id, run_id, step_no, kind, at)
-  select r.shard_id, r.run_id, 3, 'count', now() + interval '1 day'
+  insert into hwqueue.arrival (run_id, step_no, kind, at)
+  select r.run_id, 3, 'count', now() + interval '1 day'
   from hwqueue.run r where r.finished_at is null
 """
 
@@ -346,7 +344,7 @@ def test_a_sweep_that_finds_nothing_left_reads_no_run(api: Api) -> None:
     flow = Flow(api, GRAPH)
     for kind in ("release", "skip", "fail"):
         with explained(api.conn) as work:
-            api.conn.execute("select hwqueue.sweep_one(%s, 3, %s, now(), 0)", [flow.run, kind])
+            api.conn.execute("select hwqueue.sweep_one(%s, 3, %s, now())", [flow.run, kind])
         assert work.scans("run") == []
 
 

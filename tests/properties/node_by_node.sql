@@ -1,11 +1,11 @@
 -- The nodes of which match_nodes says something else than the rules do when they are asked of each node by
 -- itself; or match_groups than match_nodes.
 with asked as materialized (
-  select q.*, t.now, hwqueue.recount_terms(q.for_class, null, t.now, 0) as recount
-  from hwqueue.match_question(%(placement)s::jsonb, %(options)s::jsonb, 0) q
+  select q.*, t.now, hwqueue.recount_terms(q.for_class, null, t.now) as recount
+  from hwqueue.match_question(%(placement)s::jsonb, %(options)s::jsonb) q
   cross join (select hwqueue.clock() as now) t
 ), alone as (
-  select n.node_id, hwqueue.class_reasons(a.for_class, n, l.load, a.recount, a.now, 0) as reasons,
+  select n.node_id, hwqueue.class_reasons(a.for_class, n, l.load, a.recount, a.now) as reasons,
          hwqueue.lease_score((a.for_queue).weight_affinity, (a.for_queue).weight_fit,
              (a.for_queue).weight_spread,
            hwqueue.class_affinity(a.for_class, n.labels, n.rack, n.node_id, n.resources || n.gpu_ids, l.facts,
@@ -16,13 +16,13 @@ with asked as materialized (
                                     n.default_cpu_isolation)),
              (a.for_class).memory_mib, (a.for_class).gpu_count, (a.for_class).gpu_milli, a.reach,
                hwqueue.node_headroom(n, l.load), hwqueue.queue_worth(a.for_queue, a.now)),
-           hwqueue.spread_score(a.for_class, l.facts, a.recount -> 'terms', a.recount -> 'spread', a.now, 0)
+           hwqueue.spread_score(a.for_class, l.facts, a.recount -> 'terms', a.recount -> 'spread', a.now)
          ) as score
   from asked a
   join hwqueue.node n on n.deregistered_at is null
   cross join lateral (
-    select hwqueue.read_load(n.node_id, 0) as load,
-           hwqueue.term_facts(a.for_class, n, a.recount, a.now, 0) as facts offset 0) l
+    select hwqueue.read_load(n.node_id) as load,
+           hwqueue.term_facts(a.for_class, n, a.recount, a.now) as facts offset 0) l
 ), together as (
   select m.*, (
            select coalesce(jsonb_agg(r.value order by r.ordinality), '[]')

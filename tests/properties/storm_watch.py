@@ -28,7 +28,7 @@ Row = dict[str, Any]
 ASSIGNED = """
   select c.lease_id, c.assignment, s.was_reserved, p.placement from hwqueue.claim c
   join storm.claim s on s.lease_id = c.lease_id
-  join hwqueue.placement_class p on p.shard_id = c.shard_id and p.class_id = c.class_id
+  join hwqueue.placement_class p on p.class_id = c.class_id
   where c.node_id = %s and c.is_earmark is null  -- what comes before an earmark may pass it
 """
 _NOTES = """
@@ -64,7 +64,7 @@ execute function storm.note_move();
 _CLAIMS = """
   select c.lease_id, c.node_id, c.assignment, c.stop_requested_at, c.is_earmark, p.placement
   from hwqueue.claim c
-  join hwqueue.placement_class p on p.shard_id = c.shard_id and p.class_id = c.class_id
+  join hwqueue.placement_class p on p.class_id = c.class_id
 """
 # Who claims in the same transaction as a move has made it, and sees it.
 _UNSEEN = """

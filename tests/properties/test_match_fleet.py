@@ -16,7 +16,7 @@ from tests.properties.test_agreement import start_load
 from tests.properties.test_views import asked, edits, fleets
 
 _SILENCE = "update hwqueue.node_state set seen_at = seen_at - interval '1 day' where node_id = %s"
-_SERVES = "select hwqueue.note_served(%s, %s, 0)"
+_SERVES = "select hwqueue.note_served(%s, %s)"
 
 
 def twins(fleet: Specs) -> Specs:

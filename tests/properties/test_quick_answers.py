@@ -62,19 +62,19 @@ NODES = 8
 _COMPARED = """
   with counted as materialized (
     select c.class_id, c, s.value, t.now,
-           hwqueue.spread_counts(s.value, c, null, t.now, 0) as counts
+           hwqueue.spread_counts(s.value, c, null, t.now) as counts
     from (select hwqueue.clock() as now) t
     cross join hwqueue.placement_class c
     cross join lateral jsonb_array_elements(c.spread) s
     where s.value ? 'max_skew'
   )
   select k.class_id, n.name, k.value,
-         hwqueue.spread_reason(k.value, k.c, f.facts, null, k.now, 0) as known,
-         hwqueue.spread_reason(k.value, k.c, f.facts, k.counts, k.now, 0) as found
+         hwqueue.spread_reason(k.value, k.c, f.facts, null, k.now) as known,
+         hwqueue.spread_reason(k.value, k.c, f.facts, k.counts, k.now) as found
   from counted k
   cross join hwqueue.node n
-  join hwqueue.node_state l on l.shard_id = n.shard_id and l.node_id = n.node_id
-  cross join lateral (select hwqueue.term_facts(k.c, n, null, k.now, 0) as facts offset 0) f
+  join hwqueue.node_state l on l.node_id = n.node_id
+  cross join lateral (select hwqueue.term_facts(k.c, n, null, k.now) as facts offset 0) f
   where n.deregistered_at is null and hwqueue.is_live(n, l, k.now) and not f.facts @> '[null]'
     and hwqueue.exprs_hold((k.c).required, n.labels, n.rack, n.node_id, '{}', null)
 """
@@ -82,14 +82,14 @@ _BLOCKED = """
   select b.class_id, n.name
   from (select hwqueue.clock() as now) t
   cross join hwqueue.node n
-  join hwqueue.node_state l on l.shard_id = n.shard_id and l.node_id = n.node_id
+  join hwqueue.node_state l on l.node_id = n.node_id
   cross join lateral hwqueue.blocked_classes(
-    array(select class_id from hwqueue.placement_class), n, t.now, 0) f0
+    array(select class_id from hwqueue.placement_class), n, t.now) f0
   cross join lateral unnest(f0.blocked) b(class_id)
   join hwqueue.placement_class c on c.class_id = b.class_id
-  cross join lateral (select hwqueue.term_facts(c, n, null, t.now, 0) as facts offset 0) f
+  cross join lateral (select hwqueue.term_facts(c, n, null, t.now) as facts offset 0) f
   where n.deregistered_at is null and hwqueue.is_live(n, l, t.now)
-    and hwqueue.terms_reason(c, null, n, f.facts, true, true, t.now, 0) is null
+    and hwqueue.terms_reason(c, null, n, f.facts, true, true, t.now) is null
 """
 _CLASSES = "select class_id from hwqueue.placement_class where spread <> '[]'"
 
@@ -186,7 +186,7 @@ class Half:
 
     def look(self) -> None:
         for (one,) in self.conn.execute(_CLASSES).fetchall():
-            self.conn.execute("select hwqueue.refresh_fleet_cache(%s, hwqueue.clock(), 0)", [one])
+            self.conn.execute("select hwqueue.refresh_fleet_cache(%s, hwqueue.clock())", [one])
 
     def upkeep(self) -> None:
         self.direct.reap()

@@ -38,7 +38,7 @@ SEED = int(os.environ.get("HWQUEUE_STORM_SEED", "0"))
 _WAITING = """
   select l.lease_id, p.placement, p.labels, p.tenant, p.task_name, p.service_id
   from hwqueue.ready l
-  join hwqueue.placement_class p on p.shard_id = l.shard_id and p.class_id = l.class_id
+  join hwqueue.placement_class p on p.class_id = l.class_id
 """
 
 

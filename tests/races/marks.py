@@ -14,12 +14,12 @@ from tests.races.cluster import QUEUE, register
 _MARKS = """
   select m.rank, m.position
   from hwqueue.low_water w
-  join hwqueue.queue q using (shard_id, queue_id)
+  join hwqueue.queue q using (queue_id)
   cross join unnest(w.ranks, w.positions) m(rank, position)
   where q.name = %s and w.class_id = %s
 """
 _FRONT = """
-  select r.lease_id from hwqueue.ready r join hwqueue.queue q using (shard_id, queue_id)
+  select r.lease_id from hwqueue.ready r join hwqueue.queue q using (queue_id)
   where q.name = %s order by r.tier, r.rank, r.position limit 1
 """
 _CLASS = "select class_id from hwqueue.lease where lease_id = %s"
@@ -28,13 +28,12 @@ FAR = "select nextval('hwqueue.ready_position_seq') from generate_series(1, 1001
 _MOVES = 32  # so many claims, about, move a mark once
 NOWHERE = {"placement": {"require": [{"label": "nowhere", "op": "exists"}]}}
 _VERSION = """
-  select max(w.version) from hwqueue.low_water w join hwqueue.queue q using (shard_id, queue_id)
+  select max(w.version) from hwqueue.low_water w join hwqueue.queue q using (queue_id)
   where q.name = %s and w.class_id = 0
 """
 _SKIP = """
   update hwqueue.low_water w set version = w.version + %s
-  from hwqueue.queue q where q.shard_id = w.shard_id and q.queue_id = w.queue_id
-   and q.name = %s and w.class_id = 0
+  from hwqueue.queue q where q.queue_id = w.queue_id and q.name = %s and w.class_id = 0
 """
 _POSITION = "select position from hwqueue.ready where lease_id = %s"
 

@@ -120,7 +120,7 @@ def counts(conn: psycopg.Connection[Any], use: str) -> dict[str, tuple[int, int]
     """What terms of that use have counted: by place, leases selected and leases that keep away."""
     rows = conn.execute(
         "select k.place, sum(k.leases)::int, sum(k.holders)::int from hwqueue.term_counter k"
-        " join hwqueue.affinity_term t using (shard_id, term_id) where t.use = %s"
+        " join hwqueue.affinity_term t using (term_id) where t.use = %s"
         " group by k.place having sum(k.leases) <> 0 or sum(k.holders) <> 0",
         [use],
     ).fetchall()

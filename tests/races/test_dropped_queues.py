@@ -18,7 +18,7 @@ QUEUES = """
   select (select count(*) from hwqueue.queue where name = %(name)s), (
     select count(*) from hwqueue.profile_queue s
     join hwqueue.queue q
-      on q.shard_id = s.shard_id and q.queue_id = s.queue_id and q.name = %(name)s
+      on q.queue_id = s.queue_id and q.name = %(name)s
   )
 """
 LEFT = """

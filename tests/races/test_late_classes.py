@@ -26,14 +26,14 @@ MANY = 1200  # more than two batches
 
 _BEHIND = """
   select count(*) from hwqueue.profile p
-  where hwqueue.has_new_classes(p.classes_seen, p.classes_unseen, p.shard_id)
+  where hwqueue.has_new_classes(p.classes_seen, p.classes_unseen)
 """
 _UNSEEN = """
   select array(select unnest(p.classes_unseen)::text),
          array(select unnest(s.classes_unseen)::text), array(select unnest(n.classes_unseen)::text)
   from hwqueue.profile p
-  join hwqueue.profile_queue s using (shard_id, profile_id)
-  join hwqueue.node_state n using (shard_id, profile_id)
+  join hwqueue.profile_queue s using (profile_id)
+  join hwqueue.node_state n using (profile_id)
 """
 
 
@@ -259,7 +259,7 @@ def test_a_restored_dump_starts_again(conn: psycopg.Connection) -> None:
     for statement in _AHEAD:
         conn.execute(statement)
     conn.execute(
-        "update hwqueue.shard set system_identifier = system_identifier + 1,"
+        "update hwqueue.installation set system_identifier = system_identifier + 1,"
         " server_started_at = server_started_at - interval '1 hour'"
     )
     conn.execute("update hwqueue.node_state set server_started_at = null")
@@ -374,7 +374,7 @@ def test_a_restored_dump_is_tidied_up(conn: psycopg.Connection) -> None:
         [FAR_AHEAD],
     )
     conn.execute(
-        "update hwqueue.shard set system_identifier = system_identifier + 1,"
+        "update hwqueue.installation set system_identifier = system_identifier + 1,"
         " server_started_at = server_started_at - interval '1 hour'"
     )
     direct.reap()

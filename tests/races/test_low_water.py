@@ -268,7 +268,7 @@ def test_two_sessions_move_marks(conn: psycopg.Connection, dsn: str) -> None:
     assert line.take(3) == leases[10:]
     line.settle_in()
     rows = conn.execute(
-        "select count(*) from hwqueue.low_water join hwqueue.queue using (shard_id, queue_id)"
+        "select count(*) from hwqueue.low_water join hwqueue.queue using (queue_id)"
         " where name = %s",
         [QUEUE],
     )
@@ -320,7 +320,7 @@ def test_before_the_first_position(conn: psycopg.Connection, dsn: str) -> None:
         [late] = spawn_one(idle, line)
         line.spawn()
         early.direct.claim(QUEUE, *line.node)
-        early.conn.execute("select hwqueue.advance_horizon(%s, 0)", drawn)
+        early.conn.execute("select hwqueue.advance_horizon(%s)", drawn)
         early.commit()
         line.work(MANY)
         assert line.marks().get(0, 0) <= position(idle.conn, late)

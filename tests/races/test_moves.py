@@ -127,7 +127,7 @@ def test_of_two_moves_the_second_goes_on_from_the_first(
         first.commit()
         assert late.result(TIMEOUT) == "pending"
     keys = conn.execute(
-        "select q.name from hwqueue.idempotency i join hwqueue.queue q using (shard_id, queue_id)"
+        "select q.name from hwqueue.idempotency i join hwqueue.queue q using (queue_id)"
     ).fetchall()
     assert (Direct(conn).lease(lease)["queue"], keys) == (ELSEWHERE, [(ELSEWHERE,)])
     assert conn.execute(BROKEN).fetchall() == []

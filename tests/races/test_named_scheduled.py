@@ -134,7 +134,7 @@ def test_a_ready_lease_gets_the_class_that_it_had_while_scheduled(
     direct.spawn(OTHER, asks)
     node = place(conn, 1, 1)
     for _ in range(8):
-        conn.execute("select from hwqueue.publish_terms(9, true, hwqueue.clock(), 0)")
+        conn.execute("select from hwqueue.publish_terms(9, true, hwqueue.clock())")
     assert ids(direct.claim(QUEUE, *node)) == [first]
 
 
@@ -175,9 +175,9 @@ def test_terms_are_written_while_the_lease_falls_due(conn: psycopg.Connection, d
         one.begin()
         one.conn.execute(
             "select hwqueue.promote_due(array(select q.queue_id from hwqueue.queue q),"
-            " 9, hwqueue.clock(), 0)"
+            " 9, hwqueue.clock())"
         )
-        conn.execute("select from hwqueue.publish_terms(2, true, hwqueue.clock(), 0)")
+        conn.execute("select from hwqueue.publish_terms(2, true, hwqueue.clock())")
         one.commit()
     assert ids(direct.claim(QUEUE, *node)) == [first]
 

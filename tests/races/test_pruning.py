@@ -16,19 +16,17 @@ from tests.sql.api import outlive
 DAY = timedelta(days=1)
 PRUNE = "select leases from hwqueue.prune(p_limit => %s)"
 REGULAR = "select leases from hwqueue.prune(p_limit => %s, p_unless_within => '10 s')"
-LOOK = (
-    "select hwqueue.refresh_fleet_cache(class_id, hwqueue.clock(), 0) from hwqueue.placement_class"
-)
+LOOK = "select hwqueue.refresh_fleet_cache(class_id, hwqueue.clock()) from hwqueue.placement_class"
 REMEMBERED = (
     "select (select count(*) from hwqueue.spread_floor), (select count(*) from hwqueue.class_range)"
 )
 CLASSES = "select count(*) from hwqueue.placement_class"
 FIND_OUT = (
-    "select hwqueue.cache_class_fleets(array_agg(class_id), hwqueue.clock(), 0)"
+    "select hwqueue.cache_class_fleets(array_agg(class_id), hwqueue.clock())"
     " from hwqueue.placement_class"
 )
 DELETE_CLASSES = (
-    "select hwqueue.delete_classes(array_agg(class_id), 10, 0) from hwqueue.placement_class"
+    "select hwqueue.delete_classes(array_agg(class_id), 10) from hwqueue.placement_class"
 )
 
 
@@ -146,7 +144,7 @@ def test_beside_an_open_look_at_the_fleet(conn: psycopg.Connection, dsn: str) ->
         other.conn.execute("delete from hwqueue.lease")
         other.conn.execute("delete from hwqueue.ready")
         other.conn.execute(DELETE_CLASSES)
-        other.conn.execute("select hwqueue.prune_terms(10, 0)")
+        other.conn.execute("select hwqueue.prune_terms(10)")
         assert other.conn.execute(PRUNE, [10]).fetchall() == [(0,)]
         sleeper.commit()
         other.conn.execute(PRUNE, [10])
@@ -257,7 +255,7 @@ def test_prune_passes_by_a_node_that_registers(
     with interleave(dsn, SHORT) as actor:
         worker, other = actor(), actor()
         worker.begin()
-        assert worker.conn.execute("select hwqueue.is_known_node(%s, 0)", [node]).fetchall() == [
+        assert worker.conn.execute("select hwqueue.is_known_node(%s)", [node]).fetchall() == [
             (True,)
         ]
         assert other.conn.execute("select nodes from hwqueue.prune()").fetchall() == [(0,)]

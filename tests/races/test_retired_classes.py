@@ -18,8 +18,8 @@ HOUR = timedelta(hours=1)
 # Of each claim: whether its class is its lease's.
 _AS_CLAIMED = """
   select l.class_id = k.class_id from hwqueue.claim c
-  join hwqueue.placement_class k on k.shard_id = c.shard_id and k.class_id = c.class_id
-  join hwqueue.lease l on l.shard_id = c.shard_id and l.lease_id = c.lease_id
+  join hwqueue.placement_class k on k.class_id = c.class_id
+  join hwqueue.lease l on l.lease_id = c.lease_id
 """
 
 

@@ -487,7 +487,7 @@ def test_a_class_that_is_woken_while_its_last_term_is_published(
         writer.rollback()
         publisher.begin()
         # as a claim does on its way; reap would hold the profile's row as well
-        publisher.conn.execute("select hwqueue.publish_terms(9, true, hwqueue.clock(), 0)")
+        publisher.conn.execute("select hwqueue.publish_terms(9, true, hwqueue.clock())")
         waker.commit()
         assert direct.claim(OTHER, *beside) == []
         publisher.commit()

@@ -151,7 +151,7 @@ def test_about_to_leave(conn: psycopg.Connection, how: str) -> None:
     direct.spawn(OTHER, lease("db", toward("web")))
     direct.spawn(OTHER, lease("db", away("web")))
     capped = direct.spawn(QUEUE, lease("web", spread("web", max_per_domain=1)))["lease_id"]
-    publish(direct, "select hwqueue.publish_terms(9, true, hwqueue.clock(), 0)")
+    publish(direct, "select hwqueue.publish_terms(9, true, hwqueue.clock())")
     assert direct.claim(OTHER, *third) == []
     # what has expired may go on after all
     assert ids(direct.claim(QUEUE, *third)) == [capped] * (how != "expired")

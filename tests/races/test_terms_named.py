@@ -29,7 +29,7 @@ from tests.races.terms import (
 NAMED = str(uuid4())
 _OWN_CLASS = """
   select c.target is not null from hwqueue.ready r
-  join hwqueue.placement_class c on c.shard_id = r.shard_id and c.class_id = r.class_id
+  join hwqueue.placement_class c on c.class_id = r.class_id
   where r.lease_id = %s
 """
 # As if the node's profile had seen all classes at once.
@@ -179,7 +179,7 @@ def test_the_claim_that_learns_a_lease_is_named(
 def test_the_claim_that_writes_a_term_grants_the_lease_it_names(
     conn: psycopg.Connection, dsn: str, qty: int
 ) -> None:
-    """The class was judged while another session held the shard, so the term came later."""
+    """The class was judged while another session held that row, so the term came later."""
     direct = Direct(conn)
     direct.create_queue(QUEUE)
     node = place(conn, 1, 1)
@@ -191,7 +191,7 @@ def test_the_claim_that_writes_a_term_grants_the_lease_it_names(
         idle = actor()
         for found in others:
             idle.begin()
-            idle.conn.execute("select from hwqueue.shard for no key update")
+            idle.conn.execute("select from hwqueue.installation for no key update")
             assert ids(direct.claim(QUEUE, *node)) == [found]
             idle.rollback()
     conn.execute(_ALL_SEEN, [node[0]])

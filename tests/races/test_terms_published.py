@@ -85,7 +85,7 @@ def test_a_claim_in_flight(
     match, holder = ASKING[who]
     queue = QUEUE if who != "same task" else OTHER
     one_node, two_node, elsewhere = place(conn, 1, 1), place(conn, 2, 1), place(conn, 3, 2)
-    if not is_new:  # a claim that judges a class holds the shard's row, and with it all new terms
+    if not is_new:  # a claim that judges a class holds the one row, and with it all new terms
         like = {key: match[key] for key in match if key != "lease_id"}
         known(direct, like, one_node, queue=queue)
     found = direct.spawn(queue, match)["lease_id"]

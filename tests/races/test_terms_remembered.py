@@ -30,7 +30,7 @@ Node = tuple[UUID, int]
 IDS = [UUID(int=number) for number in (1, 2, 3)]
 LEVEL = lease("web", spread("web", max_skew=1))
 _LOOK = """
-  select hwqueue.refresh_fleet_cache(c.class_id, hwqueue.clock(), 0) from hwqueue.placement_class c
+  select hwqueue.refresh_fleet_cache(c.class_id, hwqueue.clock()) from hwqueue.placement_class c
   where c.spread <> '[]'
 """
 _PRUNE = "select hwqueue.prune()"

@@ -205,7 +205,7 @@ def test_a_map_that_is_declared_done_while_its_tally_is_renewed(
     two.wait_until_blocked_by(one)
     one.commit()
     skipped.result(TIMEOUT)
-    of_it = {"run": flow.run, "step": 1, "waits": False, "shard": 0}
+    of_it = {"run": flow.run, "step": 1, "waits": False}
     assert calls.value("hold_items", **of_it) is None
     two.commit()
     assert calls.value("hold_items", **of_it) == 2

@@ -66,7 +66,7 @@ async def test_where_it_is_is_told(http: Http, queue: str) -> None:
     made = ok(response, 201)
     assert response.headers["location"] == f"{V1}/leases/{made['lease_id']}"
     assert made == {
-        "lease_id": made["lease_id"], "created": True, "state": "pending", "shard_id": 0,
+        "lease_id": made["lease_id"], "created": True, "state": "pending",
         "warnings": made["warnings"],
     }  # fmt: skip
 
@@ -296,9 +296,7 @@ async def test_a_signal_wakes_the_lease_that_waits_for_it(
     shown = {row["name"]: (row["waits_for"], row["is_suspended"]) for row in saved}
     assert shown == {"packed": ("packed", True), "charge": (None, False)}
     body = {"payload": {"parcel": 7}, "key": "k"}
-    assert ok(await http.post(url, json=body)) == {
-        "created": True, "state": "pending", "shard_id": 0
-    }  # fmt: skip
+    assert ok(await http.post(url, json=body)) == {"created": True, "state": "pending"}
     assert ok(await http.post(url, json=body))["created"] is False
     claim = claimed(sql, queue)
     taken = sql.take_signal(claim["lease_id"], claim["claim_token"], "packed")

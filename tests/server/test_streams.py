@@ -24,7 +24,6 @@ def _event(number: int) -> Event:
         actor="ada",
         message="queue renders is paused",
         detail=None,
-        shard_id=0,
     )
 
 

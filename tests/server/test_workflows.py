@@ -46,7 +46,7 @@ async def submitted(http: Http, queue: str, **body: Any) -> str:
 
 async def test_from_defined_to_completed(http: Http, sql: Client, queue: str) -> None:
     answer = await http.post(WORKFLOWS, json=spec_of(queue))
-    assert ok(answer, 201) == {"workflow": queue, "version": 1, "created": True, "shard_id": 0}
+    assert ok(answer, 201) == {"workflow": queue, "version": 1, "created": True}
     assert answer.headers["location"] == f"{WORKFLOWS}/{queue}"
     assert not ok(await http.post(WORKFLOWS, json=spec_of(queue)))["created"]
     ok(await http.post(WORKFLOWS, json=spec_of(queue, priority=3)), 201)
@@ -163,7 +163,7 @@ async def test_signals(http: Http, queue: str) -> None:
     assert ok(await http.get(f"{run}/signals")) == {"items": []}
     for created in (True, False):
         answer = ok(await http.post(f"{run}/signals/approved", json=sent))
-        assert answer == {"created": created, "state": "completed", "shard_id": 0}
+        assert answer == {"created": created, "state": "completed"}
     [kept] = ok(await http.get(f"{run}/signals"))["items"]
     assert [kept[key] for key in ("name", "key", "taken_by")] == ["approved", "k", "ok"]
     [step] = ok(await http.get(f"{run}/steps"))["items"]

@@ -18,12 +18,12 @@ TURN = timedelta(seconds=11)  # after it reap looks at nodes and classes again
 MOST_TURNS = 20
 _WATCHED_ALL = "select watched_class = 0 from hwqueue.reap_cursor order by version desc limit 1"
 FIND_OUT = """
-  select hwqueue.cache_class_fleets(array_agg(c.class_id), hwqueue.clock(), 0)
+  select hwqueue.cache_class_fleets(array_agg(c.class_id), hwqueue.clock())
   from hwqueue.placement_class c
 """
 WATCH_THE_LAST = """
-  select hwqueue.watch_classes(9223372036854775807, 1, d, t.now, 0)
-  from hwqueue.clock() t(now), hwqueue.scan_nodes(t.now, 0) d
+  select hwqueue.watch_classes(9223372036854775807, 1, d, t.now)
+  from hwqueue.clock() t(now), hwqueue.scan_nodes(t.now) d
 """
 NO_EXECUTE = {"key": "k", "effect": "no_execute"}
 NOWHERE = {"require": [{"label": "nowhere", "op": "in", "values": [1]}]}
@@ -567,7 +567,7 @@ def _(stage: Stage) -> Row:
 def _(stage: Stage) -> Row:
     for _ in range(2):
         stage.api.conn.execute(
-            "select hwqueue.postpone('reap terms', null, '55P03', 'waited', hwqueue.clock(), 0)"
+            "select hwqueue.postpone('reap terms', null, '55P03', 'waited', hwqueue.clock())"
         )
     stage.api.conn.execute("delete from hwqueue.postponed")
     return {"queue": None}

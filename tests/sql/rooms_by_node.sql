@@ -31,41 +31,36 @@ $$;
 -- Returns the live nodes that may run leases of a class, with how many leases each worker runs at a time
 -- (null: no limit). Nodes whose workers do not serve its queue or its task are left out. The class may be a
 -- draft.
-create or replace function pg_temp.class_nodes(p_class hwqueue.placement_class, p_now timestamptz,
-  p_shard int)
+create or replace function pg_temp.class_nodes(p_class hwqueue.placement_class, p_now timestamptz)
 returns table (node hwqueue.node, concurrency int)
 language plpgsql stable
 as $$
 declare
   v_by_node boolean := p_class.is_pinned or p_class.trusts <> '{}';
-  v_queue text := (
-    select q.name from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = p_class.queue_id);
+  v_queue text := (select q.name from hwqueue.queue q where q.queue_id = p_class.queue_id);
   v_profiles bigint[];
 begin
   if not v_by_node then
     v_profiles := array(
-      select p.profile_id from hwqueue.profile p
-      where p.shard_id = p_shard and hwqueue.suits(p_class, p, null, '{}'));
+      select p.profile_id from hwqueue.profile p where hwqueue.suits(p_class, p, null, '{}'));
   end if;
   return query
     select n, v.concurrency
     from hwqueue.node n
-    join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
-    left join hwqueue.served v on v.shard_id = p_shard and v.node_id = n.node_id
-    where n.shard_id = p_shard and n.deregistered_at is null and n.cordoned_at is null
-      and hwqueue.is_live(n, s, p_now)
+    join hwqueue.node_state s on s.node_id = n.node_id
+    left join hwqueue.served v on v.node_id = n.node_id
+    where n.deregistered_at is null and n.cordoned_at is null and hwqueue.is_live(n, s, p_now)
       and case when v_by_node then (
           select hwqueue.suits(p_class, p, n.node_id, n.resources || n.gpu_ids,
             hwqueue.attested_at(n, p_now), n.gpu_ids, n.gpu_parents)
-          from hwqueue.profile p where p.shard_id = p_shard and p.profile_id = n.profile_id)
+          from hwqueue.profile p where p.profile_id = n.profile_id)
         else n.profile_id = any (v_profiles) end
       and hwqueue.unserved_part(v.queues, v.tasks, v_queue, p_class.task_name) is null;
 end
 $$;
 
 -- Returns those of class_nodes that have room for leases of a class now, and for how many, of p_most.
-create or replace function pg_temp.class_rooms(p_class hwqueue.placement_class, p_most int, p_now timestamptz,
-  p_shard int)
+create or replace function pg_temp.class_rooms(p_class hwqueue.placement_class, p_most int, p_now timestamptz)
 returns table (node_id uuid, rack bigint, labels jsonb, copies int)
 language plpgsql stable
 as $$
@@ -74,11 +69,10 @@ begin
     select f.node_id, f.rack, f.labels, f.copies
     from (
       select (k.node).node_id, (k.node).rack, (k.node).labels, least(
-          pg_temp.copies_that_fit(p_class, k.node, hwqueue.read_load((k.node).node_id, p_shard), p_most),
+          pg_temp.copies_that_fit(p_class, k.node, hwqueue.read_load((k.node).node_id), p_most),
           case when k.concurrency is not null then k.concurrency - (select count(*) from hwqueue.claim c
-            where c.shard_id = p_shard and c.node_id = (k.node).node_id) end)::int as copies
-      from pg_temp.class_nodes(p_class, p_now, p_shard) k
-      offset 0) f  -- a fence: each node is asked once
+            where c.node_id = (k.node).node_id) end)::int as copies
+      from pg_temp.class_nodes(p_class, p_now) k offset 0) f  -- a fence: each node is asked once
     where f.copies > 0;
 end
 $$;
@@ -86,8 +80,7 @@ $$;
 -- Returns the nodes that may run leases of a class, and how many each would have room for if nothing ran
 -- there, of p_most. Nodes of one size are asked once.
 create or replace function pg_temp.emptied_rooms(p_class hwqueue.placement_class, p_most int,
-  p_now timestamptz, p_shard int)
-returns table (node_id uuid, rack bigint, labels jsonb, copies int)
+  p_now timestamptz) returns table (node_id uuid, rack bigint, labels jsonb, copies int)
 language plpgsql stable
 as $$
 begin
@@ -97,7 +90,7 @@ begin
                (k.node).slots, cardinality((k.node).gpu_ids), (k.node).gpu_parents, (k.node).core_numa,
                (k.node).default_cpu_isolation, (k.node).gpu_share_mode,
                case when p_class.gpu_wanted <> '{}' then (k.node).gpu_ids end)::text as size
-      from pg_temp.class_nodes(p_class, p_now, p_shard) k
+      from pg_temp.class_nodes(p_class, p_now) k
     ), fits as materialized (
       select s.size, pg_temp.copies_that_fit(p_class, s.node, hwqueue.idle_load(s.node), p_most) as copies
       from (select distinct on (m.size) m.size, m.node from mine m order by m.size offset 0) s

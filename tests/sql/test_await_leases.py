@@ -112,4 +112,3 @@ def test_without_notify_nothing_is_written(api: Api, conn: Connection) -> None:
 @pytest.mark.thorough
 def test_bad_arguments(api: Api, ids: object) -> None:
     assert api.refused("QHA01", "await_leases", lease_ids=ids).field == "p_lease_ids"
-    assert api.refused("QHA01", "await_leases", lease_ids=[NOBODY], shard=9).field == "p_shard"

@@ -24,7 +24,7 @@ OF_MAP = " where run_id = %s and part > 0"
 OF_ALL = " where run_id = %s"
 OF_A = " where run_id = %s and step_no = 1"
 SIGNAL = """
-  insert into hwqueue.run_signal (shard_id, run_id, name, sent_at) values (0, %s, 'go', now())
+  insert into hwqueue.run_signal (run_id, name, sent_at) values (%s, 'go', now())
 """
 
 # The rules that find it, what is there, and what is changed: one thing each.

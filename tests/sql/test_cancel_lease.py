@@ -33,7 +33,7 @@ def test_a_running_lease_is_asked_to_stop(api: Api) -> None:
     assert api.claim(node, queue) == []
 
 
-EARLIER = "hwqueue.clock() - interval '1 s', 0) from hwqueue.claim c where lease_id = %s"
+EARLIER = "hwqueue.clock() - interval '1 s') from hwqueue.claim c where lease_id = %s"
 
 
 @pytest.mark.parametrize(

@@ -193,7 +193,7 @@ def test_an_operator_declares_a_map_done_of_which_nothing_is_claimed(api: Api) -
 
 def items_left(api: Api, flow: Flow) -> int:
     row = api.conn.execute(
-        "select count(*) from hwqueue.ready r join hwqueue.lease l using (shard_id, lease_id)"
+        "select count(*) from hwqueue.ready r join hwqueue.lease l using (lease_id)"
         " where l.run_id = %s and l.item_no is not null",
         [flow.run],
     ).fetchone()

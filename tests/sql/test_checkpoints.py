@@ -200,7 +200,7 @@ def test_a_finished_lease_takes_no_signal(api: Api, claim: Row) -> None:
     api.value("complete_lease", **token(claim))
     payload = Jsonb(None)
     api.refused(FINISHED, "signal_lease", lease=claim["lease_id"], name="packed", payload=payload)
-    assert signal(api, claim, key="k") == {"created": False, "state": "completed", "shard_id": 0}
+    assert signal(api, claim, key="k") == {"created": False, "state": "completed"}
     api.refused("QHL04", "signal_lease", lease=NOBODY, name="packed")
 
 
@@ -305,13 +305,13 @@ def test_a_lease_has_so_many_checkpoints_and_signals(
 ) -> None:
     conn.execute(
         "insert into hwqueue.checkpoint"
-        " (shard_id, lease_id, name, claim_token, saved_at, is_open, number)"
-        " select 0, %s, n::text, 1, now(), false, n from generate_series(1, 9999) n",
+        " (lease_id, name, claim_token, saved_at, is_open, number)"
+        " select %s, n::text, 1, now(), false, n from generate_series(1, 9999) n",
         [claim["lease_id"]],
     )
     conn.execute(
-        "insert into hwqueue.lease_signal (shard_id, lease_id, number, name, sent_at)"
-        " values (0, %s, 10000, 'a', now())",
+        "insert into hwqueue.lease_signal (lease_id, number, name, sent_at)"
+        " values (%s, 10000, 'a', now())",
         [claim["lease_id"]],
     )
     state = Jsonb(1)

@@ -41,7 +41,6 @@ def test_the_row(api: Api, clock: Clock) -> None:
             "score": 0,
             "expires_at": clock.now() + timedelta(seconds=60),
             "assignment": None,
-            "shard_id": 0,
         }
     ]
     assert api.state(lease) == "claimed"

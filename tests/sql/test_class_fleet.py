@@ -18,9 +18,9 @@ MINUTE = timedelta(minutes=1)
 TAINT = {"key": "maintenance", "effect": "no_schedule"}
 FORGET = ("delete from hwqueue.class_fleet", "delete from hwqueue.class_nodes")
 REMEMBERED = "select count(*) from hwqueue.class_nodes where digest = %s"
-DIGEST = "select (hwqueue.scan_nodes(hwqueue.clock(), 0)).digest"
+DIGEST = "select (hwqueue.scan_nodes(hwqueue.clock())).digest"
 FIND_OUT = (
-    "select hwqueue.cache_class_fleets(array_agg(class_id), hwqueue.clock(), 0)"
+    "select hwqueue.cache_class_fleets(array_agg(class_id), hwqueue.clock())"
     " from hwqueue.placement_class"
 )
 ASKED: list[Row] = [
@@ -228,8 +228,8 @@ def test_a_share_is_of_all_nodes(api: Api, clock: Clock, conn: psycopg.Connectio
     world.remember()
     rows = conn.execute(
         "select f.reach from hwqueue.class_fleet f"
-        " join hwqueue.placement_class c using (shard_id, class_id)"
-        " join hwqueue.queue q using (shard_id, queue_id) where q.name = %s order by class_id",
+        " join hwqueue.placement_class c using (class_id)"
+        " join hwqueue.queue q using (queue_id) where q.name = %s order by class_id",
         [world.queue],
     ).fetchall()
     shares = [share for (share,) in rows]
@@ -257,8 +257,8 @@ def test_what_is_left_of_a_class_that_went_is_forgotten(
 ) -> None:
     """One that upkeep was about to write down while the class was pruned."""
     api.node()
-    orphan = "insert into hwqueue.class_fleet (shard_id, class_id, reach, looked_at, digest)"
-    conn.execute(f"{orphan} values (0, 999999999, 0, '-infinity', 1)".encode())
+    orphan = "insert into hwqueue.class_fleet (class_id, reach, looked_at, digest)"
+    conn.execute(f"{orphan} values (999999999, 0, '-infinity', 1)".encode())
     World(api, clock).remember()
     assert conn.execute("select from hwqueue.class_fleet where class_id = 999999999").rowcount == 0
 
@@ -287,8 +287,8 @@ def test_what_costs_too_much_is_not_guessed(
     api.row("reap")
     doubtful = (
         "select from hwqueue.class_nodes m"
-        " join hwqueue.class_fleet f using (shard_id, class_id)"
-        " cross join hwqueue.scan_nodes(hwqueue.clock(), 0) l"
+        " join hwqueue.class_fleet f using (class_id)"
+        " cross join hwqueue.scan_nodes(hwqueue.clock()) l"
         " where hwqueue.is_unmatched(m, l.live) is null"
     )
     assert conn.execute(doubtful.encode()).rowcount > 0

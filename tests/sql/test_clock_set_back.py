@@ -42,7 +42,7 @@ class Line:
         self.clock.advance(timedelta(milliseconds=10))
         outlive(self.api.conn)
         count_all(self.api.conn)
-        self.api.conn.execute("select hwqueue.route_webhooks(1000, 0)")
+        self.api.conn.execute("select hwqueue.route_webhooks(1000)")
 
     def told(self) -> Counter[object]:
         """How often the webhook is told of each lease."""

@@ -132,10 +132,6 @@ def test_heartbeats_follow_the_claim_timeout(api: Api) -> None:
     assert refusal.field == "policy.heartbeat_interval"
 
 
-def test_an_unknown_shard_is_refused(api: Api) -> None:
-    assert api.refused("QHA01", "create_queue", queue="there", shard=7).field == "p_shard"
-
-
 @pytest.mark.parametrize(
     ("key", "value"),
     [

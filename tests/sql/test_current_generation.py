@@ -8,8 +8,8 @@ from tests.sql.api import Api, outlive, token
 
 
 def generation(conn: psycopg.Connection) -> int:
-    """The shard's generation now."""
-    row = conn.execute("select generation from hwqueue.shard where shard_id = 0").fetchone()
+    """The generation now."""
+    row = conn.execute("select generation from hwqueue.installation").fetchone()
     assert row is not None
     value = row[0]
     assert isinstance(value, int)
@@ -36,13 +36,15 @@ def test_the_same_server_keeps_it(api: Api, conn: psycopg.Connection) -> None:
 
 def become_another_server(conn: psycopg.Connection, column: str) -> None:
     """What was written down is another server's, which was started at another time, too."""
-    for table in ("shard", "node_state"):
+    for table in ("installation", "node_state"):
         conn.execute(
             sql.SQL(
                 "update hwqueue.{} set server_started_at = server_started_at - interval '1 hour'"
             ).format(sql.Identifier(table))
         )
-    conn.execute(sql.SQL("update hwqueue.shard set {0} = {0} + 1").format(sql.Identifier(column)))
+    conn.execute(
+        sql.SQL("update hwqueue.installation set {0} = {0} + 1").format(sql.Identifier(column))
+    )
 
 
 @pytest.mark.parametrize("function", ["claim_task", "reap", "adopt_lease"])

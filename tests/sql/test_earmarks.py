@@ -23,8 +23,8 @@ _BOOKED = """
   select n.node_id, to_jsonb(n) as node, coalesce(jsonb_agg(c.assignment)
          filter (where c.assignment is not null), '[]') as assignments
   from hwqueue.node n
-  left join hwqueue.claim c on c.shard_id = n.shard_id and c.node_id = n.node_id
-  where n.deregistered_at is null group by n.node_id, n.shard_id
+  left join hwqueue.claim c on c.node_id = n.node_id
+  where n.deregistered_at is null group by n.node_id
 """
 
 

@@ -16,8 +16,8 @@ from tests.sql.explained import actions, clear, codes, explain, funnel, label, n
 pytestmark = pytest.mark.thorough
 
 KEPT_OUT = """
-  select hwqueue.kept_out_places(k, null, 0) -> 'kept_out'
-  from hwqueue.lease l join hwqueue.placement_class k using (shard_id, class_id)
+  select hwqueue.kept_out_places(k, null) -> 'kept_out'
+  from hwqueue.lease l join hwqueue.placement_class k using (class_id)
   where l.lease_id = %s
 """
 WEB: Row = {"labels": {"app": "web"}}

@@ -198,7 +198,7 @@ def ours(api: Api, ids: list[int], which: str) -> dict[tuple[int, UUID], tuple[i
             array_agg(3 + k.class_id::int %% 3 order by k.class_id) as members
           from hwqueue.placement_class k where k.class_id = any (%s)) a
         cross join lateral unnest(
-          hwqueue.gang_rooms(a.classes, a.members, %s, hwqueue.clock(), 0)) r
+          hwqueue.gang_rooms(a.classes, a.members, %s, hwqueue.clock())) r
         """,
         [ids, which],
     ).fetchall()

@@ -43,4 +43,3 @@ def test_a_claimed_lease(api: Api, clock: Clock) -> None:
 def test_no_such_lease(api: Api) -> None:
     for lease in (NOBODY, uuid4()):
         assert api.refused("QHL04", "get_lease", lease=lease).detail["lease_id"] == str(lease)
-    api.refused("QHL04", "get_lease", lease=api.spawn(api.queue()), shard=1)

@@ -136,7 +136,7 @@ def test_a_queue_made_anew(api: Api) -> None:
 
 
 OTHER_SERVER = """
-  update hwqueue.shard set system_identifier = system_identifier + 1,
+  update hwqueue.installation set system_identifier = system_identifier + 1,
     server_started_at = server_started_at - interval '1 hour'
 """
 MARKS = [

@@ -176,7 +176,7 @@ def finished(api: Api, queue: str) -> dict[UUID, str]:
     """What the record of finished leases says of a queue, which get_lease must confirm."""
     rows = api.conn.execute(
         "select f.lease_id, f.state, f.finished_at from hwqueue.outcome f"
-        " join hwqueue.queue q using (shard_id, queue_id) where q.name = %s",
+        " join hwqueue.queue q using (queue_id) where q.name = %s",
         [queue],
     ).fetchall()
     assert len({lease for lease, *_ in rows}) == len(rows)

@@ -298,7 +298,6 @@ class TestCurves:
             {"round": -1},
             {"round": None},
             {"epoch": None},
-            {"shard": 7},
         ],
         ids=lambda changes: str(changes)[:40],
     )
@@ -391,7 +390,6 @@ class TestView:
             ({"part": "nodes", "after": "x"}, "QHA01"),
             ({"part": "nodes", "limit": 0}, "QHA01"),
             ({"part": "nodes", "most": 0}, "QHA01"),
-            ({"part": "nodes", "shard": 7}, "QHA01"),
             ({"part": "classes", "queue": "nowhere"}, "QHQ01"),
             ({"part": "classes"}, "QHQ01"),
             ({"part": "classes", "queue": "nowhere", "after": "x"}, "QHA01"),
@@ -513,7 +511,6 @@ class TestStatus:
             {"ttl": "2 hours"},
             {"round": -1},
             {"epoch": None},
-            {"shard": 7},
         ],
         ids=lambda changes: str(changes)[:30],
     )

@@ -9,7 +9,7 @@ from hwqueue.testing import Clock
 from tests.calls import Row
 from tests.sql.api import Api, outlive, token
 
-_WRONG = "select hwqueue.count_wrong_marks(0)"
+_WRONG = "select hwqueue.count_wrong_marks()"
 
 
 def repairs(api: Api) -> list[Row]:

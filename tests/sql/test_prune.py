@@ -19,7 +19,7 @@ DAYS = 86400
 
 @pytest.fixture(autouse=True)
 def _nothing_left(api: Api, clock: Clock) -> None:
-    """prune looks at the whole shard: leave nothing to it from the test before."""
+    """prune looks at everything: leave nothing to it from the test before."""
     clock.advance(365 * DAY)
     while sum(api.row("prune").values()):
         pass

@@ -99,19 +99,6 @@ def test_without_prune_nothing_is_lost(days: Days, conn: psycopg.Connection) -> 
     assert days.left() == days.written[-15:]
 
 
-def test_another_shards_events_are_kept(days: Days, conn: psycopg.Connection) -> None:
-    """They are in the same ring."""
-    conn.execute("insert into hwqueue.shard (shard_id) values (7) on conflict do nothing")
-    days.clock.advance(SLOTS * DAY)  # the same place in the ring
-    days.api.rows("create_queue", queue=days.queue, shard=7)
-    days.api.rows("prune")
-    assert len(days.left()) == 1
-    assert len(days.api.rows("list_events", shard=7)) == 1
-    days.clock.advance(15 * DAY)
-    days.api.rows("prune")
-    assert days.left() == days.api.rows("list_events", shard=7) == []
-
-
 def test_a_reader_in_the_way(days: Days, conn: psycopg.Connection, dsn: str) -> None:
     """The rest is pruned all the same; the old events go with a later call."""
     claim = days.api.running(days.api.queue(retain_completed=0))
@@ -152,11 +139,3 @@ def test_who_may_prune_erases_nothing(days: Days, conn: psycopg.Connection, role
         days.api.rows("set_event_retention", days=1)
     conn.execute("reset session authorization")
     assert days.left() == days.written
-
-
-def test_another_shard_keeps_its_own_time(days: Days, conn: psycopg.Connection) -> None:
-    conn.execute("insert into hwqueue.shard (shard_id) values (7) on conflict do nothing")
-    assert days.api.value("set_event_retention", days=3, shard=7) == 14
-    assert days.api.value("set_event_retention", days=2) == 14
-    assert days.api.value("set_event_retention", days=14) == 2
-    assert days.api.value("set_event_retention", days=14, shard=7) == 3

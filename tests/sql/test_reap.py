@@ -20,7 +20,7 @@ HOUR = timedelta(hours=1)
 
 @pytest.fixture(autouse=True)
 def _nothing_left(api: Api, clock: Clock, conn: psycopg.Connection) -> None:
-    """reap looks at the whole shard: leave nothing to it from the test before."""
+    """reap looks at everything: leave nothing to it from the test before."""
     conn.execute(NO_BUDGET)
     clock.advance(timedelta(days=1))
     while sum(api.row("reap").values()):
@@ -248,7 +248,7 @@ def test_it_wakes_those_who_wait(api: Api, clock: Clock, conn: psycopg.Connectio
 
 
 UNESTIMATED = """
-  select count(*) from hwqueue.placement_class c join hwqueue.queue q using (shard_id, queue_id)
+  select count(*) from hwqueue.placement_class c join hwqueue.queue q using (queue_id)
   where q.name = %s and not exists (select from hwqueue.class_fleet f where f.class_id = c.class_id)
 """
 

@@ -210,11 +210,9 @@ def test_an_operators_hold_stays(api: Api) -> None:
     assert (row["cordoned"], row["draining"]) == (True, True)
 
 
-def test_no_node_and_no_shard(api: Api) -> None:
+def test_no_node(api: Api) -> None:
     spec = {"name": "n", "instance_id": "x"}
     assert api.refused("QHA01", "register_node", node=None, spec=spec).field == "p_node"
-    refusal = api.refused("QHA01", "register_node", node=uuid4(), spec=spec, shard=3)
-    assert refusal.field == "p_shard"
 
 
 @pytest.mark.parametrize(

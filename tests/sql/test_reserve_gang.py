@@ -130,7 +130,6 @@ def test_a_gang_that_has_lost_a_member(api: Api, epoch: int, fresh: list[Node]) 
         {"round": -1},
         {"round": None},
         {"epoch": None},
-        {"shard": 7},
     ],
     ids=lambda changes: str(changes)[:20],
 )

@@ -16,7 +16,7 @@ LINE = "select rank, position, eligible_at from hwqueue.ready where lease_id = %
 IS_PAST = """
   select max(m.position) > l.position
   from hwqueue.lease l
-  join hwqueue.low_water w on w.shard_id = l.shard_id and w.queue_id = l.queue_id
+  join hwqueue.low_water w on w.queue_id = l.queue_id
   cross join unnest(w.positions) m(position)
   where l.lease_id = %s group by l.position
 """

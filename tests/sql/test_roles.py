@@ -322,7 +322,7 @@ def test_reaching_for_a_table_is_denied(conn: psycopg.Connection, role: str) -> 
             "select * from hwqueue.lease",
             "delete from hwqueue.ready",
             "update hwqueue.node_state set node_epoch = 1",
-            "insert into hwqueue.shard (shard_id) values (9)",
+            "insert into hwqueue.installation default values",
         ):
             with refusing(DENIED):
                 conn.execute(statement.encode())

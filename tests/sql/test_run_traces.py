@@ -121,7 +121,6 @@ def test_the_end_of_a_traced_run_is_handed_over_once(api: Api, clock: Clock) -> 
     failed, completed = sorted(api.rows("take_ended_runs"), key=lambda run: run["attempt"])
     assert failed == {
         "run_id": flow.run,
-        "shard_id": 0,
         "workflow": flow.queue,
         "attempt": 1,
         "state": "failed",

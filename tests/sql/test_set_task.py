@@ -262,10 +262,6 @@ def test_a_task_has_a_name(api: Api, task: str | None) -> None:
     assert api.refused("QHA01", "set_task", task=task).field == "task"
 
 
-def test_a_shard_that_is_none(api: Api) -> None:
-    api.refused("QHA01", "set_task", task="t", shard=7)
-
-
 def test_set_list_and_drop(api: Api, clock: Clock) -> None:
     name = "media/film.draw:4k@night"
     assert api.value("set_task", task=name, defaults=ALL | {"patience": None}) == {
@@ -279,7 +275,7 @@ def test_set_list_and_drop(api: Api, clock: Clock) -> None:
     row = listed(api, name)
     assert isinstance(row.pop("served"), bool)
     assert row == {
-        **{"task": name, "defaults": {"priority": 1}, "shard_id": 0},
+        **{"task": name, "defaults": {"priority": 1}},
         **{"set_at": at, "set_by": user[0]},
     }
     assert api.value("drop_task", task=name) is True
@@ -384,7 +380,6 @@ def test_what_cannot_be_compared_is_refused(api: Api) -> None:
     assert refused.field == f"p_defaults.{name}.patience"
     refused = api.refused("QHA01", "compare_tasks", defaults={name: {"queue": "q"}})
     assert refused.field == f"p_defaults.{name}.queue"
-    api.refused("QHA01", "compare_tasks", defaults={}, shard=7)
 
 
 def synced(api: Api, name: str, declared: Any, version: str | None = None, **more: Any) -> Any:

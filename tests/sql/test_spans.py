@@ -88,7 +88,7 @@ def lasting(api: Api, clock: Clock, given: Given) -> dict[str, timedelta]:
         "attest_node": "select expires_at from hwqueue.attestation where node_id = %(node)s",
         "create_token": "select expires_at from hwqueue.api_token where name = %(name)s",
         "rotate_webhook": "select old_secret_until from hwqueue.webhook where name = %(name)s",
-        "set_node_expiry": "select hwqueue.clock() + node_expiry from hwqueue.shard",
+        "set_node_expiry": "select hwqueue.clock() + node_expiry from hwqueue.installation",
     }.items():
         row = api.conn.execute(statement, {"node": node.node_id, "name": name}).fetchone()
         assert row is not None

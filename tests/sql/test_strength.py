@@ -153,7 +153,7 @@ def test_it_changes_no_wait(api: Api, clock: Clock, strength: int) -> None:
 
 _CHECKED = """
   select count(*), count(*) filter (where e.is_checked) from hwqueue.profile_eligibility e
-  join hwqueue.queue q on q.shard_id = e.shard_id and q.queue_id = e.queue_id where q.name = %s
+  join hwqueue.queue q on q.queue_id = e.queue_id where q.name = %s
 """
 
 

@@ -252,8 +252,8 @@ def test_what_holds_a_new_node_back_is_over_in_five_seconds(
     node, other = fleet.node(), api.spawn(fleet.queue)
     with api.conn.transaction(force_rollback=True):
         api.conn.execute(  # as if each slice were cut short
-            "create or replace function hwqueue.expand_node(p_state hwqueue.node_state,"
-            " p_shard int) returns hwqueue.node_state language sql volatile"
+            "create or replace function hwqueue.expand_node(p_state hwqueue.node_state)"
+            " returns hwqueue.node_state language sql volatile"
             " as 'select p_state'"
         )
         assert api.claimed(node, fleet.queue) == []

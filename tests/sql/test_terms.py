@@ -301,7 +301,7 @@ def test_terms_that_nobody_asks_are_pruned(api: Api, fleet: list[Node], clock: C
     assert known() == 0
     checked = api.conn.execute(
         "select bool_or(e.is_checked) from hwqueue.profile_eligibility e"
-        " join hwqueue.placement_class c using (shard_id, class_id)"
+        " join hwqueue.placement_class c using (class_id)"
         ' where c.labels @> \'{"pruned": "x"}\''
     )
     assert checked.fetchone() == (False,)

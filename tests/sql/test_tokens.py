@@ -30,7 +30,7 @@ def listed(api: Api, name: str) -> dict[str, Any]:
 def test_a_token_is_known_by_its_hash(api: Api) -> None:
     name, digest = made(api, "producer", tenant="film")
     assert api.row("check_token", secret_sha256=digest) == {
-        "name": name, "role": "producer", "tenant": "film", "expires_at": None, "shard_id": 0,
+        "name": name, "role": "producer", "tenant": "film", "expires_at": None,
     }  # fmt: skip
     assert api.rows("check_token", secret_sha256=bytes(32)) == []
     assert api.rows("check_token", secret_sha256=digest[:31]) == []
@@ -98,7 +98,6 @@ def test_a_name_is_given_once(api: Api) -> None:
         ({"role": None}, "p_role"),
         ({"tenant": ""}, "p_tenant"),
         ({"tenant": "t" * 101}, "p_tenant"),
-        ({"shard": 7}, "p_shard"),
     ],
 )
 @pytest.mark.thorough

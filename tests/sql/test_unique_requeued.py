@@ -57,7 +57,7 @@ def test_a_key_that_went_with_its_holder_is_made_again(api: Api) -> None:
     first, holder = ended(api, queue), ended(api, queue)
     api.rows("delete_leases", filter={"queue": queue, "state": "cancelled"}, limit=10000)
     again, holder = ended(api, queue), ended(api, queue)
-    api.conn.execute("select hwqueue.remove_leases(array[%s::uuid], 0)", [holder])
+    api.conn.execute("select hwqueue.remove_leases(array[%s::uuid])", [holder])
     assert api.value("requeue_lease", lease=again) == "pending"
     assert api.spawn(queue, unique=OPEN) == again
     assert first not in (again, holder)
@@ -78,7 +78,7 @@ def test_a_page_skips_leases_whose_key_is_taken(api: Api, is_open: bool) -> None
     holder = api.spawn(queue, unique=OPEN)
     if not is_open:
         api.conn.execute("select hwqueue.cancel_lease(%s)", [holder])
-        api.conn.execute("select hwqueue.remove_leases(array[%s::uuid], 0)", [holder])
+        api.conn.execute("select hwqueue.remove_leases(array[%s::uuid])", [holder])
     free, plain = ended(api, queue, key="other"), api.spawn(queue)
     api.rows("cancel_lease", lease=plain)
     page = api.row("requeue_leases", filter={"queue": queue, "state": "cancelled"})

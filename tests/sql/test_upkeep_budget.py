@@ -25,7 +25,7 @@ _LEFT = """
          (select count(*) from hwqueue.scheduled),
          (select count(*) from hwqueue.profile p
           where exists (select from hwqueue.node n where n.profile_id = p.profile_id and n.deregistered_at is null)
-            and hwqueue.has_new_classes(p.classes_seen, p.classes_unseen, 0))
+            and hwqueue.has_new_classes(p.classes_seen, p.classes_unseen))
 """  # noqa: E501
 
 

@@ -179,7 +179,7 @@ def test_assembling_ends_before_the_timeout_does(
     big, _ = two_gangs(api)
     plant("is_time_up", "true")
     with pytest.raises(psycopg.errors.QueryCanceled, match="longer than a statement_timeout of"):
-        conn.execute("select hwqueue.try_proposal(%s, null, hwqueue.clock(), 0)", [big])
+        conn.execute("select hwqueue.try_proposal(%s, null, hwqueue.clock())", [big])
 
 
 def test_changes_of_a_gang_that_fails_hide_no_others(api: Api, clock: Clock, plant: Plant) -> None:
@@ -268,8 +268,7 @@ def test_what_is_cut_short_comes_last_and_does_half_as_much(
         api.rows("reap")  # it waits
         clock.advance(timedelta(seconds=pause))
     due = conn.execute(
-        "select part, most"
-        " from hwqueue.parts_due('reap', '{fleets,claims}', 1000, hwqueue.clock(), 0)"
+        "select part, most from hwqueue.parts_due('reap', '{fleets,claims}', 1000, hwqueue.clock())"
     ).fetchall()
     assert due == [("claims", 1000), ("fleets", 125)]
     clock.advance(timedelta(minutes=11))

@@ -374,12 +374,10 @@ def test_the_views_are_the_functions(api: Api) -> None:
             ("pending_no_match", [0]),
             ("pending_contended", []),
         ):
-            query = (
-                f"select shard_id, class_id, nodes_matching from hwqueue.{view} where queue = %s"
-            )
+            query = f"select class_id, nodes_matching from hwqueue.{view} where queue = %s"
             rows = cursor.execute(query.encode(), [queue]).fetchall()
-            assert sorted(row[2] for row in rows) == matching
-            assert {row[:2] for row in rows} <= {(0, row["class_id"]) for row in wanted}
+            assert sorted(row[1] for row in rows) == matching
+            assert {row[0] for row in rows} <= {row["class_id"] for row in wanted}
 
 
 def test_what_is_refused(api: Api) -> None:

@@ -16,20 +16,16 @@ def test_a_payload_tells_no_name(api: Api, conn: psycopg.Connection) -> None:
     assert re.fullmatch("[0-9a-f]{32}", payload)
     assert payload == api.wake_payload(queue)
     # without the key there is nothing to compare guesses of names with
-    row = conn.execute("select left(encode(sha256(%s), 'hex'), 32)", [f"0:{queue}".encode()])
+    row = conn.execute("select left(encode(sha256(%s), 'hex'), 32)", [queue.encode()])
     assert row.fetchone() != (payload,)
 
 
-def test_each_shard_and_queue_has_its_own(api: Api, conn: psycopg.Connection) -> None:
-    conn.execute("insert into hwqueue.shard (shard_id) values (7) on conflict do nothing")
+def test_each_queue_has_its_own(api: Api) -> None:
     rows = api.rows("wake_payloads", queues=["a", "b", "a"])
-    rows += api.rows("wake_payloads", queues=["a", "b"], shard=7)
-    named = sorted((row["shard_id"], row["queue"]) for row in rows)
-    assert named == [(0, "a"), (0, "b"), (7, "a"), (7, "b")]
-    assert len({row["payload"] for row in rows}) == 4
+    assert sorted(row["queue"] for row in rows) == ["a", "b"]
+    assert len({row["payload"] for row in rows}) == 2
 
 
 def test_bad_arguments(api: Api) -> None:
     assert api.refused("QHA01", "wake_payloads", queues=[None]).field == "p_queues"
     assert api.refused("QHA01", "wake_payloads", queues=None).field == "p_queues"
-    assert api.refused("QHA01", "wake_payloads", queues=["q"], shard=9).field == "p_shard"

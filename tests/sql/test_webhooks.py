@@ -179,7 +179,7 @@ def test_routing_goes_on_where_a_bounded_call_ended(api: Api) -> None:
         api.rows("pause_queue", queue=queue)
         api.rows("resume_queue", queue=queue)
     outlive(api.conn)
-    step = "select hwqueue.route_webhooks(4, 0)"
+    step = "select hwqueue.route_webhooks(4)"
     assert [api.conn.execute(step).fetchone() for _ in range(3)] == [(4,), (2,), (0,)]
     assert listed(api, name)["waiting"] == 6
 
@@ -195,7 +195,7 @@ def test_completions_of_one_instant_go_on_where_a_bounded_call_ended(
         api.rows("complete_lease", **token(row))
     clock.advance(timedelta(seconds=1))
     count_all(api.conn)
-    step = "select hwqueue.route_webhooks(2, 0)"
+    step = "select hwqueue.route_webhooks(2)"
     assert [api.conn.execute(step).fetchone() for _ in range(3)] == [(2,), (1,), (0,)]
     leases = {row["lease_id"] for row in api.rows("list_deliveries", name=name)}
     assert leases == {row["lease_id"] for row in rows}

@@ -323,7 +323,7 @@ def test_what_requires_its_place_does_not_wait_for_a_better_one(api: Api) -> Non
     fleet.finish(fleet.nodes[0])
     rows = api.conn.execute(
         "select s.step_no, c.patience from hwqueue.step s"
-        " join hwqueue.placement_class c using (shard_id, class_id)"
+        " join hwqueue.placement_class c using (class_id)"
         " where s.run_id = %s order by 1",
         [fleet.run],
     ).fetchall()

@@ -86,7 +86,7 @@ def test_a_key_sends_once(api: Api) -> None:
 
 def sent(*, created: bool, state: str) -> Row:
     """What a sender is told."""
-    return {"created": created, "state": state, "shard_id": 0}
+    return {"created": created, "state": state}
 
 
 @pytest.mark.parametrize(

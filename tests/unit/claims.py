@@ -24,7 +24,6 @@ def claim(
         score=0.0,
         expires_at=datetime.now(UTC),
         assignment=assignment,
-        shard_id=0,
     )
 
 

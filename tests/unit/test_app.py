@@ -61,12 +61,7 @@ def test_spawn_takes_the_tasks_defaults_and_lets_the_caller_override() -> None:
     assert train.spawn(client, {"epochs": 3}, delay=delay, max_attempts=9) == "spawned"
     args, options = client.call
     assert args == ("gpu", "train", {"epochs": 3})
-    assert options == {
-        "max_attempts": 9,
-        "placement": {"require": []},
-        "delay": delay,
-        "shard": 0,
-    }
+    assert options == {"max_attempts": 9, "placement": {"require": []}, "delay": delay}
 
     train.spawn(client, queue="spare")
     assert client.call[0] == ("spare", "train", None)
@@ -132,15 +127,15 @@ def test_arguments_and_options_of_a_spawn_are_separate() -> None:
     def draw(frame: int, priority: str = "low") -> None: ...
 
     client: Any = RecordingClient()
-    urgent = draw.with_options(priority=9, shard=2)
+    urgent = draw.with_options(priority=9)
     urgent.spawn(client, frame=1, priority="high")
     args, options = client.call
     assert args == ("renders", "draw", {"frame": 1, "priority": "high"})
-    assert options == {"priority": 9, "labels": {"of": "draw"}, "shard": 2}
+    assert options == {"priority": 9, "labels": {"of": "draw"}}
     urgent.with_options(queue="spare", labels=None).spawn(client, 1)
-    assert client.call == (("spare", "draw", {"frame": 1}), {"priority": 9, "shard": 2})
+    assert client.call == (("spare", "draw", {"frame": 1}), {"priority": 9})
     draw.spawn(client, 1)
-    assert client.call[1] == {"priority": 1, "labels": {"of": "draw"}, "shard": 0}
+    assert client.call[1] == {"priority": 1, "labels": {"of": "draw"}}
 
 
 def test_an_option_among_the_arguments_is_refused_with_the_way_to_give_it() -> None:
@@ -160,7 +155,7 @@ def test_a_batch_is_one_call() -> None:
     client: Any = RecordingClient()
     draw.spawn_many(client, [{"frame": 1}, draw.with_options(priority=2).spec(frame=2)])
     (queue, specs), options = client.call
-    assert (queue, options) == ("default", {"shard": 0})
+    assert (queue, options) == ("default", {})
     assert specs == [
         LeaseSpec(task="draw", params={"frame": 1}, options={"priority": 1}),
         LeaseSpec(task="draw", params={"frame": 2}, options={"priority": 2}),

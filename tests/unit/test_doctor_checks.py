@@ -50,9 +50,7 @@ BUSY = Work(
     },
     nodes={"live": 3, "silent": 0, "cordoned": 0, "draining": 0},
     silent=(),
-    queues=(
-        Queue(queue="q", paused=False, pending=0, scheduled=0, claimed=0, policy={}, shard_id=0),
-    ),
+    queues=(Queue(queue="q", paused=False, pending=0, scheduled=0, claimed=0, policy={}),),
     reasons=(),
     webhooks=(),
 )
@@ -72,7 +70,7 @@ def hook(**said: Any) -> Webhook:
 
 def unset(task: str) -> KnownTask:
     """A task for which workers declare defaults and the database has none."""
-    return KnownTask(task=task, defaults={}, served=True, set_at=None, set_by=None, shard_id=0)
+    return KnownTask(task=task, defaults={}, served=True, set_at=None, set_by=None)
 
 
 def reason(**said: Any) -> PendingReason:

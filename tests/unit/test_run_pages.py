@@ -35,7 +35,7 @@ def at(seconds: float) -> datetime:
 def run(state: Any = "running", **more: Any) -> WorkflowRun:
     """A run that was submitted at the start."""
     given: dict[str, Any] = {
-        **{"run_id": uuid4(), "shard_id": 0, "workflow": "training", "version": 1},
+        **{"run_id": uuid4(), "workflow": "training", "version": 1},
         **{"state": state, "reason": None, "detail": None, "tenant": "", "labels": {}},
         **{"headers": {}, "priority": None, "input": {}, "result": None, "attempt": 1},
         **{"deadline": None, "submitted_at": START, "finished_at": None, "step_counts": {}},
@@ -51,7 +51,7 @@ def row(number: int, state: Any = "waiting", lease_state: str | None = None, **m
         **{"step_no": number, "step": name, "state": state, "reason": None, "task_name": name},
         **{"queue": "q", "placement": {}, "lease_id": None, "lease_state": lease_state},
         **{"node_id": None, "attempt": None, "result": None, "error": None, "ended_at": None},
-        **{"waits_for": (), "shard_id": 0, "came_from": None, "kind": "task", "due_at": None},
+        **{"waits_for": (), "came_from": None, "kind": "task", "due_at": None},
         **{"headline": None, "items": None, "items_done": None, "items_failed": None},
         **{"nested_run_id": None},
     }
@@ -71,7 +71,6 @@ def detail(number: int, *seconds: float | None, attempts: tuple[Attempt, ...] = 
         claimed_at=times[2],
         ended_at=times[3],
         attempts=attempts,
-        shard_id=0,
     )
 
 

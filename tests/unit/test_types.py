@@ -86,7 +86,7 @@ def test_settlements() -> None:
 
 def claim_row(assignment: object) -> list[object]:
     """A row of `claim_task`."""
-    return [ID, 5, 1, "q", "work", {"a": 1}, None, 2.5, AT, assignment, 0]
+    return [ID, 5, 1, "q", "work", {"a": 1}, None, 2.5, AT, assignment]
 
 
 def test_claims_are_decoded() -> None:
@@ -127,7 +127,7 @@ def test_claims_are_decoded() -> None:
 def test_settlements_come_back_in_the_order_given() -> None:
     def settled(ordinal: int, verdict: str, state: str | None) -> list[object]:
         values = {"kind": "settled", "ordinal": ordinal, "lease_id": ID, "verdict": verdict}
-        values |= {"state": state, "shard_id": 0}
+        values |= {"state": state}
         return [values.get(column) for column in SETTLE_AND_CLAIM.columns]
 
     done, failed = types.Settlement.complete(ID, 5), types.Settlement.fail(ID, 5, error={})
@@ -139,13 +139,13 @@ def test_settlements_come_back_in_the_order_given() -> None:
     claimed = ["claimed", None, None, "claimed", *claim_row(None)]
     rows = [settled(2, "lost", None), settled(1, "ok", "completed"), claimed]
     completed = (types.Verdict.OK, types.LeaseState.COMPLETED)
-    answer = Batch.of([done, failed]).answer(rows, shard=3)
+    answer = Batch.of([done, failed]).answer(rows)
     expected = [(1, *completed), (2, types.Verdict.LOST, None)]
     assert [(s.ordinal, s.verdict, s.state) for s in answer.settled] == expected
     assert [claim.claim_token for claim in answer.claimed] == [5]
     batch = Batch.of([done] * 3)
     assert (batch.items, batch.completed, batch.tokens) == ([], [ID] * 3, [5] * 3)
-    answer = batch.answer([settled(2, "lost", None)], shard=3)  # the others have no row
+    answer = batch.answer([settled(2, "lost", None)])  # the others have no row
     expected.append((3, *completed))
     assert [(s.ordinal, s.verdict, s.state) for s in answer.settled] == expected
 

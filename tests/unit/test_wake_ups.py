@@ -89,9 +89,7 @@ def test_a_repeated_end_wakes_who_waits_a_burst_and_then_at_the_rate(
     endings = waiting.Endings(connection)
     endings._rate = _pauses.Rate(burst=3, per_second=20.0, clock=lambda: 1000.0)
     assert endings.open()
-    claimed = AwaitedLease(
-        lease_id=UUID(int=1), state=LeaseState.CLAIMED, payload="heard", shard_id=0
-    )
+    claimed = AwaitedLease(lease_id=UUID(int=1), state=LeaseState.CLAIMED, payload="heard")
     pauses = _pauses.Pauses(timedelta(hours=1))
     for _ in range(20):
         pauses.next(notified=True)

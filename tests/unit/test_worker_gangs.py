@@ -89,7 +89,6 @@ def status(one: Claim, *, retry_after: timedelta | None = None) -> GangStatus:
     members = (gang_member(0, uuid4()), gang_member(1, one.lease_id))
     return GangStatus(
         gang_id=GANG,
-        shard_id=0,
         ready=retry_after is None,
         size=2,
         min_size=2,

@@ -53,7 +53,6 @@ def claim(task: str, token: int, params: Any = None, seconds: float = 3600) -> C
         score=0.0,
         expires_at=datetime.now(UTC) + timedelta(seconds=seconds),
         assignment=None,
-        shard_id=0,
     )
 
 
@@ -74,9 +73,7 @@ class Session:
         verdict = self.verdicts.get(token, Verdict.OK)
         is_over = verdict in (Verdict.LOST, Verdict.FINISHED)
         ends_at = None if is_over else datetime.now(UTC) + timedelta(hours=1)
-        return Heartbeat(
-            lease_id=lease_id, verdict=verdict, expires_at=ends_at, shard_id=0, claim_token=token
-        )
+        return Heartbeat(lease_id=lease_id, verdict=verdict, expires_at=ends_at, claim_token=token)
 
 
 @pytest.fixture

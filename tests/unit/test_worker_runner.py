@@ -167,13 +167,7 @@ async def test_completing_in_spite_of_a_cancel_is_told(caplog: pytest.LogCapture
         go.set()
         await woken(made)
         ended = made.take_ended()
-    done = Settled(
-        ordinal=1,
-        lease_id=one.lease_id,
-        verdict=Verdict.OK,
-        state=LeaseState.COMPLETED,
-        shard_id=0,
-    )
+    done = Settled(ordinal=1, lease_id=one.lease_id, verdict=Verdict.OK, state=LeaseState.COMPLETED)
     Reports(app, unasked).settled(ended, [done])
     assert "of task stubborn completed although asked to stop, in 0." in caplog.text
 

@@ -28,7 +28,7 @@ def ago(**span: float) -> datetime:
 
 def queue(name: str, **facts: Any) -> QueueDepth:
     """A queue; empty unless told otherwise."""
-    whole: dict[str, Any] = {"shard_id": 0, "queue": name}
+    whole: dict[str, Any] = {"queue": name}
     whole |= dict.fromkeys(("pending", "scheduled", "running", "stopping", "expired"), 0)
     whole |= dict.fromkeys(("oldest_at", "next_at", "paused_at"))
     return QueueDepth(**(whole | facts))
@@ -37,7 +37,6 @@ def queue(name: str, **facts: Any) -> QueueDepth:
 def pending(class_id: int, words: str, **facts: Any) -> PendingReason:
     """A class of which something waits."""
     whole: dict[str, Any] = {
-        "shard_id": 0,
         "class_id": class_id,
         "queue": "renders",
         "tenant": "",
@@ -60,7 +59,6 @@ def pending(class_id: int, words: str, **facts: Any) -> PendingReason:
 def node(number: int, **facts: Any) -> NodeUsage:
     """A node with 8 cores, 64 GiB and 2 GPUs."""
     whole: dict[str, Any] = {
-        "shard_id": 0,
         "node_id": UUID(int=number),
         "node_name": f"node-{number}",
         "rack": number % 2,
@@ -88,7 +86,7 @@ def node(number: int, **facts: Any) -> NodeUsage:
 def event(number: int, code: str, message: str, **facts: Any) -> Event:
     """Something that happened."""
     whole: dict[str, Any] = dict.fromkeys(("lease_id", "node_id", "queue", "class_id", "detail"))
-    whole |= {"at": ago(minutes=number), "actor": "ops", "shard_id": 0}
+    whole |= {"at": ago(minutes=number), "actor": "ops"}
     whole |= {"event_id": number, "code": code, "message": message}
     return Event(**(whole | facts))
 
@@ -97,7 +95,6 @@ def running(number: int, task: str, **said: Any) -> RunningLease:
     """A lease that runs on node-1; said: what its handler reported."""
     told = {"fraction": None, "done": None, "total": None, "message": None} | said
     return RunningLease(
-        shard_id=0,
         lease_id=UUID(int=number),
         queue="renders",
         task_name=task,
@@ -126,7 +123,6 @@ def minutes(*completed: int) -> Sequence[Minute]:
             wait_p95=None,
             run_p50=None,
             run_p95=None,
-            shard_id=0,
         )
         for number, many in enumerate(completed, start=1)
     ]

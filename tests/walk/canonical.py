@@ -21,7 +21,7 @@ def _names(text: str) -> frozenset[str]:
 # Tables that record what was and that no call decides by; what upkeep has looked at, and when.
 LEFT_OUT = _names("""
     attempt requeued minute_stat run_total retried_run traced_run
-    queue_signal prune_cursor shard silent_node
+    queue_signal prune_cursor installation silent_node
     class_fleet class_nodes test_clock idempotency death
 """)
 # Columns that count up, and times at which something was written.

@@ -7,7 +7,7 @@ declare
 begin
   begin
     perform walk.run_dry(p_queue, p_rounds);
-    v_open := (select coalesce(jsonb_agg(jsonb_build_object('lease_id', l.lease_id, 'state', hwqueue.lease_state(l.lease_id, 0))), '[]')
+    v_open := (select coalesce(jsonb_agg(jsonb_build_object('lease_id', l.lease_id, 'state', hwqueue.lease_state(l.lease_id))), '[]')
                from hwqueue.lease l where not exists (select from hwqueue.outcome o where o.lease_id = l.lease_id));
     raise exception '%', v_open using errcode = 'WALK1';
   exception when sqlstate 'WALK1' then
@@ -30,7 +30,7 @@ begin
   end loop;
   for v_round in 1..p_rounds loop
     for v_node in
-      select s.node_id, s.node_epoch from hwqueue.node_state s join hwqueue.node n using (shard_id, node_id)
+      select s.node_id, s.node_epoch from hwqueue.node_state s join hwqueue.node n using (node_id)
       where n.deregistered_at is null
     loop
       perform hwqueue.heartbeat_node(v_node.node_id, v_node.node_epoch);
@@ -41,10 +41,10 @@ begin
     update hwqueue.test_clock set offset_by = offset_by + interval '20 s';
     perform hwqueue.reap();
     -- reap itself leaves these to a call whose transaction has no id yet
-    perform hwqueue.reap_everywhere(100, interval '1 hour', hwqueue.clock(), 0);
-    perform hwqueue.settle_choices(100, hwqueue.clock(), 0);
-    perform hwqueue.reap_gangs(20, interval '1 hour', hwqueue.clock(), 0);
-    perform hwqueue.reap_replacements(100, interval '1 hour', hwqueue.clock(), 0);
+    perform hwqueue.reap_everywhere(100, interval '1 hour', hwqueue.clock());
+    perform hwqueue.settle_choices(100, hwqueue.clock());
+    perform hwqueue.reap_gangs(20, interval '1 hour', hwqueue.clock());
+    perform hwqueue.reap_replacements(100, interval '1 hour', hwqueue.clock());
   end loop;
 end
 $$;

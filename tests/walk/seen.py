@@ -118,12 +118,12 @@ class Seen:
     def leases(self) -> dict[UUID, LeaseSeen]:
         """Every lease, whatever its state."""
         entries: dict[str, list[LeaseSeen]] = {row["lease_id"]: [] for row in self.rows["lease"]}
-        [shard] = self.rows["shard"]
+        [installation] = self.rows["installation"]
         records = {
             row["lease_id"]: row
             | {
                 "most": row["max_attempts"] or self.queue["max_attempts"],
-                "generation": shard["generation"],
+                "generation": installation["generation"],
             }
             for row in self.rows["lease"]
         }

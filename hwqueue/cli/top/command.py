@@ -37,7 +37,6 @@ def top(
     rows: Annotated[
         int, typer.Option("--rows", min=1, max=1000, help="With --once: rows of each table.")
     ] = 10,
-    shard: Annotated[int, typer.Option("--shard", min=0, help="The shard to look at.")] = 0,
 ) -> None:
     """Watch queues, what is pending and why, nodes, events and throughput.
 
@@ -56,12 +55,12 @@ def top(
         )
     dsn = connection_string(ctx)
     if once:
-        _show_once(ctx, asyncio.run(_read_once(DatabaseSource(dsn, shard=shard))), rows)
+        _show_once(ctx, asyncio.run(_read_once(DatabaseSource(dsn))), rows)
         return
     # Imported here: Textual takes a while, and --once does without.
     from hwqueue.cli.top.screen import Top  # noqa: PLC0415
 
-    Top(DatabaseSource(dsn, shard=shard), _name_of(dsn, shard), wait).run()
+    Top(DatabaseSource(dsn), _name_of(dsn), wait).run()
 
 
 async def _read_once(source: DatabaseSource) -> Reading:
@@ -82,8 +81,7 @@ def _show_once(ctx: typer.Context, reading: Reading, rows: int) -> None:
     typer.echo(frame(reading, rows=rows, width=width))
 
 
-def _name_of(dsn: str, shard: int) -> str:
+def _name_of(dsn: str) -> str:
     """What is looked at, without passwords."""
     parts = conninfo_to_dict(dsn)
-    name = f"{parts.get('dbname', '')}@{parts.get('host', 'local')}"
-    return name if shard == 0 else f"{name} shard {shard}"
+    return f"{parts.get('dbname', '')}@{parts.get('host', 'local')}"

@@ -38,27 +38,21 @@ class DatabaseSource:
         patience: How long one query may take; then the server cancels it.
     """
 
-    def __init__(
-        self, dsn: str, *, shard: int = 0, patience: timedelta = timedelta(seconds=5)
-    ) -> None:
+    def __init__(self, dsn: str, *, patience: timedelta = timedelta(seconds=5)) -> None:
         self._dsn = with_timeouts(dsn, seconds=_TIMEOUT_SECONDS, tcp_user_timeout="10000")
-        self._shard = shard
         self._patience = patience
         self._connection: AsyncConnection[Any] | None = None
         self._turn = asyncio.Lock()
 
     async def read(self) -> Reading:
         """Read everything."""
-        shard = self._shard
         async with self._client() as client:
-            queues = await client.queue_depth(shard=shard)
-            pending = await client.pending_reasons(
-                order="pending", limit=MOST_CLASSES + 1, shard=shard
-            )
-            nodes = await client.node_usage(limit=MOST_NODES + 1, shard=shard)
-            running = await client.running_leases(limit=MOST_RUNNING + 1, shard=shard)
-            events = await client.list_events(limit=MOST_EVENTS, shard=shard)
-            minutes = await client.throughput(minutes=MINUTES, shard=shard)
+            queues = await client.queue_depth()
+            pending = await client.pending_reasons(order="pending", limit=MOST_CLASSES + 1)
+            nodes = await client.node_usage(limit=MOST_NODES + 1)
+            running = await client.running_leases(limit=MOST_RUNNING + 1)
+            events = await client.list_events(limit=MOST_EVENTS)
+            minutes = await client.throughput(minutes=MINUTES)
         counted = (
             ("pending", len(pending), MOST_CLASSES),
             ("nodes", len(nodes), MOST_NODES),
@@ -78,7 +72,7 @@ class DatabaseSource:
     async def explain(self, reason: PendingReason) -> Sequence[str]:
         """Why leases of the class wait and what would help, in lines."""
         async with self._client() as client:
-            found = await client.explain_class(reason.class_id, shard=self._shard)
+            found = await client.explain_class(reason.class_id)
         return list(explanation_lines(found))
 
     async def close(self) -> None:

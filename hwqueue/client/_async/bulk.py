@@ -43,7 +43,6 @@ class AsyncBulk(AsyncCaller):
         *,
         states: Collection[LeaseState | str] | None = None,
         page_size: int = 10_000,
-        shard: int = 0,
         **wanted: Unpack[LeaseFilter],
     ) -> int:
         """How many leases of a queue a filter means.
@@ -59,7 +58,7 @@ class AsyncBulk(AsyncCaller):
         count, cursor = 0, None
         while True:
             page = await self.count_page(
-                queue, states=states, cursor=cursor, page_size=page_size, shard=shard, **wanted
+                queue, states=states, cursor=cursor, page_size=page_size, **wanted
             )
             count, cursor = count + page.lease_count, page.next_cursor
             if cursor is None:
@@ -72,7 +71,6 @@ class AsyncBulk(AsyncCaller):
         states: Collection[LeaseState | str] | None = None,
         cursor: dict[str, Json] | None = None,
         page_size: int = 10_000,
-        shard: int = 0,
         **wanted: Unpack[LeaseFilter],
     ) -> LeaseCount:
         """One page of `count_leases`, for callers that go on themselves, or stop.
@@ -91,7 +89,6 @@ class AsyncBulk(AsyncCaller):
             p_states=None if states is None else [str(state) for state in states],
             p_limit=page_size,
             p_cursor=cursor,
-            p_shard=shard,
         )
 
     async def change_page(
@@ -103,7 +100,6 @@ class AsyncBulk(AsyncCaller):
         reason: str | None = None,
         cursor: dict[str, Json] | None = None,
         page_size: int = 1000,
-        shard: int = 0,
         **wanted: Unpack[LeaseFilter],
     ) -> BulkPage:
         """One page of a bulk call, for callers that go on themselves, or stop.
@@ -135,7 +131,6 @@ class AsyncBulk(AsyncCaller):
             p_filter=lease_filter(queue, wanted),
             p_limit=page_size,
             p_cursor=cursor,
-            p_shard=shard,
             **own,
         )
 
@@ -146,7 +141,6 @@ class AsyncBulk(AsyncCaller):
         reason: str | None = None,
         on_progress: OnProgress | None = None,
         page_size: int = 1000,
-        shard: int = 0,
         **wanted: Unpack[LeaseFilter],
     ) -> BulkResult:
         """Cancel the leases of a queue that a filter means, as `cancel_lease` does each.
@@ -162,7 +156,7 @@ class AsyncBulk(AsyncCaller):
             the leases are not claimable until it ends.
         """
         return await self._pages(
-            "cancel", queue, on_progress, reason=reason, page_size=page_size, shard=shard, **wanted
+            "cancel", queue, on_progress, reason=reason, page_size=page_size, **wanted
         )
 
     async def requeue_leases(
@@ -171,7 +165,6 @@ class AsyncBulk(AsyncCaller):
         *,
         on_progress: OnProgress | None = None,
         page_size: int = 1000,
-        shard: int = 0,
         **wanted: Unpack[LeaseFilter],
     ) -> BulkResult:
         """Requeue the failed leases of a queue that a filter means, those that failed first first.
@@ -185,9 +178,7 @@ class AsyncBulk(AsyncCaller):
         Raises: QueueUnknown, BadArgument.
         SQL: requeue_leases, again until there are no more. Safe inside your transaction: yes.
         """
-        return await self._pages(
-            "requeue", queue, on_progress, page_size=page_size, shard=shard, **wanted
-        )
+        return await self._pages("requeue", queue, on_progress, page_size=page_size, **wanted)
 
     async def update_leases(
         self,
@@ -196,7 +187,6 @@ class AsyncBulk(AsyncCaller):
         *,
         on_progress: OnProgress | None = None,
         page_size: int = 1000,
-        shard: int = 0,
         **wanted: Unpack[LeaseFilter],
     ) -> BulkResult:
         """Change the waiting leases of a queue that a filter means, as `update_lease` does each.
@@ -213,13 +203,7 @@ class AsyncBulk(AsyncCaller):
             the leases are not claimable until it ends.
         """
         return await self._pages(
-            "update",
-            queue,
-            on_progress,
-            changes=changes,
-            page_size=page_size,
-            shard=shard,
-            **wanted,
+            "update", queue, on_progress, changes=changes, page_size=page_size, **wanted
         )
 
     async def delete_leases(
@@ -228,7 +212,6 @@ class AsyncBulk(AsyncCaller):
         *,
         on_progress: OnProgress | None = None,
         page_size: int = 1000,
-        shard: int = 0,
         **wanted: Unpack[LeaseFilter],
     ) -> BulkResult:
         """Delete the finished leases of a queue that a filter means, before their retention ends.
@@ -241,9 +224,7 @@ class AsyncBulk(AsyncCaller):
         Raises: QueueUnknown, BadArgument.
         SQL: delete_leases, again until there are no more. Safe inside your transaction: yes.
         """
-        return await self._pages(
-            "delete", queue, on_progress, page_size=page_size, shard=shard, **wanted
-        )
+        return await self._pages("delete", queue, on_progress, page_size=page_size, **wanted)
 
     async def _pages(
         self, action: BulkAction, queue: str, on_progress: OnProgress | None, **arguments: Any

@@ -32,7 +32,6 @@ class AsyncCheckpoints(AsyncCaller):
         state: Json = None,
         *,
         extend: timedelta | None = None,
-        shard: int = 0,
     ) -> datetime:
         """Keep what a claim has done under a name, over what that name had.
 
@@ -54,30 +53,21 @@ class AsyncCheckpoints(AsyncCaller):
             p_name=name,
             p_state=state,
             p_extend=extend,
-            p_shard=shard,
         )
         return expires_at
 
-    async def checkpoints(
-        self, lease_id: UUID | str, claim_token: int, *, shard: int = 0
-    ) -> list[Checkpoint]:
+    async def checkpoints(self, lease_id: UUID | str, claim_token: int) -> list[Checkpoint]:
         """What the claims of a lease have saved, by name.
 
         Raises: LeaseLost, LeaseCancelled, LeaseFinished, LeaseNotFound, BadToken, ClaimNotYours.
         SQL: checkpoints. Safe inside your transaction: yes.
         """
         return await self._rows(
-            calls.CHECKPOINTS, Checkpoint, p_lease=lease_id, p_token=claim_token, p_shard=shard
+            calls.CHECKPOINTS, Checkpoint, p_lease=lease_id, p_token=claim_token
         )
 
     async def take_signal(
-        self,
-        lease_id: UUID | str,
-        claim_token: int,
-        signal: str,
-        *,
-        name: str | None = None,
-        shard: int = 0,
+        self, lease_id: UUID | str, claim_token: int, signal: str, *, name: str | None = None
     ) -> SignalTaken:
         """Take the oldest signal of a name that no wait of the lease has taken.
 
@@ -94,7 +84,6 @@ class AsyncCheckpoints(AsyncCaller):
             p_token=claim_token,
             p_signal=signal,
             p_name=name,
-            p_shard=shard,
         )
 
     async def suspend_lease(
@@ -106,7 +95,6 @@ class AsyncCheckpoints(AsyncCaller):
         signal: str | None = None,
         name: str | None = None,
         near: Literal["self"] | None = None,
-        shard: int = 0,
     ) -> LeaseState:
         """End a claim until a time, or until the lease is sent a signal; no attempt is used up.
 
@@ -127,19 +115,12 @@ class AsyncCheckpoints(AsyncCaller):
             p_until=until,
             p_signal=signal,
             p_name=name,
-            p_shard=shard,
             p_near=near,
         )
         return LeaseState(state)
 
     async def signal_lease(
-        self,
-        lease_id: UUID | str,
-        name: str,
-        payload: Json = None,
-        *,
-        key: str | None = None,
-        shard: int = 0,
+        self, lease_id: UUID | str, name: str, payload: Json = None, *, key: str | None = None
     ) -> SignalSent:
         """Send an open lease a signal; `context.wait_for(name)` of its handler returns the payload.
 
@@ -162,11 +143,10 @@ class AsyncCheckpoints(AsyncCaller):
             p_name=name,
             p_payload=payload,
             p_key=key,
-            p_shard=shard,
         )
 
     async def lease_checkpoints(
-        self, lease_id: UUID | str, *, limit: int = 100, shard: int = 0
+        self, lease_id: UUID | str, *, limit: int = 100
     ) -> list[SavedCheckpoint]:
         """What the handler of a lease has saved, for people: names, times, sizes; the last first.
 
@@ -177,9 +157,5 @@ class AsyncCheckpoints(AsyncCaller):
         SQL: lease_checkpoints. Safe inside your transaction: yes.
         """
         return await self._rows(
-            calls.LEASE_CHECKPOINTS,
-            SavedCheckpoint,
-            p_lease=lease_id,
-            p_limit=limit,
-            p_shard=shard,
+            calls.LEASE_CHECKPOINTS, SavedCheckpoint, p_lease=lease_id, p_limit=limit
         )

@@ -46,7 +46,6 @@ class AsyncClaims(AsyncCaller):
         qty: int = 1,
         tasks: Sequence[str] | None = None,
         claim_timeout: timedelta | None = None,
-        shard: int = 0,
     ) -> list[Claim]:
         """Claim up to `qty` leases that the node may run, best first; nothing to claim is `[]`.
 
@@ -68,7 +67,6 @@ class AsyncClaims(AsyncCaller):
             p_qty=qty,
             p_tasks=tasks,
             p_claim_timeout=claim_timeout,
-            p_shard=shard,
         )
 
     async def settle_and_claim(
@@ -81,7 +79,6 @@ class AsyncClaims(AsyncCaller):
         qty: int = 1,
         tasks: Sequence[str] | None = None,
         claim_timeout: timedelta | None = None,
-        shard: int = 0,
     ) -> SettledAndClaimed:
         """Settle a batch of claims and claim the next, in one round trip and one commit.
 
@@ -108,12 +105,11 @@ class AsyncClaims(AsyncCaller):
             p_claim_timeout=claim_timeout,
             p_completed=batch.completed,
             p_completed_tokens=batch.tokens,
-            p_shard=shard,
         )
-        return batch.answer(rows, shard)
+        return batch.answer(rows)
 
     async def complete_lease(
-        self, lease_id: UUID | str, claim_token: int, *, result: Json = None, shard: int = 0
+        self, lease_id: UUID | str, claim_token: int, *, result: Json = None
     ) -> LeaseState:
         """The work is done.
 
@@ -128,17 +124,11 @@ class AsyncClaims(AsyncCaller):
         """
         return LeaseState(
             await self._value(
-                calls.COMPLETE_LEASE,
-                p_lease=lease_id,
-                p_token=claim_token,
-                p_result=result,
-                p_shard=shard,
+                calls.COMPLETE_LEASE, p_lease=lease_id, p_token=claim_token, p_result=result
             )
         )
 
-    async def complete_leases(
-        self, claims: Iterable[tuple[UUID | str, int]], *, shard: int = 0
-    ) -> list[Settled]:
+    async def complete_leases(self, claims: Iterable[tuple[UUID | str, int]]) -> list[Settled]:
         """The work of many claims is done, none with a result: one call, one commit.
 
         One that cannot be completed undoes none of the others.
@@ -154,11 +144,7 @@ class AsyncClaims(AsyncCaller):
         """
         lease_ids, tokens = claim_keys(claims)
         return await self._rows(
-            calls.COMPLETE_LEASES,
-            Settled,
-            p_lease_ids=lease_ids,
-            p_tokens=tokens,
-            p_shard=shard,
+            calls.COMPLETE_LEASES, Settled, p_lease_ids=lease_ids, p_tokens=tokens
         )
 
     async def fail_lease(
@@ -169,7 +155,6 @@ class AsyncClaims(AsyncCaller):
         error: Mapping[str, Any],
         retry: bool = True,
         retry_at: datetime | None = None,
-        shard: int = 0,
     ) -> LeaseState:
         """The attempt failed.
 
@@ -191,17 +176,11 @@ class AsyncClaims(AsyncCaller):
                 p_error=error,
                 p_retry=retry,
                 p_retry_at=retry_at,
-                p_shard=shard,
             )
         )
 
     async def release_lease(
-        self,
-        lease_id: UUID | str,
-        claim_token: int,
-        *,
-        delay: timedelta | None = None,
-        shard: int = 0,
+        self, lease_id: UUID | str, claim_token: int, *, delay: timedelta | None = None
     ) -> LeaseState:
         """Hand the lease back; no attempt is used up.
 
@@ -215,16 +194,12 @@ class AsyncClaims(AsyncCaller):
         """
         return LeaseState(
             await self._value(
-                calls.RELEASE_LEASE,
-                p_lease=lease_id,
-                p_token=claim_token,
-                p_delay=delay,
-                p_shard=shard,
+                calls.RELEASE_LEASE, p_lease=lease_id, p_token=claim_token, p_delay=delay
             )
         )
 
     async def extend_claim(
-        self, lease_id: UUID | str, claim_token: int, *, extend: timedelta, shard: int = 0
+        self, lease_id: UUID | str, claim_token: int, *, extend: timedelta
     ) -> datetime:
         """Move the end of a claim to `extend` from now.
 
@@ -234,15 +209,11 @@ class AsyncClaims(AsyncCaller):
         SQL: extend_claim. Safe inside your transaction: no, the node's heartbeat waits for it.
         """
         expires_at: datetime = await self._value(
-            calls.EXTEND_CLAIM,
-            p_lease=lease_id,
-            p_token=claim_token,
-            p_extend=extend,
-            p_shard=shard,
+            calls.EXTEND_CLAIM, p_lease=lease_id, p_token=claim_token, p_extend=extend
         )
         return expires_at
 
-    async def report_progress(self, reports: Sequence[Mapping[str, Any]], *, shard: int = 0) -> int:
+    async def report_progress(self, reports: Sequence[Mapping[str, Any]]) -> int:
         """Record how far claims have come; the last report stays with the attempt.
 
         Args:
@@ -258,12 +229,10 @@ class AsyncClaims(AsyncCaller):
             {name: str(value) if isinstance(value, UUID) else value for name, value in one.items()}
             for one in reports
         ]
-        recorded: int = await self._value(
-            calls.REPORT_PROGRESS, p_reports=plain(items, "reports"), p_shard=shard
-        )
+        recorded: int = await self._value(calls.REPORT_PROGRESS, p_reports=plain(items, "reports"))
         return recorded
 
-    async def append_logs(self, logs: Sequence[Mapping[str, Any]], *, shard: int = 0) -> int:
+    async def append_logs(self, logs: Sequence[Mapping[str, Any]]) -> int:
         """Keep what claims log, the last 1000 lines of each.
 
         Args:
@@ -281,7 +250,7 @@ class AsyncClaims(AsyncCaller):
         items = [
             {**one, "lease_id": str(one["lease_id"])} if "lease_id" in one else one for one in logs
         ]
-        added: int = await self._value(calls.APPEND_LOGS, p_logs=items, p_shard=shard)
+        added: int = await self._value(calls.APPEND_LOGS, p_logs=items)
         return added
 
     async def heartbeat_node(
@@ -291,7 +260,6 @@ class AsyncClaims(AsyncCaller):
         *,
         claims: Iterable[tuple[UUID | str, int]] = (),
         extend: timedelta | None = None,
-        shard: int = 0,
     ) -> list[Heartbeat]:
         """Say that the node lives, and keep its claims.
 
@@ -310,23 +278,18 @@ class AsyncClaims(AsyncCaller):
             p_epoch=node_epoch,
             p_claims=items,
             p_extend=extend,
-            p_shard=shard,
         )
 
-    async def claim_hint(
-        self, queues: Sequence[str], node_id: UUID | str, *, shard: int = 0
-    ) -> ClaimHint:
+    async def claim_hint(self, queues: Sequence[str], node_id: UUID | str) -> ClaimHint:
         """After an empty claim: when to ask again, and what the node's queues wait for.
 
         Raises: NodeUnknown, NodeNotYours, QueueUnknown.
         SQL: claim_hint. Safe inside your transaction: yes.
         """
-        return await self._row(
-            calls.CLAIM_HINT, ClaimHint, p_queues=queues, p_node=node_id, p_shard=shard
-        )
+        return await self._row(calls.CLAIM_HINT, ClaimHint, p_queues=queues, p_node=node_id)
 
     async def lease_outlook(
-        self, node_id: UUID | str, lease_ids: Iterable[UUID | str], *, shard: int = 0
+        self, node_id: UUID | str, lease_ids: Iterable[UUID | str]
     ) -> list[LeaseOutlook]:
         """What may become of leases that a node runs, or ran last; of others there is no row.
 
@@ -341,11 +304,10 @@ class AsyncClaims(AsyncCaller):
             LeaseOutlook,
             p_node=node_id,
             p_lease_ids=[str(lease_id) for lease_id in lease_ids],
-            p_shard=shard,
         )
 
     async def take_deaths(
-        self, node_id: UUID | str, epoch: int, *, limit: int = 100, shard: int = 0
+        self, node_id: UUID | str, epoch: int, *, limit: int = 100
     ) -> list[Death]:
         """Take leases that died without a handler, of what the node announced with `hears_deaths`.
 
@@ -358,12 +320,7 @@ class AsyncClaims(AsyncCaller):
         SQL: take_deaths. Safe inside your transaction: yes.
         """
         return await self._rows(
-            calls.TAKE_DEATHS,
-            Death,
-            p_node=node_id,
-            p_epoch=epoch,
-            p_limit=limit,
-            p_shard=shard,
+            calls.TAKE_DEATHS, Death, p_node=node_id, p_epoch=epoch, p_limit=limit
         )
 
     async def adopt_lease(
@@ -372,8 +329,6 @@ class AsyncClaims(AsyncCaller):
         node_id: UUID | str,
         task: str,
         params: Json = None,
-        *,
-        shard: int = 0,
         **options: Unpack[SpawnOptions],
     ) -> Adopted:
         """Record work that already runs on a node; no filter is applied, it counts from now on.
@@ -390,5 +345,4 @@ class AsyncClaims(AsyncCaller):
             p_task=task,
             p_params=params,
             p_options=spawn_options(options, "options"),
-            p_shard=shard,
         )

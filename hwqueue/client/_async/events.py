@@ -30,7 +30,6 @@ class AsyncEvents(AsyncCaller):
         until: datetime | timedelta | None = None,
         final: bool = False,
         limit: int = 100,
-        shard: int = 0,
     ) -> list[Event]:
         """The newest events first, or with `after` those that follow it, oldest first.
 
@@ -63,15 +62,10 @@ class AsyncEvents(AsyncCaller):
             }
         )
         return await self._rows(
-            calls.LIST_EVENTS,
-            Event,
-            p_after=after,
-            p_filter=plain(wanted, "filter"),
-            p_limit=limit,
-            p_shard=shard,
+            calls.LIST_EVENTS, Event, p_after=after, p_filter=plain(wanted, "filter"), p_limit=limit
         )
 
-    async def set_event_retention(self, days: int, *, shard: int = 0) -> int:
+    async def set_event_retention(self, days: int) -> int:
         """Set for how many whole days events are kept, 1 to 14; returns what it was.
 
         For admins. Older events go when somebody next prunes.
@@ -79,5 +73,5 @@ class AsyncEvents(AsyncCaller):
         Raises: BadArgument.
         SQL: set_event_retention. Safe inside your transaction: yes.
         """
-        before: int = await self._value(calls.SET_EVENT_RETENTION, p_days=days, p_shard=shard)
+        before: int = await self._value(calls.SET_EVENT_RETENTION, p_days=days)
         return before

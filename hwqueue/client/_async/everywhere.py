@@ -23,13 +23,7 @@ class AsyncEverywhere(AsyncCaller):
     """Spawn tasks on every node, look at them and stop them."""
 
     async def spawn_everywhere(
-        self,
-        queue: str,
-        task: str,
-        params: Json = None,
-        *,
-        shard: int = 0,
-        **options: Unpack[EverywhereOptions],
+        self, queue: str, task: str, params: Json = None, **options: Unpack[EverywhereOptions]
     ) -> SpawnedEverywhere:
         """Spawn a task on every node that suits it, also on nodes that come later.
 
@@ -51,16 +45,10 @@ class AsyncEverywhere(AsyncCaller):
             p_task=task,
             p_params=params,
             p_options=spawn_options(options, "options"),
-            p_shard=shard,
         )
 
     async def get_everywhere(
-        self,
-        everywhere_id: UUID | str,
-        *,
-        limit: int = 100,
-        after: UUID | str | None = None,
-        shard: int = 0,
+        self, everywhere_id: UUID | str, *, limit: int = 100, after: UUID | str | None = None
     ) -> EverywhereTask:
         """An everywhere task and its leases, node by node.
 
@@ -77,7 +65,6 @@ class AsyncEverywhere(AsyncCaller):
             p_everywhere=everywhere_id,
             p_limit=limit,
             p_after=after,
-            p_shard=shard,
         )
 
     async def list_everywhere(
@@ -86,7 +73,6 @@ class AsyncEverywhere(AsyncCaller):
         state: EverywhereState | None = None,
         limit: int = 50,
         before: datetime | None = None,
-        shard: int = 0,
     ) -> list[EverywhereSummary]:
         """Everywhere tasks, newest first.
 
@@ -99,20 +85,11 @@ class AsyncEverywhere(AsyncCaller):
         SQL: list_everywhere. Safe inside your transaction: yes.
         """
         return await self._rows(
-            calls.LIST_EVERYWHERE,
-            EverywhereSummary,
-            p_state=state,
-            p_limit=limit,
-            p_before=before,
-            p_shard=shard,
+            calls.LIST_EVERYWHERE, EverywhereSummary, p_state=state, p_limit=limit, p_before=before
         )
 
     async def stop_everywhere(
-        self,
-        everywhere_id: UUID | str,
-        *,
-        running: Literal["keep", "stop"] = "keep",
-        shard: int = 0,
+        self, everywhere_id: UUID | str, *, running: Literal["keep", "stop"] = "keep"
     ) -> EverywhereState:
         """Stop an everywhere task: within about a second what waits is cancelled.
 
@@ -124,6 +101,6 @@ class AsyncEverywhere(AsyncCaller):
         SQL: stop_everywhere. Safe inside your transaction: yes.
         """
         found: EverywhereState = await self._value(
-            calls.STOP_EVERYWHERE, p_everywhere=everywhere_id, p_running=running, p_shard=shard
+            calls.STOP_EVERYWHERE, p_everywhere=everywhere_id, p_running=running
         )
         return found

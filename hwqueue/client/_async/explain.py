@@ -15,31 +15,24 @@ from hwqueue.types import ClassExplanation, LeaseExplanation, NodeSpec, ServedCl
 class AsyncExplain(AsyncCaller):
     """Why leases are pending, and what would change it; nothing is changed."""
 
-    async def explain_lease(self, lease_id: UUID | str, *, shard: int = 0) -> LeaseExplanation:
+    async def explain_lease(self, lease_id: UUID | str) -> LeaseExplanation:
         """Why a lease is where it is; of a pending one, node by node, why it does not run.
 
         Raises: LeaseNotFound.
         SQL: explain_lease. Safe inside your transaction: yes.
         """
-        return await self._row(
-            calls.EXPLAIN_LEASE, LeaseExplanation, p_lease=lease_id, p_shard=shard
-        )
+        return await self._row(calls.EXPLAIN_LEASE, LeaseExplanation, p_lease=lease_id)
 
-    async def explain_class(self, class_id: int, *, shard: int = 0) -> ClassExplanation:
+    async def explain_class(self, class_id: int) -> ClassExplanation:
         """Why the leases of a placement class are pending.
 
         Raises: ClassUnknown.
         SQL: explain_class. Safe inside your transaction: yes.
         """
-        return await self._row(
-            calls.EXPLAIN_CLASS, ClassExplanation, p_class=class_id, p_shard=shard
-        )
+        return await self._row(calls.EXPLAIN_CLASS, ClassExplanation, p_class=class_id)
 
     async def what_if(
-        self,
-        nodes: NodeSpec | Mapping[str, Any] | Iterable[NodeSpec | Mapping[str, Any]],
-        *,
-        shard: int = 0,
+        self, nodes: NodeSpec | Mapping[str, Any] | Iterable[NodeSpec | Mapping[str, Any]]
     ) -> list[ServedClass]:
         """Which pending classes such nodes could run if they were there, idle; up to 1,000.
 
@@ -52,4 +45,4 @@ class AsyncExplain(AsyncCaller):
         """
         listed = [nodes] if isinstance(nodes, NodeSpec | Mapping) else list(nodes)
         specs = [plain(node, f"nodes[{index}]") for index, node in enumerate(listed)]
-        return await self._rows(calls.WHAT_IF, ServedClass, p_nodes=specs, p_shard=shard)
+        return await self._rows(calls.WHAT_IF, ServedClass, p_nodes=specs)

@@ -31,8 +31,6 @@ class AsyncGangs(AsyncCaller):
         self,
         queue: str,
         members: Iterable[AsMember | LeaseSpec | Mapping[str, Any]],
-        *,
-        shard: int = 0,
         **options: Unpack[GangOptions],
     ) -> list[SpawnedMember]:
         """Spawn a gang: none of its leases is claimed before there is room for all of them.
@@ -58,16 +56,15 @@ class AsyncGangs(AsyncCaller):
                 p_queue=queue,
                 p_members=gang_members(members, options, headers),
                 p_options=gang_options(options, headers),
-                p_shard=shard,
             )
 
-    async def get_gang(self, gang_id: UUID | str, *, shard: int = 0) -> Gang:
+    async def get_gang(self, gang_id: UUID | str) -> Gang:
         """A gang, its members and where they are.
 
         Raises: GangNotFound.
         SQL: get_gang. Safe inside your transaction: yes.
         """
-        return await self._row(calls.GET_GANG, Gang, p_gang=gang_id, p_shard=shard)
+        return await self._row(calls.GET_GANG, Gang, p_gang=gang_id)
 
     async def list_gangs(
         self,
@@ -76,7 +73,6 @@ class AsyncGangs(AsyncCaller):
         limit: int = 50,
         before: datetime | None = None,
         before_gang: UUID | str | None = None,
-        shard: int = 0,
     ) -> list[GangSummary]:
         """Gangs, newest first.
 
@@ -96,23 +92,20 @@ class AsyncGangs(AsyncCaller):
             p_limit=limit,
             p_before=before,
             p_before_gang=before_gang,
-            p_shard=shard,
         )
 
-    async def explain_gang(self, gang_id: UUID | str, *, shard: int = 0) -> GangExplanation:
+    async def explain_gang(self, gang_id: UUID | str) -> GangExplanation:
         """Why a gang is where it is; of one that waits, where it lacks room, and the ways out.
 
         Raises: GangNotFound.
         SQL: explain_gang. Safe inside your transaction: yes.
         """
-        return await self._row(calls.EXPLAIN_GANG, GangExplanation, p_gang=gang_id, p_shard=shard)
+        return await self._row(calls.EXPLAIN_GANG, GangExplanation, p_gang=gang_id)
 
     async def what_if_gang(
         self,
         queue: str,
         members: Iterable[AsMember | LeaseSpec | Mapping[str, Any]],
-        *,
-        shard: int = 0,
         **options: Unpack[GangOptions],
     ) -> GangForecast:
         """Whether a gang would start now if it were spawned, and if not, why; nothing is written.
@@ -132,32 +125,23 @@ class AsyncGangs(AsyncCaller):
             p_queue=queue,
             p_members=gang_members(members, options, {}),
             p_options=gang_options(options, {}),
-            p_shard=shard,
         )
 
-    async def cancel_gang(
-        self, gang_id: UUID | str, *, reason: str | None = None, shard: int = 0
-    ) -> GangState:
+    async def cancel_gang(self, gang_id: UUID | str, *, reason: str | None = None) -> GangState:
         """Cancel a gang: within about a second what waits ends, and what runs is asked to stop.
 
         Returns: `cancelling`, or how it has ended.
         Raises: GangNotFound, BadArgument, IsolationLevel.
         SQL: cancel_gang. Safe inside your transaction: yes.
         """
-        found: GangState = await self._value(
-            calls.CANCEL_GANG, p_gang=gang_id, p_reason=reason, p_shard=shard
-        )
+        found: GangState = await self._value(calls.CANCEL_GANG, p_gang=gang_id, p_reason=reason)
         return found
 
-    async def gang_status(
-        self, lease_id: UUID | str, claim_token: int, *, shard: int = 0
-    ) -> GangStatus:
+    async def gang_status(self, lease_id: UUID | str, claim_token: int) -> GangStatus:
         """Whether all members of a claimed lease's gang are there; workers ask before it starts.
 
         Raises: LeaseLost, LeaseCancelled, LeaseFinished, LeaseNotFound, BadToken, ClaimNotYours,
             GangNotFound: the lease is of no gang.
         SQL: gang_status. Safe inside your transaction: yes.
         """
-        return await self._row(
-            calls.GANG_STATUS, GangStatus, p_lease=lease_id, p_token=claim_token, p_shard=shard
-        )
+        return await self._row(calls.GANG_STATUS, GangStatus, p_lease=lease_id, p_token=claim_token)

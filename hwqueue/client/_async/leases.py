@@ -30,13 +30,7 @@ class AsyncLeases(AsyncWaiting):
     """Spawn leases and follow them."""
 
     async def spawn_lease(
-        self,
-        queue: str,
-        task: str,
-        params: Json = None,
-        *,
-        shard: int = 0,
-        **options: Unpack[SpawnOptions],
+        self, queue: str, task: str, params: Json = None, **options: Unpack[SpawnOptions]
     ) -> AsyncSpawned:
         """Spawn one lease; wait for it with `result` or `wait` of what this returns.
 
@@ -60,13 +54,12 @@ class AsyncLeases(AsyncWaiting):
                 p_task=task,
                 p_params=params,
                 p_options=spawn_options(with_headers(options, headers), "options"),
-                p_shard=shard,
             )
         tell_warnings(task, spawned.warnings)
         return AsyncSpawned.of(spawned, self)
 
     async def spawn_leases(
-        self, queue: str, leases: Iterable[LeaseSpec | Mapping[str, Any]], *, shard: int = 0
+        self, queue: str, leases: Iterable[LeaseSpec | Mapping[str, Any]]
     ) -> list[AsyncSpawned]:
         """Spawn a batch in one statement, all or nothing; the results are in the order given.
 
@@ -81,11 +74,11 @@ class AsyncLeases(AsyncWaiting):
                 spawn_item(lease, f"leases[{index}]", headers) for index, lease in enumerate(leases)
             ]
             spawned = await self._rows(
-                calls.SPAWN_LEASES, SpawnResult, p_queue=queue, p_leases=items, p_shard=shard
+                calls.SPAWN_LEASES, SpawnResult, p_queue=queue, p_leases=items
             )
         return [AsyncSpawned.of(one, self) for one in spawned]
 
-    async def spawn_warnings(self, spawned_id: UUID | str, *, shard: int = 0) -> list[str]:
+    async def spawn_warnings(self, spawned_id: UUID | str) -> list[str]:
         """What keeps every live node from what was just spawned, a sentence each.
 
         No live worker has its task, no live node has a label or resource that it asks (and what was
@@ -97,15 +90,15 @@ class AsyncLeases(AsyncWaiting):
 
         SQL: spawn_warnings. Safe inside your transaction: yes.
         """
-        return list(await self._value(calls.SPAWN_WARNINGS, p_id=spawned_id, p_shard=shard))
+        return list(await self._value(calls.SPAWN_WARNINGS, p_id=spawned_id))
 
-    async def get_lease(self, lease_id: UUID | str, *, shard: int = 0) -> Lease:
+    async def get_lease(self, lease_id: UUID | str) -> Lease:
         """All that is known about a lease, every attempt's error included.
 
         Raises: LeaseNotFound.
         SQL: get_lease. Safe inside your transaction: yes.
         """
-        return await self._row(calls.GET_LEASE, Lease, p_lease=lease_id, p_shard=shard)
+        return await self._row(calls.GET_LEASE, Lease, p_lease=lease_id)
 
     async def lease_logs(
         self,
@@ -115,7 +108,6 @@ class AsyncLeases(AsyncWaiting):
         attempt: int | None = None,
         last: bool = False,
         limit: int = 1000,
-        shard: int = 0,
     ) -> list[LogLine]:
         """What the handlers of a lease logged, oldest first; the last 1000 lines of each claim.
 
@@ -138,7 +130,6 @@ class AsyncLeases(AsyncWaiting):
             p_limit=limit,
             p_attempt=attempt,
             p_last=last,
-            p_shard=shard,
         )
 
     async def list_leases(
@@ -147,7 +138,6 @@ class AsyncLeases(AsyncWaiting):
         queue: str | None = None,
         limit: int = 50,
         before: UUID | str | None = None,
-        shard: int = 0,
         **wanted: Unpack[LeaseFilter],
     ) -> list[LeaseSummary]:
         """Leases, newest first.
@@ -167,11 +157,10 @@ class AsyncLeases(AsyncWaiting):
             p_filter=lease_filter(queue, wanted),
             p_limit=limit,
             p_before=before,
-            p_shard=shard,
         )
 
     async def find_lease(
-        self, queue: str, idempotency_key: str, *, tenant: str | None = None, shard: int = 0
+        self, queue: str, idempotency_key: str, *, tenant: str | None = None
     ) -> LeaseSummary | None:
         """The lease that was spawned with an idempotency key; None: there is none, or it is gone.
 
@@ -182,12 +171,12 @@ class AsyncLeases(AsyncWaiting):
         SQL: list_leases. Safe inside your transaction: yes.
         """
         found = await self.list_leases(
-            queue=queue, idempotency_key=idempotency_key, tenant=tenant, limit=1, shard=shard
+            queue=queue, idempotency_key=idempotency_key, tenant=tenant, limit=1
         )
         return found[0] if found else None
 
     async def update_lease(
-        self, lease_id: UUID | str, *, shard: int = 0, **changes: Unpack[LeaseChanges]
+        self, lease_id: UUID | str, **changes: Unpack[LeaseChanges]
     ) -> LeaseState:
         """Change a lease that is not claimed; what is not given stays as it is.
 
@@ -202,16 +191,11 @@ class AsyncLeases(AsyncWaiting):
             until it ends.
         """
         state = await self._value(
-            calls.UPDATE_LEASE,
-            p_lease=lease_id,
-            p_changes=plain(changes, "changes"),
-            p_shard=shard,
+            calls.UPDATE_LEASE, p_lease=lease_id, p_changes=plain(changes, "changes")
         )
         return LeaseState(state)
 
-    async def cancel_lease(
-        self, lease_id: UUID | str, *, reason: str | None = None, shard: int = 0
-    ) -> LeaseState:
+    async def cancel_lease(self, lease_id: UUID | str, *, reason: str | None = None) -> LeaseState:
         """Cancel a lease; a running claim is asked to stop.
 
         Returns: `cancelled`, or `claimed` while the running claim has been asked to stop.
@@ -219,19 +203,17 @@ class AsyncLeases(AsyncWaiting):
         SQL: cancel_lease. Safe inside your transaction: yes, but the lease is not claimable
             until it ends.
         """
-        state = await self._value(
-            calls.CANCEL_LEASE, p_lease=lease_id, p_reason=reason, p_shard=shard
-        )
+        state = await self._value(calls.CANCEL_LEASE, p_lease=lease_id, p_reason=reason)
         return LeaseState(state)
 
-    async def requeue_lease(self, lease_id: UUID | str, *, shard: int = 0) -> LeaseState:
+    async def requeue_lease(self, lease_id: UUID | str) -> LeaseState:
         """Make a failed or cancelled lease claimable again, with all its attempts to come.
 
         Returns: Its new state.
         Raises: LeaseNotFound, LeaseClaimed, LeaseFinished (it has completed).
         SQL: requeue_lease. Safe inside your transaction: yes.
         """
-        return LeaseState(await self._value(calls.REQUEUE_LEASE, p_lease=lease_id, p_shard=shard))
+        return LeaseState(await self._value(calls.REQUEUE_LEASE, p_lease=lease_id))
 
     async def requeue_failed(
         self,
@@ -241,7 +223,6 @@ class AsyncLeases(AsyncWaiting):
         since: datetime | timedelta | None = None,
         until: datetime | timedelta | None = None,
         limit: int | None = None,
-        shard: int = 0,
     ) -> int:
         """Requeue the failed leases of a queue.
 
@@ -256,9 +237,6 @@ class AsyncLeases(AsyncWaiting):
         """
         chosen = given({"task": task, "since": since, "until": until, "limit": limit})
         count: int = await self._value(
-            calls.REQUEUE_FAILED,
-            p_queue=queue,
-            p_filter=plain(chosen, "filter"),
-            p_shard=shard,
+            calls.REQUEUE_FAILED, p_queue=queue, p_filter=plain(chosen, "filter")
         )
         return count

@@ -28,9 +28,7 @@ from hwqueue.types import (
 class AsyncNodes(AsyncCaller):
     """Register and steer nodes; reap and prune."""
 
-    async def register_node(
-        self, node_id: UUID | str, spec: NodeSpec | Mapping[str, Any], *, shard: int = 0
-    ) -> int:
+    async def register_node(self, node_id: UUID | str, spec: NodeSpec | Mapping[str, Any]) -> int:
         """Register a node, or say what it is now.
 
         Returns: The node epoch to claim with. A new `instance_id` raises it, which fences the
@@ -40,7 +38,7 @@ class AsyncNodes(AsyncCaller):
         SQL: register_node. Safe inside your transaction: no, it locks the node until the end.
         """
         epoch: int = await self._value(
-            calls.REGISTER_NODE, p_node=node_id, p_spec=plain(spec, "spec"), p_shard=shard
+            calls.REGISTER_NODE, p_node=node_id, p_spec=plain(spec, "spec")
         )
         return epoch
 
@@ -51,7 +49,6 @@ class AsyncNodes(AsyncCaller):
         node_id: UUID | str | None = None,
         after: str | None = None,
         limit: int | None = None,
-        shard: int = 0,
     ) -> list[Node]:
         """Registered nodes with what they have and what is in use, by name.
 
@@ -63,26 +60,16 @@ class AsyncNodes(AsyncCaller):
         SQL: list_nodes. Safe inside your transaction: yes.
         """
         return await self._rows(
-            calls.LIST_NODES,
-            Node,
-            p_name=name,
-            p_node=node_id,
-            p_after=after,
-            p_limit=limit,
-            p_shard=shard,
+            calls.LIST_NODES, Node, p_name=name, p_node=node_id, p_after=after, p_limit=limit
         )
 
-    async def node_claims(
-        self, node_id: UUID | str, *, limit: int = 500, shard: int = 0
-    ) -> list[NodeClaim]:
+    async def node_claims(self, node_id: UUID | str, *, limit: int = 500) -> list[NodeClaim]:
         """What runs on a node and what is set aside for it, the oldest claims first.
 
         Raises: BadArgument.
         SQL: node_claims. Safe inside your transaction: yes.
         """
-        return await self._rows(
-            calls.NODE_CLAIMS, NodeClaim, p_node=node_id, p_limit=limit, p_shard=shard
-        )
+        return await self._rows(calls.NODE_CLAIMS, NodeClaim, p_node=node_id, p_limit=limit)
 
     async def match_nodes(
         self,
@@ -94,7 +81,6 @@ class AsyncNodes(AsyncCaller):
         service_id: UUID | str | None = None,
         labels: Mapping[str, str] | None = None,
         nodes: Sequence[str] | None = None,
-        shard: int = 0,
     ) -> list[NodeMatch]:
         """For every registered node: may it run this now, how well, and if not, why.
 
@@ -118,7 +104,6 @@ class AsyncNodes(AsyncCaller):
                 labels=labels,
                 nodes=None if nodes is None else list(nodes),
             ),
-            p_shard=shard,
         )
 
     async def match_groups(
@@ -130,7 +115,6 @@ class AsyncNodes(AsyncCaller):
         tenant: str | None = None,
         service_id: UUID | str | None = None,
         labels: Mapping[str, str] | None = None,
-        shard: int = 0,
     ) -> list[NodeGroup]:
         """The same without the words, by groups of nodes that are told the same codes.
 
@@ -144,7 +128,6 @@ class AsyncNodes(AsyncCaller):
             p_options=_as_lease(
                 queue=queue, task=task, tenant=tenant, service_id=service_id, labels=labels
             ),
-            p_shard=shard,
         )
 
     async def match_page(
@@ -158,7 +141,6 @@ class AsyncNodes(AsyncCaller):
         labels: Mapping[str, str] | None = None,
         limit: int = 100,
         skip: int = 0,
-        shard: int = 0,
     ) -> MatchPage:
         """The same, counted, and of the nodes `limit` after the first `skip`, the best first.
 
@@ -178,28 +160,25 @@ class AsyncNodes(AsyncCaller):
             ),
             p_limit=limit,
             p_skip=skip,
-            p_shard=shard,
         )
 
-    async def cordon_node(self, node_id: UUID | str, *, shard: int = 0) -> None:
+    async def cordon_node(self, node_id: UUID | str) -> None:
         """Grant the node no more claims; running ones go on.
 
         Raises: NodeUnknown.
         SQL: cordon_node. Safe inside your transaction: no, it locks the node until the end.
         """
-        await self._call(calls.CORDON_NODE, p_node=node_id, p_shard=shard)
+        await self._call(calls.CORDON_NODE, p_node=node_id)
 
-    async def uncordon_node(self, node_id: UUID | str, *, shard: int = 0) -> None:
+    async def uncordon_node(self, node_id: UUID | str) -> None:
         """Undo `cordon_node` and `drain_node`.
 
         Raises: NodeUnknown.
         SQL: uncordon_node. Safe inside your transaction: no, it locks the node until the end.
         """
-        await self._call(calls.UNCORDON_NODE, p_node=node_id, p_shard=shard)
+        await self._call(calls.UNCORDON_NODE, p_node=node_id)
 
-    async def drain_node(
-        self, node_id: UUID | str, *, deadline: timedelta | None = None, shard: int = 0
-    ) -> None:
+    async def drain_node(self, node_id: UUID | str, *, deadline: timedelta | None = None) -> None:
         """Cordon the node and, with a deadline, ask its running claims to stop by then.
 
         Args:
@@ -208,19 +187,17 @@ class AsyncNodes(AsyncCaller):
         Raises: NodeUnknown, BadArgument.
         SQL: drain_node. Safe inside your transaction: no, it locks the node until the end.
         """
-        await self._call(calls.DRAIN_NODE, p_node=node_id, p_deadline=deadline, p_shard=shard)
+        await self._call(calls.DRAIN_NODE, p_node=node_id, p_deadline=deadline)
 
-    async def deregister_node(self, node_id: UUID | str, *, shard: int = 0) -> None:
+    async def deregister_node(self, node_id: UUID | str) -> None:
         """Remove the node; its running claims end at once, one attempt used up.
 
         Raises: NodeUnknown.
         SQL: deregister_node. Safe inside your transaction: no, it locks the node until the end.
         """
-        await self._call(calls.DEREGISTER_NODE, p_node=node_id, p_shard=shard)
+        await self._call(calls.DEREGISTER_NODE, p_node=node_id)
 
-    async def deregister_own_node(
-        self, node_id: UUID | str, node_epoch: int, *, shard: int = 0
-    ) -> bool:
+    async def deregister_own_node(self, node_id: UUID | str, node_epoch: int) -> bool:
         """Remove the caller's own node, whose worker stops; returns whether it did.
 
         A node stays that holds claims, or that an operator has cordoned, tainted or attested.
@@ -232,11 +209,11 @@ class AsyncNodes(AsyncCaller):
         SQL: deregister_own_node. Safe inside your transaction: no, it locks the node until the end.
         """
         left: bool = await self._value(
-            calls.DEREGISTER_OWN_NODE, p_node=node_id, p_epoch=node_epoch, p_shard=shard
+            calls.DEREGISTER_OWN_NODE, p_node=node_id, p_epoch=node_epoch
         )
         return left
 
-    async def set_node_expiry(self, after: timedelta | None, *, shard: int = 0) -> timedelta | None:
+    async def set_node_expiry(self, after: timedelta | None) -> timedelta | None:
         """Set how long a node may be silent before it is deregistered; returns what it was.
 
         For admins. 7 days at first, from 1 h to 10 years; None: for ever. A node stays that holds
@@ -245,12 +222,10 @@ class AsyncNodes(AsyncCaller):
         Raises: BadArgument.
         SQL: set_node_expiry. Safe inside your transaction: yes.
         """
-        before: timedelta | None = await self._value(
-            calls.SET_NODE_EXPIRY, p_after=after, p_shard=shard
-        )
+        before: timedelta | None = await self._value(calls.SET_NODE_EXPIRY, p_after=after)
         return before
 
-    async def node_wake_payload(self, node_id: UUID | str, *, shard: int = 0) -> str:
+    async def node_wake_payload(self, node_id: UUID | str) -> str:
         """What notifications carry that tell the node's worker to heartbeat at once.
 
         They come on channel `hwqueue` when its claims have ended or are to stop. As with
@@ -259,12 +234,10 @@ class AsyncNodes(AsyncCaller):
         Raises: NodeUnknown, NodeNotYours.
         SQL: node_wake_payload. Safe inside your transaction: yes.
         """
-        payload: str = await self._value(calls.NODE_WAKE_PAYLOAD, p_node=node_id, p_shard=shard)
+        payload: str = await self._value(calls.NODE_WAKE_PAYLOAD, p_node=node_id)
         return payload
 
-    async def taint_node(
-        self, node_id: UUID | str, taint: Taint | Mapping[str, Any], *, shard: int = 0
-    ) -> None:
+    async def taint_node(self, node_id: UUID | str, taint: Taint | Mapping[str, Any]) -> None:
         """Keep leases off the node that do not tolerate the taint.
 
         With effect `no_execute` those that run there are asked to stop, too: at once, or when the
@@ -273,12 +246,10 @@ class AsyncNodes(AsyncCaller):
         Raises: NodeUnknown, BadArgument.
         SQL: taint_node. Safe inside your transaction: no, it locks the node until the end.
         """
-        await self._call(
-            calls.TAINT_NODE, p_node=node_id, p_taint=plain(taint, "taint"), p_shard=shard
-        )
+        await self._call(calls.TAINT_NODE, p_node=node_id, p_taint=plain(taint, "taint"))
 
     async def untaint_node(
-        self, node_id: UUID | str, key: str, *, effect: str | None = None, shard: int = 0
+        self, node_id: UUID | str, key: str, *, effect: str | None = None
     ) -> int:
         """Take taints of this key off the node that `taint_node` put there.
 
@@ -290,9 +261,7 @@ class AsyncNodes(AsyncCaller):
         SQL: untaint_node. Safe inside your transaction: no, it locks the node until the end.
         """
         return int(
-            await self._value(
-                calls.UNTAINT_NODE, p_node=node_id, p_key=key, p_effect=effect, p_shard=shard
-            )
+            await self._value(calls.UNTAINT_NODE, p_node=node_id, p_key=key, p_effect=effect)
         )
 
     async def attest_node(
@@ -303,7 +272,6 @@ class AsyncNodes(AsyncCaller):
         expires_at: datetime | None = None,
         expires_after: timedelta | None = None,
         any_instance: bool = False,
-        shard: int = 0,
     ) -> None:
         """Vouch that the node belongs to a trust domain, which leases may require.
 
@@ -324,25 +292,18 @@ class AsyncNodes(AsyncCaller):
             p_expires_at=expires_at,
             p_expires_after=expires_after,
             p_any_instance=any_instance,
-            p_shard=shard,
         )
 
-    async def revoke_attestation(self, node_id: UUID | str, domain: str, *, shard: int = 0) -> bool:
+    async def revoke_attestation(self, node_id: UUID | str, domain: str) -> bool:
         """End an attestation; running leases that need it are asked to stop at once.
 
         Returns: Whether there was one.
         Raises: NodeUnknown, BadArgument.
         SQL: revoke_attestation. Safe inside your transaction: no, it locks the node until the end.
         """
-        return bool(
-            await self._value(
-                calls.REVOKE_ATTESTATION, p_node=node_id, p_domain=domain, p_shard=shard
-            )
-        )
+        return bool(await self._value(calls.REVOKE_ATTESTATION, p_node=node_id, p_domain=domain))
 
-    async def confirm_node(
-        self, node_id: UUID | str, *, instance_id: str | None = None, shard: int = 0
-    ) -> int:
+    async def confirm_node(self, node_id: UUID | str, *, instance_id: str | None = None) -> int:
         """Confirm the node's suspended attestations.
 
         Args:
@@ -352,13 +313,9 @@ class AsyncNodes(AsyncCaller):
         Raises: NodeUnknown, NodeSuperseded (another instance is registered), BadArgument.
         SQL: confirm_node. Safe inside your transaction: no, it locks the node until the end.
         """
-        return int(
-            await self._value(
-                calls.CONFIRM_NODE, p_node=node_id, p_instance_id=instance_id, p_shard=shard
-            )
-        )
+        return int(await self._value(calls.CONFIRM_NODE, p_node=node_id, p_instance_id=instance_id))
 
-    async def hand_over_node(self, node_id: UUID | str, login: str, *, shard: int = 0) -> None:
+    async def hand_over_node(self, node_id: UUID | str, login: str) -> None:
         """Give the node and its claims to another login, or to a role that several logins have.
 
         Its attestations are suspended until `confirm_node`.
@@ -366,10 +323,10 @@ class AsyncNodes(AsyncCaller):
         Raises: NodeUnknown, BadArgument (no such role).
         SQL: hand_over_node. Safe inside your transaction: no, it locks the node until the end.
         """
-        await self._call(calls.HAND_OVER_NODE, p_node=node_id, p_login=login, p_shard=shard)
+        await self._call(calls.HAND_OVER_NODE, p_node=node_id, p_login=login)
 
     async def reap(
-        self, *, limit: int = 1000, unless_within: timedelta = timedelta(0), shard: int = 0
+        self, *, limit: int = 1000, unless_within: timedelta = timedelta(0)
     ) -> ReapResult:
         """End expired claims, promote due leases, fail those past their deadline.
 
@@ -380,16 +337,10 @@ class AsyncNodes(AsyncCaller):
         Raises: BadArgument, IsolationLevel.
         SQL: reap. Safe inside your transaction: no.
         """
-        return await self._row(
-            calls.REAP, ReapResult, p_limit=limit, p_unless_within=unless_within, p_shard=shard
-        )
+        return await self._row(calls.REAP, ReapResult, p_limit=limit, p_unless_within=unless_within)
 
     async def prune(
-        self,
-        *,
-        limit: int = 10_000,
-        unless_within: timedelta = timedelta(0),
-        shard: int = 0,
+        self, *, limit: int = 10_000, unless_within: timedelta = timedelta(0)
     ) -> PruneResult:
         """Remove what is past its retention.
 
@@ -401,21 +352,17 @@ class AsyncNodes(AsyncCaller):
         SQL: prune. Safe inside your transaction: no.
         """
         return await self._row(
-            calls.PRUNE,
-            PruneResult,
-            p_limit=limit,
-            p_unless_within=unless_within,
-            p_shard=shard,
+            calls.PRUNE, PruneResult, p_limit=limit, p_unless_within=unless_within
         )
 
-    async def verify_invariants(self, *, shard: int = 0) -> list[BrokenInvariant]:
+    async def verify_invariants(self) -> list[BrokenInvariant]:
         """What must hold at every instant and does not, counted again; it reads everything.
 
         Call it in a repeatable read transaction of yours while others work.
 
         SQL: verify_invariants. Safe inside your transaction: yes.
         """
-        return await self._rows(calls.VERIFY_INVARIANTS, BrokenInvariant, p_shard=shard)
+        return await self._rows(calls.VERIFY_INVARIANTS, BrokenInvariant)
 
 
 def _as_lease(**options: Any) -> Any:

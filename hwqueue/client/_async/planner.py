@@ -17,9 +17,9 @@ class AsyncPlanning(AsyncCaller):
     """Read what waits and what is free, price room, propose places. For planners."""
 
     async def lead_planner(
-        self, holder: str, *, ttl: timedelta = timedelta(seconds=10), shard: int = 0
+        self, holder: str, *, ttl: timedelta = timedelta(seconds=10)
     ) -> int | None:
-        """Lead the planning of a shard, or go on leading.
+        """Lead the planning, or go on leading.
 
         Args:
             holder: A name of the process' own.
@@ -30,9 +30,7 @@ class AsyncPlanning(AsyncCaller):
         Raises: BadArgument, IsolationLevel.
         SQL: lead_planner. Safe inside your transaction: no, others cannot lead until it ends.
         """
-        epoch: int | None = await self._value(
-            calls.LEAD_PLANNER, p_holder=holder, p_ttl=ttl, p_shard=shard
-        )
+        epoch: int | None = await self._value(calls.LEAD_PLANNER, p_holder=holder, p_ttl=ttl)
         return epoch
 
     async def planner_view(
@@ -43,7 +41,6 @@ class AsyncPlanning(AsyncCaller):
         after: str | None = None,
         limit: int = 1000,
         most: int = 10_000,
-        shard: int = 0,
     ) -> list[PlannerRow]:
         """A page of what a planner reads; docs/reference/sql.md has the keys of the items.
 
@@ -64,18 +61,10 @@ class AsyncPlanning(AsyncCaller):
             p_after=after,
             p_limit=limit,
             p_most=most,
-            p_shard=shard,
         )
 
     async def set_prices(
-        self,
-        queue: str,
-        device_worth: Sequence[float],
-        *,
-        ttl: timedelta,
-        round: int,
-        epoch: int,
-        shard: int = 0,
+        self, queue: str, device_worth: Sequence[float], *, ttl: timedelta, round: int, epoch: int
     ) -> str:
         """Set what room on a device is worth to a queue.
 
@@ -97,11 +86,10 @@ class AsyncPlanning(AsyncCaller):
             p_ttl=ttl,
             p_round=round,
             p_epoch=epoch,
-            p_shard=shard,
         )
         return verdict
 
-    async def planner_rooms(self, gangs: Sequence[UUID], *, shard: int = 0) -> list[PlaceRoom]:
+    async def planner_rooms(self, gangs: Sequence[UUID]) -> list[PlaceRoom]:
         """Where gangs have room, by place and by how much.
 
         Args:
@@ -111,11 +99,9 @@ class AsyncPlanning(AsyncCaller):
         Raises: BadArgument.
         SQL: planner_rooms. Safe inside your transaction: yes.
         """
-        return await self._rows(calls.PLANNER_ROOMS, PlaceRoom, p_gangs=list(gangs), p_shard=shard)
+        return await self._rows(calls.PLANNER_ROOMS, PlaceRoom, p_gangs=list(gangs))
 
-    async def reserve_gang(
-        self, gang: UUID, place: str, *, round: int, epoch: int, shard: int = 0
-    ) -> str:
+    async def reserve_gang(self, gang: UUID, place: str, *, round: int, epoch: int) -> str:
         """Reserve room for a gang that waits, beginning with a place.
 
         Args:
@@ -129,23 +115,12 @@ class AsyncPlanning(AsyncCaller):
         SQL: reserve_gang. Safe inside your transaction: no, others cannot lead until it ends.
         """
         verdict: str = await self._value(
-            calls.RESERVE_GANG,
-            p_gang=gang,
-            p_place=place,
-            p_round=round,
-            p_epoch=epoch,
-            p_shard=shard,
+            calls.RESERVE_GANG, p_gang=gang, p_place=place, p_round=round, p_epoch=epoch
         )
         return verdict
 
     async def reserve_leases(
-        self,
-        places: Mapping[UUID, UUID],
-        *,
-        hold: timedelta,
-        round: int,
-        epoch: int,
-        shard: int = 0,
+        self, places: Mapping[UUID, UUID], *, hold: timedelta, round: int, epoch: int
     ) -> list[LeasePlace]:
         """Reserve pending leases on nodes, which fetch them with their next claims.
 
@@ -166,12 +141,9 @@ class AsyncPlanning(AsyncCaller):
             p_hold=hold,
             p_round=round,
             p_epoch=epoch,
-            p_shard=shard,
         )
 
-    async def assigned_leases(
-        self, places: Mapping[UUID, UUID], *, shard: int = 0
-    ) -> list[LeasePlace]:
+    async def assigned_leases(self, places: Mapping[UUID, UUID]) -> list[LeasePlace]:
         """What has become of leases that were reserved on nodes.
 
         Args:
@@ -181,10 +153,7 @@ class AsyncPlanning(AsyncCaller):
         SQL: assigned_leases. Safe inside your transaction: yes.
         """
         return await self._rows(
-            calls.ASSIGNED_LEASES,
-            LeasePlace,
-            p_places=plain(_places(places), "places"),
-            p_shard=shard,
+            calls.ASSIGNED_LEASES, LeasePlace, p_places=plain(_places(places), "places")
         )
 
     async def note_room(
@@ -199,7 +168,6 @@ class AsyncPlanning(AsyncCaller):
         leases: Mapping[str, int] | None = None,
         seconds: Mapping[str, float] | None = None,
         resting: int | None = None,
-        shard: int = 0,
     ) -> str:
         """Note how many GPUs there are, how many are in use, and how many could be.
 
@@ -229,16 +197,15 @@ class AsyncPlanning(AsyncCaller):
             p_ttl=ttl,
             p_round=round,
             p_epoch=epoch,
-            p_shard=shard,
         )
         return verdict
 
-    async def planner_status(self, *, shard: int = 0) -> PlannerStatus | None:
+    async def planner_status(self) -> PlannerStatus | None:
         """What the planner that leads has found; None: none does, and no prices are valid.
 
         SQL: planner_status. Safe inside your transaction: yes.
         """
-        rows = await self._rows(calls.PLANNER_STATUS, PlannerStatus, p_shard=shard)
+        rows = await self._rows(calls.PLANNER_STATUS, PlannerStatus)
         return rows[0] if rows else None
 
 

@@ -16,9 +16,7 @@ Policy = QueuePolicy | Mapping[str, Any]
 class AsyncQueues(AsyncCaller):
     """Create, change and look at queues."""
 
-    async def create_queue(
-        self, queue: str, *, policy: Policy | None = None, shard: int = 0
-    ) -> None:
+    async def create_queue(self, queue: str, *, policy: Policy | None = None) -> None:
         """Create a queue; one that exists is left alone, whatever its other keys are.
 
         Args:
@@ -28,49 +26,49 @@ class AsyncQueues(AsyncCaller):
         SQL: create_queue. Safe inside your transaction: yes.
         """
         settings = plain(policy, "policy")
-        await self._call(calls.CREATE_QUEUE, p_queue=queue, p_policy=settings, p_shard=shard)
+        await self._call(calls.CREATE_QUEUE, p_queue=queue, p_policy=settings)
 
-    async def set_queue_policy(self, queue: str, policy: Policy, *, shard: int = 0) -> None:
+    async def set_queue_policy(self, queue: str, policy: Policy) -> None:
         """Change the keys of a queue's policy that are given; leases already there keep theirs.
 
         Raises: QueueUnknown, BadArgument.
         SQL: set_queue_policy. Safe inside your transaction: yes.
         """
         settings = plain(policy, "policy")
-        await self._call(calls.SET_QUEUE_POLICY, p_queue=queue, p_policy=settings, p_shard=shard)
+        await self._call(calls.SET_QUEUE_POLICY, p_queue=queue, p_policy=settings)
 
-    async def drop_queue(self, queue: str, *, force: bool = False, shard: int = 0) -> None:
+    async def drop_queue(self, queue: str, *, force: bool = False) -> None:
         """Remove a queue; with `force` the leases in it, too.
 
         Raises: QueueUnknown, QueueNotEmpty.
         SQL: drop_queue. Safe inside your transaction: yes, but claims on the queue wait for it.
         """
-        await self._call(calls.DROP_QUEUE, p_queue=queue, p_force=force, p_shard=shard)
+        await self._call(calls.DROP_QUEUE, p_queue=queue, p_force=force)
 
-    async def pause_queue(self, queue: str, *, shard: int = 0) -> None:
+    async def pause_queue(self, queue: str) -> None:
         """Grant no more claims from a queue; spawns and running claims go on.
 
         Raises: QueueUnknown.
         SQL: pause_queue. Safe inside your transaction: yes.
         """
-        await self._call(calls.PAUSE_QUEUE, p_queue=queue, p_shard=shard)
+        await self._call(calls.PAUSE_QUEUE, p_queue=queue)
 
-    async def resume_queue(self, queue: str, *, shard: int = 0) -> None:
+    async def resume_queue(self, queue: str) -> None:
         """Grant claims from a paused queue again.
 
         Raises: QueueUnknown.
         SQL: resume_queue. Safe inside your transaction: yes.
         """
-        await self._call(calls.RESUME_QUEUE, p_queue=queue, p_shard=shard)
+        await self._call(calls.RESUME_QUEUE, p_queue=queue)
 
-    async def list_queues(self, *, shard: int = 0) -> list[Queue]:
+    async def list_queues(self) -> list[Queue]:
         """Every queue with the number of its open leases, by name.
 
         SQL: list_queues. Safe inside your transaction: yes.
         """
-        return await self._rows(calls.LIST_QUEUES, Queue, p_shard=shard)
+        return await self._rows(calls.LIST_QUEUES, Queue)
 
-    async def wake_payloads(self, queues: Sequence[str], *, shard: int = 0) -> list[WakePayload]:
+    async def wake_payloads(self, queues: Sequence[str]) -> list[WakePayload]:
         """What notifications of new work in these queues carry; they need not exist yet.
 
         For those who LISTEN to channel `hwqueue` themselves. A notification is a hint: any login
@@ -79,6 +77,4 @@ class AsyncQueues(AsyncCaller):
         Raises: BadArgument.
         SQL: wake_payloads. Safe inside your transaction: yes.
         """
-        return await self._rows(
-            calls.WAKE_PAYLOADS, WakePayload, p_queues=list(queues), p_shard=shard
-        )
+        return await self._rows(calls.WAKE_PAYLOADS, WakePayload, p_queues=list(queues))

@@ -20,7 +20,6 @@ class AsyncRunUpdates(AsyncCaller):
         run_id: UUID | str,
         *,
         steps: Iterable[str] | None = None,
-        shard: int = 0,
         **changes: Unpack[StepChanges],
     ) -> list[UpdatedStep]:
         """Change where steps of a run may run that were not released.
@@ -44,7 +43,6 @@ class AsyncRunUpdates(AsyncCaller):
             p_run=run_id,
             p_changes=plain(changes, "changes"),
             p_steps=None if steps is None else list(steps),
-            p_shard=shard,
         )
 
     async def preview_update(
@@ -52,7 +50,6 @@ class AsyncRunUpdates(AsyncCaller):
         run_id: UUID | str,
         *,
         steps: Iterable[str] | None = None,
-        shard: int = 0,
         **changes: Unpack[StepChanges],
     ) -> list[PreviewedStep]:
         """What `update_steps` would make of the steps, and where each could run; changes nothing.
@@ -70,5 +67,4 @@ class AsyncRunUpdates(AsyncCaller):
             p_run=run_id,
             p_changes=plain(changes, "changes"),
             p_steps=None if steps is None else list(steps),
-            p_shard=shard,
         )

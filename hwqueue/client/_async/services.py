@@ -17,7 +17,7 @@ class AsyncServices(AsyncCaller):
     """Say what holds for services, the `service_id` of leases."""
 
     async def set_service_policy(
-        self, service_id: UUID | str, policy: ServicePolicy | Mapping[str, Any], *, shard: int = 0
+        self, service_id: UUID | str, policy: ServicePolicy | Mapping[str, Any]
     ) -> ServicePolicy:
         """Change the keys of a service's policy that are given; None in a mapping takes one back.
 
@@ -27,17 +27,13 @@ class AsyncServices(AsyncCaller):
         """
         settings = plain(policy, "policy")
         return service_policy(
-            await self._value(
-                calls.SET_SERVICE_POLICY, p_service=service_id, p_policy=settings, p_shard=shard
-            )
+            await self._value(calls.SET_SERVICE_POLICY, p_service=service_id, p_policy=settings)
         )
 
-    async def service_policy(self, service_id: UUID | str, *, shard: int = 0) -> ServicePolicy:
+    async def service_policy(self, service_id: UUID | str) -> ServicePolicy:
         """What is said of a service; of one that nobody knows, nothing.
 
         Raises: BadArgument.
         SQL: service_policy. Safe inside your transaction: yes.
         """
-        return service_policy(
-            await self._value(calls.SERVICE_POLICY, p_service=service_id, p_shard=shard)
-        )
+        return service_policy(await self._value(calls.SERVICE_POLICY, p_service=service_id))

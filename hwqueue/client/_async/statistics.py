@@ -10,18 +10,16 @@ from hwqueue.types import Minute, Sample
 class AsyncStatistics(AsyncCaller):
     """Look at figures: for monitoring, for charts."""
 
-    async def metrics(self, *, shard: int = 0) -> list[Sample]:
+    async def metrics(self) -> list[Sample]:
         """Everything that monitoring wants to know, at this moment.
 
         `hwqueue.metrics` makes Prometheus metrics of it.
 
         SQL: metrics. Safe inside your transaction: yes.
         """
-        return await self._rows(calls.METRICS, Sample, p_shard=shard)
+        return await self._rows(calls.METRICS, Sample)
 
-    async def throughput(
-        self, queue: str | None = None, *, minutes: int = 60, shard: int = 0
-    ) -> list[Minute]:
+    async def throughput(self, queue: str | None = None, *, minutes: int = 60) -> list[Minute]:
         """What ended in each of the last minutes, oldest first; the last one is not over.
 
         Args:
@@ -31,6 +29,4 @@ class AsyncStatistics(AsyncCaller):
         Raises: QueueUnknown, BadArgument.
         SQL: throughput. Safe inside your transaction: yes.
         """
-        return await self._rows(
-            calls.THROUGHPUT, Minute, p_queue=queue, p_minutes=minutes, p_shard=shard
-        )
+        return await self._rows(calls.THROUGHPUT, Minute, p_queue=queue, p_minutes=minutes)

@@ -15,7 +15,7 @@ class AsyncTasks(AsyncCaller):
     """Say which options the leases of a task have by default."""
 
     async def set_task(
-        self, task: str, defaults: AsJson | Mapping[str, Any] | None = None, *, shard: int = 0
+        self, task: str, defaults: AsJson | Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
         """Set the defaults of a task, all of them, for every later spawn.
 
@@ -34,22 +34,19 @@ class AsyncTasks(AsyncCaller):
         options = plain(defaults, "defaults")
         options = given(options) if isinstance(options, Mapping) else options
         found: dict[str, Any] = await self._value(
-            calls.SET_TASK,
-            p_task=task,
-            p_defaults={} if options is None else options,
-            p_shard=shard,
+            calls.SET_TASK, p_task=task, p_defaults={} if options is None else options
         )
         return found
 
-    async def list_tasks(self, *, shard: int = 0) -> list[KnownTask]:
+    async def list_tasks(self) -> list[KnownTask]:
         """The tasks that have been set, or for which live workers declare defaults, by name.
 
         SQL: list_tasks. Safe inside your transaction: yes.
         """
-        return await self._rows(calls.LIST_TASKS, KnownTask, p_shard=shard)
+        return await self._rows(calls.LIST_TASKS, KnownTask)
 
     async def compare_tasks(
-        self, tasks: Mapping[str, AsJson | Mapping[str, Any]], *, shard: int = 0
+        self, tasks: Mapping[str, AsJson | Mapping[str, Any]]
     ) -> list[TaskDifference]:
         """Which options differ from the defaults that were set, for a worker's log.
 
@@ -63,9 +60,7 @@ class AsyncTasks(AsyncCaller):
         SQL: compare_tasks. Safe inside your transaction: yes.
         """
         declared = {name: plain(each, name) for name, each in tasks.items()}
-        return await self._rows(
-            calls.COMPARE_TASKS, TaskDifference, p_defaults=declared, p_shard=shard
-        )
+        return await self._rows(calls.COMPARE_TASKS, TaskDifference, p_defaults=declared)
 
     async def sync_tasks(
         self,
@@ -73,7 +68,6 @@ class AsyncTasks(AsyncCaller):
         *,
         version: str | None = None,
         force: bool = False,
-        shard: int = 0,
     ) -> list[SyncedTask]:
         """Set the defaults that an app declares, where they are newer than the database's.
 
@@ -96,13 +90,12 @@ class AsyncTasks(AsyncCaller):
             p_defaults=declared,
             p_version=version,
             p_forces=force or None,
-            p_shard=shard,
         )
 
-    async def drop_task(self, task: str, *, shard: int = 0) -> bool:
+    async def drop_task(self, task: str) -> bool:
         """Drop the defaults of a task; its leases stay, and it can be spawned as before.
 
         Returns: Whether it was set.
         SQL: drop_task. Safe inside your transaction: yes.
         """
-        return bool(await self._value(calls.DROP_TASK, p_task=task, p_shard=shard))
+        return bool(await self._value(calls.DROP_TASK, p_task=task))

@@ -21,7 +21,6 @@ class AsyncTokens(AsyncCaller):
         tenant: str | None = None,
         expires_at: datetime | None = None,
         expires_after: timedelta | None = None,
-        shard: int = 0,
     ) -> None:
         """Let in a caller who knows a secret.
 
@@ -44,31 +43,28 @@ class AsyncTokens(AsyncCaller):
             p_tenant=tenant,
             p_expires_at=expires_at,
             p_expires_after=expires_after,
-            p_shard=shard,
         )
 
-    async def check_token(self, secret_sha256: bytes, *, shard: int = 0) -> TokenGrant | None:
+    async def check_token(self, secret_sha256: bytes) -> TokenGrant | None:
         """Whose secret has this hash; None when it lets nobody in (any more).
 
         SQL: check_token. Safe inside your transaction: yes.
         """
-        found = await self._rows(
-            calls.CHECK_TOKEN, TokenGrant, p_secret_sha256=secret_sha256, p_shard=shard
-        )
+        found = await self._rows(calls.CHECK_TOKEN, TokenGrant, p_secret_sha256=secret_sha256)
         return found[0] if found else None
 
-    async def list_tokens(self, *, shard: int = 0) -> list[ApiToken]:
+    async def list_tokens(self) -> list[ApiToken]:
         """All tokens that there ever were, newest first.
 
         SQL: list_tokens. Safe inside your transaction: yes.
         """
-        return await self._rows(calls.LIST_TOKENS, ApiToken, p_shard=shard)
+        return await self._rows(calls.LIST_TOKENS, ApiToken)
 
-    async def revoke_token(self, name: str, *, shard: int = 0) -> bool:
+    async def revoke_token(self, name: str) -> bool:
         """End a token; servers that have just seen it let it in for some seconds more.
 
         Returns: Whether it was not revoked before.
         Raises: TokenUnknown.
         SQL: revoke_token. Safe inside your transaction: yes.
         """
-        return bool(await self._value(calls.REVOKE_TOKEN, p_name=name, p_shard=shard))
+        return bool(await self._value(calls.REVOKE_TOKEN, p_name=name))

@@ -28,7 +28,6 @@ class AsyncViews(AsyncCaller):
         class_id: int | None = None,
         order: str | None = None,
         limit: int | None = None,
-        shard: int = 0,
     ) -> list[PendingReason]:
         """Placement classes with leases ready, and what keeps them from running.
 
@@ -45,32 +44,26 @@ class AsyncViews(AsyncCaller):
             p_class=class_id,
             p_order=order,
             p_limit=limit,
-            p_shard=shard,
         )
 
-    async def queue_depth(self, *, queue: str | None = None, shard: int = 0) -> list[QueueDepth]:
+    async def queue_depth(self, *, queue: str | None = None) -> list[QueueDepth]:
         """What waits and runs in each queue, by name.
 
         Raises: QueueUnknown.
         SQL: queue_depth. Safe inside your transaction: yes.
         """
-        return await self._rows(calls.QUEUE_DEPTH, QueueDepth, p_queue=queue, p_shard=shard)
+        return await self._rows(calls.QUEUE_DEPTH, QueueDepth, p_queue=queue)
 
-    async def running_leases(self, *, limit: int = 100, shard: int = 0) -> list[RunningLease]:
+    async def running_leases(self, *, limit: int = 100) -> list[RunningLease]:
         """Leases that run, those claimed first at the top, with their progress.
 
         Raises: BadArgument.
         SQL: running_leases. Safe inside your transaction: yes.
         """
-        return await self._rows(calls.RUNNING_LEASES, RunningLease, p_limit=limit, p_shard=shard)
+        return await self._rows(calls.RUNNING_LEASES, RunningLease, p_limit=limit)
 
     async def node_usage(
-        self,
-        *,
-        state: str | None = None,
-        limit: int | None = None,
-        after: str | None = None,
-        shard: int = 0,
+        self, *, state: str | None = None, limit: int | None = None, after: str | None = None
     ) -> list[NodeUsage]:
         """What registered nodes have and what of it is in use, by name.
 
@@ -80,16 +73,11 @@ class AsyncViews(AsyncCaller):
         SQL: node_usage. Safe inside your transaction: yes.
         """
         return await self._rows(
-            calls.NODE_USAGE,
-            NodeUsage,
-            p_state=state,
-            p_limit=limit,
-            p_after=after,
-            p_shard=shard,
+            calls.NODE_USAGE, NodeUsage, p_state=state, p_limit=limit, p_after=after
         )
 
     async def tag_distribution(
-        self, *, label: str | None = None, limit: int | None = None, shard: int = 0
+        self, *, label: str | None = None, limit: int | None = None
     ) -> list[TagCount]:
         """How many nodes have each value of a label, or of all; the commonest first.
 
@@ -97,25 +85,18 @@ class AsyncViews(AsyncCaller):
         Raises: BadArgument.
         SQL: tag_distribution. Safe inside your transaction: yes.
         """
-        return await self._rows(
-            calls.TAG_DISTRIBUTION, TagCount, p_label=label, p_limit=limit, p_shard=shard
-        )
+        return await self._rows(calls.TAG_DISTRIBUTION, TagCount, p_label=label, p_limit=limit)
 
-    async def lease_history(self, lease_id: UUID | str, *, shard: int = 0) -> list[LeaseEvent]:
+    async def lease_history(self, lease_id: UUID | str) -> list[LeaseEvent]:
         """The life line of a lease, oldest first.
 
         Raises: LeaseNotFound.
         SQL: lease_history. Safe inside your transaction: yes.
         """
-        return await self._rows(calls.LEASE_HISTORY, LeaseEvent, p_lease=lease_id, p_shard=shard)
+        return await self._rows(calls.LEASE_HISTORY, LeaseEvent, p_lease=lease_id)
 
     async def placement_class_stats(
-        self,
-        *,
-        queue: str | None = None,
-        after: int | None = None,
-        limit: int | None = None,
-        shard: int = 0,
+        self, *, queue: str | None = None, after: int | None = None, limit: int | None = None
     ) -> list[ClassStats]:
         """Placement classes with what waits and runs of each, by id.
 
@@ -124,10 +105,5 @@ class AsyncViews(AsyncCaller):
         SQL: placement_class_stats. Safe inside your transaction: yes.
         """
         return await self._rows(
-            calls.PLACEMENT_CLASS_STATS,
-            ClassStats,
-            p_queue=queue,
-            p_after=after,
-            p_limit=limit,
-            p_shard=shard,
+            calls.PLACEMENT_CLASS_STATS, ClassStats, p_queue=queue, p_after=after, p_limit=limit
         )

@@ -35,7 +35,7 @@ class AsyncWaiting(AsyncCaller):
     """Wait for leases and runs."""
 
     async def await_leases(
-        self, lease_ids: Sequence[UUID | str], *, notify: bool = False, shard: int = 0
+        self, lease_ids: Sequence[UUID | str], *, notify: bool = False
     ) -> list[AwaitedLease]:
         """The states of leases now, for a wait of your own; `wait` and its like call it for you.
 
@@ -48,16 +48,10 @@ class AsyncWaiting(AsyncCaller):
             locked until your transaction ends.
         """
         return await self._rows(
-            calls.AWAIT_LEASES,
-            AwaitedLease,
-            p_lease_ids=list(lease_ids),
-            p_notify=notify or None,
-            p_shard=shard,
+            calls.AWAIT_LEASES, AwaitedLease, p_lease_ids=list(lease_ids), p_notify=notify or None
         )
 
-    async def wait(
-        self, lease_id: UUID | str, *, timeout: timedelta | None = None, shard: int = 0
-    ) -> Lease:
+    async def wait(self, lease_id: UUID | str, *, timeout: timedelta | None = None) -> Lease:
         """Wait until a lease has completed, failed for good or been cancelled, and return it.
 
         Args:
@@ -67,15 +61,11 @@ class AsyncWaiting(AsyncCaller):
             leases), ConfigError (a client made with `on` cannot wait).
         SQL: await_leases, get_lease. Safe inside your transaction: no, it needs its own.
         """
-        [lease] = await self.wait_many([lease_id], timeout=timeout, shard=shard)
+        [lease] = await self.wait_many([lease_id], timeout=timeout)
         return lease
 
     async def wait_many(
-        self,
-        lease_ids: Iterable[UUID | str],
-        *,
-        timeout: timedelta | None = None,
-        shard: int = 0,
+        self, lease_ids: Iterable[UUID | str], *, timeout: timedelta | None = None
     ) -> list[Lease]:
         """Wait until all of these leases have ended, and return them in the order given.
 
@@ -87,16 +77,12 @@ class AsyncWaiting(AsyncCaller):
         """
         wanted = unique_ids(lease_ids)
         ended: dict[UUID, Lease] = {}
-        async for lease in self._ends(wanted, timeout, shard):
+        async for lease in self._ends(wanted, timeout):
             ended[lease.lease_id] = lease
         return [ended[lease_id] for lease_id in wanted]
 
     def as_completed(
-        self,
-        lease_ids: Iterable[UUID | str],
-        *,
-        timeout: timedelta | None = None,
-        shard: int = 0,
+        self, lease_ids: Iterable[UUID | str], *, timeout: timedelta | None = None
     ) -> AsyncIterator[Lease]:
         """The leases as they end, the first to end first; an iterator.
 
@@ -106,11 +92,9 @@ class AsyncWaiting(AsyncCaller):
         Raises: As `wait_many`, from the iterator.
         SQL: await_leases, get_lease. Safe inside your transaction: no, it needs its own.
         """
-        return self._ends(unique_ids(lease_ids), timeout, shard)
+        return self._ends(unique_ids(lease_ids), timeout)
 
-    async def result(
-        self, lease_id: UUID | str, *, timeout: timedelta | None = None, shard: int = 0
-    ) -> Json:
+    async def result(self, lease_id: UUID | str, *, timeout: timedelta | None = None) -> Json:
         """Wait until a lease has ended, and return the result of its handler.
 
         Args:
@@ -120,10 +104,10 @@ class AsyncWaiting(AsyncCaller):
             failed with; else as `wait`.
         SQL: await_leases, get_lease. Safe inside your transaction: no, it needs its own.
         """
-        return result_of(await self.wait(lease_id, timeout=timeout, shard=shard))
+        return result_of(await self.wait(lease_id, timeout=timeout))
 
     async def wait_for_run(
-        self, run_id: UUID | str, *, timeout: timedelta | None = None, shard: int = 0
+        self, run_id: UUID | str, *, timeout: timedelta | None = None
     ) -> WorkflowRun:
         """Wait until a run has completed, failed or been cancelled, and return it.
 
@@ -139,29 +123,25 @@ class AsyncWaiting(AsyncCaller):
         self._own_connections()
         pauses = Pauses(timeout)
         while True:
-            run = await self._row(calls.GET_WORKFLOW_RUN, WorkflowRun, p_run=run_id, p_shard=shard)
+            run = await self._row(calls.GET_WORKFLOW_RUN, WorkflowRun, p_run=run_id)
             if run.finished_at is not None:
                 return run
             if pauses.is_over:
                 raise run_timed_out(run, timeout)
             await apause(pauses.next(notified=False))
 
-    async def _ends(
-        self, lease_ids: list[UUID], timeout: timedelta | None, shard: int
-    ) -> AsyncIterator[Lease]:
+    async def _ends(self, lease_ids: list[UUID], timeout: timedelta | None) -> AsyncIterator[Lease]:
         """What `as_completed` iterates over."""
         left, pauses = dict.fromkeys(lease_ids), Pauses(timeout)
         async with AsyncEndings(self._own_connections()) as endings:
             while left:
-                states = await self._states(list(left), endings.is_open, shard)
+                states = await self._states(list(left), endings.is_open)
                 for one in states:
                     if one.state is None:
                         raise _gone(one.lease_id)
                     if one.state in ENDED:
                         del left[one.lease_id]
-                        yield await self._row(
-                            calls.GET_LEASE, Lease, p_lease=one.lease_id, p_shard=shard
-                        )
+                        yield await self._row(calls.GET_LEASE, Lease, p_lease=one.lease_id)
                 if not left:
                     return
                 if pauses.is_over:
@@ -170,13 +150,11 @@ class AsyncWaiting(AsyncCaller):
                     continue  # what ended before it listened is seen at once
                 await endings.pause(states, pauses)
 
-    async def _states(
-        self, lease_ids: Sequence[UUID], notify: bool, shard: int
-    ) -> list[AwaitedLease]:
+    async def _states(self, lease_ids: Sequence[UUID], notify: bool) -> list[AwaitedLease]:
         states: list[AwaitedLease] = []
         for start in range(0, len(lease_ids), _MOST_IDS):
             some = lease_ids[start : start + _MOST_IDS]
-            states += await self.await_leases(some, notify=notify, shard=shard)
+            states += await self.await_leases(some, notify=notify)
         return states
 
     def _own_connections(self) -> AsyncPoolRunner:
@@ -278,11 +256,11 @@ class AsyncSpawned(SpawnResult):
 
     async def wait(self, *, timeout: timedelta | None = None) -> Lease:
         """See `AsyncClient.wait`."""
-        return await self.client.wait(self.lease_id, timeout=timeout, shard=self.shard_id)
+        return await self.client.wait(self.lease_id, timeout=timeout)
 
     async def result(self, *, timeout: timedelta | None = None) -> Json:
         """See `AsyncClient.result`."""
-        return await self.client.result(self.lease_id, timeout=timeout, shard=self.shard_id)
+        return await self.client.result(self.lease_id, timeout=timeout)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled and copied without the client, whose connections stay here."""

@@ -25,7 +25,6 @@ class AsyncWebhooks(AsyncCaller):
         queues: Sequence[str] | None = None,
         tenant: str | None = None,
         labels: Mapping[str, str] | None = None,
-        shard: int = 0,
     ) -> str | None:
         """Create a webhook, or replace the address and the filter of one that is there. For admins.
 
@@ -42,50 +41,44 @@ class AsyncWebhooks(AsyncCaller):
         """
         options = given({"codes": codes, "queues": queues, "tenant": tenant, "labels": labels})
         secret: str | None = await self._value(
-            calls.SET_WEBHOOK,
-            p_name=name,
-            p_url=url,
-            p_options=plain(options, "options"),
-            p_shard=shard,
+            calls.SET_WEBHOOK, p_name=name, p_url=url, p_options=plain(options, "options")
         )
         return secret
 
-    async def list_webhooks(self, *, shard: int = 0) -> list[Webhook]:
+    async def list_webhooks(self) -> list[Webhook]:
         """The webhooks by name, without their secrets.
 
         SQL: list_webhooks. Safe inside your transaction: yes.
         """
-        return await self._rows(calls.LIST_WEBHOOKS, Webhook, p_shard=shard)
+        return await self._rows(calls.LIST_WEBHOOKS, Webhook)
 
-    async def drop_webhook(self, name: str, *, shard: int = 0) -> bool:
+    async def drop_webhook(self, name: str) -> bool:
         """Drop a webhook; what it has not been sent is not sent any more. For admins.
 
         Returns: Whether it was there.
         SQL: drop_webhook. Safe inside your transaction: yes.
         """
-        return bool(await self._value(calls.DROP_WEBHOOK, p_name=name, p_shard=shard))
+        return bool(await self._value(calls.DROP_WEBHOOK, p_name=name))
 
-    async def pause_webhook(self, name: str, *, shard: int = 0) -> bool:
+    async def pause_webhook(self, name: str) -> bool:
         """Send a webhook nothing until it is resumed; it is told then of what happened meanwhile.
 
         Returns: Whether it was not paused before.
         Raises: WebhookUnknown.
         SQL: pause_webhook. Safe inside your transaction: yes.
         """
-        return bool(await self._value(calls.PAUSE_WEBHOOK, p_name=name, p_shard=shard))
+        return bool(await self._value(calls.PAUSE_WEBHOOK, p_name=name))
 
-    async def resume_webhook(self, name: str, *, shard: int = 0) -> bool:
+    async def resume_webhook(self, name: str) -> bool:
         """Go on where a webhook was paused, as far as events are kept.
 
         Returns: Whether it was paused.
         Raises: WebhookUnknown.
         SQL: resume_webhook. Safe inside your transaction: yes.
         """
-        return bool(await self._value(calls.RESUME_WEBHOOK, p_name=name, p_shard=shard))
+        return bool(await self._value(calls.RESUME_WEBHOOK, p_name=name))
 
-    async def rotate_webhook(
-        self, name: str, *, keep: timedelta = timedelta(days=1), shard: int = 0
-    ) -> str:
+    async def rotate_webhook(self, name: str, *, keep: timedelta = timedelta(days=1)) -> str:
         """Replace the secret of a webhook. For admins.
 
         Args:
@@ -95,19 +88,17 @@ class AsyncWebhooks(AsyncCaller):
         Raises: WebhookUnknown, BadArgument.
         SQL: rotate_webhook. Safe inside your transaction: yes.
         """
-        secret: str = await self._value(
-            calls.ROTATE_WEBHOOK, p_name=name, p_keep=keep, p_shard=shard
-        )
+        secret: str = await self._value(calls.ROTATE_WEBHOOK, p_name=name, p_keep=keep)
         return secret
 
-    async def test_webhook(self, name: str, *, shard: int = 0) -> UUID:
+    async def test_webhook(self, name: str) -> UUID:
         """Have a delivery of type `webhook_test` sent.
 
         Returns: Its id.
         Raises: WebhookUnknown.
         SQL: test_webhook. Safe inside your transaction: yes.
         """
-        delivery: UUID = await self._value(calls.TEST_WEBHOOK, p_name=name, p_shard=shard)
+        delivery: UUID = await self._value(calls.TEST_WEBHOOK, p_name=name)
         return delivery
 
     async def list_deliveries(
@@ -117,7 +108,6 @@ class AsyncWebhooks(AsyncCaller):
         state: str | None = None,
         limit: int = 100,
         before: UUID | str | None = None,
-        shard: int = 0,
     ) -> list[Delivery]:
         """What is to be sent to a webhook or was, newest first.
 
@@ -136,16 +126,10 @@ class AsyncWebhooks(AsyncCaller):
             p_state=state,
             p_limit=limit,
             p_before=before,
-            p_shard=shard,
         )
 
     async def redeliver(
-        self,
-        name: str,
-        delivery: UUID | str | None = None,
-        *,
-        limit: int = 1000,
-        shard: int = 0,
+        self, name: str, delivery: UUID | str | None = None, *, limit: int = 1000
     ) -> int:
         """Have a delivery sent again, whatever became of it; None: the dead ones.
 
@@ -157,12 +141,12 @@ class AsyncWebhooks(AsyncCaller):
         SQL: redeliver. Safe inside your transaction: yes.
         """
         count: int = await self._value(
-            calls.REDELIVER, p_name=name, p_delivery=delivery, p_limit=limit, p_shard=shard
+            calls.REDELIVER, p_name=name, p_delivery=delivery, p_limit=limit
         )
         return count
 
     async def claim_deliveries(
-        self, limit: int = 20, *, claim_timeout: timedelta = timedelta(minutes=1), shard: int = 0
+        self, limit: int = 20, *, claim_timeout: timedelta = timedelta(minutes=1)
     ) -> list[ClaimedDelivery]:
         """Find out what webhooks are to be told of, and take some of it to be sent now.
 
@@ -175,11 +159,7 @@ class AsyncWebhooks(AsyncCaller):
         SQL: claim_deliveries. Safe inside your transaction: no, commit before you send.
         """
         return await self._rows(
-            calls.CLAIM_DELIVERIES,
-            ClaimedDelivery,
-            p_limit=limit,
-            p_timeout=claim_timeout,
-            p_shard=shard,
+            calls.CLAIM_DELIVERIES, ClaimedDelivery, p_limit=limit, p_timeout=claim_timeout
         )
 
     async def settle_delivery(
@@ -191,7 +171,6 @@ class AsyncWebhooks(AsyncCaller):
         response: str | None = None,
         error: str | None = None,
         retry_after: int | None = None,
-        shard: int = 0,
     ) -> str:
         """Record how an attempt ended.
 
@@ -214,6 +193,5 @@ class AsyncWebhooks(AsyncCaller):
             p_delivery=delivery,
             p_attempt=attempt,
             p_result=plain(result, "result"),
-            p_shard=shard,
         )
         return state

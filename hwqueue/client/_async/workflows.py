@@ -55,9 +55,7 @@ def _options(options: RunOptions, headers: Mapping[str, str]) -> dict[str, Any]:
 class AsyncWorkflows(AsyncCaller):
     """Define workflows, submit runs of them, look at them and change them."""
 
-    async def define_workflow(
-        self, spec: AsJson | Mapping[str, Any], *, shard: int = 0
-    ) -> DefinedWorkflow:
+    async def define_workflow(self, spec: AsJson | Mapping[str, Any]) -> DefinedWorkflow:
         """Define a workflow; does nothing if the newest version means the same.
 
         Args:
@@ -67,12 +65,10 @@ class AsyncWorkflows(AsyncCaller):
             WireInvalid, BadArgument, OtherTenant.
         SQL: define_workflow. Safe inside your transaction: yes.
         """
-        return await self._row(
-            calls.DEFINE_WORKFLOW, DefinedWorkflow, p_spec=plain(spec, "spec"), p_shard=shard
-        )
+        return await self._row(calls.DEFINE_WORKFLOW, DefinedWorkflow, p_spec=plain(spec, "spec"))
 
     async def get_workflow(
-        self, workflow: str, *, version: int | None = None, shard: int = 0
+        self, workflow: str, *, version: int | None = None
     ) -> WorkflowDefinition:
         """A definition.
 
@@ -83,15 +79,11 @@ class AsyncWorkflows(AsyncCaller):
         SQL: get_workflow. Safe inside your transaction: yes.
         """
         return await self._row(
-            calls.GET_WORKFLOW,
-            WorkflowDefinition,
-            p_workflow=workflow,
-            p_version=version,
-            p_shard=shard,
+            calls.GET_WORKFLOW, WorkflowDefinition, p_workflow=workflow, p_version=version
         )
 
     async def list_workflows(
-        self, *, after: str | None = None, limit: int = 100, shard: int = 0
+        self, *, after: str | None = None, limit: int = 100
     ) -> list[WorkflowSummary]:
         """Workflows by name, each with its newest version.
 
@@ -102,12 +94,10 @@ class AsyncWorkflows(AsyncCaller):
         Raises: BadArgument, OtherTenant.
         SQL: list_workflows. Safe inside your transaction: yes.
         """
-        return await self._rows(
-            calls.LIST_WORKFLOWS, WorkflowSummary, p_after=after, p_limit=limit, p_shard=shard
-        )
+        return await self._rows(calls.LIST_WORKFLOWS, WorkflowSummary, p_after=after, p_limit=limit)
 
     async def submit_workflow(
-        self, workflow: str, input: Json = None, *, shard: int = 0, **options: Unpack[RunOptions]
+        self, workflow: str, input: Json = None, **options: Unpack[RunOptions]
     ) -> SubmittedRun:
         """Submit a run of a workflow, and spawn the leases of its first steps.
 
@@ -126,12 +116,9 @@ class AsyncWorkflows(AsyncCaller):
                 p_workflow=workflow,
                 p_input=input,
                 p_options=_options(options, headers),
-                p_shard=shard,
             )
 
-    async def submit_workflows(
-        self, workflow: str, runs: Iterable[RunSpec], *, shard: int = 0
-    ) -> list[SubmittedRun]:
+    async def submit_workflows(self, workflow: str, runs: Iterable[RunSpec]) -> list[SubmittedRun]:
         """Submit runs of a workflow, all or nothing; in the order given.
 
         Args:
@@ -150,16 +137,10 @@ class AsyncWorkflows(AsyncCaller):
                 SubmittedRun,
                 p_workflow=workflow,
                 p_runs=plain(given_runs, "runs"),
-                p_shard=shard,
             )
 
     async def submit_spec(
-        self,
-        spec: AsJson | Mapping[str, Any],
-        input: Json = None,
-        *,
-        shard: int = 0,
-        **options: Unpack[RunOptions],
+        self, spec: AsJson | Mapping[str, Any], input: Json = None, **options: Unpack[RunOptions]
     ) -> SubmittedRun:
         """Submit a run of a specification that is not defined under its name.
 
@@ -180,15 +161,10 @@ class AsyncWorkflows(AsyncCaller):
                 p_spec=written,
                 p_input=input,
                 p_options=_options(options, headers),
-                p_shard=shard,
             )
 
     async def check_workflow(
-        self,
-        workflow: str | AsJson | Mapping[str, Any],
-        *,
-        shard: int = 0,
-        **options: Unpack[RunOptions],
+        self, workflow: str | AsJson | Mapping[str, Any], **options: Unpack[RunOptions]
     ) -> list[CheckedStep]:
         """Where each step could run if it were submitted now; changes nothing.
 
@@ -205,28 +181,23 @@ class AsyncWorkflows(AsyncCaller):
             CheckedStep,
             p_spec=workflow if isinstance(workflow, str) else plain(workflow, "workflow"),
             p_options=_options(options, {}),
-            p_shard=shard,
         )
 
-    async def get_workflow_run(self, run_id: UUID | str, *, shard: int = 0) -> WorkflowRun:
+    async def get_workflow_run(self, run_id: UUID | str) -> WorkflowRun:
         """A run, and how many of its steps are in each state.
 
         Raises: RunNotFound.
         SQL: get_workflow_run. Safe inside your transaction: yes.
         """
-        return await self._row(calls.GET_WORKFLOW_RUN, WorkflowRun, p_run=run_id, p_shard=shard)
+        return await self._row(calls.GET_WORKFLOW_RUN, WorkflowRun, p_run=run_id)
 
-    async def list_workflow_steps(
-        self, run_id: UUID | str, *, shard: int = 0
-    ) -> list[WorkflowStep]:
+    async def list_workflow_steps(self, run_id: UUID | str) -> list[WorkflowStep]:
         """The steps of a run in topological order.
 
         Raises: RunNotFound.
         SQL: list_workflow_steps. Safe inside your transaction: yes.
         """
-        return await self._rows(
-            calls.LIST_WORKFLOW_STEPS, WorkflowStep, p_run=run_id, p_shard=shard
-        )
+        return await self._rows(calls.LIST_WORKFLOW_STEPS, WorkflowStep, p_run=run_id)
 
     async def step_results(
         self,
@@ -237,7 +208,6 @@ class AsyncWorkflows(AsyncCaller):
         limit: int = 1000,
         state: StepState | None = None,
         lease_id: UUID | None = None,
-        shard: int = 0,
     ) -> list[StepResult]:
         """What a step returned, and where: one row, or one for each item that is spawned.
 
@@ -259,12 +229,9 @@ class AsyncWorkflows(AsyncCaller):
             p_limit=limit,
             p_state=state,
             p_lease=lease_id,
-            p_shard=shard,
         )
 
-    async def run_input(
-        self, run_id: UUID | str, *, lease_id: UUID | None = None, shard: int = 0
-    ) -> Json:
+    async def run_input(self, run_id: UUID | str, *, lease_id: UUID | None = None) -> Json:
         """What a run was submitted with.
 
         Args:
@@ -273,9 +240,7 @@ class AsyncWorkflows(AsyncCaller):
         Raises: RunNotFound; for a worker LeaseLost, NodeNotYours.
         SQL: run_input. Safe inside your transaction: yes.
         """
-        found: Json = await self._value(
-            calls.RUN_INPUT, p_run=run_id, p_lease=lease_id, p_shard=shard
-        )
+        found: Json = await self._value(calls.RUN_INPUT, p_run=run_id, p_lease=lease_id)
         return found
 
     async def list_workflow_runs(
@@ -292,7 +257,6 @@ class AsyncWorkflows(AsyncCaller):
         is_nested: bool | None = None,
         limit: int = 50,
         before: UUID | str | None = None,
-        shard: int = 0,
     ) -> list[RunSummary]:
         """Runs, newest first.
 
@@ -328,42 +292,33 @@ class AsyncWorkflows(AsyncCaller):
             p_filter=plain(given(wanted), "filter"),
             p_limit=limit,
             p_before=before,
-            p_shard=shard,
         )
 
-    async def get_run_workflow(self, run_id: UUID | str, *, shard: int = 0) -> WorkflowDefinition:
+    async def get_run_workflow(self, run_id: UUID | str) -> WorkflowDefinition:
         """The definition that a run was submitted with; version: None if it has none.
 
         Raises: RunNotFound.
         SQL: get_run_workflow. Safe inside your transaction: yes.
         """
-        return await self._row(
-            calls.GET_RUN_WORKFLOW, WorkflowDefinition, p_run=run_id, p_shard=shard
-        )
+        return await self._row(calls.GET_RUN_WORKFLOW, WorkflowDefinition, p_run=run_id)
 
-    async def list_step_details(self, run_id: UUID | str, *, shard: int = 0) -> list[StepDetail]:
+    async def list_step_details(self, run_id: UUID | str) -> list[StepDetail]:
         """When the steps of a run were released and claimed, in topological order.
 
         Raises: RunNotFound.
         SQL: list_step_details. Safe inside your transaction: yes.
         """
-        return await self._rows(calls.LIST_STEP_DETAILS, StepDetail, p_run=run_id, p_shard=shard)
+        return await self._rows(calls.LIST_STEP_DETAILS, StepDetail, p_run=run_id)
 
-    async def list_run_signals(
-        self, run_id: UUID | str, *, limit: int = 1000, shard: int = 0
-    ) -> list[RunSignal]:
+    async def list_run_signals(self, run_id: UUID | str, *, limit: int = 1000) -> list[RunSignal]:
         """The signals that a run was sent, oldest first, and which step took each.
 
         Raises: RunNotFound, BadArgument.
         SQL: list_run_signals. Safe inside your transaction: yes.
         """
-        return await self._rows(
-            calls.LIST_RUN_SIGNALS, RunSignal, p_run=run_id, p_limit=limit, p_shard=shard
-        )
+        return await self._rows(calls.LIST_RUN_SIGNALS, RunSignal, p_run=run_id, p_limit=limit)
 
-    async def summarise_runs(
-        self, run_ids: Iterable[UUID | str], *, shard: int = 0
-    ) -> list[RunProgress]:
+    async def summarise_runs(self, run_ids: Iterable[UUID | str]) -> list[RunProgress]:
         """How far runs are, by their ids; those that are gone are left out.
 
         Args:
@@ -372,9 +327,7 @@ class AsyncWorkflows(AsyncCaller):
         Raises: BadArgument.
         SQL: summarise_runs. Safe inside your transaction: yes.
         """
-        return await self._rows(
-            calls.SUMMARISE_RUNS, RunProgress, p_run_ids=list(run_ids), p_shard=shard
-        )
+        return await self._rows(calls.SUMMARISE_RUNS, RunProgress, p_run_ids=list(run_ids))
 
     async def preview_retry(
         self,
@@ -382,7 +335,6 @@ class AsyncWorkflows(AsyncCaller):
         *,
         mode: RetryMode | None = None,
         steps: Iterable[str] | None = None,
-        shard: int = 0,
     ) -> list[RetriedStep]:
         """The steps that `retry_workflow_run` would run again; nothing is changed.
 
@@ -391,16 +343,10 @@ class AsyncWorkflows(AsyncCaller):
         """
         options = {"mode": mode, "steps": None if steps is None else list(steps)}
         return await self._rows(
-            calls.PREVIEW_RETRY,
-            RetriedStep,
-            p_run=run_id,
-            p_options=given(options),
-            p_shard=shard,
+            calls.PREVIEW_RETRY, RetriedStep, p_run=run_id, p_options=given(options)
         )
 
-    async def list_workflow_versions(
-        self, workflows: Iterable[str], *, shard: int = 0
-    ) -> list[WorkflowVersion]:
+    async def list_workflow_versions(self, workflows: Iterable[str]) -> list[WorkflowVersion]:
         """The newest 20 versions of each workflow, and how many runs of each are in each state.
 
         Args:
@@ -410,14 +356,11 @@ class AsyncWorkflows(AsyncCaller):
         SQL: list_workflow_versions. Safe inside your transaction: yes.
         """
         return await self._rows(
-            calls.LIST_WORKFLOW_VERSIONS,
-            WorkflowVersion,
-            p_workflows=list(workflows),
-            p_shard=shard,
+            calls.LIST_WORKFLOW_VERSIONS, WorkflowVersion, p_workflows=list(workflows)
         )
 
     async def cancel_workflow_run(
-        self, run_id: UUID | str, *, reason: str | None = None, shard: int = 0
+        self, run_id: UUID | str, *, reason: str | None = None
     ) -> RunState:
         """Cancel a run: what waits ends, what runs is asked to stop, nothing is released.
 
@@ -426,26 +369,26 @@ class AsyncWorkflows(AsyncCaller):
         SQL: cancel_workflow_run. Safe inside your transaction: yes.
         """
         found: RunState = await self._value(
-            calls.CANCEL_WORKFLOW_RUN, p_run=run_id, p_reason=reason, p_shard=shard
+            calls.CANCEL_WORKFLOW_RUN, p_run=run_id, p_reason=reason
         )
         return found
 
-    async def pause_workflow_run(self, run_id: UUID | str, *, shard: int = 0) -> RunState:
+    async def pause_workflow_run(self, run_id: UUID | str) -> RunState:
         """Hold the steps of a run that become due; those that run go on.
 
         Raises: RunNotFound, WrongRunState, IsolationLevel.
         SQL: pause_workflow_run. Safe inside your transaction: yes.
         """
-        found: RunState = await self._value(calls.PAUSE_WORKFLOW_RUN, p_run=run_id, p_shard=shard)
+        found: RunState = await self._value(calls.PAUSE_WORKFLOW_RUN, p_run=run_id)
         return found
 
-    async def resume_workflow_run(self, run_id: UUID | str, *, shard: int = 0) -> RunState:
+    async def resume_workflow_run(self, run_id: UUID | str) -> RunState:
         """Let a paused run go on.
 
         Raises: RunNotFound, WrongRunState, IsolationLevel.
         SQL: resume_workflow_run. Safe inside your transaction: yes.
         """
-        found: RunState = await self._value(calls.RESUME_WORKFLOW_RUN, p_run=run_id, p_shard=shard)
+        found: RunState = await self._value(calls.RESUME_WORKFLOW_RUN, p_run=run_id)
         return found
 
     async def retry_workflow_run(
@@ -455,7 +398,6 @@ class AsyncWorkflows(AsyncCaller):
         mode: RetryMode | None = None,
         steps: Iterable[str] | None = None,
         input: Json = None,
-        shard: int = 0,
     ) -> RunState:
         """Run steps of a run that has ended again, under the same lease ids.
 
@@ -469,18 +411,12 @@ class AsyncWorkflows(AsyncCaller):
         """
         options = {"mode": mode, "steps": None if steps is None else list(steps), "input": input}
         found: RunState = await self._value(
-            calls.RETRY_WORKFLOW_RUN, p_run=run_id, p_options=given(options), p_shard=shard
+            calls.RETRY_WORKFLOW_RUN, p_run=run_id, p_options=given(options)
         )
         return found
 
     async def skip_step(
-        self,
-        run_id: UUID | str,
-        step: str,
-        *,
-        result: Json = None,
-        reason: str | None = None,
-        shard: int = 0,
+        self, run_id: UUID | str, step: str, *, result: Json = None, reason: str | None = None
     ) -> RunState:
         """Declare a step completed that nobody has claimed.
 
@@ -491,23 +427,12 @@ class AsyncWorkflows(AsyncCaller):
         SQL: skip_step. Safe inside your transaction: yes.
         """
         found: RunState = await self._value(
-            calls.SKIP_STEP,
-            p_run=run_id,
-            p_step=step,
-            p_result=result,
-            p_reason=reason,
-            p_shard=shard,
+            calls.SKIP_STEP, p_run=run_id, p_step=step, p_result=result, p_reason=reason
         )
         return found
 
     async def signal_workflow_run(
-        self,
-        run_id: UUID | str,
-        name: str,
-        payload: Json = None,
-        *,
-        key: str | None = None,
-        shard: int = 0,
+        self, run_id: UUID | str, name: str, payload: Json = None, *, key: str | None = None
     ) -> RunSignalSent:
         """Send a run a signal; the step that waits for it takes it, now or when it is released.
 
@@ -527,10 +452,9 @@ class AsyncWorkflows(AsyncCaller):
             p_name=name,
             p_payload=payload,
             p_key=key,
-            p_shard=shard,
         )
 
-    async def advance_workflows(self, *, limit: int = 200, shard: int = 0) -> AdvanceResult:
+    async def advance_workflows(self, *, limit: int = 200) -> AdvanceResult:
         """Do what settlements of steps had to leave; `reap` does it, too.
 
         Args:
@@ -539,9 +463,9 @@ class AsyncWorkflows(AsyncCaller):
         Raises: BadArgument, IsolationLevel.
         SQL: advance_workflows. Safe inside your transaction: no, it needs one of its own.
         """
-        return await self._row(calls.ADVANCE_WORKFLOWS, AdvanceResult, p_limit=limit, p_shard=shard)
+        return await self._row(calls.ADVANCE_WORKFLOWS, AdvanceResult, p_limit=limit)
 
-    async def take_ended_runs(self, *, limit: int = 100, shard: int = 0) -> list[EndedRun]:
+    async def take_ended_runs(self, *, limit: int = 100) -> list[EndedRun]:
         """Take ends of runs whose submission was traced, to send a span of each.
 
         Each is given once, to one caller, within an hour.
@@ -552,4 +476,4 @@ class AsyncWorkflows(AsyncCaller):
         Raises: BadArgument, IsolationLevel.
         SQL: take_ended_runs. Safe inside your transaction: yes.
         """
-        return await self._rows(calls.TAKE_ENDED_RUNS, EndedRun, p_limit=limit, p_shard=shard)
+        return await self._rows(calls.TAKE_ENDED_RUNS, EndedRun, p_limit=limit)

@@ -44,7 +44,6 @@ class SyncBulk(Caller):
         *,
         states: Collection[LeaseState | str] | None = None,
         page_size: int = 10_000,
-        shard: int = 0,
         **wanted: Unpack[LeaseFilter],
     ) -> int:
         """How many leases of a queue a filter means.
@@ -60,7 +59,7 @@ class SyncBulk(Caller):
         count, cursor = 0, None
         while True:
             page = self.count_page(
-                queue, states=states, cursor=cursor, page_size=page_size, shard=shard, **wanted
+                queue, states=states, cursor=cursor, page_size=page_size, **wanted
             )
             count, cursor = count + page.lease_count, page.next_cursor
             if cursor is None:
@@ -73,7 +72,6 @@ class SyncBulk(Caller):
         states: Collection[LeaseState | str] | None = None,
         cursor: dict[str, Json] | None = None,
         page_size: int = 10_000,
-        shard: int = 0,
         **wanted: Unpack[LeaseFilter],
     ) -> LeaseCount:
         """One page of `count_leases`, for callers that go on themselves, or stop.
@@ -92,7 +90,6 @@ class SyncBulk(Caller):
             p_states=None if states is None else [str(state) for state in states],
             p_limit=page_size,
             p_cursor=cursor,
-            p_shard=shard,
         )
 
     def change_page(
@@ -104,7 +101,6 @@ class SyncBulk(Caller):
         reason: str | None = None,
         cursor: dict[str, Json] | None = None,
         page_size: int = 1000,
-        shard: int = 0,
         **wanted: Unpack[LeaseFilter],
     ) -> BulkPage:
         """One page of a bulk call, for callers that go on themselves, or stop.
@@ -136,7 +132,6 @@ class SyncBulk(Caller):
             p_filter=lease_filter(queue, wanted),
             p_limit=page_size,
             p_cursor=cursor,
-            p_shard=shard,
             **own,
         )
 
@@ -147,7 +142,6 @@ class SyncBulk(Caller):
         reason: str | None = None,
         on_progress: OnProgress | None = None,
         page_size: int = 1000,
-        shard: int = 0,
         **wanted: Unpack[LeaseFilter],
     ) -> BulkResult:
         """Cancel the leases of a queue that a filter means, as `cancel_lease` does each.
@@ -163,7 +157,7 @@ class SyncBulk(Caller):
             the leases are not claimable until it ends.
         """
         return self._pages(
-            "cancel", queue, on_progress, reason=reason, page_size=page_size, shard=shard, **wanted
+            "cancel", queue, on_progress, reason=reason, page_size=page_size, **wanted
         )
 
     def requeue_leases(
@@ -172,7 +166,6 @@ class SyncBulk(Caller):
         *,
         on_progress: OnProgress | None = None,
         page_size: int = 1000,
-        shard: int = 0,
         **wanted: Unpack[LeaseFilter],
     ) -> BulkResult:
         """Requeue the failed leases of a queue that a filter means, those that failed first first.
@@ -186,9 +179,7 @@ class SyncBulk(Caller):
         Raises: QueueUnknown, BadArgument.
         SQL: requeue_leases, again until there are no more. Safe inside your transaction: yes.
         """
-        return self._pages(
-            "requeue", queue, on_progress, page_size=page_size, shard=shard, **wanted
-        )
+        return self._pages("requeue", queue, on_progress, page_size=page_size, **wanted)
 
     def update_leases(
         self,
@@ -197,7 +188,6 @@ class SyncBulk(Caller):
         *,
         on_progress: OnProgress | None = None,
         page_size: int = 1000,
-        shard: int = 0,
         **wanted: Unpack[LeaseFilter],
     ) -> BulkResult:
         """Change the waiting leases of a queue that a filter means, as `update_lease` does each.
@@ -214,13 +204,7 @@ class SyncBulk(Caller):
             the leases are not claimable until it ends.
         """
         return self._pages(
-            "update",
-            queue,
-            on_progress,
-            changes=changes,
-            page_size=page_size,
-            shard=shard,
-            **wanted,
+            "update", queue, on_progress, changes=changes, page_size=page_size, **wanted
         )
 
     def delete_leases(
@@ -229,7 +213,6 @@ class SyncBulk(Caller):
         *,
         on_progress: OnProgress | None = None,
         page_size: int = 1000,
-        shard: int = 0,
         **wanted: Unpack[LeaseFilter],
     ) -> BulkResult:
         """Delete the finished leases of a queue that a filter means, before their retention ends.
@@ -242,7 +225,7 @@ class SyncBulk(Caller):
         Raises: QueueUnknown, BadArgument.
         SQL: delete_leases, again until there are no more. Safe inside your transaction: yes.
         """
-        return self._pages("delete", queue, on_progress, page_size=page_size, shard=shard, **wanted)
+        return self._pages("delete", queue, on_progress, page_size=page_size, **wanted)
 
     def _pages(
         self, action: BulkAction, queue: str, on_progress: OnProgress | None, **arguments: Any

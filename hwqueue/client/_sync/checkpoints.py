@@ -33,7 +33,6 @@ class SyncCheckpoints(Caller):
         state: Json = None,
         *,
         extend: timedelta | None = None,
-        shard: int = 0,
     ) -> datetime:
         """Keep what a claim has done under a name, over what that name had.
 
@@ -55,30 +54,19 @@ class SyncCheckpoints(Caller):
             p_name=name,
             p_state=state,
             p_extend=extend,
-            p_shard=shard,
         )
         return expires_at
 
-    def checkpoints(
-        self, lease_id: UUID | str, claim_token: int, *, shard: int = 0
-    ) -> list[Checkpoint]:
+    def checkpoints(self, lease_id: UUID | str, claim_token: int) -> list[Checkpoint]:
         """What the claims of a lease have saved, by name.
 
         Raises: LeaseLost, LeaseCancelled, LeaseFinished, LeaseNotFound, BadToken, ClaimNotYours.
         SQL: checkpoints. Safe inside your transaction: yes.
         """
-        return self._rows(
-            calls.CHECKPOINTS, Checkpoint, p_lease=lease_id, p_token=claim_token, p_shard=shard
-        )
+        return self._rows(calls.CHECKPOINTS, Checkpoint, p_lease=lease_id, p_token=claim_token)
 
     def take_signal(
-        self,
-        lease_id: UUID | str,
-        claim_token: int,
-        signal: str,
-        *,
-        name: str | None = None,
-        shard: int = 0,
+        self, lease_id: UUID | str, claim_token: int, signal: str, *, name: str | None = None
     ) -> SignalTaken:
         """Take the oldest signal of a name that no wait of the lease has taken.
 
@@ -95,7 +83,6 @@ class SyncCheckpoints(Caller):
             p_token=claim_token,
             p_signal=signal,
             p_name=name,
-            p_shard=shard,
         )
 
     def suspend_lease(
@@ -107,7 +94,6 @@ class SyncCheckpoints(Caller):
         signal: str | None = None,
         name: str | None = None,
         near: Literal["self"] | None = None,
-        shard: int = 0,
     ) -> LeaseState:
         """End a claim until a time, or until the lease is sent a signal; no attempt is used up.
 
@@ -128,19 +114,12 @@ class SyncCheckpoints(Caller):
             p_until=until,
             p_signal=signal,
             p_name=name,
-            p_shard=shard,
             p_near=near,
         )
         return LeaseState(state)
 
     def signal_lease(
-        self,
-        lease_id: UUID | str,
-        name: str,
-        payload: Json = None,
-        *,
-        key: str | None = None,
-        shard: int = 0,
+        self, lease_id: UUID | str, name: str, payload: Json = None, *, key: str | None = None
     ) -> SignalSent:
         """Send an open lease a signal; `context.wait_for(name)` of its handler returns the payload.
 
@@ -163,12 +142,9 @@ class SyncCheckpoints(Caller):
             p_name=name,
             p_payload=payload,
             p_key=key,
-            p_shard=shard,
         )
 
-    def lease_checkpoints(
-        self, lease_id: UUID | str, *, limit: int = 100, shard: int = 0
-    ) -> list[SavedCheckpoint]:
+    def lease_checkpoints(self, lease_id: UUID | str, *, limit: int = 100) -> list[SavedCheckpoint]:
         """What the handler of a lease has saved, for people: names, times, sizes; the last first.
 
         Args:
@@ -177,10 +153,4 @@ class SyncCheckpoints(Caller):
         Raises: LeaseNotFound, BadArgument.
         SQL: lease_checkpoints. Safe inside your transaction: yes.
         """
-        return self._rows(
-            calls.LEASE_CHECKPOINTS,
-            SavedCheckpoint,
-            p_lease=lease_id,
-            p_limit=limit,
-            p_shard=shard,
-        )
+        return self._rows(calls.LEASE_CHECKPOINTS, SavedCheckpoint, p_lease=lease_id, p_limit=limit)

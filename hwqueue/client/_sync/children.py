@@ -27,7 +27,6 @@ class SyncChildren(Caller):
         items: Iterable[Mapping[str, Any]],
         *,
         task: str | Named | None = None,
-        shard: int = 0,
     ) -> list[AddedItem]:
         """Add items to the step of a run whose lease this claim has.
 
@@ -49,16 +48,10 @@ class SyncChildren(Caller):
             p_lease=lease_id,
             p_token=claim_token,
             p_items=items_of(items, task),
-            p_shard=shard,
         )
 
     def add_steps(
-        self,
-        lease_id: UUID | str,
-        claim_token: int,
-        spec: Mapping[str, Any] | AsJson,
-        *,
-        shard: int = 0,
+        self, lease_id: UUID | str, claim_token: int, spec: Mapping[str, Any] | AsJson
     ) -> SubmittedRun:
         """Add steps to the step of a run whose lease this claim has: a run that is nested in it.
 
@@ -76,5 +69,4 @@ class SyncChildren(Caller):
             p_lease=lease_id,
             p_token=claim_token,
             p_spec=plain(spec, "spec"),
-            p_shard=shard,
         )

@@ -47,7 +47,6 @@ class Claims(Caller):
         qty: int = 1,
         tasks: Sequence[str] | None = None,
         claim_timeout: timedelta | None = None,
-        shard: int = 0,
     ) -> list[Claim]:
         """Claim up to `qty` leases that the node may run, best first; nothing to claim is `[]`.
 
@@ -69,7 +68,6 @@ class Claims(Caller):
             p_qty=qty,
             p_tasks=tasks,
             p_claim_timeout=claim_timeout,
-            p_shard=shard,
         )
 
     def settle_and_claim(
@@ -82,7 +80,6 @@ class Claims(Caller):
         qty: int = 1,
         tasks: Sequence[str] | None = None,
         claim_timeout: timedelta | None = None,
-        shard: int = 0,
     ) -> SettledAndClaimed:
         """Settle a batch of claims and claim the next, in one round trip and one commit.
 
@@ -109,12 +106,11 @@ class Claims(Caller):
             p_claim_timeout=claim_timeout,
             p_completed=batch.completed,
             p_completed_tokens=batch.tokens,
-            p_shard=shard,
         )
-        return batch.answer(rows, shard)
+        return batch.answer(rows)
 
     def complete_lease(
-        self, lease_id: UUID | str, claim_token: int, *, result: Json = None, shard: int = 0
+        self, lease_id: UUID | str, claim_token: int, *, result: Json = None
     ) -> LeaseState:
         """The work is done.
 
@@ -129,17 +125,11 @@ class Claims(Caller):
         """
         return LeaseState(
             self._value(
-                calls.COMPLETE_LEASE,
-                p_lease=lease_id,
-                p_token=claim_token,
-                p_result=result,
-                p_shard=shard,
+                calls.COMPLETE_LEASE, p_lease=lease_id, p_token=claim_token, p_result=result
             )
         )
 
-    def complete_leases(
-        self, claims: Iterable[tuple[UUID | str, int]], *, shard: int = 0
-    ) -> list[Settled]:
+    def complete_leases(self, claims: Iterable[tuple[UUID | str, int]]) -> list[Settled]:
         """The work of many claims is done, none with a result: one call, one commit.
 
         One that cannot be completed undoes none of the others.
@@ -154,13 +144,7 @@ class Claims(Caller):
             nodes of the claims until the end.
         """
         lease_ids, tokens = claim_keys(claims)
-        return self._rows(
-            calls.COMPLETE_LEASES,
-            Settled,
-            p_lease_ids=lease_ids,
-            p_tokens=tokens,
-            p_shard=shard,
-        )
+        return self._rows(calls.COMPLETE_LEASES, Settled, p_lease_ids=lease_ids, p_tokens=tokens)
 
     def fail_lease(
         self,
@@ -170,7 +154,6 @@ class Claims(Caller):
         error: Mapping[str, Any],
         retry: bool = True,
         retry_at: datetime | None = None,
-        shard: int = 0,
     ) -> LeaseState:
         """The attempt failed.
 
@@ -192,17 +175,11 @@ class Claims(Caller):
                 p_error=error,
                 p_retry=retry,
                 p_retry_at=retry_at,
-                p_shard=shard,
             )
         )
 
     def release_lease(
-        self,
-        lease_id: UUID | str,
-        claim_token: int,
-        *,
-        delay: timedelta | None = None,
-        shard: int = 0,
+        self, lease_id: UUID | str, claim_token: int, *, delay: timedelta | None = None
     ) -> LeaseState:
         """Hand the lease back; no attempt is used up.
 
@@ -215,17 +192,11 @@ class Claims(Caller):
         SQL: release_lease. Safe inside your transaction: yes, it locks the node until the end.
         """
         return LeaseState(
-            self._value(
-                calls.RELEASE_LEASE,
-                p_lease=lease_id,
-                p_token=claim_token,
-                p_delay=delay,
-                p_shard=shard,
-            )
+            self._value(calls.RELEASE_LEASE, p_lease=lease_id, p_token=claim_token, p_delay=delay)
         )
 
     def extend_claim(
-        self, lease_id: UUID | str, claim_token: int, *, extend: timedelta, shard: int = 0
+        self, lease_id: UUID | str, claim_token: int, *, extend: timedelta
     ) -> datetime:
         """Move the end of a claim to `extend` from now.
 
@@ -235,15 +206,11 @@ class Claims(Caller):
         SQL: extend_claim. Safe inside your transaction: no, the node's heartbeat waits for it.
         """
         expires_at: datetime = self._value(
-            calls.EXTEND_CLAIM,
-            p_lease=lease_id,
-            p_token=claim_token,
-            p_extend=extend,
-            p_shard=shard,
+            calls.EXTEND_CLAIM, p_lease=lease_id, p_token=claim_token, p_extend=extend
         )
         return expires_at
 
-    def report_progress(self, reports: Sequence[Mapping[str, Any]], *, shard: int = 0) -> int:
+    def report_progress(self, reports: Sequence[Mapping[str, Any]]) -> int:
         """Record how far claims have come; the last report stays with the attempt.
 
         Args:
@@ -259,12 +226,10 @@ class Claims(Caller):
             {name: str(value) if isinstance(value, UUID) else value for name, value in one.items()}
             for one in reports
         ]
-        recorded: int = self._value(
-            calls.REPORT_PROGRESS, p_reports=plain(items, "reports"), p_shard=shard
-        )
+        recorded: int = self._value(calls.REPORT_PROGRESS, p_reports=plain(items, "reports"))
         return recorded
 
-    def append_logs(self, logs: Sequence[Mapping[str, Any]], *, shard: int = 0) -> int:
+    def append_logs(self, logs: Sequence[Mapping[str, Any]]) -> int:
         """Keep what claims log, the last 1000 lines of each.
 
         Args:
@@ -282,7 +247,7 @@ class Claims(Caller):
         items = [
             {**one, "lease_id": str(one["lease_id"])} if "lease_id" in one else one for one in logs
         ]
-        added: int = self._value(calls.APPEND_LOGS, p_logs=items, p_shard=shard)
+        added: int = self._value(calls.APPEND_LOGS, p_logs=items)
         return added
 
     def heartbeat_node(
@@ -292,7 +257,6 @@ class Claims(Caller):
         *,
         claims: Iterable[tuple[UUID | str, int]] = (),
         extend: timedelta | None = None,
-        shard: int = 0,
     ) -> list[Heartbeat]:
         """Say that the node lives, and keep its claims.
 
@@ -311,23 +275,18 @@ class Claims(Caller):
             p_epoch=node_epoch,
             p_claims=items,
             p_extend=extend,
-            p_shard=shard,
         )
 
-    def claim_hint(
-        self, queues: Sequence[str], node_id: UUID | str, *, shard: int = 0
-    ) -> ClaimHint:
+    def claim_hint(self, queues: Sequence[str], node_id: UUID | str) -> ClaimHint:
         """After an empty claim: when to ask again, and what the node's queues wait for.
 
         Raises: NodeUnknown, NodeNotYours, QueueUnknown.
         SQL: claim_hint. Safe inside your transaction: yes.
         """
-        return self._row(
-            calls.CLAIM_HINT, ClaimHint, p_queues=queues, p_node=node_id, p_shard=shard
-        )
+        return self._row(calls.CLAIM_HINT, ClaimHint, p_queues=queues, p_node=node_id)
 
     def lease_outlook(
-        self, node_id: UUID | str, lease_ids: Iterable[UUID | str], *, shard: int = 0
+        self, node_id: UUID | str, lease_ids: Iterable[UUID | str]
     ) -> list[LeaseOutlook]:
         """What may become of leases that a node runs, or ran last; of others there is no row.
 
@@ -342,12 +301,9 @@ class Claims(Caller):
             LeaseOutlook,
             p_node=node_id,
             p_lease_ids=[str(lease_id) for lease_id in lease_ids],
-            p_shard=shard,
         )
 
-    def take_deaths(
-        self, node_id: UUID | str, epoch: int, *, limit: int = 100, shard: int = 0
-    ) -> list[Death]:
+    def take_deaths(self, node_id: UUID | str, epoch: int, *, limit: int = 100) -> list[Death]:
         """Take leases that died without a handler, of what the node announced with `hears_deaths`.
 
         Each is given once, to one node, within an hour.
@@ -358,14 +314,7 @@ class Claims(Caller):
         Raises: NodeUnknown, NodeSuperseded, NodeNotYours, BadArgument.
         SQL: take_deaths. Safe inside your transaction: yes.
         """
-        return self._rows(
-            calls.TAKE_DEATHS,
-            Death,
-            p_node=node_id,
-            p_epoch=epoch,
-            p_limit=limit,
-            p_shard=shard,
-        )
+        return self._rows(calls.TAKE_DEATHS, Death, p_node=node_id, p_epoch=epoch, p_limit=limit)
 
     def adopt_lease(
         self,
@@ -373,8 +322,6 @@ class Claims(Caller):
         node_id: UUID | str,
         task: str,
         params: Json = None,
-        *,
-        shard: int = 0,
         **options: Unpack[SpawnOptions],
     ) -> Adopted:
         """Record work that already runs on a node; no filter is applied, it counts from now on.
@@ -391,5 +338,4 @@ class Claims(Caller):
             p_task=task,
             p_params=params,
             p_options=spawn_options(options, "options"),
-            p_shard=shard,
         )

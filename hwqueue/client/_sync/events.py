@@ -31,7 +31,6 @@ class Events(Caller):
         until: datetime | timedelta | None = None,
         final: bool = False,
         limit: int = 100,
-        shard: int = 0,
     ) -> list[Event]:
         """The newest events first, or with `after` those that follow it, oldest first.
 
@@ -64,15 +63,10 @@ class Events(Caller):
             }
         )
         return self._rows(
-            calls.LIST_EVENTS,
-            Event,
-            p_after=after,
-            p_filter=plain(wanted, "filter"),
-            p_limit=limit,
-            p_shard=shard,
+            calls.LIST_EVENTS, Event, p_after=after, p_filter=plain(wanted, "filter"), p_limit=limit
         )
 
-    def set_event_retention(self, days: int, *, shard: int = 0) -> int:
+    def set_event_retention(self, days: int) -> int:
         """Set for how many whole days events are kept, 1 to 14; returns what it was.
 
         For admins. Older events go when somebody next prunes.
@@ -80,5 +74,5 @@ class Events(Caller):
         Raises: BadArgument.
         SQL: set_event_retention. Safe inside your transaction: yes.
         """
-        before: int = self._value(calls.SET_EVENT_RETENTION, p_days=days, p_shard=shard)
+        before: int = self._value(calls.SET_EVENT_RETENTION, p_days=days)
         return before

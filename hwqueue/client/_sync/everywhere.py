@@ -24,13 +24,7 @@ class Everywhere(Caller):
     """Spawn tasks on every node, look at them and stop them."""
 
     def spawn_everywhere(
-        self,
-        queue: str,
-        task: str,
-        params: Json = None,
-        *,
-        shard: int = 0,
-        **options: Unpack[EverywhereOptions],
+        self, queue: str, task: str, params: Json = None, **options: Unpack[EverywhereOptions]
     ) -> SpawnedEverywhere:
         """Spawn a task on every node that suits it, also on nodes that come later.
 
@@ -52,16 +46,10 @@ class Everywhere(Caller):
             p_task=task,
             p_params=params,
             p_options=spawn_options(options, "options"),
-            p_shard=shard,
         )
 
     def get_everywhere(
-        self,
-        everywhere_id: UUID | str,
-        *,
-        limit: int = 100,
-        after: UUID | str | None = None,
-        shard: int = 0,
+        self, everywhere_id: UUID | str, *, limit: int = 100, after: UUID | str | None = None
     ) -> EverywhereTask:
         """An everywhere task and its leases, node by node.
 
@@ -78,7 +66,6 @@ class Everywhere(Caller):
             p_everywhere=everywhere_id,
             p_limit=limit,
             p_after=after,
-            p_shard=shard,
         )
 
     def list_everywhere(
@@ -87,7 +74,6 @@ class Everywhere(Caller):
         state: EverywhereState | None = None,
         limit: int = 50,
         before: datetime | None = None,
-        shard: int = 0,
     ) -> list[EverywhereSummary]:
         """Everywhere tasks, newest first.
 
@@ -100,20 +86,11 @@ class Everywhere(Caller):
         SQL: list_everywhere. Safe inside your transaction: yes.
         """
         return self._rows(
-            calls.LIST_EVERYWHERE,
-            EverywhereSummary,
-            p_state=state,
-            p_limit=limit,
-            p_before=before,
-            p_shard=shard,
+            calls.LIST_EVERYWHERE, EverywhereSummary, p_state=state, p_limit=limit, p_before=before
         )
 
     def stop_everywhere(
-        self,
-        everywhere_id: UUID | str,
-        *,
-        running: Literal["keep", "stop"] = "keep",
-        shard: int = 0,
+        self, everywhere_id: UUID | str, *, running: Literal["keep", "stop"] = "keep"
     ) -> EverywhereState:
         """Stop an everywhere task: within about a second what waits is cancelled.
 
@@ -125,6 +102,6 @@ class Everywhere(Caller):
         SQL: stop_everywhere. Safe inside your transaction: yes.
         """
         found: EverywhereState = self._value(
-            calls.STOP_EVERYWHERE, p_everywhere=everywhere_id, p_running=running, p_shard=shard
+            calls.STOP_EVERYWHERE, p_everywhere=everywhere_id, p_running=running
         )
         return found

@@ -16,27 +16,24 @@ from hwqueue.types import ClassExplanation, LeaseExplanation, NodeSpec, ServedCl
 class Explain(Caller):
     """Why leases are pending, and what would change it; nothing is changed."""
 
-    def explain_lease(self, lease_id: UUID | str, *, shard: int = 0) -> LeaseExplanation:
+    def explain_lease(self, lease_id: UUID | str) -> LeaseExplanation:
         """Why a lease is where it is; of a pending one, node by node, why it does not run.
 
         Raises: LeaseNotFound.
         SQL: explain_lease. Safe inside your transaction: yes.
         """
-        return self._row(calls.EXPLAIN_LEASE, LeaseExplanation, p_lease=lease_id, p_shard=shard)
+        return self._row(calls.EXPLAIN_LEASE, LeaseExplanation, p_lease=lease_id)
 
-    def explain_class(self, class_id: int, *, shard: int = 0) -> ClassExplanation:
+    def explain_class(self, class_id: int) -> ClassExplanation:
         """Why the leases of a placement class are pending.
 
         Raises: ClassUnknown.
         SQL: explain_class. Safe inside your transaction: yes.
         """
-        return self._row(calls.EXPLAIN_CLASS, ClassExplanation, p_class=class_id, p_shard=shard)
+        return self._row(calls.EXPLAIN_CLASS, ClassExplanation, p_class=class_id)
 
     def what_if(
-        self,
-        nodes: NodeSpec | Mapping[str, Any] | Iterable[NodeSpec | Mapping[str, Any]],
-        *,
-        shard: int = 0,
+        self, nodes: NodeSpec | Mapping[str, Any] | Iterable[NodeSpec | Mapping[str, Any]]
     ) -> list[ServedClass]:
         """Which pending classes such nodes could run if they were there, idle; up to 1,000.
 
@@ -49,4 +46,4 @@ class Explain(Caller):
         """
         listed = [nodes] if isinstance(nodes, NodeSpec | Mapping) else list(nodes)
         specs = [plain(node, f"nodes[{index}]") for index, node in enumerate(listed)]
-        return self._rows(calls.WHAT_IF, ServedClass, p_nodes=specs, p_shard=shard)
+        return self._rows(calls.WHAT_IF, ServedClass, p_nodes=specs)

@@ -32,8 +32,6 @@ class Gangs(Caller):
         self,
         queue: str,
         members: Iterable[AsMember | LeaseSpec | Mapping[str, Any]],
-        *,
-        shard: int = 0,
         **options: Unpack[GangOptions],
     ) -> list[SpawnedMember]:
         """Spawn a gang: none of its leases is claimed before there is room for all of them.
@@ -59,16 +57,15 @@ class Gangs(Caller):
                 p_queue=queue,
                 p_members=gang_members(members, options, headers),
                 p_options=gang_options(options, headers),
-                p_shard=shard,
             )
 
-    def get_gang(self, gang_id: UUID | str, *, shard: int = 0) -> Gang:
+    def get_gang(self, gang_id: UUID | str) -> Gang:
         """A gang, its members and where they are.
 
         Raises: GangNotFound.
         SQL: get_gang. Safe inside your transaction: yes.
         """
-        return self._row(calls.GET_GANG, Gang, p_gang=gang_id, p_shard=shard)
+        return self._row(calls.GET_GANG, Gang, p_gang=gang_id)
 
     def list_gangs(
         self,
@@ -77,7 +74,6 @@ class Gangs(Caller):
         limit: int = 50,
         before: datetime | None = None,
         before_gang: UUID | str | None = None,
-        shard: int = 0,
     ) -> list[GangSummary]:
         """Gangs, newest first.
 
@@ -97,23 +93,20 @@ class Gangs(Caller):
             p_limit=limit,
             p_before=before,
             p_before_gang=before_gang,
-            p_shard=shard,
         )
 
-    def explain_gang(self, gang_id: UUID | str, *, shard: int = 0) -> GangExplanation:
+    def explain_gang(self, gang_id: UUID | str) -> GangExplanation:
         """Why a gang is where it is; of one that waits, where it lacks room, and the ways out.
 
         Raises: GangNotFound.
         SQL: explain_gang. Safe inside your transaction: yes.
         """
-        return self._row(calls.EXPLAIN_GANG, GangExplanation, p_gang=gang_id, p_shard=shard)
+        return self._row(calls.EXPLAIN_GANG, GangExplanation, p_gang=gang_id)
 
     def what_if_gang(
         self,
         queue: str,
         members: Iterable[AsMember | LeaseSpec | Mapping[str, Any]],
-        *,
-        shard: int = 0,
         **options: Unpack[GangOptions],
     ) -> GangForecast:
         """Whether a gang would start now if it were spawned, and if not, why; nothing is written.
@@ -133,30 +126,23 @@ class Gangs(Caller):
             p_queue=queue,
             p_members=gang_members(members, options, {}),
             p_options=gang_options(options, {}),
-            p_shard=shard,
         )
 
-    def cancel_gang(
-        self, gang_id: UUID | str, *, reason: str | None = None, shard: int = 0
-    ) -> GangState:
+    def cancel_gang(self, gang_id: UUID | str, *, reason: str | None = None) -> GangState:
         """Cancel a gang: within about a second what waits ends, and what runs is asked to stop.
 
         Returns: `cancelling`, or how it has ended.
         Raises: GangNotFound, BadArgument, IsolationLevel.
         SQL: cancel_gang. Safe inside your transaction: yes.
         """
-        found: GangState = self._value(
-            calls.CANCEL_GANG, p_gang=gang_id, p_reason=reason, p_shard=shard
-        )
+        found: GangState = self._value(calls.CANCEL_GANG, p_gang=gang_id, p_reason=reason)
         return found
 
-    def gang_status(self, lease_id: UUID | str, claim_token: int, *, shard: int = 0) -> GangStatus:
+    def gang_status(self, lease_id: UUID | str, claim_token: int) -> GangStatus:
         """Whether all members of a claimed lease's gang are there; workers ask before it starts.
 
         Raises: LeaseLost, LeaseCancelled, LeaseFinished, LeaseNotFound, BadToken, ClaimNotYours,
             GangNotFound: the lease is of no gang.
         SQL: gang_status. Safe inside your transaction: yes.
         """
-        return self._row(
-            calls.GANG_STATUS, GangStatus, p_lease=lease_id, p_token=claim_token, p_shard=shard
-        )
+        return self._row(calls.GANG_STATUS, GangStatus, p_lease=lease_id, p_token=claim_token)

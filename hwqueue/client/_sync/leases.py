@@ -31,13 +31,7 @@ class Leases(Waiting):
     """Spawn leases and follow them."""
 
     def spawn_lease(
-        self,
-        queue: str,
-        task: str,
-        params: Json = None,
-        *,
-        shard: int = 0,
-        **options: Unpack[SpawnOptions],
+        self, queue: str, task: str, params: Json = None, **options: Unpack[SpawnOptions]
     ) -> Spawned:
         """Spawn one lease; wait for it with `result` or `wait` of what this returns.
 
@@ -61,13 +55,12 @@ class Leases(Waiting):
                 p_task=task,
                 p_params=params,
                 p_options=spawn_options(with_headers(options, headers), "options"),
-                p_shard=shard,
             )
         tell_warnings(task, spawned.warnings)
         return Spawned.of(spawned, self)
 
     def spawn_leases(
-        self, queue: str, leases: Iterable[LeaseSpec | Mapping[str, Any]], *, shard: int = 0
+        self, queue: str, leases: Iterable[LeaseSpec | Mapping[str, Any]]
     ) -> list[Spawned]:
         """Spawn a batch in one statement, all or nothing; the results are in the order given.
 
@@ -81,12 +74,10 @@ class Leases(Waiting):
             items = [
                 spawn_item(lease, f"leases[{index}]", headers) for index, lease in enumerate(leases)
             ]
-            spawned = self._rows(
-                calls.SPAWN_LEASES, SpawnResult, p_queue=queue, p_leases=items, p_shard=shard
-            )
+            spawned = self._rows(calls.SPAWN_LEASES, SpawnResult, p_queue=queue, p_leases=items)
         return [Spawned.of(one, self) for one in spawned]
 
-    def spawn_warnings(self, spawned_id: UUID | str, *, shard: int = 0) -> list[str]:
+    def spawn_warnings(self, spawned_id: UUID | str) -> list[str]:
         """What keeps every live node from what was just spawned, a sentence each.
 
         No live worker has its task, no live node has a label or resource that it asks (and what was
@@ -98,15 +89,15 @@ class Leases(Waiting):
 
         SQL: spawn_warnings. Safe inside your transaction: yes.
         """
-        return list(self._value(calls.SPAWN_WARNINGS, p_id=spawned_id, p_shard=shard))
+        return list(self._value(calls.SPAWN_WARNINGS, p_id=spawned_id))
 
-    def get_lease(self, lease_id: UUID | str, *, shard: int = 0) -> Lease:
+    def get_lease(self, lease_id: UUID | str) -> Lease:
         """All that is known about a lease, every attempt's error included.
 
         Raises: LeaseNotFound.
         SQL: get_lease. Safe inside your transaction: yes.
         """
-        return self._row(calls.GET_LEASE, Lease, p_lease=lease_id, p_shard=shard)
+        return self._row(calls.GET_LEASE, Lease, p_lease=lease_id)
 
     def lease_logs(
         self,
@@ -116,7 +107,6 @@ class Leases(Waiting):
         attempt: int | None = None,
         last: bool = False,
         limit: int = 1000,
-        shard: int = 0,
     ) -> list[LogLine]:
         """What the handlers of a lease logged, oldest first; the last 1000 lines of each claim.
 
@@ -139,7 +129,6 @@ class Leases(Waiting):
             p_limit=limit,
             p_attempt=attempt,
             p_last=last,
-            p_shard=shard,
         )
 
     def list_leases(
@@ -148,7 +137,6 @@ class Leases(Waiting):
         queue: str | None = None,
         limit: int = 50,
         before: UUID | str | None = None,
-        shard: int = 0,
         **wanted: Unpack[LeaseFilter],
     ) -> list[LeaseSummary]:
         """Leases, newest first.
@@ -168,11 +156,10 @@ class Leases(Waiting):
             p_filter=lease_filter(queue, wanted),
             p_limit=limit,
             p_before=before,
-            p_shard=shard,
         )
 
     def find_lease(
-        self, queue: str, idempotency_key: str, *, tenant: str | None = None, shard: int = 0
+        self, queue: str, idempotency_key: str, *, tenant: str | None = None
     ) -> LeaseSummary | None:
         """The lease that was spawned with an idempotency key; None: there is none, or it is gone.
 
@@ -183,13 +170,11 @@ class Leases(Waiting):
         SQL: list_leases. Safe inside your transaction: yes.
         """
         found = self.list_leases(
-            queue=queue, idempotency_key=idempotency_key, tenant=tenant, limit=1, shard=shard
+            queue=queue, idempotency_key=idempotency_key, tenant=tenant, limit=1
         )
         return found[0] if found else None
 
-    def update_lease(
-        self, lease_id: UUID | str, *, shard: int = 0, **changes: Unpack[LeaseChanges]
-    ) -> LeaseState:
+    def update_lease(self, lease_id: UUID | str, **changes: Unpack[LeaseChanges]) -> LeaseState:
         """Change a lease that is not claimed; what is not given stays as it is.
 
         Args:
@@ -203,16 +188,11 @@ class Leases(Waiting):
             until it ends.
         """
         state = self._value(
-            calls.UPDATE_LEASE,
-            p_lease=lease_id,
-            p_changes=plain(changes, "changes"),
-            p_shard=shard,
+            calls.UPDATE_LEASE, p_lease=lease_id, p_changes=plain(changes, "changes")
         )
         return LeaseState(state)
 
-    def cancel_lease(
-        self, lease_id: UUID | str, *, reason: str | None = None, shard: int = 0
-    ) -> LeaseState:
+    def cancel_lease(self, lease_id: UUID | str, *, reason: str | None = None) -> LeaseState:
         """Cancel a lease; a running claim is asked to stop.
 
         Returns: `cancelled`, or `claimed` while the running claim has been asked to stop.
@@ -220,17 +200,17 @@ class Leases(Waiting):
         SQL: cancel_lease. Safe inside your transaction: yes, but the lease is not claimable
             until it ends.
         """
-        state = self._value(calls.CANCEL_LEASE, p_lease=lease_id, p_reason=reason, p_shard=shard)
+        state = self._value(calls.CANCEL_LEASE, p_lease=lease_id, p_reason=reason)
         return LeaseState(state)
 
-    def requeue_lease(self, lease_id: UUID | str, *, shard: int = 0) -> LeaseState:
+    def requeue_lease(self, lease_id: UUID | str) -> LeaseState:
         """Make a failed or cancelled lease claimable again, with all its attempts to come.
 
         Returns: Its new state.
         Raises: LeaseNotFound, LeaseClaimed, LeaseFinished (it has completed).
         SQL: requeue_lease. Safe inside your transaction: yes.
         """
-        return LeaseState(self._value(calls.REQUEUE_LEASE, p_lease=lease_id, p_shard=shard))
+        return LeaseState(self._value(calls.REQUEUE_LEASE, p_lease=lease_id))
 
     def requeue_failed(
         self,
@@ -240,7 +220,6 @@ class Leases(Waiting):
         since: datetime | timedelta | None = None,
         until: datetime | timedelta | None = None,
         limit: int | None = None,
-        shard: int = 0,
     ) -> int:
         """Requeue the failed leases of a queue.
 
@@ -255,9 +234,6 @@ class Leases(Waiting):
         """
         chosen = given({"task": task, "since": since, "until": until, "limit": limit})
         count: int = self._value(
-            calls.REQUEUE_FAILED,
-            p_queue=queue,
-            p_filter=plain(chosen, "filter"),
-            p_shard=shard,
+            calls.REQUEUE_FAILED, p_queue=queue, p_filter=plain(chosen, "filter")
         )
         return count

@@ -29,9 +29,7 @@ from hwqueue.types import (
 class Nodes(Caller):
     """Register and steer nodes; reap and prune."""
 
-    def register_node(
-        self, node_id: UUID | str, spec: NodeSpec | Mapping[str, Any], *, shard: int = 0
-    ) -> int:
+    def register_node(self, node_id: UUID | str, spec: NodeSpec | Mapping[str, Any]) -> int:
         """Register a node, or say what it is now.
 
         Returns: The node epoch to claim with. A new `instance_id` raises it, which fences the
@@ -40,9 +38,7 @@ class Nodes(Caller):
         Raises: NodeNameTaken, NodeNotYours, BadArgument, IsolationLevel.
         SQL: register_node. Safe inside your transaction: no, it locks the node until the end.
         """
-        epoch: int = self._value(
-            calls.REGISTER_NODE, p_node=node_id, p_spec=plain(spec, "spec"), p_shard=shard
-        )
+        epoch: int = self._value(calls.REGISTER_NODE, p_node=node_id, p_spec=plain(spec, "spec"))
         return epoch
 
     def list_nodes(
@@ -52,7 +48,6 @@ class Nodes(Caller):
         node_id: UUID | str | None = None,
         after: str | None = None,
         limit: int | None = None,
-        shard: int = 0,
     ) -> list[Node]:
         """Registered nodes with what they have and what is in use, by name.
 
@@ -64,26 +59,16 @@ class Nodes(Caller):
         SQL: list_nodes. Safe inside your transaction: yes.
         """
         return self._rows(
-            calls.LIST_NODES,
-            Node,
-            p_name=name,
-            p_node=node_id,
-            p_after=after,
-            p_limit=limit,
-            p_shard=shard,
+            calls.LIST_NODES, Node, p_name=name, p_node=node_id, p_after=after, p_limit=limit
         )
 
-    def node_claims(
-        self, node_id: UUID | str, *, limit: int = 500, shard: int = 0
-    ) -> list[NodeClaim]:
+    def node_claims(self, node_id: UUID | str, *, limit: int = 500) -> list[NodeClaim]:
         """What runs on a node and what is set aside for it, the oldest claims first.
 
         Raises: BadArgument.
         SQL: node_claims. Safe inside your transaction: yes.
         """
-        return self._rows(
-            calls.NODE_CLAIMS, NodeClaim, p_node=node_id, p_limit=limit, p_shard=shard
-        )
+        return self._rows(calls.NODE_CLAIMS, NodeClaim, p_node=node_id, p_limit=limit)
 
     def match_nodes(
         self,
@@ -95,7 +80,6 @@ class Nodes(Caller):
         service_id: UUID | str | None = None,
         labels: Mapping[str, str] | None = None,
         nodes: Sequence[str] | None = None,
-        shard: int = 0,
     ) -> list[NodeMatch]:
         """For every registered node: may it run this now, how well, and if not, why.
 
@@ -119,7 +103,6 @@ class Nodes(Caller):
                 labels=labels,
                 nodes=None if nodes is None else list(nodes),
             ),
-            p_shard=shard,
         )
 
     def match_groups(
@@ -131,7 +114,6 @@ class Nodes(Caller):
         tenant: str | None = None,
         service_id: UUID | str | None = None,
         labels: Mapping[str, str] | None = None,
-        shard: int = 0,
     ) -> list[NodeGroup]:
         """The same without the words, by groups of nodes that are told the same codes.
 
@@ -145,7 +127,6 @@ class Nodes(Caller):
             p_options=_as_lease(
                 queue=queue, task=task, tenant=tenant, service_id=service_id, labels=labels
             ),
-            p_shard=shard,
         )
 
     def match_page(
@@ -159,7 +140,6 @@ class Nodes(Caller):
         labels: Mapping[str, str] | None = None,
         limit: int = 100,
         skip: int = 0,
-        shard: int = 0,
     ) -> MatchPage:
         """The same, counted, and of the nodes `limit` after the first `skip`, the best first.
 
@@ -179,28 +159,25 @@ class Nodes(Caller):
             ),
             p_limit=limit,
             p_skip=skip,
-            p_shard=shard,
         )
 
-    def cordon_node(self, node_id: UUID | str, *, shard: int = 0) -> None:
+    def cordon_node(self, node_id: UUID | str) -> None:
         """Grant the node no more claims; running ones go on.
 
         Raises: NodeUnknown.
         SQL: cordon_node. Safe inside your transaction: no, it locks the node until the end.
         """
-        self._call(calls.CORDON_NODE, p_node=node_id, p_shard=shard)
+        self._call(calls.CORDON_NODE, p_node=node_id)
 
-    def uncordon_node(self, node_id: UUID | str, *, shard: int = 0) -> None:
+    def uncordon_node(self, node_id: UUID | str) -> None:
         """Undo `cordon_node` and `drain_node`.
 
         Raises: NodeUnknown.
         SQL: uncordon_node. Safe inside your transaction: no, it locks the node until the end.
         """
-        self._call(calls.UNCORDON_NODE, p_node=node_id, p_shard=shard)
+        self._call(calls.UNCORDON_NODE, p_node=node_id)
 
-    def drain_node(
-        self, node_id: UUID | str, *, deadline: timedelta | None = None, shard: int = 0
-    ) -> None:
+    def drain_node(self, node_id: UUID | str, *, deadline: timedelta | None = None) -> None:
         """Cordon the node and, with a deadline, ask its running claims to stop by then.
 
         Args:
@@ -209,17 +186,17 @@ class Nodes(Caller):
         Raises: NodeUnknown, BadArgument.
         SQL: drain_node. Safe inside your transaction: no, it locks the node until the end.
         """
-        self._call(calls.DRAIN_NODE, p_node=node_id, p_deadline=deadline, p_shard=shard)
+        self._call(calls.DRAIN_NODE, p_node=node_id, p_deadline=deadline)
 
-    def deregister_node(self, node_id: UUID | str, *, shard: int = 0) -> None:
+    def deregister_node(self, node_id: UUID | str) -> None:
         """Remove the node; its running claims end at once, one attempt used up.
 
         Raises: NodeUnknown.
         SQL: deregister_node. Safe inside your transaction: no, it locks the node until the end.
         """
-        self._call(calls.DEREGISTER_NODE, p_node=node_id, p_shard=shard)
+        self._call(calls.DEREGISTER_NODE, p_node=node_id)
 
-    def deregister_own_node(self, node_id: UUID | str, node_epoch: int, *, shard: int = 0) -> bool:
+    def deregister_own_node(self, node_id: UUID | str, node_epoch: int) -> bool:
         """Remove the caller's own node, whose worker stops; returns whether it did.
 
         A node stays that holds claims, or that an operator has cordoned, tainted or attested.
@@ -230,12 +207,10 @@ class Nodes(Caller):
         Raises: NodeUnknown, NodeSuperseded, NodeNotYours.
         SQL: deregister_own_node. Safe inside your transaction: no, it locks the node until the end.
         """
-        left: bool = self._value(
-            calls.DEREGISTER_OWN_NODE, p_node=node_id, p_epoch=node_epoch, p_shard=shard
-        )
+        left: bool = self._value(calls.DEREGISTER_OWN_NODE, p_node=node_id, p_epoch=node_epoch)
         return left
 
-    def set_node_expiry(self, after: timedelta | None, *, shard: int = 0) -> timedelta | None:
+    def set_node_expiry(self, after: timedelta | None) -> timedelta | None:
         """Set how long a node may be silent before it is deregistered; returns what it was.
 
         For admins. 7 days at first, from 1 h to 10 years; None: for ever. A node stays that holds
@@ -244,10 +219,10 @@ class Nodes(Caller):
         Raises: BadArgument.
         SQL: set_node_expiry. Safe inside your transaction: yes.
         """
-        before: timedelta | None = self._value(calls.SET_NODE_EXPIRY, p_after=after, p_shard=shard)
+        before: timedelta | None = self._value(calls.SET_NODE_EXPIRY, p_after=after)
         return before
 
-    def node_wake_payload(self, node_id: UUID | str, *, shard: int = 0) -> str:
+    def node_wake_payload(self, node_id: UUID | str) -> str:
         """What notifications carry that tell the node's worker to heartbeat at once.
 
         They come on channel `hwqueue` when its claims have ended or are to stop. As with
@@ -256,12 +231,10 @@ class Nodes(Caller):
         Raises: NodeUnknown, NodeNotYours.
         SQL: node_wake_payload. Safe inside your transaction: yes.
         """
-        payload: str = self._value(calls.NODE_WAKE_PAYLOAD, p_node=node_id, p_shard=shard)
+        payload: str = self._value(calls.NODE_WAKE_PAYLOAD, p_node=node_id)
         return payload
 
-    def taint_node(
-        self, node_id: UUID | str, taint: Taint | Mapping[str, Any], *, shard: int = 0
-    ) -> None:
+    def taint_node(self, node_id: UUID | str, taint: Taint | Mapping[str, Any]) -> None:
         """Keep leases off the node that do not tolerate the taint.
 
         With effect `no_execute` those that run there are asked to stop, too: at once, or when the
@@ -270,11 +243,9 @@ class Nodes(Caller):
         Raises: NodeUnknown, BadArgument.
         SQL: taint_node. Safe inside your transaction: no, it locks the node until the end.
         """
-        self._call(calls.TAINT_NODE, p_node=node_id, p_taint=plain(taint, "taint"), p_shard=shard)
+        self._call(calls.TAINT_NODE, p_node=node_id, p_taint=plain(taint, "taint"))
 
-    def untaint_node(
-        self, node_id: UUID | str, key: str, *, effect: str | None = None, shard: int = 0
-    ) -> int:
+    def untaint_node(self, node_id: UUID | str, key: str, *, effect: str | None = None) -> int:
         """Take taints of this key off the node that `taint_node` put there.
 
         Args:
@@ -284,11 +255,7 @@ class Nodes(Caller):
         Raises: NodeUnknown, BadArgument.
         SQL: untaint_node. Safe inside your transaction: no, it locks the node until the end.
         """
-        return int(
-            self._value(
-                calls.UNTAINT_NODE, p_node=node_id, p_key=key, p_effect=effect, p_shard=shard
-            )
-        )
+        return int(self._value(calls.UNTAINT_NODE, p_node=node_id, p_key=key, p_effect=effect))
 
     def attest_node(
         self,
@@ -298,7 +265,6 @@ class Nodes(Caller):
         expires_at: datetime | None = None,
         expires_after: timedelta | None = None,
         any_instance: bool = False,
-        shard: int = 0,
     ) -> None:
         """Vouch that the node belongs to a trust domain, which leases may require.
 
@@ -319,23 +285,18 @@ class Nodes(Caller):
             p_expires_at=expires_at,
             p_expires_after=expires_after,
             p_any_instance=any_instance,
-            p_shard=shard,
         )
 
-    def revoke_attestation(self, node_id: UUID | str, domain: str, *, shard: int = 0) -> bool:
+    def revoke_attestation(self, node_id: UUID | str, domain: str) -> bool:
         """End an attestation; running leases that need it are asked to stop at once.
 
         Returns: Whether there was one.
         Raises: NodeUnknown, BadArgument.
         SQL: revoke_attestation. Safe inside your transaction: no, it locks the node until the end.
         """
-        return bool(
-            self._value(calls.REVOKE_ATTESTATION, p_node=node_id, p_domain=domain, p_shard=shard)
-        )
+        return bool(self._value(calls.REVOKE_ATTESTATION, p_node=node_id, p_domain=domain))
 
-    def confirm_node(
-        self, node_id: UUID | str, *, instance_id: str | None = None, shard: int = 0
-    ) -> int:
+    def confirm_node(self, node_id: UUID | str, *, instance_id: str | None = None) -> int:
         """Confirm the node's suspended attestations.
 
         Args:
@@ -345,13 +306,9 @@ class Nodes(Caller):
         Raises: NodeUnknown, NodeSuperseded (another instance is registered), BadArgument.
         SQL: confirm_node. Safe inside your transaction: no, it locks the node until the end.
         """
-        return int(
-            self._value(
-                calls.CONFIRM_NODE, p_node=node_id, p_instance_id=instance_id, p_shard=shard
-            )
-        )
+        return int(self._value(calls.CONFIRM_NODE, p_node=node_id, p_instance_id=instance_id))
 
-    def hand_over_node(self, node_id: UUID | str, login: str, *, shard: int = 0) -> None:
+    def hand_over_node(self, node_id: UUID | str, login: str) -> None:
         """Give the node and its claims to another login, or to a role that several logins have.
 
         Its attestations are suspended until `confirm_node`.
@@ -359,11 +316,9 @@ class Nodes(Caller):
         Raises: NodeUnknown, BadArgument (no such role).
         SQL: hand_over_node. Safe inside your transaction: no, it locks the node until the end.
         """
-        self._call(calls.HAND_OVER_NODE, p_node=node_id, p_login=login, p_shard=shard)
+        self._call(calls.HAND_OVER_NODE, p_node=node_id, p_login=login)
 
-    def reap(
-        self, *, limit: int = 1000, unless_within: timedelta = timedelta(0), shard: int = 0
-    ) -> ReapResult:
+    def reap(self, *, limit: int = 1000, unless_within: timedelta = timedelta(0)) -> ReapResult:
         """End expired claims, promote due leases, fail those past their deadline.
 
         Args:
@@ -373,17 +328,9 @@ class Nodes(Caller):
         Raises: BadArgument, IsolationLevel.
         SQL: reap. Safe inside your transaction: no.
         """
-        return self._row(
-            calls.REAP, ReapResult, p_limit=limit, p_unless_within=unless_within, p_shard=shard
-        )
+        return self._row(calls.REAP, ReapResult, p_limit=limit, p_unless_within=unless_within)
 
-    def prune(
-        self,
-        *,
-        limit: int = 10_000,
-        unless_within: timedelta = timedelta(0),
-        shard: int = 0,
-    ) -> PruneResult:
+    def prune(self, *, limit: int = 10_000, unless_within: timedelta = timedelta(0)) -> PruneResult:
         """Remove what is past its retention.
 
         Args:
@@ -393,22 +340,16 @@ class Nodes(Caller):
         Raises: BadArgument, IsolationLevel.
         SQL: prune. Safe inside your transaction: no.
         """
-        return self._row(
-            calls.PRUNE,
-            PruneResult,
-            p_limit=limit,
-            p_unless_within=unless_within,
-            p_shard=shard,
-        )
+        return self._row(calls.PRUNE, PruneResult, p_limit=limit, p_unless_within=unless_within)
 
-    def verify_invariants(self, *, shard: int = 0) -> list[BrokenInvariant]:
+    def verify_invariants(self) -> list[BrokenInvariant]:
         """What must hold at every instant and does not, counted again; it reads everything.
 
         Call it in a repeatable read transaction of yours while others work.
 
         SQL: verify_invariants. Safe inside your transaction: yes.
         """
-        return self._rows(calls.VERIFY_INVARIANTS, BrokenInvariant, p_shard=shard)
+        return self._rows(calls.VERIFY_INVARIANTS, BrokenInvariant)
 
 
 def _as_lease(**options: Any) -> Any:

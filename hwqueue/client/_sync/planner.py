@@ -17,10 +17,8 @@ from hwqueue.types import LeasePlace, PlaceRoom, PlannerRow, PlannerStatus
 class Planning(Caller):
     """Read what waits and what is free, price room, propose places. For planners."""
 
-    def lead_planner(
-        self, holder: str, *, ttl: timedelta = timedelta(seconds=10), shard: int = 0
-    ) -> int | None:
-        """Lead the planning of a shard, or go on leading.
+    def lead_planner(self, holder: str, *, ttl: timedelta = timedelta(seconds=10)) -> int | None:
+        """Lead the planning, or go on leading.
 
         Args:
             holder: A name of the process' own.
@@ -31,9 +29,7 @@ class Planning(Caller):
         Raises: BadArgument, IsolationLevel.
         SQL: lead_planner. Safe inside your transaction: no, others cannot lead until it ends.
         """
-        epoch: int | None = self._value(
-            calls.LEAD_PLANNER, p_holder=holder, p_ttl=ttl, p_shard=shard
-        )
+        epoch: int | None = self._value(calls.LEAD_PLANNER, p_holder=holder, p_ttl=ttl)
         return epoch
 
     def planner_view(
@@ -44,7 +40,6 @@ class Planning(Caller):
         after: str | None = None,
         limit: int = 1000,
         most: int = 10_000,
-        shard: int = 0,
     ) -> list[PlannerRow]:
         """A page of what a planner reads; docs/reference/sql.md has the keys of the items.
 
@@ -65,18 +60,10 @@ class Planning(Caller):
             p_after=after,
             p_limit=limit,
             p_most=most,
-            p_shard=shard,
         )
 
     def set_prices(
-        self,
-        queue: str,
-        device_worth: Sequence[float],
-        *,
-        ttl: timedelta,
-        round: int,
-        epoch: int,
-        shard: int = 0,
+        self, queue: str, device_worth: Sequence[float], *, ttl: timedelta, round: int, epoch: int
     ) -> str:
         """Set what room on a device is worth to a queue.
 
@@ -98,11 +85,10 @@ class Planning(Caller):
             p_ttl=ttl,
             p_round=round,
             p_epoch=epoch,
-            p_shard=shard,
         )
         return verdict
 
-    def planner_rooms(self, gangs: Sequence[UUID], *, shard: int = 0) -> list[PlaceRoom]:
+    def planner_rooms(self, gangs: Sequence[UUID]) -> list[PlaceRoom]:
         """Where gangs have room, by place and by how much.
 
         Args:
@@ -112,11 +98,9 @@ class Planning(Caller):
         Raises: BadArgument.
         SQL: planner_rooms. Safe inside your transaction: yes.
         """
-        return self._rows(calls.PLANNER_ROOMS, PlaceRoom, p_gangs=list(gangs), p_shard=shard)
+        return self._rows(calls.PLANNER_ROOMS, PlaceRoom, p_gangs=list(gangs))
 
-    def reserve_gang(
-        self, gang: UUID, place: str, *, round: int, epoch: int, shard: int = 0
-    ) -> str:
+    def reserve_gang(self, gang: UUID, place: str, *, round: int, epoch: int) -> str:
         """Reserve room for a gang that waits, beginning with a place.
 
         Args:
@@ -130,23 +114,12 @@ class Planning(Caller):
         SQL: reserve_gang. Safe inside your transaction: no, others cannot lead until it ends.
         """
         verdict: str = self._value(
-            calls.RESERVE_GANG,
-            p_gang=gang,
-            p_place=place,
-            p_round=round,
-            p_epoch=epoch,
-            p_shard=shard,
+            calls.RESERVE_GANG, p_gang=gang, p_place=place, p_round=round, p_epoch=epoch
         )
         return verdict
 
     def reserve_leases(
-        self,
-        places: Mapping[UUID, UUID],
-        *,
-        hold: timedelta,
-        round: int,
-        epoch: int,
-        shard: int = 0,
+        self, places: Mapping[UUID, UUID], *, hold: timedelta, round: int, epoch: int
     ) -> list[LeasePlace]:
         """Reserve pending leases on nodes, which fetch them with their next claims.
 
@@ -167,10 +140,9 @@ class Planning(Caller):
             p_hold=hold,
             p_round=round,
             p_epoch=epoch,
-            p_shard=shard,
         )
 
-    def assigned_leases(self, places: Mapping[UUID, UUID], *, shard: int = 0) -> list[LeasePlace]:
+    def assigned_leases(self, places: Mapping[UUID, UUID]) -> list[LeasePlace]:
         """What has become of leases that were reserved on nodes.
 
         Args:
@@ -180,10 +152,7 @@ class Planning(Caller):
         SQL: assigned_leases. Safe inside your transaction: yes.
         """
         return self._rows(
-            calls.ASSIGNED_LEASES,
-            LeasePlace,
-            p_places=plain(_places(places), "places"),
-            p_shard=shard,
+            calls.ASSIGNED_LEASES, LeasePlace, p_places=plain(_places(places), "places")
         )
 
     def note_room(
@@ -198,7 +167,6 @@ class Planning(Caller):
         leases: Mapping[str, int] | None = None,
         seconds: Mapping[str, float] | None = None,
         resting: int | None = None,
-        shard: int = 0,
     ) -> str:
         """Note how many GPUs there are, how many are in use, and how many could be.
 
@@ -228,16 +196,15 @@ class Planning(Caller):
             p_ttl=ttl,
             p_round=round,
             p_epoch=epoch,
-            p_shard=shard,
         )
         return verdict
 
-    def planner_status(self, *, shard: int = 0) -> PlannerStatus | None:
+    def planner_status(self) -> PlannerStatus | None:
         """What the planner that leads has found; None: none does, and no prices are valid.
 
         SQL: planner_status. Safe inside your transaction: yes.
         """
-        rows = self._rows(calls.PLANNER_STATUS, PlannerStatus, p_shard=shard)
+        rows = self._rows(calls.PLANNER_STATUS, PlannerStatus)
         return rows[0] if rows else None
 
 

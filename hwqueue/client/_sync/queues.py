@@ -17,7 +17,7 @@ Policy = QueuePolicy | Mapping[str, Any]
 class Queues(Caller):
     """Create, change and look at queues."""
 
-    def create_queue(self, queue: str, *, policy: Policy | None = None, shard: int = 0) -> None:
+    def create_queue(self, queue: str, *, policy: Policy | None = None) -> None:
         """Create a queue; one that exists is left alone, whatever its other keys are.
 
         Args:
@@ -27,49 +27,49 @@ class Queues(Caller):
         SQL: create_queue. Safe inside your transaction: yes.
         """
         settings = plain(policy, "policy")
-        self._call(calls.CREATE_QUEUE, p_queue=queue, p_policy=settings, p_shard=shard)
+        self._call(calls.CREATE_QUEUE, p_queue=queue, p_policy=settings)
 
-    def set_queue_policy(self, queue: str, policy: Policy, *, shard: int = 0) -> None:
+    def set_queue_policy(self, queue: str, policy: Policy) -> None:
         """Change the keys of a queue's policy that are given; leases already there keep theirs.
 
         Raises: QueueUnknown, BadArgument.
         SQL: set_queue_policy. Safe inside your transaction: yes.
         """
         settings = plain(policy, "policy")
-        self._call(calls.SET_QUEUE_POLICY, p_queue=queue, p_policy=settings, p_shard=shard)
+        self._call(calls.SET_QUEUE_POLICY, p_queue=queue, p_policy=settings)
 
-    def drop_queue(self, queue: str, *, force: bool = False, shard: int = 0) -> None:
+    def drop_queue(self, queue: str, *, force: bool = False) -> None:
         """Remove a queue; with `force` the leases in it, too.
 
         Raises: QueueUnknown, QueueNotEmpty.
         SQL: drop_queue. Safe inside your transaction: yes, but claims on the queue wait for it.
         """
-        self._call(calls.DROP_QUEUE, p_queue=queue, p_force=force, p_shard=shard)
+        self._call(calls.DROP_QUEUE, p_queue=queue, p_force=force)
 
-    def pause_queue(self, queue: str, *, shard: int = 0) -> None:
+    def pause_queue(self, queue: str) -> None:
         """Grant no more claims from a queue; spawns and running claims go on.
 
         Raises: QueueUnknown.
         SQL: pause_queue. Safe inside your transaction: yes.
         """
-        self._call(calls.PAUSE_QUEUE, p_queue=queue, p_shard=shard)
+        self._call(calls.PAUSE_QUEUE, p_queue=queue)
 
-    def resume_queue(self, queue: str, *, shard: int = 0) -> None:
+    def resume_queue(self, queue: str) -> None:
         """Grant claims from a paused queue again.
 
         Raises: QueueUnknown.
         SQL: resume_queue. Safe inside your transaction: yes.
         """
-        self._call(calls.RESUME_QUEUE, p_queue=queue, p_shard=shard)
+        self._call(calls.RESUME_QUEUE, p_queue=queue)
 
-    def list_queues(self, *, shard: int = 0) -> list[Queue]:
+    def list_queues(self) -> list[Queue]:
         """Every queue with the number of its open leases, by name.
 
         SQL: list_queues. Safe inside your transaction: yes.
         """
-        return self._rows(calls.LIST_QUEUES, Queue, p_shard=shard)
+        return self._rows(calls.LIST_QUEUES, Queue)
 
-    def wake_payloads(self, queues: Sequence[str], *, shard: int = 0) -> list[WakePayload]:
+    def wake_payloads(self, queues: Sequence[str]) -> list[WakePayload]:
         """What notifications of new work in these queues carry; they need not exist yet.
 
         For those who LISTEN to channel `hwqueue` themselves. A notification is a hint: any login
@@ -78,4 +78,4 @@ class Queues(Caller):
         Raises: BadArgument.
         SQL: wake_payloads. Safe inside your transaction: yes.
         """
-        return self._rows(calls.WAKE_PAYLOADS, WakePayload, p_queues=list(queues), p_shard=shard)
+        return self._rows(calls.WAKE_PAYLOADS, WakePayload, p_queues=list(queues))

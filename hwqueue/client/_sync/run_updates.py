@@ -21,7 +21,6 @@ class RunUpdates(Caller):
         run_id: UUID | str,
         *,
         steps: Iterable[str] | None = None,
-        shard: int = 0,
         **changes: Unpack[StepChanges],
     ) -> list[UpdatedStep]:
         """Change where steps of a run may run that were not released.
@@ -45,7 +44,6 @@ class RunUpdates(Caller):
             p_run=run_id,
             p_changes=plain(changes, "changes"),
             p_steps=None if steps is None else list(steps),
-            p_shard=shard,
         )
 
     def preview_update(
@@ -53,7 +51,6 @@ class RunUpdates(Caller):
         run_id: UUID | str,
         *,
         steps: Iterable[str] | None = None,
-        shard: int = 0,
         **changes: Unpack[StepChanges],
     ) -> list[PreviewedStep]:
         """What `update_steps` would make of the steps, and where each could run; changes nothing.
@@ -71,5 +68,4 @@ class RunUpdates(Caller):
             p_run=run_id,
             p_changes=plain(changes, "changes"),
             p_steps=None if steps is None else list(steps),
-            p_shard=shard,
         )

@@ -11,18 +11,16 @@ from hwqueue.types import Minute, Sample
 class Statistics(Caller):
     """Look at figures: for monitoring, for charts."""
 
-    def metrics(self, *, shard: int = 0) -> list[Sample]:
+    def metrics(self) -> list[Sample]:
         """Everything that monitoring wants to know, at this moment.
 
         `hwqueue.metrics` makes Prometheus metrics of it.
 
         SQL: metrics. Safe inside your transaction: yes.
         """
-        return self._rows(calls.METRICS, Sample, p_shard=shard)
+        return self._rows(calls.METRICS, Sample)
 
-    def throughput(
-        self, queue: str | None = None, *, minutes: int = 60, shard: int = 0
-    ) -> list[Minute]:
+    def throughput(self, queue: str | None = None, *, minutes: int = 60) -> list[Minute]:
         """What ended in each of the last minutes, oldest first; the last one is not over.
 
         Args:
@@ -32,4 +30,4 @@ class Statistics(Caller):
         Raises: QueueUnknown, BadArgument.
         SQL: throughput. Safe inside your transaction: yes.
         """
-        return self._rows(calls.THROUGHPUT, Minute, p_queue=queue, p_minutes=minutes, p_shard=shard)
+        return self._rows(calls.THROUGHPUT, Minute, p_queue=queue, p_minutes=minutes)

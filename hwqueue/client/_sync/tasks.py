@@ -16,7 +16,7 @@ class Tasks(Caller):
     """Say which options the leases of a task have by default."""
 
     def set_task(
-        self, task: str, defaults: AsJson | Mapping[str, Any] | None = None, *, shard: int = 0
+        self, task: str, defaults: AsJson | Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
         """Set the defaults of a task, all of them, for every later spawn.
 
@@ -35,22 +35,19 @@ class Tasks(Caller):
         options = plain(defaults, "defaults")
         options = given(options) if isinstance(options, Mapping) else options
         found: dict[str, Any] = self._value(
-            calls.SET_TASK,
-            p_task=task,
-            p_defaults={} if options is None else options,
-            p_shard=shard,
+            calls.SET_TASK, p_task=task, p_defaults={} if options is None else options
         )
         return found
 
-    def list_tasks(self, *, shard: int = 0) -> list[KnownTask]:
+    def list_tasks(self) -> list[KnownTask]:
         """The tasks that have been set, or for which live workers declare defaults, by name.
 
         SQL: list_tasks. Safe inside your transaction: yes.
         """
-        return self._rows(calls.LIST_TASKS, KnownTask, p_shard=shard)
+        return self._rows(calls.LIST_TASKS, KnownTask)
 
     def compare_tasks(
-        self, tasks: Mapping[str, AsJson | Mapping[str, Any]], *, shard: int = 0
+        self, tasks: Mapping[str, AsJson | Mapping[str, Any]]
     ) -> list[TaskDifference]:
         """Which options differ from the defaults that were set, for a worker's log.
 
@@ -64,7 +61,7 @@ class Tasks(Caller):
         SQL: compare_tasks. Safe inside your transaction: yes.
         """
         declared = {name: plain(each, name) for name, each in tasks.items()}
-        return self._rows(calls.COMPARE_TASKS, TaskDifference, p_defaults=declared, p_shard=shard)
+        return self._rows(calls.COMPARE_TASKS, TaskDifference, p_defaults=declared)
 
     def sync_tasks(
         self,
@@ -72,7 +69,6 @@ class Tasks(Caller):
         *,
         version: str | None = None,
         force: bool = False,
-        shard: int = 0,
     ) -> list[SyncedTask]:
         """Set the defaults that an app declares, where they are newer than the database's.
 
@@ -95,13 +91,12 @@ class Tasks(Caller):
             p_defaults=declared,
             p_version=version,
             p_forces=force or None,
-            p_shard=shard,
         )
 
-    def drop_task(self, task: str, *, shard: int = 0) -> bool:
+    def drop_task(self, task: str) -> bool:
         """Drop the defaults of a task; its leases stay, and it can be spawned as before.
 
         Returns: Whether it was set.
         SQL: drop_task. Safe inside your transaction: yes.
         """
-        return bool(self._value(calls.DROP_TASK, p_task=task, p_shard=shard))
+        return bool(self._value(calls.DROP_TASK, p_task=task))

@@ -22,7 +22,6 @@ class Tokens(Caller):
         tenant: str | None = None,
         expires_at: datetime | None = None,
         expires_after: timedelta | None = None,
-        shard: int = 0,
     ) -> None:
         """Let in a caller who knows a secret.
 
@@ -45,31 +44,28 @@ class Tokens(Caller):
             p_tenant=tenant,
             p_expires_at=expires_at,
             p_expires_after=expires_after,
-            p_shard=shard,
         )
 
-    def check_token(self, secret_sha256: bytes, *, shard: int = 0) -> TokenGrant | None:
+    def check_token(self, secret_sha256: bytes) -> TokenGrant | None:
         """Whose secret has this hash; None when it lets nobody in (any more).
 
         SQL: check_token. Safe inside your transaction: yes.
         """
-        found = self._rows(
-            calls.CHECK_TOKEN, TokenGrant, p_secret_sha256=secret_sha256, p_shard=shard
-        )
+        found = self._rows(calls.CHECK_TOKEN, TokenGrant, p_secret_sha256=secret_sha256)
         return found[0] if found else None
 
-    def list_tokens(self, *, shard: int = 0) -> list[ApiToken]:
+    def list_tokens(self) -> list[ApiToken]:
         """All tokens that there ever were, newest first.
 
         SQL: list_tokens. Safe inside your transaction: yes.
         """
-        return self._rows(calls.LIST_TOKENS, ApiToken, p_shard=shard)
+        return self._rows(calls.LIST_TOKENS, ApiToken)
 
-    def revoke_token(self, name: str, *, shard: int = 0) -> bool:
+    def revoke_token(self, name: str) -> bool:
         """End a token; servers that have just seen it let it in for some seconds more.
 
         Returns: Whether it was not revoked before.
         Raises: TokenUnknown.
         SQL: revoke_token. Safe inside your transaction: yes.
         """
-        return bool(self._value(calls.REVOKE_TOKEN, p_name=name, p_shard=shard))
+        return bool(self._value(calls.REVOKE_TOKEN, p_name=name))

@@ -36,7 +36,7 @@ class Waiting(Caller):
     """Wait for leases and runs."""
 
     def await_leases(
-        self, lease_ids: Sequence[UUID | str], *, notify: bool = False, shard: int = 0
+        self, lease_ids: Sequence[UUID | str], *, notify: bool = False
     ) -> list[AwaitedLease]:
         """The states of leases now, for a wait of your own; `wait` and its like call it for you.
 
@@ -49,16 +49,10 @@ class Waiting(Caller):
             locked until your transaction ends.
         """
         return self._rows(
-            calls.AWAIT_LEASES,
-            AwaitedLease,
-            p_lease_ids=list(lease_ids),
-            p_notify=notify or None,
-            p_shard=shard,
+            calls.AWAIT_LEASES, AwaitedLease, p_lease_ids=list(lease_ids), p_notify=notify or None
         )
 
-    def wait(
-        self, lease_id: UUID | str, *, timeout: timedelta | None = None, shard: int = 0
-    ) -> Lease:
+    def wait(self, lease_id: UUID | str, *, timeout: timedelta | None = None) -> Lease:
         """Wait until a lease has completed, failed for good or been cancelled, and return it.
 
         Args:
@@ -68,15 +62,11 @@ class Waiting(Caller):
             leases), ConfigError (a client made with `on` cannot wait).
         SQL: await_leases, get_lease. Safe inside your transaction: no, it needs its own.
         """
-        [lease] = self.wait_many([lease_id], timeout=timeout, shard=shard)
+        [lease] = self.wait_many([lease_id], timeout=timeout)
         return lease
 
     def wait_many(
-        self,
-        lease_ids: Iterable[UUID | str],
-        *,
-        timeout: timedelta | None = None,
-        shard: int = 0,
+        self, lease_ids: Iterable[UUID | str], *, timeout: timedelta | None = None
     ) -> list[Lease]:
         """Wait until all of these leases have ended, and return them in the order given.
 
@@ -88,16 +78,12 @@ class Waiting(Caller):
         """
         wanted = unique_ids(lease_ids)
         ended: dict[UUID, Lease] = {}
-        for lease in self._ends(wanted, timeout, shard):
+        for lease in self._ends(wanted, timeout):
             ended[lease.lease_id] = lease
         return [ended[lease_id] for lease_id in wanted]
 
     def as_completed(
-        self,
-        lease_ids: Iterable[UUID | str],
-        *,
-        timeout: timedelta | None = None,
-        shard: int = 0,
+        self, lease_ids: Iterable[UUID | str], *, timeout: timedelta | None = None
     ) -> Iterator[Lease]:
         """The leases as they end, the first to end first; an iterator.
 
@@ -107,11 +93,9 @@ class Waiting(Caller):
         Raises: As `wait_many`, from the iterator.
         SQL: await_leases, get_lease. Safe inside your transaction: no, it needs its own.
         """
-        return self._ends(unique_ids(lease_ids), timeout, shard)
+        return self._ends(unique_ids(lease_ids), timeout)
 
-    def result(
-        self, lease_id: UUID | str, *, timeout: timedelta | None = None, shard: int = 0
-    ) -> Json:
+    def result(self, lease_id: UUID | str, *, timeout: timedelta | None = None) -> Json:
         """Wait until a lease has ended, and return the result of its handler.
 
         Args:
@@ -121,11 +105,9 @@ class Waiting(Caller):
             failed with; else as `wait`.
         SQL: await_leases, get_lease. Safe inside your transaction: no, it needs its own.
         """
-        return result_of(self.wait(lease_id, timeout=timeout, shard=shard))
+        return result_of(self.wait(lease_id, timeout=timeout))
 
-    def wait_for_run(
-        self, run_id: UUID | str, *, timeout: timedelta | None = None, shard: int = 0
-    ) -> WorkflowRun:
+    def wait_for_run(self, run_id: UUID | str, *, timeout: timedelta | None = None) -> WorkflowRun:
         """Wait until a run has completed, failed or been cancelled, and return it.
 
         It only polls, at most once a second: the end of a run is not notified.
@@ -140,27 +122,25 @@ class Waiting(Caller):
         self._own_connections()
         pauses = Pauses(timeout)
         while True:
-            run = self._row(calls.GET_WORKFLOW_RUN, WorkflowRun, p_run=run_id, p_shard=shard)
+            run = self._row(calls.GET_WORKFLOW_RUN, WorkflowRun, p_run=run_id)
             if run.finished_at is not None:
                 return run
             if pauses.is_over:
                 raise run_timed_out(run, timeout)
             pause(pauses.next(notified=False))
 
-    def _ends(
-        self, lease_ids: list[UUID], timeout: timedelta | None, shard: int
-    ) -> Iterator[Lease]:
+    def _ends(self, lease_ids: list[UUID], timeout: timedelta | None) -> Iterator[Lease]:
         """What `as_completed` iterates over."""
         left, pauses = dict.fromkeys(lease_ids), Pauses(timeout)
         with Endings(self._own_connections()) as endings:
             while left:
-                states = self._states(list(left), endings.is_open, shard)
+                states = self._states(list(left), endings.is_open)
                 for one in states:
                     if one.state is None:
                         raise _gone(one.lease_id)
                     if one.state in ENDED:
                         del left[one.lease_id]
-                        yield self._row(calls.GET_LEASE, Lease, p_lease=one.lease_id, p_shard=shard)
+                        yield self._row(calls.GET_LEASE, Lease, p_lease=one.lease_id)
                 if not left:
                     return
                 if pauses.is_over:
@@ -169,11 +149,11 @@ class Waiting(Caller):
                     continue  # what ended before it listened is seen at once
                 endings.pause(states, pauses)
 
-    def _states(self, lease_ids: Sequence[UUID], notify: bool, shard: int) -> list[AwaitedLease]:
+    def _states(self, lease_ids: Sequence[UUID], notify: bool) -> list[AwaitedLease]:
         states: list[AwaitedLease] = []
         for start in range(0, len(lease_ids), _MOST_IDS):
             some = lease_ids[start : start + _MOST_IDS]
-            states += self.await_leases(some, notify=notify, shard=shard)
+            states += self.await_leases(some, notify=notify)
         return states
 
     def _own_connections(self) -> PoolRunner:
@@ -275,11 +255,11 @@ class Spawned(SpawnResult):
 
     def wait(self, *, timeout: timedelta | None = None) -> Lease:
         """See `AsyncClient.wait`."""
-        return self.client.wait(self.lease_id, timeout=timeout, shard=self.shard_id)
+        return self.client.wait(self.lease_id, timeout=timeout)
 
     def result(self, *, timeout: timedelta | None = None) -> Json:
         """See `AsyncClient.result`."""
-        return self.client.result(self.lease_id, timeout=timeout, shard=self.shard_id)
+        return self.client.result(self.lease_id, timeout=timeout)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled and copied without the client, whose connections stay here."""

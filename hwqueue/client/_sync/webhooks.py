@@ -26,7 +26,6 @@ class SyncWebhooks(Caller):
         queues: Sequence[str] | None = None,
         tenant: str | None = None,
         labels: Mapping[str, str] | None = None,
-        shard: int = 0,
     ) -> str | None:
         """Create a webhook, or replace the address and the filter of one that is there. For admins.
 
@@ -43,50 +42,44 @@ class SyncWebhooks(Caller):
         """
         options = given({"codes": codes, "queues": queues, "tenant": tenant, "labels": labels})
         secret: str | None = self._value(
-            calls.SET_WEBHOOK,
-            p_name=name,
-            p_url=url,
-            p_options=plain(options, "options"),
-            p_shard=shard,
+            calls.SET_WEBHOOK, p_name=name, p_url=url, p_options=plain(options, "options")
         )
         return secret
 
-    def list_webhooks(self, *, shard: int = 0) -> list[Webhook]:
+    def list_webhooks(self) -> list[Webhook]:
         """The webhooks by name, without their secrets.
 
         SQL: list_webhooks. Safe inside your transaction: yes.
         """
-        return self._rows(calls.LIST_WEBHOOKS, Webhook, p_shard=shard)
+        return self._rows(calls.LIST_WEBHOOKS, Webhook)
 
-    def drop_webhook(self, name: str, *, shard: int = 0) -> bool:
+    def drop_webhook(self, name: str) -> bool:
         """Drop a webhook; what it has not been sent is not sent any more. For admins.
 
         Returns: Whether it was there.
         SQL: drop_webhook. Safe inside your transaction: yes.
         """
-        return bool(self._value(calls.DROP_WEBHOOK, p_name=name, p_shard=shard))
+        return bool(self._value(calls.DROP_WEBHOOK, p_name=name))
 
-    def pause_webhook(self, name: str, *, shard: int = 0) -> bool:
+    def pause_webhook(self, name: str) -> bool:
         """Send a webhook nothing until it is resumed; it is told then of what happened meanwhile.
 
         Returns: Whether it was not paused before.
         Raises: WebhookUnknown.
         SQL: pause_webhook. Safe inside your transaction: yes.
         """
-        return bool(self._value(calls.PAUSE_WEBHOOK, p_name=name, p_shard=shard))
+        return bool(self._value(calls.PAUSE_WEBHOOK, p_name=name))
 
-    def resume_webhook(self, name: str, *, shard: int = 0) -> bool:
+    def resume_webhook(self, name: str) -> bool:
         """Go on where a webhook was paused, as far as events are kept.
 
         Returns: Whether it was paused.
         Raises: WebhookUnknown.
         SQL: resume_webhook. Safe inside your transaction: yes.
         """
-        return bool(self._value(calls.RESUME_WEBHOOK, p_name=name, p_shard=shard))
+        return bool(self._value(calls.RESUME_WEBHOOK, p_name=name))
 
-    def rotate_webhook(
-        self, name: str, *, keep: timedelta = timedelta(days=1), shard: int = 0
-    ) -> str:
+    def rotate_webhook(self, name: str, *, keep: timedelta = timedelta(days=1)) -> str:
         """Replace the secret of a webhook. For admins.
 
         Args:
@@ -96,17 +89,17 @@ class SyncWebhooks(Caller):
         Raises: WebhookUnknown, BadArgument.
         SQL: rotate_webhook. Safe inside your transaction: yes.
         """
-        secret: str = self._value(calls.ROTATE_WEBHOOK, p_name=name, p_keep=keep, p_shard=shard)
+        secret: str = self._value(calls.ROTATE_WEBHOOK, p_name=name, p_keep=keep)
         return secret
 
-    def test_webhook(self, name: str, *, shard: int = 0) -> UUID:
+    def test_webhook(self, name: str) -> UUID:
         """Have a delivery of type `webhook_test` sent.
 
         Returns: Its id.
         Raises: WebhookUnknown.
         SQL: test_webhook. Safe inside your transaction: yes.
         """
-        delivery: UUID = self._value(calls.TEST_WEBHOOK, p_name=name, p_shard=shard)
+        delivery: UUID = self._value(calls.TEST_WEBHOOK, p_name=name)
         return delivery
 
     def list_deliveries(
@@ -116,7 +109,6 @@ class SyncWebhooks(Caller):
         state: str | None = None,
         limit: int = 100,
         before: UUID | str | None = None,
-        shard: int = 0,
     ) -> list[Delivery]:
         """What is to be sent to a webhook or was, newest first.
 
@@ -135,17 +127,9 @@ class SyncWebhooks(Caller):
             p_state=state,
             p_limit=limit,
             p_before=before,
-            p_shard=shard,
         )
 
-    def redeliver(
-        self,
-        name: str,
-        delivery: UUID | str | None = None,
-        *,
-        limit: int = 1000,
-        shard: int = 0,
-    ) -> int:
+    def redeliver(self, name: str, delivery: UUID | str | None = None, *, limit: int = 1000) -> int:
         """Have a delivery sent again, whatever became of it; None: the dead ones.
 
         Args:
@@ -155,13 +139,11 @@ class SyncWebhooks(Caller):
         Raises: WebhookUnknown, BadArgument.
         SQL: redeliver. Safe inside your transaction: yes.
         """
-        count: int = self._value(
-            calls.REDELIVER, p_name=name, p_delivery=delivery, p_limit=limit, p_shard=shard
-        )
+        count: int = self._value(calls.REDELIVER, p_name=name, p_delivery=delivery, p_limit=limit)
         return count
 
     def claim_deliveries(
-        self, limit: int = 20, *, claim_timeout: timedelta = timedelta(minutes=1), shard: int = 0
+        self, limit: int = 20, *, claim_timeout: timedelta = timedelta(minutes=1)
     ) -> list[ClaimedDelivery]:
         """Find out what webhooks are to be told of, and take some of it to be sent now.
 
@@ -174,11 +156,7 @@ class SyncWebhooks(Caller):
         SQL: claim_deliveries. Safe inside your transaction: no, commit before you send.
         """
         return self._rows(
-            calls.CLAIM_DELIVERIES,
-            ClaimedDelivery,
-            p_limit=limit,
-            p_timeout=claim_timeout,
-            p_shard=shard,
+            calls.CLAIM_DELIVERIES, ClaimedDelivery, p_limit=limit, p_timeout=claim_timeout
         )
 
     def settle_delivery(
@@ -190,7 +168,6 @@ class SyncWebhooks(Caller):
         response: str | None = None,
         error: str | None = None,
         retry_after: int | None = None,
-        shard: int = 0,
     ) -> str:
         """Record how an attempt ended.
 
@@ -213,6 +190,5 @@ class SyncWebhooks(Caller):
             p_delivery=delivery,
             p_attempt=attempt,
             p_result=plain(result, "result"),
-            p_shard=shard,
         )
         return state

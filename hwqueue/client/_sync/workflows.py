@@ -56,9 +56,7 @@ def _options(options: RunOptions, headers: Mapping[str, str]) -> dict[str, Any]:
 class Workflows(Caller):
     """Define workflows, submit runs of them, look at them and change them."""
 
-    def define_workflow(
-        self, spec: AsJson | Mapping[str, Any], *, shard: int = 0
-    ) -> DefinedWorkflow:
+    def define_workflow(self, spec: AsJson | Mapping[str, Any]) -> DefinedWorkflow:
         """Define a workflow; does nothing if the newest version means the same.
 
         Args:
@@ -68,13 +66,9 @@ class Workflows(Caller):
             WireInvalid, BadArgument, OtherTenant.
         SQL: define_workflow. Safe inside your transaction: yes.
         """
-        return self._row(
-            calls.DEFINE_WORKFLOW, DefinedWorkflow, p_spec=plain(spec, "spec"), p_shard=shard
-        )
+        return self._row(calls.DEFINE_WORKFLOW, DefinedWorkflow, p_spec=plain(spec, "spec"))
 
-    def get_workflow(
-        self, workflow: str, *, version: int | None = None, shard: int = 0
-    ) -> WorkflowDefinition:
+    def get_workflow(self, workflow: str, *, version: int | None = None) -> WorkflowDefinition:
         """A definition.
 
         Args:
@@ -84,15 +78,11 @@ class Workflows(Caller):
         SQL: get_workflow. Safe inside your transaction: yes.
         """
         return self._row(
-            calls.GET_WORKFLOW,
-            WorkflowDefinition,
-            p_workflow=workflow,
-            p_version=version,
-            p_shard=shard,
+            calls.GET_WORKFLOW, WorkflowDefinition, p_workflow=workflow, p_version=version
         )
 
     def list_workflows(
-        self, *, after: str | None = None, limit: int = 100, shard: int = 0
+        self, *, after: str | None = None, limit: int = 100
     ) -> list[WorkflowSummary]:
         """Workflows by name, each with its newest version.
 
@@ -103,12 +93,10 @@ class Workflows(Caller):
         Raises: BadArgument, OtherTenant.
         SQL: list_workflows. Safe inside your transaction: yes.
         """
-        return self._rows(
-            calls.LIST_WORKFLOWS, WorkflowSummary, p_after=after, p_limit=limit, p_shard=shard
-        )
+        return self._rows(calls.LIST_WORKFLOWS, WorkflowSummary, p_after=after, p_limit=limit)
 
     def submit_workflow(
-        self, workflow: str, input: Json = None, *, shard: int = 0, **options: Unpack[RunOptions]
+        self, workflow: str, input: Json = None, **options: Unpack[RunOptions]
     ) -> SubmittedRun:
         """Submit a run of a workflow, and spawn the leases of its first steps.
 
@@ -127,12 +115,9 @@ class Workflows(Caller):
                 p_workflow=workflow,
                 p_input=input,
                 p_options=_options(options, headers),
-                p_shard=shard,
             )
 
-    def submit_workflows(
-        self, workflow: str, runs: Iterable[RunSpec], *, shard: int = 0
-    ) -> list[SubmittedRun]:
+    def submit_workflows(self, workflow: str, runs: Iterable[RunSpec]) -> list[SubmittedRun]:
         """Submit runs of a workflow, all or nothing; in the order given.
 
         Args:
@@ -151,16 +136,10 @@ class Workflows(Caller):
                 SubmittedRun,
                 p_workflow=workflow,
                 p_runs=plain(given_runs, "runs"),
-                p_shard=shard,
             )
 
     def submit_spec(
-        self,
-        spec: AsJson | Mapping[str, Any],
-        input: Json = None,
-        *,
-        shard: int = 0,
-        **options: Unpack[RunOptions],
+        self, spec: AsJson | Mapping[str, Any], input: Json = None, **options: Unpack[RunOptions]
     ) -> SubmittedRun:
         """Submit a run of a specification that is not defined under its name.
 
@@ -181,15 +160,10 @@ class Workflows(Caller):
                 p_spec=written,
                 p_input=input,
                 p_options=_options(options, headers),
-                p_shard=shard,
             )
 
     def check_workflow(
-        self,
-        workflow: str | AsJson | Mapping[str, Any],
-        *,
-        shard: int = 0,
-        **options: Unpack[RunOptions],
+        self, workflow: str | AsJson | Mapping[str, Any], **options: Unpack[RunOptions]
     ) -> list[CheckedStep]:
         """Where each step could run if it were submitted now; changes nothing.
 
@@ -206,24 +180,23 @@ class Workflows(Caller):
             CheckedStep,
             p_spec=workflow if isinstance(workflow, str) else plain(workflow, "workflow"),
             p_options=_options(options, {}),
-            p_shard=shard,
         )
 
-    def get_workflow_run(self, run_id: UUID | str, *, shard: int = 0) -> WorkflowRun:
+    def get_workflow_run(self, run_id: UUID | str) -> WorkflowRun:
         """A run, and how many of its steps are in each state.
 
         Raises: RunNotFound.
         SQL: get_workflow_run. Safe inside your transaction: yes.
         """
-        return self._row(calls.GET_WORKFLOW_RUN, WorkflowRun, p_run=run_id, p_shard=shard)
+        return self._row(calls.GET_WORKFLOW_RUN, WorkflowRun, p_run=run_id)
 
-    def list_workflow_steps(self, run_id: UUID | str, *, shard: int = 0) -> list[WorkflowStep]:
+    def list_workflow_steps(self, run_id: UUID | str) -> list[WorkflowStep]:
         """The steps of a run in topological order.
 
         Raises: RunNotFound.
         SQL: list_workflow_steps. Safe inside your transaction: yes.
         """
-        return self._rows(calls.LIST_WORKFLOW_STEPS, WorkflowStep, p_run=run_id, p_shard=shard)
+        return self._rows(calls.LIST_WORKFLOW_STEPS, WorkflowStep, p_run=run_id)
 
     def step_results(
         self,
@@ -234,7 +207,6 @@ class Workflows(Caller):
         limit: int = 1000,
         state: StepState | None = None,
         lease_id: UUID | None = None,
-        shard: int = 0,
     ) -> list[StepResult]:
         """What a step returned, and where: one row, or one for each item that is spawned.
 
@@ -256,12 +228,9 @@ class Workflows(Caller):
             p_limit=limit,
             p_state=state,
             p_lease=lease_id,
-            p_shard=shard,
         )
 
-    def run_input(
-        self, run_id: UUID | str, *, lease_id: UUID | None = None, shard: int = 0
-    ) -> Json:
+    def run_input(self, run_id: UUID | str, *, lease_id: UUID | None = None) -> Json:
         """What a run was submitted with.
 
         Args:
@@ -270,7 +239,7 @@ class Workflows(Caller):
         Raises: RunNotFound; for a worker LeaseLost, NodeNotYours.
         SQL: run_input. Safe inside your transaction: yes.
         """
-        found: Json = self._value(calls.RUN_INPUT, p_run=run_id, p_lease=lease_id, p_shard=shard)
+        found: Json = self._value(calls.RUN_INPUT, p_run=run_id, p_lease=lease_id)
         return found
 
     def list_workflow_runs(
@@ -287,7 +256,6 @@ class Workflows(Caller):
         is_nested: bool | None = None,
         limit: int = 50,
         before: UUID | str | None = None,
-        shard: int = 0,
     ) -> list[RunSummary]:
         """Runs, newest first.
 
@@ -323,38 +291,33 @@ class Workflows(Caller):
             p_filter=plain(given(wanted), "filter"),
             p_limit=limit,
             p_before=before,
-            p_shard=shard,
         )
 
-    def get_run_workflow(self, run_id: UUID | str, *, shard: int = 0) -> WorkflowDefinition:
+    def get_run_workflow(self, run_id: UUID | str) -> WorkflowDefinition:
         """The definition that a run was submitted with; version: None if it has none.
 
         Raises: RunNotFound.
         SQL: get_run_workflow. Safe inside your transaction: yes.
         """
-        return self._row(calls.GET_RUN_WORKFLOW, WorkflowDefinition, p_run=run_id, p_shard=shard)
+        return self._row(calls.GET_RUN_WORKFLOW, WorkflowDefinition, p_run=run_id)
 
-    def list_step_details(self, run_id: UUID | str, *, shard: int = 0) -> list[StepDetail]:
+    def list_step_details(self, run_id: UUID | str) -> list[StepDetail]:
         """When the steps of a run were released and claimed, in topological order.
 
         Raises: RunNotFound.
         SQL: list_step_details. Safe inside your transaction: yes.
         """
-        return self._rows(calls.LIST_STEP_DETAILS, StepDetail, p_run=run_id, p_shard=shard)
+        return self._rows(calls.LIST_STEP_DETAILS, StepDetail, p_run=run_id)
 
-    def list_run_signals(
-        self, run_id: UUID | str, *, limit: int = 1000, shard: int = 0
-    ) -> list[RunSignal]:
+    def list_run_signals(self, run_id: UUID | str, *, limit: int = 1000) -> list[RunSignal]:
         """The signals that a run was sent, oldest first, and which step took each.
 
         Raises: RunNotFound, BadArgument.
         SQL: list_run_signals. Safe inside your transaction: yes.
         """
-        return self._rows(
-            calls.LIST_RUN_SIGNALS, RunSignal, p_run=run_id, p_limit=limit, p_shard=shard
-        )
+        return self._rows(calls.LIST_RUN_SIGNALS, RunSignal, p_run=run_id, p_limit=limit)
 
-    def summarise_runs(self, run_ids: Iterable[UUID | str], *, shard: int = 0) -> list[RunProgress]:
+    def summarise_runs(self, run_ids: Iterable[UUID | str]) -> list[RunProgress]:
         """How far runs are, by their ids; those that are gone are left out.
 
         Args:
@@ -363,7 +326,7 @@ class Workflows(Caller):
         Raises: BadArgument.
         SQL: summarise_runs. Safe inside your transaction: yes.
         """
-        return self._rows(calls.SUMMARISE_RUNS, RunProgress, p_run_ids=list(run_ids), p_shard=shard)
+        return self._rows(calls.SUMMARISE_RUNS, RunProgress, p_run_ids=list(run_ids))
 
     def preview_retry(
         self,
@@ -371,7 +334,6 @@ class Workflows(Caller):
         *,
         mode: RetryMode | None = None,
         steps: Iterable[str] | None = None,
-        shard: int = 0,
     ) -> list[RetriedStep]:
         """The steps that `retry_workflow_run` would run again; nothing is changed.
 
@@ -379,17 +341,9 @@ class Workflows(Caller):
         SQL: preview_retry. Safe inside your transaction: yes.
         """
         options = {"mode": mode, "steps": None if steps is None else list(steps)}
-        return self._rows(
-            calls.PREVIEW_RETRY,
-            RetriedStep,
-            p_run=run_id,
-            p_options=given(options),
-            p_shard=shard,
-        )
+        return self._rows(calls.PREVIEW_RETRY, RetriedStep, p_run=run_id, p_options=given(options))
 
-    def list_workflow_versions(
-        self, workflows: Iterable[str], *, shard: int = 0
-    ) -> list[WorkflowVersion]:
+    def list_workflow_versions(self, workflows: Iterable[str]) -> list[WorkflowVersion]:
         """The newest 20 versions of each workflow, and how many runs of each are in each state.
 
         Args:
@@ -399,42 +353,35 @@ class Workflows(Caller):
         SQL: list_workflow_versions. Safe inside your transaction: yes.
         """
         return self._rows(
-            calls.LIST_WORKFLOW_VERSIONS,
-            WorkflowVersion,
-            p_workflows=list(workflows),
-            p_shard=shard,
+            calls.LIST_WORKFLOW_VERSIONS, WorkflowVersion, p_workflows=list(workflows)
         )
 
-    def cancel_workflow_run(
-        self, run_id: UUID | str, *, reason: str | None = None, shard: int = 0
-    ) -> RunState:
+    def cancel_workflow_run(self, run_id: UUID | str, *, reason: str | None = None) -> RunState:
         """Cancel a run: what waits ends, what runs is asked to stop, nothing is released.
 
         Returns: `cancelled`, or `cancelling` while something of it still runs.
         Raises: RunNotFound, WrongRunState, BadArgument, IsolationLevel.
         SQL: cancel_workflow_run. Safe inside your transaction: yes.
         """
-        found: RunState = self._value(
-            calls.CANCEL_WORKFLOW_RUN, p_run=run_id, p_reason=reason, p_shard=shard
-        )
+        found: RunState = self._value(calls.CANCEL_WORKFLOW_RUN, p_run=run_id, p_reason=reason)
         return found
 
-    def pause_workflow_run(self, run_id: UUID | str, *, shard: int = 0) -> RunState:
+    def pause_workflow_run(self, run_id: UUID | str) -> RunState:
         """Hold the steps of a run that become due; those that run go on.
 
         Raises: RunNotFound, WrongRunState, IsolationLevel.
         SQL: pause_workflow_run. Safe inside your transaction: yes.
         """
-        found: RunState = self._value(calls.PAUSE_WORKFLOW_RUN, p_run=run_id, p_shard=shard)
+        found: RunState = self._value(calls.PAUSE_WORKFLOW_RUN, p_run=run_id)
         return found
 
-    def resume_workflow_run(self, run_id: UUID | str, *, shard: int = 0) -> RunState:
+    def resume_workflow_run(self, run_id: UUID | str) -> RunState:
         """Let a paused run go on.
 
         Raises: RunNotFound, WrongRunState, IsolationLevel.
         SQL: resume_workflow_run. Safe inside your transaction: yes.
         """
-        found: RunState = self._value(calls.RESUME_WORKFLOW_RUN, p_run=run_id, p_shard=shard)
+        found: RunState = self._value(calls.RESUME_WORKFLOW_RUN, p_run=run_id)
         return found
 
     def retry_workflow_run(
@@ -444,7 +391,6 @@ class Workflows(Caller):
         mode: RetryMode | None = None,
         steps: Iterable[str] | None = None,
         input: Json = None,
-        shard: int = 0,
     ) -> RunState:
         """Run steps of a run that has ended again, under the same lease ids.
 
@@ -458,18 +404,12 @@ class Workflows(Caller):
         """
         options = {"mode": mode, "steps": None if steps is None else list(steps), "input": input}
         found: RunState = self._value(
-            calls.RETRY_WORKFLOW_RUN, p_run=run_id, p_options=given(options), p_shard=shard
+            calls.RETRY_WORKFLOW_RUN, p_run=run_id, p_options=given(options)
         )
         return found
 
     def skip_step(
-        self,
-        run_id: UUID | str,
-        step: str,
-        *,
-        result: Json = None,
-        reason: str | None = None,
-        shard: int = 0,
+        self, run_id: UUID | str, step: str, *, result: Json = None, reason: str | None = None
     ) -> RunState:
         """Declare a step completed that nobody has claimed.
 
@@ -480,23 +420,12 @@ class Workflows(Caller):
         SQL: skip_step. Safe inside your transaction: yes.
         """
         found: RunState = self._value(
-            calls.SKIP_STEP,
-            p_run=run_id,
-            p_step=step,
-            p_result=result,
-            p_reason=reason,
-            p_shard=shard,
+            calls.SKIP_STEP, p_run=run_id, p_step=step, p_result=result, p_reason=reason
         )
         return found
 
     def signal_workflow_run(
-        self,
-        run_id: UUID | str,
-        name: str,
-        payload: Json = None,
-        *,
-        key: str | None = None,
-        shard: int = 0,
+        self, run_id: UUID | str, name: str, payload: Json = None, *, key: str | None = None
     ) -> RunSignalSent:
         """Send a run a signal; the step that waits for it takes it, now or when it is released.
 
@@ -516,10 +445,9 @@ class Workflows(Caller):
             p_name=name,
             p_payload=payload,
             p_key=key,
-            p_shard=shard,
         )
 
-    def advance_workflows(self, *, limit: int = 200, shard: int = 0) -> AdvanceResult:
+    def advance_workflows(self, *, limit: int = 200) -> AdvanceResult:
         """Do what settlements of steps had to leave; `reap` does it, too.
 
         Args:
@@ -528,9 +456,9 @@ class Workflows(Caller):
         Raises: BadArgument, IsolationLevel.
         SQL: advance_workflows. Safe inside your transaction: no, it needs one of its own.
         """
-        return self._row(calls.ADVANCE_WORKFLOWS, AdvanceResult, p_limit=limit, p_shard=shard)
+        return self._row(calls.ADVANCE_WORKFLOWS, AdvanceResult, p_limit=limit)
 
-    def take_ended_runs(self, *, limit: int = 100, shard: int = 0) -> list[EndedRun]:
+    def take_ended_runs(self, *, limit: int = 100) -> list[EndedRun]:
         """Take ends of runs whose submission was traced, to send a span of each.
 
         Each is given once, to one caller, within an hour.
@@ -541,4 +469,4 @@ class Workflows(Caller):
         Raises: BadArgument, IsolationLevel.
         SQL: take_ended_runs. Safe inside your transaction: yes.
         """
-        return self._rows(calls.TAKE_ENDED_RUNS, EndedRun, p_limit=limit, p_shard=shard)
+        return self._rows(calls.TAKE_ENDED_RUNS, EndedRun, p_limit=limit)

@@ -148,57 +148,55 @@ def _step(subject: str) -> tuple[UUID, str]:
     return UUID(run_id), step
 
 
-async def _cancel(client: AsyncClient, run_id: str, fields: Fields, shard: int) -> None:
+async def _cancel(client: AsyncClient, run_id: str, fields: Fields) -> None:
     reason = fields.get("reason", "").strip() or None
-    await client.cancel_workflow_run(UUID(run_id), reason=reason, shard=shard)
+    await client.cancel_workflow_run(UUID(run_id), reason=reason)
 
 
-async def _pause(client: AsyncClient, run_id: str, fields: Fields, shard: int) -> None:
-    await client.pause_workflow_run(UUID(run_id), shard=shard)
+async def _pause(client: AsyncClient, run_id: str, fields: Fields) -> None:
+    await client.pause_workflow_run(UUID(run_id))
 
 
-async def _resume(client: AsyncClient, run_id: str, fields: Fields, shard: int) -> None:
-    await client.resume_workflow_run(UUID(run_id), shard=shard)
+async def _resume(client: AsyncClient, run_id: str, fields: Fields) -> None:
+    await client.resume_workflow_run(UUID(run_id))
 
 
-async def _retry(client: AsyncClient, run_id: str, fields: Fields, shard: int) -> None:
-    await client.retry_workflow_run(UUID(run_id), shard=shard)
+async def _retry(client: AsyncClient, run_id: str, fields: Fields) -> None:
+    await client.retry_workflow_run(UUID(run_id))
 
 
-async def _retry_downstream(client: AsyncClient, run_id: str, fields: Fields, shard: int) -> None:
+async def _retry_downstream(client: AsyncClient, run_id: str, fields: Fields) -> None:
     mode: RetryMode = "failed_and_downstream"
-    await client.retry_workflow_run(UUID(run_id), mode=mode, shard=shard)
+    await client.retry_workflow_run(UUID(run_id), mode=mode)
 
 
-async def _retry_all(client: AsyncClient, run_id: str, fields: Fields, shard: int) -> None:
+async def _retry_all(client: AsyncClient, run_id: str, fields: Fields) -> None:
     mode: RetryMode = "all"
-    await client.retry_workflow_run(UUID(run_id), mode=mode, shard=shard)
+    await client.retry_workflow_run(UUID(run_id), mode=mode)
 
 
-async def _retry_step(client: AsyncClient, subject: str, fields: Fields, shard: int) -> None:
+async def _retry_step(client: AsyncClient, subject: str, fields: Fields) -> None:
     run_id, step = _step(subject)
-    await client.retry_workflow_run(run_id, steps=[step], shard=shard)
+    await client.retry_workflow_run(run_id, steps=[step])
 
 
-async def _skip(client: AsyncClient, subject: str, fields: Fields, shard: int) -> None:
+async def _skip(client: AsyncClient, subject: str, fields: Fields) -> None:
     run_id, step = _step(subject)
     await client.skip_step(
         run_id,
         step,
         result=json_value(fields, "result") if fields.get("result", "").strip() else None,
         reason=fields.get("reason", "").strip() or None,
-        shard=shard,
     )
 
 
-async def _signal(client: AsyncClient, subject: str, fields: Fields, shard: int) -> None:
+async def _signal(client: AsyncClient, subject: str, fields: Fields) -> None:
     run_id, _ = _step(subject)
     await client.signal_workflow_run(
         run_id,
         fields.get("signal", ""),
         json_value(fields, "payload") if fields.get("payload", "").strip() else None,
         key=fields.get("signal_key", "").strip() or None,
-        shard=shard,
     )
 
 

@@ -7,6 +7,5 @@ on conflict (singleton) do update set
   package_version = excluded.package_version,
   roles_installed = excluded.roles_installed,
   applied_at = now();
-select hwqueue.note_event('schema_upgraded', 'the schema is that of hwqueue ' || {package_version}, s.shard_id,
-  jsonb_build_object('revision', {revision}, 'package_version', {package_version}))
-from hwqueue.shard s;
+select hwqueue.note_event('schema_upgraded', 'the schema is that of hwqueue ' || {package_version},
+  jsonb_build_object('revision', {revision}, 'package_version', {package_version}));

@@ -35,7 +35,6 @@ async def count_leases(body: BulkCount, caller: LeaseReader) -> Any:
             states=body.states,
             cursor=body.cursor,
             page_size=body.limit,
-            shard=caller.shard,
             **_wanted(body.filter, caller),
         )
 
@@ -78,12 +77,7 @@ async def delete_leases(body: BulkRequest, caller: LeaseOperator) -> Any:
 
 def _page(body: BulkRequest, caller: Caller) -> dict[str, Any]:
     """What all bulk calls take. Raises: HTTPProblem (403)."""
-    return {
-        "cursor": body.cursor,
-        "page_size": body.limit,
-        "shard": caller.shard,
-        **_wanted(body.filter, caller),
-    }
+    return {"cursor": body.cursor, "page_size": body.limit, **_wanted(body.filter, caller)}
 
 
 def _wanted(given: LeaseFilter, caller: Caller) -> dict[str, Any]:

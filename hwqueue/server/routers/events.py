@@ -78,7 +78,6 @@ async def list_events(
             since=since,
             until=until,
             limit=limit + 1,
-            shard=caller.shard,
         )
     page, last = split_page(found, limit)
     if last:
@@ -116,10 +115,8 @@ async def stream_events(
     async def fetch(seen: int | None) -> list[Event]:
         async with caller.read() as client:
             if seen is None:
-                return await client.list_events(final=True, limit=1, shard=caller.shard)
-            return await client.list_events(
-                **wanted.as_options(), after=seen, limit=BATCH, shard=caller.shard
-            )
+                return await client.list_events(final=True, limit=1)
+            return await client.list_events(**wanted.as_options(), after=seen, limit=BATCH)
 
     async for found in services.streams.follow(
         None if last_event_id is None else int(last_event_id),

@@ -59,9 +59,7 @@ async def spawn_everywhere(
     if "claim_timeout" in options:
         options["claim_timeout"] = timedelta(seconds=options["claim_timeout"])
     async with caller.call() as client:
-        spawned = await client.spawn_everywhere(
-            body.queue, body.task, body.params, shard=caller.shard, **options
-        )
+        spawned = await client.spawn_everywhere(body.queue, body.task, body.params, **options)
     if not spawned.created:
         response.status_code = 200
     response.headers["Location"] = f"{request.url.path}/{spawned.everywhere_id}"
@@ -83,9 +81,7 @@ async def list_everywhere(
 ) -> Any:
     """Everywhere tasks, newest first."""
     async with caller.read() as client:
-        found = await client.list_everywhere(
-            state=state, limit=limit + 1, before=created_before, shard=caller.shard
-        )
+        found = await client.list_everywhere(state=state, limit=limit + 1, before=created_before)
     page, last = split_page(found, limit)
     cursor = last.created_at.isoformat() if last else None
     if cursor:
@@ -104,9 +100,7 @@ async def get_everywhere(
 ) -> Any:
     """An everywhere task and its lease on each node, by `node_id`."""
     async with caller.call() as client:
-        return await client.get_everywhere(
-            everywhere_id, limit=limit, after=after, shard=caller.shard
-        )
+        return await client.get_everywhere(everywhere_id, limit=limit, after=after)
 
 
 @router.post("/{everywhere_id:uuid}/stop", responses=NO_EVERYWHERE)
@@ -119,7 +113,7 @@ async def stop_everywhere(
     """
     running = body.running if body else "keep"
     async with caller.call() as client:
-        state = await client.stop_everywhere(everywhere_id, running=running, shard=caller.shard)
+        state = await client.stop_everywhere(everywhere_id, running=running)
     return EverywhereNow(everywhere_id=everywhere_id, state=state)
 
 

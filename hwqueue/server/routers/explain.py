@@ -43,7 +43,7 @@ class WhatIf(Request):
 async def explain_lease(lease_id: Id, caller: Explainer) -> Any:
     """Why a lease is where it is; of a pending one, node by node, why it does not run."""
     async with caller.read() as client:
-        return await client.explain_lease(lease_id, shard=caller.shard)
+        return await client.explain_lease(lease_id)
 
 
 @router.get(
@@ -54,11 +54,11 @@ async def explain_lease(lease_id: Id, caller: Explainer) -> Any:
 async def explain_class(class_id: ClassId, caller: Reader) -> Any:
     """Why the leases of a placement class are pending."""
     async with caller.read() as client:
-        return await client.explain_class(class_id, shard=caller.shard)
+        return await client.explain_class(class_id)
 
 
 @router.post("/what-if", response_model=list_of(ServedClass))
 async def what_if(body: WhatIf, caller: Reader) -> Any:
     """Which pending classes such nodes could run if they were there, idle; up to 1,000."""
     async with caller.read() as client:
-        return {"items": await client.what_if(body.nodes, shard=caller.shard)}
+        return {"items": await client.what_if(body.nodes)}

@@ -48,7 +48,7 @@ async def spawn_gang(
     """Spawn a gang: none of its leases is claimed before there is room for all of them."""
     members, options = await caller.run(lambda: _asked(body, caller))
     async with caller.call() as client:
-        spawned = await client.spawn_gang(body.queue, members, shard=caller.shard, **options)
+        spawned = await client.spawn_gang(body.queue, members, **options)
     gang_id = spawned[0].gang_id
     response.headers["Location"] = f"{request.url.path}/{gang_id}"
     return {
@@ -79,11 +79,7 @@ async def list_gangs(
     moment, gang_id = _read_cursor(before)
     async with caller.read() as client:
         found = await client.list_gangs(
-            state=state,
-            limit=limit + 1,
-            before=moment,
-            before_gang=gang_id,
-            shard=caller.shard,
+            state=state, limit=limit + 1, before=moment, before_gang=gang_id
         )
     page, last = split_page(found, limit)
     cursor = f"{last.created_at.isoformat()},{last.gang_id}" if last else None
@@ -97,21 +93,21 @@ async def what_if_gang(body: WhatIfGangRequest, caller: LeaseReader) -> Any:
     """Whether a gang would start now if it were spawned, and if not, why; nothing is written."""
     members, options = await caller.run(lambda: _asked(body, caller))
     async with caller.read() as client:
-        return await client.what_if_gang(body.queue, members, shard=caller.shard, **options)
+        return await client.what_if_gang(body.queue, members, **options)
 
 
 @router.get("/{gang_id:uuid}", response_model=GangOut, responses=NO_GANG)
 async def get_gang(gang_id: GangId, caller: LeaseReader) -> Any:
     """A gang, why it waits, and where its members are."""
     async with caller.call() as client:
-        return await client.get_gang(gang_id, shard=caller.shard)
+        return await client.get_gang(gang_id)
 
 
 @router.get("/{gang_id:uuid}/explanation", response_model=GangWhy, responses=NO_GANG)
 async def explain_gang(gang_id: GangId, caller: LeaseReader) -> Any:
     """Why a gang is where it is; of one that waits, where it lacks room, and the ways out."""
     async with caller.read() as client:
-        return await client.explain_gang(gang_id, shard=caller.shard)
+        return await client.explain_gang(gang_id)
 
 
 @router.post("/{gang_id:uuid}/cancel", responses=NO_GANG)
@@ -124,7 +120,7 @@ async def cancel_gang(
     """
     reason = body.reason if body else None
     async with caller.call() as client:
-        state = await client.cancel_gang(gang_id, reason=reason, shard=caller.shard)
+        state = await client.cancel_gang(gang_id, reason=reason)
     return GangNow(gang_id=gang_id, state=state)
 
 

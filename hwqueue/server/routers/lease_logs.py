@@ -45,12 +45,7 @@ async def lease_logs(
     """What the handlers of a lease logged, oldest first: the last 1000 lines of each attempt."""
     async with caller.call() as client:
         found = await client.lease_logs(
-            lease_id,
-            after=after,
-            attempt=attempt,
-            last=last,
-            limit=limit if last else limit + 1,
-            shard=caller.shard,
+            lease_id, after=after, attempt=attempt, last=last, limit=limit if last else limit + 1
         )
     page, final = split_page(found, limit)
     if final:
@@ -61,7 +56,7 @@ async def lease_logs(
 async def _lease_is_there(lease_id: Id, caller: LeaseReader) -> None:
     """A stream that has begun cannot say that there is no such lease."""
     async with caller.call() as client:
-        await client.get_lease(lease_id, shard=caller.shard)
+        await client.get_lease(lease_id)
 
 
 @router.get(
@@ -93,13 +88,13 @@ async def stream_lease_logs(
         if ended_as == _DELETED:
             return []
         async with caller.call() as client:
-            return await client.lease_logs(lease_id, after=seen, limit=BATCH, shard=caller.shard)
+            return await client.lease_logs(lease_id, after=seen, limit=BATCH)
 
     async def has_ended() -> bool:
         nonlocal ended_as
         try:
             async with caller.call() as client:
-                lease = await client.get_lease(lease_id, shard=caller.shard)
+                lease = await client.get_lease(lease_id)
         except LeaseNotFound:
             ended_as = _DELETED
         else:

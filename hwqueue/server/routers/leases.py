@@ -66,7 +66,7 @@ async def spawn_lease(
     options = await caller.run(lambda: _options(caller, body, "options", idempotency_key))
     async with caller.call() as client:
         spawned = await client.spawn_lease(
-            body.queue, body.task, body.params, shard=caller.shard, **_with_spans(options)
+            body.queue, body.task, body.params, **_with_spans(options)
         )
     response.headers["Location"] = f"{request.url.path}/{spawned.lease_id}"
     if not spawned.created:
@@ -106,7 +106,7 @@ async def spawn_leases(body: SpawnBatch, caller: LeaseWriter, request: Request) 
         ]
     )
     async with caller.call() as client:
-        spawned = await client.spawn_leases(body.queue, leases, shard=caller.shard)
+        spawned = await client.spawn_leases(body.queue, leases)
     return {"items": spawned}
 
 
@@ -158,7 +158,6 @@ async def list_leases(
             error_type=error_type,
             limit=limit + 1,
             before=before,
-            shard=caller.shard,
         )
     page, last = split_page(found, limit)
     cursor = str(last.lease_id) if last else None
@@ -184,13 +183,13 @@ async def get_lease(
 
         async def has_ended() -> bool:
             async with caller.call() as client:
-                [now] = await client.await_leases([lease_id], shard=caller.shard)
+                [now] = await client.await_leases([lease_id])
             return now.state is None or now.state in ENDED
 
         with caller.services.streams.slot(caller.principal.caller):
             await caller.services.streams.wait_until(has_ended, wait)
     async with caller.call() as client:
-        return await client.get_lease(lease_id, shard=caller.shard)
+        return await client.get_lease(lease_id)
 
 
 @router.get("/{lease_id:uuid}/checkpoints", response_model=Checkpoints, responses=NO_LEASE)
@@ -204,7 +203,7 @@ async def lease_checkpoints(
     The states themselves are for the claim that goes on behind them.
     """
     async with caller.call() as client:
-        return {"items": await client.lease_checkpoints(lease_id, limit=limit, shard=caller.shard)}
+        return {"items": await client.lease_checkpoints(lease_id, limit=limit)}
 
 
 @router.patch("/{lease_id:uuid}", responses=NO_LEASE | WRONG_STATE)
@@ -212,7 +211,7 @@ async def update_lease(lease_id: Id, body: LeaseChanges, caller: LeaseWriter) ->
     """Change a lease that is not claimed, or move it to another queue."""
     changes = await caller.run(lambda: body.model_dump(exclude_unset=True))
     async with caller.call() as client:
-        state = await client.update_lease(lease_id, shard=caller.shard, **changes)
+        state = await client.update_lease(lease_id, **changes)
     return LeaseNow(lease_id=lease_id, state=state)
 
 
@@ -223,7 +222,7 @@ async def cancel_lease(
     """Cancel a lease; a running one is asked to stop, and is `claimed` until it has."""
     reason = body.reason if body else None
     async with caller.call() as client:
-        state = await client.cancel_lease(lease_id, reason=reason, shard=caller.shard)
+        state = await client.cancel_lease(lease_id, reason=reason)
     return LeaseNow(lease_id=lease_id, state=state)
 
 
@@ -231,7 +230,7 @@ async def cancel_lease(
 async def requeue_lease(lease_id: Id, caller: LeaseOperator) -> LeaseNow:
     """Make a failed or cancelled lease claimable again, with all its attempts to come."""
     async with caller.call() as client:
-        state = await client.requeue_lease(lease_id, shard=caller.shard)
+        state = await client.requeue_lease(lease_id)
     return LeaseNow(lease_id=lease_id, state=state)
 
 

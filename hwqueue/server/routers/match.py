@@ -20,7 +20,7 @@ async def match_nodes(body: MatchRequest, caller: Matcher) -> Any:
     """
     asked = body.model_dump(exclude={"placement"})
     async with caller.read() as client:
-        found = await client.match_page(body.placement, shard=caller.shard, **asked)
+        found = await client.match_page(body.placement, **asked)
     end = body.skip + len(found.items)
     following = end if found.items and end < found.nodes else None
     return {name: getattr(found, name) for name in MatchPage.__dataclass_fields__} | {

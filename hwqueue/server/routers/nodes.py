@@ -39,7 +39,7 @@ async def list_nodes(
 ) -> Any:
     """Registered nodes with what they have and what is in use, by name."""
     async with caller.read() as client:
-        found = await client.list_nodes(name=name, after=after, limit=limit + 1, shard=caller.shard)
+        found = await client.list_nodes(name=name, after=after, limit=limit + 1)
     page, last = split_page(found, limit)
     if last:
         add_next_link(request, response, after=last.name)
@@ -57,7 +57,7 @@ async def get_node(node_id: Id, caller: Reader) -> Any:
 async def cordon_node(node_id: Id, caller: Operator) -> Any:
     """Grant it no more claims; running ones go on."""
     async with caller.call() as client:
-        await client.cordon_node(node_id, shard=caller.shard)
+        await client.cordon_node(node_id)
         return await _find(client, node_id, caller)
 
 
@@ -65,7 +65,7 @@ async def cordon_node(node_id: Id, caller: Operator) -> Any:
 async def uncordon_node(node_id: Id, caller: Operator) -> Any:
     """Undo cordon and drain."""
     async with caller.call() as client:
-        await client.uncordon_node(node_id, shard=caller.shard)
+        await client.uncordon_node(node_id)
         return await _find(client, node_id, caller)
 
 
@@ -73,7 +73,7 @@ async def uncordon_node(node_id: Id, caller: Operator) -> Any:
 async def drain_node(node_id: Id, caller: Operator, body: DrainRequest | None = None) -> Any:
     """Cordon it and, with a deadline, ask what runs there to stop by then."""
     async with caller.call() as client:
-        await client.drain_node(node_id, deadline=body.span if body else None, shard=caller.shard)
+        await client.drain_node(node_id, deadline=body.span if body else None)
         return await _find(client, node_id, caller)
 
 
@@ -81,7 +81,7 @@ async def drain_node(node_id: Id, caller: Operator, body: DrainRequest | None = 
 async def deregister_node(node_id: Id, caller: Operator) -> None:
     """Take it out of the fleet; its claims end at once, with one attempt used."""
     async with caller.call() as client:
-        await client.deregister_node(node_id, shard=caller.shard)
+        await client.deregister_node(node_id)
 
 
 @router.post("/{node_id:uuid}/taint", response_model=NodeOut, responses=NO_NODE)
@@ -89,7 +89,7 @@ async def taint_node(node_id: Id, body: TaintRequest, caller: Operator) -> Any:
     """Keep leases off it that do not tolerate the taint."""
     async with caller.call() as client:
         taint = body.model_dump(exclude_none=True)
-        await client.taint_node(node_id, taint, shard=caller.shard)
+        await client.taint_node(node_id, taint)
         return await _find(client, node_id, caller)
 
 
@@ -97,9 +97,7 @@ async def taint_node(node_id: Id, body: TaintRequest, caller: Operator) -> Any:
 async def untaint_node(node_id: Id, body: UntaintRequest, caller: Operator) -> Untainted:
     """Take taints of operators off it; those that it registered with stay."""
     async with caller.call() as client:
-        removed = await client.untaint_node(
-            node_id, body.key, effect=body.effect, shard=caller.shard
-        )
+        removed = await client.untaint_node(node_id, body.key, effect=body.effect)
     return Untainted(removed=removed)
 
 
@@ -108,13 +106,13 @@ async def hand_over_node(node_id: Id, body: HandOverRequest, caller: Operator) -
     """Give it and its claims to another login; its attestations are suspended."""
     async with caller.call() as client:
         await _find(client, node_id, caller)  # one that left has a login, and no answer here
-        await client.hand_over_node(node_id, body.login, shard=caller.shard)
+        await client.hand_over_node(node_id, body.login)
         return await _find(client, node_id, caller)
 
 
 async def _find(client: AsyncClient, node_id: Id, caller: Caller) -> Node:
     """The node. Raises: NodeUnknown."""
-    for node in await client.list_nodes(node_id=node_id, shard=caller.shard):
+    for node in await client.list_nodes(node_id=node_id):
         return node
     raise NodeUnknown(
         f"node {node_id} is not registered",

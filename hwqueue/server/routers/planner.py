@@ -20,5 +20,5 @@ async def planner_status(caller: Reader) -> Any:
     best: more nodes help where that is small and much waits.
     """
     async with caller.read() as client:
-        found = await client.planner_status(shard=caller.shard)
-    return found or PlannerStatus.nobody(caller.shard)
+        found = await client.planner_status()
+    return found or PlannerStatus.nobody()

@@ -39,7 +39,7 @@ QueueName = Annotated[Name, Path(description="Name of the queue.", examples=["re
 async def list_queues(caller: Reader) -> Any:
     """All queues with the number of their open leases."""
     async with caller.read() as client:
-        return {"items": await client.list_queues(shard=caller.shard)}
+        return {"items": await client.list_queues()}
 
 
 @router.post(
@@ -49,7 +49,7 @@ async def create_queue(body: CreateQueue, caller: Admin) -> QueueNow:
     """Make a queue; one that exists with the same policy is left as it is."""
     policy = body.policy.model_dump(exclude_none=True)
     async with caller.call() as client:
-        await client.create_queue(body.queue, policy=policy, shard=caller.shard)
+        await client.create_queue(body.queue, policy=policy)
     return QueueNow(queue=body.queue)
 
 
@@ -57,7 +57,7 @@ async def create_queue(body: CreateQueue, caller: Admin) -> QueueNow:
 async def get_queue(queue: QueueName, caller: Reader) -> Any:
     """A queue, the number of its open leases, and its policy."""
     async with caller.read() as client:
-        for found in await client.list_queues(shard=caller.shard):
+        for found in await client.list_queues():
             if found.queue == queue:
                 return found
     raise QueueUnknown(
@@ -72,7 +72,7 @@ async def set_queue_policy(queue: QueueName, body: QueuePolicy, caller: Admin) -
     """Change the keys of its policy that are given; leases already there keep theirs."""
     policy = body.model_dump(exclude_none=True)
     async with caller.call() as client:
-        await client.set_queue_policy(queue, policy, shard=caller.shard)
+        await client.set_queue_policy(queue, policy)
     return QueueNow(queue=queue)
 
 
@@ -80,7 +80,7 @@ async def set_queue_policy(queue: QueueName, body: QueuePolicy, caller: Admin) -
 async def pause_queue(queue: QueueName, caller: Operator) -> QueueNow:
     """Grant no more claims from it; spawns and running claims go on."""
     async with caller.call() as client:
-        await client.pause_queue(queue, shard=caller.shard)
+        await client.pause_queue(queue)
     return QueueNow(queue=queue, paused=True)
 
 
@@ -88,7 +88,7 @@ async def pause_queue(queue: QueueName, caller: Operator) -> QueueNow:
 async def resume_queue(queue: QueueName, caller: Operator) -> QueueNow:
     """Grant claims from it again."""
     async with caller.call() as client:
-        await client.resume_queue(queue, shard=caller.shard)
+        await client.resume_queue(queue)
     return QueueNow(queue=queue, paused=False)
 
 
@@ -99,5 +99,5 @@ async def requeue_failed(
     """Requeue its failed leases, oldest first."""
     chosen = (body or RequeueFailed()).model_dump(exclude_none=True)
     async with caller.call() as client:
-        count = await client.requeue_failed(queue, shard=caller.shard, **chosen)
+        count = await client.requeue_failed(queue, **chosen)
     return Requeued(requeued=count)

@@ -75,9 +75,7 @@ async def submit_spec(
         lambda: own_options(caller, body.options, "options", idempotency_key)
     )
     async with caller.call() as client:
-        submitted = await client.submit_spec(
-            body.spec.model_dump(), body.input, shard=caller.shard, **options
-        )
+        submitted = await client.submit_spec(body.spec.model_dump(), body.input, **options)
     response.headers["Location"] = f"{request.url.path}/{submitted.run_id}"
     if not submitted.created:
         response.status_code = 200
@@ -122,7 +120,6 @@ async def list_runs(
             is_nested=is_nested,
             limit=limit + 1,
             before=before,
-            shard=caller.shard,
         )
     page, last = split_page(found, limit)
     if last:
@@ -147,20 +144,20 @@ async def get_run(
 
         async def has_ended() -> bool:
             async with caller.call() as client:
-                run = await client.get_workflow_run(run_id, shard=caller.shard)
+                run = await client.get_workflow_run(run_id)
             return run.finished_at is not None
 
         with caller.services.streams.slot(caller.principal.caller):
             await caller.services.streams.wait_until(has_ended, wait)
     async with caller.call() as client:
-        return await client.get_workflow_run(run_id, shard=caller.shard)
+        return await client.get_workflow_run(run_id)
 
 
 @router.get("/{run_id:uuid}/steps", response_model=RunSteps, responses=NO_RUN)
 async def list_steps(run_id: RunId, caller: LeaseReader) -> Any:
     """The steps of a run in topological order, all of them."""
     async with caller.read() as client:
-        return {"items": await client.list_workflow_steps(run_id, shard=caller.shard)}
+        return {"items": await client.list_workflow_steps(run_id)}
 
 
 @router.get(
@@ -188,9 +185,7 @@ async def list_results(
     items tells of itself, as item -1.
     """
     async with caller.read() as client:
-        found = await client.step_results(
-            run_id, step, after=after, limit=limit + 1, state=state, shard=caller.shard
-        )
+        found = await client.step_results(run_id, step, after=after, limit=limit + 1, state=state)
     page, last = split_page(found, limit)
     if last:
         add_next_link(request, response, after=last.item)
@@ -201,7 +196,7 @@ async def list_results(
 async def list_signals(run_id: RunId, caller: LeaseReader) -> Any:
     """What a run was sent, oldest first, and which step took each; all of it, 1,000 at most."""
     async with caller.read() as client:
-        return {"items": await client.list_run_signals(run_id, shard=caller.shard)}
+        return {"items": await client.list_run_signals(run_id)}
 
 
 @router.post("/{run_id:uuid}/cancel", responses=NO_RUN | WRONG_RUN_STATE)
@@ -211,7 +206,7 @@ async def cancel_run(
     """Cancel a run: what waits ends, what runs is asked to stop; `cancelling` until it has."""
     reason = body.reason if body else None
     async with caller.call() as client:
-        state = await client.cancel_workflow_run(run_id, reason=reason, shard=caller.shard)
+        state = await client.cancel_workflow_run(run_id, reason=reason)
     return RunNow(run_id=run_id, state=state)
 
 
@@ -219,7 +214,7 @@ async def cancel_run(
 async def pause_run(run_id: RunId, caller: LeaseWriter) -> RunNow:
     """Hold the steps of a run that become due; those that run go on."""
     async with caller.call() as client:
-        state = await client.pause_workflow_run(run_id, shard=caller.shard)
+        state = await client.pause_workflow_run(run_id)
     return RunNow(run_id=run_id, state=state)
 
 
@@ -227,7 +222,7 @@ async def pause_run(run_id: RunId, caller: LeaseWriter) -> RunNow:
 async def resume_run(run_id: RunId, caller: LeaseWriter) -> RunNow:
     """Let a paused run go on."""
     async with caller.call() as client:
-        state = await client.resume_workflow_run(run_id, shard=caller.shard)
+        state = await client.resume_workflow_run(run_id)
     return RunNow(run_id=run_id, state=state)
 
 
@@ -237,7 +232,7 @@ async def retry_run(run_id: RunId, caller: LeaseWriter, body: RetryRequest | Non
     given = body or RetryRequest()
     async with caller.call() as client:
         state = await client.retry_workflow_run(
-            run_id, mode=given.mode, steps=given.steps, input=given.input, shard=caller.shard
+            run_id, mode=given.mode, steps=given.steps, input=given.input
         )
     return RunNow(run_id=run_id, state=state)
 
@@ -253,9 +248,7 @@ async def preview_retry(
     """The steps that a retry with this body would run again; nothing is changed."""
     given = body or RetryRequest()
     async with caller.read() as client:
-        steps = await client.preview_retry(
-            run_id, mode=given.mode, steps=given.steps, shard=caller.shard
-        )
+        steps = await client.preview_retry(run_id, mode=given.mode, steps=given.steps)
     return {"items": steps}
 
 
@@ -269,7 +262,7 @@ async def update_steps(run_id: RunId, body: UpdateStepsRequest, caller: LeaseWri
     """
     changes = await caller.run(lambda: body.changes.model_dump(exclude_unset=True))
     async with caller.call() as client:
-        steps = await client.update_steps(run_id, steps=body.steps, shard=caller.shard, **changes)
+        steps = await client.update_steps(run_id, steps=body.steps, **changes)
     return {"items": steps}
 
 
@@ -282,7 +275,7 @@ async def preview_update(run_id: RunId, body: UpdateStepsRequest, caller: LeaseW
     """Where the steps could run after an update with this body; nothing is changed."""
     changes = await caller.run(lambda: body.changes.model_dump(exclude_unset=True))
     async with caller.read() as client:
-        steps = await client.preview_update(run_id, steps=body.steps, shard=caller.shard, **changes)
+        steps = await client.preview_update(run_id, steps=body.steps, **changes)
     return {"items": steps}
 
 
@@ -296,9 +289,7 @@ async def skip_step(
     """Declare a step completed that nobody has claimed; what comes after it is released."""
     given = body or SkipRequest()
     async with caller.call() as client:
-        state = await client.skip_step(
-            run_id, step, result=given.result, reason=given.reason, shard=caller.shard
-        )
+        state = await client.skip_step(run_id, step, result=given.result, reason=given.reason)
     return RunNow(run_id=run_id, state=state)
 
 
@@ -313,7 +304,7 @@ class _Change:
 async def _run_is_there(run_id: RunId, caller: LeaseReader) -> None:
     """A stream that has begun cannot say that there is no such run."""
     async with caller.call() as client:
-        await client.get_workflow_run(run_id, shard=caller.shard)
+        await client.get_workflow_run(run_id)
 
 
 @router.get(
@@ -346,7 +337,7 @@ async def stream_run(
         nonlocal ended_as
         try:
             async with caller.call() as client:
-                found = await client.get_workflow_run(run_id, shard=caller.shard)
+                found = await client.get_workflow_run(run_id)
         except RunNotFound:
             ended_as = _DELETED
             return []

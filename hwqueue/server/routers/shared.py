@@ -104,7 +104,7 @@ async def warnings_of(caller: Caller, spawned_id: UUID) -> tuple[str, ...] | Non
     """
     try:
         async with asyncio.timeout(_WARNINGS_SECONDS), caller.read() as client:
-            return tuple(await client.spawn_warnings(spawned_id, shard=caller.shard))
+            return tuple(await client.spawn_warnings(spawned_id))
     except (HwqueueError, psycopg.Error, TimeoutError):
         return None
 

@@ -52,9 +52,7 @@ async def signal_lease(
     """Send an open lease a signal; one that is suspended until it comes is claimable at once."""
     sent = body or SignalRequest()
     async with caller.call() as client:
-        return await client.signal_lease(
-            lease_id, name, sent.payload, key=sent.key, shard=caller.shard
-        )
+        return await client.signal_lease(lease_id, name, sent.payload, key=sent.key)
 
 
 @router.post(
@@ -72,6 +70,4 @@ async def signal_run(
     """Send a run a signal; a step that waits for it has completed, now or when it is released."""
     sent = body or SignalRequest()
     async with caller.call() as client:
-        return await client.signal_workflow_run(
-            run_id, name, sent.payload, key=sent.key, shard=caller.shard
-        )
+        return await client.signal_workflow_run(run_id, name, sent.payload, key=sent.key)

@@ -18,16 +18,14 @@ TaskName = Annotated[Task, Path(description="Name of the task.", examples=["draw
 async def list_tasks(caller: Reader) -> Any:
     """The tasks that have been set, and whether a live worker has a handler for them."""
     async with caller.read() as client:
-        return {"items": await client.list_tasks(shard=caller.shard)}
+        return {"items": await client.list_tasks()}
 
 
 @router.put("/{task:name}")
 async def set_task(task: TaskName, body: TaskDefaults, caller: Operator) -> TaskNow:
     """Set the defaults of its later spawns, all of them; options of a spawn win over them."""
     async with caller.call() as client:
-        defaults = await client.set_task(
-            task, body.model_dump(exclude_none=True), shard=caller.shard
-        )
+        defaults = await client.set_task(task, body.model_dump(exclude_none=True))
     return TaskNow(task=task, defaults=defaults)
 
 
@@ -35,5 +33,5 @@ async def set_task(task: TaskName, body: TaskDefaults, caller: Operator) -> Task
 async def drop_task(task: TaskName, caller: Operator) -> TaskDropped:
     """Drop its defaults; its leases stay."""
     async with caller.call() as client:
-        dropped = await client.drop_task(task, shard=caller.shard)
+        dropped = await client.drop_task(task)
     return TaskDropped(task=task, dropped=dropped)

@@ -38,9 +38,7 @@ async def pending_reasons(
 ) -> Any:
     """Placement classes with leases ready, and what keeps them from running."""
     async with caller.read() as client:
-        found = await client.pending_reasons(
-            queue=queue, kind=kind, order=order, limit=limit, shard=caller.shard
-        )
+        found = await client.pending_reasons(queue=queue, kind=kind, order=order, limit=limit)
     return {"items": found}
 
 
@@ -48,7 +46,7 @@ async def pending_reasons(
 async def queue_depth(caller: Reader, queue: Name | None = None) -> Any:
     """What waits and runs in each queue, by name."""
     async with caller.read() as client:
-        return {"items": await client.queue_depth(queue=queue, shard=caller.shard)}
+        return {"items": await client.queue_depth(queue=queue)}
 
 
 @router.get("/throughput", response_model=list_of(Minute), responses=NO_QUEUE)
@@ -59,7 +57,7 @@ async def throughput(
 ) -> Any:
     """What ended in each of the last minutes, oldest first; the last one is not over."""
     async with caller.read() as client:
-        found = await client.throughput(queue, minutes=minutes, shard=caller.shard)
+        found = await client.throughput(queue, minutes=minutes)
     return {"items": found}
 
 
@@ -78,9 +76,7 @@ async def node_usage(
 ) -> Any:
     """What nodes have and what of it is in use, by name."""
     async with caller.read() as client:
-        found = await client.node_usage(
-            state=state, after=after, limit=limit + 1, shard=caller.shard
-        )
+        found = await client.node_usage(state=state, after=after, limit=limit + 1)
     page, last = split_page(found, limit)
     if last:
         add_next_link(request, response, after=last.node_name)
@@ -95,7 +91,7 @@ async def tag_distribution(
 ) -> Any:
     """How many nodes have each value of a label, or of all; the commonest first."""
     async with caller.read() as client:
-        found = await client.tag_distribution(label=label, limit=limit, shard=caller.shard)
+        found = await client.tag_distribution(label=label, limit=limit)
     return {"items": found}
 
 
@@ -113,9 +109,7 @@ async def placement_class_stats(
 ) -> Any:
     """Placement classes with what waits and runs of each, by id."""
     async with caller.read() as client:
-        found = await client.placement_class_stats(
-            queue=queue, after=after, limit=limit + 1, shard=caller.shard
-        )
+        found = await client.placement_class_stats(queue=queue, after=after, limit=limit + 1)
     page, last = split_page(found, limit)
     if last:
         add_next_link(request, response, after=last.class_id)
@@ -130,4 +124,4 @@ async def placement_class_stats(
 async def lease_history(lease_id: Id, caller: LeaseReader) -> Any:
     """The life line of a lease, oldest first."""
     async with caller.call() as client:
-        return {"items": await client.lease_history(lease_id, shard=caller.shard)}
+        return {"items": await client.lease_history(lease_id)}

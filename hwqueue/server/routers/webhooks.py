@@ -31,16 +31,14 @@ PathName = Annotated[WebhookName, Path(description="Name of the webhook.", examp
 async def list_webhooks(caller: Reader) -> Any:
     """The webhooks and how they go, without their secrets."""
     async with caller.read() as client:
-        return {"items": await client.list_webhooks(shard=caller.shard)}
+        return {"items": await client.list_webhooks()}
 
 
 @router.put("/{webhook}")
 async def set_webhook(webhook: PathName, body: SetWebhook, caller: Admin) -> WebhookSecret:
     """Add a webhook, and get its secret, this once; or replace its address and what it is told."""
     async with caller.call() as client:
-        secret = await client.set_webhook(
-            webhook, shard=caller.shard, **body.model_dump(exclude_none=True)
-        )
+        secret = await client.set_webhook(webhook, **body.model_dump(exclude_none=True))
     return WebhookSecret(name=webhook, secret=secret)
 
 
@@ -48,7 +46,7 @@ async def set_webhook(webhook: PathName, body: SetWebhook, caller: Admin) -> Web
 async def drop_webhook(webhook: PathName, caller: Admin) -> WebhookNow:
     """Drop it; what it has not been sent is not sent any more."""
     async with caller.call() as client:
-        dropped = await client.drop_webhook(webhook, shard=caller.shard)
+        dropped = await client.drop_webhook(webhook)
     return WebhookNow(name=webhook, changed=dropped)
 
 
@@ -56,7 +54,7 @@ async def drop_webhook(webhook: PathName, caller: Admin) -> WebhookNow:
 async def pause_webhook(webhook: PathName, caller: Operator) -> WebhookNow:
     """Send it nothing until it is resumed."""
     async with caller.call() as client:
-        changed = await client.pause_webhook(webhook, shard=caller.shard)
+        changed = await client.pause_webhook(webhook)
     return WebhookNow(name=webhook, changed=changed)
 
 
@@ -64,7 +62,7 @@ async def pause_webhook(webhook: PathName, caller: Operator) -> WebhookNow:
 async def resume_webhook(webhook: PathName, caller: Operator) -> WebhookNow:
     """Go on where it was paused, as far as events are kept."""
     async with caller.call() as client:
-        changed = await client.resume_webhook(webhook, shard=caller.shard)
+        changed = await client.resume_webhook(webhook)
     return WebhookNow(name=webhook, changed=changed)
 
 
@@ -75,7 +73,7 @@ async def rotate_webhook(
     """Replace its secret, and get the new one, this once."""
     keep = timedelta(seconds=(body or RotateWebhook()).keep)
     async with caller.call() as client:
-        secret = await client.rotate_webhook(webhook, keep=keep, shard=caller.shard)
+        secret = await client.rotate_webhook(webhook, keep=keep)
     return WebhookSecret(name=webhook, secret=secret)
 
 
@@ -83,7 +81,7 @@ async def rotate_webhook(
 async def test_webhook(webhook: PathName, caller: Operator) -> WebhookTested:
     """Have a request of type webhook_test sent."""
     async with caller.call() as client:
-        delivery = await client.test_webhook(webhook, shard=caller.shard)
+        delivery = await client.test_webhook(webhook)
     return WebhookTested(delivery_id=delivery)
 
 
@@ -100,9 +98,7 @@ async def list_deliveries(
 ) -> Any:
     """What is to be sent to it or was, newest first."""
     async with caller.read() as client:
-        found = await client.list_deliveries(
-            webhook, state=state, limit=limit + 1, before=before, shard=caller.shard
-        )
+        found = await client.list_deliveries(webhook, state=state, limit=limit + 1, before=before)
     page, last = split_page(found, limit)
     if last:
         add_next_link(request, response, before=last.delivery_id)
@@ -115,7 +111,5 @@ async def redeliver(
 ) -> Redelivered:
     """Have a delivery sent again, whatever became of it; without one, those that are dead."""
     async with caller.call() as client:
-        count = await client.redeliver(
-            webhook, body.delivery_id if body else None, shard=caller.shard
-        )
+        count = await client.redeliver(webhook, body.delivery_id if body else None)
     return Redelivered(redelivered=count)

@@ -44,7 +44,7 @@ async def define_workflow(
 ) -> Any:
     """Define a workflow: its next version, for new runs; runs that exist keep theirs."""
     async with caller.call() as client:
-        defined = await client.define_workflow(body.model_dump(), shard=caller.shard)
+        defined = await client.define_workflow(body.model_dump())
     response.headers["Location"] = f"{request.url.path}/{defined.workflow}"
     if not defined.created:
         response.status_code = 200
@@ -64,7 +64,7 @@ async def list_workflows(
 ) -> Any:
     """Workflows by name, each with its newest version."""
     async with caller.read() as client:
-        found = await client.list_workflows(after=after, limit=limit + 1, shard=caller.shard)
+        found = await client.list_workflows(after=after, limit=limit + 1)
     page, last = split_page(found, limit)
     if last:
         add_next_link(request, response, after=last.workflow)
@@ -81,7 +81,7 @@ async def get_workflow(
 ) -> Any:
     """A definition: the specification in normal form, its steps in topological order."""
     async with caller.call() as client:
-        return await client.get_workflow(workflow, version=version, shard=caller.shard)
+        return await client.get_workflow(workflow, version=version)
 
 
 @router.get("/{workflow}/versions", response_model=Versions, responses=NO_WORKFLOW)
@@ -91,9 +91,9 @@ async def list_versions(workflow: PathName, caller: Reader) -> Any:
     A last item without a version counts the runs of specifications of that name.
     """
     async with caller.read() as client:
-        found = await client.list_workflow_versions([workflow], shard=caller.shard)
+        found = await client.list_workflow_versions([workflow])
         if not found:
-            await client.get_workflow(workflow, shard=caller.shard)  # refuses a name nobody has
+            await client.get_workflow(workflow)  # refuses a name nobody has
     return {"items": found}
 
 
@@ -106,7 +106,7 @@ async def check_workflow(body: CheckRequest, caller: LeaseWriter) -> Any:
     options = await caller.run(lambda: own_options(caller, body.options, "options"))
     spec = body.spec if isinstance(body.spec, str) else body.spec.model_dump()
     async with caller.read() as client:
-        return {"items": await client.check_workflow(spec, shard=caller.shard, **options)}
+        return {"items": await client.check_workflow(spec, **options)}
 
 
 @router.post(
@@ -133,9 +133,7 @@ async def submit_workflow(
         lambda: own_options(caller, body.options, "options", idempotency_key)
     )
     async with caller.call() as client:
-        submitted = await client.submit_workflow(
-            workflow, body.input, shard=caller.shard, **options
-        )
+        submitted = await client.submit_workflow(workflow, body.input, **options)
     runs = request.url.path.removesuffix(f"/workflows/{workflow}/runs")
     response.headers["Location"] = f"{runs}/runs/{submitted.run_id}"
     if not submitted.created:

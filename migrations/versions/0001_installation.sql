@@ -11,10 +11,6 @@
 -- * Order of indexes. On a young table all indexes have one page, and the planner takes the one created
 --   last, even for its first column alone. That must be the primary key, so some tables add it after other
 --   indexes.
--- * Indexes without the shard. Where few rows live among many dead tuples, the planner takes the smallest
---   index that it can use at all, if only for the shard. Rows of claim, lease and outcome are looked up by
---   key, so their other indexes do not begin with the shard. Nodes, times and classes are not shared
---   between shards anyway.
 -- * Few checks. Postgres parses a table's checks again in each statement that writes to it, which costs
 --   some microseconds of a claim. What lease, claim and outcome may hold is checked by the functions,
 --   which are the only way in, and by the tests.
@@ -35,10 +31,10 @@ create table hwqueue.schema_info (
 comment on table hwqueue.schema_info is
   'what hwqueue db upgrade installed last; clients read it when they start';
 
--- No claim has a lower token than its generation, which rises at each start of the server and in a copy, so
--- that tokens keep rising over a failover, a restore or a copy.
-create table hwqueue.shard (
-  shard_id int not null check (shard_id >= 0),
+-- One row. No claim has a lower token than its generation, which rises at each start of the server and in a
+-- copy.
+create table hwqueue.installation (
+  singleton boolean not null default true check (singleton),
   generation bigint not null default 0,
   system_identifier bigint,
   timeline int,
@@ -53,41 +49,39 @@ create table hwqueue.shard (
   former_event_base bigint not null default 0,
   event_base_xid xid8 not null default '0',
   recovered_to pg_lsn,
-  primary key (shard_id)
+  primary key (singleton)
 );
-comment on table hwqueue.shard is
-  'one row for each shard: its generation, with which claim tokens begin, and settings of the installation';
-comment on column hwqueue.shard.generation is
+comment on table hwqueue.installation is
+  'one row: the generation, with which claim tokens begin, and settings of the installation';
+comment on column hwqueue.installation.generation is
   'the token of a first claim: it rises at each start of the server, and in a copy';
-comment on column hwqueue.shard.timeline is
+comment on column hwqueue.installation.timeline is
   'with the next three: the start of a server that generation is of';
-comment on column hwqueue.shard.event_base is
+comment on column hwqueue.installation.event_base is
   'added to the ids of events, so that they rise on a server whose transaction ids do not';
-comment on column hwqueue.shard.storage_path is
+comment on column hwqueue.installation.storage_path is
   'file of this table when server_started_at was written: every copy and every restore has another one';
-comment on column hwqueue.shard.event_days is
+comment on column hwqueue.installation.event_days is
   'for how many whole days prune keeps events; set_event_retention';
-comment on column hwqueue.shard.node_expiry is
+comment on column hwqueue.installation.node_expiry is
   'how long a node may be silent before prune deregisters it; null: for ever; set_node_expiry';
-comment on column hwqueue.shard.wake_key is 'keeps names of queues out of notifications';
-comment on column hwqueue.shard.node_epoch_floor is
-  'the highest epoch of a node that prune has deleted; a node that registers for the first time begins '
-  'above it';
-comment on column hwqueue.shard.event_base_xid is
+comment on column hwqueue.installation.wake_key is 'keeps names of queues out of notifications';
+comment on column hwqueue.installation.node_epoch_floor is
+  'the highest epoch of a node that prune has deleted; a new node begins above it';
+comment on column hwqueue.installation.event_base_xid is
   'the transaction that raised event_base; ids of those that were open then follow former_event_base';
-comment on column hwqueue.shard.recovered_to is
+comment on column hwqueue.installation.recovered_to is
   'up to where the server had recovered when generation was written; null: it had no need to';
-insert into hwqueue.shard (shard_id) values (0);
+insert into hwqueue.installation default values;
 
 -- Each time that the clock was set back, seen by roll_up. Ends before counted_to that were visible to
 -- counted_as had been counted by then, and the count goes on at goes_on_at.
 create table hwqueue.clock_step (
-  shard_id int not null,
   step_no bigint generated always as identity,
   counted_to timestamptz not null,
   counted_as pg_snapshot not null,
   goes_on_at timestamptz not null,
-  primary key (shard_id, step_no)
+  primary key (step_no)
 );
 comment on table hwqueue.clock_step is
   'a time that the clock was set back; statistics and webhooks go on there';
@@ -99,7 +93,6 @@ comment on column hwqueue.clock_step.goes_on_at is 'where the count goes on';
 -- == Queues ==
 
 create table hwqueue.queue (
-  shard_id int not null,
   queue_id int generated always as identity,
   name text not null,
   claim_timeout interval not null,
@@ -130,9 +123,9 @@ create table hwqueue.queue (
   everywhere_tenants text[] not null default '{}',
   everywhere_limit int not null default 20,
   earmark_time interval not null default '10 minutes',
-  primary key (shard_id, queue_id)
+  primary key (queue_id)
 );
-create unique index queue_name on hwqueue.queue (shard_id, name) where dropped_at is null;
+create unique index queue_name on hwqueue.queue (name) where dropped_at is null;
 comment on table hwqueue.queue is 'a queue and its policy';
 comment on column hwqueue.queue.window_size is 'entries of the global order that a claim scans';
 comment on column hwqueue.queue.probe_size is 'classes whose head a claim may read beyond the window';
@@ -151,16 +144,14 @@ comment on column hwqueue.queue.earmark_time is
   'how long room is kept at most when it is not known by when it is enough; then for as long not again';
 
 create table hwqueue.queue_signal (
-  shard_id int not null,
   queue_id int not null,
   waiting_since timestamptz,
-  primary key (shard_id, queue_id)
+  primary key (queue_id)
 ) with (fillfactor = 10, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0);
 comment on table hwqueue.queue_signal is
   'set by a claim that found the queue empty; the next spawn sends a notification and clears it';
 
 create table hwqueue.task (
-  shard_id int not null,
   name text not null,
   defaults jsonb not null,
   set_at timestamptz not null,
@@ -168,7 +159,7 @@ create table hwqueue.task (
   by_hand boolean not null default true,
   version text,
   earlier bytea[] not null default '{}',
-  primary key (shard_id, name)
+  primary key (name)
 );
 comment on table hwqueue.task is 'the spawn options that leases of a task have by default';
 comment on column hwqueue.task.defaults is 'spawn options, as they were given; a spawn''s own options win';
@@ -183,7 +174,6 @@ comment on column hwqueue.task.earlier is
 -- Two sessions that meet the same new class at once insert a row each and do not wait for each other: later
 -- spawns use the lower class_id, the other one drains and is pruned.
 create table hwqueue.placement_class (
-  shard_id int not null,
   class_id bigint generated always as identity,
   digest bytea not null,
   queue_id int not null,
@@ -222,24 +212,21 @@ create table hwqueue.placement_class (
   max_run interval,
   is_choice boolean not null default false
 );
-create index placement_class_digest on hwqueue.placement_class (shard_id, digest);
-create index placement_class_retired on hwqueue.placement_class (shard_id, retired_at)
-  where retired_at is not null;
 create index placement_class_anchors on hwqueue.placement_class using gin (anchors);
 create index placement_class_labels on hwqueue.placement_class using gin (labels jsonb_path_ops);
--- for prune: what belongs to a dropped queue
-create index placement_class_queue on hwqueue.placement_class (shard_id, queue_id);
-alter table hwqueue.placement_class add primary key (shard_id, class_id);
 create index placement_class_asks on hwqueue.placement_class using gin (terms jsonb_path_ops)
   where terms <> '[]';
-create index placement_class_service on hwqueue.placement_class (shard_id, service_id)
-  where service_id is not null;
-create index placement_class_terms on hwqueue.placement_class (shard_id, class_id)
+alter table hwqueue.placement_class add primary key (class_id);
+create index placement_class_bounded on hwqueue.placement_class (queue_id, max_run) where max_run is not null;
+create index placement_class_created on hwqueue.placement_class (created_xid, class_id);
+create index placement_class_digest on hwqueue.placement_class (digest);
+-- for prune: what belongs to a dropped queue
+create index placement_class_queue on hwqueue.placement_class (queue_id);
+create index placement_class_retired on hwqueue.placement_class (retired_at) where retired_at is not null;
+create index placement_class_service on hwqueue.placement_class (service_id) where service_id is not null;
+create index placement_class_terms on hwqueue.placement_class (class_id)
   where terms <> '[]' and not terms_written;
-create index placement_class_waits on hwqueue.placement_class (shard_id, class_id) where waits;
-create index placement_class_created on hwqueue.placement_class (shard_id, created_xid, class_id);
-create index placement_class_bounded on hwqueue.placement_class (shard_id, queue_id, max_run)
-  where max_run is not null;
+create index placement_class_waits on hwqueue.placement_class (class_id) where waits;
 comment on table hwqueue.placement_class is
   'what decides where and whether a lease may run; leases that ask the same share a class';
 comment on column hwqueue.placement_class.anchors is
@@ -275,11 +262,10 @@ comment on column hwqueue.placement_class.is_choice is
   'its leases are alternatives: each claim of one has to be the first of its choice';
 
 create table hwqueue.service (
-  shard_id int not null,
   service_id uuid not null,
   failure_domain text,
   away_from uuid[] not null default '{}',
-  primary key (shard_id, service_id)
+  primary key (service_id)
 );
 comment on table hwqueue.service is 'what operators said about a service';
 comment on column hwqueue.service.failure_domain is 'node, rack or label:KEY; null: that of the queue';
@@ -291,7 +277,6 @@ comment on column hwqueue.service.away_from is 'services that its leases keep aw
 -- A judge notes how far it has come in the classes: next_xid and the running transactions of its snapshot,
 -- and within one transaction the last class.
 create table hwqueue.profile (
-  shard_id int not null,
   profile_id bigint generated always as identity,
   digest bytea not null,
   labels jsonb not null,
@@ -310,10 +295,10 @@ create table hwqueue.profile (
   judged_as bigint,
   left_out text[] not null default '{}',
   check ((judged_xid is null) = (judged_class is null)),
-  unique (shard_id, digest)
+  primary key (profile_id),
+  unique (digest)
 ) with (fillfactor = 50, autovacuum_vacuum_threshold = 500);
-alter table hwqueue.profile add primary key (shard_id, profile_id);
-create index profile_judged_as on hwqueue.profile (shard_id, judged_as) where judged_as is not null;
+create index profile_judged_as on hwqueue.profile (judged_as) where judged_as is not null;
 comment on table hwqueue.profile is
   'all nodes with the same labels, rack, taints and isolation; a class is judged once for a profile';
 comment on column hwqueue.profile.classes_seen is
@@ -330,12 +315,11 @@ comment on column hwqueue.profile.left_out is
 
 -- Nodes that differ only in such labels, which no class mentions, are judged as one.
 create table hwqueue.ignored_label (
-  shard_id int not null,
   key text not null,
   is_mentioned boolean not null,
   unseen xid8[] not null,
   next_xid xid8 not null,
-  primary key (shard_id, key)
+  primary key (key)
 );
 comment on table hwqueue.ignored_label is
   'a label with very many values; nodes that differ only in such labels are judged as one';
@@ -345,7 +329,6 @@ comment on column hwqueue.ignored_label.next_xid is
 
 -- Written by registration and operators only.
 create table hwqueue.node (
-  shard_id int not null,
   node_id uuid not null,
   name text not null,
   instance_id text not null,
@@ -377,16 +360,16 @@ create table hwqueue.node (
   gpu_share_mode text not null default 'fractional',
   core_ids int[] not null default '{}',
   core_numa int[] not null default '{}',
-  gpu_parents uuid[] not null default '{}'
+  gpu_parents uuid[] not null default '{}',
+  primary key (node_id)
 );
-create unique index node_name on hwqueue.node (shard_id, name) where deregistered_at is null;
-create index node_profile on hwqueue.node (shard_id, profile_id);
 -- for prune: which nodes left long ago
-create index node_deregistered on hwqueue.node (shard_id, deregistered_at) where deregistered_at is not null;
-alter table hwqueue.node add primary key (shard_id, node_id);
+create index node_deregistered on hwqueue.node (deregistered_at) where deregistered_at is not null;
+create unique index node_name on hwqueue.node (name) where deregistered_at is null;
 -- for reap: whose claims may have to stop after a time
-create index node_no_execute on hwqueue.node (shard_id, node_id)
+create index node_no_execute on hwqueue.node (node_id)
   where (taints || operator_taints) @> '[{"effect": "no_execute"}]';
+create index node_profile on hwqueue.node (profile_id);
 comment on table hwqueue.node is 'what a node is; registration and operators write it';
 comment on column hwqueue.node.taints is
   'those it registered with, each with the time it came ("since"); a registration replaces them';
@@ -406,7 +389,6 @@ comment on column hwqueue.node.gpu_parents is
 -- sign of life is old. login is a name of a role: a dump keeps names, and oids are different on another
 -- server.
 create table hwqueue.node_state (
-  shard_id int not null,
   node_id uuid not null,
   node_epoch bigint not null check (node_epoch > 0),
   seen_at timestamptz not null,
@@ -431,11 +413,11 @@ create table hwqueue.node_state (
   backfill_until timestamptz,
   expands_until timestamptz,
   recovered_to pg_lsn,
-  check ((judged_xid is null) = (judged_class is null)),
-  primary key (shard_id, node_id)
+  check ((judged_xid is null) = (judged_class is null))
 ) with (fillfactor = 40, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0.05);
 create index node_state_moved on hwqueue.node_state (moved_xid);
-create index node_state_expands on hwqueue.node_state (shard_id, node_id) where expands_until is not null;
+alter table hwqueue.node_state add primary key (node_id);
+create index node_state_expands on hwqueue.node_state (node_id) where expands_until is not null;
 comment on table hwqueue.node_state is
   'what a claim must know of the node; claims, settlements and changes of the node lock this row first';
 comment on column hwqueue.node_state.classes_seen is
@@ -447,7 +429,7 @@ comment on column hwqueue.node_state.has_limits is 'claims on the node may alloc
 comment on column hwqueue.node_state.pinned_queues is
   'queues in which node_eligibility has rows of this node';
 comment on column hwqueue.node_state.generation is
-  'of the shard, as long as the server has neither been started nor recovered since';
+  'of the installation, as long as the server has neither been started nor recovered since';
 comment on column hwqueue.node_state.met_blocked is
   'its last claims met classes that are blocked now: the next one reads all that are blocked before it '
   'starts';
@@ -457,7 +439,7 @@ comment on column hwqueue.node_state.next_constrained_class is
   'the class that its last claim tried when it gave up; the next such claim begins behind it';
 comment on column hwqueue.node_state.awaits_terms is
   'its claims take a step for terms that wait to be published, as long as there are any';
-comment on column hwqueue.node_state.storage_path is 'of the shard, when generation was read';
+comment on column hwqueue.node_state.storage_path is 'of the installation, when generation was read';
 comment on column hwqueue.node_state.login is
   'the role whose members may act for the node; null: any worker, until it registers again';
 comment on column hwqueue.node_state.has_reserved is 'claims of the node may be reserved';
@@ -465,13 +447,12 @@ comment on column hwqueue.node_state.backfill_until is
   'until when leases that are over by then may use the room that is earmarked here; null: none may';
 comment on column hwqueue.node_state.expands_until is
   'it has registered: until then only everywhere tasks get its room; null: they have it';
-comment on column hwqueue.node_state.recovered_to is 'of the shard, when generation was read';
+comment on column hwqueue.node_state.recovered_to is 'of the installation, when generation was read';
 
 -- What is in use on a node, apart from node_state, since it changes with every counted claim. The newest
 -- version counts; after 32 updates comes a new one. No column may be null: with a null among its columns an
 -- update of the row writes more of it to the WAL.
 create table hwqueue.node_load (
-  shard_id int not null,
   node_id uuid not null,
   version bigint not null,
   updates int not null default 0,
@@ -481,7 +462,7 @@ create table hwqueue.node_load (
   gpu_used int[] not null default '{}',
   custom_used jsonb not null default '{}',
   core_used int[] not null default '{}',
-  primary key (shard_id, node_id, version)
+  primary key (node_id, version)
 ) with (fillfactor = 40, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0.05);
 comment on table hwqueue.node_load is 'what claims have allocated on a node; the newest version counts';
 comment on column hwqueue.node_load.claim_count is
@@ -493,17 +474,16 @@ comment on column hwqueue.node_load.core_used is
 
 -- Claims never read it.
 create table hwqueue.served (
-  shard_id int not null,
   node_id uuid not null,
   queues text[],
   tasks text[],
   concurrency int check (concurrency > 0),
   hears_deaths boolean not null default false,
   declared text[],
-  primary key (shard_id, node_id)
+  primary key (node_id)
 );
 -- The nodes whose workers take deaths. Most fleets have none.
-create index served_hearing on hwqueue.served (shard_id) where hears_deaths;
+create index served_hearing on hwqueue.served (node_id) where hears_deaths;
 comment on table hwqueue.served is
   'what a node''s worker announced when it registered: queues, tasks, concurrency';
 comment on column hwqueue.served.queues is 'queues that it polls; null: it has not said';
@@ -516,7 +496,6 @@ comment on column hwqueue.served.declared is
 
 -- Who vouches for a node: what operators said. Claims read the copy in node.
 create table hwqueue.attestation (
-  shard_id int not null,
   node_id uuid not null,
   domain text not null,
   expires_at timestamptz,
@@ -525,7 +504,7 @@ create table hwqueue.attestation (
   any_instance boolean not null default false,
   suspended_at timestamptz,
   suspended_why text,
-  primary key (shard_id, node_id, domain)
+  primary key (node_id, domain)
 );
 comment on table hwqueue.attestation is 'an operator''s statement that a node is in a trust domain';
 comment on column hwqueue.attestation.any_instance is
@@ -576,7 +555,6 @@ insert into hwqueue.lease_transition (from_state, to_state, cause) values
 -- due or is changed, and the fill factor leaves room for that. wire holds the params blob as it was sent, for
 -- audit; null costs nothing.
 create table hwqueue.lease (
-  shard_id int not null,
   lease_id uuid not null,
   queue_id int not null,
   class_id bigint not null,
@@ -605,13 +583,13 @@ create table hwqueue.lease (
   near_node uuid,
   gang_id uuid,
   choice_id uuid,
-  tenant text,
-  primary key (shard_id, lease_id)
+  tenant text
 ) with (autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_scale_factor = 0.05,
         autovacuum_vacuum_insert_threshold = 10000, autovacuum_vacuum_insert_scale_factor = 0.05,
         fillfactor = 90);
 create index lease_class on hwqueue.lease (class_id);
 create index lease_item on hwqueue.lease (run_id, step_no, item_no) where item_no is not null;
+alter table hwqueue.lease add primary key (lease_id);
 comment on table hwqueue.lease is
   'the permanent record of a unit of work; neither a claim nor a completion writes to it';
 comment on column hwqueue.lease.priority is 'higher runs first';
@@ -634,7 +612,6 @@ comment on column hwqueue.lease.tenant is 'that of the run whose step this is; n
 -- Rows are inserted and deleted; only class_id is ever updated, when a new term names the lease. Apart from
 -- its class, an entry is as it was read once it is locked.
 create table hwqueue.ready (
-  shard_id int not null,
   queue_id int not null,
   tier smallint not null,
   attempt_count smallint not null,
@@ -645,13 +622,12 @@ create table hwqueue.ready (
   lease_id uuid not null,
   eligible_at timestamptz not null,
   deadline timestamptz,
-  primary key (shard_id, queue_id, tier, rank, position) include (class_id)
+  primary key (queue_id, tier, rank, position) include (class_id)
 ) with (autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0,
         autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_threshold = -1);
-create unique index ready_class on hwqueue.ready (shard_id, class_id, tier, rank, position);
+create unique index ready_class on hwqueue.ready (class_id, tier, rank, position);
 -- when a lease fails, but never before its entry was written: a new entry comes behind reap's mark
-create index ready_deadline on hwqueue.ready (shard_id, greatest(deadline, eligible_at))
-  where deadline is not null;
+create index ready_deadline on hwqueue.ready (greatest(deadline, eligible_at)) where deadline is not null;
 comment on table hwqueue.ready is
   'a lease that is claimable now; rows are inserted and deleted, never updated';
 comment on column hwqueue.ready.claim_count is
@@ -659,7 +635,6 @@ comment on column hwqueue.ready.claim_count is
 
 -- Rows are inserted and deleted; only class_id is ever updated.
 create table hwqueue.scheduled (
-  shard_id int not null,
   queue_id int not null,
   tier smallint not null,
   attempt_count smallint not null,
@@ -669,22 +644,21 @@ create table hwqueue.scheduled (
   lease_id uuid not null,
   available_at timestamptz not null,
   deadline timestamptz,
-  primary key (shard_id, queue_id, available_at, lease_id)
+  primary key (queue_id, available_at, lease_id)
 ) with (autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0.02,
         autovacuum_vacuum_insert_threshold = -1, autovacuum_vacuum_cost_delay = 0);
-create index scheduled_deadline on hwqueue.scheduled (shard_id, deadline) where deadline is not null;
+create index scheduled_deadline on hwqueue.scheduled (deadline) where deadline is not null;
 comment on table hwqueue.scheduled is 'a lease that is not claimable before available_at';
 
 -- A producer's key, which promises that the content is the same. It lives as long as the lease.
 create table hwqueue.idempotency (
-  shard_id int not null,
   tenant text not null,
   queue_id int not null,
   idempotency_key text not null,
   lease_id uuid not null,
   content bytea not null,
   held_until timestamptz,
-  primary key (shard_id, tenant, queue_id, idempotency_key)
+  primary key (tenant, queue_id, idempotency_key)
 ) with (autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_scale_factor = 0.05,
         autovacuum_vacuum_insert_threshold = 10000, autovacuum_vacuum_insert_scale_factor = 0.05);
 comment on table hwqueue.idempotency is 'the idempotency key of a producer, or the key of the option unique';
@@ -695,7 +669,6 @@ comment on column hwqueue.idempotency.held_until is
 -- Below a mark nothing lives and nothing can come. class_id 0: the order of the whole queue. A class has
 -- marks of its own while the head of its queue is blocked, so that the queue's mark cannot move.
 create table hwqueue.low_water (
-  shard_id int not null,
   queue_id int not null,
   class_id bigint not null,
   version bigint not null,
@@ -704,7 +677,7 @@ create table hwqueue.low_water (
   positions bigint[] not null default '{}',
   moved bigint[] not null default '{}',
   blocked_to_version bigint not null default 0,
-  primary key (shard_id, queue_id, class_id, version)
+  primary key (queue_id, class_id, version)
 ) with (autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0);
 comment on table hwqueue.low_water is
   'low-water marks: where scans of ready start, one mark for each tier and rank; the newest version counts';
@@ -715,23 +688,21 @@ comment on column hwqueue.low_water.blocked_to_version is
 -- Positions up to drawn_position were drawn by transactions below drawn_before; once those have ended it
 -- becomes safe_position: no uncommitted spawn, of any length, can bring a lower one.
 create table hwqueue.position_horizon (
-  shard_id int not null,
   version bigint not null,
   safe_position bigint not null,
   drawn_position bigint not null,
   drawn_before xid8 not null,
-  primary key (shard_id, version)
+  primary key (version)
 ) with (autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0);
 comment on table hwqueue.position_horizon is 'how far low-water marks may move; the newest version counts';
-insert into hwqueue.position_horizon (shard_id, version, safe_position, drawn_position, drawn_before)
-  values (0, 0, 0, 0, '0');
+insert into hwqueue.position_horizon (version, safe_position, drawn_position, drawn_before)
+  values (0, 0, 0, '0');
 
 
 -- == Claims ==
 
 -- check_at is when reap should look next: it trails expires_at, so that heartbeats change no index (HOT).
 create table hwqueue.claim (
-  shard_id int not null,
   lease_id uuid not null,
   queue_id int not null,
   class_id bigint not null,
@@ -756,13 +727,13 @@ create table hwqueue.claim (
   gang_id uuid,
   is_reserved boolean,
   is_earmark boolean,
-  yields_at timestamptz,
-  primary key (shard_id, lease_id)
+  yields_at timestamptz
 ) with (fillfactor = 60, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0,
         autovacuum_vacuum_cost_delay = 0, autovacuum_vacuum_insert_threshold = -1);
 create index claim_node on hwqueue.claim (node_id);
 create index claim_check on hwqueue.claim (check_at);
 create index claim_stopping on hwqueue.claim (class_id) where stop_requested_at is not null;
+alter table hwqueue.claim add primary key (lease_id);
 comment on table hwqueue.claim is 'a running lease: which node runs it, with which token, until when';
 comment on column hwqueue.claim.assignment is 'what was allocated; null when nothing is counted for it';
 comment on column hwqueue.claim.stop_requested_at is
@@ -790,11 +761,10 @@ comment on column hwqueue.claim.yields_at is
   'of an earmark: when it had room and waited for leases that come before it';
 
 create table hwqueue.placement_check (
-  shard_id int not null,
   lease_id uuid not null,
   claim_no int not null,
   broken jsonb not null default '[]',
-  primary key (shard_id, lease_id, claim_no)
+  primary key (lease_id, claim_no)
 ) with (autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0.05);
 comment on table hwqueue.placement_check is
   'a claim with requirements that must hold as long as it runs: reap checks them';
@@ -805,7 +775,6 @@ comment on column hwqueue.placement_check.broken is
 -- How a lease ended, so that a settlement deletes the claim, inserts this row and leaves the lease's row
 -- alone.
 create table hwqueue.outcome (
-  shard_id int not null,
   lease_id uuid not null,
   queue_id int not null,
   finished_at timestamptz not null,
@@ -818,12 +787,12 @@ create table hwqueue.outcome (
   error jsonb,
   eligible_at timestamptz,
   is_step boolean,
-  assignment jsonb
+  assignment jsonb,
+  primary key (lease_id)
 ) with (autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_scale_factor = 0.05,
         autovacuum_vacuum_insert_threshold = 10000, autovacuum_vacuum_insert_scale_factor = 0.05);
 -- for prune, requeue_failed and the figures
-create index outcome_finished on hwqueue.outcome (queue_id, shard_id, state, finished_at);
-alter table hwqueue.outcome add primary key (lease_id, shard_id);
+create index outcome_finished on hwqueue.outcome (queue_id, state, finished_at);
 comment on table hwqueue.outcome is 'how a lease ended; a lease without a row here is open: it waits or runs';
 comment on column hwqueue.outcome.claim_token is
   'of the last claim that the lease had; 0: it was never claimed';
@@ -838,7 +807,6 @@ comment on column hwqueue.outcome.assignment is
   'what was allocated for the last claim; null when nothing was counted for it';
 
 create table hwqueue.attempt (
-  shard_id int not null,
   lease_id uuid not null,
   claim_token bigint not null,
   attempt smallint not null,
@@ -848,17 +816,16 @@ create table hwqueue.attempt (
   claimed_at timestamptz not null,
   ended_at timestamptz not null,
   error jsonb,
-  assignment jsonb,
-  primary key (shard_id, lease_id, claim_token)
+  assignment jsonb
 ) with (autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_scale_factor = 0.05,
         autovacuum_vacuum_insert_threshold = 10000, autovacuum_vacuum_insert_scale_factor = 0.05);
 -- for roll_up
 create index attempt_ended on hwqueue.attempt (ended_at);
+alter table hwqueue.attempt add primary key (lease_id, claim_token);
 comment on table hwqueue.attempt is 'a claim that ended without completing its lease';
 comment on column hwqueue.attempt.assignment is 'what was allocated; null when nothing was counted for it';
 
 create table hwqueue.attempt_log (
-  shard_id int not null,
   lease_id uuid not null,
   claim_token bigint not null,
   line int not null,
@@ -867,7 +834,7 @@ create table hwqueue.attempt_log (
   level text not null,
   message text not null,
   fields jsonb,
-  primary key (shard_id, lease_id, claim_token, line)
+  primary key (lease_id, claim_token, line)
 ) with (autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0.05);
 comment on table hwqueue.attempt_log is
   'what the handler of a claim logged, its last 1,000 lines; they stay when the claim ends, until the lease'
@@ -878,7 +845,6 @@ comment on column hwqueue.attempt_log.logged_at is 'by the clock of the node';
 
 -- How far claims have come, as their handlers say: a row for each claim that reports.
 create table hwqueue.progress (
-  shard_id int not null,
   lease_id uuid not null,
   claim_token bigint not null,
   reported_at timestamptz not null,
@@ -886,7 +852,7 @@ create table hwqueue.progress (
   done bigint,
   total bigint,
   message text,
-  primary key (shard_id, lease_id, claim_token)
+  primary key (lease_id, claim_token)
 ) with (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0.05);
 comment on table hwqueue.progress is
   'how far a claim has come, as its handler reported last; it stays when the claim ends, until the lease '
@@ -896,7 +862,6 @@ comment on column hwqueue.progress.done is 'of total, in a unit of the handler''
 
 -- What handlers saved: a row for each step that has ended and for each wait.
 create table hwqueue.checkpoint (
-  shard_id int not null,
   lease_id uuid not null,
   name text not null,
   claim_token bigint not null,
@@ -906,11 +871,11 @@ create table hwqueue.checkpoint (
   signal text,
   waits_until timestamptz,
   number int not null default 0,
-  primary key (shard_id, lease_id, name)
+  primary key (lease_id, name)
 ) with (autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0.05);
 -- partial, so that a search by name has but the primary key: others begin with the lease, too
-create index checkpoint_number on hwqueue.checkpoint (shard_id, lease_id, number) where number > 0;
-create index checkpoint_open on hwqueue.checkpoint (shard_id, lease_id) where is_open;
+create index checkpoint_number on hwqueue.checkpoint (lease_id, number) where number > 0;
+create index checkpoint_open on hwqueue.checkpoint (lease_id) where is_open;
 comment on table hwqueue.checkpoint is
   'what the handler of a lease has saved, by name: results of steps, and waits; the rows stay until the '
   'lease goes';
@@ -928,7 +893,6 @@ comment on column hwqueue.checkpoint.number is
 
 -- Signals of leases, in the order in which they were sent.
 create table hwqueue.lease_signal (
-  shard_id int not null,
   lease_id uuid not null,
   number int not null,
   name text not null,
@@ -936,12 +900,10 @@ create table hwqueue.lease_signal (
   sent_at timestamptz not null,
   taken_as text,
   payload jsonb,
-  primary key (shard_id, lease_id, number)
+  primary key (lease_id, number)
 ) with (autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0.05);
-create index lease_signal_open on hwqueue.lease_signal (shard_id, lease_id, name, number)
-  where taken_as is null;
-create unique index lease_signal_key on hwqueue.lease_signal (shard_id, lease_id, name, key)
-  where key is not null;
+create unique index lease_signal_key on hwqueue.lease_signal (lease_id, name, key) where key is not null;
+create index lease_signal_open on hwqueue.lease_signal (lease_id, name, number) where taken_as is null;
 comment on table hwqueue.lease_signal is
   'signals that leases were sent, numbered from 1 in each lease; the rows stay until the lease goes';
 comment on column hwqueue.lease_signal.key is
@@ -951,15 +913,14 @@ comment on column hwqueue.lease_signal.taken_as is
 
 -- A row goes when a worker takes it, or after an hour. Without a worker that has such hooks there are none.
 create table hwqueue.death (
-  shard_id int not null,
   lease_id uuid not null,
   queue_id int not null,
   task_name text not null,
   claim_token bigint not null,
   died_at timestamptz not null,
-  primary key (shard_id, lease_id)
+  primary key (lease_id)
 );
-create index death_oldest on hwqueue.death (shard_id, died_at);
+create index death_oldest on hwqueue.death (died_at);
 comment on table hwqueue.death is
   'leases that died without a handler, until a worker with hooks for that takes them; an hour at most';
 
@@ -970,7 +931,6 @@ comment on table hwqueue.death is
 -- Equal terms of several classes are one row. It is published, and its leases are counted, once published_at
 -- is set.
 create table hwqueue.affinity_term (
-  shard_id int not null,
   term_id bigint generated always as identity,
   digest bigint not null,
   spec jsonb not null,
@@ -981,13 +941,13 @@ create table hwqueue.affinity_term (
   publish_after_xid xid8,
   was_published boolean not null default false,
   created_at timestamptz not null,
-  published_at timestamptz,
-  primary key (shard_id, term_id)
+  published_at timestamptz
 );
-create unique index term_digest on hwqueue.affinity_term (shard_id, digest);
 create index term_anchors on hwqueue.affinity_term using gin (anchors);
+alter table hwqueue.affinity_term add primary key (term_id);
+create unique index term_digest on hwqueue.affinity_term (digest);
 -- for the steps that bring terms into force
-create index term_unpublished on hwqueue.affinity_term (shard_id, term_id) where published_at is null;
+create index term_unpublished on hwqueue.affinity_term (term_id) where published_at is null;
 comment on table hwqueue.affinity_term is
   'a selection of leases, and the domain (node, rack, label) in which they are counted';
 comment on column hwqueue.affinity_term.written_xid is
@@ -998,12 +958,11 @@ comment on column hwqueue.affinity_term.was_published is
   'it was published before and is counted again: the leases that it selects wait as well';
 
 create table hwqueue.class_term (
-  shard_id int not null,
   class_id bigint not null,
   term_id bigint not null
 );
-create index class_term_term on hwqueue.class_term (shard_id, term_id);
-create index class_term_class on hwqueue.class_term (shard_id, class_id);
+create index class_term_class on hwqueue.class_term (class_id);
+create index class_term_term on hwqueue.class_term (term_id);
 -- Without a key: a publication for all tables would refuse updates and deletes of its rows, so the whole row
 -- is their identity. That costs something only while a publication has the table, at wal_level logical. So
 -- with other tables that have no key.
@@ -1013,7 +972,6 @@ comment on table hwqueue.class_term is
 
 -- The required terms of a class, so that many classes can be decided by one statement.
 create table hwqueue.class_rule (
-  shard_id int not null,
   class_id bigint not null,
   term_id bigint not null,
   use text not null,
@@ -1021,8 +979,8 @@ create table hwqueue.class_rule (
   is_self boolean not null,
   lease_id uuid
 );
-create index class_rule_class on hwqueue.class_rule (shard_id, class_id);
-create index class_rule_lease on hwqueue.class_rule (shard_id, lease_id) where lease_id is not null;
+create index class_rule_class on hwqueue.class_rule (class_id);
+create index class_rule_lease on hwqueue.class_rule (lease_id) where lease_id is not null;
 alter table hwqueue.class_rule replica identity full;
 comment on table hwqueue.class_rule is
   'the terms of a class: away, toward, cap and skew that are required on their own keep it from a node by '
@@ -1033,7 +991,6 @@ comment on column hwqueue.class_rule.lease_id is
 
 -- How many leases of a term run in one place of its domain, and how many holders (leases that ask for it).
 create table hwqueue.term_counter (
-  shard_id int not null,
   term_id bigint not null,
   place text not null,
   leases int not null,
@@ -1041,9 +998,9 @@ create table hwqueue.term_counter (
   updates int not null,
   dropped_xid xid8
 ) with (fillfactor = 40, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0.05);
-create index term_counter_place on hwqueue.term_counter (shard_id, term_id, place);
 create index term_counter_dropped on hwqueue.term_counter (term_id, dropped_xid)
   where dropped_xid is not null;
+create index term_counter_place on hwqueue.term_counter (term_id, place);
 alter table hwqueue.term_counter replica identity full;
 comment on table hwqueue.term_counter is 'what runs of a term in a place: the sum over all rows of both';
 comment on column hwqueue.term_counter.dropped_xid is
@@ -1053,13 +1010,12 @@ comment on column hwqueue.term_counter.dropped_xid is
 -- pair's row alone, one that only changes the count shares it. No claim waits for a stripe: it leaves the
 -- lease to the next claim.
 create table hwqueue.lock_stripe (
-  shard_id int not null,
   stripe_id int not null,
-  primary key (shard_id, stripe_id)
+  primary key (stripe_id)
 );
 comment on table hwqueue.lock_stripe is 'rows to be locked, each for some (term, place) pairs; never written';
-insert into hwqueue.lock_stripe (shard_id, stripe_id)
-select 0, g from generate_series(0, 16383) g;
+insert into hwqueue.lock_stripe (stripe_id)
+select g from generate_series(0, 16383) g;
 
 
 -- == Caches ==
@@ -1068,7 +1024,6 @@ select 0, g from generate_series(0, 16383) g;
 -- Classes that nodes of a profile may run, with the affinity score and, copied from the class, what a claim
 -- filters and scores by: a claim reads one row for each class instead of three.
 create table hwqueue.profile_eligibility (
-  shard_id int not null,
   profile_id bigint not null,
   queue_id int not null,
   class_id bigint not null,
@@ -1082,10 +1037,10 @@ create table hwqueue.profile_eligibility (
   custom jsonb,
   is_checked boolean not null default false,
   cpu_isolation text,
-  gpu_exclusivity text
+  gpu_exclusivity text,
+  primary key (profile_id, queue_id, class_id)
 );
-create index profile_eligibility_class on hwqueue.profile_eligibility (shard_id, class_id);
-alter table hwqueue.profile_eligibility add primary key (shard_id, profile_id, queue_id, class_id);
+create index profile_eligibility_class on hwqueue.profile_eligibility (class_id);
 comment on table hwqueue.profile_eligibility is
   'a class that nodes of a profile may run, with its affinity score';
 comment on column hwqueue.profile_eligibility.affinity is
@@ -1096,7 +1051,6 @@ comment on column hwqueue.profile_eligibility.cpu_isolation is
 
 -- The same of one node, for classes that name nodes or resources.
 create table hwqueue.node_eligibility (
-  shard_id int not null,
   node_id uuid not null,
   queue_id int not null,
   class_id bigint not null,
@@ -1111,10 +1065,10 @@ create table hwqueue.node_eligibility (
   is_checked boolean not null default false,
   trusts text[] not null default '{}',
   cpu_isolation text,
-  gpu_exclusivity text
+  gpu_exclusivity text,
+  primary key (node_id, queue_id, class_id)
 );
-create index node_eligibility_class on hwqueue.node_eligibility (shard_id, class_id);
-alter table hwqueue.node_eligibility add primary key (shard_id, node_id, queue_id, class_id);
+create index node_eligibility_class on hwqueue.node_eligibility (class_id);
 comment on table hwqueue.node_eligibility is
   'a class that names nodes or resources, and that this node may run, with its affinity score';
 comment on column hwqueue.node_eligibility.trusts is
@@ -1122,7 +1076,6 @@ comment on column hwqueue.node_eligibility.trusts is
 comment on column hwqueue.node_eligibility.cpu_isolation is 'as in profile_eligibility';
 
 create table hwqueue.profile_queue (
-  shard_id int not null,
   profile_id bigint not null,
   queue_id int not null,
   classes bigint[] not null,
@@ -1133,7 +1086,7 @@ create table hwqueue.profile_queue (
   classes_seen xid8 not null,
   checked bigint[] not null default '{}',
   classes_unseen xid8[] not null default '{}',
-  primary key (shard_id, profile_id, queue_id)
+  primary key (profile_id, queue_id)
 );
 comment on table hwqueue.profile_queue is
   'all classes of a queue that nodes of a profile without GPUs and custom countables may run';
@@ -1151,17 +1104,16 @@ comment on column hwqueue.profile_queue.classes_unseen is 'that of the profile';
 
 -- Which part of the nodes suits a class: orders scarce work first. Claims estimate it, upkeep finds it out.
 create table hwqueue.class_fleet (
-  shard_id int not null,
   class_id bigint not null,
   reach double precision not null check (reach between 0 and 1),
   looked_at timestamptz not null,
   digest bigint,
   reported_at timestamptz,
   unmatched boolean not null default false,
-  primary key (shard_id, class_id)
+  primary key (class_id)
 );
-create index class_fleet_age on hwqueue.class_fleet (shard_id, looked_at);
-create index class_fleet_unmatched on hwqueue.class_fleet (shard_id, class_id)
+create index class_fleet_age on hwqueue.class_fleet (looked_at);
+create index class_fleet_unmatched on hwqueue.class_fleet (class_id)
   where unmatched or reported_at is not null;
 comment on table hwqueue.class_fleet is 'the reach of a class: the share of nodes that meets it';
 comment on column hwqueue.class_fleet.digest is
@@ -1174,7 +1126,6 @@ comment on column hwqueue.class_fleet.unmatched is
 
 -- Which nodes suit a class, a bit for each node. Apart from class_fleet, of which claims read many rows.
 create table hwqueue.class_nodes (
-  shard_id int not null,
   class_id bigint not null,
   digest bigint not null,
   is_known boolean not null,
@@ -1185,7 +1136,7 @@ create table hwqueue.class_nodes (
   others bit varying,
   meeting bit varying,
   serving bit varying,
-  primary key (shard_id, class_id)
+  primary key (class_id)
 );
 comment on table hwqueue.class_nodes is
   'the nodes that meet a class, and why the others do not, as bit strings over the nodes with this digest';
@@ -1193,7 +1144,6 @@ comment on table hwqueue.class_nodes is
 -- The best and the worst node for a class, so that a lease that waits for a better node asks the fleet once
 -- and not in each claim.
 create table hwqueue.class_range (
-  shard_id int not null,
   class_id bigint not null,
   range_id bigint generated always as identity,
   best double precision,
@@ -1203,7 +1153,7 @@ create table hwqueue.class_range (
   next_xid xid8 not null,
   best_node uuid,
   worst_node uuid,
-  primary key (shard_id, class_id, range_id)
+  primary key (class_id, range_id)
 );
 comment on table hwqueue.class_range is
   'the scores of the best and the worst live node for a class, as of the last scan; the newest row counts';
@@ -1212,7 +1162,6 @@ comment on column hwqueue.class_range.live_until is
 
 -- The places of live nodes, so that max_skew needs no walk over all nodes.
 create table hwqueue.spread_fleet (
-  shard_id int not null,
   fleet_key bigint not null,
   fleet_id bigint generated always as identity,
   places text[] not null,
@@ -1223,7 +1172,7 @@ create table hwqueue.spread_fleet (
   live_until timestamptz not null,
   unseen xid8[] not null,
   next_xid xid8 not null,
-  primary key (shard_id, fleet_key, fleet_id)
+  primary key (fleet_key, fleet_id)
 );
 comment on table hwqueue.spread_fleet is
   'where leases may spread to: the places of live nodes, for a domain and a kind of nodes; the newest row '
@@ -1236,7 +1185,6 @@ comment on column hwqueue.spread_fleet.next_xid is
   'computed without transactions from this one on, and without those in unseen';
 
 create table hwqueue.spread_floor (
-  shard_id int not null,
   term_id bigint not null,
   floor_id bigint generated always as identity,
   places_digest bigint not null,
@@ -1244,7 +1192,7 @@ create table hwqueue.spread_floor (
   lowest text[] not null,
   unseen xid8[] not null,
   next_xid xid8 not null,
-  primary key (shard_id, term_id, floor_id)
+  primary key (term_id, floor_id)
 );
 comment on table hwqueue.spread_floor is
   'the lowest count of a max_skew term over the places of spread_fleet, as of the last scan; the newest row'
@@ -1252,7 +1200,6 @@ comment on table hwqueue.spread_floor is
 comment on column hwqueue.spread_floor.lowest is 'up to 64 of the places that had so few';
 
 create table hwqueue.node_candidates (
-  shard_id int not null,
   node_id uuid not null,
   version bigint generated always as identity,
   queue_ids int[] not null,
@@ -1270,7 +1217,7 @@ create table hwqueue.node_candidates (
   fleet_next xid8,
   fleet_unseen xid8[],
   valid_until timestamptz not null,
-  primary key (shard_id, node_id, version)
+  primary key (node_id, version)
 );
 comment on table hwqueue.node_candidates is
   'classes that a claim of a node still has to read in these queues: all that it may run but those that are'
@@ -1302,7 +1249,6 @@ comment on column hwqueue.node_candidates.valid_until is
 -- It never changes: another content is another version. Those of ad hoc runs have neither name nor version;
 -- runs of equal content share one.
 create table hwqueue.workflow (
-  shard_id int not null,
   workflow_id bigint generated always as identity,
   name text not null,
   version int,
@@ -1312,11 +1258,11 @@ create table hwqueue.workflow (
   created_at timestamptz not null,
   retired_at timestamptz,
   retired_before xid8,
-  primary key (shard_id, workflow_id)
+  primary key (workflow_id)
 );
-create unique index workflow_version on hwqueue.workflow (shard_id, name, version) where version is not null;
-create index workflow_digest on hwqueue.workflow (shard_id, digest);
-create index workflow_retired on hwqueue.workflow (shard_id, retired_at) where retired_at is not null;
+create index workflow_digest on hwqueue.workflow (digest);
+create index workflow_retired on hwqueue.workflow (retired_at) where retired_at is not null;
+create unique index workflow_version on hwqueue.workflow (name, version) where version is not null;
 comment on table hwqueue.workflow is 'a version of a definition of a workflow; it never changes';
 comment on column hwqueue.workflow.version is 'from 1; null: the definition of ad hoc runs';
 comment on column hwqueue.workflow.settings is 'the specification without its steps';
@@ -1325,7 +1271,6 @@ comment on column hwqueue.workflow.retired_before is
 
 -- Numbers are in topological order: the parents of a step have lower ones.
 create table hwqueue.workflow_step (
-  shard_id int not null,
   workflow_id bigint not null,
   step_no int not null,
   name text not null,
@@ -1343,7 +1288,7 @@ create table hwqueue.workflow_step (
   children int[],
   near jsonb,
   settings jsonb,
-  primary key (shard_id, workflow_id, step_no)
+  primary key (workflow_id, step_no)
 );
 comment on table hwqueue.workflow_step is 'a step of a definition; numbers are in topological order';
 comment on column hwqueue.workflow_step.class_no is
@@ -1363,15 +1308,14 @@ comment on column hwqueue.workflow_step.near is
 comment on column hwqueue.workflow_step.settings is 'what its kind needs, if it is no task';
 
 create table hwqueue.workflow_edge (
-  shard_id int not null,
   workflow_id bigint not null,
   from_no int not null,
   to_no int not null,
   wants text not null,
-  primary key (shard_id, workflow_id, from_no, to_no)
+  primary key (workflow_id, from_no, to_no)
 );
 -- The parents of a step.
-create index workflow_edge_to on hwqueue.workflow_edge (shard_id, workflow_id, to_no, from_no);
+create index workflow_edge_to on hwqueue.workflow_edge (workflow_id, to_no, from_no);
 comment on table hwqueue.workflow_edge is 'a step comes after another one';
 comment on column hwqueue.workflow_edge.wants is
   'how the parent must end: completed, failed (or cancelled), or ended in any way';
@@ -1379,7 +1323,6 @@ comment on column hwqueue.workflow_edge.wants is
 -- One execution of a definition. Written at submission, when its state changes and when it ends, never by a
 -- step that completes.
 create table hwqueue.run (
-  shard_id int not null,
   run_id uuid not null,
   workflow_id bigint not null,
   name text not null,
@@ -1405,18 +1348,17 @@ create table hwqueue.run (
   prune_at timestamptz,
   parent_run_id uuid,
   parent_step_no int,
-  depth smallint not null default 0,
-  primary key (shard_id, run_id)
+  depth smallint not null default 0
 ) with (fillfactor = 80);
-create index run_name on hwqueue.run (shard_id, name, run_id);
 create index run_workflow on hwqueue.run (workflow_id);
-create index run_deadline on hwqueue.run (shard_id, deadline)
-  where deadline is not null and finished_at is null;
-create index run_prune on hwqueue.run (shard_id, prune_at) where prune_at is not null;
-create index run_open on hwqueue.run (shard_id, name, state) where finished_at is null;
-create index run_finished on hwqueue.run (shard_id, finished_at) where finished_at is not null;
 create index run_parent on hwqueue.run (parent_run_id, run_id) where parent_run_id is not null;
 create index run_root on hwqueue.run (root_run_id, run_id) where parent_run_id is not null;
+alter table hwqueue.run add primary key (run_id);
+create index run_deadline on hwqueue.run (deadline) where deadline is not null and finished_at is null;
+create index run_finished on hwqueue.run (finished_at) where finished_at is not null;
+create index run_name on hwqueue.run (name, run_id);
+create index run_open on hwqueue.run (name, state) where finished_at is null;
+create index run_prune on hwqueue.run (prune_at) where prune_at is not null;
 comment on table hwqueue.run is 'one execution of a workflow; the settlement of a step does not write it';
 comment on column hwqueue.run.level is 'where all its steps are to run, as workflow and submission ask';
 comment on column hwqueue.run.policy is 'on_failure, retain and result, from its definition';
@@ -1429,32 +1371,29 @@ comment on column hwqueue.run.depth is 'how many runs are above it';
 
 -- A producer's key of a run, which promises that the content is the same. It lives as long as the run.
 create table hwqueue.run_key (
-  shard_id int not null,
   tenant text not null,
   name text not null,
   idempotency_key text not null,
   run_id uuid not null,
   content bytea not null,
-  while_running boolean,
-  primary key (shard_id, tenant, name, idempotency_key)
+  while_running boolean
 );
 create index run_key_run on hwqueue.run_key (run_id);
+alter table hwqueue.run_key add primary key (tenant, name, idempotency_key);
 comment on table hwqueue.run_key is 'a producer''s key of a run: an idempotency key, or a unique one';
 comment on column hwqueue.run_key.while_running is 'true: it goes when its run ends; null: with its run';
 
 -- Classes that a run may still need: they are not pruned while a step waits.
 create table hwqueue.run_class (
-  shard_id int not null,
   class_id bigint not null,
-  run_id uuid not null,
-  primary key (shard_id, class_id, run_id)
+  run_id uuid not null
 );
 create index run_class_run on hwqueue.run_class (run_id);
+alter table hwqueue.run_class add primary key (class_id, run_id);
 comment on table hwqueue.run_class is 'a placement class that a run may still need; it is not pruned before';
 
 -- Signals of runs, in the order in which they were sent; those of leases are in lease_signal.
 create table hwqueue.run_signal (
-  shard_id int not null,
   run_id uuid not null,
   signal_id bigint generated always as identity,
   name text not null,
@@ -1462,10 +1401,10 @@ create table hwqueue.run_signal (
   sent_at timestamptz not null,
   taken_by int,
   payload jsonb,
-  primary key (shard_id, run_id, signal_id)
+  primary key (run_id, signal_id)
 ) with (autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0.05);
-create index run_signal_open on hwqueue.run_signal (shard_id, run_id, name, signal_id) where taken_by is null;
-create unique index run_signal_key on hwqueue.run_signal (shard_id, run_id, name, key) where key is not null;
+create unique index run_signal_key on hwqueue.run_signal (run_id, name, key) where key is not null;
+create index run_signal_open on hwqueue.run_signal (run_id, name, signal_id) where taken_by is null;
 comment on table hwqueue.run_signal is 'signals that runs were sent; the rows stay until the run goes';
 comment on column hwqueue.run_signal.key is
   'the sender''s name for the signal: a run takes a signal of this name and key once';
@@ -1474,7 +1413,6 @@ comment on column hwqueue.run_signal.taken_by is
 
 -- A step of a run, from its submission on. Its lease exists once it is released.
 create table hwqueue.step (
-  shard_id int not null,
   run_id uuid not null,
   step_no int not null,
   state text not null,
@@ -1490,9 +1428,9 @@ create table hwqueue.step (
   nested_run_id uuid,
   nested_mode text,
   traceparent text,
-  primary key (shard_id, run_id, step_no)
+  primary key (run_id, step_no)
 ) with (fillfactor = 80, autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_scale_factor = 0.05);
-create index step_due on hwqueue.step (shard_id, due_at) where due_at is not null;
+create index step_due on hwqueue.step (due_at) where due_at is not null;
 comment on table hwqueue.step is 'a step of a run, and its state';
 comment on column hwqueue.step.state is
   'waiting, held (due, but the run is paused), running, completed, failed, cancelled or skipped';
@@ -1513,7 +1451,6 @@ comment on column hwqueue.step.traceparent is
 -- A count: the parents of a step that have ended (step_no above 0, for steps with two parents or more), or
 -- the open work of a run (step_no 0): need counts steps released, arrived those that have ended.
 create table hwqueue.tally (
-  shard_id int not null,
   run_id uuid not null,
   step_no int not null,
   part smallint not null default 0,
@@ -1524,7 +1461,7 @@ create table hwqueue.tally (
   skipped int not null default 0,
   is_decided boolean not null default false,
   low int,
-  primary key (shard_id, run_id, step_no, part)
+  primary key (run_id, step_no, part)
 ) with (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0.05);
 comment on table hwqueue.tally is
   'a count: parents of a step that have ended, open work of a run, or items of a map';
@@ -1547,7 +1484,6 @@ comment on column hwqueue.tally.low is
 -- What a session could not do at once, because another one held the row: the next one that holds it, or
 -- advance_workflows, does it. Mostly empty.
 create table hwqueue.arrival (
-  shard_id int not null,
   arrival_id bigint generated always as identity,
   run_id uuid not null,
   step_no int not null,
@@ -1560,14 +1496,14 @@ create table hwqueue.arrival (
   reason text,
   at timestamptz not null,
   after_xid xid8,
-  tenant text not null default '',
-  primary key (shard_id, arrival_id)
+  tenant text not null default ''
 ) with (autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0.02,
         autovacuum_vacuum_cost_delay = 0, autovacuum_vacuum_insert_threshold = -1);
 create index arrival_of on hwqueue.arrival (run_id, step_no, kind);
-create index arrival_at on hwqueue.arrival (shard_id, at) where after_xid is null;
-create index arrival_kept on hwqueue.arrival (shard_id, arrival_id) where after_xid is not null;
-create index arrival_tenant on hwqueue.arrival (shard_id, tenant, at) where after_xid is null;
+alter table hwqueue.arrival add primary key (arrival_id);
+create index arrival_at on hwqueue.arrival (at) where after_xid is null;
+create index arrival_kept on hwqueue.arrival (arrival_id) where after_xid is not null;
+create index arrival_tenant on hwqueue.arrival (tenant, at) where after_xid is null;
 comment on table hwqueue.arrival is
   'what a session could not count or release because another one held the row; the next holder or reap does'
   ' it';
@@ -1581,7 +1517,6 @@ comment on column hwqueue.arrival.tenant is 'that of the run: sweeps take turns'
 
 -- Its items are counted in the tally of its step, part 1.
 create table hwqueue.map (
-  shard_id int not null,
   run_id uuid not null,
   step_no int not null,
   items int not null,
@@ -1591,7 +1526,7 @@ create table hwqueue.map (
   stopped_below int not null default 0,
   added int not null default 0,
   runs int not null default 0,
-  primary key (shard_id, run_id, step_no)
+  primary key (run_id, step_no)
 );
 comment on table hwqueue.map is
   'a map or a gang that was released, or a task that has added items: then the step has a lease of its own,'
@@ -1608,40 +1543,37 @@ comment on column hwqueue.map.added is 'how many of its items were added: the la
 comment on column hwqueue.map.runs is 'how many runs were added (added_run)';
 
 create table hwqueue.map_list (
-  shard_id int not null,
   run_id uuid not null,
   step_no int not null,
   first_item int not null,
   items jsonb not null,
-  primary key (shard_id, run_id, step_no, first_item)
+  primary key (run_id, step_no, first_item)
 );
 comment on table hwqueue.map_list is 'a hundred items of the list of a map';
 
 -- What leases of a step have added to it, numbered behind the list of a map.
 create table hwqueue.added_item (
-  shard_id int not null,
   run_id uuid not null,
   step_no int not null,
   item_no int not null,
   name text not null,
   task_name text not null,
   params jsonb not null,
-  primary key (shard_id, run_id, step_no, item_no)
+  primary key (run_id, step_no, item_no)
 );
-create unique index added_item_name on hwqueue.added_item (shard_id, run_id, step_no, name);
+create unique index added_item_name on hwqueue.added_item (run_id, step_no, name);
 comment on table hwqueue.added_item is 'an item that a handler has added to its step, by name';
 comment on column hwqueue.added_item.name is
   'says once what it is: a handler that runs again adds it no more';
 
 create table hwqueue.added_run (
-  shard_id int not null,
   run_id uuid not null,
   step_no int not null,
   name text not null,
   nested_run_id uuid not null,
   digest bytea not null,
   retry_mode text,
-  primary key (shard_id, run_id, step_no, name)
+  primary key (run_id, step_no, name)
 );
 comment on table hwqueue.added_run is 'a run that a handler has added to its step';
 comment on column hwqueue.added_run.name is 'of its specification: it says once what is added';
@@ -1652,12 +1584,11 @@ comment on column hwqueue.added_run.retry_mode is
 -- What tenants have open, of those that have much. Written by reap about every ten seconds, and by
 -- submissions in between.
 create table hwqueue.tenant_work (
-  shard_id int not null,
   tenant text not null,
   steps bigint not null,
   nested bigint not null,
   counted_at timestamptz not null,
-  primary key (shard_id, tenant)
+  primary key (tenant)
 ) with (fillfactor = 50);
 comment on table hwqueue.tenant_work is
   'open steps and nested runs of tenants that have more than a thousand';
@@ -1670,7 +1601,6 @@ comment on column hwqueue.tenant_work.tenant is 'empty: runs without a tenant';
 -- still in use: its node takes no other work into that room, and fetches the claim once the room is free.
 
 create table hwqueue.gang (
-  shard_id int not null,
   gang_id uuid not null,
   queue_id int not null,
   tenant text not null,
@@ -1697,14 +1627,14 @@ create table hwqueue.gang (
   run_id uuid,
   step_no int,
   earmark_after timestamptz,
-  primary key (shard_id, gang_id)
+  primary key (gang_id)
 ) with (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0.05);
-create index gang_finished on hwqueue.gang (shard_id, finished_at) where finished_at is not null;
-create index gang_earmarked on hwqueue.gang (shard_id, rank, position) where state = 'earmarked';
 -- Pages of list_gangs, and counts of gangs that have not ended.
-create index gang_created on hwqueue.gang (shard_id, created_at, gang_id);
-create index gang_open on hwqueue.gang (shard_id, state, created_at) where finished_at is null;
-create index gang_waiting on hwqueue.gang (shard_id, rank, position)
+create index gang_created on hwqueue.gang (created_at, gang_id);
+create index gang_earmarked on hwqueue.gang (rank, position) where state = 'earmarked';
+create index gang_finished on hwqueue.gang (finished_at) where finished_at is not null;
+create index gang_open on hwqueue.gang (state, created_at) where finished_at is null;
+create index gang_waiting on hwqueue.gang (rank, position)
   where state = 'waiting' or state = 'running' and missing > 0;
 comment on table hwqueue.gang is 'leases that start together: its members are the leases with its gang_id';
 comment on column hwqueue.gang.rank is 'that of its first member: what starts first; then position';
@@ -1733,24 +1663,22 @@ comment on column hwqueue.gang.step_no is 'which step of that run: its members a
 comment on column hwqueue.gang.earmark_after is 'it was earmarked for too long, and is not before then';
 
 create table hwqueue.gang_member (
-  shard_id int not null,
   gang_id uuid not null,
   ordinal int not null,
   lease_id uuid not null,
-  primary key (shard_id, gang_id, ordinal)
+  primary key (gang_id, ordinal)
 );
 comment on table hwqueue.gang_member is 'the roster of a gang; the rows stay as long as the gang does';
 comment on column hwqueue.gang_member.ordinal is 'the rank of the member in the job, from 0';
 
 -- Inserted by whatever ends, puts back or fetches a member, so that no such call waits for the gang.
 create table hwqueue.gang_change (
-  shard_id int not null,
   change_id bigint generated always as identity,
   gang_id uuid not null,
-  retry_at timestamptz,
-  primary key (shard_id, change_id)
+  retry_at timestamptz
 ) with (autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0);
 create index gang_change_gang on hwqueue.gang_change (gang_id);
+alter table hwqueue.gang_change add primary key (change_id);
 comment on table hwqueue.gang_change is
   'a member was fetched, put back or has ended: reap updates the state of its gang';
 comment on column hwqueue.gang_change.gang_id is 'the gang; or a lease of an everywhere task, by its id';
@@ -1763,7 +1691,6 @@ comment on column hwqueue.gang_change.retry_at is
 -- members of gangs are. The gang_id of such a lease is its own id, so that gang_change says which one it was.
 
 create table hwqueue.everywhere (
-  shard_id int not null,
   everywhere_id uuid not null,
   queue_id int not null,
   class_id bigint not null,
@@ -1781,11 +1708,11 @@ create table hwqueue.everywhere (
   swept_at timestamptz not null default '-infinity',
   swept_node uuid not null default '00000000-0000-0000-0000-000000000000',
   anchors text[],
-  primary key (shard_id, everywhere_id)
+  primary key (everywhere_id)
 ) with (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0.05);
-create index everywhere_open on hwqueue.everywhere (shard_id, swept_at) where finished_at is null;
-create index everywhere_finished on hwqueue.everywhere (shard_id, finished_at) where finished_at is not null;
-create index everywhere_class on hwqueue.everywhere (shard_id, class_id);
+create index everywhere_class on hwqueue.everywhere (class_id);
+create index everywhere_finished on hwqueue.everywhere (finished_at) where finished_at is not null;
+create index everywhere_open on hwqueue.everywhere (swept_at) where finished_at is null;
 comment on table hwqueue.everywhere is 'tasks that have one lease on each node that matches them';
 comment on column hwqueue.everywhere.class_id is 'that of all its leases: the node is in the reservation';
 comment on column hwqueue.everywhere.options is 'of each lease, with the defaults that its task had';
@@ -1801,7 +1728,6 @@ comment on column hwqueue.everywhere.anchors is
   'those of its class: a profile with none of them cannot run it';
 
 create table hwqueue.everywhere_node (
-  shard_id int not null,
   everywhere_id uuid not null,
   node_id uuid not null,
   lease_id uuid not null,
@@ -1812,10 +1738,10 @@ create table hwqueue.everywhere_node (
   reason text,
   ended_as text,
   earmark_after timestamptz,
-  primary key (shard_id, everywhere_id, node_id)
+  primary key (everywhere_id, node_id)
 ) with (fillfactor = 70, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0.05);
-create unique index everywhere_node_lease on hwqueue.everywhere_node (shard_id, lease_id);
-create index everywhere_node_due on hwqueue.everywhere_node (shard_id, due_at) where due_at is not null;
+create index everywhere_node_due on hwqueue.everywhere_node (due_at) where due_at is not null;
+create unique index everywhere_node_lease on hwqueue.everywhere_node (lease_id);
 comment on table hwqueue.everywhere_node is
   'the lease of an everywhere task on a node: its key is why a node never has two that are open';
 comment on column hwqueue.everywhere_node.lease_id is 'the open lease, or the last one';
@@ -1836,7 +1762,6 @@ comment on column hwqueue.everywhere_node.earmark_after is
 -- node, in its room, which is booked before the other one is asked to stop.
 
 create table hwqueue.choice (
-  shard_id int not null,
   choice_id uuid not null,
   tenant text not null,
   alternatives int not null default 1,
@@ -1844,11 +1769,10 @@ create table hwqueue.choice (
   taken_at timestamptz,
   settled_at timestamptz,
   checked_at timestamptz not null,
-  primary key (shard_id, choice_id)
+  primary key (choice_id)
 ) with (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0.05);
-create index choice_unsettled on hwqueue.choice (shard_id, taken_at)
-  where taken is not null and settled_at is null;
-create index choice_checked on hwqueue.choice (shard_id, checked_at);
+create index choice_checked on hwqueue.choice (checked_at);
+create index choice_unsettled on hwqueue.choice (taken_at) where taken is not null and settled_at is null;
 comment on table hwqueue.choice is 'a choice: of its alternatives one runs (spawn option one_of)';
 comment on column hwqueue.choice.taken is
   'the lease or gang that was claimed or reserved first; it stays the choice when it waits again';
@@ -1857,17 +1781,15 @@ comment on column hwqueue.choice.settled_at is
 comment on column hwqueue.choice.checked_at is 'when prune last checked whether its leases are gone';
 
 create table hwqueue.choice_member (
-  shard_id int not null,
   choice_id uuid not null,
   member_id uuid not null,
   is_gang boolean not null,
-  primary key (shard_id, choice_id, member_id)
+  primary key (choice_id, member_id)
 );
 comment on table hwqueue.choice_member is 'the alternatives of a choice; the rows stay as long as it does';
 comment on column hwqueue.choice_member.member_id is 'the lease, or with is_gang the gang';
 
 create table hwqueue.replacement (
-  shard_id int not null,
   lease_id uuid not null,
   old_lease uuid,
   service_id uuid,
@@ -1881,10 +1803,10 @@ create table hwqueue.replacement (
   tries int not null default 0,
   next_try_at timestamptz not null,
   created_at timestamptz not null,
-  primary key (shard_id, lease_id)
+  primary key (lease_id)
 ) with (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0.05);
-create index replacement_due on hwqueue.replacement (shard_id, next_try_at);
-create index replacement_old on hwqueue.replacement (shard_id, old_lease);
+create index replacement_due on hwqueue.replacement (next_try_at);
+create index replacement_old on hwqueue.replacement (old_lease);
 comment on table hwqueue.replacement is
   'a lease that is to take the place of another one (spawn option replaces); deleted once it has';
 comment on column hwqueue.replacement.old_lease is 'the lease that it replaces; null: none is chosen yet';
@@ -1903,7 +1825,6 @@ comment on column hwqueue.replacement.reason is 'why the place could not be take
 -- == Planner ==
 
 create table hwqueue.planner (
-  shard_id int not null,
   epoch bigint not null,
   holder text not null,
   round bigint not null,
@@ -1915,7 +1836,8 @@ create table hwqueue.planner (
   leases jsonb not null default '{}',
   seconds jsonb,
   resting int,
-  primary key (shard_id)
+  singleton boolean not null default true check (singleton),
+  primary key (singleton)
 ) with (fillfactor = 10, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0);
 comment on table hwqueue.planner is 'the process that plans, one of those that run';
 comment on column hwqueue.planner.epoch is 'the fencing token of the leader: a new one gets a higher epoch';
@@ -1935,13 +1857,12 @@ comment on column hwqueue.planner.resting is
   'how many nodes got no leases in that round, because they had not fetched some';
 
 create table hwqueue.queue_price (
-  shard_id int not null,
   queue_id int not null,
   epoch bigint not null,
   round bigint not null,
   device_worth double precision[] not null check (cardinality(device_worth) = 101),
   worth_until timestamptz not null,
-  primary key (shard_id, queue_id, epoch, round)
+  primary key (queue_id, epoch, round)
 ) with (autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0);
 comment on table hwqueue.queue_price is
   'what room on a device is worth to a queue, as a planner set it; the newest epoch and round count';
@@ -1955,7 +1876,6 @@ comment on column hwqueue.queue_price.worth_until is 'claims use it until then';
 -- When reap last ran, where its scans start, and how far its walks over classes, nodes and profiles have
 -- come.
 create table hwqueue.reap_cursor (
-  shard_id int not null,
   version bigint not null,
   reaped_at timestamptz not null default '-infinity',
   full_scan_at timestamptz not null default '-infinity',
@@ -1984,7 +1904,7 @@ create table hwqueue.reap_cursor (
   next_change bigint not null default 0,
   kept_from bigint not null default 0,
   next_arrival bigint not null default 0,
-  primary key (shard_id, version)
+  primary key (version)
 ) with (autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0);
 comment on table hwqueue.reap_cursor is
   'when reap last ran, and where its scans start; the newest version counts';
@@ -2024,19 +1944,19 @@ comment on column hwqueue.reap_cursor.changes_from is
 comment on column hwqueue.reap_cursor.next_change is
   'only transactions below next_after_xid can still insert a lower change_id; likewise next_arrival';
 comment on column hwqueue.reap_cursor.kept_from is 'no arrival has a lower arrival_id, and none can get one';
-insert into hwqueue.reap_cursor (shard_id, version) values (0, 0);
+insert into hwqueue.reap_cursor (version) values (0);
 
--- When prune last ran, and how far it has looked for classes and profiles that nothing needs: one row for
--- each shard. Any number of workers prune, one at a time: the one that holds the row.
+-- When prune last ran, and how far it has looked for classes and profiles that nothing needs. Any number
+-- of workers prune, one at a time: the one that holds the row.
 create table hwqueue.prune_cursor (
-  shard_id int not null,
   class_id bigint not null default 0,
   profile_id bigint not null default 0,
   pruned_at timestamptz not null default '-infinity',
   leases_at timestamptz not null default '-infinity',
   leases_counted timestamptz not null default '-infinity',
   leases_policy text,
-  primary key (shard_id)
+  singleton boolean not null default true check (singleton),
+  primary key (singleton)
 );
 comment on table hwqueue.prune_cursor is
   'when prune last ran, and where its scans start; the session that locks the row prunes';
@@ -2045,19 +1965,17 @@ comment on column hwqueue.prune_cursor.leases_at is
   'when a call last deleted all leases past their retention: what it left is kept for runs';
 comment on column hwqueue.prune_cursor.leases_counted is 'up to where roll_up had counted by then';
 comment on column hwqueue.prune_cursor.leases_policy is 'a digest of the retentions by then';
-insert into hwqueue.prune_cursor (shard_id) values (0);
+insert into hwqueue.prune_cursor default values;
 
 -- Nodes of which reap has told that they are silent, until they are back: each change is told once.
 create table hwqueue.silent_node (
-  shard_id int not null,
   node_id uuid not null,
   reported_at timestamptz not null,
-  primary key (shard_id, node_id)
+  primary key (node_id)
 );
 comment on table hwqueue.silent_node is 'a node that has been reported as silent and is not back yet';
 
 create table hwqueue.postponed (
-  shard_id int not null,
   part text not null,
   item uuid not null,
   tries int not null,
@@ -2065,7 +1983,7 @@ create table hwqueue.postponed (
   next_try_at timestamptz not null,
   sqlstate text,
   message text,
-  primary key (shard_id, part, item)
+  primary key (part, item)
 ) with (fillfactor = 50);
 comment on table hwqueue.postponed is
   'what of upkeep a timeout ended, or failed, for ten minutes: parts, gangs and others';
@@ -2086,7 +2004,6 @@ comment on column hwqueue.postponed.sqlstate is
 -- prune truncates the old ones.
 create sequence hwqueue.event_number;
 create table hwqueue.event (
-  shard_id int not null,
   slot smallint not null,
   event_id bigint not null,
   at timestamptz not null,
@@ -2100,13 +2017,13 @@ create table hwqueue.event (
   detail jsonb,
   login text
 ) partition by list (slot);
-create index event_order on hwqueue.event (shard_id, event_id);
-create index event_lease on hwqueue.event (shard_id, lease_id, event_id) where lease_id is not null;
-create index event_node on hwqueue.event (shard_id, node_id, event_id) where node_id is not null;
-create index event_queue on hwqueue.event (shard_id, queue, event_id) where queue is not null;
-create index event_class on hwqueue.event (shard_id, class_id, event_id) where class_id is not null;
-create index event_code on hwqueue.event (shard_id, code, event_id);
-create index event_actor on hwqueue.event (shard_id, actor, event_id);
+create index event_actor on hwqueue.event (actor, event_id);
+create index event_class on hwqueue.event (class_id, event_id) where class_id is not null;
+create index event_code on hwqueue.event (code, event_id);
+create index event_lease on hwqueue.event (lease_id, event_id) where lease_id is not null;
+create index event_node on hwqueue.event (node_id, event_id) where node_id is not null;
+create index event_order on hwqueue.event (event_id);
+create index event_queue on hwqueue.event (queue, event_id) where queue is not null;
 comment on table hwqueue.event is 'who did what; not for claims and completions';
 comment on column hwqueue.event.slot is 'number of its day, modulo 16';
 comment on column hwqueue.event.event_id is 'the transaction''s id x 2^20, and a running number';
@@ -2136,7 +2053,6 @@ create table hwqueue.event_15 partition of hwqueue.event for values in (15);
 -- writes a delivery for each that the filter lets through. Settling a delivery updates the row, so the fill
 -- factor leaves room.
 create table hwqueue.webhook (
-  shard_id int not null,
   name text not null,
   webhook_id uuid not null,
   url text not null,
@@ -2163,7 +2079,7 @@ create table hwqueue.webhook (
   clock_step bigint not null default 0,
   check ((old_secret is null) = (old_secret_until is null)),
   check ((paused_at is null) = (paused_reason is null)),
-  primary key (shard_id, name)
+  primary key (name)
 ) with (fillfactor = 50);
 comment on table hwqueue.webhook is
   'a receiver of events: its address, its filter, its secret, and what has been routed to it';
@@ -2181,7 +2097,6 @@ comment on column hwqueue.webhook.clock_step is 'the last step of the clock behi
 -- attempt_count is the fencing token of a claim: the process that records how an attempt ended names its
 -- number. failures counts since the delivery was new or redelivered.
 create table hwqueue.webhook_delivery (
-  shard_id int not null,
   delivery_id uuid not null,
   webhook_id uuid not null,
   code text not null,
@@ -2201,15 +2116,15 @@ create table hwqueue.webhook_delivery (
   error text,
   check ((state = 'waiting') = (finished_at is null)),
   check (claimed_until is null or state = 'waiting'),
-  primary key (shard_id, delivery_id)
+  primary key (delivery_id)
 );
-create index webhook_delivery_due on hwqueue.webhook_delivery (shard_id, webhook_id, available_at)
-  where state = 'waiting';
-create index webhook_delivery_claimed on hwqueue.webhook_delivery (shard_id, webhook_id, claimed_until)
+create index webhook_delivery_claimed on hwqueue.webhook_delivery (webhook_id, claimed_until)
   where claimed_until is not null;
-create index webhook_delivery_of on hwqueue.webhook_delivery (shard_id, webhook_id, delivery_id);
-create index webhook_delivery_finished on hwqueue.webhook_delivery (shard_id, finished_at)
+create index webhook_delivery_due on hwqueue.webhook_delivery (webhook_id, available_at)
+  where state = 'waiting';
+create index webhook_delivery_finished on hwqueue.webhook_delivery (finished_at)
   where finished_at is not null;
+create index webhook_delivery_of on hwqueue.webhook_delivery (webhook_id, delivery_id);
 comment on table hwqueue.webhook_delivery is 'what is to be sent to a webhook, or was sent';
 comment on column hwqueue.webhook_delivery.created_at is 'when the event happened';
 comment on column hwqueue.webhook_delivery.available_at is 'when it may be sent next, while it waits';
@@ -2222,7 +2137,6 @@ comment on column hwqueue.webhook_delivery.response is 'the beginning of the las
 -- Of a token's secret only the sha256 is stored. Tenant null: all tenants. A name is never used twice, so
 -- that what its bearer did stays known.
 create table hwqueue.api_token (
-  shard_id int not null,
   name text not null,
   secret_sha256 bytea not null check (octet_length(secret_sha256) = 32),
   role text not null check (role in ('producer', 'viewer', 'operator', 'admin')),
@@ -2235,9 +2149,9 @@ create table hwqueue.api_token (
   revoked_by text,
   created_login text,
   revoked_login text,
-  primary key (shard_id, name)
+  primary key (name)
 );
-create unique index api_token_secret on hwqueue.api_token (shard_id, secret_sha256);
+create unique index api_token_secret on hwqueue.api_token (secret_sha256);
 comment on table hwqueue.api_token is 'who may call the HTTP API; of a secret only the sha256 is stored';
 comment on column hwqueue.api_token.used_at is
   'to the hour: a row that is updated at every request would be read ever slower';
@@ -2249,7 +2163,6 @@ comment on column hwqueue.api_token.created_login is 'session_user, beside what 
 -- Running totals of a queue at the end of a minute (of the newest minute: so far). What happened in a minute
 -- is the difference to the row before; a minute in which nothing ended has no row. Written by roll_up alone.
 create table hwqueue.minute_stat (
-  shard_id int not null,
   queue_id int not null,
   minute timestamptz not null,
   completed bigint not null default 0,
@@ -2265,7 +2178,7 @@ create table hwqueue.minute_stat (
   wait_counts bigint[] not null,
   run_seconds double precision not null default 0,
   run_counts bigint[] not null,
-  primary key (shard_id, queue_id, minute)
+  primary key (queue_id, minute)
 ) with (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0.05);
 comment on table hwqueue.minute_stat is
   'running totals of a queue at the end of a minute; roll_up writes them';
@@ -2283,7 +2196,6 @@ comment on column hwqueue.minute_stat.run_seconds is
 
 -- Ended leases that were requeued, until they have been counted. No key, as in class_term.
 create table hwqueue.requeued (
-  shard_id int not null,
   queue_id int not null,
   state text not null,
   finished_at timestamptz not null,
@@ -2297,13 +2209,12 @@ comment on table hwqueue.requeued is 'an ended lease that was requeued, until ro
 comment on column hwqueue.requeued.xid is 'the transaction that the lease ended in';
 
 create table hwqueue.run_total (
-  shard_id int not null,
   workflow text not null,
   outcome text not null,
   seconds double precision not null,
   counts bigint[] not null,
   counted_at timestamptz not null,
-  primary key (shard_id, workflow, outcome)
+  primary key (workflow, outcome)
 ) with (fillfactor = 50);
 comment on table hwqueue.run_total is
   'running totals of the runs of a workflow with one outcome: how many, and how long they took';
@@ -2314,7 +2225,6 @@ comment on column hwqueue.run_total.counts is
 comment on column hwqueue.run_total.counted_at is 'when the last of them ended';
 
 create table hwqueue.retried_run (
-  shard_id int not null,
   run_id uuid not null,
   attempt int not null,
   workflow_id bigint not null,
@@ -2322,16 +2232,15 @@ create table hwqueue.retried_run (
   state text not null,
   submitted_at timestamptz not null,
   finished_at timestamptz not null,
-  xid xid,
-  primary key (shard_id, run_id, attempt)
+  xid xid
 );
 create index retried_run_finished on hwqueue.retried_run (finished_at);
+alter table hwqueue.retried_run add primary key (run_id, attempt);
 comment on table hwqueue.retried_run is 'an end of a run that was retried, until it has been counted';
 comment on column hwqueue.retried_run.attempt is 'the attempt of the run that has ended so';
 comment on column hwqueue.retried_run.xid is 'the transaction that the run ended in';
 
 create table hwqueue.traced_run (
-  shard_id int not null,
   run_id uuid not null,
   attempt int not null,
   workflow text not null,
@@ -2340,7 +2249,7 @@ create table hwqueue.traced_run (
   traceparent text not null,
   submitted_at timestamptz not null,
   finished_at timestamptz not null,
-  primary key (shard_id, run_id, attempt)
+  primary key (run_id, attempt)
 );
 comment on table hwqueue.traced_run is
   'an end of a run whose submission was traced, until a worker sends a span of it';
@@ -2455,7 +2364,6 @@ create type hwqueue.judging_progress as (
 -- What a claim asks for. queue_ids: the ids of queues, of those that are open, once the claim has read them.
 -- tasks: null is any. claim_timeout: null is each queue's. now: when the claim had its node.
 create type hwqueue.claim_request as (
-  shard_id int,
   node_id uuid,
   node_epoch bigint,
   queues text[],
