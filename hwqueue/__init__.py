@@ -4,13 +4,15 @@ from typing import TYPE_CHECKING
 
 from hwqueue.app import App, Cancelled, Reject, Retry, Snooze, Task
 from hwqueue.client import AsyncClient, Client
-from hwqueue.context import AsyncLeaseContext, LeaseContext
-from hwqueue.depends import Depends
 from hwqueue.errors import HwqueueError
 from hwqueue.extras import loader
-from hwqueue.gang import GangContext
+from hwqueue.handler.context import AsyncLeaseContext, LeaseContext
+from hwqueue.handler.depends import Depends
+from hwqueue.handler.gang import GangContext
+from hwqueue.handler.member import Member
+from hwqueue.handler.retrying import Retrying
+from hwqueue.handler.steps import Suspended
 from hwqueue.logs import LeaseLogFilter
-from hwqueue.member import Member
 from hwqueue.placement import (
     Placement,
     any_of,
@@ -26,8 +28,6 @@ from hwqueue.placement import (
     tags,
     trust,
 )
-from hwqueue.retrying import Retrying
-from hwqueue.steps import Suspended
 from hwqueue.types import (
     Assignment,
     Claim,

@@ -8,15 +8,15 @@ from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Any, Unpack, get_args
 
-from hwqueue.binding import BadParams, Binding, Handler
 from hwqueue.client._arguments import check_span
-from hwqueue.context import Cancelled
 from hwqueue.errors import ConfigError
-from hwqueue.hooks import Hooks
+from hwqueue.handler.binding import BadParams, Binding, Handler
+from hwqueue.handler.context import Cancelled
+from hwqueue.handler.hooks import Hooks
+from hwqueue.handler.middleware import Function, Middleware
+from hwqueue.handler.task import ParamsTask, Task, TaskDecorator, TaskDefaults
 from hwqueue.logs import LogLevel
-from hwqueue.middleware import Function, Middleware
 from hwqueue.options import check_options
-from hwqueue.task import ParamsTask, Task, TaskDecorator, TaskDefaults
 from hwqueue.types import AsJson, RetryPolicy
 from hwqueue.workflow.definition import WorkflowOptions
 from hwqueue.workflow.flow import Flow
@@ -55,7 +55,7 @@ class Retry(Exception):
         ConfigError: Both, `after` is no timedelta, `at` has no time zone, or it is out of range.
     """
 
-    ends_attempt = True  # of `hwqueue.retrying`: no call of a step is made again for it
+    ends_attempt = True  # of `hwqueue.handler.retrying`: no call of a step is made again for it
     after: timedelta | None = None
     at: datetime | None = None
 

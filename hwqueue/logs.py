@@ -22,7 +22,7 @@ LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 TellLine = Callable[[dict[str, Any]], None]
-"""Keeps a line with the attempt that logs it: see `hwqueue.attempt_log`."""
+"""Keeps a line with the attempt that logs it: see `hwqueue.handler.attempt_log`."""
 
 LEASE_FIELDS = ("lease_id", "task", "queue", "attempt")
 OF_EVERY_RECORD = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}

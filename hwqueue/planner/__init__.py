@@ -8,7 +8,8 @@ from hwqueue.extras import needs
 from hwqueue.planner.model import Demand, Pool
 
 with needs("planner"):
-    from hwqueue.planner.process import Planner, Round, Settings
+    from hwqueue.planner.process import Planner, Round
     from hwqueue.planner.program import Program, Solution
+    from hwqueue.planner.settings import Settings
 
 __all__ = ["Demand", "Planner", "Pool", "Program", "Round", "Settings", "Solution"]

@@ -5,14 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import os
 import random
-import secrets
-import socket
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 
 import psycopg
@@ -24,6 +21,7 @@ from hwqueue.planner.condense import solve_condensed
 from hwqueue.planner.gangs import Gang, plan_gangs
 from hwqueue.planner.program import Solution, mean_curve
 from hwqueue.planner.reading import Picture, read, read_gangs, read_places
+from hwqueue.planner.settings import Settings
 from hwqueue.planner.singles import Singles
 from hwqueue.text import first_line
 
@@ -34,34 +32,6 @@ _EXACT = 1e-3  # of all devices: how close the bound of a round is
 _REST = 4  # a round that takes long is followed by a pause of this many times as long
 _GANG_SECONDS = 5.0  # of a round, for proposing places; then prices are due
 _LONGEST = timedelta(hours=1)  # as lead_planner and set_prices have it
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """How a planner works.
-
-    Attributes:
-        interval: From the end of a round to the next one. A round is followed by four times its own
-            length at least, so that reading takes a fifth of a connection's time at most.
-        ttl: How long prices hold, and the lead, after the last round; longer where rounds are.
-        queues: To plan for; none: all.
-        solve_timeout: How long a round looks for better patterns.
-        gang_timeout: How long a round looks for better places, for gangs that are together in the
-            same way.
-        lease_hold: How long a node has to fetch a lease that is reserved there; 0: leases of short
-            queues are not assigned to nodes.
-        holder: A name of this process' own.
-    """
-
-    interval: timedelta = timedelta(seconds=1)
-    ttl: timedelta = timedelta(seconds=10)
-    queues: Sequence[str] = ()
-    solve_timeout: timedelta = timedelta(seconds=10)
-    gang_timeout: timedelta = timedelta(seconds=1)
-    lease_hold: timedelta = timedelta(seconds=3)
-    holder: str = field(
-        default_factory=lambda: f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

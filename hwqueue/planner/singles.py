@@ -17,15 +17,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 from hwqueue.client import AsyncClient
 from hwqueue.planner.flow import Wanted, contested, plan_leases
 from hwqueue.planner.reading import read_matches
-
-if TYPE_CHECKING:
-    from hwqueue.planner.process import Settings
+from hwqueue.planner.settings import Settings
 
 _SECONDS = 2.0  # of a round
 _MOST_ARCS = 20_000  # classes times nodes of a queue; with more, nodes choose by themselves

@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
-from hwqueue.context import AsyncLeaseContext, LeaseContext
-from hwqueue.gang import GangContext
-from hwqueue.steps import Memory
+from hwqueue.handler.context import AsyncLeaseContext, LeaseContext
+from hwqueue.handler.gang import GangContext
+from hwqueue.handler.steps import Memory
 from hwqueue.types import (
     AddedItem,
     Assignment,

@@ -11,11 +11,11 @@ from functools import partial
 from typing import Any, ParamSpec, TypeVar
 from uuid import UUID
 
-from hwqueue import steps
 from hwqueue.app import Task
 from hwqueue.client import AsyncClient, Client
-from hwqueue.context import AsyncLeaseContext, LeaseContext
-from hwqueue.gang import GangContext
+from hwqueue.handler import steps
+from hwqueue.handler.context import AsyncLeaseContext, LeaseContext
+from hwqueue.handler.gang import GangContext
 from hwqueue.types import Checkpoint, Claim, Json, StepResult
 from hwqueue.worker import outcome
 from hwqueue.worker.outcome import Outcome

@@ -1,7 +1,7 @@
 """The worker runtime: claims leases for one node and runs their handlers."""
 
-from hwqueue.context import AsyncLeaseContext, LeaseContext
 from hwqueue.extras import needs
+from hwqueue.handler.context import AsyncLeaseContext, LeaseContext
 from hwqueue.worker.settings import WorkerSettings
 
 with needs("worker"):

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from hwqueue import logs
-from hwqueue.attempt_log import MOST_LINES, Line, log_line
+from hwqueue.handler.attempt_log import MOST_LINES, Line, log_line
 from hwqueue.logs import LogLevel
 from hwqueue.worker.outbox import Item, Key, Outbox, Send, item_of
 

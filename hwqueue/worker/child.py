@@ -28,10 +28,10 @@ from typing import Any, NoReturn
 
 from hwqueue import logs, tracing
 from hwqueue.app import Cancelled, Task
-from hwqueue.attempt_log import MOST_LINES, Line, numbered
-from hwqueue.context import AsyncLeaseContext, LeaseContext
 from hwqueue.errors import ConfigError
-from hwqueue.lease_facts import Report
+from hwqueue.handler.attempt_log import MOST_LINES, Line, numbered
+from hwqueue.handler.context import AsyncLeaseContext, LeaseContext
+from hwqueue.handler.lease_facts import Report
 from hwqueue.logs import TellLine
 from hwqueue.worker import outcome
 from hwqueue.worker.attempt_log import keeping_records

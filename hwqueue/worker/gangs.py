@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from hwqueue.errors import GangNotFound
-from hwqueue.gang import GangContext
+from hwqueue.handler.gang import GangContext
 from hwqueue.types import Claim, GangStatus
 
 _JITTER = 0.1

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 from hwqueue.app import BadParams, CommandFailed, Reject, Retry, Snooze
 from hwqueue.convert import jsonable
 from hwqueue.errors import BadArgument
-from hwqueue.steps import wait_of
+from hwqueue.handler.steps import wait_of
 from hwqueue.types import Claim, Settlement
 
 _MAX_MESSAGE_CHARS = 2_000

@@ -24,8 +24,8 @@ from typing import Any, NamedTuple, NoReturn, cast
 from hwqueue import logs
 from hwqueue.app import Task
 from hwqueue.errors import ConfigError, HwqueueError
-from hwqueue.gang import GangContext
-from hwqueue.lease_facts import Report
+from hwqueue.handler.gang import GangContext
+from hwqueue.handler.lease_facts import Report
 from hwqueue.logs import TellLine
 from hwqueue.types import Claim
 from hwqueue.worker import outcome

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from hwqueue.lease_facts import Report
+from hwqueue.handler.lease_facts import Report
 from hwqueue.worker.outbox import Item, Key, Outbox, Send, item_of
 
 _MOST_REPORTS = 1000  # of one call

@@ -12,13 +12,14 @@ from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
 
-from hwqueue import steps, tracing
+from hwqueue import tracing
 from hwqueue.app import App, Cancelled, Task
-from hwqueue.attempt_log import Line, numbered
-from hwqueue.context import AsyncLeaseContext, LeaseContext
 from hwqueue.errors import LeaseError
-from hwqueue.gang import GangContext
-from hwqueue.lease_facts import Report
+from hwqueue.handler import steps
+from hwqueue.handler.attempt_log import Line, numbered
+from hwqueue.handler.context import AsyncLeaseContext, LeaseContext
+from hwqueue.handler.gang import GangContext
+from hwqueue.handler.lease_facts import Report
 from hwqueue.logs import about, lease_fields
 from hwqueue.text import exact_duration
 from hwqueue.types import Claim, Json, StepResult

@@ -17,8 +17,8 @@ from datetime import timedelta
 from typing import IO
 
 from hwqueue.app import App, BadParams, Cancelled, CommandFailed
-from hwqueue.attempt_log import MOST_BYTES
-from hwqueue.context import LeaseContext
+from hwqueue.handler.attempt_log import MOST_BYTES
+from hwqueue.handler.context import LeaseContext
 from hwqueue.text import exact_duration
 from hwqueue.worker.process import environment_of_gpus
 

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, Unpack, cast
 
 from hwqueue.errors import ConfigError
-from hwqueue.task import Task
+from hwqueue.handler.task import Task
 from hwqueue.types import AsJson, SpawnOptions
 from hwqueue.workflow.definition import Workflow
 from hwqueue.workflow.near import Near

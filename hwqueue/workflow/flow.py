@@ -17,7 +17,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, TypeVar, Unpack, cast
 
-from hwqueue.binding import Handler
+from hwqueue.handler.binding import Handler
 from hwqueue.types import SpawnOptions
 from hwqueue.workflow.builder import WorkflowBuilder
 from hwqueue.workflow.definition import Workflow, WorkflowOptions

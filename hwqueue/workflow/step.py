@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 from hwqueue.client._arguments import check_span
 from hwqueue.client._json import given, plain
 from hwqueue.errors import ConfigError
+from hwqueue.handler.task import Task
 from hwqueue.options import check_options
-from hwqueue.task import Task
 from hwqueue.types import AsJson, SpawnOptions
 from hwqueue.workflow.near import Near
 from hwqueue.workflow.values import After, Condition, StepLike, Value, completed

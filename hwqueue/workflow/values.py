@@ -11,11 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
-
-if TYPE_CHECKING:
-    from hwqueue.workflow.step import Step
-    from hwqueue.workflow.waiting import Nested, Sleep, Wait
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 __all__ = [
     "After",
@@ -37,7 +33,15 @@ __all__ = [
 Scalar = str | int | float | bool
 
 
-StepLike: TypeAlias = "str | Step | Sleep | Wait | Nested"
+class _Named(Protocol):
+    """A step of any kind."""
+
+    @property
+    def name(self) -> str:
+        """Its name in the workflow."""
+
+
+StepLike: TypeAlias = "str | _Named"
 """A step or its name."""
 
 _ABSENT: Any = object()

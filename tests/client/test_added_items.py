@@ -8,8 +8,8 @@ import pytest
 
 from hwqueue import App, WorkflowBuilder
 from hwqueue.client import AsyncClient, Client
-from hwqueue.context import AsyncLeaseContext, LeaseContext
 from hwqueue.errors import BadArgument, IdempotencyMismatch, StepUnknown
+from hwqueue.handler.context import AsyncLeaseContext, LeaseContext
 from hwqueue.testing import claim_one, drain, make_async_context, make_context
 from hwqueue.types import AddedItem
 from hwqueue.workflow import result, run_input

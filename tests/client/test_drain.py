@@ -15,7 +15,7 @@ import pytest
 from hwqueue import App, Depends, Reject, Retry, Snooze, Step, Workflow
 from hwqueue.app import BadParams
 from hwqueue.client import AsyncClient, Client
-from hwqueue.context import AsyncLeaseContext, LeaseContext
+from hwqueue.handler.context import AsyncLeaseContext, LeaseContext
 from hwqueue.testing import Fleet, create_queues, drain, inline, run_one
 from hwqueue.types import LeaseSpec, LeaseState, NodeSpec, RetryPolicy
 

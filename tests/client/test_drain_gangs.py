@@ -9,7 +9,7 @@ import pytest
 
 from hwqueue import App, Member
 from hwqueue.client import AsyncClient, Client
-from hwqueue.context import LeaseContext
+from hwqueue.handler.context import LeaseContext
 from hwqueue.testing import Fleet, create_queues, drain, inline, run_one
 from hwqueue.types import GangOptions, Gpu, LeaseState, NodeSpec
 

@@ -11,8 +11,8 @@ import pytest
 
 from hwqueue import App, Cancelled, Reject, Retry, Retrying, Snooze, Suspended
 from hwqueue.client import AsyncClient, Client
-from hwqueue.context import AsyncLeaseContext, LeaseContext
 from hwqueue.errors import BadArgument, ConfigError, LeaseLost
+from hwqueue.handler.context import AsyncLeaseContext, LeaseContext
 from hwqueue.testing import (
     claim_one,
     drain,

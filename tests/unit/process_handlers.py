@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hwqueue.app import App, Cancelled, Reject
-from hwqueue.context import AsyncLeaseContext, LeaseContext
+from hwqueue.handler.context import AsyncLeaseContext, LeaseContext
 
 app = App()
 

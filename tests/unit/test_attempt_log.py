@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from hwqueue import App
-from hwqueue.attempt_log import Line, log_line, numbered
 from hwqueue.errors import BadArgument, ConfigError
+from hwqueue.handler.attempt_log import Line, log_line, numbered
 from hwqueue.logs import LogLevel, about
 from hwqueue.testing import make_context
 from hwqueue.worker.attempt_log import LogOutbox, keeping_records

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import pytest
 
-from hwqueue.binding import BadParams, Binding
-from hwqueue.context import AsyncLeaseContext, LeaseContext
-from hwqueue.depends import Depends
 from hwqueue.errors import BadArgument, ConfigError
+from hwqueue.handler.binding import BadParams, Binding
+from hwqueue.handler.context import AsyncLeaseContext, LeaseContext
+from hwqueue.handler.depends import Depends
 from tests.unit.claims import claim
 
 if TYPE_CHECKING:

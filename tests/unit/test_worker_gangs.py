@@ -22,7 +22,7 @@ from hwqueue.errors import (
     LeaseCancelled,
     LeaseLost,
 )
-from hwqueue.gang import GangContext
+from hwqueue.handler.gang import GangContext
 from hwqueue.testing import make_context
 from hwqueue.types import Claim, GangMember, GangStatus, LeaseState
 from hwqueue.worker import AsyncLeaseContext, LeaseContext

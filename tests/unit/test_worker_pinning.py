@@ -12,7 +12,7 @@ from unittest.mock import AsyncMock
 import pytest
 
 from hwqueue.app import App
-from hwqueue.context import LeaseContext
+from hwqueue.handler.context import LeaseContext
 from hwqueue.types import Assignment, Claim
 from hwqueue.worker.outcome import Outcome
 from hwqueue.worker.runner import Runner

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from hwqueue.context import AsyncLeaseContext
 from hwqueue.errors import BadArgument
-from hwqueue.lease_facts import Report, progress_report
+from hwqueue.handler.context import AsyncLeaseContext
+from hwqueue.handler.lease_facts import Report, progress_report
 from hwqueue.worker.progress import ProgressOutbox
 from tests.unit.claims import claim
 

@@ -16,7 +16,7 @@ with needs("django"):
 
 from hwqueue.client import TaskSpawned
 from hwqueue.contrib.django.connecting import client
-from hwqueue.task import Task
+from hwqueue.handler.task import Task
 
 if TYPE_CHECKING:
     from hwqueue.contrib.django.loading import load_app as load_app

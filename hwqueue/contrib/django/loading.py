@@ -13,10 +13,10 @@ from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import module_has_submodule
 
 from hwqueue.app import App
-from hwqueue.context import AsyncLeaseContext, LeaseContext
 from hwqueue.contrib.django.compat import has_tasks
 from hwqueue.contrib.django.conf import read_settings
 from hwqueue.contrib.django.connecting import close_old_connections
+from hwqueue.handler.context import AsyncLeaseContext, LeaseContext
 
 _OURS = "hwqueue.contrib.django"
 _CHILD = f"{_OURS}.child:app"

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
 from hwqueue.app import App
-from hwqueue.context import LeaseContext
 from hwqueue.contrib.django.compat import TaskResult, task_finished, task_started
 from hwqueue.contrib.django.connecting import client, close_old_connections
 from hwqueue.contrib.django.results import result_of, set_successful
@@ -19,6 +18,7 @@ from hwqueue.contrib.django.tasks import (
 )
 from hwqueue.convert import jsonable
 from hwqueue.errors import BadArgument, LeaseNotFound
+from hwqueue.handler.context import LeaseContext
 from hwqueue.types import Claim
 
 

@@ -18,7 +18,6 @@ from django.utils import timezone
 from django.utils.module_loading import import_string
 
 from hwqueue.client._json import given
-from hwqueue.context import LeaseContext
 from hwqueue.contrib.django.compat import (
     BaseTaskBackend,
     InvalidTask,
@@ -34,6 +33,7 @@ from hwqueue.contrib.django.compat import (
 from hwqueue.contrib.django.connecting import client, savepoint
 from hwqueue.contrib.django.results import result_of
 from hwqueue.errors import ConfigError, LeaseNotFound
+from hwqueue.handler.context import LeaseContext
 from hwqueue.options import check_options
 from hwqueue.types import AsJson, Json, RetryPolicy, SpawnOptions, Unique
 

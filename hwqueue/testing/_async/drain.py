@@ -14,7 +14,7 @@ from hwqueue.app import App
 from hwqueue.client import AsyncClient
 from hwqueue.client._pauses import Pauses, apause
 from hwqueue.errors import GangNotFound
-from hwqueue.gang import GangContext
+from hwqueue.handler.gang import GangContext
 from hwqueue.testing.handlers import arun_handler
 from hwqueue.testing.nodes import MadeUpNode, node_for, nodes_for_gang
 from hwqueue.testing.runs import Drained, Run, raise_for

@@ -15,7 +15,7 @@ from hwqueue.app import App
 from hwqueue.client import Client
 from hwqueue.client._pauses import Pauses, pause
 from hwqueue.errors import GangNotFound
-from hwqueue.gang import GangContext
+from hwqueue.handler.gang import GangContext
 from hwqueue.testing.handlers import run_handler
 from hwqueue.testing.nodes import MadeUpNode, node_for, nodes_for_gang
 from hwqueue.testing.runs import Drained, Run, raise_for

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, Literal
 
-from hwqueue.middleware import Function, is_async, name_of
+from hwqueue.handler.middleware import Function, is_async, name_of
 
 _log = logging.getLogger("hwqueue.worker")
 

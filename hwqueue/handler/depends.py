@@ -13,8 +13,8 @@ from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextma
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar, get_args, get_origin, overload
 
-from hwqueue.context import AsyncLeaseContext, LeaseContext
 from hwqueue.errors import ConfigError
+from hwqueue.handler.context import AsyncLeaseContext, LeaseContext
 
 T = TypeVar("T")
 AnyContext = LeaseContext | AsyncLeaseContext

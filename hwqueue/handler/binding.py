@@ -18,7 +18,6 @@ from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-from hwqueue.context import AsyncLeaseContext, LeaseContext
 from hwqueue.convert import (
     Misfit,
     Reader,
@@ -28,8 +27,17 @@ from hwqueue.convert import (
     read_members,
     reader_of,
 )
-from hwqueue.depends import CONTEXT, UNREADABLE, Source, hints_of, resolve, resolve_async, source_of
 from hwqueue.errors import BadArgument, ConfigError
+from hwqueue.handler.context import AsyncLeaseContext, LeaseContext
+from hwqueue.handler.depends import (
+    CONTEXT,
+    UNREADABLE,
+    Source,
+    hints_of,
+    resolve,
+    resolve_async,
+    source_of,
+)
 from hwqueue.types import Json, SpawnOptions
 
 Handler = Callable[..., Any]

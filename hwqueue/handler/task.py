@@ -20,7 +20,6 @@ from typing import (
     overload,
 )
 
-from hwqueue.binding import Binding, Handler
 from hwqueue.client import (
     AsyncClient,
     AsyncSpawned,
@@ -30,9 +29,10 @@ from hwqueue.client import (
     TaskSpawned,
 )
 from hwqueue.client._json import given, plain
-from hwqueue.context import AsyncLeaseContext, LeaseContext
 from hwqueue.errors import BadArgument
-from hwqueue.middleware import Middleware
+from hwqueue.handler.binding import Binding, Handler
+from hwqueue.handler.context import AsyncLeaseContext, LeaseContext
+from hwqueue.handler.middleware import Middleware
 from hwqueue.options import check_options
 from hwqueue.types import (
     AsJson,

@@ -21,16 +21,16 @@ from functools import partial
 from typing import Any, NoReturn, ParamSpec, overload
 from uuid import UUID
 
-from hwqueue import retrying, steps
 from hwqueue.client import AsyncClient, Client
 from hwqueue.client._items import Named, items_of
 from hwqueue.client._json import plain
 from hwqueue.convert import jsonable
 from hwqueue.errors import ConfigError
-from hwqueue.lease_facts import LeaseFacts
+from hwqueue.handler import retrying, steps
+from hwqueue.handler.lease_facts import LeaseFacts
+from hwqueue.handler.retrying import Retrying
+from hwqueue.handler.steps import Suspended, Wait
 from hwqueue.logs import LogLevel
-from hwqueue.retrying import Retrying
-from hwqueue.steps import Suspended, Wait
 from hwqueue.types import (
     AddedItem,
     AsJson,

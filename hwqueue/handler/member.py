@@ -8,8 +8,8 @@ from typing import Any
 
 from hwqueue.client._json import given, plain
 from hwqueue.errors import BadArgument
+from hwqueue.handler.task import Task
 from hwqueue.options import check_options
-from hwqueue.task import Task
 from hwqueue.types import AsJson, Json, SpawnOptions
 
 

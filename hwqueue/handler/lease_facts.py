@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 from uuid import UUID
 
-from hwqueue.attempt_log import log_line
 from hwqueue.client._items import Named
 from hwqueue.errors import BadArgument
-from hwqueue.gang import GangContext
+from hwqueue.handler.attempt_log import log_line
+from hwqueue.handler.gang import GangContext
+from hwqueue.handler.steps import Memory
 from hwqueue.logs import LogLevel, TellLine
-from hwqueue.steps import Memory
 from hwqueue.types import Assignment, Claim, Json
 
 Report = dict[str, Any]
