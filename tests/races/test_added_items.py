@@ -1,6 +1,5 @@
 """Adding items beside what else goes on with the step: nothing is lost, and no step ends early."""
 
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -9,27 +8,11 @@ import pytest
 
 from hwqueue.testing import Clock
 from tests.calls import Calls, Row
-from tests.flows import Flow, broken, each, fail, finish, step
-from tests.races.interleave import TIMEOUT, Actor, interleave
+from tests.flows import Flow, each, fail, finish, step
+from tests.races.interleave import TIMEOUT, Actor
 from tests.sql.api import outlive
 
 pytestmark = pytest.mark.thorough
-
-
-@pytest.fixture
-def calls(conn: psycopg.Connection) -> Iterator[Calls]:
-    """The session that looks; after the test every tally equals its recount."""
-    made = Calls(conn)
-    yield made
-    assert broken(made) == []
-
-
-@pytest.fixture
-def two(dsn: str, calls: Calls) -> Iterator[list[Actor]]:
-    """Sessions that stay open; a call that waited for one would run into a lock_timeout."""
-    with interleave(dsn) as actor:
-        calls.conn.execute("set lock_timeout = '200ms'")
-        yield [actor(), actor()]
 
 
 def adding(claim: Row, *names: str) -> Row:

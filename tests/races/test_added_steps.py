@@ -1,35 +1,17 @@
 """Adding steps beside what else goes on: no run below is left alone, and no step ends early."""
 
-from collections.abc import Iterator
 from copy import copy
 from typing import Any
 
-import psycopg
 import pytest
 
 from tests.calls import Calls, Row
-from tests.flows import Flow, broken, fail, finish, step
+from tests.flows import Flow, fail, finish, step
 from tests.nests import sweep
-from tests.races.interleave import TIMEOUT, Actor, interleave
+from tests.races.interleave import TIMEOUT, Actor
 from tests.sql.api import outlive
 
 pytestmark = pytest.mark.thorough
-
-
-@pytest.fixture
-def calls(conn: psycopg.Connection) -> Iterator[Calls]:
-    """The session that looks; after the test every tally equals its recount."""
-    made = Calls(conn)
-    yield made
-    assert broken(made) == []
-
-
-@pytest.fixture
-def two(dsn: str, calls: Calls) -> Iterator[list[Actor]]:
-    """Sessions that stay open; a call that waited for one would run into a lock_timeout."""
-    with interleave(dsn) as actor:
-        calls.conn.execute("set lock_timeout = '200ms'")
-        yield [actor(), actor()]
 
 
 def adding(claim: Row, *steps: Row, name: str = "more") -> Row:

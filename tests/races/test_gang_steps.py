@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from uuid import UUID
 
-import psycopg
 import pytest
 
 from tests.calls import Calls, Row
@@ -15,14 +14,6 @@ from tests.sql.api import settlement
 pytestmark = pytest.mark.thorough
 
 GPU: Row = {"placement": {"resources": {"gpu": 1}}}
-
-
-@pytest.fixture
-def calls(conn: psycopg.Connection) -> Iterator[Calls]:
-    """The session that looks; after the test every tally equals its recount."""
-    made = Calls(conn)
-    yield made
-    assert broken(made) == []
 
 
 @pytest.fixture

@@ -1,38 +1,19 @@
 """Maps that are expanded while another step of their run fails: no item is forgotten, or left."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-import psycopg
 import pytest
 
 from tests.calls import Calls, Row
 from tests.flows import Flow, broken, each, fail, finish, step
 from tests.patience import looks
-from tests.races.interleave import Actor, interleave
+from tests.races.interleave import Actor
 from tests.sql.api import outlive
 
 pytestmark = pytest.mark.thorough
 
 ITEMS = [1, 2, 3, 4, 5]
 WINDOW = 2
-
-
-@pytest.fixture
-def calls(conn: psycopg.Connection) -> Iterator[Calls]:
-    """The session that looks; after the test every tally equals its recount."""
-    made = Calls(conn)
-    yield made
-    assert broken(made) == []
-
-
-@pytest.fixture
-def one(dsn: str, calls: Calls) -> Iterator[Actor]:
-    """A session that stays open; whoever waited for it would run into its lock_timeout."""
-    with interleave(dsn) as actor:
-        calls.conn.execute("set lock_timeout = '200ms'")
-        made = actor()
-        made.conn.execute("set lock_timeout = '200ms'")
-        yield made
 
 
 @pytest.fixture(params=["finish_running", "fail_fast"])

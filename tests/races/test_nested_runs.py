@@ -1,35 +1,17 @@
 """Nested runs and parents that change at once: neither waits, no end is lost or doubled."""
 
-from collections.abc import Iterator
 from datetime import timedelta
 
-import psycopg
 import pytest
 
 from hwqueue.testing import Clock
 from tests.calls import Calls
 from tests.flows import Flow, broken, finish, step
 from tests.nests import below, define, nested, sweep
-from tests.races.interleave import Actor, interleave
+from tests.races.interleave import Actor
 from tests.sql.api import outlive
 
 pytestmark = pytest.mark.thorough
-
-
-@pytest.fixture
-def calls(conn: psycopg.Connection) -> Iterator[Calls]:
-    """The session that looks; after the test every tally equals its recount."""
-    made = Calls(conn)
-    yield made
-    assert broken(made) == []
-
-
-@pytest.fixture
-def one(dsn: str, calls: Calls) -> Iterator[Actor]:
-    """A session that stays open; whoever waited for it would run into its lock_timeout."""
-    with interleave(dsn) as actor:
-        calls.conn.execute("set lock_timeout = '200ms'")
-        yield actor()
 
 
 def submitted(calls: Calls, *after: str) -> Flow:

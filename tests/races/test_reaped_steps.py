@@ -1,36 +1,18 @@
 """Claims of steps that expire while settlements of the same join are open: no end is forgotten."""
 
-from collections.abc import Iterator
 from datetime import timedelta
 from uuid import uuid4
 
-import psycopg
 import pytest
 
 from hwqueue.testing import Clock
 from tests.calls import Calls, Row
 from tests.flows import Flow, broken, finish, step
-from tests.races.interleave import Actor, interleave
+from tests.races.interleave import Actor
 
 pytestmark = pytest.mark.thorough
 
 LATE = timedelta(minutes=5)  # later than a claim lives
-
-
-@pytest.fixture
-def calls(conn: psycopg.Connection) -> Iterator[Calls]:
-    """The session that looks; after the test every tally equals its recount."""
-    made = Calls(conn)
-    yield made
-    assert broken(made) == []
-
-
-@pytest.fixture
-def one(dsn: str, calls: Calls) -> Iterator[Actor]:
-    """A session that stays open; whoever waited for it would run into its lock_timeout."""
-    with interleave(dsn) as actor:
-        calls.conn.execute("set lock_timeout = '200ms'")
-        yield actor()
 
 
 @pytest.fixture(params=["ended", "completed"])

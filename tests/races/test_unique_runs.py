@@ -3,22 +3,13 @@
 from collections.abc import Iterator
 from typing import Any
 
-import psycopg
 import pytest
 
 from tests.calls import Calls, Row
-from tests.flows import Flow, broken, finish, step
+from tests.flows import Flow, finish, step
 from tests.races.interleave import TIMEOUT, Actor, interleave
 
 pytestmark = pytest.mark.thorough
-
-
-@pytest.fixture
-def calls(conn: psycopg.Connection) -> Iterator[Calls]:
-    """The session that looks; after the test every tally equals its recount."""
-    made = Calls(conn)
-    yield made
-    assert broken(made) == []
 
 
 @pytest.fixture

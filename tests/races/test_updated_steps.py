@@ -1,35 +1,17 @@
 """Updates of steps that others release: each asks what it asked before, or what the update says."""
 
-from collections.abc import Iterator
 from typing import Any
 
-import psycopg
 import pytest
 
 from tests.calls import Calls, Row
-from tests.flows import Flow, broken, each, finish, step
+from tests.flows import Flow, each, finish, step
 from tests.races.interleave import TIMEOUT, Actor, interleave
 from tests.sql.api import refusing
 
 pytestmark = pytest.mark.thorough
 
 PREFERS = {"placement": {"prefer": [{"weight": 10, "when": {"rack": [7]}}]}}
-
-
-@pytest.fixture
-def calls(conn: psycopg.Connection) -> Iterator[Calls]:
-    """The session that looks; after the test every tally equals its recount."""
-    made = Calls(conn)
-    yield made
-    assert broken(made) == []
-
-
-@pytest.fixture
-def two(dsn: str, calls: Calls) -> Iterator[list[Actor]]:
-    """One that stays open, and one that may wait for it; the looking one must not."""
-    with interleave(dsn) as actor:
-        calls.conn.execute("set lock_timeout = '200ms'")
-        yield [actor(), actor()]
 
 
 def update(flow: Flow, calls: Calls, **more: Any) -> dict[str, Row]:

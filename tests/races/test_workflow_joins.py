@@ -1,6 +1,6 @@
 """Settlements of steps that meet: none waits, and no release is lost, early or doubled."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from uuid import UUID
 
 import psycopg
@@ -16,22 +16,6 @@ pytestmark = pytest.mark.thorough
 
 JOIN = [step("a"), step("b"), step("c", "a", "b")]
 MANY = 300  # runs: more than a sweep looks at
-
-
-@pytest.fixture
-def calls(conn: psycopg.Connection) -> Iterator[Calls]:
-    """The session that looks; after the test every tally equals its recount."""
-    made = Calls(conn)
-    yield made
-    assert broken(made) == []
-
-
-@pytest.fixture
-def one(dsn: str, calls: Calls) -> Iterator[Actor]:
-    """A session that stays open; whoever waited for it would run into its lock_timeout."""
-    with interleave(dsn) as actor:
-        calls.conn.execute("set lock_timeout = '200ms'")
-        yield actor()
 
 
 @pytest.mark.parametrize("commits", [True, False])

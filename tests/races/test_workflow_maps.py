@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from uuid import uuid4
 
-import psycopg
 import pytest
 
 from tests.calls import Calls, Row
@@ -12,14 +11,6 @@ from tests.races.interleave import TIMEOUT, Actor, interleave
 from tests.sql.api import outlive, settlement
 
 pytestmark = pytest.mark.thorough
-
-
-@pytest.fixture
-def calls(conn: psycopg.Connection) -> Iterator[Calls]:
-    """The session that looks; after the test every tally equals its recount."""
-    made = Calls(conn)
-    yield made
-    assert broken(made) == []
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Prunes that meet prunes or submissions: definitions of ad hoc runs go, and not too early."""
 
-from collections.abc import Iterator
 from datetime import timedelta
 from uuid import UUID
 
@@ -9,7 +8,7 @@ import pytest
 
 from hwqueue.testing import Clock
 from tests.calls import Calls, Row
-from tests.flows import Flow, broken, step
+from tests.flows import Flow, step
 from tests.patience import looks
 from tests.races.cluster import SHORT
 from tests.races.interleave import interleave
@@ -19,14 +18,6 @@ pytestmark = pytest.mark.thorough
 
 DEFINITIONS = "select workflow_id from hwqueue.workflow where name = %s"
 DAYS = timedelta(days=8)  # the retention of a run that has completed is 7
-
-
-@pytest.fixture
-def calls(conn: psycopg.Connection) -> Iterator[Calls]:
-    """The session that looks."""
-    made = Calls(conn)
-    yield made
-    assert broken(made) == []
 
 
 @pytest.fixture

@@ -1,35 +1,17 @@
 """A signal and a wait that meet: whichever commits first, the wait gets the signal."""
 
-from collections.abc import Iterator
 from datetime import timedelta
 
-import psycopg
 import pytest
 
 from hwqueue.testing import Clock
 from tests.calls import Calls
 from tests.flows import Flow, broken, finish, step
-from tests.races.interleave import Actor, interleave
+from tests.races.interleave import Actor
 
 pytestmark = pytest.mark.thorough
 
 WAIT = [step("a"), {"name": "w", "kind": "wait", "signal": "go", "after": ["a"]}]
-
-
-@pytest.fixture
-def calls(conn: psycopg.Connection) -> Iterator[Calls]:
-    """The session that looks; after the test no wait has missed a signal."""
-    made = Calls(conn)
-    yield made
-    assert broken(made) == []
-
-
-@pytest.fixture
-def one(dsn: str, calls: Calls) -> Iterator[Actor]:
-    """A session that stays open; whoever waited for it would run into its lock_timeout."""
-    with interleave(dsn) as actor:
-        calls.conn.execute("set lock_timeout = '200ms'")
-        yield actor()
 
 
 @pytest.mark.parametrize("commits", [True, False])
