@@ -213,7 +213,7 @@ def by_node(api: Api, ids: list[int], function: LiteralString) -> dict[tuple[int
         f"""
         select k.class_id, r.node_id, r.copies
         from hwqueue.placement_class k
-        cross join lateral pg_temp.{function}(k, 3 + k.class_id::int %% 3, hwqueue.clock(), 0) r
+        cross join lateral pg_temp.{function}(k, 3 + k.class_id::int %% 3, hwqueue.clock()) r
         where k.class_id = any (%s)
         """,
         [ids],
