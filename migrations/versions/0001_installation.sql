@@ -1267,7 +1267,7 @@ comment on table hwqueue.workflow is 'a version of a definition of a workflow; i
 comment on column hwqueue.workflow.version is 'from 1; null: the definition of ad hoc runs';
 comment on column hwqueue.workflow.settings is 'the specification without its steps';
 comment on column hwqueue.workflow.retired_before is
-  'transactions from this one on cannot have found the definition (prune_workflows)';
+  'transactions from this one on cannot have found the definition (prune_part)';
 
 -- Numbers are in topological order: the parents of a step have lower ones.
 create table hwqueue.workflow_step (

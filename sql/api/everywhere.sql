@@ -37,8 +37,7 @@ declare
 begin
   created := hwqueue.write_everywhere(v_row);
   if created then
-    perform hwqueue.note_event('everywhere_spawned', hwqueue.everywhere_title(v_row) || ' is spawned',
-      hwqueue.everywhere_detail(v_row), p_queue => p_queue);
+    perform hwqueue.note_everywhere('everywhere_spawned', v_row, 'is spawned');
   end if;
   everywhere_id := v_row.everywhere_id;
   select count(*) into nodes from hwqueue.node n
@@ -66,12 +65,21 @@ declare
 begin
   perform hwqueue.check_range(p_limit, 'p_limit', 0, 10000, 'call again with p_after for more');
   return query
-    select v_row.everywhere_id, hwqueue.everywhere_queue(v_row), v_row.task_name, v_row.params,
+    select v_row.everywhere_id, hwqueue.queue_name(v_row.queue_id), v_row.task_name, v_row.params,
            v_row.tenant, v_row.mode, v_row.on_unmatched, v_row.on_cordoned, hwqueue.everywhere_state(v_row),
            t.nodes, t.waiting, t.reserved, t.running, t.completed, t.failed, t.cancelled, v_row.created_at,
            v_row.stopped_at, v_row.finished_at,
-           (select coalesce(jsonb_agg(l.lease order by l.node_id), '[]')
-            from hwqueue.everywhere_leases(v_row.everywhere_id, p_limit, p_after) l)
+           (select coalesce(jsonb_agg(jsonb_build_object('node_id', r.node_id, 'node', n.name,
+               'lease_id', r.lease_id, 'state', case when r.ended_as is not null then r.ended_as
+                 when c.is_earmark then 'earmarked' when c.is_reserved then 'reserved'
+                 when c.lease_id is not null then 'running' else 'waiting' end, 'reason', r.reason,
+               'starts', r.starts, 'failures', r.failures, 'due_at',
+               case when c.lease_id is null then r.due_at end) order by r.node_id), '[]')
+            from (select x.* from hwqueue.everywhere_node x
+                  where x.everywhere_id = v_row.everywhere_id and (p_after is null or x.node_id > p_after)
+                  order by x.node_id limit p_limit) r
+            left join hwqueue.node n on n.node_id = r.node_id
+            left join hwqueue.claim c on c.lease_id = r.lease_id)
     from hwqueue.everywhere_totals(v_row.everywhere_id) t;
 end
 $$;
@@ -89,7 +97,7 @@ begin
   perform hwqueue.check_range(p_limit, 'p_limit', 1, 1000, 'call again with p_before for more'),
     hwqueue.json_choice(to_jsonb(p_state), 'p_state', array['active', 'stopping', 'stopped']);
   return query
-    select e.everywhere_id, hwqueue.everywhere_queue(e), e.task_name, e.tenant, e.mode,
+    select e.everywhere_id, hwqueue.queue_name(e.queue_id), e.task_name, e.tenant, e.mode,
            hwqueue.everywhere_state(e), t.nodes, t.waiting, t.reserved, t.running, e.created_at,
            e.stopped_at, e.finished_at
     from (

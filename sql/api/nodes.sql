@@ -32,7 +32,6 @@ declare
   v_epoch bigint;
   v_keep boolean;
   v_known boolean;
-  v_locked record;
   v_ended int := 0;
   v_lasting uuid[];
   v_now timestamptz;
@@ -45,23 +44,36 @@ begin
   v_node := hwqueue.parse_node_spec(p_node, p_spec);
   v_keep := coalesce(hwqueue.json_boolean(p_spec -> 'keep_claims', 'spec.keep_claims'), false);
   v_node.operator_taints := hwqueue.operator_taints(p_node);
-  -- before the lock, see lock_to_register
-  v_node.profile_id := hwqueue.find_profile(v_node, hwqueue.clock());
+  v_node.profile_id := hwqueue.find_profile(v_node, hwqueue.clock());  -- it may wait for a registration
   v_known := hwqueue.is_known_node(p_node);
   if v_known then
     perform hwqueue.await_node(p_node);
   end if;
-  v_locked := hwqueue.lock_to_register(v_node);
-  v_node := v_locked.node;
-  v_state := v_locked.state;
+  loop
+    begin
+      v_state := hwqueue.lock_node(p_node, null);
+      exit when hwqueue.operator_taints(p_node) = v_node.operator_taints;
+      perform hwqueue.abort_subtransaction();
+    exception when sqlstate 'HWX01' then
+      -- tainted since: it has another profile, which is found without the lock; else two could deadlock
+      v_node.operator_taints := hwqueue.operator_taints(p_node);
+      v_node.profile_id := hwqueue.find_profile(v_node, hwqueue.clock());
+    end;
+  end loop;
   perform hwqueue.check_login(p_node, v_state.login);
   select n.* into v_old from hwqueue.node n where n.node_id = p_node;
   v_now := hwqueue.clock();
-  v_epoch := case
-    when not v_known then hwqueue.first_epoch()
-    when v_old.instance_id is distinct from v_node.instance_id or v_old.deregistered_at is not null
-      then greatest(v_state.node_epoch + 1, hwqueue.first_epoch())
-    else v_state.node_epoch end;
+  v_epoch := v_state.node_epoch;
+  if not v_known or v_old.instance_id is distinct from v_node.instance_id
+    or v_old.deregistered_at is not null then
+    -- above the epochs of all nodes that prune has deleted: one with the same id may have been among them,
+    -- and its worker stays fenced. is_known_node has waited for such a prune, so this sees the floor that it
+    -- wrote. Each later life of the server begins far higher: instances of the one before may have been lost
+    select greatest(s.node_epoch_floor, case when v_known then v_epoch end,
+      case when s.timeline is not null and s.generation <> g.generation  -- this life may not be noted yet
+        then g.generation >> 22 end) + 1
+    into v_epoch from hwqueue.installation s, hwqueue.this_generation() g (generation);
+  end if;
   v_node := hwqueue.replace_node(v_node, v_old, v_now);
   if v_state.login is null then
     perform hwqueue.set_login(p_node, session_user);
@@ -149,10 +161,8 @@ declare
   v_by timestamptz;
 begin
   perform hwqueue.require_all_tenants(), hwqueue.require_read_committed();
-  if p_deadline < interval '0' or p_deadline > interval '3650 days' then
-    perform hwqueue.refuse('QHA01', format('p_deadline must be from 0 to ten years, got %s', p_deadline),
-      jsonb_build_object('field', 'p_deadline'), 'give a span such as interval ''10 minutes''');
-  end if;
+  perform hwqueue.check_span(coalesce(p_deadline, '0'), 'p_deadline', '0', '3650 days', 'from 0 to ten years',
+    'give a span such as interval ''10 minutes''');
   if p_deadline is not null then
     perform hwqueue.await_node(p_node);
   end if;
@@ -233,11 +243,8 @@ declare
   v_was interval;
 begin
   perform hwqueue.require_all_tenants();
-  if p_after < interval '1 hour' or p_after > interval '3650 days' then
-    perform hwqueue.refuse('QHA01', format('p_after must be from one hour to ten years, got %s', p_after),
-      jsonb_build_object('field', 'p_after'),
-      'give a span such as interval ''7 days'', or null for never');
-  end if;
+  perform hwqueue.check_span(coalesce(p_after, '1 hour'), 'p_after', '1 hour', '3650 days',
+    'from one hour to ten years', 'give a span such as interval ''7 days'', or null for never');
   p_after := hwqueue.in_seconds(p_after);
   select s.node_expiry into v_was from hwqueue.installation s for no key update;
   if v_was is distinct from p_after then
@@ -475,39 +482,31 @@ language sql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
   select hwqueue.require_all_tenants();
   select n.node_id, n.name, s.node_epoch, hwqueue.is_live(n, s, t.now), s.seen_at, n.cordoned_at is not null,
-         n.drain_by is not null, n.labels, n.rack,
-         jsonb_strip_nulls(jsonb_build_object('cpu_milli', n.cpu_milli, 'memory_mib', n.memory_mib))
-           || n.custom,
-         jsonb_build_object('cpu_milli', u.cpu_used, 'memory_mib', u.memory_used) || u.custom_used,
-         coalesce((select jsonb_agg(jsonb_build_object('resource_id', g.id, 'model', g.model, 'memory_mib',
-             g.memory, 'milli_used', g.used)
-                                    || jsonb_strip_nulls(jsonb_build_object('parent_resource_id', g.parent))
-                                      order by g.ordinality)
-                   from unnest(n.gpu_ids, n.gpu_models, n.gpu_memory_mib, u.gpu_used,
-                       n.gpu_parents) with ordinality
-                          g(id, model, memory, used, parent, ordinality)), '[]'),
-         coalesce(n.slots, (select v.concurrency from hwqueue.served v
-                            where v.node_id = n.node_id)),
-         (select count(*)::int from hwqueue.claim c where c.node_id = n.node_id), n.registered_at,
-         coalesce((select jsonb_agg(t.taint order by t.taint ->> 'key', t.taint ->> 'effect',
-             t.taint ->> 'by') from (
-           select x || '{"by": "node"}' as taint from jsonb_array_elements(n.taints) x
-           union all select x || '{"by": "operator"}' from jsonb_array_elements(n.operator_taints) x) t),
-             '[]'),
-         coalesce((select jsonb_agg(jsonb_build_object('domain', a.domain, 'expires_at', a.expires_at,
-             'attested_at', a.attested_at,
-                                                       'attested_by', a.attested_by, 'any_instance',
-                                                         a.any_instance,
-                                                       'suspended_at', a.suspended_at, 'suspended_why',
-                                                         a.suspended_why) order by a.domain)
-                   from hwqueue.attestation a where a.node_id = n.node_id), '[]'),
-         coalesce((select jsonb_agg(jsonb_strip_nulls(c.core || jsonb_build_object('milli_used',
-             u.core_used[c.ordinality])) order by c.ordinality)
-                   from jsonb_array_elements(n.cores) with ordinality c(core, ordinality)), '[]'),
-         jsonb_build_object('cpu', n.cpu_isolation, 'gpu', n.gpu_exclusivity, 'default_cpu',
-             n.default_cpu_isolation,
-                            'gpu_share_mode', n.gpu_share_mode),
-         s.login, n.instance_id
+    n.drain_by is not null, n.labels, n.rack,
+    jsonb_strip_nulls(jsonb_build_object('cpu_milli', n.cpu_milli, 'memory_mib', n.memory_mib)) || n.custom,
+    jsonb_build_object('cpu_milli', u.cpu_used, 'memory_mib', u.memory_used) || u.custom_used,
+    coalesce((
+      select jsonb_agg(jsonb_build_object('resource_id', g.id, 'model', g.model, 'memory_mib', g.memory,
+          'milli_used', g.used) || jsonb_strip_nulls(jsonb_build_object('parent_resource_id', g.parent))
+        order by g.ordinality)
+      from unnest(n.gpu_ids, n.gpu_models, n.gpu_memory_mib, u.gpu_used, n.gpu_parents)
+        with ordinality g(id, model, memory, used, parent, ordinality)), '[]'),
+    coalesce(n.slots, (select v.concurrency from hwqueue.served v where v.node_id = n.node_id)),
+    (select count(*)::int from hwqueue.claim c where c.node_id = n.node_id), n.registered_at,
+    coalesce((
+      select jsonb_agg(t.taint order by t.taint ->> 'key', t.taint ->> 'effect', t.taint ->> 'by') from (
+        select x || '{"by": "node"}' as taint from jsonb_array_elements(n.taints) x
+        union all select x || '{"by": "operator"}' from jsonb_array_elements(n.operator_taints) x) t), '[]'),
+    coalesce((
+      select jsonb_agg(to_jsonb(a) - 'node_id' order by a.domain)
+      from hwqueue.attestation a where a.node_id = n.node_id), '[]'),
+    coalesce((
+      select jsonb_agg(jsonb_strip_nulls(c.core
+        || jsonb_build_object('milli_used', u.core_used[c.ordinality])) order by c.ordinality)
+      from jsonb_array_elements(n.cores) with ordinality c(core, ordinality)), '[]'),
+    jsonb_build_object('cpu', n.cpu_isolation, 'gpu', n.gpu_exclusivity, 'default_cpu',
+      n.default_cpu_isolation, 'gpu_share_mode', n.gpu_share_mode),
+    s.login, n.instance_id
   from (
     select o.* from hwqueue.node o where o.deregistered_at is null and (p_name is null or o.name = p_name)
       and (p_node is null or o.node_id = p_node) and (p_after is null or o.name > p_after)

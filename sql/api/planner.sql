@@ -25,6 +25,10 @@ create or replace function hwqueue.lead_planner(p_holder text, p_ttl interval de
 returns bigint
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
+declare
+  v_now timestamptz := hwqueue.clock();
+  v_until timestamptz := v_now + least(p_ttl, interval '1 minute');
+  v_planner hwqueue.planner;
 begin
   perform hwqueue.require_all_tenants();
   perform hwqueue.require_read_committed();
@@ -32,8 +36,22 @@ begin
     perform hwqueue.refuse('QHA01', 'p_holder must be text of 1 to 200 characters',
       jsonb_build_object('field', 'p_holder'), 'give a name that no other process has');
   end if;
-  perform hwqueue.check_planner_ttl(p_ttl);
-  return hwqueue.take_lead(p_holder, least(p_ttl, interval '1 minute'), hwqueue.clock());
+  perform hwqueue.check_span(p_ttl, 'p_ttl', '0', '1 hour', 'from 0 to one hour',
+    'give a span such as interval ''10 seconds''');
+  if not exists (select from hwqueue.planner p) then
+    insert into hwqueue.planner (epoch, holder, round, expires_at)
+    values (0, '', 0, v_now) on conflict do nothing;
+  end if;
+  select p.* into v_planner from hwqueue.planner p for no key update skip locked;
+  if v_planner.holder = p_holder then
+    update hwqueue.planner p set expires_at = v_until;
+    return v_planner.epoch;
+  elsif v_planner.expires_at <= v_now then
+    update hwqueue.planner p
+    set epoch = v_planner.epoch + 1, holder = p_holder, round = 0, expires_at = v_until;
+    return v_planner.epoch + 1;
+  end if;
+  return null;
 end
 $$;
 
@@ -87,18 +105,18 @@ begin
         perform hwqueue.refuse('QHA01', 'p_after is no class''s id', jsonb_build_object('field', 'p_after'),
           'pass what the last row of the page before says in next');
       end if;
-      select w.items, case when w.has_more then w.last_id::text end into v_items, v_next
-      from hwqueue.ready_classes((hwqueue.find_queue(p_queue)).queue_id,
-        coalesce(p_after::bigint, 0), p_limit, p_most) w;
+      select w.items, w.next into v_items, v_next
+      from hwqueue.ready_classes((hwqueue.find_queue(p_queue)).queue_id, coalesce(p_after::bigint, 0),
+        p_limit, p_most) w;
     when 'nodes' then
-      select f.items, case when f.has_more then f.last_id::text end into v_items, v_next
+      select f.items, f.next into v_items, v_next
       from hwqueue.free_devices(hwqueue.json_uuid(to_jsonb(p_after), 'p_after'), p_limit, v_now) f;
     when 'gangs' then
       if p_after !~ '^-?[0-9]{1,18} [0-9]{1,18}$' then
         perform hwqueue.refuse('QHA01', 'p_after is no gang''s rank and position',
           jsonb_build_object('field', 'p_after'), 'pass what the last row of the page before says in next');
       end if;
-      select f.items, case when f.has_more then f.last_id end into v_items, v_next
+      select f.items, f.next into v_items, v_next
       from hwqueue.waiting_gangs(coalesce(split_part(p_after, ' ', 1)::bigint, -9223372036854775808),
         coalesce(split_part(p_after, ' ', 2)::bigint, 0), p_limit) f;
     when 'matches' then
@@ -133,9 +151,9 @@ declare
   v_worth double precision[];
   v_refusal text;
 begin
-  perform hwqueue.require_all_tenants();
-  perform hwqueue.require_read_committed(), hwqueue.check_planner_write(p_round, p_epoch),
-    hwqueue.check_planner_ttl(p_ttl);
+  perform hwqueue.require_all_tenants(), hwqueue.require_read_committed(),
+    hwqueue.check_span(p_ttl, 'p_ttl', '0', '1 hour', 'from 0 to one hour',
+      'give a span such as interval ''10 seconds''');
   v_worth := hwqueue.checked_worth(p_prices);
   v_queue := hwqueue.find_queue(p_queue);
   v_refusal := hwqueue.fence_planner(p_round, p_epoch);
@@ -191,13 +209,12 @@ $$;
 create or replace function hwqueue.reserve_gang(p_gang uuid, p_place text, p_round bigint, p_epoch bigint)
 returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
-  -- generic plans by index, as run_parts
+  -- generic plans by index, as reap
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 begin
-  perform hwqueue.require_all_tenants();
-  perform hwqueue.require_read_committed(), hwqueue.check_planner_write(p_round, p_epoch);
+  perform hwqueue.require_all_tenants(), hwqueue.require_read_committed();
   if p_gang is null then
     perform hwqueue.refuse('QHA01', 'p_gang must not be null', jsonb_build_object('field', 'p_gang'),
       'pass the id of a gang that planner_view returned');
@@ -225,7 +242,7 @@ $$;
 create or replace function hwqueue.reserve_leases(p_places jsonb, p_hold interval, p_round bigint,
   p_epoch bigint) returns table (lease_id uuid, verdict text)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
-  -- generic plans by index, as run_parts
+  -- generic plans by index, as reap
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
@@ -234,12 +251,9 @@ declare
   v_refusal text;
   v_place record;
 begin
-  perform hwqueue.require_all_tenants();
-  perform hwqueue.require_read_committed(), hwqueue.check_planner_write(p_round, p_epoch);
-  if (p_hold between interval '100 milliseconds' and interval '1 minute') is not true then
-    perform hwqueue.refuse('QHA01', 'p_hold must be from 100 milliseconds to one minute',
-      jsonb_build_object('field', 'p_hold'), 'give a span such as interval ''3 seconds''');
-  end if;
+  perform hwqueue.require_all_tenants(), hwqueue.require_read_committed();
+  perform hwqueue.check_span(p_hold, 'p_hold', '100 milliseconds', '1 minute',
+    'from 100 milliseconds to one minute', 'give a span such as interval ''3 seconds''');
   perform hwqueue.check_places(p_places, 64);
   v_refusal := hwqueue.fence_planner(p_round, p_epoch);
   for v_place in
@@ -261,7 +275,7 @@ $$;
 -- Raises: QHA01, QHA03. Takes no locks, at any isolation level.
 create or replace function hwqueue.assigned_leases(p_places jsonb) returns table (lease_id uuid, verdict text)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
-  -- generic plans by index, as run_parts
+  -- generic plans by index, as reap
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
@@ -300,9 +314,9 @@ declare
   v_resting int;
   v_refusal text;
 begin
-  perform hwqueue.require_all_tenants();
-  perform hwqueue.require_read_committed(), hwqueue.check_planner_write(p_round, p_epoch),
-    hwqueue.check_planner_ttl(p_ttl);
+  perform hwqueue.require_all_tenants(), hwqueue.require_read_committed(),
+    hwqueue.check_span(p_ttl, 'p_ttl', '0', '1 hour', 'from 0 to one hour',
+      'give a span such as interval ''10 seconds''');
   perform hwqueue.check_object(p_room, array['gpus', 'allocated', 'bound', 'seconds', 'leases', 'resting'],
     'room');
   v_most := hwqueue.json_number(coalesce(nullif(p_room -> 'gpus', 'null'), '""'), 'room.gpus', 0,
@@ -319,7 +333,9 @@ begin
   if v_refusal is null then
     update hwqueue.planner p
     set gpus = v_most, allocated = v_allocated, bound = v_bound, room_until = hwqueue.clock() + p_ttl,
-        seconds = v_seconds, resting = v_resting, leases = hwqueue.add_figures(p.leases, v_leases);
+        seconds = v_seconds, resting = v_resting, leases = p.leases || coalesce((
+          select jsonb_object_agg(f.key, coalesce((p.leases ->> f.key)::numeric, 0) + f.value::numeric)
+          from jsonb_each(v_leases) f), '{}');
   end if;
   return coalesce(v_refusal, 'noted');
 end

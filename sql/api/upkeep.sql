@@ -7,7 +7,7 @@
 -- Invariant: what a call has done is whole after each part of it, so one that is cut short, or never
 -- comes, delays what is due and loses nothing.
 --
--- Read reap first: the parts of both calls are run by upkeep/parts.run_parts, after lead_reap and lead_prune.
+-- Read reap first: the parts of both calls are run by upkeep/parts.run_parts.
 
 -- Ends what no worker settled and keeps the caches of the queue up to date. Any session may call it at
 -- any time.
@@ -36,6 +36,9 @@
 create or replace function hwqueue.reap(p_limit int default 1000, p_unless_within interval default '0')
 returns table (expired int, promoted int, deadlines int, reaches int, more boolean)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+  -- generic plans by index: a table that is small now may be large before the session ends
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+  set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
   v_now timestamptz;
@@ -44,26 +47,21 @@ declare
 begin
   perform hwqueue.require_read_committed();
   perform hwqueue.check_range(p_limit, 'p_limit', 1, 100000, 'call again for more');
-  if p_unless_within is null or p_unless_within not between '0' and interval '1 day' then
-    perform hwqueue.refuse('QHA01', format('p_unless_within must be from 0 to one day, got %s',
-        coalesce(p_unless_within::text, 'null')),
-      jsonb_build_object('field', 'p_unless_within'), 'give a span such as interval ''1 second''');
-  end if;
+  perform hwqueue.check_span(p_unless_within, 'p_unless_within', '0', '1 day', 'from 0 to one day',
+    'give a span such as interval ''1 second''');
   v_now := hwqueue.clock();
   select t.* into v_lead from hwqueue.lead_reap(p_unless_within, v_now) t;
+  v_done := v_lead.done;
   if v_lead.goes then
     -- the first only reads: what the others lock is held to the end; those that lock nodes hold up claims
-    v_done := hwqueue.run_parts('reap', case when v_lead.holds then
+    v_done := hwqueue.run_parts('reap', case when v_done.holds then
         '{figures,fleets,terms,due,runs,classes,claims,stops,everywhere,choices,gangs,replacements}'::text[]
-      else '{terms,due,runs,claims,stops}' end, p_limit,
-      hwqueue.begin_reap(v_lead.reap_cursor, v_lead.holds, v_now), v_now);
-    if v_lead.holds then
+      else '{terms,due,runs,claims,stops}' end, p_limit, v_done, v_now);
+    if v_done.holds then
       perform hwqueue.advance_reap_cursor(v_lead.reap_cursor, v_done.reap_cursor, v_now);
     end if;
-    return query select v_done.expired, v_done.promoted, v_done.deadlines, v_done.reaches, v_done.more;
-  else
-    return query select 0, 0, 0, 0, false;
   end if;
+  return query select v_done.expired, v_done.promoted, v_done.deadlines, v_done.reaches, v_done.more;
 end
 $$;
 
@@ -91,24 +89,25 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_now timestamptz;
-  v_lead record;
-  v_done hwqueue.upkeep_done;
+  v_pruned_at timestamptz;
+  v_done hwqueue.upkeep_done := hwqueue.nothing_done(false);
 begin
   perform hwqueue.require_read_committed();
   perform hwqueue.check_range(p_limit, 'p_limit', 1, 1000000, 'call again for more');
-  if p_unless_within is null or p_unless_within not between '0' and interval '1 day' then
-    perform hwqueue.refuse('QHA01', format('p_unless_within must be from 0 to one day, got %s',
-        coalesce(p_unless_within::text, 'null')),
-      jsonb_build_object('field', 'p_unless_within'), 'give a span such as interval ''1 minute''');
-  end if;
-  v_done := hwqueue.nothing_done(false);
-  if not hwqueue.pruned_within(p_unless_within, hwqueue.clock()) then
+  perform hwqueue.check_span(p_unless_within, 'p_unless_within', '0', '1 day', 'from 0 to one day',
+    'give a span such as interval ''1 minute''');
+  v_now := hwqueue.clock();
+  select m.pruned_at into v_pruned_at from hwqueue.prune_cursor m;
+  -- a time in the future: the clock was set back
+  if v_pruned_at > v_now or v_pruned_at <= v_now - p_unless_within then
     perform hwqueue.stamp_retired(p_limit);  -- before anything is locked or written
     v_now := hwqueue.clock();
-    select t.* into v_lead from hwqueue.lead_prune(p_unless_within, v_now) t;
-    if v_lead.goes then
-      v_done := hwqueue.nothing_done((v_lead.prune_cursor).singleton is not null);
-      v_done.prune_cursor := v_lead.prune_cursor;
+    -- whoever locks the one row leads, and so does a caller when that one has been at it for very long
+    select m into v_done.prune_cursor from hwqueue.prune_cursor m for update skip locked;
+    v_done.holds := found;
+    select m.pruned_at into v_pruned_at from hwqueue.prune_cursor m;
+    if p_unless_within = '0' or v_pruned_at > v_now or v_pruned_at <= v_now - (case when v_done.holds
+        then p_unless_within else greatest(10 * p_unless_within, interval '1 minute') end) then
       -- events last, because readers of them wait for its lock
       v_done := hwqueue.run_parts('prune', '{leases,runs,workflows,gangs,classes,nodes,silent,unused,queues,'
         'terms,fleets,deaths,deliveries,figures,events}', p_limit, v_done, v_now);
@@ -138,8 +137,43 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
   perform hwqueue.require_all_tenants();
-  return query select 'one_entry', v.lease_id::text, v.detail from hwqueue.broken_entries() v;
-  return query select v.rule, v.node_id::text, v.detail from hwqueue.broken_loads() v;
+  return query
+    -- an outcome may stay alone when its lease was deleted at completion (eligible_at is set)
+    with entry as (
+      select r.lease_id, 'ready' as place, false as is_alone from hwqueue.ready r
+      union all
+      select s.lease_id, 'scheduled', false from hwqueue.scheduled s
+      union all
+      select c.lease_id, 'claim', false from hwqueue.claim c
+      union all
+      select o.lease_id, 'outcome', o.eligible_at is not null from hwqueue.outcome o
+    )
+    select 'one_entry', coalesce(l.lease_id, e.lease_id)::text,
+           jsonb_build_object('is_known', l.lease_id is not null, 'places',
+             coalesce(jsonb_agg(e.place) filter (where e.place is not null), '[]'))
+    from (select l.lease_id from hwqueue.lease l) l full join entry e on e.lease_id = l.lease_id
+    group by l.lease_id, e.lease_id
+    having count(e.place) <> 1 or (l.lease_id is null) <> coalesce(bool_or(e.is_alone), false);
+  return query
+    select b.rule, n.node_id::text, b.detail
+    from hwqueue.node n
+    cross join lateral (
+      select hwqueue.read_load(n.node_id) as load, to_jsonb(u) as counted
+      from hwqueue.node_usage_of_claims(n) u offset 0) w
+    cross join lateral (
+      select 'node_load' as rule, jsonb_build_object('written',
+             to_jsonb(w.load) - array['node_id', 'version', 'updates'], 'counted', w.counted) as detail
+      where not to_jsonb(w.load) @> w.counted and (w.load).version > 0
+         or (w.load).version = 0 and (w.counted ->> 'claim_count')::int > 0
+      union all
+      select 'capacity', jsonb_build_object('cpu_milli', n.cpu_milli, 'memory_mib', n.memory_mib, 'slots',
+             n.slots, 'custom', n.custom, 'used', to_jsonb(u))
+      from hwqueue.node_usage_of_claims(n, false) u  -- without earmarks
+      where u.cpu_used > n.cpu_milli or u.memory_used > n.memory_mib or u.claim_count > n.slots
+        or not 1000 >= all (u.gpu_used)
+        or exists (select 1 from jsonb_each(u.custom_used) c
+             where c.value::bigint > coalesce((n.custom ->> c.key)::bigint, 0))) b
+    where n.deregistered_at is null;
   return query select 'term_count', v.term_id::text, v.detail from hwqueue.broken_counts() v;
   return query select v.rule, v.lease_id::text, v.detail from hwqueue.broken_terms() v;
   return query
@@ -159,7 +193,28 @@ begin
     where hwqueue.is_lasting(k) and not exists (
       select 1 from hwqueue.placement_check x where x.lease_id = c.lease_id
         and x.claim_no = hwqueue.claim_no(c.claim_token));
-  return query select v.rule, v.subject::text, v.detail from hwqueue.broken_everywhere() v;
+  return query
+    -- a node has at most one open lease of an everywhere task: another one would be in no row
+    select 'everywhere_lease', l.lease_id::text, jsonb_build_object('state', s.state)
+    from hwqueue.lease l
+    cross join lateral (select hwqueue.lease_state(l.lease_id) as state) s
+    where l.gang_id = l.lease_id and s.state in ('scheduled', 'pending', 'claimed')
+      and not exists (select from hwqueue.everywhere_node r where r.lease_id = l.lease_id)
+      and not exists (select from hwqueue.gang_change c where c.gang_id = l.lease_id)
+    union all
+    -- and runs there alone
+    select 'everywhere_node', r.lease_id::text, jsonb_build_object('node_id', c.node_id,
+           'expected', r.node_id)
+    from hwqueue.everywhere_node r
+    join hwqueue.claim c on c.lease_id = r.lease_id
+    where c.node_id <> r.node_id
+    union all
+    select 'reservation_expired', c.lease_id::text, jsonb_build_object('expires_at', c.expires_at,
+           'reaped_at', m.reaped_at)
+    from hwqueue.claim c
+    join hwqueue.queue q on q.queue_id = c.queue_id
+    cross join lateral (select k.reaped_at from hwqueue.reap_cursor k order by k.version desc limit 1) m
+    where c.is_reserved and c.expires_at + q.reap_grace + interval '1 minute' < m.reaped_at;
   return query select v.rule, v.subject::text, v.detail from hwqueue.broken_choices() v;
   return query select v.rule, v.subject::text, v.detail from hwqueue.broken_replacements() v;
   return query  -- not by a timeout, nor because others held what it needs

@@ -51,25 +51,26 @@ begin
   insert into hwqueue.webhook (name, webhook_id, url, codes, queues, tenant, labels, secret,
     event_cursor, clock_step, completed_at, completed_lease, created_at, created_by, created_login)
   select p_name, hwqueue.new_id(), p_url, v_new.codes, v_new.queues, v_new.tenant, v_new.labels,
-    v_new.secret, s.event_base + (pg_current_xact_id()::text::bigint << 20) - 1,
-    hwqueue.last_clock_step(), v_now, '00000000-0000-0000-0000-000000000000', v_now,
-    hwqueue.current_actor(), session_user
-  from hwqueue.installation s
+    v_new.secret, i.event_base + (pg_current_xact_id()::text::bigint << 20) - 1,
+    -- it has passed the steps of the clock so far
+    (select coalesce(max(s.step_no), 0) from hwqueue.clock_step s), v_now,
+    '00000000-0000-0000-0000-000000000000', v_now, hwqueue.current_actor(), session_user
+  from hwqueue.installation i
   on conflict (name) do nothing;
   if found then
     perform hwqueue.note_event('webhook_set', format('webhook %s is new', p_name),
       jsonb_build_object('webhook', p_name) || p_options);
     return hwqueue.shown_secret(v_new.secret);
   end if;
-  v_old := hwqueue.lock_webhook(p_name);
+  v_old := hwqueue.find_webhook(p_name);
   if (v_old.url, v_old.codes, v_old.queues, v_old.tenant, v_old.labels)
       is distinct from (p_url, v_new.codes, v_new.queues, v_new.tenant, v_new.labels) then
     update hwqueue.webhook w
     set url = p_url, codes = v_new.codes, queues = v_new.queues, tenant = v_new.tenant, labels = v_new.labels,
-      completed_at = case when hwqueue.completion_code() = any (v_old.codes) then w.completed_at
+      completed_at = case when 'lease_completed' = any (v_old.codes) then w.completed_at
         else v_now end,
-      clock_step = case when hwqueue.completion_code() = any (v_old.codes) then w.clock_step
-        else hwqueue.last_clock_step() end
+      clock_step = case when 'lease_completed' = any (v_old.codes) then w.clock_step
+        else (select coalesce(max(s.step_no), 0) from hwqueue.clock_step s) end
     where w.name = p_name;
     perform hwqueue.note_event('webhook_set', format('webhook %s is changed', p_name),
       jsonb_build_object('webhook', p_name) || p_options);
@@ -134,7 +135,7 @@ create or replace function hwqueue.pause_webhook(p_name text) returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_webhook hwqueue.webhook := hwqueue.lock_webhook(p_name);
+  v_webhook hwqueue.webhook := hwqueue.find_webhook(p_name);
 begin
   if v_webhook.paused_at is not null then
     return false;
@@ -151,7 +152,7 @@ create or replace function hwqueue.resume_webhook(p_name text) returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_webhook hwqueue.webhook := hwqueue.lock_webhook(p_name);
+  v_webhook hwqueue.webhook := hwqueue.find_webhook(p_name);
 begin
   if v_webhook.paused_at is null then
     return false;
@@ -175,11 +176,9 @@ declare
   v_secret bytea := hwqueue.new_webhook_secret();
   v_until timestamptz;
 begin
-  perform hwqueue.lock_webhook(p_name);
-  if (p_keep between '0' and interval '7 days') is not true then
-    perform hwqueue.refuse('QHA01', 'p_keep must be from 0 to 7 days', jsonb_build_object('field', 'p_keep'),
-      'give a span such as interval ''1 day''; 0 if the old secret has leaked');
-  end if;
+  perform hwqueue.find_webhook(p_name);
+  perform hwqueue.check_span(p_keep, 'p_keep', '0', '7 days', 'from 0 to 7 days',
+    'give a span such as interval ''1 day''; 0 if the old secret has leaked');
   v_until := hwqueue.clock() + hwqueue.in_seconds(p_keep);
   update hwqueue.webhook w
   set secret = v_secret, old_secret = w.secret, old_secret_until = v_until
@@ -198,7 +197,7 @@ create or replace function hwqueue.test_webhook(p_name text) returns uuid
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_webhook hwqueue.webhook := hwqueue.lock_webhook(p_name);
+  v_webhook hwqueue.webhook := hwqueue.find_webhook(p_name);
   v_now timestamptz := hwqueue.clock();
   v_delivery uuid := hwqueue.new_id();
 begin
@@ -222,12 +221,10 @@ returns table (delivery_id uuid, code text, event_id bigint, lease_id uuid, stat
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_webhook uuid;
+  v_webhook uuid := (hwqueue.find_webhook(p_name, false)).webhook_id;
 begin
-  perform hwqueue.require_all_tenants();
-  perform hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'page with p_before');
-  perform hwqueue.json_choice(to_jsonb(p_state), 'p_state', array['waiting', 'delivered', 'dead']);
-  v_webhook := (hwqueue.find_webhook(p_name)).webhook_id;
+  perform hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'page with p_before'),
+    hwqueue.json_choice(to_jsonb(p_state), 'p_state', array['waiting', 'delivered', 'dead']);
   return query
     select d.delivery_id, d.code, d.event_id, d.lease_id, d.state, d.attempt_count, d.created_at,
       case when d.state = 'waiting' then d.available_at end, d.attempted_at, d.finished_at, d.status::int,
@@ -249,14 +246,11 @@ create or replace function hwqueue.redeliver(p_name text, p_delivery uuid defaul
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_webhook uuid;
-  v_now timestamptz;
+  v_webhook uuid := (hwqueue.find_webhook(p_name)).webhook_id;
+  v_now timestamptz := hwqueue.clock();
   v_count int;
 begin
-  perform hwqueue.require_all_tenants();
   perform hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'call again for more');
-  v_webhook := (hwqueue.lock_webhook(p_name)).webhook_id;
-  v_now := hwqueue.clock();
   update hwqueue.webhook_delivery u
   set state = 'waiting', failures = 0, finished_at = null, available_at = v_now, claimed_until = null
   where u.delivery_id = any (array(
@@ -289,17 +283,23 @@ begin
   perform hwqueue.require_all_tenants();
   perform hwqueue.require_read_committed();
   perform hwqueue.check_range(p_limit, 'p_limit', 1, 1000, 'call again for more');
-  if (p_timeout between interval '1 second' and interval '10 minutes') is not true then
-    perform hwqueue.refuse('QHA01', 'p_timeout must be from 1 second to 10 minutes',
-      jsonb_build_object('field', 'p_timeout'), 'give a span such as interval ''1 minute''');
-  end if;
+  perform hwqueue.check_span(p_timeout, 'p_timeout', '1 second', '10 minutes', 'from 1 second to 10 minutes',
+    'give a span such as interval ''1 minute''');
   perform hwqueue.route_webhooks(1000);
   v_now := hwqueue.clock();
   return query
     select d.delivery_id, d.attempt_count, w.name, w.url, d.code,
-      hwqueue.webhook_headers(w, d.delivery_id, d.body, v_now), d.body
+      jsonb_build_object('webhook-id', m.id, 'webhook-timestamp', m.at, 'webhook-signature', (
+        select string_agg('v1,' || encode(hwqueue.hmac_sha256(k.secret,
+                 convert_to(m.id || '.' || m.at || '.' || d.body, 'UTF8')), 'base64'), ' ' order by k.n)
+        from (values (1, w.secret),
+          (2, case when w.old_secret_until > v_now then w.old_secret end)) k(n, secret)
+        where k.secret is not null)), d.body
     from hwqueue.claim_due(p_limit, v_now, v_now + p_timeout) d
-    join hwqueue.webhook w on w.webhook_id = d.webhook_id;
+    join hwqueue.webhook w on w.webhook_id = d.webhook_id
+    cross join lateral (
+      select 'msg_' || replace(d.delivery_id::text, '-', ''), floor(extract(epoch from v_now))::bigint::text
+    ) m(id, at);
 end
 $$;
 
@@ -342,15 +342,15 @@ begin
   if not found then
     return 'lost';
   end if;
-  v_delay := case when v_status between 200 and 299 or v_status = 410 then null
-    else greatest(hwqueue.webhook_delay(v_delivery.failures + 1), v_after) end;
+  -- up to a tenth more by chance, so that what failed together is not sent together again; null: no more
+  v_delay := (array['5s', '1m', '5m', '30m', '2h', '5h', '10h', '20h', '1d']::interval[])[
+    v_delivery.failures + 1] * (1 + random() / 10);
   v_delivery.state := case when v_status between 200 and 299 then 'delivered'
-    when v_status = 410 or hwqueue.webhook_delay(v_delivery.failures + 1) is null then 'dead'
-    else 'waiting' end;
+    when v_status = 410 or v_delay is null then 'dead' else 'waiting' end;
   update hwqueue.webhook_delivery d
   set state = v_delivery.state, claimed_until = null, status = v_status, response = v_response,
     error = v_error, failures = d.failures + case v_delivery.state when 'delivered' then 0 else 1 end,
-    available_at = v_now + coalesce(v_delay, '0'),
+    available_at = v_now + case v_delivery.state when 'waiting' then greatest(v_delay, v_after) else '0' end,
     finished_at = case when v_delivery.state <> 'waiting' then v_now end
   where d.delivery_id = p_delivery;
   update hwqueue.webhook w

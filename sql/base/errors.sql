@@ -75,6 +75,20 @@ begin
 end
 $$;
 
+-- Refuses a span that is null or out of its range, p_range in words.
+-- Raises: QHA01.
+create or replace function hwqueue.check_span(p_span interval, p_field text, p_min interval, p_max interval,
+  p_range text, p_hint text) returns void
+language plpgsql stable
+as $$
+begin
+  if (p_span between p_min and p_max) is not true then
+    perform hwqueue.refuse('QHA01', format('%s must be %s, got %s', p_field, p_range,
+      coalesce(p_span::text, 'null')), jsonb_build_object('field', p_field), p_hint);
+  end if;
+end
+$$;
+
 -- Returns the limit, unless check_limit refuses it.
 -- Raises: QHA01.
 create or replace function hwqueue.checked_limit(p_limit int) returns int

@@ -53,7 +53,7 @@ begin
   set timeline = p_timeline, system_identifier = v_system, server_started_at = pg_postmaster_start_time(),
       recovered_to = pg_last_wal_replay_lsn(), generation = v_next,
       storage_path = pg_relation_filepath('hwqueue.installation'::regclass), node_epoch_floor = greatest(
-        s.node_epoch_floor, case when v_row.timeline is not null then v_next >> 22 end);  -- first_epoch
+        s.node_epoch_floor, case when v_row.timeline is not null then v_next >> 22 end);  -- register_node
   if v_row.timeline is not null then  -- else nothing has been claimed or reaped before
     perform hwqueue.note_generation(v_row.generation >> 40, v_next >> 40);
   end if;
@@ -194,7 +194,7 @@ begin
 end
 $$;
 
--- Repairs positions when the sequence is found behind. With p_sweeps (every five minutes, see begin_reap)
+-- Repairs positions when the sequence is found behind. With p_sweeps (every five minutes, see lead_reap)
 -- also when a low-water mark is wrong for any other reason.
 -- Locks as repair_positions.
 create or replace function hwqueue.reap_positions(p_sweeps boolean) returns void

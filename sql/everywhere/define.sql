@@ -10,31 +10,6 @@
 -- Read read_everywhere, write_everywhere, then everywhere_fit. The functions below them serve the
 -- other modules; explain/explain has what people are told.
 
--- Refuses an everywhere task that was just written: of a caller that is limited to a tenant if this has more
--- than the policy of the queue allows, and anybody's beyond a thousand. Those of other sessions that are not
--- committed yet are not counted.
--- Raises: QHT03.
-create or replace function hwqueue.check_everywhere_limit(p_row hwqueue.everywhere) returns void
-language plpgsql volatile
-as $$
-declare
-  v_most int := (
-    select q.everywhere_limit from hwqueue.queue q where q.queue_id = p_row.queue_id
-      and hwqueue.my_tenants() is not null);
-  v_count record;
-begin
-  select count(*) - 1 as of_all, count(*) filter (where e.tenant = p_row.tenant) - 1 as of_tenant into v_count
-  from hwqueue.everywhere e where e.finished_at is null;
-  if v_count.of_tenant >= v_most then
-    perform hwqueue.refuse_more('everywhere tasks', v_count.of_tenant, v_most, p_row.tenant,
-      'stop one first (stop_everywhere), or let an admin raise the queue''s policy everywhere_limit');
-  elsif v_count.of_all >= 1000 then
-    perform hwqueue.refuse_more('everywhere tasks', v_count.of_all, 1000, null,
-      'stop one first (stop_everywhere): each node is asked about each of them');
-  end if;
-end
-$$;
-
 -- Returns the row of an everywhere task that options ask for, with its class. An option of its leases that is
 -- not given is the default of the task. A new class is written.
 -- It takes room on each node: for a caller that is limited to a tenant the policy of the queue must allow it.
@@ -84,7 +59,8 @@ begin
 end
 $$;
 
--- Writes an everywhere task. Returns whether it is new: false for one with the same id and content.
+-- Writes an everywhere task. Returns whether it is new: false for one with the same id and content. A tenant
+-- has at most as many as the policy of the queue allows, and all have a thousand.
 -- Locks: an id that another session writes now. Raises: QHE02 for an id that is there with other content, or
 -- was stopped; QHT03 for a new one of too many.
 create or replace function hwqueue.write_everywhere(p_row hwqueue.everywhere) returns boolean
@@ -92,6 +68,10 @@ language plpgsql volatile
 as $$
 declare
   v_old hwqueue.everywhere;
+  v_count record;
+  v_most int := (  -- of a caller that is limited to a tenant
+    select q.everywhere_limit from hwqueue.queue q where q.queue_id = p_row.queue_id
+      and hwqueue.my_tenants() is not null);
 begin
   insert into hwqueue.everywhere (everywhere_id, queue_id, class_id, tenant, task_name, params,
     options, mode, on_unmatched, on_cordoned, created_at, anchors)
@@ -100,7 +80,16 @@ begin
     p_row.anchors)
   on conflict do nothing;
   if found then
-    perform hwqueue.check_everywhere_limit(p_row);
+    -- without those of other sessions that are not committed yet
+    select count(*) - 1 as of_all, count(*) filter (where e.tenant = p_row.tenant) - 1 as of_tenant
+    into v_count from hwqueue.everywhere e where e.finished_at is null;
+    if v_count.of_tenant >= v_most then
+      perform hwqueue.refuse_more('everywhere tasks', v_count.of_tenant, v_most, p_row.tenant,
+        'stop one first (stop_everywhere), or let an admin raise the queue''s policy everywhere_limit');
+    elsif v_count.of_all >= 1000 then
+      perform hwqueue.refuse_more('everywhere tasks', v_count.of_all, 1000, null,
+        'stop one first (stop_everywhere): each node is asked about each of them');
+    end if;
     return true;
   end if;
   select e.* into v_old from hwqueue.everywhere e where e.everywhere_id = p_row.everywhere_id;
@@ -170,26 +159,15 @@ as $$
     when p_everywhere.stopped_at is not null then 'stopping' else 'active' end
 $$;
 
--- Says which everywhere task an event is about: its task, and the id.
-create or replace function hwqueue.everywhere_title(p_everywhere hwqueue.everywhere) returns text
-language sql immutable parallel safe
+-- Writes an event of an everywhere task. p_said: what it does.
+create or replace function hwqueue.note_everywhere(p_code text, p_everywhere hwqueue.everywhere, p_said text)
+returns void
+language sql volatile
 as $$
-  select format('everywhere task %s (%s)', p_everywhere.everywhere_id, to_json(p_everywhere.task_name))
-$$;
-
--- The details that events of an everywhere task have.
-create or replace function hwqueue.everywhere_detail(p_everywhere hwqueue.everywhere) returns jsonb
-language sql immutable parallel safe
-as $$
-  select jsonb_build_object('everywhere_id', p_everywhere.everywhere_id, 'mode', p_everywhere.mode)
-$$;
-
--- The name of the queue of an everywhere task; null when that is gone.
-create or replace function hwqueue.everywhere_queue(p_everywhere hwqueue.everywhere) returns text
-language sql stable
-as $$
-  select q.name from hwqueue.queue q
-  where q.queue_id = p_everywhere.queue_id
+  select hwqueue.note_event(p_code, format('everywhere task %s (%s) %s', p_everywhere.everywhere_id,
+      to_json(p_everywhere.task_name), p_said),
+    jsonb_build_object('everywhere_id', p_everywhere.everywhere_id, 'mode', p_everywhere.mode),
+    p_queue => hwqueue.queue_name(p_everywhere.queue_id))
 $$;
 
 -- Returns how many nodes have a lease of an everywhere task, or had one, and how these stand.
@@ -197,35 +175,15 @@ create or replace function hwqueue.everywhere_totals(p_everywhere uuid)
 returns table (nodes int, waiting int, reserved int, running int, completed int, failed int, cancelled int)
 language sql stable
 as $$
-  select count(*)::int, (count(*) filter (where l.state = 'waiting'))::int,
-         (count(*) filter (where l.state = 'reserved'))::int,
-         (count(*) filter (where l.state = 'running'))::int,
-         (count(*) filter (where l.state = 'completed'))::int,
-         (count(*) filter (where l.state = 'failed'))::int,
-         (count(*) filter (where l.state = 'cancelled'))::int
-  from (
-    select case when r.ended_as is not null then r.ended_as when c.is_earmark then 'waiting'
-             when c.is_reserved then 'reserved' when c.lease_id is not null then 'running'
-             else 'waiting' end as state
-    from hwqueue.everywhere_node r
-    left join hwqueue.claim c on c.lease_id = r.lease_id
-    where r.everywhere_id = p_everywhere) l
-$$;
-
--- Returns the leases of an everywhere task as get_everywhere shows them, by node_id, after a node.
-create or replace function hwqueue.everywhere_leases(p_everywhere uuid, p_limit int, p_after uuid)
-returns table (node_id uuid, lease jsonb)
-language sql stable
-as $$
-  select r.node_id, jsonb_build_object('node_id', r.node_id, 'node', n.name, 'lease_id', r.lease_id, 'state',
-           case when r.ended_as is not null then r.ended_as when c.is_earmark then 'earmarked'
-             when c.is_reserved then 'reserved' when c.lease_id is not null then 'running'
-             else 'waiting' end,
-           'reason', r.reason, 'starts', r.starts, 'failures', r.failures,
-           'due_at', case when c.lease_id is null then r.due_at end)
+  select count(*)::int,
+         (count(*) filter (where r.ended_as is null and (c.lease_id is null or c.is_earmark)))::int,
+         (count(*) filter (where r.ended_as is null and c.is_reserved and c.is_earmark is not true))::int,
+         (count(*) filter (where r.ended_as is null and c.lease_id is not null
+           and c.is_reserved is not true and c.is_earmark is not true))::int,
+         (count(*) filter (where r.ended_as = 'completed'))::int,
+         (count(*) filter (where r.ended_as = 'failed'))::int,
+         (count(*) filter (where r.ended_as = 'cancelled'))::int
   from hwqueue.everywhere_node r
-  left join hwqueue.node n on n.node_id = r.node_id
   left join hwqueue.claim c on c.lease_id = r.lease_id
-  where r.everywhere_id = p_everywhere and (p_after is null or r.node_id > p_after)
-  order by r.node_id limit p_limit
+  where r.everywhere_id = p_everywhere
 $$;

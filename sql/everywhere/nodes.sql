@@ -11,7 +11,8 @@
 -- Read look_at_node, start_on_node, then try_on_node and what look_at_node calls.
 
 -- Brings the lease of an everywhere task on a node to where it should be: starts it, reserves its room, ends
--- it, or starts the next one. Deletes the changes of the lease first, and reads its state after that.
+-- it, or starts the next one. One that waits is cancelled, stays until its node is there again, or until its
+-- retry is due, or its room is reserved. Deletes the changes of the lease first, and reads its state after.
 -- Locks: the caller holds node_state, if the node has one; its claim, its entry, skip locked; as
 -- reserve_member. Idempotent.
 create or replace function hwqueue.look_at_node(p_everywhere hwqueue.everywhere, p_node uuid,
@@ -22,7 +23,9 @@ declare
   v_fit text := hwqueue.everywhere_fit(p_everywhere, p_node, p_now);
   v_row hwqueue.everywhere_node;
   v_retry_at timestamptz;
+  v_due_at timestamptz;
   v_state text;
+  v_is_cancelled boolean;
 begin
   select r.* into v_row from hwqueue.everywhere_node r
   where r.everywhere_id = p_everywhere.everywhere_id and r.node_id = p_node;
@@ -41,7 +44,28 @@ begin
     v_state := hwqueue.look_at_claim(p_everywhere, v_row, v_fit, p_now);
   end if;
   if v_state in ('scheduled', 'pending') then
-    perform hwqueue.look_at_waiting(p_everywhere, v_row, v_fit, v_retry_at, p_now);
+    v_due_at := coalesce(v_retry_at, v_row.due_at);
+    if v_fit = 'never' then  -- it is cancelled; of one that was stopped the row stays, and tells how it ended
+      v_is_cancelled := hwqueue.cancel_reserved_entry(v_row.lease_id, p_everywhere.queue_id,
+        jsonb_build_object('reason', case when p_everywhere.stopped_at is null then 'node_unmatched'
+          else 'everywhere_stopped' end, 'everywhere_id', v_row.everywhere_id, 'node_id', p_node));
+      delete from hwqueue.everywhere_node r
+      where r.everywhere_id = v_row.everywhere_id and r.node_id = p_node
+        and v_is_cancelled and p_everywhere.stopped_at is null;
+      update hwqueue.everywhere_node r  -- others hold its entry: it is due again at once
+      set due_at = case when not v_is_cancelled then p_now end,
+          reason = case when not v_is_cancelled then r.reason end,
+          ended_as = case when v_is_cancelled then 'cancelled' else r.ended_as end
+      where r.everywhere_id = v_row.everywhere_id and r.node_id = p_node;
+    elsif v_due_at > p_now or v_fit = 'later' then
+      update hwqueue.everywhere_node r
+      set due_at = case when v_due_at > p_now then v_due_at end, ended_as = null,
+          reason = case when v_fit = 'later' then 'node_unavailable'
+            when v_retry_at is null then r.reason end
+      where r.everywhere_id = v_row.everywhere_id and r.node_id = p_node;
+    else
+      perform hwqueue.try_on_node(p_everywhere, v_row, p_now);
+    end if;
   elsif v_state is distinct from 'claimed' then
     perform hwqueue.look_at_ended(p_everywhere, v_row, v_state, v_fit, p_now);
   end if;
@@ -206,55 +230,6 @@ as $$
     else p_everywhere.stops_running end
 $$;
 
--- What follows for a lease that waits: it is cancelled, stays until its node is there again, or until its
--- retry is due (p_retry_at, if it was just put back), or its room is reserved.
--- Locks: the caller holds node_state; as cancel_on_node and try_on_node.
-create or replace function hwqueue.look_at_waiting(p_everywhere hwqueue.everywhere,
-  p_row hwqueue.everywhere_node, p_fit text, p_retry_at timestamptz, p_now timestamptz) returns void
-language plpgsql volatile
-as $$
-declare
-  v_due_at timestamptz := coalesce(p_retry_at, p_row.due_at);
-begin
-  if p_fit = 'never' then
-    perform hwqueue.cancel_on_node(p_everywhere, p_row, p_now);
-  elsif v_due_at > p_now or p_fit = 'later' then
-    update hwqueue.everywhere_node r
-    set due_at = case when v_due_at > p_now then v_due_at end, ended_as = null,
-        reason = case when p_fit = 'later' then 'node_unavailable'
-          when p_retry_at is null then r.reason end
-    where r.everywhere_id = p_row.everywhere_id and r.node_id = p_row.node_id;
-  else
-    perform hwqueue.try_on_node(p_everywhere, p_row, p_now);
-  end if;
-end
-$$;
-
--- Cancels a waiting lease. The row of its node goes, unless the everywhere task was stopped: then it tells
--- how the lease ended.
--- Locks: the caller holds node_state; the entry, skip locked: held by others, it is due again at once.
-create or replace function hwqueue.cancel_on_node(p_everywhere hwqueue.everywhere,
-  p_row hwqueue.everywhere_node, p_now timestamptz) returns void
-language plpgsql volatile
-as $$
-declare
-  v_reason text := case when p_everywhere.stopped_at is null then 'node_unmatched'
-    else 'everywhere_stopped' end;
-begin
-  if not hwqueue.cancel_reserved_entry(p_row.lease_id, p_everywhere.queue_id, jsonb_build_object('reason',
-      v_reason, 'everywhere_id', p_row.everywhere_id, 'node_id', p_row.node_id)) then
-    update hwqueue.everywhere_node r set due_at = p_now
-    where r.everywhere_id = p_row.everywhere_id and r.node_id = p_row.node_id;
-  elsif p_everywhere.stopped_at is null then
-    delete from hwqueue.everywhere_node r
-    where r.everywhere_id = p_row.everywhere_id and r.node_id = p_row.node_id;
-  else
-    update hwqueue.everywhere_node r set due_at = null, reason = null, ended_as = 'cancelled'
-    where r.everywhere_id = p_row.everywhere_id and r.node_id = p_row.node_id;
-  end if;
-end
-$$;
-
 -- Cancels a lease that waits for a reservation, and deletes its changes. False: another session holds its
 -- entry, or there is none.
 -- Locks: the entry, skip locked.
@@ -295,7 +270,12 @@ begin
     v_row.ended_as := coalesce(p_state, v_end.state, 'gone');
     v_row.failures := case when v_row.ended_as in ('completed', 'gone') then 0
       when v_end.finished_at >= v_end.claimed_at + interval '10 minutes' then 1 else v_row.failures + 1 end;
-    v_row.due_at := p_now + hwqueue.restart_delay(p_everywhere, v_row.failures);
+    v_row.due_at := p_now + (
+      select case when v_row.failures = 0 then interval '1 second' else greatest(interval '1 second',
+        coalesce(hwqueue.retry_delay(coalesce(hwqueue.normalise_retry(p_everywhere.options -> 'retry',
+          'options.retry'), q.retry), v_row.failures),
+        least(interval '10 seconds' * 2 ^ least(v_row.failures - 1, 5), interval '5 minutes'))) end
+      from hwqueue.queue q where q.queue_id = p_everywhere.queue_id);
   end if;
   if p_everywhere.stopped_at is null and p_fit = 'never' and (p_everywhere.mode = 'always' or not exists (
       select from hwqueue.node n where n.node_id = p_row.node_id)) then
@@ -311,16 +291,4 @@ begin
     perform hwqueue.start_on_node(p_everywhere, p_row.node_id, p_now);
   end if;
 end
-$$;
-
--- How long after the end of its last lease a node gets the next one.
-create or replace function hwqueue.restart_delay(p_everywhere hwqueue.everywhere, p_failures int)
-returns interval
-language sql volatile
-as $$
-  select case when p_failures = 0 then interval '1 second' else greatest(interval '1 second', coalesce(
-    hwqueue.retry_delay(coalesce(hwqueue.normalise_retry(p_everywhere.options -> 'retry', 'options.retry'),
-      q.retry), p_failures),
-    least(interval '10 seconds' * 2 ^ least(p_failures - 1, 5), interval '5 minutes'))) end
-  from hwqueue.queue q where q.queue_id = p_everywhere.queue_id
 $$;

@@ -1,4 +1,4 @@
--- Upkeep of everywhere tasks: what reap looks at, what prune deletes, what verify_invariants checks.
+-- Upkeep of everywhere tasks: what reap looks at, and what prune deletes.
 --
 -- reap calls reap_everywhere. It looks at nodes that have just registered (expand_node, as their first claims
 -- do), at those whose lease was fetched, put back or has ended (gang_change), at those that are due
@@ -9,7 +9,7 @@
 -- Invariant: nothing is lost when a part is cut short, because each look compares what should be with what
 -- is. Nodes that others hold are left to a later call, so no part waits.
 --
--- Read reap_everywhere, look_at_changed, look_at_due, then sweep_nodes.
+-- Read reap_everywhere, then sweep_nodes.
 
 -- Looks at up to p_limit leases that have changed and p_limit that are due, then at further nodes of each
 -- everywhere task. Stops after p_budget, but looks at one of each first. Returns whether there is more to do
@@ -24,7 +24,11 @@ declare
   v_everywhere hwqueue.everywhere;
   v_state hwqueue.node_state;
   v_id uuid;
-  v_more boolean;
+  v_lease_id uuid;
+  v_row hwqueue.everywhere_node;
+  v_node_id uuid;
+  v_count int := 0;
+  v_more boolean := false;
 begin
   if not exists (select from hwqueue.everywhere e) then
     return false;
@@ -41,8 +45,34 @@ begin
     end;
     exit when clock_timestamp() >= v_until;
   end loop;
-  v_more := hwqueue.look_at_changed(p_limit, p_from, v_until, p_now);
-  v_more := hwqueue.look_at_due(p_limit, v_until, p_now) or v_more;
+  for v_lease_id in  -- that have changed, the oldest changes first
+    select c.gang_id
+    from (select x.gang_id, x.change_id from hwqueue.gang_change x
+          where x.change_id >= p_from and not exists (select from hwqueue.gang g where g.gang_id = x.gang_id)
+          order by x.change_id limit p_limit) c
+    group by c.gang_id order by min(c.change_id)
+  loop
+    select r.* into v_row from hwqueue.everywhere_node r where r.lease_id = v_lease_id;
+    if found then
+      v_count := v_count + hwqueue.look_if_free(v_row.everywhere_id, v_row.node_id, p_now)::int;
+    else  -- it belongs to no node, because it was requeued after another one had followed it
+      delete from hwqueue.gang_change c where c.gang_id = v_lease_id;
+      perform hwqueue.cancel_reserved_entry(v_lease_id, l.queue_id,
+        jsonb_build_object('reason', 'everywhere_replaced'))
+      from hwqueue.lease l where l.lease_id = v_lease_id;
+    end if;
+    v_more := v_more or v_count >= p_limit or clock_timestamp() >= v_until;
+    exit when clock_timestamp() >= v_until;
+  end loop;
+  v_count := 0;
+  for v_id, v_node_id in  -- that are due: their retry, their next try, or a reservation to be extended
+    select r.everywhere_id, r.node_id from hwqueue.everywhere_node r
+    where r.due_at <= p_now order by r.due_at limit p_limit
+  loop
+    v_count := v_count + hwqueue.look_if_free(v_id, v_node_id, p_now)::int;
+    v_more := v_more or v_count >= p_limit or clock_timestamp() >= v_until;
+    exit when clock_timestamp() >= v_until;
+  end loop;
   for v_id in
     select e.everywhere_id from hwqueue.everywhere e
     where e.finished_at is null order by e.swept_at limit 20
@@ -110,66 +140,6 @@ begin
 end
 $$;
 
--- Looks at leases of everywhere tasks that have changed, the oldest changes first. One that belongs to no
--- node, because it was requeued after another one had followed it, is cancelled.
--- Returns whether there may be more. Locks as look_if_free.
-create or replace function hwqueue.look_at_changed(p_limit int, p_from bigint, p_until timestamptz,
-  p_now timestamptz) returns boolean
-language plpgsql volatile
-as $$
-declare
-  v_lease_id uuid;
-  v_row hwqueue.everywhere_node;
-  v_count int := 0;
-begin
-  for v_lease_id in
-    select c.gang_id
-    from (select x.gang_id, x.change_id from hwqueue.gang_change x
-          where x.change_id >= p_from and not exists (select from hwqueue.gang g where g.gang_id = x.gang_id)
-          order by x.change_id limit p_limit) c
-    group by c.gang_id order by min(c.change_id)
-  loop
-    select r.* into v_row from hwqueue.everywhere_node r where r.lease_id = v_lease_id;
-    if found then
-      v_count := v_count + hwqueue.look_if_free(v_row.everywhere_id, v_row.node_id, p_now)::int;
-    else
-      delete from hwqueue.gang_change c where c.gang_id = v_lease_id;
-      perform hwqueue.cancel_reserved_entry(v_lease_id, l.queue_id,
-        jsonb_build_object('reason', 'everywhere_replaced'))
-      from hwqueue.lease l where l.lease_id = v_lease_id;
-    end if;
-    if clock_timestamp() >= p_until then
-      return true;
-    end if;
-  end loop;
-  return v_count >= p_limit;
-end
-$$;
-
--- Looks at nodes that are due: their retry, their next try, or a reservation to be extended.
--- Returns whether there may be more. Locks as look_if_free.
-create or replace function hwqueue.look_at_due(p_limit int, p_until timestamptz, p_now timestamptz)
-returns boolean
-language plpgsql volatile
-as $$
-declare
-  v_everywhere_id uuid;
-  v_node_id uuid;
-  v_count int := 0;
-begin
-  for v_everywhere_id, v_node_id in
-    select r.everywhere_id, r.node_id from hwqueue.everywhere_node r
-    where r.due_at <= p_now order by r.due_at limit p_limit
-  loop
-    v_count := v_count + hwqueue.look_if_free(v_everywhere_id, v_node_id, p_now)::int;
-    if clock_timestamp() >= p_until then
-      return true;
-    end if;
-  end loop;
-  return v_count >= p_limit;
-end
-$$;
-
 -- Looks at up to 200 further nodes of an everywhere task, by their ids and round again: those that differ
 -- from what they should be. After a round that finds no open lease, one that was stopped is finished. One
 -- whose queue was dropped is stopped. Returns whether it had to leave nodes that differ.
@@ -211,8 +181,7 @@ begin
     and not exists (
       select from hwqueue.everywhere_node r
       where r.everywhere_id = p_everywhere.everywhere_id and r.ended_as is null) then
-    perform hwqueue.note_event('everywhere_stopped', hwqueue.everywhere_title(p_everywhere) || ' has stopped',
-      hwqueue.everywhere_detail(p_everywhere), p_queue => hwqueue.everywhere_queue(p_everywhere));
+    perform hwqueue.note_everywhere('everywhere_stopped', p_everywhere, 'has stopped');
     v_finished := true;
   end if;
   update hwqueue.everywhere e
@@ -290,8 +259,7 @@ begin
       swept_at = '-infinity', swept_node = '00000000-0000-0000-0000-000000000000'
   where e.everywhere_id = p_everywhere.everywhere_id returning e.* into v_row;
   if p_everywhere.stopped_at is null then
-    perform hwqueue.note_event('everywhere_stopping', hwqueue.everywhere_title(v_row) || ' is to stop',
-      hwqueue.everywhere_detail(v_row), p_queue => hwqueue.everywhere_queue(v_row));
+    perform hwqueue.note_everywhere('everywhere_stopping', v_row, 'is to stop');
   end if;
   return v_row;
 end
@@ -326,34 +294,4 @@ begin
   delete from hwqueue.everywhere e where e.everywhere_id = any (v_gone);
   return cardinality(v_gone);
 end
-$$;
-
--- Returns leases of everywhere tasks that contradict the rows of their nodes, and reservations that outlived
--- their time, for verify_invariants.
-create or replace function hwqueue.broken_everywhere() returns table (rule text, subject uuid, detail jsonb)
-language sql stable
-as $$
-  -- a node has at most one open lease of an everywhere task: another one would be in no row
-  select 'everywhere_lease', l.lease_id, jsonb_build_object('state', s.state)
-  from hwqueue.lease l
-  cross join lateral (select hwqueue.lease_state(l.lease_id) as state) s
-  where l.gang_id = l.lease_id and s.state in ('scheduled', 'pending', 'claimed')
-    and not exists (select from hwqueue.everywhere_node r where r.lease_id = l.lease_id)
-    and not exists (
-      select from hwqueue.gang_change c where c.gang_id = l.lease_id)
-  union all
-  -- and runs there alone
-  select 'everywhere_node', r.lease_id, jsonb_build_object('node_id', c.node_id, 'expected', r.node_id)
-  from hwqueue.everywhere_node r
-  join hwqueue.claim c on c.lease_id = r.lease_id
-  where c.node_id <> r.node_id
-  union all
-  select 'reservation_expired', c.lease_id, jsonb_build_object('expires_at', c.expires_at,
-         'reaped_at', m.reaped_at)
-  from hwqueue.claim c
-  join hwqueue.queue q on q.queue_id = c.queue_id
-  cross join lateral (
-    select k.reaped_at from hwqueue.reap_cursor k
-    order by k.version desc limit 1) m
-  where c.is_reserved and c.expires_at + q.reap_grace + interval '1 minute' < m.reaped_at
 $$;

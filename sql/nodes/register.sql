@@ -1,16 +1,14 @@
 -- Registering a node: reading its specification, and replacing what was there.
 --
 -- register_node (api/nodes) calls this module; nodes/operate and deregister_node share parts. An
--- example: gpu-1 restarts with a third GPU. parse_node_spec reads the new row, lock_to_register locks
--- the node, and replace_node writes the row with what operators set before. end_older_claims ends the
--- claims of the old process: each uses up an attempt (outcome superseded), and its lease goes back to
--- `ready` or fails. recount_node sums up what is in use. refresh_node_state (capacity/node_state) then
--- says whether the node has limits.
+-- example: gpu-1 restarts with a third GPU. parse_node_spec reads the new row, and replace_node writes it
+-- with what operators set before. end_older_claims ends the claims of the old process: each uses up an
+-- attempt (outcome superseded), and its lease goes back to `ready` or fails. recount_node sums up what is in
+-- use. refresh_node_state (capacity/node_state) then says whether the node has limits.
 --
 -- Invariant: no session waits for a profile while it holds a node, and an epoch never falls.
 --
--- Read parse_node_spec with its parts first (they raise QHA01 only), then the steps of register_node in
--- the order above.
+-- Read parse_node_spec with its parts first (they raise QHA01 only), then register_node.
 
 -- Whether a node has a row of node_state: it is registered, or was not long ago (prune_nodes). Writes the
 -- row if it is missing, and keeps prune from deleting it meanwhile.
@@ -31,22 +29,6 @@ begin
       return true;
     end if;
   end loop;  -- pruned between the two statements
-end
-$$;
-
--- Returns the epoch of a node that is not known, above those of all nodes that prune has deleted: one with
--- the same id may have been among them, and its worker stays fenced. A statement of its own, after
--- is_known_node has written the row: that waits for a prune that deletes the former row, and this statement
--- sees the floor that the prune has written. Each later life of the server begins far higher, by its
--- generation, because instances of the one before may have been lost; so does a known node's next epoch.
-create or replace function hwqueue.first_epoch() returns bigint
-language plpgsql volatile
-as $$
-begin
-  return (
-    select greatest(s.node_epoch_floor,  -- this life may not have been noted yet
-      case when s.timeline is not null and s.generation <> g.generation then g.generation >> 22 end) + 1
-    from hwqueue.installation s, hwqueue.this_generation() g (generation));
 end
 $$;
 
@@ -322,36 +304,8 @@ $$;
 
 -- The taints that operators have put on a node; none if it is not registered.
 create or replace function hwqueue.operator_taints(p_node uuid) returns jsonb
-language plpgsql stable
-as $$
-begin
-  return coalesce((
-    select n.operator_taints from hwqueue.node n
-    where n.node_id = p_node), '[]');
-end
-$$;
-
--- Locks a node for its registration, with the profile of its labels and taints. It finds the profile
--- before it locks the node, because it may have to wait for a registration of such a node. When an
--- operator taints the node in between, it releases the lock and finds the profile again; otherwise two
--- registrations could deadlock.
--- Locks: the profile, for key share; node_state. Raises as lock_node.
-create or replace function hwqueue.lock_to_register(inout node hwqueue.node, out state hwqueue.node_state)
-language plpgsql volatile
-as $$
-begin
-  loop
-    begin
-      state := hwqueue.lock_node(node.node_id, null);
-      exit when hwqueue.operator_taints(node.node_id) = node.operator_taints;
-      perform hwqueue.abort_subtransaction();
-    exception when sqlstate 'HWX01' then  -- tainted since: it has another profile
-      node.operator_taints := hwqueue.operator_taints(node.node_id);
-      node.profile_id := hwqueue.find_profile(node, hwqueue.clock());
-    end;
-  end loop;
-end
-$$;
+language sql stable
+as $$ select coalesce((select n.operator_taints from hwqueue.node n where n.node_id = p_node), '[]') $$;
 
 -- Writes a node's row in place of p_old, with what outlives a registration: cordon, drain, attestations
 -- and the times of its taints. Returns the row.

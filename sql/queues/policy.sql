@@ -28,6 +28,11 @@ begin
 end
 $$;
 
+-- The name of a queue, dropped or not.
+create or replace function hwqueue.queue_name(p_queue_id int) returns text
+language sql stable
+as $$ select q.name from hwqueue.queue q where q.queue_id = p_queue_id $$;
+
 -- The same for a spawn, with the defaults of its task (p_task null: of none). One statement reads both,
 -- so that a spawn of a task without defaults pays no more than the lookup. It takes a transaction id
 -- before it reads, so that a dropped queue is not deleted while the spawn uses it.

@@ -1,24 +1,20 @@
--- The parts of reap and prune, of which none undoes another.
+-- The parts of reap and prune, of which none undoes another: api/upkeep.reap and prune call run_parts.
 --
--- api/upkeep.reap and prune call run_parts. Example: statement_timeout ends the part that rolls up figures.
--- That part is undone; claims that had expired are ended all the same. The next calls run it last, and let it
--- count half as much.
+-- Example: statement_timeout ends the part that rolls up figures. That part is undone; claims that had
+-- expired are ended all the same. The next calls run it last, and let it count half as much.
 --
 -- Invariant: however short the statement_timeout of the caller, a part that takes longer keeps no other one
 -- from being done. What a part has done is whole.
 --
--- Read run_parts; what a part does is in upkeep/reap.reap_part and prune_part.
+-- Read run_parts; what a part does is in prune_part and in upkeep/reap.reap_part.
 
 -- Runs the parts of p_kind that are due, each in a savepoint: what is cut short or fails is undone alone and
 -- noted (base/postponed). Once time is up no further part begins, because it would not be timed again, and
 -- the part that took longest is to blame. Nothing is caught where the notes are another session's.
--- Locks, wakes: as the parts. Plans are made once, for any arguments, and by index: a table that is small now
--- may be large before the session ends.
+-- Locks, wakes: as the parts.
 create or replace function hwqueue.run_parts(p_kind text, p_parts text[], p_limit int,
   p_done hwqueue.upkeep_done, p_now timestamptz) returns hwqueue.upkeep_done
 language plpgsql volatile
-  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
-  set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
   v_part record;
@@ -67,12 +63,22 @@ language plpgsql volatile
 as $$
 declare
   v_count int := 0;
+  v_workflows bigint[];
+  v_queue_id int;
 begin
   case p_part
   when 'leases' then v_count := hwqueue.prune_leases(p_done.prune_cursor, p_most, p_now);
   when 'runs' then v_count := hwqueue.prune_runs(p_most, p_now);
   when 'workflows' then
-    perform hwqueue.prune_workflows(p_most);
+    -- definitions of ad hoc runs that are gone, once no submission that found them can still be open
+    v_workflows := array(
+      select w.workflow_id from hwqueue.workflow w
+      where w.retired_at is not null and w.retired_before <= pg_snapshot_xmin(pg_current_snapshot())
+        and not exists (select from hwqueue.run r where r.workflow_id = w.workflow_id)
+      order by w.retired_at limit p_most for update skip locked);
+    delete from hwqueue.workflow_edge e where e.workflow_id = any (v_workflows);
+    delete from hwqueue.workflow_step d where d.workflow_id = any (v_workflows);
+    delete from hwqueue.workflow w where w.workflow_id = any (v_workflows);
     delete from hwqueue.traced_run t where t.ctid = any (array(  -- no worker with a tracer has taken them
       select x.ctid from hwqueue.traced_run x
       where x.finished_at < p_now - interval '1 hour'
@@ -84,11 +90,25 @@ begin
   when 'classes' then v_count := hwqueue.prune_classes(p_most);
   when 'nodes' then v_count := hwqueue.prune_nodes(p_most, p_now);
   when 'silent' then perform hwqueue.expire_nodes(p_most, p_now);
-  when 'unused' then perform hwqueue.prune_unused(p_done.prune_cursor, p_most, p_now);
+  when 'unused' then
+    update hwqueue.prune_cursor m set class_id = hwqueue.retire_classes(m.class_id, p_most, p_now),
+      profile_id = hwqueue.prune_profiles(m.profile_id, p_most, p_now)
+    where p_done.holds;
   when 'queues' then v_count := hwqueue.purge_queues(p_most);
   when 'terms' then v_count := hwqueue.prune_terms(p_most);
   when 'fleets' then
-    perform hwqueue.prune_prices(p_now);
+    -- prices that ran out an hour ago: claims of a queue that no planner serves any more look for none
+    for v_queue_id in
+      select q.queue_id from hwqueue.queue q
+      where q.has_prices and not exists (
+        select from hwqueue.queue_price p
+        where p.queue_id = q.queue_id and p.worth_until > p_now - interval '1 hour')
+      order by q.queue_id for no key update skip locked
+    loop
+      update hwqueue.queue q set has_prices = false where q.queue_id = v_queue_id;
+      delete from hwqueue.queue_price p
+      where p.queue_id = v_queue_id and p.worth_until <= p_now - interval '1 hour';
+    end loop;
     -- facts that no claim has used for an hour: one that needs them computes them again
     delete from hwqueue.spread_fleet f where f.ctid = any (array(
       select o.ctid from hwqueue.spread_fleet o
@@ -100,9 +120,29 @@ begin
         select from hwqueue.placement_class c where c.class_id = o.class_id))
       limit p_most for update skip locked));
   when 'deaths' then v_count := hwqueue.prune_deaths(p_most, p_now);
-  when 'deliveries' then v_count := hwqueue.prune_deliveries(p_most, p_now);
+  when 'deliveries' then  -- those that finished longer ago than events are kept
+    delete from hwqueue.webhook_delivery x where x.delivery_id = any (array(
+      select d.delivery_id from hwqueue.webhook_delivery d
+      where d.finished_at < p_now - (select s.event_days * interval '1 day' from hwqueue.installation s)
+      order by d.finished_at limit p_most for update skip locked));
+    get diagnostics v_count = row_count;
   when 'figures' then
-    perform hwqueue.prune_minutes(p_most, p_now);
+    -- minutes older than a day, but for the last one: rows hold totals, and the next is read as what it adds
+    delete from hwqueue.minute_stat m where m.ctid = any (array(
+      select o.place
+      from hwqueue.queue q
+      cross join lateral (
+        select x.minute from hwqueue.minute_stat x
+        where x.queue_id = q.queue_id and x.minute < p_now - interval '1 day'
+        order by x.minute desc limit 1) k
+      cross join lateral (
+        select x.ctid as place from hwqueue.minute_stat x
+        where x.queue_id = q.queue_id and x.minute < k.minute
+        order by x.minute limit p_most for update skip locked) o
+      limit p_most));
+    delete from hwqueue.clock_step s
+    where s.counted_to < p_now - interval '1 day'
+      and not exists (select from hwqueue.webhook w where w.clock_step < s.step_no);
     delete from hwqueue.run_total t where t.ctid = any (array(  -- not counted for 30 days: room for others
       select x.ctid from hwqueue.run_total x
       where x.workflow <> '(other)' and not exists (

@@ -1,4 +1,4 @@
--- The planner's side: who leads, what it reads of the queue, and prices that have run out.
+-- The planner's side: whether its writes still count, and what it reads of the queue.
 --
 -- Example: two processes `hwqueue planner` call lead_planner every second. The first one gets epoch 7 and
 -- goes on, the second one gets null. The first stops without a word. Ten seconds later the second gets
@@ -8,43 +8,20 @@
 -- more. It may be old or incomplete, because whatever it writes is checked again when it is used. Nothing
 -- here locks what claims lock.
 --
--- Reading order: take_lead, fence_planner, ready_classes, free_devices, waiting_gangs, short_queue,
--- class_matches, prune_prices, read_figures.
-
--- Makes a process the leader, or renews its lead. Returns the epoch; null while another one leads.
--- Locks: the planner's row, skip locked.
-create or replace function hwqueue.take_lead(p_holder text, p_ttl interval, p_now timestamptz) returns bigint
-language plpgsql volatile
-as $$
-declare
-  v_planner hwqueue.planner;
-begin
-  if not exists (select from hwqueue.planner p) then
-    insert into hwqueue.planner (epoch, holder, round, expires_at)
-    values (0, '', 0, p_now) on conflict do nothing;
-  end if;
-  select p.* into v_planner from hwqueue.planner p for no key update skip locked;
-  if v_planner.holder = p_holder then
-    update hwqueue.planner p set expires_at = p_now + p_ttl;
-    return v_planner.epoch;
-  elsif v_planner.expires_at <= p_now then
-    update hwqueue.planner p
-    set epoch = v_planner.epoch + 1, holder = p_holder, round = 0, expires_at = p_now + p_ttl;
-    return v_planner.epoch + 1;
-  end if;
-  return null;
-end
-$$;
+-- Read fence_planner, then the parts of planner_view: ready_classes, free_devices, waiting_gangs,
+-- class_matches.
 
 -- Lets a planner write that has the current epoch and no older round than was written. Returns null then,
 -- with the round noted; else why not: `deposed`, `old_round`, or `busy` when another session holds the row.
--- Locks: the planner's row, skip locked.
+-- Locks: the planner's row, skip locked. Raises: QHA01.
 create or replace function hwqueue.fence_planner(p_round bigint, p_epoch bigint) returns text
 language plpgsql volatile
 as $$
 declare
   v_planner hwqueue.planner;
 begin
+  perform hwqueue.check_range(p_round, 'p_round', 0, 9223372036854775807, 'count the rounds from 1'),
+    hwqueue.check_range(p_epoch, 'p_epoch', 0, 9223372036854775807, 'pass what lead_planner returned');
   select p.* into v_planner from hwqueue.planner p for no key update skip locked;
   if not found then
     return case when exists (select from hwqueue.planner p) then 'busy' else 'deposed' end;
@@ -61,10 +38,10 @@ $$;
 
 -- Returns the classes of a queue that ask for GPUs and have a ready entry, with what they ask for, the
 -- profiles whose nodes may run them, and how many entries they have (ready, counted up to p_most). Those
--- past their deadline count until reap ends them. Looks at p_limit classes after p_after; has_more: there
--- are others. Classes that name nodes, resources or trust domains have no profiles.
+-- past their deadline count until reap ends them. Looks at p_limit classes after p_after; next: the last, if
+-- there are others. Classes that name nodes, resources or trust domains have no profiles.
 create or replace function hwqueue.ready_classes(p_queue_id int, p_after bigint, p_limit int, p_most int,
-  out items jsonb[], out last_id bigint, out has_more boolean)
+  out items jsonb[], out next text)
 language plpgsql volatile
 as $$
 declare
@@ -74,12 +51,10 @@ declare
     order by c.class_id limit p_limit);
   v_from hwqueue.scan_starts := hwqueue.queue_scan_starts(array[p_queue_id], cardinality(v_ids));
 begin
-  last_id := v_ids[cardinality(v_ids)];
-  has_more := cardinality(v_ids) >= p_limit and v_from.queue_ids is not null;
   if v_from.queue_ids is null then
-    items := '{}';
     return;
   end if;
+  next := case when cardinality(v_ids) >= p_limit then v_ids[p_limit] end;
   v_from := hwqueue.class_scan_starts(v_ids, v_from);
   items := array(
     select jsonb_build_object('class_id', c.class_id, 'ready', n.ready, 'cpu_milli', c.cpu_milli,
@@ -106,9 +81,9 @@ $$;
 -- Returns what live nodes with GPUs that are not cordoned have left, in groups of nodes of one profile and
 -- size: cpu_free and memory_free of those that have room on a device, and in `free` how many devices have
 -- how many thousandths left, rounded down to tens; devices with less are not in it. Looks at p_limit nodes
--- after p_after; has_more: there are others.
+-- after p_after; next: the last of them, if there are others.
 create or replace function hwqueue.free_devices(p_after uuid, p_limit int, p_now timestamptz,
-  out items jsonb[], out last_id uuid, out has_more boolean)
+  out items jsonb[], out next text)
 language plpgsql volatile
 as $$
 declare
@@ -117,8 +92,7 @@ declare
     where n.node_id > coalesce(p_after, '00000000-0000-0000-0000-000000000000')
     order by n.node_id limit p_limit);
 begin
-  last_id := v_ids[cardinality(v_ids)];
-  has_more := cardinality(v_ids) >= p_limit;
+  next := case when cardinality(v_ids) >= p_limit then v_ids[p_limit] end;
   items := array(
     with alive as materialized (
       select s.profile_id, g.gpus, n.cpu_milli, n.memory_mib,
@@ -158,9 +132,9 @@ $$;
 
 -- Returns the gangs of queues that are not paused that wait and hold nothing, in the order in which reap
 -- tries them: what their members ask for, by class. is_plain: the class has no other needs than these
--- amounts. Looks at p_limit gangs after p_rank and p_position; has_more: there are others.
+-- amounts. Looks at p_limit gangs after p_rank and p_position; next: the last's, if there are others.
 create or replace function hwqueue.waiting_gangs(p_rank bigint, p_position bigint, p_limit int,
-  out items jsonb[], out last_id text, out has_more boolean)
+  out items jsonb[], out next text)
 language plpgsql volatile
 as $$
 declare
@@ -169,8 +143,8 @@ declare
       and hwqueue.may_be_tried(g, hwqueue.clock())
     order by g.rank, g.position limit p_limit);
 begin
-  has_more := cardinality(v_gangs) >= p_limit;
-  last_id := (v_gangs[cardinality(v_gangs)]).rank || ' ' || (v_gangs[cardinality(v_gangs)]).position;
+  next := case when cardinality(v_gangs) >= p_limit
+    then (v_gangs[p_limit]).rank || ' ' || (v_gangs[p_limit]).position end;
   items := array(
     select jsonb_build_object('gang_id', g.gang_id, 'queue', q.name, 'rank', g.rank, 'together', g.together,
       'same', g.same, 'members', m.members)
@@ -192,35 +166,6 @@ begin
 end
 $$;
 
--- Returns the ready entries of a queue in order, if it has no more than p_limit, and how many seconds each
--- has been claimable. has_more: it has more, and none is returned.
-create or replace function hwqueue.short_queue(p_queue_id int, p_limit int, p_now timestamptz,
-  out lease_ids uuid[], out class_ids bigint[], out tiers smallint[], out ranks bigint[],
-  out waited double precision[], out has_more boolean)
-language plpgsql volatile
-as $$
-declare
-  v_from record := hwqueue.first_live_entry(p_queue_id);
-begin
-  select array_agg(r.lease_id order by r.tier, r.rank, r.position),
-         array_agg(r.class_id order by r.tier, r.rank, r.position),
-         array_agg(r.tier order by r.tier, r.rank, r.position),
-         array_agg(r.rank order by r.tier, r.rank, r.position),
-         array_agg(extract(epoch from p_now - r.eligible_at) order by r.tier, r.rank, r.position)
-  into lease_ids, class_ids, tiers, ranks, waited
-  from (
-    select x.* from hwqueue.ready x
-    where x.queue_id = p_queue_id
-      and (x.tier, x.rank, x.position) >= (v_from.tier, v_from.rank, v_from.position)
-    order by x.tier, x.rank, x.position limit p_limit + 1) r;
-  has_more := coalesce(cardinality(lease_ids) > p_limit, false);
-  if has_more then
-    lease_ids := null;
-    class_ids := null;
-  end if;
-end
-$$;
-
 -- Returns how well nodes suit the classes that wait in a queue, if that is short (p_most leases of at most
 -- p_limit classes) and some node suits one of them better than another node does; else nothing. For each
 -- class: its leases in order, [lease, tier, rank, seconds that it has waited], its patience in seconds, the
@@ -234,10 +179,20 @@ language plpgsql volatile
   set enable_nestloop = off set enable_hashjoin = on set enable_seqscan = on set jit = off
 as $$
 declare
-  v_line record := hwqueue.short_queue(p_queue.queue_id, p_most, p_now);
-  v_ids bigint[] := array(select distinct c from unnest(v_line.class_ids) c order by 1);
+  v_from record := hwqueue.first_live_entry(p_queue.queue_id);
+  v_line hwqueue.ready[];
+  v_ids bigint[];
   v_classes hwqueue.placement_class[];
 begin
+  v_line := array(
+    select r from hwqueue.ready r
+    where r.queue_id = p_queue.queue_id
+      and (r.tier, r.rank, r.position) >= (v_from.tier, v_from.rank, v_from.position)
+    order by r.tier, r.rank, r.position limit p_most + 1);
+  if cardinality(v_line) > p_most then
+    return '{}';
+  end if;
+  v_ids := array(select distinct l.class_id from unnest(v_line) l order by 1);
   if cardinality(v_ids) not between 1 and p_limit or not exists (
       select from hwqueue.profile_eligibility e
       where e.queue_id = p_queue.queue_id and e.class_id = any (v_ids)
@@ -262,10 +217,10 @@ begin
     ), range as materialized (
       select u.class_id, max(u.affinity) as best, min(u.affinity) as worst from suited u group by u.class_id
     ), wanted as materialized (
-      select l.class_id, jsonb_agg(jsonb_build_array(l.lease_id, l.tier, l.rank, l.waited)
-               order by l.turn) as leases
-      from unnest(v_line.lease_ids, v_line.class_ids, v_line.tiers, v_line.ranks, v_line.waited)
-        with ordinality l(lease_id, class_id, tier, rank, waited, turn)
+      select l.class_id, jsonb_agg(jsonb_build_array(l.lease_id, l.tier, l.rank,
+               extract(epoch from p_now - l.eligible_at)::double precision)
+               order by l.tier, l.rank, l.position) as leases
+      from unnest(v_line) l
       group by l.class_id
     ), free as materialized (
       select u.class_id, jsonb_agg(jsonb_build_array(u.node_id, u.affinity, r.copies)
@@ -281,55 +236,6 @@ begin
     join free f on f.class_id = k.class_id
     join hwqueue.placement_class c on c.class_id = k.class_id
     order by k.class_id);
-end
-$$;
-
--- Forgets prices that ran out an hour ago, so that claims of a queue that no planner serves any more look
--- for none. A planner that comes back sets them again.
--- Locks: rows of queues, skip locked.
-create or replace function hwqueue.prune_prices(p_now timestamptz) returns void
-language plpgsql volatile
-as $$
-declare
-  v_queue_id int;
-begin
-  for v_queue_id in
-    select q.queue_id from hwqueue.queue q
-    where q.has_prices and not exists (
-      select from hwqueue.queue_price p
-      where p.queue_id = q.queue_id
-        and p.worth_until > p_now - interval '1 hour')
-    order by q.queue_id for no key update skip locked
-  loop
-    update hwqueue.queue q set has_prices = false where q.queue_id = v_queue_id;
-    delete from hwqueue.queue_price p
-    where p.queue_id = v_queue_id and p.worth_until <= p_now - interval '1 hour';
-  end loop;
-end
-$$;
-
--- Refuses a span that is no time to live of a lead or of prices.
--- Raises: QHA01.
-create or replace function hwqueue.check_planner_ttl(p_ttl interval) returns void
-language plpgsql immutable
-as $$
-begin
-  if p_ttl is null or p_ttl not between '0' and interval '1 hour' then
-    perform hwqueue.refuse('QHA01', format('p_ttl must be from 0 to one hour, got %s',
-        coalesce(p_ttl::text, 'null')),
-      jsonb_build_object('field', 'p_ttl'), 'give a span such as interval ''10 seconds''');
-  end if;
-end
-$$;
-
--- Refuses what no planner's write can name.
--- Raises: QHA01.
-create or replace function hwqueue.check_planner_write(p_round bigint, p_epoch bigint) returns void
-language plpgsql stable
-as $$
-begin
-  perform hwqueue.check_range(p_round, 'p_round', 0, 9223372036854775807, 'count the rounds from 1'),
-    hwqueue.check_range(p_epoch, 'p_epoch', 0, 9223372036854775807, 'pass what lead_planner returned');
 end
 $$;
 
@@ -370,13 +276,4 @@ begin
       coalesce(nullif(f.value, 'null'), '""'), p_field || '.' || f.key, 0, 1000000000))), '{}')
     from jsonb_each(hwqueue.check_object(p_value, p_keys, p_field)) f);
 end
-$$;
-
--- Adds figures to those of the same names.
-create or replace function hwqueue.add_figures(p_to jsonb, p_more jsonb) returns jsonb
-language sql immutable
-as $$
-  select p_to || coalesce(jsonb_object_agg(f.key, coalesce((p_to ->> f.key)::numeric, 0) + f.value::numeric),
-    '{}')
-  from jsonb_each(p_more) f
 $$;

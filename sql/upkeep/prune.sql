@@ -1,8 +1,7 @@
 -- Pruning: deleting what is no longer needed, in bounded steps, once no transaction can still use it.
 --
--- upkeep/parts.prune_part calls these functions after lead_prune has elected the caller; prune_terms.sql is
--- the part about affinity terms. Each deletes about p_limit rows a call and skips rows
--- that another session holds.
+-- upkeep/parts.prune_part calls these functions. Each deletes about p_limit rows a call and skips rows that
+-- another session holds.
 --
 -- Retired classes and dropped queues are deleted without a lock that a spawn could meet, in three steps:
 -- 1. retire_classes, or drop_queue, marks the row. A spawn that looks from then on does not find it.
@@ -12,7 +11,7 @@
 -- 3. prune_classes and purge_queues delete the row when all transactions with lower ids have ended: no
 --    spawn that found the row can still be open.
 --
--- Read lead_prune, then stamp_retired, then purge_queues.
+-- Read stamp_retired, then purge_queues.
 
 -- Empties the partitions whose events are all older than the installation's event_days whole days, and
 -- returns their number. Events go round a ring of 16 days, one partition a day. Waits a tenth of a second for
@@ -51,7 +50,7 @@ $$;
 
 -- Deletes nodes that were deregistered more than 30 days ago, and returns their number. A worker of such a
 -- node that comes back after that time stays fenced: the highest epoch is kept that was deleted,
--- and a node that registers for the first time begins above it (first_epoch). Stops after the node with
+-- and a node that registers for the first time begins above it (register_node). Stops after the node with
 -- which p_limit eligibility rows are gone. Does nothing while another session holds the installation's row.
 -- Locks: the installation's row, node_state, node rows, skip locked.
 create or replace function hwqueue.prune_nodes(p_limit int, p_now timestamptz) returns int
@@ -127,55 +126,6 @@ begin
 end
 $$;
 
--- True if a session pruned less than p_unless_within ago. A time in the future does not count: the clock
--- was set back.
-create or replace function hwqueue.pruned_within(p_unless_within interval, p_now timestamptz) returns boolean
-language sql stable
-as $$
-  select exists (select 1 from hwqueue.prune_cursor m
-                 where m.pruned_at <= p_now
-                   and m.pruned_at > p_now - p_unless_within)
-$$;
-
--- Elects the leader of prune: there is one row of prune_cursor, and the session that locks it leads. goes:
--- the caller should prune; prune_cursor: the row, if the caller holds it. The caller should not prune when
--- another session did less than p_unless_within ago, or holds the row now, unless that session's transaction
--- has been open for ten spans and at least a minute. With a span of 0 the caller always should.
--- Locks: the row of prune_cursor, skip locked.
-create or replace function hwqueue.lead_prune(p_unless_within interval, p_now timestamptz,
-  out goes boolean, out prune_cursor hwqueue.prune_cursor)
-language plpgsql volatile
-as $$
-begin
-  if not exists (select 1 from hwqueue.prune_cursor) then  -- the first prune
-    insert into hwqueue.prune_cursor default values on conflict do nothing;
-  end if;
-  select m.* into prune_cursor from hwqueue.prune_cursor m for update skip locked;
-  goes := p_unless_within = '0' or not hwqueue.pruned_within(
-    case when found then p_unless_within else greatest(10 * p_unless_within, interval '1 minute') end, p_now);
-end
-$$;
-
--- Retires unused classes and deletes unused profiles. Finds them by looking at p_limit of each a call,
--- starting where the last call ended. Does nothing unless the caller holds the cursor (lead_prune).
--- Locks: class and profile rows, skip locked.
-create or replace function hwqueue.prune_unused(p_cursor hwqueue.prune_cursor, p_limit int,
-  p_now timestamptz) returns void
-language plpgsql volatile
-as $$
-declare
-  v_next_class bigint;
-  v_next_profile bigint;
-begin
-  if p_cursor.singleton is null then
-    return;
-  end if;
-  v_next_class := hwqueue.retire_classes(p_cursor.class_id, p_limit, p_now);
-  v_next_profile := hwqueue.prune_profiles(p_cursor.profile_id, p_limit, p_now);
-  update hwqueue.prune_cursor m set class_id = v_next_class, profile_id = v_next_profile;
-end
-$$;
-
 -- Retires classes after p_after that no lease, open step or everywhere task refers to and that are an hour
 -- old, so that spawns do not find them any more: step 1 of 3. Returns the class to start after next time.
 -- Locks: class rows, skip locked.
@@ -243,9 +193,10 @@ begin
 end
 $$;
 
--- Deletes dropped queues (step 3 of 3): waiting and finished leases, about p_limit a call, then classes,
--- then the queue itself. Starts when no spawn or claim that found the queue can still be open. Waits for
--- running leases to end. Returns the number of leases and classes deleted.
+-- Deletes dropped queues (step 3 of 3): waiting and finished leases, about p_limit a call, then classes, then
+-- what profiles may run of it, then the queue itself. Starts when no spawn or claim that found the queue can
+-- still be open. What runs, or another session holds, is left to a later call. Returns the number of leases
+-- and classes deleted.
 -- Locks: queue rows, entries, outcomes, class and profile rows, all skip locked; lease rows.
 create or replace function hwqueue.purge_queues(p_limit int) returns int
 language plpgsql volatile
@@ -253,6 +204,8 @@ as $$
 declare
   v_oldest_running xid8 := pg_snapshot_xmin(pg_current_snapshot());
   v_queue_id int;
+  v_leases uuid[];
+  v_profiles bigint[];
   v_left int := p_limit;
 begin
   for v_queue_id in
@@ -260,77 +213,51 @@ begin
     where q.dropped_at is not null and q.dropped_before <= v_oldest_running
     order by q.dropped_at limit p_limit for update skip locked
   loop
-    v_left := v_left - hwqueue.purge_waiting(v_queue_id, v_left);
+    with was_ready as (
+      delete from hwqueue.ready r where r.ctid = any (array(
+        select x.ctid from hwqueue.ready x where x.queue_id = v_queue_id
+        order by x.tier, x.rank, x.position limit v_left for update skip locked))
+      returning r.lease_id
+    ), was_scheduled as (
+      delete from hwqueue.scheduled s where s.ctid = any (array(
+        select x.ctid from hwqueue.scheduled x where x.queue_id = v_queue_id
+        order by x.available_at limit v_left - (select count(*) from was_ready) for update skip locked))
+      returning s.lease_id
+    )
+    select coalesce(array_agg(w.lease_id), '{}') into v_leases
+    from (select r.lease_id from was_ready r union all select s.lease_id from was_scheduled s) w;
+    perform hwqueue.steps_ended(array(
+      select l.lease_id from hwqueue.lease l where l.lease_id = any (v_leases) and l.run_id is not null),
+      'cancelled');
+    v_left := v_left - hwqueue.remove_leases(v_leases);
     v_left := v_left - hwqueue.remove_leases(array(
       select o.lease_id from hwqueue.outcome o
       where o.queue_id = v_queue_id limit v_left for update skip locked));
     exit when v_left <= 0;
     -- one statement, one MVCC snapshot: a lease that is in none of these tables does not exist
-    if not exists (select 1 from hwqueue.ready r where r.queue_id = v_queue_id)
-       and not exists (select 1 from hwqueue.scheduled s where s.queue_id = v_queue_id)
-       and not exists (select 1 from hwqueue.outcome o where o.queue_id = v_queue_id)
-       and not exists (select 1 from hwqueue.claim c where c.queue_id = v_queue_id) then
-      v_left := v_left - hwqueue.delete_classes(array(
-        select c.class_id from hwqueue.placement_class c
-        where c.queue_id = v_queue_id limit v_left for update skip locked), v_left);
-      continue when exists (select 1 from hwqueue.placement_class c
-          where c.queue_id = v_queue_id);
-      continue when not hwqueue.purge_profiles(v_queue_id);
-      delete from hwqueue.minute_stat m where m.queue_id = v_queue_id;
-      delete from hwqueue.low_water w where w.queue_id = v_queue_id;
-      delete from hwqueue.queue_signal s where s.queue_id = v_queue_id;
-      delete from hwqueue.queue_price p where p.queue_id = v_queue_id;
-      delete from hwqueue.queue q where q.queue_id = v_queue_id;
-    end if;
+    continue when exists (select 1 from hwqueue.ready r where r.queue_id = v_queue_id)
+       or exists (select 1 from hwqueue.scheduled s where s.queue_id = v_queue_id)
+       or exists (select 1 from hwqueue.outcome o where o.queue_id = v_queue_id)
+       or exists (select 1 from hwqueue.claim c where c.queue_id = v_queue_id);
+    v_left := v_left - hwqueue.delete_classes(array(
+      select c.class_id from hwqueue.placement_class c
+      where c.queue_id = v_queue_id limit v_left for update skip locked), v_left);
+    continue when exists (select 1 from hwqueue.placement_class c where c.queue_id = v_queue_id);
+    v_profiles := array(
+      select p.profile_id from hwqueue.profile p
+      where p.profile_id = any (array(
+        select s.profile_id from hwqueue.profile_queue s where s.queue_id = v_queue_id))
+      for no key update skip locked);
+    delete from hwqueue.profile_queue s where s.queue_id = v_queue_id and s.profile_id = any (v_profiles);
+    -- one is left: a claim that judges, for example, holds the profile
+    continue when exists (select 1 from hwqueue.profile_queue s where s.queue_id = v_queue_id);
+    delete from hwqueue.minute_stat m where m.queue_id = v_queue_id;
+    delete from hwqueue.low_water w where w.queue_id = v_queue_id;
+    delete from hwqueue.queue_signal s where s.queue_id = v_queue_id;
+    delete from hwqueue.queue_price p where p.queue_id = v_queue_id;
+    delete from hwqueue.queue q where q.queue_id = v_queue_id;
   end loop;
   return p_limit - v_left;
-end
-$$;
-
--- Deletes up to p_limit waiting leases of a queue, and returns their number.
--- Locks: their entries, skip locked.
-create or replace function hwqueue.purge_waiting(p_queue_id int, p_limit int) returns int
-language plpgsql volatile
-as $$
-declare
-  v_ready hwqueue.ready[];
-  v_scheduled hwqueue.scheduled[];
-  v_leases uuid[];
-begin
-  v_ready := array(
-    select r from hwqueue.ready r where r.queue_id = p_queue_id
-    order by r.tier, r.rank, r.position limit p_limit for update skip locked);
-  delete from hwqueue.ready r using unnest(v_ready) v
-  where r.queue_id = p_queue_id and r.tier = v.tier and r.rank = v.rank and r.position = v.position;
-  v_scheduled := array(
-    select s from hwqueue.scheduled s where s.queue_id = p_queue_id
-    order by s.available_at limit p_limit - cardinality(v_ready) for update skip locked);
-  delete from hwqueue.scheduled s using unnest(v_scheduled) v
-  where s.queue_id = p_queue_id and s.available_at = v.available_at and s.lease_id = v.lease_id;
-  v_leases := array(
-    select v.lease_id from unnest(v_ready) v union all select v.lease_id from unnest(v_scheduled) v);
-  perform hwqueue.steps_ended(array(
-    select l.lease_id from hwqueue.lease l where l.lease_id = any (v_leases) and l.run_id is not null),
-    'cancelled');
-  return hwqueue.remove_leases(v_leases);
-end
-$$;
-
--- Deletes the cache of what profiles may run of a queue. Returns false if a row is left, because another
--- session, for example a claim that judges, holds the profile.
--- Locks: profile rows, skip locked.
-create or replace function hwqueue.purge_profiles(p_queue_id int) returns boolean
-language plpgsql volatile
-as $$
-declare
-  v_profiles bigint[] := array(
-    select s.profile_id from hwqueue.profile_queue s where s.queue_id = p_queue_id);
-  v_held bigint[] := array(
-    select p.profile_id from hwqueue.profile p
-    where p.profile_id = any (v_profiles) for no key update skip locked);
-begin
-  delete from hwqueue.profile_queue s where s.queue_id = p_queue_id and s.profile_id = any (v_held);
-  return not exists (select 1 from hwqueue.profile_queue s where s.queue_id = p_queue_id);
 end
 $$;
 
@@ -487,40 +414,30 @@ end
 $$;
 
 -- Stamps retired classes and workflows, and dropped queues, with a transaction id that is later than
--- their marking: step 2 of 3. Must come first in a transaction that has written nothing. Otherwise its id
--- may be older than the marking, so it stamps nothing.
+-- their marking: step 2 of 3. The id must be assigned after the rows are read, so they are read in one
+-- statement, in a transaction that has none yet; else it stamps nothing.
 -- Locks: class, queue and workflow rows, skip locked.
 create or replace function hwqueue.stamp_retired(p_limit int) returns void
 language plpgsql volatile
 as $$
-declare
-  v_classes bigint[] := array(
-    select c.class_id from hwqueue.placement_class c
-    where c.retired_at is not null and c.retired_before is null limit p_limit);
-  v_queues int[] := array(
-    select q.queue_id from hwqueue.queue q
-    where q.dropped_at is not null and q.dropped_before is null limit p_limit);
-  v_workflows bigint[] := array(
-    select w.workflow_id from hwqueue.workflow w
-    where w.retired_at is not null and w.retired_before is null limit p_limit);
-  v_later xid8;
 begin
-  if v_classes = '{}' and v_queues = '{}' and v_workflows = '{}'
-    or pg_current_xact_id_if_assigned() is not null then
+  if pg_current_xact_id_if_assigned() is not null then
     return;
   end if;
-  v_later := pg_current_xact_id();
-  update hwqueue.placement_class c set retired_before = v_later
-  where c.class_id in (
-    select o.class_id from hwqueue.placement_class o where o.class_id = any (v_classes)
-      and o.retired_before is null for update skip locked);
-  update hwqueue.queue q set dropped_before = v_later
-  where q.queue_id in (
-    select o.queue_id from hwqueue.queue o
-    where o.queue_id = any (v_queues) and o.dropped_before is null for update skip locked);
-  update hwqueue.workflow w set retired_before = v_later
-  where w.workflow_id in (
-    select o.workflow_id from hwqueue.workflow o where o.workflow_id = any (v_workflows)
-      and o.retired_before is null for update skip locked);
+  with classes as (
+    update hwqueue.placement_class c set retired_before = pg_current_xact_id()
+    where c.class_id = any (array(
+      select o.class_id from hwqueue.placement_class o
+      where o.retired_at is not null and o.retired_before is null limit p_limit for update skip locked))
+  ), queues as (
+    update hwqueue.queue q set dropped_before = pg_current_xact_id()
+    where q.queue_id = any (array(
+      select o.queue_id from hwqueue.queue o
+      where o.dropped_at is not null and o.dropped_before is null limit p_limit for update skip locked))
+  )
+  update hwqueue.workflow w set retired_before = pg_current_xact_id()
+  where w.workflow_id = any (array(
+    select o.workflow_id from hwqueue.workflow o
+    where o.retired_at is not null and o.retired_before is null limit p_limit for update skip locked));
 end
 $$;

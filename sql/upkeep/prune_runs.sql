@@ -1,6 +1,6 @@
 -- Pruning runs of workflows, and checking those that are there.
 --
--- api/upkeep.prune calls prune_runs and prune_workflows, verify_invariants calls broken_runs. A run is kept
+-- upkeep/parts.prune_part calls prune_runs, verify_invariants calls broken_runs. A run is kept
 -- for its retention after its end, and with it the leases of its steps, whatever their queues say: a result
 -- does not vanish while a step may still read it.
 --
@@ -37,7 +37,11 @@ begin
       update hwqueue.run r set prune_at = p_now + interval '1 hour' where r.run_id = v_run.run_id;
       continue;
     end if;
-    continue when not hwqueue.take_adhoc(v_run.workflow_id);
+    -- of two sessions that each delete a run of an ad hoc definition, one sees that it is the last of them
+    perform 1 from hwqueue.workflow w
+    where w.workflow_id = v_run.workflow_id and w.version is null for no key update skip locked;
+    continue when not found and not exists (
+      select from hwqueue.workflow w where w.workflow_id = v_run.workflow_id and w.version is not null);
     v_gone := v_gone + hwqueue.remove_leases(array(  -- items of maps, which may be many
       select o.lease_id
       from hwqueue.lease l
@@ -76,47 +80,12 @@ begin
 end
 $$;
 
--- Takes a definition before one of its runs is deleted, if it goes with the last of them. Of two sessions
--- that each delete a run each would see the other one's, and neither would retire the definition. False:
--- another session has it, so the next call deletes the run.
--- Locks: the workflow row, skip locked.
-create or replace function hwqueue.take_adhoc(p_workflow bigint) returns boolean
-language plpgsql volatile
-as $$
-begin
-  perform 1 from hwqueue.workflow w
-  where w.workflow_id = p_workflow and w.version is null
-  for no key update skip locked;
-  return found or exists (
-    select from hwqueue.workflow w where w.workflow_id = p_workflow and w.version is not null);
-end
-$$;
-
--- Deletes definitions of ad hoc runs that no run refers to, once no submission that found them can still
--- be open.
--- Locks: workflow rows, skip locked.
-create or replace function hwqueue.prune_workflows(p_limit int) returns void
-language plpgsql volatile
-as $$
-declare
-  v_workflows bigint[] := array(
-    select w.workflow_id from hwqueue.workflow w
-    where w.retired_at is not null and w.retired_before <= pg_snapshot_xmin(pg_current_snapshot())
-      and not exists (select from hwqueue.run r where r.workflow_id = w.workflow_id)
-    order by w.retired_at limit p_limit for update skip locked);
-begin
-  delete from hwqueue.workflow_edge e where e.workflow_id = any (v_workflows);
-  delete from hwqueue.workflow_step d where d.workflow_id = any (v_workflows);
-  delete from hwqueue.workflow w where w.workflow_id = any (v_workflows);
-end
-$$;
-
 -- Returns runs that contradict themselves: run_work (open steps differ from what is counted), run_join (so
 -- do the parents of a step that have ended), run_items (so do the items of a map), step_gang (a gang step and
--- its gang do not agree), run_stuck (a step is due
--- and nobody will release it), run_over (a run has ended, a step has not), step_lease (a step runs without an
--- open lease, or a lease without its step), step_due (a sleep that nothing will end, or a step that has ended
--- is due), wait_signal (a step waits for a signal that is there), step_nested and run_nested (broken_nested).
+-- its gang do not agree), run_stuck (a step is due and nobody will release it), run_over (a run has ended, a
+-- step has not), step_lease (a step runs without an open lease, or a lease without its step), step_due (a
+-- sleep that nothing will end, or a step that has ended is due), wait_signal (a step waits for a signal that
+-- is there), step_nested and run_nested (a step and the run nested in it do not agree).
 create or replace function hwqueue.broken_runs() returns table (rule text, run_id uuid, detail jsonb)
 language sql volatile
 as $$
@@ -138,7 +107,31 @@ as $$
   union all
   select j.rule, j.run_id, j.detail from hwqueue.broken_maps() j
   union all
-  select g.rule, g.run_id, g.detail from hwqueue.broken_gang_steps() g
+  -- the gang is of that step, its members are the items of the step by their ranks, and what they claim
+  -- goes on with the run when it ends
+  select 'step_gang', s.run_id, jsonb_build_object('step', s.step_no, 'gang_id', f.gang_id, 'size', m.items,
+         'members', f.members, 'lost_claims', f.lost_claims)
+  from hwqueue.step s
+  join hwqueue.run r on r.run_id = s.run_id
+  cross join lateral (  -- a fence (offset 0): by key, also before the tables are analyzed
+    select x.kind from hwqueue.workflow_step x
+    where x.workflow_id = r.workflow_id and x.step_no = s.step_no offset 0) d
+  join hwqueue.map m on m.run_id = s.run_id and m.step_no = s.step_no
+  join hwqueue.tally t on t.run_id = s.run_id and t.step_no = s.step_no
+    and t.part > 0
+  left join lateral (
+    select g.gang_id, g.size, count(l.lease_id) as members,
+           count(c.lease_id) filter (where c.is_step is distinct from false) as lost_claims
+    from hwqueue.gang g
+    join hwqueue.gang_member k on k.gang_id = g.gang_id
+    left join hwqueue.lease l on l.lease_id = k.lease_id and l.gang_id = g.gang_id
+      and l.run_id = s.run_id and l.step_no = s.step_no and l.item_no = k.ordinal
+    left join hwqueue.claim c on c.lease_id = k.lease_id
+    where g.gang_id = hwqueue.gang_of_step(s.run_id, s.step_no)
+      and g.run_id = s.run_id and g.step_no = s.step_no
+    group by g.gang_id, g.size) f on true
+  where s.state = 'running' and d.kind = 'gang' and t.arrived < t.need
+    and (m.items, m.items, 0) is distinct from (f.size, f.members::int, f.lost_claims::int)
   union all
   select 'run_over', r.run_id, jsonb_build_object('state', r.state, 'step', s.step_no, 'step_state', s.state)
   from hwqueue.run r join hwqueue.step s on s.run_id = r.run_id
@@ -157,15 +150,7 @@ as $$
   from hwqueue.step s
   where s.due_at is not null and s.state <> 'running'
   union all
-  select b.rule, b.run_id, b.detail from hwqueue.broken_waits() b
-  union all
-  select n.rule, n.run_id, n.detail from hwqueue.broken_nested() n
-$$;
-
--- The rules for steps that are open without a lease: step_due (nothing will end a sleep) and wait_signal.
-create or replace function hwqueue.broken_waits() returns table (rule text, run_id uuid, detail jsonb)
-language sql volatile
-as $$
+  -- step_due: nothing will end a sleep; wait_signal
   select case d.kind when 'sleep' then 'step_due' else 'wait_signal' end, s.run_id,
          jsonb_build_object('step', s.step_no, 'signal', d.settings ->> 'signal')
   from hwqueue.step s
@@ -181,13 +166,8 @@ as $$
         and not exists (
           select from hwqueue.arrival a
           where a.run_id = s.run_id and a.step_no = s.step_no and a.kind = 'signal') end
-$$;
-
--- The rules of nested runs. step_nested: a step runs, and no open run or arrival will end it. run_nested: a
--- run goes on that no step waits for any more.
-create or replace function hwqueue.broken_nested() returns table (rule text, run_id uuid, detail jsonb)
-language sql volatile
-as $$
+  union all
+  -- a step runs, and no open run or arrival will end it; a run goes on that no step waits for any more
   select 'step_nested', s.run_id, jsonb_build_object('step', s.step_no, 'nested_run_id', s.nested_run_id,
          'nested_state', n.state, 'nested_mode', s.nested_mode)
   from hwqueue.step s
@@ -296,34 +276,4 @@ as $$
     (c.r).state in ('running', 'failing') and (c.t).arrived = (c.t).need and c.open_runs = 0
     or (c.r).state = 'running' and (c.t).need - (c.t).arrived <= (c.t).low
       and hwqueue.map_room(c.m, c.d, c.t) > 0)
-$$;
-
--- The rule step_gang for gang steps that are open and spawned: the gang is of that step, its members are the
--- items of the step by their ranks, and what they claim goes on with the run when it ends.
-create or replace function hwqueue.broken_gang_steps() returns table (rule text, run_id uuid, detail jsonb)
-language sql volatile
-as $$
-  select 'step_gang', s.run_id, jsonb_build_object('step', s.step_no, 'gang_id', f.gang_id, 'size', m.items,
-         'members', f.members, 'lost_claims', f.lost_claims)
-  from hwqueue.step s
-  join hwqueue.run r on r.run_id = s.run_id
-  cross join lateral (  -- a fence (offset 0): by key, also before the tables are analyzed
-    select x.kind from hwqueue.workflow_step x
-    where x.workflow_id = r.workflow_id and x.step_no = s.step_no offset 0) d
-  join hwqueue.map m on m.run_id = s.run_id and m.step_no = s.step_no
-  join hwqueue.tally t on t.run_id = s.run_id and t.step_no = s.step_no
-    and t.part > 0
-  left join lateral (
-    select g.gang_id, g.size, count(l.lease_id) as members,
-           count(c.lease_id) filter (where c.is_step is distinct from false) as lost_claims
-    from hwqueue.gang g
-    join hwqueue.gang_member k on k.gang_id = g.gang_id
-    left join hwqueue.lease l on l.lease_id = k.lease_id and l.gang_id = g.gang_id
-      and l.run_id = s.run_id and l.step_no = s.step_no and l.item_no = k.ordinal
-    left join hwqueue.claim c on c.lease_id = k.lease_id
-    where g.gang_id = hwqueue.gang_of_step(s.run_id, s.step_no)
-      and g.run_id = s.run_id and g.step_no = s.step_no
-    group by g.gang_id, g.size) f on true
-  where s.state = 'running' and d.kind = 'gang' and t.arrived < t.need
-    and (m.items, m.items, 0) is distinct from (f.size, f.members::int, f.lost_claims::int)
 $$;

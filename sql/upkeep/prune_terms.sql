@@ -4,8 +4,7 @@
 -- A max_skew counter records when it was last lowered (dropped_xid), and a session with a floor cached
 -- before that must find it there (cached_skew_reason). So a zero counter is deleted only when every
 -- cached floor of its term was built later than that, and no open transaction holds an older floor. A
--- session that reads floors has locked the table of floors before, and keeps that lock to the end
--- (has_open_reader).
+-- session that reads floors has locked the table of floors before, and keeps that lock to the end.
 --
 -- Read prune_terms, then prune_counts.
 
@@ -19,6 +18,7 @@ as $$
 declare
   v_terms bigint[];
   v_classes bigint[];
+  v_profiles bigint[];
 begin
   perform 1 from hwqueue.installation s for no key update skip locked;
   if not found then
@@ -32,7 +32,23 @@ begin
     order by t.term_id limit p_limit);
   v_classes := array(select distinct m.class_id from hwqueue.class_term m where m.term_id = any (v_terms));
   delete from hwqueue.class_term m where m.term_id = any (v_terms);
-  perform hwqueue.clear_checked(v_classes);
+  -- claims need not check these classes any more: noted in the profiles that can be locked
+  v_profiles := array(
+    select p.profile_id from hwqueue.profile p
+    where p.profile_id in (
+      select e.profile_id from hwqueue.profile_eligibility e
+      where e.class_id = any (v_classes) and e.is_checked)
+    for no key update skip locked);
+  update hwqueue.profile_eligibility e set is_checked = false
+  from hwqueue.placement_class c
+  where e.profile_id = any (v_profiles) and e.class_id = any (v_classes) and e.is_checked
+    and c.class_id = e.class_id and not coalesce(hwqueue.must_be_checked(c, e.affinity), true);
+  update hwqueue.profile_queue s
+  set checked = array(
+    select e.class_id from hwqueue.profile_eligibility e
+    where e.profile_id = s.profile_id and e.queue_id = s.queue_id and e.is_checked and e.gpu_count = 0
+      and e.custom is null limit 201)
+  where s.profile_id = any (v_profiles);
   delete from hwqueue.affinity_term t where t.term_id = any (v_terms);
   -- floors of terms that are gone, and those that are too old to be used (cached_skew_reason)
   delete from hwqueue.spread_floor f where f.ctid = any (array(
@@ -45,54 +61,6 @@ begin
 end
 $$;
 
--- Resets is_checked for classes that a claim need not check any more, in the profiles that it can lock.
--- Locks: profile rows, skip locked. The caller holds the installation's row, so that no term is published
--- meanwhile.
-create or replace function hwqueue.clear_checked(p_class_ids bigint[]) returns void
-language plpgsql volatile
-as $$
-declare
-  v_locked bigint[] := array(
-    select p.profile_id from hwqueue.profile p
-    where p.profile_id in (
-      select e.profile_id from hwqueue.profile_eligibility e
-      where e.class_id = any (p_class_ids) and e.is_checked)
-    for no key update skip locked);
-begin
-  update hwqueue.profile_eligibility e set is_checked = false
-  from hwqueue.placement_class c
-  where e.profile_id = any (v_locked) and e.class_id = any (p_class_ids) and e.is_checked
-    and c.class_id = e.class_id and not coalesce(hwqueue.must_be_checked(c, e.affinity), true);
-  update hwqueue.profile_queue s
-  set checked = array(
-    select e.class_id from hwqueue.profile_eligibility e
-    where e.profile_id = s.profile_id and e.queue_id = s.queue_id and e.is_checked and e.gpu_count = 0
-      and e.custom is null limit 201)
-  where s.profile_id = any (v_locked);
-end
-$$;
-
--- True if every cached floor of a term was built after the transaction that lowered a counter.
-create or replace function hwqueue.caches_know_of_drop(p_term_id bigint, p_dropped xid8) returns boolean
-language sql stable
-as $$
-  select coalesce(bool_and(not hwqueue.is_unseen(p_dropped, f.unseen, f.next_xid)), true)
-  from hwqueue.spread_floor f where f.term_id = p_term_id
-$$;
-
--- True if another session holds the table lock that reading or writing floors takes, in a transaction
--- that is open. A session that takes it later sees what was committed before this.
-create or replace function hwqueue.has_open_reader() returns boolean
-language sql volatile
-as $$
-  select exists (
-    select from pg_locks l
-    where l.locktype = 'relation' and l.relation = 'hwqueue.spread_floor'::regclass
-      and l.mode = 'RowExclusiveLock' and l.granted
-      and l.pid is distinct from pg_backend_pid()
-      and l.database = (select d.oid from pg_database d where d.datname = current_database()))
-$$;
-
 -- Deletes counters that are zero and those of deleted terms, and merges the rows that claims added
 -- beside a counter that was held. Misses a row that a claim wrote between the snapshot and the lock; the
 -- next call takes it.
@@ -103,15 +71,21 @@ as $$
 declare
   -- a session that reads floors from here on sees what was lowered by then
   v_before pg_snapshot := pg_current_snapshot();
-  v_is_known boolean := not hwqueue.has_open_reader();
+  v_is_known boolean := not exists (  -- no open transaction has read or written floors: each locks the table
+    select from pg_locks l
+    where l.locktype = 'relation' and l.relation = 'hwqueue.spread_floor'::regclass
+      and l.mode = 'RowExclusiveLock' and l.granted
+      and l.pid is distinct from pg_backend_pid()
+      and l.database = (select d.oid from pg_database d where d.datname = current_database()));
 begin
   delete from hwqueue.term_counter k where k.ctid = any (array(
     select o.ctid from hwqueue.term_counter o
-    where (
-      o.leases = 0 and o.holders = 0 and (o.dropped_xid is null or v_is_known
-          and o.dropped_xid <> pg_current_xact_id()
-        and pg_visible_in_snapshot(o.dropped_xid, v_before) and hwqueue.caches_know_of_drop(o.term_id,
-            o.dropped_xid)) or not exists (select 1 from hwqueue.affinity_term t where t.term_id = o.term_id))
+    where (o.leases = 0 and o.holders = 0 and (o.dropped_xid is null or v_is_known
+          and o.dropped_xid <> pg_current_xact_id() and pg_visible_in_snapshot(o.dropped_xid, v_before)
+          and not exists (  -- a cached floor that was built before the counter was lowered
+            select from hwqueue.spread_floor f
+            where f.term_id = o.term_id and hwqueue.is_unseen(o.dropped_xid, f.unseen, f.next_xid)))
+      or not exists (select 1 from hwqueue.affinity_term t where t.term_id = o.term_id))
     limit p_limit for update skip locked));
   with parted as (
     select o.term_id, o.place from hwqueue.term_counter o

@@ -5,46 +5,12 @@
 -- and moves them on.
 --
 -- Why scans start at a cursor: reaped entries stay in the indexes as dead tuples until vacuum may remove
--- them, and an old MVCC snapshot anywhere on the server forbids that. A scan from the start of an index
--- would read them all. The invariant: no live row lies below a cursor position, and none will come. A
--- session that writes an entry takes its transaction id before it reads the clock, and the entry is due
--- no earlier than that. So only transactions that had an id at a moment can still write below it.
+-- them, and an old MVCC snapshot anywhere on the server forbids that. The invariant: no live row lies below
+-- a cursor position, and none will come. A session that writes an entry takes its transaction id before it
+-- reads the clock, and the entry is due no earlier than that. So only transactions that had an id at a moment
+-- can still write below it.
 --
 -- Read lead_reap, reap_part and advance_reap_cursor first; the other functions are the parts of a reap.
-
--- Returns with what a reap begins. p_cursor: the cursor that its scans start at; p_holds: the caller holds
--- it, and moves it on (advance_reap_cursor).
--- Every five minutes the scans start at the very start instead, in case a clock was set back and an
--- entry lies below the cursor. Low-water marks are checked then for the same reason.
--- Locks: the installation's row, skip locked.
-create or replace function hwqueue.begin_reap(p_cursor hwqueue.reap_cursor, p_holds boolean,
-  p_now timestamptz) returns hwqueue.upkeep_done
-language plpgsql volatile
-as $$
-declare
-  v_done hwqueue.upkeep_done := hwqueue.nothing_done(p_holds);
-begin
-  perform hwqueue.current_generation();
-  v_done.sweeps := p_holds and (p_now < p_cursor.reaped_at  -- the clock was set back
-    or p_now not between p_cursor.full_scan_at and p_cursor.full_scan_at + interval '5 minutes');
-  v_done.again := not p_holds
-    or p_now not between p_cursor.estimated_at and p_cursor.estimated_at + interval '10 seconds';
-  if v_done.sweeps then
-    p_cursor.full_scan_at := p_now;
-    p_cursor.claims_from := '-infinity';
-    p_cursor.deadlines_from := '-infinity';
-    p_cursor.scheduled_from := '-infinity';
-    p_cursor.arrivals_from := '-infinity';
-    p_cursor.steps_from := '-infinity';
-    p_cursor.choices_from := '-infinity';
-    p_cursor.deliveries_from := '-infinity';
-    p_cursor.changes_from := 0;
-    p_cursor.kept_from := 0;
-  end if;
-  v_done.reap_cursor := p_cursor;
-  return v_done;
-end
-$$;
 
 -- Runs one part of a reap, at most p_most of each kind, and returns p_done with what it did. p_limit: what
 -- the caller asked for; gangs and replacements are postponed one by one.
@@ -59,6 +25,8 @@ declare
   v_until timestamptz := clock_timestamp() + v_budget;
   v_found record;
   v_counts int[] := '{}';  -- of what reaches the limit
+  v_queues int[];
+  v_leases uuid[] := '{}';
   v_more boolean := false;
 begin
   case p_part
@@ -100,8 +68,25 @@ begin
     p_done.expired := v_counts[2];
     v_more := v_counts[2] > 0 and clock_timestamp() >= v_until;
   when 'stops' then
-    v_counts := array[hwqueue.reap_tolerated(p_most, p_now),
-      hwqueue.reap_dropped(p_most, p_done.again, p_now)];
+    -- what runs in queues that were dropped in the last minute, now and then in any: a claim may have been
+    -- granted in a transaction that was still open
+    v_queues := array(
+      select q.queue_id from hwqueue.queue q
+      where q.dropped_at is not null and (p_done.again or q.dropped_at > p_now - interval '1 minute'));
+    if v_queues <> '{}' then
+      v_leases := array(
+        select c.lease_id from hwqueue.claim c
+        where c.queue_id = any (v_queues) and c.stop_reason is distinct from 'cancelled'
+        limit p_most for update skip locked);
+      update hwqueue.claim c
+      set stop_requested_at = least(c.stop_requested_at, p_now), stop_reason = 'cancelled',
+        stop_detail = 'the queue was dropped', expires_at = least(c.expires_at, p_now + c.claim_timeout),
+        check_at = least(c.check_at, p_now + c.claim_timeout)
+      where c.lease_id = any (v_leases);
+      perform hwqueue.note_leases('claim_stop_requested', v_leases, 'asked to stop: the queue was dropped',
+        '{"reason": "cancelled"}');
+    end if;
+    v_counts := array[hwqueue.reap_tolerated(p_most, p_now), cardinality(v_leases)];
     v_from.checked_lease := hwqueue.reap_lasting(v_from.checked_lease, p_most, p_now);
   when 'everywhere' then
     v_more := hwqueue.reap_everywhere(p_most, v_budget / 4, p_now, v_from.changes_from);
@@ -183,38 +168,6 @@ begin
   end loop;
   more := judged = p_limit;
   next_after := coalesce(v_last, 0);
-end
-$$;
-
--- Asks what runs in dropped queues to stop, and returns the number of claims. Applies to queues dropped
--- in the last minute, and with p_again to every dropped queue, because a claim may have been granted in
--- a transaction that was still open.
--- Locks: the claims, skip locked.
-create or replace function hwqueue.reap_dropped(p_limit int, p_again boolean, p_now timestamptz) returns int
-language plpgsql volatile
-as $$
-declare
-  v_queue_ids int[] := array(
-    select q.queue_id from hwqueue.queue q
-    where q.dropped_at is not null and (p_again or q.dropped_at > p_now - interval '1 minute'));
-  v_leases uuid[];
-begin
-  if v_queue_ids = '{}' then
-    return 0;
-  end if;
-  v_leases := array(
-    select c.lease_id from hwqueue.claim c
-    where c.queue_id = any (v_queue_ids) and c.stop_reason is distinct from 'cancelled'
-    limit p_limit for update skip locked);
-  update hwqueue.claim c
-  set stop_requested_at = least(c.stop_requested_at, p_now), stop_reason = 'cancelled',
-    stop_detail = 'the queue was dropped',
-      expires_at = least(c.expires_at, p_now + c.claim_timeout),
-        check_at = least(c.check_at, p_now + c.claim_timeout)
-  where c.lease_id = any (v_leases);
-  perform hwqueue.note_leases('claim_stop_requested', v_leases, 'asked to stop: the queue was dropped',
-    '{"reason": "cancelled"}');
-  return cardinality(v_leases);
 end
 $$;
 
@@ -368,43 +321,55 @@ begin
 end
 $$;
 
--- Elects the leader of reap. goes: the caller should reap; reap_cursor: the newest cursor; holds: the caller
--- locked it and may move it on.
+-- Elects the leader of reap. goes: the caller should reap; reap_cursor: the newest cursor; done: with what it
+-- begins, holds: it locked the cursor and may move it on (advance_reap_cursor).
 -- The caller should not reap when another session did less than p_unless_within ago, or holds the cursor
 -- now, unless that session's transaction has been open for ten spans and at least a minute.
 -- A transaction that already has an id does not lock the cursor: its id was taken before p_now, so
 -- advance_reap_cursor could not rely on it. Changes of runs' states are stamped before this one takes its id.
--- Locks: arrivals and the newest row of reap_cursor, skip locked.
+-- Every five minutes the scans start at the very start instead, in case a clock was set back and an
+-- entry lies below the cursor. Low-water marks are checked then for the same reason.
+-- Locks: arrivals, the newest row of reap_cursor and the installation's, skip locked.
 create or replace function hwqueue.lead_reap(p_unless_within interval, p_now timestamptz,
-  out goes boolean, out holds boolean, out reap_cursor hwqueue.reap_cursor)
+  out goes boolean, out reap_cursor hwqueue.reap_cursor, out done hwqueue.upkeep_done)
 language plpgsql volatile
 as $$
 declare
   v_held bigint;
+  v_from hwqueue.reap_cursor;
 begin
   select m.* into reap_cursor from hwqueue.reap_cursor m order by m.version desc limit 1;
   -- a time in the future: the clock was set back
-  goes := reap_cursor.version is null or p_now >= reap_cursor.reaped_at + p_unless_within
-    or p_now < reap_cursor.reaped_at;
-  holds := false;
-  if not goes or pg_current_xact_id_if_assigned() is not null then
+  goes := p_now >= reap_cursor.reaped_at + p_unless_within or p_now < reap_cursor.reaped_at;
+  if goes and pg_current_xact_id_if_assigned() is null then
+    perform hwqueue.stamp_changes(1000, reap_cursor.arrivals_from);
+    select m.version into v_held from hwqueue.reap_cursor m
+    order by m.version desc limit 1 for update skip locked;
+    if v_held is null then
+      goes := p_unless_within = '0' or p_now > reap_cursor.reaped_at + greatest(10 * p_unless_within,
+        interval '1 minute');
+    elsif v_held <> reap_cursor.version then  -- another session has just reaped
+      goes := p_unless_within = '0';
+      select m.* into reap_cursor from hwqueue.reap_cursor m where m.version = v_held;
+    end if;
+  end if;
+  done := hwqueue.nothing_done(v_held is not null);
+  if not goes then
     return;
   end if;
-  perform hwqueue.stamp_changes(1000, coalesce(reap_cursor.arrivals_from, '-infinity'));
-  if reap_cursor.version is null then
-    insert into hwqueue.reap_cursor (version) values (0) on conflict do nothing;
+  perform hwqueue.current_generation();
+  v_from := reap_cursor;
+  done.sweeps := done.holds and (p_now < v_from.reaped_at  -- the clock was set back
+    or p_now not between v_from.full_scan_at and v_from.full_scan_at + interval '5 minutes');
+  done.again := not done.holds
+    or p_now not between v_from.estimated_at and v_from.estimated_at + interval '10 seconds';
+  if done.sweeps then
+    v_from.full_scan_at := p_now;
+    v_from := jsonb_populate_record(v_from, '{"claims_from": "-infinity", "deadlines_from": "-infinity",
+      "scheduled_from": "-infinity", "arrivals_from": "-infinity", "steps_from": "-infinity",
+      "choices_from": "-infinity", "deliveries_from": "-infinity", "changes_from": 0, "kept_from": 0}');
   end if;
-  select m.version into v_held from hwqueue.reap_cursor m
-  order by m.version desc limit 1 for update skip locked;
-  if v_held is null then
-    goes := p_unless_within = '0' or p_now > reap_cursor.reaped_at + greatest(10 * p_unless_within,
-        interval '1 minute');
-  elsif v_held is distinct from reap_cursor.version then
-    -- another session has just reaped, or this is the first row
-    goes := p_unless_within = '0' or reap_cursor.version is null;
-    select m.* into reap_cursor from hwqueue.reap_cursor m where m.version = v_held;
-  end if;
-  holds := v_held is not null;
+  done.reap_cursor := v_from;
 end
 $$;
 
@@ -416,68 +381,67 @@ create or replace function hwqueue.advance_reap_cursor(p_cursor hwqueue.reap_cur
   p_from hwqueue.reap_cursor, p_now timestamptz)
 returns void
 language plpgsql volatile
-  -- as run_parts
-  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
-  set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
   v_next hwqueue.reap_cursor := p_from;
-  v_seen record;
-  v_mark timestamptz;  -- null: transactions of that time are still open
+  v_ended boolean;  -- the transactions of the moment that was noted
+  v_is_foreign boolean;
 begin
   -- one statement, one MVCC snapshot: it sees what the ended transactions wrote
-  select pg_snapshot_xmin(s.snapshot) >= p_cursor.next_after_xid as ended,
-         pg_snapshot_xmax(s.snapshot) < p_cursor.next_after_xid as foreign_id,
-    (select c.check_at from hwqueue.claim c
-     where c.check_at >= p_from.claims_from and c.check_at < p_cursor.next_from
-     order by c.check_at limit 1) as claim_at,
-    (select greatest(r.deadline, r.eligible_at) from hwqueue.ready r
-     where r.deadline is not null and greatest(r.deadline, r.eligible_at) >= p_from.deadlines_from
-       and greatest(r.deadline, r.eligible_at) < p_cursor.next_from
-     order by greatest(r.deadline, r.eligible_at) limit 1) as deadline_at,
-    (select min(f.available_at) from hwqueue.queue q
-     cross join lateral (
-       select e.available_at from hwqueue.scheduled e
-       where e.queue_id = q.queue_id and e.available_at >= p_from.scheduled_from
-         and e.available_at < p_cursor.next_from order by e.available_at limit 1) f) as scheduled_at,
-    (select a.at from hwqueue.arrival a
-     where a.at >= p_from.arrivals_from and a.at < p_cursor.next_from and a.after_xid is null
-     order by a.at limit 1) as arrival_at,
-    (select s.due_at from hwqueue.step s
-     where s.due_at >= p_from.steps_from and s.due_at < p_cursor.next_from
-     order by s.due_at limit 1) as step_at,
-    (select h.taken_at from hwqueue.choice h
-     where h.taken is not null and h.settled_at is null
-       and h.taken_at >= p_from.choices_from and h.taken_at < p_cursor.next_from
-     order by h.taken_at limit 1) as choice_at,
-    (select min(f.available_at) from hwqueue.webhook w
-     cross join lateral (
-       select d.available_at from hwqueue.webhook_delivery d
-       where d.webhook_id = w.webhook_id and d.state = 'waiting'
-         and d.available_at >= p_from.deliveries_from and d.available_at < p_cursor.next_from
-       order by d.available_at limit 1) f) as delivery_at,
-    (select g.change_id from hwqueue.gang_change g
-     where g.change_id >= p_from.changes_from and g.change_id < p_cursor.next_change
-     order by g.change_id limit 1) as change,
-    (select a.arrival_id from hwqueue.arrival a
-     where a.arrival_id >= p_from.kept_from and a.arrival_id < p_cursor.next_arrival
-     order by a.arrival_id limit 1) as arrival
-  into v_seen from (select pg_current_snapshot() as snapshot) s;
+  select s.ended, s.is_foreign,
+    least(coalesce(s.mark, p_cursor.claims_from), (
+      select c.check_at from hwqueue.claim c
+      where c.check_at >= p_from.claims_from and c.check_at < p_cursor.next_from
+      order by c.check_at limit 1)),
+    least(coalesce(s.mark, p_cursor.deadlines_from), (
+      select greatest(r.deadline, r.eligible_at) from hwqueue.ready r
+      where r.deadline is not null and greatest(r.deadline, r.eligible_at) >= p_from.deadlines_from
+        and greatest(r.deadline, r.eligible_at) < p_cursor.next_from
+      order by greatest(r.deadline, r.eligible_at) limit 1)),
+    least(coalesce(s.mark, p_cursor.scheduled_from), (
+      select min(f.available_at) from hwqueue.queue q
+      cross join lateral (
+        select e.available_at from hwqueue.scheduled e
+        where e.queue_id = q.queue_id and e.available_at >= p_from.scheduled_from
+          and e.available_at < p_cursor.next_from order by e.available_at limit 1) f)),
+    least(coalesce(s.mark, p_cursor.arrivals_from), (
+      select a.at from hwqueue.arrival a
+      where a.at >= p_from.arrivals_from and a.at < p_cursor.next_from and a.after_xid is null
+      order by a.at limit 1)),
+    least(coalesce(s.mark, p_cursor.steps_from), (
+      select t.due_at from hwqueue.step t
+      where t.due_at >= p_from.steps_from and t.due_at < p_cursor.next_from
+      order by t.due_at limit 1)),
+    least(coalesce(s.mark, p_cursor.choices_from), (
+      select h.taken_at from hwqueue.choice h
+      where h.taken is not null and h.settled_at is null
+        and h.taken_at >= p_from.choices_from and h.taken_at < p_cursor.next_from
+      order by h.taken_at limit 1)),
+    least(coalesce(s.mark, p_cursor.deliveries_from), (
+      select min(f.available_at) from hwqueue.webhook w
+      cross join lateral (
+        select d.available_at from hwqueue.webhook_delivery d
+        where d.webhook_id = w.webhook_id and d.state = 'waiting'
+          and d.available_at >= p_from.deliveries_from and d.available_at < p_cursor.next_from
+        order by d.available_at limit 1) f)),
+    least(case when s.ended then p_cursor.next_change else p_cursor.changes_from end, (
+      select g.change_id from hwqueue.gang_change g
+      where g.change_id >= p_from.changes_from and g.change_id < p_cursor.next_change
+      order by g.change_id limit 1)),
+    least(case when s.ended then p_cursor.next_arrival else p_cursor.kept_from end, (
+      select a.arrival_id from hwqueue.arrival a
+      where a.arrival_id >= p_from.kept_from and a.arrival_id < p_cursor.next_arrival
+      order by a.arrival_id limit 1))
+  into v_ended, v_is_foreign, v_next.claims_from, v_next.deadlines_from, v_next.scheduled_from,
+    v_next.arrivals_from, v_next.steps_from, v_next.choices_from, v_next.deliveries_from,
+    v_next.changes_from, v_next.kept_from
+  from (
+    select x.ended, x.is_foreign, case when x.ended then p_cursor.next_from end as mark
+    from (select pg_snapshot_xmin(pg_current_snapshot()) >= p_cursor.next_after_xid as ended,
+            pg_snapshot_xmax(pg_current_snapshot()) < p_cursor.next_after_xid as is_foreign offset 0) x) s;
   v_next.version := p_cursor.version + 1;
   v_next.reaped_at := p_now;
-  v_mark := case when v_seen.ended then p_cursor.next_from end;
-  v_next.claims_from := least(coalesce(v_mark, p_cursor.claims_from), v_seen.claim_at);
-  v_next.deadlines_from := least(coalesce(v_mark, p_cursor.deadlines_from), v_seen.deadline_at);
-  v_next.scheduled_from := least(coalesce(v_mark, p_cursor.scheduled_from), v_seen.scheduled_at);
-  v_next.arrivals_from := least(coalesce(v_mark, p_cursor.arrivals_from), v_seen.arrival_at);
-  v_next.steps_from := least(coalesce(v_mark, p_cursor.steps_from), v_seen.step_at);
-  v_next.choices_from := least(coalesce(v_mark, p_cursor.choices_from), v_seen.choice_at);
-  v_next.deliveries_from := least(coalesce(v_mark, p_cursor.deliveries_from), v_seen.delivery_at);
-  v_next.changes_from := least(
-    case when v_seen.ended then p_cursor.next_change else p_cursor.changes_from end, v_seen.change);
-  v_next.kept_from := least(
-    case when v_seen.ended then p_cursor.next_arrival else p_cursor.kept_from end, v_seen.arrival);
-  if v_seen.ended or v_seen.foreign_id then
+  if v_ended or v_is_foreign then
     v_next.next_from := p_now;
     v_next.next_change := (select s.last_value from hwqueue.gang_change_change_id_seq s);
     v_next.next_arrival := (select s.last_value from hwqueue.arrival_arrival_id_seq s);

@@ -10,18 +10,20 @@
 -- than this one's, which was assigned after p_now. Once all of those have ended, everything before p_now
 -- is visible and may be counted.
 --
--- A clock that is set back breaks that: ends are written below what is counted. note_clock sees it, by the
+-- A clock that is set back breaks that: ends are written below what is counted. roll_up sees it, by the
 -- clock itself or by such an end, and goes back to there. What is counted already by then is what had ended
 -- before the mark and was visible to the last call. clock_step keeps both, for this module and for webhooks.
 -- Example: counted to 10:00:30, the clock is set back to 10:00:00. The count goes on from there, and leaves
 -- out what was visible before, until it has passed 10:00:30.
 --
--- Read roll_up and note_clock, then roll_up_minute and roll_up_runs; the histogram functions follow.
+-- Read roll_up, then roll_up_minute and roll_up_runs; the histogram functions follow.
 
 -- Counts what ended since the last call, about p_limit of it and at most 60 minutes that have anything.
 -- Returns the cursor moved on, and whether there is more.
 -- Counts up to p_now if no older transaction is open; else up to the moment that an earlier call noted,
--- if its transactions have ended.
+-- if its transactions have ended. Where the clock was set back since the last call, it goes on from p_now, or
+-- from an end that the last call did not see: of the five minutes before p_now or, when that is not behind,
+-- in what it counted.
 -- Locks: the caller holds p_cursor and had no transaction id before p_now; rows of minute_stat, run_total,
 -- requeued and retried_run.
 create or replace function hwqueue.roll_up(p_limit int, p_cursor hwqueue.reap_cursor, p_now timestamptz,
@@ -31,6 +33,8 @@ as $$
 declare
   v_own xid8 := pg_current_xact_id();
   v_oldest xid8 := pg_snapshot_xmin(pg_current_snapshot());  -- after the id
+  v_system bigint := (select s.system_identifier from hwqueue.installation s);
+  v_step hwqueue.clock_step;
   v_steps hwqueue.clock_step[];
   v_safe timestamptz := '-infinity';
   v_left int := p_limit;
@@ -38,7 +42,22 @@ declare
   v_first timestamptz;
   v_until timestamptz;
 begin
-  reap_cursor := hwqueue.note_clock(p_cursor, p_now);
+  reap_cursor := p_cursor;
+  if p_cursor.counted_on = v_system then  -- on another server transaction ids mean something else
+    v_step.counted_to := p_cursor.counted_to;
+    v_step.counted_as := p_cursor.counted_as;
+    v_step.goes_on_at := least(p_now, hwqueue.time_of_nth_end(1,
+      case when p_now < p_cursor.counted_to then p_now - interval '5 minutes' else p_cursor.counted_from end,
+      least(p_now, p_cursor.counted_to), array[v_step],  -- at most as much as one call counts
+      age(pg_snapshot_xmin(p_cursor.counted_as)::xid)));
+    if v_step.goes_on_at < p_cursor.counted_to then  -- the clock was set back
+      insert into hwqueue.clock_step (counted_to, counted_as, goes_on_at)
+      values (v_step.counted_to, v_step.counted_as, v_step.goes_on_at);
+      reap_cursor.counted_to := v_step.goes_on_at;
+      reap_cursor.counted_from := v_step.goes_on_at;
+    end if;
+  end if;
+  reap_cursor.counted_on := v_system;
   v_steps := array(select s from hwqueue.clock_step s where s.counted_to > reap_cursor.counted_to);
   more := false;
   if v_oldest < p_cursor.count_next_after_xid then
@@ -80,37 +99,6 @@ begin
 end
 $$;
 
--- Returns the cursor, set back to where the clock was since the last call: to p_now, or to an end that the
--- last call did not see: of the five minutes before p_now or, when that is not behind, in what it counted.
--- Where the cursor stood is kept in clock_step.
--- Locks: the caller holds p_cursor.
-create or replace function hwqueue.note_clock(p_cursor hwqueue.reap_cursor, p_now timestamptz)
-returns hwqueue.reap_cursor
-language plpgsql volatile
-as $$
-declare
-  v_system bigint := (select s.system_identifier from hwqueue.installation s);
-  v_step hwqueue.clock_step;
-begin
-  if p_cursor.counted_on = v_system then  -- on another server transaction ids mean something else
-    v_step.counted_to := p_cursor.counted_to;
-    v_step.counted_as := p_cursor.counted_as;
-    v_step.goes_on_at := least(p_now, hwqueue.time_of_nth_end(1,
-      case when p_now < p_cursor.counted_to then p_now - interval '5 minutes' else p_cursor.counted_from end,
-      least(p_now, p_cursor.counted_to), array[v_step],  -- at most as much as one call counts
-      age(pg_snapshot_xmin(p_cursor.counted_as)::xid)));
-    if v_step.goes_on_at < p_cursor.counted_to then
-      insert into hwqueue.clock_step (counted_to, counted_as, goes_on_at)
-      values (v_step.counted_to, v_step.counted_as, v_step.goes_on_at);
-      p_cursor.counted_to := v_step.goes_on_at;
-      p_cursor.counted_from := v_step.goes_on_at;
-    end if;
-  end if;
-  p_cursor.counted_on := v_system;
-  return p_cursor;
-end
-$$;
-
 -- True if an end at p_at, of the transaction p_xid, was counted before the clock was set back: it lies below
 -- the mark of a step and was visible then. An unknown transaction is an old one.
 create or replace function hwqueue.is_counted(p_steps hwqueue.clock_step[], p_at timestamptz, p_xid xid)
@@ -140,32 +128,6 @@ $$;
 create or replace function hwqueue.oldest_open_settlement() returns xid8
 language sql volatile
 as $$ select hwqueue.oldest_snapshot_holder('hwqueue.claim') $$;
-
--- Deletes minutes that are older than a day. The last one before that stays, because rows hold running
--- totals and the first minute kept is read as the difference from it. So do steps of the clock that a webhook
--- has not passed.
--- Locks: rows of minute_stat, skip locked.
-create or replace function hwqueue.prune_minutes(p_limit int, p_now timestamptz) returns void
-language plpgsql volatile
-as $$
-begin
-  delete from hwqueue.minute_stat m where m.ctid = any (array(
-    select o.place
-    from hwqueue.queue q
-    cross join lateral (
-      select x.minute from hwqueue.minute_stat x
-      where x.queue_id = q.queue_id and x.minute < p_now - interval '1 day'
-      order by x.minute desc limit 1) k
-    cross join lateral (
-      select x.ctid as place from hwqueue.minute_stat x
-      where x.queue_id = q.queue_id and x.minute < k.minute
-      order by x.minute limit p_limit for update skip locked) o
-    limit p_limit));
-  delete from hwqueue.clock_step s
-  where s.counted_to < p_now - interval '1 day'
-    and not exists (select from hwqueue.webhook w where w.clock_step < s.step_no);
-end
-$$;
 
 -- The time at which the p_n-th of the leases, unsuccessful attempts and runs in [p_from, p_to) ended that
 -- is_counted does not know of; null if fewer did. p_age: what is of older transactions was counted.
@@ -217,9 +179,52 @@ as $$
 declare
   v_count int;
 begin
-  -- one statement, one MVCC snapshot: a requeued lease is in outcome or in requeued, never in both
+  -- one statement, one MVCC snapshot: a requeued lease is in outcome or in requeued, never in both.
+  -- finished: the lease's state; outcome: the attempt's, unless it completed: that is counted as the lease;
+  -- waited, ran: seconds, of completed leases whose times are still known
   with ended as (
-    select e.* from hwqueue.ended_between(p_from, p_to, p_steps) e
+    select f.queue_id, s.state as finished, null::text as outcome, false as retried,
+           case when f.eligible_at is not null or l.lease_id is not null  -- of completed ones
+                then greatest(extract(epoch
+                    from f.claimed_at - coalesce(f.eligible_at, greatest(l.available_at, l.created_at))),
+                  0)::double precision
+                end as waited,
+           case when f.eligible_at is not null or l.lease_id is not null
+             then extract(epoch from f.finished_at - f.claimed_at)::double precision end as ran
+    from hwqueue.queue q
+    cross join unnest(array['completed', 'failed', 'cancelled']) s(state)
+    cross join lateral (
+      select x.queue_id, x.lease_id, x.claimed_at, x.finished_at, x.eligible_at from hwqueue.outcome x
+      where x.queue_id = q.queue_id and x.state = s.state and x.finished_at >= p_from and x.finished_at < p_to
+        and hwqueue.is_new(x.finished_at, x.xmin, p_steps)
+      offset 0) f
+    left join hwqueue.lease l on s.state = 'completed' and f.eligible_at is null and l.lease_id = f.lease_id
+    union all
+    select r.queue_id, r.state, null, false, null,
+           case when r.state = 'completed' then (  -- of a step that runs again
+             select extract(epoch from a.ended_at - a.claimed_at)::double precision from hwqueue.attempt a
+             where a.lease_id = r.lease_id and a.ended_at = r.finished_at
+               and a.outcome = 'completed' limit 1) end
+    from hwqueue.requeued r where r.finished_at >= p_from and r.finished_at < p_to
+      and hwqueue.is_new(r.finished_at, r.xid, p_steps)
+    union all
+    select w.queue_id, null, a.outcome,
+           a.outcome in ('failed', 'expired', 'superseded')
+             and not exists (select 1 from hwqueue.outcome f
+                             where f.lease_id = a.lease_id and (f.state = 'failed') is true
+                               and f.finished_at = a.ended_at)
+             and not exists (select 1 from hwqueue.requeued r
+                 where r.finished_at = a.ended_at and r.lease_id = a.lease_id),
+           null, null
+    -- a fence (offset 0): scans by time alone, because the key is of no use
+    from (select x.* from hwqueue.attempt x where x.ended_at >= p_from and x.ended_at < p_to
+            and x.outcome <> 'completed'
+            and hwqueue.is_new(x.ended_at, x.xmin, p_steps) offset 0) a
+    cross join lateral (  -- of a lease deleted at completion only the outcome is left
+      select coalesce((select l.queue_id from hwqueue.lease l where l.lease_id = a.lease_id),
+                      (select o.queue_id from hwqueue.outcome o
+                          where o.lease_id = a.lease_id)) as queue_id offset 0) w
+    where w.queue_id is not null
   ), sums as (
     select e.queue_id, count(*) as ended,
            count(*) filter (where e.finished = 'completed') as completed,
@@ -327,60 +332,6 @@ begin
   select count(*) into v_count from ended;
   return v_count;
 end
-$$;
-
--- Returns each lease that finished and each attempt that ended without completing in [p_from, p_to), with
--- what roll_up_minute counts of it. finished: the lease's state; outcome: the attempt's; waited, ran:
--- seconds, of completed leases whose times are still known. A completed attempt is counted as the lease that
--- was completed, in outcome or in requeued. The planner inlines it: keep it stable and without SET.
-create or replace function hwqueue.ended_between(p_from timestamptz, p_to timestamptz,
-  p_steps hwqueue.clock_step[])
-returns table (queue_id int, finished text, outcome text, retried boolean, waited double precision,
-  ran double precision)
-language sql stable
-as $$
-  select f.queue_id, s.state as finished, null::text as outcome, false as retried,
-         case when f.eligible_at is not null or l.lease_id is not null  -- of completed ones
-              then greatest(extract(epoch
-                  from f.claimed_at - coalesce(f.eligible_at, greatest(l.available_at, l.created_at))),
-                0)::double precision
-              end as waited,
-         case when f.eligible_at is not null or l.lease_id is not null
-           then extract(epoch from f.finished_at - f.claimed_at)::double precision end as ran
-  from hwqueue.queue q
-  cross join unnest(array['completed', 'failed', 'cancelled']) s(state)
-  cross join lateral (
-    select x.queue_id, x.lease_id, x.claimed_at, x.finished_at, x.eligible_at from hwqueue.outcome x
-    where x.queue_id = q.queue_id and x.state = s.state and x.finished_at >= p_from and x.finished_at < p_to
-      and hwqueue.is_new(x.finished_at, x.xmin, p_steps)
-    offset 0) f
-  left join hwqueue.lease l on s.state = 'completed' and f.eligible_at is null and l.lease_id = f.lease_id
-  union all
-  select r.queue_id, r.state, null, false, null,
-         case when r.state = 'completed' then (  -- of a step that runs again
-           select extract(epoch from a.ended_at - a.claimed_at)::double precision from hwqueue.attempt a
-           where a.lease_id = r.lease_id and a.ended_at = r.finished_at
-             and a.outcome = 'completed' limit 1) end
-  from hwqueue.requeued r where r.finished_at >= p_from and r.finished_at < p_to
-    and hwqueue.is_new(r.finished_at, r.xid, p_steps)
-  union all
-  select w.queue_id, null, a.outcome,
-         a.outcome in ('failed', 'expired', 'superseded')
-           and not exists (select 1 from hwqueue.outcome f
-                           where f.lease_id = a.lease_id and (f.state = 'failed') is true
-                             and f.finished_at = a.ended_at)
-           and not exists (select 1 from hwqueue.requeued r
-               where r.finished_at = a.ended_at and r.lease_id = a.lease_id),
-         null, null
-  -- a fence (offset 0): scans by time alone, because the key is of no use
-  from (select x.* from hwqueue.attempt x where x.ended_at >= p_from and x.ended_at < p_to
-          and x.outcome <> 'completed'
-          and hwqueue.is_new(x.ended_at, x.xmin, p_steps) offset 0) a
-  cross join lateral (  -- of a lease deleted at completion only the outcome is left
-    select coalesce((select l.queue_id from hwqueue.lease l where l.lease_id = a.lease_id),
-                    (select o.queue_id from hwqueue.outcome o
-                        where o.lease_id = a.lease_id)) as queue_id offset 0) w
-  where w.queue_id is not null
 $$;
 
 -- Upper bounds of the histogram buckets of waits and runs, in seconds; a time equal to a bound belongs

@@ -1,61 +1,9 @@
--- What upkeep reports as events: classes that no node matches, silent nodes, and broken invariants.
+-- What upkeep reports as events: classes that no node matches, and silent nodes.
 --
--- reap_part calls watch_classes and watch_nodes; verify_invariants calls broken_entries and broken_loads.
--- The invariant: each condition is reported once when it begins and once when it is over.
--- class_fleet.reported_at and silent_node record which were reported.
+-- reap_part calls watch_classes and watch_nodes. The invariant: each condition is reported once when it
+-- begins and once when it is over. class_fleet.reported_at and silent_node record which were reported.
 --
--- Read watch_classes, then watch_class and report_unmatched.
-
--- Returns leases that are not in exactly one of ready, scheduled, claim and outcome, and rows there
--- without a lease. An outcome may stay alone when its lease was deleted at completion (eligible_at is
--- set).
-create or replace function hwqueue.broken_entries() returns table (lease_id uuid, detail jsonb)
-language sql stable
-as $$
-  with entry as (
-    select r.lease_id, 'ready' as place, false as is_alone from hwqueue.ready r
-    union all
-    select s.lease_id, 'scheduled', false from hwqueue.scheduled s
-    union all
-    select c.lease_id, 'claim', false from hwqueue.claim c
-    union all
-    select o.lease_id, 'outcome', o.eligible_at is not null from hwqueue.outcome o
-  )
-  select coalesce(l.lease_id, e.lease_id),
-         jsonb_build_object('is_known', l.lease_id is not null, 'places',
-             coalesce(jsonb_agg(e.place) filter (where e.place is not null), '[]'))
-  from (select l.lease_id from hwqueue.lease l) l full join entry e on e.lease_id = l.lease_id
-  group by l.lease_id, e.lease_id
-  having count(e.place) <> 1 or (l.lease_id is null) <> coalesce(bool_or(e.is_alone), false)
-$$;
-
--- Returns nodes whose load differs from what their claims have allocated, or whose capacity is exceeded by
--- what their claims have, without earmarks.
-create or replace function hwqueue.broken_loads() returns table (rule text, node_id uuid, detail jsonb)
-language sql stable
-as $$
-  select b.rule, n.node_id, b.detail
-  from hwqueue.node n
-  cross join lateral (
-    select hwqueue.read_load(n.node_id) as load, to_jsonb(u) as counted
-    from hwqueue.node_usage_of_claims(n) u offset 0) w
-  cross join lateral (
-    select 'node_load' as rule, jsonb_build_object('written',
-           to_jsonb(w.load) - array['node_id', 'version', 'updates'],
-                                                   'counted', w.counted) as detail
-    where not to_jsonb(w.load) @> w.counted and (w.load).version > 0
-       or (w.load).version = 0 and (w.counted ->> 'claim_count')::int > 0
-    union all
-    select 'capacity', jsonb_build_object('cpu_milli', n.cpu_milli, 'memory_mib', n.memory_mib, 'slots',
-           n.slots, 'custom', n.custom, 'used', to_jsonb(u))
-    from hwqueue.node_usage_of_claims(n, false) u
-    where u.cpu_used > n.cpu_milli or u.memory_used > n.memory_mib or u.claim_count > n.slots
-      or not 1000 >= all (u.gpu_used)
-      or exists (select 1 from jsonb_each(u.custom_used) c
-           where c.value::bigint > coalesce((n.custom ->> c.key)::bigint, 0))
-  ) b
-  where n.deregistered_at is null
-$$;
+-- Read watch_classes, then watch_class.
 
 -- Reports classes whose ready leases no live node may run, by what nodes are, serve and have in all, and
 -- reports when that is over. A cordoned node counts as able: it does not refuse the lease for good.
@@ -112,8 +60,9 @@ language sql immutable parallel safe
 as $$ select case when bit_count((p_fit).nodes & p_live) = 0 then true when (p_fit).is_known
   then false end $$;
 
--- Reports one class if its condition has changed. p_told_at: since when it is reported, or null;
--- p_unmatched: as is_unmatched.
+-- Reports one class if its condition has changed: it has ready leases and no live node may run it, with the
+-- most common permanent reason among 20 live nodes, or fewer for a class that is costly to judge; or that is
+-- over. p_told_at: since when it is reported, or null; p_unmatched: as is_unmatched.
 -- Locks: its row of class_fleet, skip locked.
 create or replace function hwqueue.watch_class(p_class_id bigint, p_told_at timestamptz, p_unmatched boolean,
   p_now timestamptz)
@@ -121,53 +70,36 @@ returns void
 language plpgsql volatile
 as $$
 declare
+  v_class hwqueue.placement_class;
   v_waits boolean := exists (
     select 1 from hwqueue.ready r
     join hwqueue.queue q on q.queue_id = r.queue_id
     where r.class_id = p_class_id and q.dropped_at is null);
-  v_is_news boolean := case when p_told_at is null then p_unmatched and v_waits
-    else not (v_waits and coalesce(p_unmatched, true)) end;
-begin
-  if v_is_news then
-    -- the row as it is now: another session may have reported it just before
-    perform 1 from hwqueue.class_fleet f
-    where f.class_id = p_class_id and f.reported_at is not distinct from p_told_at
-    for no key update skip locked;
-    if not found then
-      return;
-    elsif p_told_at is null then
-      perform hwqueue.report_unmatched(p_class_id, p_now);
-    else
-      update hwqueue.class_fleet f set reported_at = null where f.class_id = p_class_id;
-      perform hwqueue.note_event('class_unmatched_over', format('leases of task %s that ask for %s: %s',
-          c.task_name, left(hwqueue.class_words(c), 200), case when v_waits then 'a live node matches'
-            else 'none is waiting any more' end),
-        p_queue => hwqueue.queue_name(c.queue_id), p_class => c.class_id)
-      from hwqueue.placement_class c where c.class_id = p_class_id;
-    end if;
-  end if;
-end
-$$;
-
--- The name of a queue, dropped or not.
-create or replace function hwqueue.queue_name(p_queue_id int) returns text
-language sql stable
-as $$ select q.name from hwqueue.queue q where q.queue_id = p_queue_id $$;
-
--- Writes the event that no live node may run a class's ready leases, with the most common permanent
--- reason among 20 live nodes, or fewer for a class that is costly to judge.
--- Locks: the class's row of class_fleet. Not idempotent.
-create or replace function hwqueue.report_unmatched(p_class_id bigint, p_now timestamptz) returns void
-language plpgsql volatile
-as $$
-declare
-  v_class hwqueue.placement_class;
   v_nodes int;
   v_reasons jsonb;
-  v_first record;
+  v_code text;
 begin
+  if (case when p_told_at is null then p_unmatched and v_waits
+      else not (v_waits and coalesce(p_unmatched, true)) end) is not true then
+    return;
+  end if;
+  -- the row as it is now: another session may have reported it just before
+  perform 1 from hwqueue.class_fleet f
+  where f.class_id = p_class_id and f.reported_at is not distinct from p_told_at
+  for no key update skip locked;
+  if not found then
+    return;
+  end if;
   select c.* into v_class from hwqueue.placement_class c where c.class_id = p_class_id;
-  update hwqueue.class_fleet f set reported_at = p_now where f.class_id = p_class_id;
+  update hwqueue.class_fleet f set reported_at = case when p_told_at is null then p_now end
+  where f.class_id = p_class_id;
+  if p_told_at is not null then
+    perform hwqueue.note_event('class_unmatched_over', format('leases of task %s that ask for %s: %s',
+        v_class.task_name, left(hwqueue.class_words(v_class), 200),
+        case when v_waits then 'a live node matches' else 'none is waiting any more' end),
+      p_queue => hwqueue.queue_name(v_class.queue_id), p_class => p_class_id);
+    return;
+  end if;
   with sample as (
     select n.node_id, hwqueue.class_reasons(v_class, n, hwqueue.idle_load(n), null, p_now) as reasons
     from hwqueue.node n
@@ -175,22 +107,18 @@ begin
     where n.deregistered_at is null and hwqueue.is_live(n, s, p_now)
     order by n.node_id limit greatest(1, least(20, 20 * hwqueue.judge_budget() / v_class.cost))
   ), counted as (
-    select r.value ->> 'code' as code, min(r.value ->> 'message') as message,
-           count(distinct s.node_id) as nodes
+    select r.value ->> 'code' as code, count(distinct s.node_id) as nodes
     from sample s, jsonb_array_elements(s.reasons) r
     where (r.value ->> 'permanent')::boolean group by 1
   )
-  select (select count(*) from sample), (select jsonb_object_agg(c.code, c.nodes) from counted c)
-         into v_nodes, v_reasons;
-  select c.key as code, c.value::int as nodes into v_first
-  from jsonb_each_text(v_reasons) c order by c.value::int desc, c.key limit 1;
-  perform hwqueue.note_event('class_unmatched',
-      format('no live node matches leases of task %s that ask for %s: %s',
-      v_class.task_name, left(hwqueue.class_words(v_class), 200),
-      case when v_nodes = 0 then 'no node is live' else format('%s on %s of %s', v_first.code, v_first.nodes,
-          v_nodes) end), jsonb_build_object('reason',
-          case when v_nodes = 0 then 'node_not_live' else v_first.code end,
-        'reasons', v_reasons), p_queue => hwqueue.queue_name(v_class.queue_id), p_class => p_class_id);
+  select (select count(*) from sample), (select jsonb_object_agg(c.code, c.nodes) from counted c),
+         (select c.code from counted c order by c.nodes desc, c.code limit 1)
+  into v_nodes, v_reasons, v_code;
+  perform hwqueue.note_event('class_unmatched', format('no live node matches leases of task %s that ask for'
+      ' %s: %s', v_class.task_name, left(hwqueue.class_words(v_class), 200), case when v_nodes = 0
+      then 'no node is live' else format('%s on %s of %s', v_code, v_reasons ->> v_code, v_nodes) end),
+    jsonb_build_object('reason', case when v_nodes = 0 then 'node_not_live' else v_code end,
+      'reasons', v_reasons), p_queue => hwqueue.queue_name(v_class.queue_id), p_class => p_class_id);
 end
 $$;
 

@@ -2,45 +2,35 @@
 --
 -- api/webhooks calls all of this; no spawn, claim or settlement does. An example: an operator pauses a
 -- queue, which writes an event. route_webhooks finds it after the webhook's cursor, writes a delivery and
--- moves the cursor on, in one transaction. claim_due hands the delivery out with its signature,
+-- moves the cursor on, in one transaction. claim_deliveries hands the delivery out with its signature,
 -- and settle_delivery records the answer.
 --
 -- Invariants: an event gets exactly one delivery for each webhook whose filter it passes, however late
 -- its transaction commits. Cursors pass only what is final: events below the oldest open transaction, as
--- list_events, and completions that roll_up has counted. A delivery stays until an answer is recorded, so
--- it is sent at least once. Secrets leave this module as signatures only.
+-- list_events, and completions that roll_up has counted (lease_completed: outcomes are read, there is no
+-- event). A delivery stays until an answer is recorded, so it is sent at least once. No secret leaves the
+-- database but in what set_webhook and rotate_webhook return.
 --
 -- Read route_webhooks and claim_due first.
 
--- Returns a webhook. Every function that only reads about one webhook begins with it.
--- Raises: QHH01, QHA03.
-create or replace function hwqueue.find_webhook(p_name text) returns hwqueue.webhook
+-- Returns a webhook, with p_locks locked. Every function about one webhook begins with it.
+-- Locks: the webhook's row, if it is to. Raises: QHH01, QHA03.
+create or replace function hwqueue.find_webhook(p_name text, p_locks boolean default true)
+returns hwqueue.webhook
 language plpgsql volatile
 as $$
 declare
   v_webhook hwqueue.webhook;
 begin
   perform hwqueue.require_all_tenants();
-  select w.* into v_webhook from hwqueue.webhook w
-  where w.name = p_name;
+  perform 1 from hwqueue.webhook w where w.name = p_name and p_locks for no key update;
+  select w.* into v_webhook from hwqueue.webhook w where w.name = p_name;
   if not found then
     perform hwqueue.refuse('QHH01', format('no webhook is named %s',
         coalesce(to_json(left(p_name, 100))::text, 'null')),
       jsonb_build_object('field', 'p_name'), 'list them: hwqueue webhook list');
   end if;
   return v_webhook;
-end
-$$;
-
--- Returns a webhook, locked. Every function that changes one webhook begins with it.
--- Locks: the webhook's row. Raises: QHH01, QHA03.
-create or replace function hwqueue.lock_webhook(p_name text) returns hwqueue.webhook
-language plpgsql volatile
-as $$
-begin
-  perform hwqueue.require_all_tenants();
-  perform 1 from hwqueue.webhook w where w.name = p_name for no key update;
-  return hwqueue.find_webhook(p_name);
 end
 $$;
 
@@ -56,11 +46,6 @@ begin
     jsonb_build_object('webhook', p_webhook.name, 'reason', p_reason));
 end
 $$;
-
--- The event code of completions, which are no events: outcomes are read instead.
-create or replace function hwqueue.completion_code() returns text
-language sql immutable
-as $$ select 'lease_completed' $$;
 
 -- Returns a new key of 32 random bytes.
 -- Not idempotent.
@@ -89,37 +74,6 @@ begin
   end loop;
   return sha256(v_outer || sha256(v_inner || p_message));
 end
-$$;
-
--- Returns the headers of Standard Webhooks for an attempt at p_now: id, time and signatures, of the old
--- secret, too, while that is valid.
-create or replace function hwqueue.webhook_headers(p_webhook hwqueue.webhook, p_delivery uuid, p_body text,
-  p_now timestamptz) returns jsonb
-language plpgsql immutable
-as $$
-declare
-  v_id text := 'msg_' || replace(p_delivery::text, '-', '');
-  v_time text := floor(extract(epoch from p_now))::bigint;
-  v_message bytea := convert_to(v_id || '.' || v_time || '.' || p_body, 'UTF8');
-  v_signatures text;
-begin
-  select string_agg('v1,' || encode(hwqueue.hmac_sha256(k.secret, v_message), 'base64'), ' ' order by k.n)
-  into v_signatures
-  from (values (1, p_webhook.secret),
-      (2, case when p_webhook.old_secret_until > p_now then p_webhook.old_secret end)) k(n, secret)
-  where k.secret is not null;
-  return jsonb_build_object('webhook-id', v_id, 'webhook-timestamp', v_time,
-    'webhook-signature', v_signatures);
-end
-$$;
-
--- Returns how long a delivery waits after its p_failures-th failure; null: it is dead. Up to a tenth
--- more by chance, so that what failed together is not sent together again. Ten attempts take three days.
-create or replace function hwqueue.webhook_delay(p_failures int) returns interval
-language sql volatile
-as $$
-  select (array['5s', '1m', '5m', '30m', '2h', '5h', '10h', '20h', '1d']::interval[])[p_failures]
-    * (1 + random() / 10)
 $$;
 
 -- Returns the JSON text that a receiver gets. What is longer than 64 KiB loses its detail.
@@ -154,7 +108,7 @@ begin
         where d.webhook_id = v_webhook.webhook_id and d.state = 'waiting' and d.available_at >= v_from
         order by d.available_at limit 10000) d) = 10000;
     v_routed := v_routed + hwqueue.route_events(v_webhook, p_limit);
-    if hwqueue.completion_code() = any (v_webhook.codes) then
+    if 'lease_completed' = any (v_webhook.codes) then
       v_routed := v_routed + hwqueue.route_completions(v_webhook, p_limit);
     end if;
   end loop;
@@ -256,8 +210,8 @@ begin
     order by o.finished_at, o.lease_id limit p_limit);
   insert into hwqueue.webhook_delivery (delivery_id, webhook_id, code, lease_id, body, state,
     created_at, available_at)
-  select hwqueue.new_id(), p_webhook.webhook_id, hwqueue.completion_code(), o.lease_id,
-    hwqueue.webhook_body(hwqueue.completion_code(), o.finished_at, jsonb_build_object(
+  select hwqueue.new_id(), p_webhook.webhook_id, 'lease_completed', o.lease_id,
+    hwqueue.webhook_body('lease_completed', o.finished_at, jsonb_build_object(
       'lease_id', o.lease_id, 'node_id', o.node_id, 'queue', q.name, 'class_id', l.class_id,
       'task', l.task_name, 'tenant', c.tenant, 'labels', c.labels, 'attempt', o.attempt)),
     'waiting', o.finished_at, hwqueue.clock()
@@ -280,11 +234,6 @@ begin
   return v_routed;
 end
 $$;
-
--- Returns the number of the last step of the clock: a webhook that is new has passed it.
-create or replace function hwqueue.last_clock_step() returns bigint
-language sql stable
-as $$ select coalesce(max(s.step_no), 0) from hwqueue.clock_step s $$;
 
 -- Returns the moment before which no delivery waits to be sent, and none can come: calls that write one read
 -- the clock after they have locked its webhook.
@@ -332,24 +281,6 @@ begin
     v_left := v_left - v_room;
     exit when v_left = 0;
   end loop;
-end
-$$;
-
--- Deletes up to p_limit deliveries that finished longer ago than events are kept. Returns their number.
--- Locks: deliveries, skip locked.
-create or replace function hwqueue.prune_deliveries(p_limit int, p_now timestamptz) returns int
-language plpgsql volatile
-as $$
-declare
-  v_before timestamptz := p_now - (select s.event_days * interval '1 day' from hwqueue.installation s);
-  v_count int;
-begin
-  delete from hwqueue.webhook_delivery x where x.delivery_id = any (array(
-    select d.delivery_id from hwqueue.webhook_delivery d
-    where d.finished_at < v_before
-    order by d.finished_at limit p_limit for update skip locked));
-  get diagnostics v_count = row_count;
-  return v_count;
 end
 $$;
 

@@ -43,7 +43,7 @@ as $$
 declare
   v_workflow hwqueue.workflow;
 begin
-  -- before the lookup: prune_workflows waits for transactions that may have found the definition
+  -- before the lookup: prune waits for transactions that may have found the definition
   perform pg_current_xact_id();
   select w.* into v_workflow from hwqueue.workflow w
   where w.digest = sha256(convert_to(p_spec::text, 'UTF8')) and w.version is null and w.retired_at is null

@@ -90,9 +90,8 @@ def test_what_is_planned_once_is_planned_by_index() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["claim_task", "cancel_leases", "update_leases", "spawn_leases", "run_parts"]
+    "name", ["claim_task", "cancel_leases", "update_leases", "spawn_leases", "reap"]
 )
 def test_the_rule_notices_one_that_is_taken_away(name: str) -> None:
     text = KNOWN[name].text.replace("set plan_cache_mode = force_generic_plan", "", 1)
-    caller = "reap" if name == "run_parts" else name
-    assert caller in unsettled({**KNOWN, name: replace(KNOWN[name], text=text)})
+    assert name in unsettled({**KNOWN, name: replace(KNOWN[name], text=text)})
