@@ -24,13 +24,37 @@ FAILS = "raise exception 'planted'"
 SHORT = "set statement_timeout = '1s'"
 """Far more than the other parts take; nothing depends on how much."""
 SECOND = timedelta(seconds=1)
-OF_REAP = (
-    "figures fleets terms due runs classes claims stops everywhere choices gangs replacements"
-).split()
-OF_PRUNE = (
-    "leases runs workflows gangs classes nodes silent unused queues terms fleets deaths deliveries"
-    " figures events"
-).split()
+OF_REAP = [
+    "figures",
+    "fleets",
+    "terms",
+    "due",
+    "runs",
+    "classes",
+    "claims",
+    "stops",
+    "everywhere",
+    "choices",
+    "gangs",
+    "replacements",
+]
+OF_PRUNE = [
+    "leases",
+    "runs",
+    "workflows",
+    "gangs",
+    "classes",
+    "nodes",
+    "silent",
+    "unused",
+    "queues",
+    "terms",
+    "fleets",
+    "deaths",
+    "deliveries",
+    "figures",
+    "events",
+]
 
 
 @pytest.fixture

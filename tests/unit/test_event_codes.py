@@ -11,7 +11,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "events.md"
 INSTALLATION = Path(files.__file__).parent / "sql" / "write_info.sql"
 # the first argument: one code, or one of two
 WRITTEN = re.compile(
-    r"\bnote_(?:event|leases|policy)\(\s*(?:case when .*? then )?'(\w+)'(?: else '(\w+)')?"
+    r"\bnote_(?:e\w+|leases|policy)\(\s*(?:case when .*? then )?'(\w+)'(?: else '(\w+)')?"
 )
 
 
