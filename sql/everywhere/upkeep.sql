@@ -16,7 +16,7 @@
 -- at once. p_from: no change is older. One session does it at a time: the one that leads upkeep.
 -- Locks: everywhere tasks and node_state, skip locked; as look_at_node.
 create or replace function hwqueue.reap_everywhere(p_limit int, p_budget interval, p_now timestamptz,
-  p_from bigint default 0) returns boolean
+  p_from bigint) returns boolean
 language plpgsql volatile
 as $$
 declare
@@ -266,9 +266,9 @@ end
 $$;
 
 -- Deletes everywhere tasks that have stopped and none of whose last leases is left, of the p_limit that
--- stopped first, and those of queues that are gone. Returns how many.
+-- stopped first, and those of queues that are gone.
 -- Locks: the everywhere tasks, skip locked.
-create or replace function hwqueue.prune_everywhere(p_limit int) returns int
+create or replace function hwqueue.prune_everywhere(p_limit int) returns void
 language plpgsql volatile
 as $$
 declare
@@ -292,6 +292,5 @@ begin
   )
   delete from hwqueue.gang_change c using gone g where c.gang_id = g.lease_id;
   delete from hwqueue.everywhere e where e.everywhere_id = any (v_gone);
-  return cardinality(v_gone);
 end
 $$;

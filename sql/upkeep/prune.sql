@@ -13,13 +13,13 @@
 --
 -- Read stamp_retired, then purge_queues.
 
--- Empties the partitions whose events are all older than the installation's event_days whole days, and
--- returns their number. Events go round a ring of 16 days, one partition a day. Waits a tenth of a second for
--- a partition's lock and leaves it to the next call when a reader or a long transaction holds it.
+-- Empties the partitions whose events are all older than the installation's event_days whole days. Events go
+-- round a ring of 16 days, one partition a day. Waits a tenth of a second for a partition's lock and leaves
+-- it to the next call when a reader or a long transaction holds it.
 -- A partition that got new events before it was emptied (prune did not run for two weeks) stays until
 -- these are old, too.
 -- Locks: partitions of event, access exclusive, to the end of the transaction: readers of events wait.
-create or replace function hwqueue.prune_events(p_now timestamptz) returns int
+create or replace function hwqueue.prune_events(p_now timestamptz) returns void
 language plpgsql volatile set lock_timeout = '100ms'
 as $$
 declare
@@ -27,7 +27,6 @@ declare
     select s.event_days from hwqueue.installation s)) * 86400);
   v_slot smallint;
   v_newest timestamptz;
-  v_count int := 0;
 begin
   for v_slot in 0..15 loop
     select e.at into v_newest from hwqueue.event e where e.slot = v_slot order by e.event_id desc limit 1;
@@ -39,12 +38,10 @@ begin
       -- again: a new event may have come into the partition while this waited for the lock
       continue when exists (select 1 from hwqueue.event e where e.slot = v_slot and e.at >= v_keep_from);
       execute format('truncate hwqueue.event_%s', v_slot);
-      v_count := v_count + 1;
     exception when lock_not_available then
       null;
     end;
   end loop;
-  return v_count;
 end
 $$;
 
@@ -99,13 +96,12 @@ $$;
 -- Deregisters nodes that reap has reported as silent and that gave their last sign of life longer ago
 -- than the installation's node_expiry. Keeps those that hold claims or have what an operator set.
 -- Locks: node_state, skip locked.
-create or replace function hwqueue.expire_nodes(p_limit int, p_now timestamptz) returns int
+create or replace function hwqueue.expire_nodes(p_limit int, p_now timestamptz) returns void
 language plpgsql volatile
 as $$
 declare
   v_state hwqueue.node_state;
   v_node hwqueue.node;
-  v_gone int := 0;
 begin
   for v_state in
     select s.*
@@ -120,9 +116,7 @@ begin
       select from hwqueue.claim c where c.node_id = v_state.node_id);
     perform hwqueue.leave_fleet(v_node, format('silent since %s', v_state.seen_at),
       jsonb_build_object('reason', 'silent', 'seen_at', v_state.seen_at), p_now);
-    v_gone := v_gone + 1;
   end loop;
-  return v_gone;
 end
 $$;
 
