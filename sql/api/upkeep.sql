@@ -102,7 +102,7 @@ begin
   if v_pruned_at > v_now or v_pruned_at <= v_now - p_unless_within then
     perform hwqueue.stamp_retired(p_limit);  -- before anything is locked or written
     v_now := hwqueue.clock();
-    -- whoever locks the one row leads, and so does a caller when that one has been at it for very long
+    -- who locks the one row leads; others go on only when that session has been at it for very long
     select m into v_done.prune_cursor from hwqueue.prune_cursor m for update skip locked;
     v_done.holds := found;
     select m.pruned_at into v_pruned_at from hwqueue.prune_cursor m;
