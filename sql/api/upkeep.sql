@@ -193,28 +193,7 @@ begin
     where hwqueue.is_lasting(k) and not exists (
       select 1 from hwqueue.placement_check x where x.lease_id = c.lease_id
         and x.claim_no = hwqueue.claim_no(c.claim_token));
-  return query
-    -- a node has at most one open lease of an everywhere task: another one would be in no row
-    select 'everywhere_lease', l.lease_id::text, jsonb_build_object('state', s.state)
-    from hwqueue.lease l
-    cross join lateral (select hwqueue.lease_state(l.lease_id) as state) s
-    where l.gang_id = l.lease_id and s.state in ('scheduled', 'pending', 'claimed')
-      and not exists (select from hwqueue.everywhere_node r where r.lease_id = l.lease_id)
-      and not exists (select from hwqueue.gang_change c where c.gang_id = l.lease_id)
-    union all
-    -- and runs there alone
-    select 'everywhere_node', r.lease_id::text, jsonb_build_object('node_id', c.node_id,
-           'expected', r.node_id)
-    from hwqueue.everywhere_node r
-    join hwqueue.claim c on c.lease_id = r.lease_id
-    where c.node_id <> r.node_id
-    union all
-    select 'reservation_expired', c.lease_id::text, jsonb_build_object('expires_at', c.expires_at,
-           'reaped_at', m.reaped_at)
-    from hwqueue.claim c
-    join hwqueue.queue q on q.queue_id = c.queue_id
-    cross join lateral (select k.reaped_at from hwqueue.reap_cursor k order by k.version desc limit 1) m
-    where c.is_reserved and c.expires_at + q.reap_grace + interval '1 minute' < m.reaped_at;
+  return query select v.rule, v.subject::text, v.detail from hwqueue.broken_everywhere() v;
   return query select v.rule, v.subject::text, v.detail from hwqueue.broken_choices() v;
   return query select v.rule, v.subject::text, v.detail from hwqueue.broken_replacements() v;
   return query  -- not by a timeout, nor because others held what it needs

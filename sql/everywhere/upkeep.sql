@@ -1,4 +1,4 @@
--- Upkeep of everywhere tasks: what reap looks at, and what prune deletes.
+-- Upkeep of everywhere tasks: what reap looks at, what prune deletes, what verify_invariants checks.
 --
 -- reap calls reap_everywhere. It looks at nodes that have just registered (expand_node, as their first claims
 -- do), at those whose lease was fetched, put back or has ended (gang_change), at those that are due
@@ -293,4 +293,34 @@ begin
   delete from hwqueue.gang_change c using gone g where c.gang_id = g.lease_id;
   delete from hwqueue.everywhere e where e.everywhere_id = any (v_gone);
 end
+$$;
+
+-- Returns leases of everywhere tasks that contradict the rows of their nodes, and reservations that outlived
+-- their time, for verify_invariants.
+create or replace function hwqueue.broken_everywhere() returns table (rule text, subject uuid, detail jsonb)
+language sql stable
+as $$
+  -- a node has at most one open lease of an everywhere task: another one would be in no row
+  select 'everywhere_lease', l.lease_id, jsonb_build_object('state', s.state)
+  from hwqueue.lease l
+  cross join lateral (select hwqueue.lease_state(l.lease_id) as state) s
+  where l.gang_id = l.lease_id and s.state in ('scheduled', 'pending', 'claimed')
+    and not exists (select from hwqueue.everywhere_node r where r.lease_id = l.lease_id)
+    and not exists (
+      select from hwqueue.gang_change c where c.gang_id = l.lease_id)
+  union all
+  -- and runs there alone
+  select 'everywhere_node', r.lease_id, jsonb_build_object('node_id', c.node_id, 'expected', r.node_id)
+  from hwqueue.everywhere_node r
+  join hwqueue.claim c on c.lease_id = r.lease_id
+  where c.node_id <> r.node_id
+  union all
+  select 'reservation_expired', c.lease_id, jsonb_build_object('expires_at', c.expires_at,
+         'reaped_at', m.reaped_at)
+  from hwqueue.claim c
+  join hwqueue.queue q on q.queue_id = c.queue_id
+  cross join lateral (
+    select k.reaped_at from hwqueue.reap_cursor k
+    order by k.version desc limit 1) m
+  where c.is_reserved and c.expires_at + q.reap_grace + interval '1 minute' < m.reaped_at
 $$;
