@@ -570,9 +570,6 @@ CREATE FUNCTION hwqueue.add_counts(p_deltas jsonb, p_sign integer) RETURNS jsonb
 CREATE FUNCTION hwqueue.add_counts_of(p_counts integer[], p_others integer[], p_sign integer) RETURNS integer[]
     LANGUAGE sql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.add_figures(p_to jsonb, p_more jsonb) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE;
-
 CREATE FUNCTION hwqueue.add_histograms(p_a bigint[], p_b bigint[], p_sign integer DEFAULT 1) RETURNS bigint[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
@@ -835,13 +832,7 @@ CREATE FUNCTION hwqueue.advance_maps(p_run uuid, p_now timestamp with time zone)
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.advance_reap_cursor(p_cursor hwqueue.reap_cursor, p_from hwqueue.reap_cursor, p_now timestamp with time zone) RETURNS void
-    LANGUAGE plpgsql
-    SET plan_cache_mode TO 'force_generic_plan'
-    SET enable_seqscan TO 'off'
-    SET enable_bitmapscan TO 'off'
-    SET enable_hashjoin TO 'off'
-    SET enable_mergejoin TO 'off'
-    SET jit TO 'off';
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.advance_workflows(p_limit integer DEFAULT 200) RETURNS TABLE(folded integer, released integer, more boolean)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1303,9 +1294,6 @@ CREATE FUNCTION hwqueue.begin_map(p_run hwqueue.run, p_step hwqueue.step, p_defi
 CREATE FUNCTION hwqueue.begin_other(p_run hwqueue.run, p_step integer, p hwqueue.run_progress, p_now timestamp with time zone) RETURNS hwqueue.run_progress
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.begin_reap(p_cursor hwqueue.reap_cursor, p_holds boolean, p_now timestamp with time zone) RETURNS hwqueue.upkeep_done
-    LANGUAGE plpgsql;
-
 CREATE TABLE hwqueue.workflow (
     workflow_id bigint NOT NULL,
     name text NOT NULL,
@@ -1324,7 +1312,7 @@ COMMENT ON COLUMN hwqueue.workflow.version IS 'from 1; null: the definition of a
 
 COMMENT ON COLUMN hwqueue.workflow.settings IS 'the specification without its steps';
 
-COMMENT ON COLUMN hwqueue.workflow.retired_before IS 'transactions from this one on cannot have found the definition (prune_workflows)';
+COMMENT ON COLUMN hwqueue.workflow.retired_before IS 'transactions from this one on cannot have found the definition (prune_part)';
 
 CREATE FUNCTION hwqueue.begin_run(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
@@ -1425,14 +1413,8 @@ CREATE FUNCTION hwqueue.broken_counts() RETURNS TABLE(term_id bigint, detail jso
 CREATE FUNCTION hwqueue.broken_earmarks() RETURNS TABLE(rule text, subject uuid, detail jsonb)
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.broken_entries() RETURNS TABLE(lease_id uuid, detail jsonb)
-    LANGUAGE sql STABLE;
-
 CREATE FUNCTION hwqueue.broken_everywhere() RETURNS TABLE(rule text, subject uuid, detail jsonb)
     LANGUAGE sql STABLE;
-
-CREATE FUNCTION hwqueue.broken_gang_steps() RETURNS TABLE(rule text, run_id uuid, detail jsonb)
-    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.broken_gangs() RETURNS TABLE(rule text, subject uuid, detail jsonb)
     LANGUAGE sql STABLE;
@@ -1440,13 +1422,7 @@ CREATE FUNCTION hwqueue.broken_gangs() RETURNS TABLE(rule text, subject uuid, de
 CREATE FUNCTION hwqueue.broken_joins() RETURNS TABLE(rule text, run_id uuid, detail jsonb)
     LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.broken_loads() RETURNS TABLE(rule text, node_id uuid, detail jsonb)
-    LANGUAGE sql STABLE;
-
 CREATE FUNCTION hwqueue.broken_maps() RETURNS TABLE(rule text, run_id uuid, detail jsonb)
-    LANGUAGE sql;
-
-CREATE FUNCTION hwqueue.broken_nested() RETURNS TABLE(rule text, run_id uuid, detail jsonb)
     LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.broken_replacements() RETURNS TABLE(rule text, subject uuid, detail jsonb)
@@ -1460,9 +1436,6 @@ CREATE FUNCTION hwqueue.broken_runs() RETURNS TABLE(rule text, run_id uuid, deta
 
 CREATE FUNCTION hwqueue.broken_terms() RETURNS TABLE(rule text, lease_id uuid, detail jsonb)
     LANGUAGE sql STABLE;
-
-CREATE FUNCTION hwqueue.broken_waits() RETURNS TABLE(rule text, run_id uuid, detail jsonb)
-    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.build_placement(p_required jsonb, p_preferred jsonb, p_tolerations jsonb, p_spread jsonb, p_resources jsonb, p_isolation jsonb, p_strength integer) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
@@ -1531,9 +1504,6 @@ CREATE FUNCTION hwqueue.cached_range(p_class_id bigint, p_now timestamp with tim
 CREATE FUNCTION hwqueue.cached_skew_reason(p_spread jsonb, p_fact jsonb, p_digest bigint, p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.caches_know_of_drop(p_term_id bigint, p_dropped xid8) RETURNS boolean
-    LANGUAGE sql STABLE;
-
 CREATE FUNCTION hwqueue.cancel_gang(p_gang uuid, p_reason text DEFAULT NULL::text) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
@@ -1557,82 +1527,6 @@ CREATE FUNCTION hwqueue.cancel_leases(p_filter jsonb, p_reason text DEFAULT NULL
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
-
-CREATE TABLE hwqueue.everywhere (
-    everywhere_id uuid NOT NULL,
-    queue_id integer NOT NULL,
-    class_id bigint NOT NULL,
-    tenant text NOT NULL,
-    task_name text NOT NULL,
-    params jsonb NOT NULL,
-    options jsonb NOT NULL,
-    mode text NOT NULL,
-    on_unmatched text NOT NULL,
-    on_cordoned boolean NOT NULL,
-    created_at timestamp with time zone NOT NULL,
-    stopped_at timestamp with time zone,
-    stops_running boolean DEFAULT false NOT NULL,
-    finished_at timestamp with time zone,
-    swept_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
-    swept_node uuid DEFAULT '00000000-0000-0000-0000-000000000000'::uuid NOT NULL,
-    anchors text[]
-)
-WITH (fillfactor='50', autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0.05');
-
-COMMENT ON TABLE hwqueue.everywhere IS 'tasks that have one lease on each node that matches them';
-
-COMMENT ON COLUMN hwqueue.everywhere.class_id IS 'that of all its leases: the node is in the reservation';
-
-COMMENT ON COLUMN hwqueue.everywhere.options IS 'of each lease, with the defaults that its task had';
-
-COMMENT ON COLUMN hwqueue.everywhere.mode IS 'once: one lease a node, until it ends. always: another one when it has ended';
-
-COMMENT ON COLUMN hwqueue.everywhere.on_unmatched IS 'what becomes of a running lease whose node does not match any more: keep or stop';
-
-COMMENT ON COLUMN hwqueue.everywhere.on_cordoned IS 'on cordoned nodes, too, but on none that is drained';
-
-COMMENT ON COLUMN hwqueue.everywhere.stops_running IS 'leases that ran when it was stopped are asked to stop';
-
-COMMENT ON COLUMN hwqueue.everywhere.finished_at IS 'when the last lease of a stopped one had ended';
-
-COMMENT ON COLUMN hwqueue.everywhere.swept_node IS 'nodes up to this one were checked in this round';
-
-COMMENT ON COLUMN hwqueue.everywhere.anchors IS 'those of its class: a profile with none of them cannot run it';
-
-CREATE TABLE hwqueue.everywhere_node (
-    everywhere_id uuid NOT NULL,
-    node_id uuid NOT NULL,
-    lease_id uuid NOT NULL,
-    due_at timestamp with time zone,
-    tries integer DEFAULT 0 NOT NULL,
-    failures integer DEFAULT 0 NOT NULL,
-    starts integer DEFAULT 1 NOT NULL,
-    reason text,
-    ended_as text,
-    earmark_after timestamp with time zone
-)
-WITH (fillfactor='70', autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0.05');
-
-COMMENT ON TABLE hwqueue.everywhere_node IS 'the lease of an everywhere task on a node: its key is why a node never has two that are open';
-
-COMMENT ON COLUMN hwqueue.everywhere_node.lease_id IS 'the open lease, or the last one';
-
-COMMENT ON COLUMN hwqueue.everywhere_node.due_at IS 'when reap checks it next; null: when something happens to it';
-
-COMMENT ON COLUMN hwqueue.everywhere_node.tries IS 'how often its room was not reserved since it waits';
-
-COMMENT ON COLUMN hwqueue.everywhere_node.failures IS 'how many of its leases have failed in a row';
-
-COMMENT ON COLUMN hwqueue.everywhere_node.starts IS 'how many leases it has had';
-
-COMMENT ON COLUMN hwqueue.everywhere_node.reason IS 'why its room was not reserved at the last try';
-
-COMMENT ON COLUMN hwqueue.everywhere_node.ended_as IS 'how the last lease has ended; null: it is open';
-
-COMMENT ON COLUMN hwqueue.everywhere_node.earmark_after IS 'its lease was earmarked for too long, and is not before then';
-
-CREATE FUNCTION hwqueue.cancel_on_node(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_now timestamp with time zone) RETURNS void
-    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.cancel_reserved_entry(p_lease uuid, p_queue_id integer, p_error jsonb) RETURNS boolean
     LANGUAGE plpgsql;
@@ -1691,9 +1585,6 @@ CREATE FUNCTION hwqueue.check_depth(p_value jsonb, p_field text, p_code text DEF
     LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.check_epoch(p_node uuid, p_epoch bigint) RETURNS void
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.check_everywhere_limit(p_row hwqueue.everywhere) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.check_expiry(p_expires_at timestamp with time zone, p_after interval, p_now timestamp with time zone) RETURNS timestamp with time zone
@@ -1771,12 +1662,6 @@ CREATE FUNCTION hwqueue.check_payload(p_value jsonb, p_field text, p_max_bytes i
 CREATE FUNCTION hwqueue.check_places(p_places jsonb, p_most integer) RETURNS void
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.check_planner_ttl(p_ttl interval) RETURNS void
-    LANGUAGE plpgsql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.check_planner_write(p_round bigint, p_epoch bigint) RETURNS void
-    LANGUAGE plpgsql STABLE;
-
 CREATE FUNCTION hwqueue.check_progress(p_reports jsonb) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
 
@@ -1799,6 +1684,9 @@ CREATE FUNCTION hwqueue.check_settlement(p_settlement jsonb, p_field text) RETUR
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.check_settlements(p_settle jsonb) RETURNS integer
+    LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.check_span(p_span interval, p_field text, p_min interval, p_max interval, p_range text, p_hint text) RETURNS void
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.check_step_name(p_name text, p_field text) RETURNS void
@@ -2046,9 +1934,6 @@ CREATE FUNCTION hwqueue.class_words(p_class hwqueue.placement_class) RETURNS tex
     LANGUAGE sql STABLE
     SET plan_cache_mode TO 'auto';
 
-CREATE FUNCTION hwqueue.clear_checked(p_class_ids bigint[]) RETURNS void
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.clock() RETURNS timestamp with time zone
     LANGUAGE sql PARALLEL SAFE;
 
@@ -2084,9 +1969,6 @@ CREATE FUNCTION hwqueue.complete_leases(p_lease_ids uuid[], p_tokens bigint[]) R
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
-
-CREATE FUNCTION hwqueue.completion_code() RETURNS text
-    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.compute_class_fleets(p_class_ids bigint[], p_now timestamp with time zone, OUT fits hwqueue.class_nodes[], OUT registered integer) RETURNS record
     LANGUAGE plpgsql STABLE;
@@ -2286,6 +2168,47 @@ CREATE FUNCTION hwqueue.deregister_own_node(p_node uuid, p_epoch bigint) RETURNS
 CREATE FUNCTION hwqueue.did_you_mean(p_name text, p_names text[]) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
+CREATE TABLE hwqueue.everywhere (
+    everywhere_id uuid NOT NULL,
+    queue_id integer NOT NULL,
+    class_id bigint NOT NULL,
+    tenant text NOT NULL,
+    task_name text NOT NULL,
+    params jsonb NOT NULL,
+    options jsonb NOT NULL,
+    mode text NOT NULL,
+    on_unmatched text NOT NULL,
+    on_cordoned boolean NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    stopped_at timestamp with time zone,
+    stops_running boolean DEFAULT false NOT NULL,
+    finished_at timestamp with time zone,
+    swept_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    swept_node uuid DEFAULT '00000000-0000-0000-0000-000000000000'::uuid NOT NULL,
+    anchors text[]
+)
+WITH (fillfactor='50', autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0.05');
+
+COMMENT ON TABLE hwqueue.everywhere IS 'tasks that have one lease on each node that matches them';
+
+COMMENT ON COLUMN hwqueue.everywhere.class_id IS 'that of all its leases: the node is in the reservation';
+
+COMMENT ON COLUMN hwqueue.everywhere.options IS 'of each lease, with the defaults that its task had';
+
+COMMENT ON COLUMN hwqueue.everywhere.mode IS 'once: one lease a node, until it ends. always: another one when it has ended';
+
+COMMENT ON COLUMN hwqueue.everywhere.on_unmatched IS 'what becomes of a running lease whose node does not match any more: keep or stop';
+
+COMMENT ON COLUMN hwqueue.everywhere.on_cordoned IS 'on cordoned nodes, too, but on none that is drained';
+
+COMMENT ON COLUMN hwqueue.everywhere.stops_running IS 'leases that ran when it was stopped are asked to stop';
+
+COMMENT ON COLUMN hwqueue.everywhere.finished_at IS 'when the last lease of a stopped one had ended';
+
+COMMENT ON COLUMN hwqueue.everywhere.swept_node IS 'nodes up to this one were checked in this round';
+
+COMMENT ON COLUMN hwqueue.everywhere.anchors IS 'those of its class: a profile with none of them cannot run it';
+
 CREATE FUNCTION hwqueue.differing_nodes(p_everywhere hwqueue.everywhere, p_nodes uuid[], p_now timestamp with time zone) RETURNS TABLE(node_id uuid)
     LANGUAGE sql STABLE;
 
@@ -2430,24 +2353,6 @@ CREATE FUNCTION hwqueue.end_run(p_run hwqueue.run, p_state text, p_now timestamp
 CREATE FUNCTION hwqueue.end_waiting(p_leases uuid[], p_state text, p_error jsonb, p_now timestamp with time zone) RETURNS uuid[]
     LANGUAGE plpgsql;
 
-CREATE TABLE hwqueue.clock_step (
-    step_no bigint NOT NULL,
-    counted_to timestamp with time zone NOT NULL,
-    counted_as pg_snapshot NOT NULL,
-    goes_on_at timestamp with time zone NOT NULL
-);
-
-COMMENT ON TABLE hwqueue.clock_step IS 'a time that the clock was set back; statistics and webhooks go on there';
-
-COMMENT ON COLUMN hwqueue.clock_step.counted_to IS 'up to where ends were counted by then';
-
-COMMENT ON COLUMN hwqueue.clock_step.counted_as IS 'of those before counted_to it sees what had been counted';
-
-COMMENT ON COLUMN hwqueue.clock_step.goes_on_at IS 'where the count goes on';
-
-CREATE FUNCTION hwqueue.ended_between(p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[]) RETURNS TABLE(queue_id integer, finished text, outcome text, retried boolean, waited double precision, ran double precision)
-    LANGUAGE sql STABLE;
-
 CREATE FUNCTION hwqueue.ended_items(p_run hwqueue.run, p_step integer, p_numbers integer[], OUT leases jsonb, OUT held integer) RETURNS record
     LANGUAGE plpgsql;
 
@@ -2541,30 +2446,18 @@ CREATE FUNCTION hwqueue.event_page(p_after bigint, p_below bigint, p_code text, 
 CREATE FUNCTION hwqueue.event_slots(p_since timestamp with time zone, p_until timestamp with time zone, p_now timestamp with time zone) RETURNS smallint[]
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.everywhere_detail(p_everywhere hwqueue.everywhere) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
 CREATE FUNCTION hwqueue.everywhere_fit(p_everywhere hwqueue.everywhere, p_node uuid, p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.everywhere_hold() RETURNS interval
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.everywhere_leases(p_everywhere uuid, p_limit integer, p_after uuid) RETURNS TABLE(node_id uuid, lease jsonb)
-    LANGUAGE sql STABLE;
-
 CREATE FUNCTION hwqueue.everywhere_metrics(p_now timestamp with time zone) RETURNS TABLE(name text, labels jsonb, value double precision)
     LANGUAGE sql STABLE
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off';
 
-CREATE FUNCTION hwqueue.everywhere_queue(p_everywhere hwqueue.everywhere) RETURNS text
-    LANGUAGE sql STABLE;
-
 CREATE FUNCTION hwqueue.everywhere_state(p_everywhere hwqueue.everywhere) RETURNS text
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
-CREATE FUNCTION hwqueue.everywhere_title(p_everywhere hwqueue.everywhere) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.everywhere_totals(p_everywhere uuid) RETURNS TABLE(nodes integer, waiting integer, reserved integer, running integer, completed integer, failed integer, cancelled integer)
@@ -2585,7 +2478,7 @@ CREATE FUNCTION hwqueue.expire_claim(p_claim hwqueue.claim, p_now timestamp with
 CREATE FUNCTION hwqueue.expire_claims(p_limit integer, p_now timestamp with time zone, p_from timestamp with time zone, p_until timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.expire_nodes(p_limit integer, p_now timestamp with time zone) RETURNS integer
+CREATE FUNCTION hwqueue.expire_nodes(p_limit integer, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.explain_class(p_class bigint) RETURNS TABLE(class_id bigint, queue text, words text, headline text, code text, permanent boolean, waits_until timestamp with time zone, as_of timestamp with time zone, funnel jsonb, sole_blockers jsonb, nearest jsonb, help jsonb, pending bigint, nodes_registered bigint, nodes_live bigint, nodes_matching bigint, nodes_free bigint, leases jsonb)
@@ -2803,7 +2696,7 @@ COMMENT ON COLUMN hwqueue.webhook.failed IS 'attempts that failed; dead: deliver
 
 COMMENT ON COLUMN hwqueue.webhook.clock_step IS 'the last step of the clock behind completed_at';
 
-CREATE FUNCTION hwqueue.find_webhook(p_name text) RETURNS hwqueue.webhook
+CREATE FUNCTION hwqueue.find_webhook(p_name text, p_locks boolean DEFAULT true) RETURNS hwqueue.webhook
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.find_workflow(p_name text, p_version integer) RETURNS hwqueue.workflow
@@ -2820,9 +2713,6 @@ CREATE FUNCTION hwqueue.first_between(p_queue_id integer, p_from_tier smallint, 
 
 CREATE FUNCTION hwqueue.first_class_head(p_classes bigint[], p_scores double precision[], p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_starts, p_now timestamp with time zone, OUT tier smallint, OUT rank bigint, OUT head_position bigint, OUT class_id bigint, OUT score double precision) RETURNS record
     LANGUAGE plpgsql STABLE;
-
-CREATE FUNCTION hwqueue.first_epoch() RETURNS bigint
-    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.first_item_error(p_run hwqueue.run, p_step integer) RETURNS jsonb
     LANGUAGE sql STABLE;
@@ -2889,7 +2779,7 @@ CREATE FUNCTION hwqueue.forget_node(p_node uuid) RETURNS void
 CREATE FUNCTION hwqueue.free_by(p_rooms hwqueue.gang_room[], p_classes hwqueue.placement_class[], p_members integer[], p_node_ids uuid[], p_now timestamp with time zone) RETURNS timestamp with time zone
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.free_devices(p_after uuid, p_limit integer, p_now timestamp with time zone, OUT items jsonb[], OUT last_id uuid, OUT has_more boolean) RETURNS record
+CREATE FUNCTION hwqueue.free_devices(p_after uuid, p_limit integer, p_now timestamp with time zone, OUT items jsonb[], OUT next text) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.fresh_arrivals(p_limit integer, p_from timestamp with time zone) RETURNS TABLE(run_id uuid, step_no integer, kind text, turn bigint)
@@ -3067,9 +2957,6 @@ CREATE FUNCTION hwqueue.has_new_classes(p_seen xid8, p_unseen xid8[]) RETURNS bo
 CREATE FUNCTION hwqueue.has_no_execute(p_node hwqueue.node) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.has_open_reader() RETURNS boolean
-    LANGUAGE sql;
-
 CREATE FUNCTION hwqueue.has_places(p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_left_out text[]) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
@@ -3240,6 +3127,21 @@ CREATE FUNCTION hwqueue.is_binding(p_value jsonb) RETURNS boolean
 
 CREATE FUNCTION hwqueue.is_cache_valid(p_fit hwqueue.class_nodes, p_open bit varying) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
+CREATE TABLE hwqueue.clock_step (
+    step_no bigint NOT NULL,
+    counted_to timestamp with time zone NOT NULL,
+    counted_as pg_snapshot NOT NULL,
+    goes_on_at timestamp with time zone NOT NULL
+);
+
+COMMENT ON TABLE hwqueue.clock_step IS 'a time that the clock was set back; statistics and webhooks go on there';
+
+COMMENT ON COLUMN hwqueue.clock_step.counted_to IS 'up to where ends were counted by then';
+
+COMMENT ON COLUMN hwqueue.clock_step.counted_as IS 'of those before counted_to it sees what had been counted';
+
+COMMENT ON COLUMN hwqueue.clock_step.goes_on_at IS 'where the count goes on';
 
 CREATE FUNCTION hwqueue.is_counted(p_steps hwqueue.clock_step[], p_at timestamp with time zone, p_xid xid) RETURNS boolean
     LANGUAGE sql IMMUTABLE;
@@ -3470,9 +3372,6 @@ CREATE FUNCTION hwqueue.lacking(p_shortage integer, p_class hwqueue.placement_cl
 CREATE FUNCTION hwqueue.lacking_custom(p_needed jsonb, p_free jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.last_clock_step() RETURNS bigint
-    LANGUAGE sql STABLE;
-
 CREATE FUNCTION hwqueue.last_drawn_position() RETURNS bigint
     LANGUAGE plpgsql;
 
@@ -3486,10 +3385,7 @@ CREATE FUNCTION hwqueue.lead_planner(p_holder text, p_ttl interval DEFAULT '00:0
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.lead_prune(p_unless_within interval, p_now timestamp with time zone, OUT goes boolean, OUT prune_cursor hwqueue.prune_cursor) RETURNS record
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.lead_reap(p_unless_within interval, p_now timestamp with time zone, OUT goes boolean, OUT holds boolean, OUT reap_cursor hwqueue.reap_cursor) RETURNS record
+CREATE FUNCTION hwqueue.lead_reap(p_unless_within interval, p_now timestamp with time zone, OUT goes boolean, OUT reap_cursor hwqueue.reap_cursor, OUT done hwqueue.upkeep_done) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.lease_checkpoints(p_lease uuid, p_limit integer DEFAULT 100) RETURNS TABLE(lease_id uuid, name text, saved_at timestamp with time zone, bytes integer, waits_for text, waits_until timestamp with time zone, is_open boolean, is_suspended boolean)
@@ -3710,25 +3606,45 @@ CREATE FUNCTION hwqueue.lock_seen(p_positions bigint[], p_seen_classes bigint[],
 CREATE FUNCTION hwqueue.lock_stripes(p_alone integer[], p_shared integer[]) RETURNS boolean
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.lock_to_register(INOUT node hwqueue.node, OUT state hwqueue.node_state) RETURNS record
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.lock_webhook(p_name text) RETURNS hwqueue.webhook
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.lock_window(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_window integer, p_limit integer) RETURNS tid[]
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.login_hint(p_login text) RETURNS text
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.look_at_changed(p_limit integer, p_from bigint, p_until timestamp with time zone, p_now timestamp with time zone) RETURNS boolean
-    LANGUAGE plpgsql;
+CREATE TABLE hwqueue.everywhere_node (
+    everywhere_id uuid NOT NULL,
+    node_id uuid NOT NULL,
+    lease_id uuid NOT NULL,
+    due_at timestamp with time zone,
+    tries integer DEFAULT 0 NOT NULL,
+    failures integer DEFAULT 0 NOT NULL,
+    starts integer DEFAULT 1 NOT NULL,
+    reason text,
+    ended_as text,
+    earmark_after timestamp with time zone
+)
+WITH (fillfactor='70', autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0.05');
+
+COMMENT ON TABLE hwqueue.everywhere_node IS 'the lease of an everywhere task on a node: its key is why a node never has two that are open';
+
+COMMENT ON COLUMN hwqueue.everywhere_node.lease_id IS 'the open lease, or the last one';
+
+COMMENT ON COLUMN hwqueue.everywhere_node.due_at IS 'when reap checks it next; null: when something happens to it';
+
+COMMENT ON COLUMN hwqueue.everywhere_node.tries IS 'how often its room was not reserved since it waits';
+
+COMMENT ON COLUMN hwqueue.everywhere_node.failures IS 'how many of its leases have failed in a row';
+
+COMMENT ON COLUMN hwqueue.everywhere_node.starts IS 'how many leases it has had';
+
+COMMENT ON COLUMN hwqueue.everywhere_node.reason IS 'why its room was not reserved at the last try';
+
+COMMENT ON COLUMN hwqueue.everywhere_node.ended_as IS 'how the last lease has ended; null: it is open';
+
+COMMENT ON COLUMN hwqueue.everywhere_node.earmark_after IS 'its lease was earmarked for too long, and is not before then';
 
 CREATE FUNCTION hwqueue.look_at_claim(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_fit text, p_now timestamp with time zone) RETURNS text
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.look_at_due(p_limit integer, p_until timestamp with time zone, p_now timestamp with time zone) RETURNS boolean
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.look_at_earmark(p_gang hwqueue.gang, p_now timestamp with time zone) RETURNS void
@@ -3747,9 +3663,6 @@ CREATE FUNCTION hwqueue.look_at_node(p_everywhere hwqueue.everywhere, p_node uui
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.look_at_replacement(p_row hwqueue.replacement, p_now timestamp with time zone) RETURNS void
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.look_at_waiting(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_fit text, p_retry_at timestamp with time zone, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.look_if_free(p_everywhere_id uuid, p_node uuid, p_now timestamp with time zone) RETURNS boolean
@@ -4144,14 +4057,14 @@ CREATE FUNCTION hwqueue.note_blocked(p_state hwqueue.node_state, p_blocked boole
 CREATE FUNCTION hwqueue.note_bound(p_bytes bigint) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.note_clock(p_cursor hwqueue.reap_cursor, p_now timestamp with time zone) RETURNS hwqueue.reap_cursor
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.note_deaths(p_leases uuid[], p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.note_event(p_code text, p_message text, p_detail jsonb DEFAULT NULL::jsonb, p_node uuid DEFAULT NULL::uuid, p_queue text DEFAULT NULL::text, p_class bigint DEFAULT NULL::bigint) RETURNS void
     LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.note_everywhere(p_code text, p_everywhere hwqueue.everywhere, p_said text) RETURNS void
+    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.note_failures(p_run hwqueue.run, p hwqueue.run_progress, p_now timestamp with time zone, OUT state text, OUT progress hwqueue.run_progress) RETURNS record
     LANGUAGE plpgsql;
@@ -4241,7 +4154,7 @@ CREATE FUNCTION hwqueue.open_wait(p_claim hwqueue.claim, p_wait jsonb, p_now tim
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.operator_taints(p_node uuid) RETURNS jsonb
-    LANGUAGE plpgsql STABLE;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.order_named_steps(p_steps jsonb[]) RETURNS integer[]
     LANGUAGE plpgsql STABLE;
@@ -4531,14 +4444,11 @@ CREATE FUNCTION hwqueue.prune_counts(p_limit integer) RETURNS void
 CREATE FUNCTION hwqueue.prune_deaths(p_limit integer, p_now timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.prune_deliveries(p_limit integer, p_now timestamp with time zone) RETURNS integer
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.prune_events(p_now timestamp with time zone) RETURNS integer
+CREATE FUNCTION hwqueue.prune_events(p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql
     SET lock_timeout TO '100ms';
 
-CREATE FUNCTION hwqueue.prune_everywhere(p_limit integer) RETURNS integer
+CREATE FUNCTION hwqueue.prune_everywhere(p_limit integer) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.prune_gangs(p_limit integer) RETURNS integer
@@ -4547,16 +4457,10 @@ CREATE FUNCTION hwqueue.prune_gangs(p_limit integer) RETURNS integer
 CREATE FUNCTION hwqueue.prune_leases(p_cursor hwqueue.prune_cursor, p_limit integer, p_now timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.prune_minutes(p_limit integer, p_now timestamp with time zone) RETURNS void
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.prune_nodes(p_limit integer, p_now timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.prune_part(p_part text, p_most integer, p_done hwqueue.upkeep_done, p_now timestamp with time zone) RETURNS hwqueue.upkeep_done
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.prune_prices(p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.prune_profiles(p_after bigint, p_limit integer, p_now timestamp with time zone) RETURNS bigint
@@ -4571,28 +4475,13 @@ CREATE FUNCTION hwqueue.prune_terms(p_limit integer) RETURNS integer
 CREATE FUNCTION hwqueue.prune_unseen_xids(p_unseen xid8[]) RETURNS xid8[]
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.prune_unused(p_cursor hwqueue.prune_cursor, p_limit integer, p_now timestamp with time zone) RETURNS void
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.prune_workflows(p_limit integer) RETURNS void
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.pruned_within(p_unless_within interval, p_now timestamp with time zone) RETURNS boolean
-    LANGUAGE sql STABLE;
-
 CREATE FUNCTION hwqueue.publish_terms(p_limit integer, p_holds boolean, p_now timestamp with time zone, OUT published integer, OUT pending boolean) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.publish_while_holding(INOUT picked hwqueue.picked_entries, p_now timestamp with time zone, OUT published integer, OUT some_moved boolean) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.purge_profiles(p_queue_id integer) RETURNS boolean
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.purge_queues(p_limit integer) RETURNS integer
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.purge_waiting(p_queue_id integer, p_limit integer) RETURNS integer
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.put_back(p_lease uuid, p_attempt_count integer, p_claim_count integer, p_at timestamp with time zone, p_now timestamp with time zone, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS text
@@ -4762,7 +4651,7 @@ CREATE FUNCTION hwqueue.read_workflow(p_spec jsonb) RETURNS jsonb
 CREATE FUNCTION hwqueue.readable_run(p_run uuid, p_lease uuid) RETURNS hwqueue.run
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.ready_classes(p_queue_id integer, p_after bigint, p_limit integer, p_most integer, OUT items jsonb[], OUT last_id bigint, OUT has_more boolean) RETURNS record
+CREATE FUNCTION hwqueue.ready_classes(p_queue_id integer, p_after bigint, p_limit integer, p_most integer, OUT items jsonb[], OUT next text) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.real_time(p_at timestamp with time zone) RETURNS timestamp with time zone
@@ -4770,7 +4659,13 @@ CREATE FUNCTION hwqueue.real_time(p_at timestamp with time zone) RETURNS timesta
 
 CREATE FUNCTION hwqueue.reap(p_limit integer DEFAULT 1000, p_unless_within interval DEFAULT '00:00:00'::interval) RETURNS TABLE(expired integer, promoted integer, deadlines integer, reaches integer, more boolean)
     LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp';
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.reap_claims(p_limit integer, p_node uuid, p_now timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
@@ -4781,10 +4676,7 @@ CREATE FUNCTION hwqueue.reap_classes(p_after bigint, p_limit integer, p_until ti
 CREATE FUNCTION hwqueue.reap_deadlines(p_limit integer, p_now timestamp with time zone, p_from timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.reap_dropped(p_limit integer, p_again boolean, p_now timestamp with time zone) RETURNS integer
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.reap_everywhere(p_limit integer, p_budget interval, p_now timestamp with time zone, p_from bigint DEFAULT 0) RETURNS boolean
+CREATE FUNCTION hwqueue.reap_everywhere(p_limit integer, p_budget interval, p_now timestamp with time zone, p_from bigint) RETURNS boolean
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.reap_fleets(p_after bigint, p_limit integer, p_again boolean, p_now timestamp with time zone, OUT fleets integer, OUT next_after bigint, OUT look hwqueue.fleet_snapshot) RETURNS record
@@ -4995,9 +4887,6 @@ CREATE FUNCTION hwqueue.report_progress(p_reports jsonb) RETURNS integer
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.report_unmatched(p_class_id bigint, p_now timestamp with time zone) RETURNS void
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.requeue_failed(p_queue text, p_filter jsonb DEFAULT '{}'::jsonb) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -5083,9 +4972,6 @@ CREATE FUNCTION hwqueue.reset_run(p_run hwqueue.run, p_steps integer[], p_mode t
 
 CREATE FUNCTION hwqueue.resource_words(p_resources jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
-CREATE FUNCTION hwqueue.restart_delay(p_everywhere hwqueue.everywhere, p_failures integer) RETURNS interval
-    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.resting_story(p_lease hwqueue.lease, p_end hwqueue.outcome, p_state text, p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql STABLE;
@@ -5198,13 +5084,7 @@ CREATE FUNCTION hwqueue.run_input(p_run uuid, p_lease uuid DEFAULT NULL::uuid) R
     SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.run_parts(p_kind text, p_parts text[], p_limit integer, p_done hwqueue.upkeep_done, p_now timestamp with time zone) RETURNS hwqueue.upkeep_done
-    LANGUAGE plpgsql
-    SET plan_cache_mode TO 'force_generic_plan'
-    SET enable_seqscan TO 'off'
-    SET enable_bitmapscan TO 'off'
-    SET enable_hashjoin TO 'off'
-    SET enable_mergejoin TO 'off'
-    SET jit TO 'off';
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.run_tenant(p_run uuid) RETURNS text
     LANGUAGE plpgsql STABLE;
@@ -5403,9 +5283,6 @@ CREATE FUNCTION hwqueue.shared_rooms(p_gangs uuid[], p_now timestamp with time z
     SET enable_hashjoin TO 'on'
     SET enable_seqscan TO 'on'
     SET jit TO 'off';
-
-CREATE FUNCTION hwqueue.short_queue(p_queue_id integer, p_limit integer, p_now timestamp with time zone, OUT lease_ids uuid[], OUT class_ids bigint[], OUT tiers smallint[], OUT ranks bigint[], OUT waited double precision[], OUT has_more boolean) RETURNS record
-    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.shortage(p_cpu_milli bigint, p_memory_mib bigint, p_room hwqueue.headroom, p_custom jsonb DEFAULT NULL::jsonb, p_cpu_isolation text DEFAULT NULL::text) RETURNS integer
     LANGUAGE sql STABLE PARALLEL SAFE;
@@ -5793,9 +5670,6 @@ CREATE FUNCTION hwqueue.taint_node(p_node uuid, p_taint jsonb) RETURNS void
 CREATE FUNCTION hwqueue.taint_text(p_taint jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.take_adhoc(p_workflow bigint) RETURNS boolean
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.take_at_head(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_window integer, p_room hwqueue.headroom, p_limit integer, OUT ctids tid[], OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT meets boolean, OUT is_new boolean) RETURNS record
     LANGUAGE plpgsql;
 
@@ -5832,9 +5706,6 @@ CREATE FUNCTION hwqueue.take_entry(p_lease uuid) RETURNS hwqueue.scheduled
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.take_free_entry(p_lease uuid) RETURNS hwqueue.scheduled
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.take_lead(p_holder text, p_ttl interval, p_now timestamp with time zone) RETURNS bigint
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.take_next_signal(p_lease uuid, p_token bigint, p_signal text, p_name text, OUT verdict text, OUT payload jsonb) RETURNS record
@@ -6135,7 +6006,7 @@ CREATE FUNCTION hwqueue.waiting_classes(p_classes bigint[], p_node hwqueue.node,
     SET enable_hashjoin TO 'on'
     SET enable_nestloop TO 'off';
 
-CREATE FUNCTION hwqueue.waiting_gangs(p_rank bigint, p_position bigint, p_limit integer, OUT items jsonb[], OUT last_id text, OUT has_more boolean) RETURNS record
+CREATE FUNCTION hwqueue.waiting_gangs(p_rank bigint, p_position bigint, p_limit integer, OUT items jsonb[], OUT next text) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.waits_for(p_class hwqueue.placement_class, p_node hwqueue.node, p_eligible_at timestamp with time zone, p_looks boolean, p_now timestamp with time zone, OUT wait interval, OUT is_known boolean) RETURNS record
@@ -6192,12 +6063,6 @@ CREATE FUNCTION hwqueue.ways_of_earmark(p_gang hwqueue.gang, p_place jsonb, p_no
 
 CREATE FUNCTION hwqueue.webhook_body(p_code text, p_at timestamp with time zone, p_data jsonb) RETURNS text
     LANGUAGE sql STABLE;
-
-CREATE FUNCTION hwqueue.webhook_delay(p_failures integer) RETURNS interval
-    LANGUAGE sql;
-
-CREATE FUNCTION hwqueue.webhook_headers(p_webhook hwqueue.webhook, p_delivery uuid, p_body text, p_now timestamp with time zone) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.webhook_metrics(p_now timestamp with time zone) RETURNS TABLE(name text, labels jsonb, value double precision)
     LANGUAGE sql;
@@ -8436,8 +8301,6 @@ REVOKE ALL ON FUNCTION hwqueue.add_counts(p_deltas jsonb, p_sign integer) FROM P
 
 REVOKE ALL ON FUNCTION hwqueue.add_counts_of(p_counts integer[], p_others integer[], p_sign integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.add_figures(p_to jsonb, p_more jsonb) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.add_histograms(p_a bigint[], p_b bigint[], p_sign integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.add_items(p_lease uuid, p_token bigint, p_items jsonb) FROM PUBLIC;
@@ -8584,8 +8447,6 @@ REVOKE ALL ON FUNCTION hwqueue.begin_map(p_run hwqueue.run, p_step hwqueue.step,
 
 REVOKE ALL ON FUNCTION hwqueue.begin_other(p_run hwqueue.run, p_step integer, p hwqueue.run_progress, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.begin_reap(p_cursor hwqueue.reap_cursor, p_holds boolean, p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.begin_run(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.begin_sleep(p_run hwqueue.run, p_settings jsonb, p_results jsonb, p_now timestamp with time zone) FROM PUBLIC;
@@ -8628,21 +8489,13 @@ REVOKE ALL ON FUNCTION hwqueue.broken_counts() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_earmarks() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.broken_entries() FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.broken_everywhere() FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.broken_gang_steps() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_gangs() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_joins() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.broken_loads() FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.broken_maps() FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.broken_nested() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_replacements() FROM PUBLIC;
 
@@ -8651,8 +8504,6 @@ REVOKE ALL ON FUNCTION hwqueue.broken_requirements(p_class hwqueue.placement_cla
 REVOKE ALL ON FUNCTION hwqueue.broken_runs() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_terms() FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.broken_waits() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.build_placement(p_required jsonb, p_preferred jsonb, p_tolerations jsonb, p_spread jsonb, p_resources jsonb, p_isolation jsonb, p_strength integer) FROM PUBLIC;
 
@@ -8668,8 +8519,6 @@ REVOKE ALL ON FUNCTION hwqueue.cached_range(p_class_id bigint, p_now timestamp w
 
 REVOKE ALL ON FUNCTION hwqueue.cached_skew_reason(p_spread jsonb, p_fact jsonb, p_digest bigint, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.caches_know_of_drop(p_term_id bigint, p_dropped xid8) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.cancel_gang(p_gang uuid, p_reason text) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.cancel_gang(p_gang uuid, p_reason text) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.cancel_gang(p_gang uuid, p_reason text) TO hwqueue_operator;
@@ -8683,8 +8532,6 @@ GRANT ALL ON FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text) TO hwque
 REVOKE ALL ON FUNCTION hwqueue.cancel_leases(p_filter jsonb, p_reason text, p_limit integer, p_cursor jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.cancel_leases(p_filter jsonb, p_reason text, p_limit integer, p_cursor jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.cancel_leases(p_filter jsonb, p_reason text, p_limit integer, p_cursor jsonb) TO hwqueue_admin;
-
-REVOKE ALL ON FUNCTION hwqueue.cancel_on_node(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.cancel_reserved_entry(p_lease uuid, p_queue_id integer, p_error jsonb) FROM PUBLIC;
 
@@ -8722,8 +8569,6 @@ REVOKE ALL ON FUNCTION hwqueue.check_defaults(p_task text, p_defaults jsonb) FRO
 REVOKE ALL ON FUNCTION hwqueue.check_depth(p_value jsonb, p_field text, p_code text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_epoch(p_node uuid, p_epoch bigint) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.check_everywhere_limit(p_row hwqueue.everywhere) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_expiry(p_expires_at timestamp with time zone, p_after interval, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -8775,10 +8620,6 @@ REVOKE ALL ON FUNCTION hwqueue.check_payload(p_value jsonb, p_field text, p_max_
 
 REVOKE ALL ON FUNCTION hwqueue.check_places(p_places jsonb, p_most integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.check_planner_ttl(p_ttl interval) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.check_planner_write(p_round bigint, p_epoch bigint) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.check_progress(p_reports jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_queue_names(p_queues text[]) FROM PUBLIC;
@@ -8794,6 +8635,8 @@ REVOKE ALL ON FUNCTION hwqueue.check_result(p_lease uuid, p_result jsonb, p_fiel
 REVOKE ALL ON FUNCTION hwqueue.check_settlement(p_settlement jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_settlements(p_settle jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.check_span(p_span interval, p_field text, p_min interval, p_max interval, p_range text, p_hint text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_step_name(p_name text, p_field text) FROM PUBLIC;
 
@@ -8919,8 +8762,6 @@ REVOKE ALL ON FUNCTION hwqueue.class_verdicts(p_classes hwqueue.placement_class[
 
 REVOKE ALL ON FUNCTION hwqueue.class_words(p_class hwqueue.placement_class) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.clear_checked(p_class_ids bigint[]) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.clock() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.collect_due(p_run hwqueue.run, p hwqueue.run_progress, p_is_short boolean, p_now timestamp with time zone) FROM PUBLIC;
@@ -8940,8 +8781,6 @@ GRANT ALL ON FUNCTION hwqueue.complete_lease(p_lease uuid, p_token bigint, p_res
 REVOKE ALL ON FUNCTION hwqueue.complete_leases(p_lease_ids uuid[], p_tokens bigint[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.complete_leases(p_lease_ids uuid[], p_tokens bigint[]) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.complete_leases(p_lease_ids uuid[], p_tokens bigint[]) TO hwqueue_admin;
-
-REVOKE ALL ON FUNCTION hwqueue.completion_code() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.compute_class_fleets(p_class_ids bigint[], p_now timestamp with time zone, OUT fits hwqueue.class_nodes[], OUT registered integer) FROM PUBLIC;
 
@@ -9137,8 +8976,6 @@ REVOKE ALL ON FUNCTION hwqueue.end_run(p_run hwqueue.run, p_state text, p_now ti
 
 REVOKE ALL ON FUNCTION hwqueue.end_waiting(p_leases uuid[], p_state text, p_error jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.ended_between(p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[]) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.ended_items(p_run hwqueue.run, p_step integer, p_numbers integer[], OUT leases jsonb, OUT held integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.ending_reason(p_gang hwqueue.gang) FROM PUBLIC;
@@ -9161,21 +8998,13 @@ REVOKE ALL ON FUNCTION hwqueue.event_page(p_after bigint, p_below bigint, p_code
 
 REVOKE ALL ON FUNCTION hwqueue.event_slots(p_since timestamp with time zone, p_until timestamp with time zone, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.everywhere_detail(p_everywhere hwqueue.everywhere) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.everywhere_fit(p_everywhere hwqueue.everywhere, p_node uuid, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.everywhere_hold() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.everywhere_leases(p_everywhere uuid, p_limit integer, p_after uuid) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.everywhere_metrics(p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.everywhere_queue(p_everywhere hwqueue.everywhere) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.everywhere_state(p_everywhere hwqueue.everywhere) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.everywhere_title(p_everywhere hwqueue.everywhere) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.everywhere_totals(p_everywhere uuid) FROM PUBLIC;
 
@@ -9278,7 +9107,7 @@ REVOKE ALL ON FUNCTION hwqueue.find_run(p_run uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.find_spawn_queue(p_queue text, p_task text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.find_webhook(p_name text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.find_webhook(p_name text, p_locks boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.find_workflow(p_name text, p_version integer) FROM PUBLIC;
 
@@ -9289,8 +9118,6 @@ REVOKE ALL ON FUNCTION hwqueue.finish_run(p_run uuid, p_failed integer, p_now ti
 REVOKE ALL ON FUNCTION hwqueue.first_between(p_queue_id integer, p_from_tier smallint, p_from_rank bigint, p_to_tier integer, p_to_rank bigint, OUT tier smallint, OUT rank bigint, OUT "position" bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.first_class_head(p_classes bigint[], p_scores double precision[], p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_starts, p_now timestamp with time zone, OUT tier smallint, OUT rank bigint, OUT head_position bigint, OUT class_id bigint, OUT score double precision) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.first_epoch() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.first_item_error(p_run hwqueue.run, p_step integer) FROM PUBLIC;
 
@@ -9334,7 +9161,7 @@ REVOKE ALL ON FUNCTION hwqueue.forget_node(p_node uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.free_by(p_rooms hwqueue.gang_room[], p_classes hwqueue.placement_class[], p_members integer[], p_node_ids uuid[], p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.free_devices(p_after uuid, p_limit integer, p_now timestamp with time zone, OUT items jsonb[], OUT last_id uuid, OUT has_more boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.free_devices(p_after uuid, p_limit integer, p_now timestamp with time zone, OUT items jsonb[], OUT next text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.fresh_arrivals(p_limit integer, p_from timestamp with time zone) FROM PUBLIC;
 
@@ -9458,8 +9285,6 @@ REVOKE ALL ON FUNCTION hwqueue.has_login(p_login text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.has_new_classes(p_seen xid8, p_unseen xid8[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.has_no_execute(p_node hwqueue.node) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.has_open_reader() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.has_places(p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_left_out text[]) FROM PUBLIC;
 
@@ -9689,8 +9514,6 @@ REVOKE ALL ON FUNCTION hwqueue.lacking(p_shortage integer, p_class hwqueue.place
 
 REVOKE ALL ON FUNCTION hwqueue.lacking_custom(p_needed jsonb, p_free jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.last_clock_step() FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.last_drawn_position() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.last_fetched_at(p_gang uuid) FROM PUBLIC;
@@ -9701,9 +9524,7 @@ REVOKE ALL ON FUNCTION hwqueue.lead_planner(p_holder text, p_ttl interval) FROM 
 GRANT ALL ON FUNCTION hwqueue.lead_planner(p_holder text, p_ttl interval) TO hwqueue_planner;
 GRANT ALL ON FUNCTION hwqueue.lead_planner(p_holder text, p_ttl interval) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.lead_prune(p_unless_within interval, p_now timestamp with time zone, OUT goes boolean, OUT prune_cursor hwqueue.prune_cursor) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.lead_reap(p_unless_within interval, p_now timestamp with time zone, OUT goes boolean, OUT holds boolean, OUT reap_cursor hwqueue.reap_cursor) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.lead_reap(p_unless_within interval, p_now timestamp with time zone, OUT goes boolean, OUT reap_cursor hwqueue.reap_cursor, OUT done hwqueue.upkeep_done) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lease_checkpoints(p_lease uuid, p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.lease_checkpoints(p_lease uuid, p_limit integer) TO hwqueue_producer;
@@ -9857,19 +9678,11 @@ REVOKE ALL ON FUNCTION hwqueue.lock_seen(p_positions bigint[], p_seen_classes bi
 
 REVOKE ALL ON FUNCTION hwqueue.lock_stripes(p_alone integer[], p_shared integer[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.lock_to_register(INOUT node hwqueue.node, OUT state hwqueue.node_state) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.lock_webhook(p_name text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.lock_window(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_window integer, p_limit integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.login_hint(p_login text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.look_at_changed(p_limit integer, p_from bigint, p_until timestamp with time zone, p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.look_at_claim(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_fit text, p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.look_at_due(p_limit integer, p_until timestamp with time zone, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.look_at_earmark(p_gang hwqueue.gang, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -9882,8 +9695,6 @@ REVOKE ALL ON FUNCTION hwqueue.look_at_gang(p_gang hwqueue.gang, p_now timestamp
 REVOKE ALL ON FUNCTION hwqueue.look_at_node(p_everywhere hwqueue.everywhere, p_node uuid, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.look_at_replacement(p_row hwqueue.replacement, p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.look_at_waiting(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_fit text, p_retry_at timestamp with time zone, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.look_if_free(p_everywhere_id uuid, p_node uuid, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -10110,11 +9921,11 @@ REVOKE ALL ON FUNCTION hwqueue.note_blocked(p_state hwqueue.node_state, p_blocke
 
 REVOKE ALL ON FUNCTION hwqueue.note_bound(p_bytes bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.note_clock(p_cursor hwqueue.reap_cursor, p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.note_deaths(p_leases uuid[], p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_event(p_code text, p_message text, p_detail jsonb, p_node uuid, p_queue text, p_class bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.note_everywhere(p_code text, p_everywhere hwqueue.everywhere, p_said text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_failures(p_run hwqueue.run, p hwqueue.run_progress, p_now timestamp with time zone, OUT state text, OUT progress hwqueue.run_progress) FROM PUBLIC;
 
@@ -10350,8 +10161,6 @@ REVOKE ALL ON FUNCTION hwqueue.prune_counts(p_limit integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_deaths(p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.prune_deliveries(p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.prune_events(p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_everywhere(p_limit integer) FROM PUBLIC;
@@ -10360,13 +10169,9 @@ REVOKE ALL ON FUNCTION hwqueue.prune_gangs(p_limit integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_leases(p_cursor hwqueue.prune_cursor, p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.prune_minutes(p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.prune_nodes(p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_part(p_part text, p_most integer, p_done hwqueue.upkeep_done, p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.prune_prices(p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_profiles(p_after bigint, p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -10376,21 +10181,11 @@ REVOKE ALL ON FUNCTION hwqueue.prune_terms(p_limit integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_unseen_xids(p_unseen xid8[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.prune_unused(p_cursor hwqueue.prune_cursor, p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.prune_workflows(p_limit integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.pruned_within(p_unless_within interval, p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.publish_terms(p_limit integer, p_holds boolean, p_now timestamp with time zone, OUT published integer, OUT pending boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.publish_while_holding(INOUT picked hwqueue.picked_entries, p_now timestamp with time zone, OUT published integer, OUT some_moved boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.purge_profiles(p_queue_id integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.purge_queues(p_limit integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.purge_waiting(p_queue_id integer, p_limit integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.put_back(p_lease uuid, p_attempt_count integer, p_claim_count integer, p_at timestamp with time zone, p_now timestamp with time zone, p_since timestamp with time zone) FROM PUBLIC;
 
@@ -10494,7 +10289,7 @@ REVOKE ALL ON FUNCTION hwqueue.read_workflow(p_spec jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.readable_run(p_run uuid, p_lease uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.ready_classes(p_queue_id integer, p_after bigint, p_limit integer, p_most integer, OUT items jsonb[], OUT last_id bigint, OUT has_more boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.ready_classes(p_queue_id integer, p_after bigint, p_limit integer, p_most integer, OUT items jsonb[], OUT next text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.real_time(p_at timestamp with time zone) FROM PUBLIC;
 
@@ -10508,8 +10303,6 @@ REVOKE ALL ON FUNCTION hwqueue.reap_claims(p_limit integer, p_node uuid, p_now t
 REVOKE ALL ON FUNCTION hwqueue.reap_classes(p_after bigint, p_limit integer, p_until timestamp with time zone, OUT judged integer, OUT more boolean, OUT next_after bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reap_deadlines(p_limit integer, p_now timestamp with time zone, p_from timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.reap_dropped(p_limit integer, p_again boolean, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reap_everywhere(p_limit integer, p_budget interval, p_now timestamp with time zone, p_from bigint) FROM PUBLIC;
 
@@ -10645,8 +10438,6 @@ REVOKE ALL ON FUNCTION hwqueue.report_progress(p_reports jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.report_progress(p_reports jsonb) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.report_progress(p_reports jsonb) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.report_unmatched(p_class_id bigint, p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.requeue_failed(p_queue text, p_filter jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.requeue_failed(p_queue text, p_filter jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.requeue_failed(p_queue text, p_filter jsonb) TO hwqueue_admin;
@@ -10690,8 +10481,6 @@ REVOKE ALL ON FUNCTION hwqueue.reserve_members(p_gang hwqueue.gang, p_entries hw
 REVOKE ALL ON FUNCTION hwqueue.reset_run(p_run hwqueue.run, p_steps integer[], p_mode text, p_input jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.resource_words(p_resources jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.restart_delay(p_everywhere hwqueue.everywhere, p_failures integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.resting_story(p_lease hwqueue.lease, p_end hwqueue.outcome, p_state text, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -10885,8 +10674,6 @@ REVOKE ALL ON FUNCTION hwqueue.settle_own_claim(p_node uuid, p_lease uuid, p_tok
 REVOKE ALL ON FUNCTION hwqueue.shared_level(p_settings jsonb, p_level jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.shared_rooms(p_gangs uuid[], p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.short_queue(p_queue_id integer, p_limit integer, p_now timestamp with time zone, OUT lease_ids uuid[], OUT class_ids bigint[], OUT tiers smallint[], OUT ranks bigint[], OUT waited double precision[], OUT has_more boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.shortage(p_cpu_milli bigint, p_memory_mib bigint, p_room hwqueue.headroom, p_custom jsonb, p_cpu_isolation text) FROM PUBLIC;
 
@@ -11125,8 +10912,6 @@ GRANT ALL ON FUNCTION hwqueue.taint_node(p_node uuid, p_taint jsonb) TO hwqueue_
 
 REVOKE ALL ON FUNCTION hwqueue.taint_text(p_taint jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.take_adhoc(p_workflow bigint) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.take_at_head(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_window integer, p_room hwqueue.headroom, p_limit integer, OUT ctids tid[], OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT meets boolean, OUT is_new boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_choice(p_choice uuid, p_taker uuid) FROM PUBLIC;
@@ -11150,8 +10935,6 @@ REVOKE ALL ON FUNCTION hwqueue.take_entries_of(p_leases uuid[]) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.take_entry(p_lease uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_free_entry(p_lease uuid) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.take_lead(p_holder text, p_ttl interval, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_next_signal(p_lease uuid, p_token bigint, p_signal text, p_name text, OUT verdict text, OUT payload jsonb) FROM PUBLIC;
 
@@ -11347,7 +11130,7 @@ REVOKE ALL ON FUNCTION hwqueue.wait_between(p_patience interval, p_here double p
 
 REVOKE ALL ON FUNCTION hwqueue.waiting_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, OUT classes bigint[], OUT until timestamp with time zone, OUT next_xid xid8, OUT unseen xid8[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.waiting_gangs(p_rank bigint, p_position bigint, p_limit integer, OUT items jsonb[], OUT last_id text, OUT has_more boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.waiting_gangs(p_rank bigint, p_position bigint, p_limit integer, OUT items jsonb[], OUT next text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.waits_for(p_class hwqueue.placement_class, p_node hwqueue.node, p_eligible_at timestamp with time zone, p_looks boolean, p_now timestamp with time zone, OUT wait interval, OUT is_known boolean) FROM PUBLIC;
 
@@ -11386,10 +11169,6 @@ REVOKE ALL ON FUNCTION hwqueue.ways_in_time(p_gang hwqueue.gang, p_rooms hwqueue
 REVOKE ALL ON FUNCTION hwqueue.ways_of_earmark(p_gang hwqueue.gang, p_place jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.webhook_body(p_code text, p_at timestamp with time zone, p_data jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.webhook_delay(p_failures integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.webhook_headers(p_webhook hwqueue.webhook, p_delivery uuid, p_body text, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.webhook_metrics(p_now timestamp with time zone) FROM PUBLIC;
 
