@@ -68,8 +68,7 @@ end
 $$;
 
 -- Binds everything that a class asks about other leases: its requirements, preferences and spread then
--- carry the indexes of their terms.
--- The services that its own service keeps away from become requirements.
+-- carry the indexes of their terms. The services that its own service keeps away from become requirements.
 create or replace function hwqueue.bind_terms(inout p_class hwqueue.placement_class)
 language plpgsql immutable
 as $$
@@ -77,13 +76,16 @@ declare
   v_required jsonb := coalesce(p_class.placement -> 'require', '[]') || array_to_json(array(
     select jsonb_build_object('service', s, 'away', true) from unnest(p_class.away_from) s))::jsonb;
   v_preferred jsonb := coalesce(p_class.placement -> 'prefer', '[]');
+  v_spread jsonb := coalesce(p_class.placement -> 'spread', '[]');
   v_bound record;
   v_item jsonb;
+  v_selection jsonb;
+  v_nodes jsonb;  -- which nodes count for a max_skew (scope_includes)
 begin
   p_class.required := v_required;
-  p_class.spread := coalesce(p_class.placement -> 'spread', '[]');
+  p_class.spread := '[]';
   p_class.terms := '[]';
-  if p_class.spread = '[]' and not hwqueue.asks_others(jsonb_build_array(v_required, v_preferred)) then
+  if v_spread = '[]' and not hwqueue.asks_others(jsonb_build_array(v_required, v_preferred)) then
     return;  -- most classes
   end if;
   v_bound := hwqueue.bind_exprs(v_required, 'require', (
@@ -101,25 +103,28 @@ begin
     p_class.preferred := p_class.preferred
       || jsonb_build_object('weight', v_item -> 'weight', 'when', v_bound.exprs);
   end loop;
-  p_class := hwqueue.bind_spread(p_class);
-end
-$$;
-
--- Does the same for the spread of a class.
-create or replace function hwqueue.bind_spread(inout p_class hwqueue.placement_class)
-language plpgsql immutable
-as $$
-declare
-  v_bound record;
-  v_item jsonb;
-  v_items jsonb := '[]'::jsonb;
-  v_selection jsonb;
-  v_nodes jsonb;
-begin
-  for v_item in select s.value from jsonb_array_elements(p_class.spread) with ordinality s
+  for v_item in select s.value from jsonb_array_elements(v_spread) with ordinality s
     order by s.ordinality loop
     v_selection := jsonb_build_array(hwqueue.term_item(v_item -> 'select', null, p_class));
-    v_nodes := case when v_item ? 'max_skew' then hwqueue.spread_nodes(v_item, p_class) end;
+    v_nodes := null;
+    if v_item ? 'max_skew' and not p_class.is_pinned and not v_item ? 'when'
+      and v_item #>> '{count_nodes,taints}' is distinct from 'honor' then
+      -- rack and labels decide which nodes count: those that meet its requirements on nodes, and have a
+      -- value in the domain of every required max_skew
+      select case when r.exprs = '[]' then '{}' else jsonb_build_object('require', r.exprs) end
+        || case when d.domains = '[]' then '{}' else jsonb_build_object('domains', d.domains) end into v_nodes
+      from (
+        select coalesce(jsonb_agg(e.value - array['during', 'grace'] order by e.ordinality), '[]') as exprs
+        from jsonb_array_elements(p_class.placement -> 'require') with ordinality e
+        where v_item #>> '{count_nodes,affinity}' is distinct from 'ignore'
+          and not e.value ?| array['leases', 'service', 'lease']
+      ) r, (
+        select coalesce(jsonb_agg(distinct s.value -> 'domain'), '[]') as domains
+        from jsonb_array_elements(v_spread) s
+        where s.value ? 'max_skew' and not s.value ? 'when'
+          and s.value ->> 'domain' not in ('node', v_item ->> 'domain')
+      ) d;
+    end if;
     v_bound := hwqueue.add_term(
       case when v_item ? 'max_per_domain' then 'cap'
         when v_item ? 'max_skew' and not v_item ? 'when' then 'skew'
@@ -132,32 +137,9 @@ begin
       p_class.terms := v_bound.p_terms;
       v_item := v_item || jsonb_build_object('tally', v_bound.index);
     end if;
-    v_items := v_items || jsonb_build_array(v_item);
+    p_class.spread := p_class.spread || jsonb_build_array(v_item);
   end loop;
-  p_class.spread := v_items;
 end
-$$;
-
--- Returns which nodes count for a required max_skew, in the form that scope_includes reads. Null when
--- rack and labels do not decide it.
-create or replace function hwqueue.spread_nodes(p_spread jsonb, p_class hwqueue.placement_class) returns jsonb
-language sql immutable
-as $$
-  select case when not p_class.is_pinned and not p_spread ? 'when'
-    and p_spread #>> '{count_nodes,taints}' is distinct from 'honor' then
-      case when r.exprs = '[]' then '{}' else jsonb_build_object('require', r.exprs) end
-      || case when d.domains = '[]' then '{}' else jsonb_build_object('domains', d.domains) end end
-  from (
-    select coalesce(jsonb_agg(e.value - array['during', 'grace'] order by e.ordinality), '[]') as exprs
-    from jsonb_array_elements(p_class.placement -> 'require') with ordinality e
-    where p_spread #>> '{count_nodes,affinity}' is distinct from 'ignore'
-      and not e.value ?| array['leases', 'service', 'lease']
-  ) r, (
-    select coalesce(jsonb_agg(distinct s.value -> 'domain'), '[]') as domains
-    from jsonb_array_elements(p_class.spread) s
-    where s.value ? 'max_skew' and not s.value ? 'when'
-      and s.value ->> 'domain' not in ('node', p_spread ->> 'domain')
-  ) d
 $$;
 
 -- Whether a node with that rack and those labels is in a scope {"require": [EXPR, ...], "domains":

@@ -20,8 +20,7 @@
 -- suffices. The wait counts from the moment the lease became claimable (eligible_at), and nothing sets
 -- that back. When no better node lives there is no wait.
 --
--- Reading order: must_be_checked, blocked_classes, blocked_by_leases, blocked_by_holders,
--- waiting_classes, then waits_for and wait_between.
+-- Reading order: must_be_checked, blocked_classes, blocked_by_holders, waiting_classes, then waits_for.
 
 -- Those of p_classes that may not run on a node now, by the counters of affinity terms and by where
 -- single leases run. A class may be returned twice. A class that may run is never returned. Other
@@ -37,7 +36,12 @@ declare
   v_held record;
   v_waits record;
 begin
-  with found as materialized (
+  with stopping as materialized (  -- none: counters need no correction for leases that are about to stop
+    select exists (select 1 from hwqueue.claim c where c.stop_requested_at <= p_now)
+      or exists (
+        select 1 from hwqueue.claim c
+        where c.check_at between hwqueue.claims_scan_start() and p_now and c.expires_at <= p_now) as is_any
+  ), found as materialized (
     select r.classes, r.term_id, p.place, r.use = 'away' and t.published_at is not null as lasts
     from (  -- classes often share a term: each term is evaluated once
       select c.term_id, c.use, c.most, c.is_self, array_agg(c.class_id) as classes
@@ -55,16 +59,16 @@ begin
     where t.published_at is null or p.place is not null and case r.use
       when 'away' then n.leases > 0
       when 'cap' then n.leases + r.is_self::int > r.most
-        and ((select hwqueue.nothing_is_stopping(p_now))
+        and (not (select s.is_any from stopping s)
           or n.leases - hwqueue.stopping_count(r.term_id, p.place, false, p_now) + r.is_self::int > r.most)
       when 'skew' then n.leases + r.is_self::int > r.most
         and hwqueue.cached_skew_reason(jsonb_build_object('max_skew', r.most),
           jsonb_build_object('value', p.place, 'held', n.leases, 'self', r.is_self),
           t.digest, p_now) = 'spread_exceeded'
       when 'toward' then n.leases <= 0
-        and (not r.is_self or case
-          when (select hwqueue.nothing_is_stopping(p_now)) then hwqueue.read_total(r.term_id)
-          else hwqueue.remaining_count(r.term_id, null, null, true, p_now) end > 0)
+        and (not r.is_self or case when (select s.is_any from stopping s)
+          then hwqueue.remaining_count(r.term_id, null, null, true, p_now)
+          else hwqueue.read_total(r.term_id) end > 0)
       end)
   select array(select unnest(f.classes) from found f),
          array(select unnest(f.classes) from found f where f.lasts),
@@ -74,7 +78,34 @@ begin
   known.by_holders := array_fill(false, array[cardinality(known.term_ids)]);
   if exists (select 1 from hwqueue.class_rule c where c.lease_id is not null
       order by c.lease_id limit 1) then
-    blocked := blocked || hwqueue.blocked_by_leases(p_classes, p_node, p_now);
+    -- by a requirement about one lease (see lease_fact): the class must be with the lease, which runs
+    -- elsewhere, or neither runs nor has succeeded; or away from it, and it runs in the same place
+    blocked := blocked || array(
+      select unnest(r.classes)
+      from (
+        select c.term_id, c.use, c.lease_id, array_agg(c.class_id) as classes
+        from hwqueue.class_rule c
+        where c.class_id = any (p_classes) and c.lease_id is not null
+        group by c.term_id, c.use, c.lease_id) r
+      cross join lateral (
+        select * from hwqueue.affinity_term x
+        where x.term_id = r.term_id offset 0) t
+      cross join lateral (
+        select hwqueue.domain_value(t.domain, p_node.node_id, p_node.rack, p_node.labels) as place offset 0) p
+      left join lateral (
+        select c.node_id, c.stop_requested_at <= p_now is not true and c.expires_at > p_now as stays
+        from hwqueue.claim c where c.lease_id = r.lease_id offset 0) runs on true
+      left join lateral (
+        select o.node_id from hwqueue.outcome o
+        where runs.node_id is null and o.lease_id = r.lease_id
+          and (o.state = 'completed') is true offset 0) ran on true
+      left join lateral (
+        select hwqueue.domain_value(t.domain, n.node_id, n.rack, n.labels) as place
+        from hwqueue.node n where n.node_id = coalesce(runs.node_id, ran.node_id) offset 0) there on true
+      where t.published_at is null or p.place is not null and case r.use
+        when 'toward' then (there.place = p.place and coalesce(runs.stays, true)) is not true
+        when 'away' then runs.node_id is not null and there.place = p.place
+        end);
   end if;
   v_held := hwqueue.blocked_by_holders(p_classes, p_node);
   v_waits := hwqueue.waiting_classes(p_classes, p_node, p_now);
@@ -86,57 +117,6 @@ begin
   known.fleet_next := v_waits.next_xid;
   known.fleet_unseen := v_waits.unseen;
   known.valid_until := coalesce(v_waits.until, p_now + interval '10 seconds');
-end
-$$;
-
--- True if no claim was asked to stop and none has expired, so that counters need no correction for
--- leases that are about to stop.
-create or replace function hwqueue.nothing_is_stopping(p_now timestamptz) returns boolean
-language plpgsql stable
-as $$
-begin
-  return not exists (
-      select 1 from hwqueue.claim c where c.stop_requested_at <= p_now)
-    and not exists (
-      select 1 from hwqueue.claim c
-      where c.check_at between hwqueue.claims_scan_start() and p_now and c.expires_at <= p_now);
-end
-$$;
-
--- Those of p_classes that a requirement about one lease keeps off a node now. Either the class must be
--- with the lease, which runs elsewhere, or neither runs nor has succeeded (see lease_fact). Or the class
--- must be away from the lease, which runs in the same place.
-create or replace function hwqueue.blocked_by_leases(p_classes bigint[], p_node hwqueue.node,
-  p_now timestamptz) returns bigint[]
-language plpgsql stable
-as $$
-begin
-  return array(
-    select unnest(r.classes)
-    from (
-      select c.term_id, c.use, c.lease_id, array_agg(c.class_id) as classes
-      from hwqueue.class_rule c
-      where c.class_id = any (p_classes) and c.lease_id is not null
-      group by c.term_id, c.use, c.lease_id) r
-    cross join lateral (
-      select * from hwqueue.affinity_term x
-      where x.term_id = r.term_id offset 0) t
-    cross join lateral (
-      select hwqueue.domain_value(t.domain, p_node.node_id, p_node.rack, p_node.labels) as place offset 0) p
-    left join lateral (
-      select c.node_id, c.stop_requested_at <= p_now is not true and c.expires_at > p_now as stays
-      from hwqueue.claim c where c.lease_id = r.lease_id offset 0) runs on true
-    left join lateral (
-      select o.node_id from hwqueue.outcome o
-      where runs.node_id is null and o.lease_id = r.lease_id
-        and (o.state = 'completed') is true offset 0) ran on true
-    left join lateral (
-      select hwqueue.domain_value(t.domain, n.node_id, n.rack, n.labels) as place
-      from hwqueue.node n where n.node_id = coalesce(runs.node_id, ran.node_id) offset 0) there on true
-    where t.published_at is null or p.place is not null and case r.use
-      when 'toward' then (there.place = p.place and coalesce(runs.stays, true)) is not true
-      when 'away' then runs.node_id is not null and there.place = p.place
-      end);
 end
 $$;
 
@@ -327,7 +307,7 @@ create or replace function hwqueue.must_be_checked(p_class hwqueue.placement_cla
 language sql stable
 as $$
   select p_class.terms <> '[]' or p_class.is_choice or hwqueue.is_lasting(p_class)
-    or hwqueue.is_selected(p_class.class_id)
+    or exists (select 1 from hwqueue.class_term m where m.class_id = p_class.class_id)
     or hwqueue.has_stale_policy(p_class)
     or p_class.patience is distinct from interval '0' and p_affinity < hwqueue.best_affinity(p_class)
 $$;

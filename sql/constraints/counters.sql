@@ -11,64 +11,7 @@
 -- The invariant: the counters of a published term are the sum of the term_deltas of all claims
 -- (verify_invariants).
 --
--- Reading order: touched_terms, counted_terms, add_counts, read_count, stopping_count, count_running.
-
--- Counts for a term what runs already, granted by claims that did not know the term. Returns false
--- without having done anything when another session has locked such a claim, and may be settling it.
--- Also returns false when such claims exist and p_holds does not allow to lock them. A later call tries
--- again.
--- Locks: claims, skip locked; term_counter, skip locked.
-create or replace function hwqueue.count_running(p_term hwqueue.affinity_term, p_holds boolean)
-returns boolean
-language plpgsql volatile set enable_bitmapscan = on
-as $$
-declare
-  v_counted jsonb := jsonb_build_array(jsonb_build_object('t', p_term.term_id));
-  v_lease uuid := (p_term.spec #>> '{all,0,lease}')::uuid;
-  v_classes bigint[];
-  v_claims uuid[];
-  v_locked int;
-  v_count record;
-begin
-  v_classes := array(
-    select m.class_id from hwqueue.class_term m where m.term_id = p_term.term_id
-    union
-    select k.class_id from hwqueue.placement_class k
-    where p_term.use = 'away' and k.terms <> '[]'
-      and k.terms @> jsonb_build_array(jsonb_build_object('digest', p_term.digest)));
-  v_claims := array(
-    select c.lease_id
-    from hwqueue.claim c
-    join hwqueue.placement_class k on k.class_id = c.class_id
-    where c.class_id = any (v_classes) and (c.term_deltas @> v_counted) is not true
-      and (coalesce(c.lease_id = v_lease, true)
-           or p_term.use = 'away'
-             and k.terms @> jsonb_build_array(jsonb_build_object('digest', p_term.digest))));
-  if v_claims <> '{}' and not p_holds then
-    return false;
-  end if;
-  select count(*) into v_locked from (select 1 from hwqueue.claim c where c.lease_id = any (v_claims)
-    for update skip locked) l;
-  if v_locked < cardinality(v_claims) then
-    return false;
-  end if;
-  for v_count in
-    select c.lease_id, jsonb_build_array(t.value) as term_deltas
-    from hwqueue.claim c
-    join hwqueue.placement_class k on k.class_id = c.class_id
-    join hwqueue.node n on n.node_id = c.node_id
-    cross join lateral jsonb_array_elements(hwqueue.counts_of(k, c.lease_id, n)) t
-    -- checked again: before the claim was locked, register_node may have counted it
-    where c.lease_id = any (v_claims) and (c.term_deltas @> v_counted) is not true
-      and (t.value -> 't')::bigint = p_term.term_id
-  loop
-    update hwqueue.claim c set term_deltas = coalesce(c.term_deltas, '[]') || v_count.term_deltas
-    where c.lease_id = v_count.lease_id;
-    perform hwqueue.add_counts(v_count.term_deltas, 1);
-  end loop;
-  return true;
-end
-$$;
+-- Reading order: touched_terms, counted_terms, add_counts, read_count, stopping_count.
 
 -- The terms that a claim of a class touches on a node: its own terms and those that select it. place is
 -- '' where the node has no value of the term's domain.
@@ -123,14 +66,6 @@ begin
   end loop;
   return v_deltas;
 end
-$$;
-
--- How many leases a claim with these deltas has added to a term's counter: 1 or none.
-create or replace function hwqueue.counted_by(p_deltas jsonb, p_term_id bigint) returns int
-language sql immutable parallel safe
-as $$
-  select coalesce(sum((d.value ->> 'n')::int), 0)::int from jsonb_array_elements(p_deltas) d
-  where (d.value ->> 't')::bigint = p_term_id
 $$;
 
 -- What counted_terms returns, for a claim of a class on a node.
@@ -264,7 +199,7 @@ as $$
 $$;
 
 -- How many leases of a term stay in a place. p_place null: all places. Leaves out leases asked to stop,
--- and with p_expired expired ones. p_recount: counts by place, see recount_term; null: by what claims
+-- and with p_expired expired ones. p_recount: counts by place, see recount_terms; null: by what claims
 -- have counted.
 create or replace function hwqueue.remaining_count(p_term_id bigint, p_recount jsonb, p_place text,
   p_expired boolean, p_now timestamptz) returns bigint

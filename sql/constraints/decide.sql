@@ -18,7 +18,7 @@
 -- their lock stripes, and adds its own counts before the locks end, at commit. It may refuse a lease
 -- without them.
 --
--- Reading order: decide_class, admit_class, stripes_of, lock_stripes, term_facts, terms_reason.
+-- Reading order: decide_class, admit_class, lock_stripes, term_facts, terms_reason.
 
 -- Decides whether a class that must be checked may run on a node now. A claim asks this by class, before
 -- it locks any entry of the class.
@@ -134,47 +134,13 @@ begin
 end
 $$;
 
--- The lock stripes of these terms. A group ("toward") has one stripe for all places. A member that goes
--- by another group locks it for share: two such leases could each be the other's first.
--- by_counters_alone: only what runs in the places of these terms can keep a lease of the class out. All of
--- its own terms, p_terms in number, keep away or limit a number, and all are counted.
-create or replace function hwqueue.stripes_of(p_touched hwqueue.touched_term[], p_terms int, p_joins boolean,
-  p_starts boolean, out alone int[], out shared int[], out by_counters_alone boolean)
-language plpgsql immutable
-as $$
-declare
-  v_term hwqueue.touched_term;
-  v_stripe int;
-  v_own int := 0;
-begin
-  alone := '{}';
-  shared := '{}';
-  by_counters_alone := not p_joins;
-  foreach v_term in array p_touched loop
-    by_counters_alone := by_counters_alone and v_term.by_counters_alone
-      and (not v_term.decides or v_term.use in ('away', 'cap', 'soft') and v_term.place <> '');
-    v_own := v_own + v_term.decides::int;
-    if v_term.use in ('away', 'apart', 'cap', 'skew') and v_term.domain <> 'node' and v_term.place <> ''
-       or v_term.use = 'toward' and v_term.counts and p_joins then
-      -- 0..16383: two places may share a stripe, and one may then find it locked without need
-      v_stripe := hashtextextended(
-        v_term.term_id || '@' || case v_term.use when 'toward' then '' else v_term.place end, 0) & 16383;
-      if v_term.decides and (p_starts or v_term.use <> 'toward') then
-        alone := case when v_stripe = any (alone) then alone else alone || v_stripe end;
-      else
-        shared := case when v_stripe = any (shared) then shared else shared || v_stripe end;
-      end if;
-    end if;
-  end loop;
-  by_counters_alone := by_counters_alone and v_own = p_terms;
-end
-$$;
-
 -- Decides whether a lease may run beside what runs now. p_exact: by the nodes as they are now, not by
 -- the cached fleet (spread_reason).
 -- term_deltas: what to write into its claim, and to count (add_counts) while the lock stripes are held.
 -- reason: why it may not run, a reason code, or 'busy', 'unpublished' or 'cache_miss' (a cache miss),
 -- which the next claim may find otherwise. is_named: a term names a lease of the class.
+-- A group ("toward") has one stripe for all places. A member that goes by another group locks it for
+-- share: two such leases could each be the other's first.
 -- Locks: the caller holds node_state; lock stripes, skip locked.
 create or replace function hwqueue.admit_class(p_class hwqueue.placement_class, p_lease uuid,
   p_node hwqueue.node, p_exact boolean, p_now timestamptz,
@@ -183,11 +149,18 @@ language plpgsql volatile
 as $$
 declare
   v_terms record := hwqueue.touched_terms(p_class, p_lease, p_node);
+  v_term hwqueue.touched_term;
   v_joins boolean := p_class.terms @> '[{"spec": {"use": "toward"}}]';
   v_starts boolean := false;
-  v_stripes record;
+  v_stripe int;
+  v_alone int[] := '{}';
+  v_shared int[] := '{}';
+  v_own int := 0;
   v_needs_none boolean;  -- no lock stripe
-  v_by_counters boolean;
+  -- only what runs in the places of these terms can keep a lease of the class out: all of its own terms
+  -- keep away or limit a number, and all are counted
+  v_by_counters boolean := not v_joins and not v_terms.is_named and p_class.service_id is null
+    and p_class.trusts = '{}';
   v_all_zero boolean := false;
   v_facts jsonb;
 begin
@@ -196,10 +169,24 @@ begin
     v_facts := hwqueue.term_facts(p_class, p_node, null, p_now);
     v_starts := hwqueue.would_start_group(p_class, v_facts);
   end if;
-  v_stripes := hwqueue.stripes_of(v_terms.touched, jsonb_array_length(p_class.terms), v_joins, v_starts);
-  v_needs_none := v_stripes.alone = '{}' and v_stripes.shared = '{}';
-  v_by_counters := v_stripes.by_counters_alone and not v_terms.is_named and p_class.service_id is null
-    and p_class.trusts = '{}';
+  foreach v_term in array v_terms.touched loop
+    v_by_counters := v_by_counters and v_term.by_counters_alone
+      and (not v_term.decides or v_term.use in ('away', 'cap', 'soft') and v_term.place <> '');
+    v_own := v_own + v_term.decides::int;
+    if v_term.use in ('away', 'apart', 'cap', 'skew') and v_term.domain <> 'node' and v_term.place <> ''
+       or v_term.use = 'toward' and v_term.counts and v_joins then
+      -- 0..16383: two places may share a stripe, and one may then find it locked without need
+      v_stripe := hashtextextended(
+        v_term.term_id || '@' || case v_term.use when 'toward' then '' else v_term.place end, 0) & 16383;
+      if v_term.decides and (v_starts or v_term.use <> 'toward') then
+        v_alone := case when v_stripe = any (v_alone) then v_alone else v_alone || v_stripe end;
+      else
+        v_shared := case when v_stripe = any (v_shared) then v_shared else v_shared || v_stripe end;
+      end if;
+    end if;
+  end loop;
+  v_by_counters := v_by_counters and v_own = jsonb_array_length(p_class.terms);
+  v_needs_none := v_alone = '{}' and v_shared = '{}';
   -- a check without locks, skipped when all counters are zero: most classes that are refused end here
   if not v_joins then
     v_all_zero := hwqueue.are_counters_zero(v_terms.touched);
@@ -209,7 +196,7 @@ begin
     reason := hwqueue.terms_reason(p_class, p_lease, p_node, v_facts, v_needs_none, p_exact, p_now);
   end if;
   if reason is null and not v_needs_none then
-    if hwqueue.lock_stripes(v_stripes.alone, v_stripes.shared) then
+    if hwqueue.lock_stripes(v_alone, v_shared) then
       -- what was read before the stripes were locked may have changed
       if not v_by_counters or not hwqueue.are_counters_zero(v_terms.touched) then
         v_facts := hwqueue.term_facts(p_class, p_node, null, p_now);
@@ -234,9 +221,8 @@ $$;
 --   - "elsewhere": for toward, whether any run in another place
 --   - "self": whether the term selects the class itself
 -- A term that is not published yet is null: nothing may be decided by it. expr_reason and spread_reason
--- judge by these facts.
--- p_recount: what recount_terms returned, for dry runs; null: by what claims have counted. A decision
--- reads these facts again under the lock stripes.
+-- judge by these facts. A decision reads them again under the lock stripes.
+-- p_recount: what recount_terms returned, for dry runs; null: by what claims have counted.
 -- p_own: the term_deltas of a running claim, which is then left out itself; null: the lease does not run.
 create or replace function hwqueue.term_facts(p_class hwqueue.placement_class, p_node hwqueue.node,
   p_recount jsonb, p_now timestamptz, p_own jsonb default null) returns jsonb
@@ -245,56 +231,51 @@ as $$
 declare
   v_term record;
   v_facts jsonb := '[]'::jsonb;
+  v_value text;
+  v_held bigint;
+  v_here bigint;
+  v_elsewhere boolean;
 begin
   for v_term in
     select (s.value -> 'self')::boolean and s.value #>> '{spec,use}' <> 'soft' as is_self, t.term_id,
            t.published_at, coalesce(t.domain, hwqueue.term_domain(s.value -> 'spec')) as domain,
            s.value #>> '{spec,all,0,lease}' as lease_id, s.value #>> '{spec,use}' as use,
-           p_recount #> array['terms', (s.ordinality - 1)::text] as recount
+           p_recount #> array['terms', (s.ordinality - 1)::text] as recount,
+           case when p_own is null then 0 else (  -- how many of those that are counted are left out
+             select coalesce(sum((d.value ->> 'n')::int), 0) from jsonb_array_elements(p_own) d
+             where (d.value ->> 't')::bigint = t.term_id) end as own
     from jsonb_array_elements(p_class.terms) with ordinality s
     left join hwqueue.affinity_term t on t.digest = (s.value ->> 'digest')::bigint
     order by s.ordinality
   loop
-    v_facts := v_facts || case
-      when v_term.published_at is null and p_recount is null then 'null'::jsonb
-      when v_term.lease_id is not null
-        then hwqueue.lease_fact(v_term.lease_id::uuid, v_term.domain, p_node, p_now)
-      else hwqueue.count_fact(v_term.term_id,
-        hwqueue.domain_value(v_term.domain, p_node.node_id, p_node.rack, p_node.labels),
-        v_term.is_self, v_term.use, v_term.recount,
-        case when p_own is null then 0 else hwqueue.counted_by(p_own, v_term.term_id) end, p_now)
-      end;
+    if v_term.published_at is null and p_recount is null then
+      v_facts := v_facts || 'null'::jsonb;
+      continue;
+    elsif v_term.lease_id is not null then
+      v_facts := v_facts || hwqueue.lease_fact(v_term.lease_id::uuid, v_term.domain, p_node, p_now);
+      continue;
+    end if;
+    v_value := hwqueue.domain_value(v_term.domain, p_node.node_id, p_node.rack, p_node.labels);
+    v_held := 0;
+    v_here := 0;
+    v_elsewhere := false;
+    if v_term.recount is not null then
+      v_held := coalesce((v_term.recount #>> array[v_value, 'held'])::bigint, 0);
+    elsif v_value is not null then
+      select c.leases - v_term.own into v_held from hwqueue.read_count(v_term.term_id, v_value) c;
+    end if;
+    if v_held > 0 then
+      v_here := case when v_term.recount is null
+        then v_held - hwqueue.stopping_count(v_term.term_id, v_value, v_term.use <> 'cap', p_now)
+        else hwqueue.remaining_count(v_term.term_id, v_term.recount, v_value, v_term.use <> 'cap', p_now) end;
+    end if;
+    if v_term.is_self and v_term.use = 'toward' and v_here <= 0 then  -- may it be the first of its group?
+      v_elsewhere := hwqueue.remaining_count(v_term.term_id, v_term.recount, null, true, p_now) > v_term.own;
+    end if;
+    v_facts := v_facts || jsonb_build_object('value', v_value, 'held', v_held, 'here', v_here,
+      'elsewhere', v_elsewhere, 'self', v_term.is_self);
   end loop;
   return v_facts;
-end
-$$;
-
--- The fact of a term that selects leases by their class. p_own: how many of those that are counted are left
--- out.
-create or replace function hwqueue.count_fact(p_term_id bigint, p_value text, p_self boolean, p_use text,
-  p_recount jsonb, p_own int, p_now timestamptz) returns jsonb
-language plpgsql stable
-as $$
-declare
-  v_held bigint := 0;
-  v_here bigint := 0;
-  v_elsewhere boolean := false;
-begin
-  if p_recount is not null then
-    v_held := coalesce((p_recount #>> array[p_value, 'held'])::bigint, 0);
-  elsif p_value is not null then
-    select c.leases - p_own into v_held from hwqueue.read_count(p_term_id, p_value) c;
-  end if;
-  if v_held > 0 then
-    v_here := case when p_recount is null
-      then v_held - hwqueue.stopping_count(p_term_id, p_value, p_use <> 'cap', p_now)
-      else hwqueue.remaining_count(p_term_id, p_recount, p_value, p_use <> 'cap', p_now) end;
-  end if;
-  if p_self and p_use = 'toward' and v_here <= 0 then  -- may it be the first of its group?
-    v_elsewhere := hwqueue.remaining_count(p_term_id, p_recount, null, true, p_now) > p_own;
-  end if;
-  return jsonb_build_object('value', p_value, 'held', v_held, 'here', v_here,
-    'elsewhere', v_elsewhere, 'self', p_self);
 end
 $$;
 

@@ -13,11 +13,11 @@
 -- A class is a candidate of claims, as far as its terms decide that, if they are all published and it does
 -- not wait for a lease to start (placement_class.waits, see term_classes.sql). Other classes are not
 -- judged (has_published_terms), so they are in no cached list of what may run and cost claims nothing.
--- When its last term is published a class gets a new created_xid (admit_classes), so that every profile
+-- When its last term is published a class gets a new created_xid (publish_term), so that every profile
 -- judges it as a new class.
 --
--- Reading order: publish_terms, propagate_term, take_publish_step, lock_classes, admit_classes, then
--- rebind_classes and move_terms for services whose policy has changed.
+-- Reading order: publish_terms, publish_term, write_terms, take_publish_step, then rebind_classes and
+-- move_terms for services whose policy has changed.
 
 -- True if a class is stale: the policy of its service has changed since the class was written. Until
 -- rebind_classes has written the terms of the new policy into it, none of its leases is claimed.
@@ -115,37 +115,6 @@ begin
 end
 $$;
 
--- Writes the rules of classes (class_rule): what a class must meet in a node's own place, so that one
--- statement can check many classes (blocked_classes). The terms of the classes must have their rows.
--- Locks: the caller holds the installation's row.
-create or replace function hwqueue.write_rules(p_class_ids bigint[]) returns void
-language plpgsql volatile
-as $$
-begin
-  delete from hwqueue.class_rule r where r.class_id = any (p_class_ids);
-  insert into hwqueue.class_rule (class_id, term_id, use, most, is_self, lease_id)
-  select c.class_id, t.term_id, case when d.decides then t.use else 'known' end, d.most,
-         (s.value -> 'self')::boolean,
-         case when d.decides then (t.spec #>> '{all,0,lease}')::uuid end
-  from hwqueue.placement_class c
-  cross join lateral jsonb_array_elements(c.terms) with ordinality s
-  cross join lateral (  -- fenced: found by digest, instead of reading all terms for each class
-    select * from hwqueue.affinity_term x where x.digest = (s.value ->> 'digest')::bigint offset 0) t
-  left join lateral (
-    select true as decides, r.most
-    from (
-      select e.value ->> 'term' as index, null::bigint as most from jsonb_array_elements(c.required) e
-      where e.value ? 'term'
-      union all
-      select e.value ->> 'term', coalesce(e.value ->> 'max_per_domain', e.value ->> 'max_skew')::bigint
-      from jsonb_array_elements(c.spread) e
-      where not e.value ?| array['targets', 'when', 'tally']
-    ) r
-    where r.index::bigint = s.ordinality - 1) d on true
-  where c.class_id = any (p_class_ids);
-end
-$$;
-
 -- Marks classes as checked at the claim, wherever it is cached that a profile or a node may run them.
 -- True when there was a row to mark, or another session held a profile or a node.
 -- Locks: profile rows and node_eligibility, skip locked.
@@ -200,6 +169,8 @@ declare
   v_term hwqueue.affinity_term;
   v_is_over boolean;
   v_changed boolean;
+  v_classes bigint[];  -- those that the term selects
+  v_new bigint[];
 begin
   published := 0;
   pending := true;
@@ -217,20 +188,31 @@ begin
   loop
     -- written by this transaction: no other can see it yet
     continue when v_term.written_xid = pg_current_xact_id();
-    -- read before propagate_term: what a transaction writes that ends after this, propagate_term may not see
+    -- read before the classes: they may not show what a transaction wrote that ends after this
     v_is_over := hwqueue.no_open_xid_below(
       coalesce(v_term.publish_after_xid, pg_snapshot_xmax(pg_current_snapshot())));
-    v_changed := hwqueue.propagate_term(v_term);
+    v_changed := v_term.spec #> '{all,0,lease}' is not null
+      and not hwqueue.assign_target_class((v_term.spec #>> '{all,0,lease}')::uuid);
+    if not v_changed then
+      v_classes := hwqueue.selected_classes(v_term.spec);
+      v_new := array(
+        select c from unnest(v_classes) c
+        where not exists (
+          select 1 from hwqueue.class_term m where m.class_id = c and m.term_id = v_term.term_id));
+      insert into hwqueue.class_term (class_id, term_id) select c, v_term.term_id from unnest(v_new) c;
+      -- a new class that no profile has judged makes no difference: a session that judges it knows the
+      -- term. One that has judged it already may not have known it. Claims then decide by class_term, and
+      -- do not see the rows written here until this transaction commits
+      v_changed := hwqueue.require_check(v_classes) or hwqueue.is_judged(v_new) or v_term.written_xid = '0';
+    end if;
     if v_changed then
       update hwqueue.affinity_term t set written_xid = pg_current_xact_id(), publish_after_xid = null
         where t.term_id = v_term.term_id;
     elsif not v_is_over then
       update hwqueue.affinity_term t set publish_after_xid = pg_snapshot_xmax(pg_current_snapshot())
       where t.term_id = v_term.term_id and v_term.publish_after_xid is null;
-    elsif p_holds is not null and hwqueue.lock_classes(v_term.digest)
-      and hwqueue.count_running(v_term, p_holds or v_term.created_at + interval '10 seconds' <= p_now) then
-      update hwqueue.affinity_term t set published_at = p_now where t.term_id = v_term.term_id;
-      perform hwqueue.admit_classes(v_term.digest);
+    elsif p_holds is not null and hwqueue.publish_term(
+      v_term, p_holds or v_term.created_at + interval '10 seconds' <= p_now, p_now) then
       perform hwqueue.note_event('term_published',
         format('term %s is published: %s, by %s', v_term.term_id, v_term.use, v_term.domain),
         jsonb_build_object('term_id', v_term.term_id, 'use', v_term.use, 'domain', v_term.domain));
@@ -238,6 +220,72 @@ begin
     end if;
   end loop;
   pending := hwqueue.has_unpublished_terms();
+end
+$$;
+
+-- Counts for a term what runs already, granted by claims that did not know it, and publishes it: the
+-- classes for which it was the last term not published are candidates, which every profile judges as new.
+-- False, having done nothing, when another session holds one of its classes, which may be waking it, or
+-- such a claim, which may be settling it; or when there are such claims and p_holds does not allow to
+-- lock them. A later call tries again.
+-- Locks: the caller holds the installation's row; class rows, claims, term_counter, all skip locked.
+create or replace function hwqueue.publish_term(p_term hwqueue.affinity_term, p_holds boolean,
+  p_now timestamptz) returns boolean
+language plpgsql volatile set enable_bitmapscan = on
+as $$
+declare
+  v_counted jsonb := jsonb_build_array(jsonb_build_object('t', p_term.term_id));
+  v_own jsonb := jsonb_build_array(jsonb_build_object('digest', p_term.digest));
+  v_lease uuid := (p_term.spec #>> '{all,0,lease}')::uuid;
+  v_askers bigint[] := array(
+    select k.class_id from hwqueue.placement_class k where k.terms <> '[]' and k.terms @> v_own);
+  v_claims uuid[];
+  v_locked int;
+  v_count record;
+begin
+  -- held until the term is published: who judged one of them before that has passed it over
+  perform from hwqueue.placement_class k where k.class_id = any (v_askers) for no key update skip locked;
+  get diagnostics v_locked = row_count;
+  if v_locked < cardinality(v_askers) then
+    return false;
+  end if;
+  v_claims := array(
+    select c.lease_id
+    from hwqueue.claim c
+    join hwqueue.placement_class k on k.class_id = c.class_id
+    where c.class_id = any (array(
+        select m.class_id from hwqueue.class_term m where m.term_id = p_term.term_id
+        union
+        select a from unnest(v_askers) a where p_term.use = 'away'))
+      and (c.term_deltas @> v_counted) is not true
+      and (coalesce(c.lease_id = v_lease, true) or p_term.use = 'away' and k.terms @> v_own));
+  if v_claims <> '{}' and not p_holds then
+    return false;
+  end if;
+  select count(*) into v_locked from (select 1 from hwqueue.claim c where c.lease_id = any (v_claims)
+    for update skip locked) l;
+  if v_locked < cardinality(v_claims) then
+    return false;
+  end if;
+  for v_count in
+    select c.lease_id, jsonb_build_array(t.value) as term_deltas
+    from hwqueue.claim c
+    join hwqueue.placement_class k on k.class_id = c.class_id
+    join hwqueue.node n on n.node_id = c.node_id
+    cross join lateral jsonb_array_elements(hwqueue.counts_of(k, c.lease_id, n)) t
+    -- checked again: before the claim was locked, register_node may have counted it
+    where c.lease_id = any (v_claims) and (c.term_deltas @> v_counted) is not true
+      and (t.value -> 't')::bigint = p_term.term_id
+  loop
+    update hwqueue.claim c set term_deltas = coalesce(c.term_deltas, '[]') || v_count.term_deltas
+    where c.lease_id = v_count.lease_id;
+    perform hwqueue.add_counts(v_count.term_deltas, 1);
+  end loop;
+  update hwqueue.affinity_term t set published_at = p_now where t.term_id = p_term.term_id;
+  update hwqueue.placement_class c
+  set created_xid = pg_current_xact_id(), is_woken = true, waits = c.waits and hwqueue.waits_for_start(c)
+  where c.class_id = any (v_askers) and hwqueue.has_published_terms(c.terms);
+  return true;
 end
 $$;
 
@@ -250,8 +298,9 @@ as $$
       and x is distinct from pg_current_xact_id_if_assigned())
 $$;
 
--- Writes the rows for the terms of up to p_limit new classes. Skips classes that another session has
--- locked: it may be waking them.
+-- Writes the rows for the terms of up to p_limit new classes, and the rules of these (class_rule): what a
+-- class must meet in a node's own place, so that one statement can check many classes (blocked_classes).
+-- Skips classes that another session has locked: it may be waking them.
 -- Locks: the caller holds the installation's row; class rows, skip locked.
 create or replace function hwqueue.write_terms(p_limit int, p_now timestamptz) returns void
 language plpgsql volatile
@@ -262,83 +311,43 @@ declare
     where c.terms <> '[]' and not c.terms_written order by c.class_id limit p_limit
     for no key update skip locked);
 begin
-  if v_classes <> '{}' then
-    insert into hwqueue.affinity_term (digest, spec, use, domain, anchors, written_xid, created_at)
-    select distinct on (s.value ->> 'digest') (s.value ->> 'digest')::bigint, s.value -> 'spec',
-           s.value #>> '{spec,use}', hwqueue.term_domain(s.value -> 'spec'),
-           hwqueue.term_anchors(s.value -> 'spec'), '0'::xid8, p_now
-    from hwqueue.placement_class c, jsonb_array_elements(c.terms) s
-    where c.class_id = any (v_classes)
-    on conflict do nothing;
-    perform hwqueue.write_rules(v_classes);
-    update hwqueue.placement_class c
-    set terms_written = true, is_woken = true, waits = hwqueue.waits_for_start(c),
-        -- new to the profiles that passed it over while a term of it was being published
-        created_xid = case when hwqueue.has_published_terms(c.terms) then pg_current_xact_id()
-          else c.created_xid end
-    where c.class_id = any (v_classes);
+  if v_classes = '{}' then
+    return;
   end if;
-end
-$$;
-
--- Writes which classes a term selects: class_term rows, and a mark wherever a profile or a node may run
--- them, so that claims check. True when something was new, or another session held a row that must be
--- marked.
--- Locks: the caller holds the installation's row; profile rows, skip locked.
-create or replace function hwqueue.propagate_term(p_term hwqueue.affinity_term) returns boolean
-language plpgsql volatile
-as $$
-declare
-  v_classes bigint[];
-  v_new bigint[];
-begin
-  if p_term.spec #> '{all,0,lease}' is not null
-    and not hwqueue.assign_target_class((p_term.spec #>> '{all,0,lease}')::uuid) then
-    return true;
-  end if;
-  v_classes := hwqueue.selected_classes(p_term.spec);
-  v_new := array(
-    select c from unnest(v_classes) c
-    where not exists (
-      select 1 from hwqueue.class_term m where m.class_id = c and m.term_id = p_term.term_id));
-  insert into hwqueue.class_term (class_id, term_id) select c, p_term.term_id from unnest(v_new) c;
-  -- a new class that no profile has judged makes no difference: a session that judges it knows the term.
-  -- A session that has judged it already may not have known the term. Claims then decide by class_term,
-  -- and do not see the rows written here until this transaction commits
-  return hwqueue.require_check(v_classes) or hwqueue.is_judged(v_new) or p_term.written_xid = '0';
-end
-$$;
-
--- Locks the classes of a term that is about to be published. False when another session has locked one,
--- which may be waking it. A session that judges that class before the term is published passes it over,
--- so admit_classes must come after.
--- Locks: the caller holds the installation's row; class rows, skip locked.
-create or replace function hwqueue.lock_classes(p_digest bigint) returns boolean
-language plpgsql volatile set enable_bitmapscan = on
-as $$
-declare
-  v_classes bigint[] := array(
-    select k.class_id from hwqueue.placement_class k
-    where k.terms <> '[]' and k.terms @> jsonb_build_array(jsonb_build_object('digest', p_digest)));
-begin
-  return (
-    select count(*) = cardinality(v_classes) from (
-      select from hwqueue.placement_class k
-      where k.class_id = any (v_classes) for no key update skip locked) l);
-end
-$$;
-
--- Makes candidates of the classes for which this term was the last one not published: every profile
--- judges them as new.
--- Locks: the caller holds the installation's row, and those of the classes (lock_classes).
-create or replace function hwqueue.admit_classes(p_digest bigint) returns void
-language plpgsql volatile set enable_bitmapscan = on
-as $$
-begin
+  insert into hwqueue.affinity_term (digest, spec, use, domain, anchors, written_xid, created_at)
+  select distinct on (s.value ->> 'digest') (s.value ->> 'digest')::bigint, s.value -> 'spec',
+         s.value #>> '{spec,use}', hwqueue.term_domain(s.value -> 'spec'),
+         hwqueue.term_anchors(s.value -> 'spec'), '0'::xid8, p_now
+  from hwqueue.placement_class c, jsonb_array_elements(c.terms) s
+  where c.class_id = any (v_classes)
+  on conflict do nothing;
+  delete from hwqueue.class_rule r where r.class_id = any (v_classes);
+  insert into hwqueue.class_rule (class_id, term_id, use, most, is_self, lease_id)
+  select c.class_id, t.term_id, case when d.decides then t.use else 'known' end, d.most,
+         (s.value -> 'self')::boolean,
+         case when d.decides then (t.spec #>> '{all,0,lease}')::uuid end
+  from hwqueue.placement_class c
+  cross join lateral jsonb_array_elements(c.terms) with ordinality s
+  cross join lateral (  -- fenced: found by digest, instead of reading all terms for each class
+    select * from hwqueue.affinity_term x where x.digest = (s.value ->> 'digest')::bigint offset 0) t
+  left join lateral (
+    select true as decides, r.most
+    from (
+      select e.value ->> 'term' as index, null::bigint as most from jsonb_array_elements(c.required) e
+      where e.value ? 'term'
+      union all
+      select e.value ->> 'term', coalesce(e.value ->> 'max_per_domain', e.value ->> 'max_skew')::bigint
+      from jsonb_array_elements(c.spread) e
+      where not e.value ?| array['targets', 'when', 'tally']
+    ) r
+    where r.index::bigint = s.ordinality - 1) d on true
+  where c.class_id = any (v_classes);
   update hwqueue.placement_class c
-  set created_xid = pg_current_xact_id(), is_woken = true, waits = c.waits and hwqueue.waits_for_start(c)
-  where c.terms <> '[]' and c.terms @> jsonb_build_array(jsonb_build_object('digest', p_digest))
-    and hwqueue.has_published_terms(c.terms);
+  set terms_written = true, is_woken = true, waits = hwqueue.waits_for_start(c),
+      -- new to the profiles that passed it over while a term of it was being published
+      created_xid = case when hwqueue.has_published_terms(c.terms) then pg_current_xact_id()
+        else c.created_xid end
+  where c.class_id = any (v_classes);
 end
 $$;
 

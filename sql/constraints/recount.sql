@@ -4,8 +4,8 @@
 -- for a class that may not be written anywhere. verify_invariants uses it to prove that the counters are
 -- right.
 --
--- Reading order: recount_terms, recount_term and kept_out_places for dry runs; recounted_terms,
--- broken_counts and broken_terms for checks.
+-- Reading order: recount_terms and kept_out_places for dry runs; recounted_terms, broken_counts and
+-- broken_terms for checks.
 
 -- touched_terms without the cached class_term: by what the terms select now.
 create or replace function hwqueue.recounted_terms(p_class hwqueue.placement_class, p_lease uuid,
@@ -89,9 +89,10 @@ as $$
   having count(*) > s.most
 $$;
 
--- All that a class must know of other leases, on every node: {"terms": [{PLACE: {"held", "here"}}, ...]
--- in the order of its terms, "spread": [spread_counts, ...] in the order of its spread, and what
--- kept_out_places returns}.
+-- All that a class must know of other leases, on every node: {"terms": [{PLACE: {"held", "bound",
+-- "here"}}, ...] in the order of its terms, "spread": [spread_counts, ...] in the order of its spread, and
+-- what kept_out_places returns}. held: leases that run there; bound: without those asked to stop; here:
+-- also without the expired and, for max_skew, those on dead nodes.
 -- p_lease: the lease that asks; null: one that is not spawned yet.
 create or replace function hwqueue.recount_terms(p_class hwqueue.placement_class, p_lease uuid,
   p_now timestamptz) returns jsonb
@@ -101,11 +102,40 @@ declare
   v_terms jsonb := '[]'::jsonb;
   v_counts jsonb := '[]'::jsonb;
   v_term jsonb;
+  v_places jsonb;
   v_spread jsonb;
 begin
   for v_term in select s.value -> 'spec' from jsonb_array_elements(p_class.terms) with ordinality s
     order by s.ordinality loop
-    v_terms := v_terms || jsonb_build_array(hwqueue.recount_term(v_term, p_now));
+    -- grouped by all that term_selects reads of a class: very many classes may run that differ in the rest
+    with alike as materialized (
+      select array_agg(k.class_id) as class_ids
+      from hwqueue.placement_class k
+      where k.class_id in (select u.class_id from hwqueue.claim u)
+      group by k.queue_id, k.task_name, k.tenant, k.service_id, k.labels, k.target
+    ), selected as materialized (
+      select unnest(a.class_ids) as class_id
+      from alike a
+      where (select hwqueue.term_selects(v_term, k) from hwqueue.placement_class k
+             where k.class_id = a.class_ids[1])
+    ), domain as materialized (
+      select hwqueue.term_domain(v_term) as domain
+    )
+    select coalesce(jsonb_object_agg(
+      r.place, jsonb_build_object('held', r.held, 'here', r.here, 'bound', r.bound)), '{}') into v_places
+    from (
+      select coalesce(hwqueue.term_place(v_term, d.domain, n.node_id, n.rack, n.labels), '') as place,
+             count(*) as held, count(*) filter (where c.stop_requested_at <= p_now is not true) as bound,
+             count(*) filter (where c.stop_requested_at <= p_now is not true and c.expires_at > p_now
+                                and (v_term ->> 'use' <> 'skew' or hwqueue.is_live(n, s, p_now))) as here
+      from domain d
+      cross join selected k
+      join hwqueue.claim c on c.class_id = k.class_id
+      join hwqueue.node n on n.node_id = c.node_id
+      join hwqueue.node_state s on s.node_id = c.node_id
+      group by 1
+    ) r;
+    v_terms := v_terms || jsonb_build_array(v_places);
   end loop;
   for v_spread in select s.value from jsonb_array_elements(p_class.spread) with ordinality s
     order by s.ordinality loop
@@ -115,41 +145,6 @@ begin
   return hwqueue.kept_out_places(p_class, p_lease)
     || jsonb_build_object('terms', v_terms, 'spread', v_counts);
 end
-$$;
-
--- Running leases that a term selects, by place: {PLACE: {"held", "bound", "here"}}. bound is without
--- those asked to stop. here is also without the expired and, for max_skew, without those on dead nodes.
-create or replace function hwqueue.recount_term(p_spec jsonb, p_now timestamptz) returns jsonb
-language sql stable
-as $$
-  -- grouped by all that term_selects reads of a class: very many classes may run that differ in the rest
-  with alike as materialized (
-    select array_agg(k.class_id) as class_ids
-    from hwqueue.placement_class k
-    where k.class_id in (select u.class_id from hwqueue.claim u)
-    group by k.queue_id, k.task_name, k.tenant, k.service_id, k.labels, k.target
-  ), selected as materialized (
-    select unnest(a.class_ids) as class_id
-    from alike a
-    where (select hwqueue.term_selects(p_spec, k) from hwqueue.placement_class k
-           where k.class_id = a.class_ids[1])
-  ), domain as materialized (
-    select hwqueue.term_domain(p_spec) as domain
-  )
-  select coalesce(jsonb_object_agg(
-    r.place, jsonb_build_object('held', r.held, 'here', r.here, 'bound', r.bound)), '{}')
-  from (
-    select coalesce(hwqueue.term_place(p_spec, d.domain, n.node_id, n.rack, n.labels), '') as place,
-           count(*) as held, count(*) filter (where c.stop_requested_at <= p_now is not true) as bound,
-           count(*) filter (where c.stop_requested_at <= p_now is not true and c.expires_at > p_now
-                              and (p_spec ->> 'use' <> 'skew' or hwqueue.is_live(n, s, p_now))) as here
-    from domain d
-    cross join selected k
-    join hwqueue.claim c on c.class_id = k.class_id
-    join hwqueue.node n on n.node_id = c.node_id
-    join hwqueue.node_state s on s.node_id = c.node_id
-    group by 1
-  ) r
 $$;
 
 -- Where running leases that require to be away from a class keep it out: {"kept_out": [DOMAIN, ...],

@@ -61,6 +61,9 @@ declare
   v_spread jsonb;
   v_fact jsonb;
   v_counts jsonb;
+  v_term_id bigint;
+  v_share double precision;
+  v_percent double precision;
   v_cost double precision;
   v_gain double precision := 0;
   v_weights double precision := 0;
@@ -71,9 +74,27 @@ begin
     v_fact := p_facts -> (v_spread ->> 'term')::int;
     if v_spread ? 'targets' then
       v_weight := coalesce((v_spread ->> 'weight')::double precision, 100);
-      v_gain := v_gain + v_weight * hwqueue.target_gain(v_spread, v_fact, p_class,
-        p_recounts -> (v_spread ->> 'term')::int, p_now);
       v_weights := v_weights + v_weight;
+      continue when v_fact ->> 'value' is null;
+      v_term_id := (
+        select t.term_id from hwqueue.affinity_term t
+        where t.digest = (p_class.terms #>> array[v_spread ->> 'term', 'digest'])::bigint);
+      v_share := 100 * ((v_fact ->> 'here')::double precision + 1) / (hwqueue.remaining_count(
+        v_term_id, p_recounts -> (v_spread ->> 'term')::int, null, true, p_now) + 1);
+      v_percent := case when v_spread -> 'targets' = '[]' then 100.0 / greatest(1, (
+          select count(distinct hwqueue.domain_value(v_spread ->> 'domain', n.node_id, n.rack, n.labels))
+          from hwqueue.node n
+          join hwqueue.node_state s on s.node_id = n.node_id
+          where n.deregistered_at is null and hwqueue.is_live(n, s, p_now)))
+        else coalesce(
+          (select (t.value ->> 'percent')::double precision
+           from jsonb_array_elements(v_spread -> 'targets') t
+           where case when v_spread ->> 'domain' like 'label:%' then (t.value -> 'value')::text
+             else t.value ->> 'value' end = v_fact ->> 'value'),
+          100 - (
+            select coalesce(sum((t.value ->> 'percent')::double precision), 0)
+            from jsonb_array_elements(v_spread -> 'targets') t where t.value ->> 'value' <> '*')) end;
+      v_gain := v_gain + v_weight * (v_percent / (v_percent + v_share));
     elsif v_spread ? 'when' then
       v_counts := coalesce(p_counts -> v_index, hwqueue.spread_counts(v_spread, p_class, null, p_now));
       v_cost := coalesce(v_cost, 0) + case when v_fact ->> 'value' is null then 'infinity' else
@@ -90,39 +111,6 @@ begin
 end
 $$;
 
--- The gain of one "targets" preference, 0 to 1.
-create or replace function hwqueue.target_gain(p_spread jsonb, p_fact jsonb, p_class hwqueue.placement_class,
-  p_recount jsonb, p_now timestamptz) returns double precision
-language plpgsql stable
-as $$
-declare
-  v_term_id bigint := (
-    select t.term_id from hwqueue.affinity_term t
-    where t.digest = (p_class.terms #>> array[p_spread ->> 'term', 'digest'])::bigint);
-  v_share double precision;
-  v_percent double precision;
-begin
-  if p_fact ->> 'value' is null then
-    return 0;
-  end if;
-  v_share := 100 * ((p_fact ->> 'here')::double precision + 1)
-    / (hwqueue.remaining_count(v_term_id, p_recount, null, true, p_now) + 1);
-  v_percent := case when p_spread -> 'targets' = '[]' then 100.0 / greatest(1, (
-      select count(distinct hwqueue.domain_value(p_spread ->> 'domain', n.node_id, n.rack, n.labels))
-      from hwqueue.node n
-      join hwqueue.node_state s on s.node_id = n.node_id
-      where n.deregistered_at is null and hwqueue.is_live(n, s, p_now)))
-    else coalesce(
-      (select (t.value ->> 'percent')::double precision from jsonb_array_elements(p_spread -> 'targets') t
-       where case when p_spread ->> 'domain' like 'label:%' then (t.value -> 'value')::text
-         else t.value ->> 'value' end = p_fact ->> 'value'),
-      100 - (
-        select coalesce(sum((t.value ->> 'percent')::double precision), 0)
-        from jsonb_array_elements(p_spread -> 'targets') t where t.value ->> 'value' <> '*')) end;
-  return v_percent / (v_percent + v_share);
-end
-$$;
-
 -- How leases are spread over a domain, for max_skew: {"places": the number of domains that count,
 -- "least": the fewest leases in one of them, "here": {PLACE: leases} where there are any}. Counts as
 -- Kubernetes does. A domain counts if a live node in it has a value for every domain of the class's
@@ -136,6 +124,8 @@ as $$
 declare
   v_counts jsonb;
   v_profiles bigint[];
+  v_term_id bigint;  -- the term by node
+  v_stopping bigint;
 begin
   if not p_spread ? 'tally' then
     return hwqueue.place_counts(p_spread, p_class.terms #> array[p_spread ->> 'term', 'spec'],
@@ -145,6 +135,12 @@ begin
   v_profiles := case when not p_class.is_pinned then array(
     select p.profile_id from hwqueue.profile p
     where hwqueue.spread_counts_node(p_spread, p_class, p, null, '{}')) end;
+  if p_recounts is null then
+    v_term_id := (
+      select t.term_id from hwqueue.affinity_term t
+      where t.digest = (p_class.terms #>> array[p_spread ->> 'tally', 'digest'])::bigint);
+    v_stopping := hwqueue.stopping_count(v_term_id, null, true, p_now);
+  end if;
   with live as materialized (
     select n.node_id, hwqueue.domain_value(p_spread ->> 'domain', n.node_id, n.rack, n.labels) as place
     from hwqueue.node n
@@ -157,7 +153,15 @@ begin
         else n.profile_id = any (v_profiles) end
   ), run as (
     select l.place, sum(c.leases) as leases
-    from hwqueue.count_by_node(p_class, (p_spread ->> 'tally')::int, p_recounts, p_now) c
+    from (  -- what the term selects, by node, without what is about to stop
+      select r.key::uuid as node_id, (r.value ->> 'here')::bigint as leases
+      from jsonb_each(p_recounts -> (p_spread ->> 'tally')::int) r
+      union all
+      select k.place::uuid, sum(k.leases) - (
+        case when v_stopping = 0 then 0 else hwqueue.stopping_count(v_term_id, k.place, true, p_now) end)
+      from hwqueue.term_counter k
+      where k.term_id = v_term_id
+      group by k.place having sum(k.leases) > 0) c
     join live l on l.node_id = c.node_id
     group by l.place having sum(c.leases) > 0
   ), all_places as (
@@ -187,33 +191,6 @@ as $$
            null, p_attested))
     and (p_spread #>> '{count_nodes,taints}' is distinct from 'honor'
          or hwqueue.barring_taints(p_profile.taints, p_class.tolerate) = '[]')
-$$;
-
--- Running leases that a class's term by node selects, by node, without those that are about to stop.
-create or replace function hwqueue.count_by_node(p_class hwqueue.placement_class, p_term int,
-  p_recounts jsonb,
-  p_now timestamptz) returns table (node_id uuid, leases bigint)
-language plpgsql stable
-as $$
-declare
-  v_term_id bigint;
-  v_stopping bigint;
-begin
-  if p_recounts is not null then
-    return query select r.key::uuid, (r.value ->> 'here')::bigint from jsonb_each(p_recounts -> p_term) r;
-    return;
-  end if;
-  v_term_id := (
-    select t.term_id from hwqueue.affinity_term t
-    where t.digest = (p_class.terms #>> array[p_term::text, 'digest'])::bigint);
-  v_stopping := hwqueue.stopping_count(v_term_id, null, true, p_now);
-  return query
-    select k.place::uuid, sum(k.leases) - (
-      case when v_stopping = 0 then 0 else hwqueue.stopping_count(v_term_id, k.place, true, p_now) end)
-    from hwqueue.term_counter k
-    where k.term_id = v_term_id
-    group by k.place having sum(k.leases) > 0;
-end
 $$;
 
 -- spread_counts for a term whose own places tell which nodes count. p_spec: the term's. Reads all

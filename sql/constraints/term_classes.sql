@@ -34,14 +34,6 @@ begin
 end
 $$;
 
--- True if any term selects a class.
-create or replace function hwqueue.is_selected(p_class_id bigint) returns boolean
-language sql stable
-as $$
-  select exists (
-    select 1 from hwqueue.class_term m where m.class_id = p_class_id)
-$$;
-
 -- True if it is cached for one of these classes which profile or node may run it.
 create or replace function hwqueue.is_judged(p_class_ids bigint[]) returns boolean
 language plpgsql volatile
@@ -213,7 +205,7 @@ $$;
 
 -- Wakes the classes of entries that the caller has put into ready: they are candidates once its
 -- transaction commits. Classes that another session has locked are found later by wake_missed_classes. A
--- class with unpublished terms is skipped: admit_classes wakes it when they are published, and a lock on
+-- class with unpublished terms is skipped: publish_term wakes it when they are published, and a lock on
 -- it would hold that up.
 -- Locks: class rows, skip locked.
 create or replace function hwqueue.wake_classes_of_entries(p_classes bigint[]) returns void

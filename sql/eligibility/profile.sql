@@ -8,72 +8,48 @@
 -- find_profile is for registration, split_profiles for reap. The invariant: the profile without a label
 -- refuses every class that mentions it (suits), so such a class waits until split_profiles has run.
 --
--- Reading order: find_profile, write_profile, find_judged_profile, split_profiles.
+-- Reading order: find_profile, split_profiles.
 
--- A digest of what the nodes of one profile have in common. What a node does not declare is left out, so
--- that a profile keeps its digest when a later version lets nodes declare more.
-create or replace function hwqueue.profile_digest(p_node hwqueue.node) returns bytea
-language sql stable
-as $$
-  select sha256(convert_to((jsonb_build_array(p_node.labels, p_node.rack)
-    || case when m.more = '{}' then '[]' else jsonb_build_array(m.more) end)::text, 'UTF8'))
-  from (select jsonb_strip_nulls(jsonb_build_object(
-          'taints', nullif(hwqueue.node_taints(p_node), '[]'),
-          'cpu_isolation', to_jsonb(nullif(p_node.cpu_isolation, '{best_effort}')),
-          'gpu_exclusivity', to_jsonb(nullif(p_node.gpu_exclusivity, '{shared}')),
-          'default_cpu_isolation', nullif(p_node.default_cpu_isolation, 'best_effort'),
-          'gpu_share_mode', nullif(p_node.gpu_share_mode, 'fractional'))) as more) m
-$$;
-
--- The profile of all nodes like this one, written if it is new. The lock keeps it from being pruned
--- until the node is written.
+-- The profile of all nodes like this one, written if it is new. The lock keeps it from being pruned until
+-- the node is written. If labels of the node are ignored, another profile is judged for it: the one of
+-- nodes without them, which leaves them out (p_left_out, that p_node no longer has).
+-- What a node does not declare is not in the digest, so that a profile keeps it when a later version lets
+-- nodes declare more.
 -- Locks: the profile, for key share; if it is new, also the one that is judged for it.
-create or replace function hwqueue.find_profile(p_node hwqueue.node, p_now timestamptz) returns bigint
-language plpgsql volatile
-as $$
-begin
-  return hwqueue.write_profile(p_node, hwqueue.profile_digest(p_node), '{}', p_now);
-end
-$$;
-
--- The profile that is judged for nodes like this one, written if it is new; null when that is their own.
--- Locks: the profile, for key share.
-create or replace function hwqueue.find_judged_profile(p_node hwqueue.node, p_now timestamptz) returns bigint
+create or replace function hwqueue.find_profile(p_node hwqueue.node, p_now timestamptz,
+  p_left_out text[] default '{}') returns bigint
 language plpgsql volatile
 as $$
 declare
-  v_left_out text[] := hwqueue.ignored_labels_of(p_node.labels);
-  v_node hwqueue.node := p_node;
-begin
-  if v_left_out = '{}' then
-    return null;
-  end if;
-  v_node.labels := p_node.labels - v_left_out;
-  return hwqueue.write_profile(v_node,
-    sha256(hwqueue.profile_digest(v_node) || convert_to(to_json(v_left_out)::text, 'UTF8')),
-    v_left_out, p_now);
-end
-$$;
-
--- The profile with this digest, written if there is none. p_left_out: labels that were removed from
--- p_node because the profile leaves them out; such a profile is judged as itself.
--- Locks: the profile, for key share; if it is new, also the one that is judged for it.
-create or replace function hwqueue.write_profile(p_node hwqueue.node, p_digest bytea, p_left_out text[],
-  p_now timestamptz) returns bigint
-language plpgsql volatile
-as $$
-declare
+  v_more jsonb := jsonb_strip_nulls(jsonb_build_object(
+    'taints', nullif(hwqueue.node_taints(p_node), '[]'),
+    'cpu_isolation', to_jsonb(nullif(p_node.cpu_isolation, '{best_effort}')),
+    'gpu_exclusivity', to_jsonb(nullif(p_node.gpu_exclusivity, '{shared}')),
+    'default_cpu_isolation', nullif(p_node.default_cpu_isolation, 'best_effort'),
+    'gpu_share_mode', nullif(p_node.gpu_share_mode, 'fractional')));
+  v_digest bytea := sha256(convert_to((jsonb_build_array(p_node.labels, p_node.rack)
+    || case when v_more = '{}' then '[]' else jsonb_build_array(v_more) end)::text, 'UTF8'));
+  v_ignored text[];
+  v_judged hwqueue.node := p_node;
+  v_judged_as bigint;
   v_profile_id bigint;
 begin
+  if p_left_out <> '{}' then
+    v_digest := sha256(v_digest || convert_to(to_json(p_left_out)::text, 'UTF8'));
+  end if;
   loop
-    select p.profile_id into v_profile_id from hwqueue.profile p where p.digest = p_digest for key share;
+    select p.profile_id into v_profile_id from hwqueue.profile p where p.digest = v_digest for key share;
     exit when found;
+    v_ignored := case when p_left_out = '{}' then hwqueue.ignored_labels_of(p_node.labels) else '{}' end;
+    if v_ignored <> '{}' then
+      v_judged.labels := p_node.labels - v_ignored;
+      v_judged_as := hwqueue.find_profile(v_judged, p_now, v_ignored);
+    end if;
     insert into hwqueue.profile (digest, labels, rack, taints, anchors, cpu_isolation, gpu_exclusivity,
       default_cpu_isolation, gpu_share_mode, judged_as, left_out, created_at)
-    values (p_digest, p_node.labels, p_node.rack, hwqueue.node_taints(p_node),
+    values (v_digest, p_node.labels, p_node.rack, hwqueue.node_taints(p_node),
       hwqueue.profile_anchors(p_node.labels, p_node.rack), p_node.cpu_isolation, p_node.gpu_exclusivity,
-      p_node.default_cpu_isolation, p_node.gpu_share_mode,
-      case when p_left_out = '{}' then hwqueue.find_judged_profile(p_node, p_now) end, p_left_out, p_now)
+      p_node.default_cpu_isolation, p_node.gpu_share_mode, v_judged_as, p_left_out, p_now)
     on conflict do nothing;
   end loop;
   return v_profile_id;

@@ -30,7 +30,7 @@ def test_a_node_that_moves_counts_what_a_new_term_counts(
     assert direct.claim(QUEUE, node, epoch)
     direct.spawn(QUEUE, lease("old", away("x", ZONE)))
     publish(direct)  # the claim counts for something: a move counts it anew
-    pause_at(conn, "count_running", "select count(*) into v_locked")
+    pause_at(conn, "publish_term", "select count(*) into v_locked")
     direct.spawn(QUEUE, lease("new", away("x", RACK)))
     with interleave(dsn) as actor:
         reaping, agent = actor(), actor()

@@ -309,7 +309,7 @@ def test_an_edit_while_running_leases_are_counted(conn: psycopg.Connection, dsn:
     direct.spawn(QUEUE, lease("web"))
     assert len(direct.claim(QUEUE, *one_node)) == 1
     direct.spawn(OTHER, lease("db", away("web")))
-    pause_at(conn, "count_running", "for v_count in")
+    pause_at(conn, "publish_term", "for v_count in")
     with interleave(dsn) as actor:
         publisher, agent = actor(), actor()
         publisher.direct.reap()
@@ -335,7 +335,7 @@ def test_a_settlement_while_running_leases_are_counted(conn: psycopg.Connection,
     direct.spawn(QUEUE, lease("web"))
     [claim] = direct.claim(QUEUE, *one_node)
     held = direct.spawn(OTHER, lease("db", away("web")))["lease_id"]
-    pause_at(conn, "count_running", "for v_count in")
+    pause_at(conn, "publish_term", "for v_count in")
     with interleave(dsn) as actor:
         publisher, worker = actor(), actor()
         pauses(publisher)
