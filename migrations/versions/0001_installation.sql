@@ -1125,7 +1125,7 @@ comment on column hwqueue.class_fleet.unmatched is
   'no live node that is not cordoned met it at the last scan';
 
 -- Which nodes suit a class, a bit for each node. Apart from class_fleet, of which claims read many rows.
-create table hwqueue.class_nodes (
+create table hwqueue.class_mask (
   class_id bigint not null,
   digest bigint not null,
   is_known boolean not null,
@@ -1138,7 +1138,7 @@ create table hwqueue.class_nodes (
   serving bit varying,
   primary key (class_id)
 );
-comment on table hwqueue.class_nodes is
+comment on table hwqueue.class_mask is
   'the nodes that meet a class, and why the others do not, as bit strings over the nodes with this digest';
 
 -- The best and the worst node for a class, so that a lease that waits for a better node asks the fleet once

@@ -1,17 +1,17 @@
 -- Which nodes suit a class, for many classes and all nodes at once, cached per class.
 --
 -- Reports (pending_reasons, metrics) read class_fleets. Upkeep (reap_fleets) writes the cache with
--- cache_class_fleets: class_fleet has what every claim and report reads of a class, class_nodes the bit
+-- cache_class_fleets: class_fleet has what every claim and report reads of a class, class_mask the bit
 -- strings.
 --
 -- The invariant: a cache row is valid while its digest equals the digest of scan_nodes. So no write
 -- invalidates anything when a node changes, and a count read from a valid row is exact. Which nodes are
--- live or cordoned is not in the digest; each read counts that again (class_match).
+-- live or cordoned is not in the digest; each read counts that again (count_fit).
 --
 -- Read class_fits first: everything else reads, stores or counts what it returns. masks.sql has the bit
 -- strings.
 
--- Returns class_match of each class: from the cache where its row is valid, otherwise computed now. When
+-- Returns count_fit of each class: from the cache where its row is valid, otherwise computed now. When
 -- the last suitable node of a class is gone, the cached obstacle may not be the one that counts now, so
 -- the row is valid only as is_cache_valid says.
 create or replace function hwqueue.class_fleets(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot,
@@ -21,7 +21,7 @@ language plpgsql stable
 as $$
 declare
   v_cached bigint[] := array(
-    select m.class_id from hwqueue.class_nodes m
+    select m.class_id from hwqueue.class_mask m
     where m.class_id = any (p_class_ids) and m.digest = p_snapshot.digest and m.is_known
       and hwqueue.is_cache_valid(m, p_snapshot.open));
   v_missed bigint[] := array(
@@ -29,12 +29,12 @@ declare
     except select k.class_id from unnest(v_cached) k(class_id));
 begin
   return query
-    select c.* from hwqueue.class_nodes m cross join lateral hwqueue.class_match(m, p_snapshot) c
+    select c.* from hwqueue.class_mask m cross join lateral hwqueue.count_fit(m, p_snapshot) c
     where m.class_id = any (v_cached);
   if v_missed <> '{}' then
     return query
       select c.* from hwqueue.class_fits(v_missed, p_snapshot, 100000, p_now) f
-      cross join lateral hwqueue.class_match(f, p_snapshot) c;
+      cross join lateral hwqueue.count_fit(f, p_snapshot) c;
   end if;
 end
 $$;
@@ -43,7 +43,7 @@ $$;
 -- one of them suits the class; or none did when the row was computed, and the part that was in the way
 -- still keeps out one of them.
 create or replace function hwqueue.is_cache_valid(
-  p_fit hwqueue.class_nodes, p_open bit varying) returns boolean
+  p_fit hwqueue.class_mask, p_open bit varying) returns boolean
 language sql immutable parallel safe
 as $$
   select bit_count((p_fit).nodes & p_open) > 0
@@ -54,7 +54,7 @@ $$;
 -- of its caller's statement; otherwise an answer could be stored under the digest of other nodes. For a
 -- few hundred classes upkeep spends a fifth of what one report may.
 create or replace function hwqueue.compute_class_fleets(p_class_ids bigint[], p_now timestamptz,
-  out fits hwqueue.class_nodes[], out registered int)
+  out fits hwqueue.class_mask[], out registered int)
 language plpgsql stable
 as $$
 declare
@@ -107,8 +107,8 @@ begin
   on conflict (class_id) do update
   set reach = excluded.reach, looked_at = excluded.looked_at, digest = excluded.digest,
     unmatched = excluded.unmatched;
-  delete from hwqueue.class_nodes m where m.class_id = any (v_ids);
-  insert into hwqueue.class_nodes select f.* from unnest(v_found.fits) f;
+  delete from hwqueue.class_mask m where m.class_id = any (v_ids);
+  insert into hwqueue.class_mask select f.* from unnest(v_found.fits) f;
   perform hwqueue.refresh_reach(array(select f.class_id from unnest(v_found.fits) f where not f.is_known));
   return cardinality(v_found.fits);
 end
@@ -127,7 +127,7 @@ $$;
 --   serving: the nodes that serve its queue and task; null: all.
 create or replace function hwqueue.class_fits(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot,
   p_most int, p_now timestamptz)
-returns setof hwqueue.class_nodes
+returns setof hwqueue.class_mask
 language sql stable
 as $$
   with announced as materialized (  -- nodes that announced the same are judged once
@@ -236,7 +236,7 @@ $$;
 --     that do not meet it, preferably those that it alone keeps out; nodes_near: how many it alone keeps
 --     out (0: all miss more than one part); nodes_meeting: how many live nodes meet it.
 --   nodes_serving: how many live nodes serve queue and task.
-create or replace function hwqueue.class_match(p_fit hwqueue.class_nodes,
+create or replace function hwqueue.count_fit(p_fit hwqueue.class_mask,
   p_snapshot hwqueue.fleet_snapshot) returns setof hwqueue.class_match
 language sql immutable parallel safe
 as $$
@@ -277,7 +277,7 @@ begin
   elsif p_part = 'served' then
     v_part.code := 'no_handler';
     v_part.message := (
-      select hwqueue.unserving_words(u.predicate) from hwqueue.unserving_nodes(p_class) u
+      select hwqueue.reason_message('no_handler', u.predicate, '{}') from hwqueue.unserving_nodes(p_class) u
       where p_tells and u.node_id = p_node.node_id);
   elsif p_part = 'taints' then
     v_part.code := 'untolerated_taint';
@@ -303,15 +303,15 @@ begin
 end
 $$;
 
--- Returns the places where leases of these classes may not run because of other leases, by the counters
--- and by the rules that claims decide with (class_rule, class_term; blocked_classes applies them to one
--- node).
+-- Returns, of each of these classes that other leases keep off some places, the nodes that are left, and why
+-- the others are not, by the counters and by the rules that claims decide with (class_rule, class_term;
+-- blocked_classes applies them to one node). p_none: a zero for each node.
 -- A place is a value of a domain: one that is taken (required away, both ways; max_per_domain) or, with
 -- is_only, one of the only ones that will do (required toward). A term that no place satisfies has one
 -- row with a null value.
 -- Leaves out max_skew, terms inside an any, and terms not published yet, so the result is a bound.
-create or replace function hwqueue.taken_places(p_class_ids bigint[])
-returns table (class_id bigint, code text, is_only boolean, term_id bigint, domain text, value text)
+create or replace function hwqueue.untaken_masks(p_class_ids bigint[], p_none bit varying, p_now timestamptz)
+returns table (class_id bigint, code text, mask bit varying)
 language sql stable
 as $$
   with rule as materialized (
@@ -325,7 +325,7 @@ as $$
     left join hwqueue.claim c on c.lease_id = x.lease_id
     left join hwqueue.outcome o on x.use = 'toward' and o.lease_id = x.lease_id
       and (o.state = 'completed') is true
-  ), place as materialized (
+  ), held as materialized (
     select k.term_id, k.place as value, sum(k.leases) as leases
     from hwqueue.term_counter k
     where k.term_id in (select r.term_id from rule r where r.lease_id is null)
@@ -333,36 +333,26 @@ as $$
     union all
     select x.term_id, hwqueue.domain_value(x.domain, n.node_id, n.rack, n.labels), 1
     from named x join hwqueue.node n on n.node_id = x.node_id
-  )
-  select r.class_id, case r.use when 'cap' then 'spread_exceeded' else 'anti_affinity_conflict' end,
-         false, r.term_id, r.domain, k.value
-  from rule r
-  join place k on k.term_id = r.term_id
-  where r.use = 'away' or r.use = 'cap' and k.leases + r.is_self::int > r.most
-  union all
-  select r.class_id, 'required_affinity_unsatisfiable', true, r.term_id, r.domain, k.value
-  from rule r
-  left join place k on k.term_id = r.term_id
-  -- a lease may start the group that it requires to be with
-  where r.use = 'toward' and (k.term_id is not null or not r.is_self)
-  union all
-  select m.class_id, 'anti_affinity_conflict', false, m.term_id, t.domain, k.place
-  from hwqueue.class_term m
-  join hwqueue.affinity_term t on t.term_id = m.term_id and t.use = 'away' and t.published_at is not null
-  join hwqueue.placement_class c on c.class_id = m.class_id
-  join hwqueue.term_counter k on k.term_id = m.term_id
-  where m.class_id = any (p_class_ids) and coalesce((t.spec #>> '{all,0,lease}')::uuid = c.target, true)
-  group by m.class_id, m.term_id, t.domain, k.place having sum(k.holders) > 0
-$$;
-
--- Returns taken_places as bit strings (numbered_nodes): of each class with such places the nodes that
--- are left, and why the others are not. p_none: a zero for each node.
-create or replace function hwqueue.untaken_masks(p_class_ids bigint[], p_none bit varying, p_now timestamptz)
-returns table (class_id bigint, code text, mask bit varying)
-language sql stable
-as $$
-  with taken as materialized (
-    select * from hwqueue.taken_places(p_class_ids)
+  ), taken as materialized (
+    select r.class_id, case r.use when 'cap' then 'spread_exceeded' else 'anti_affinity_conflict' end as code,
+           false as is_only, r.term_id, r.domain, k.value
+    from rule r
+    join held k on k.term_id = r.term_id
+    where r.use = 'away' or r.use = 'cap' and k.leases + r.is_self::int > r.most
+    union all
+    select r.class_id, 'required_affinity_unsatisfiable', true, r.term_id, r.domain, k.value
+    from rule r
+    left join held k on k.term_id = r.term_id
+    -- a lease may start the group that it requires to be with
+    where r.use = 'toward' and (k.term_id is not null or not r.is_self)
+    union all
+    select m.class_id, 'anti_affinity_conflict', false, m.term_id, t.domain, k.place
+    from hwqueue.class_term m
+    join hwqueue.affinity_term t on t.term_id = m.term_id and t.use = 'away' and t.published_at is not null
+    join hwqueue.placement_class c on c.class_id = m.class_id
+    join hwqueue.term_counter k on k.term_id = m.term_id
+    where m.class_id = any (p_class_ids) and coalesce((t.spec #>> '{all,0,lease}')::uuid = c.target, true)
+    group by m.class_id, m.term_id, t.domain, k.place having sum(k.holders) > 0
   ), place as materialized (
     select d.domain, hwqueue.domain_value(d.domain, (n.node).node_id, (n.node).rack,
            (n.node).labels) as value, bit_or(set_bit(p_none, n.number, 1)) as mask

@@ -33,6 +33,11 @@ as $$
     when 'untolerated_taint' then format('the lease does not tolerate the taint %s',
         hwqueue.taint_text(p_predicate))
     when 'trust_not_attested' then format('the node is not attested for %s now', p_predicate -> 'trust')
+    when 'no_handler' then case
+      when p_predicate ? 'queue' then format('its worker does not poll queue %s', p_predicate -> 'queue')
+      else format('its worker has no handler for task %s', p_predicate -> 'task') end
+    when 'nodes_support_but_contended' then format('its worker runs %s at a time, and has no slot free',
+      p_predicate ->> 'concurrency')
     when 'anti_affinity_conflict' then format('the lease keeps away from %s', p_predicate - 'away')
     else format('the node is not what is required: %s', p_predicate)
   end
@@ -130,11 +135,6 @@ as $$
                                     || exists(@.leases) || exists(@.service) || exists(@.lease))', '{}', true)
 $$;
 
--- Returns the requirements of a class that a profile decides, and the domains that it needs.
-create or replace function hwqueue.profile_exprs(p_class hwqueue.placement_class) returns jsonb
-language sql immutable parallel safe
-as $$ select hwqueue.exprs_of(p_class.required, true) || hwqueue.domains_needed(p_class) $$;
-
 -- Returns the failures of a node that is too small or too full, from what is short now and what is short
 -- when it is idle (bits of shortage). p_cpu, p_gpu: the isolation that the class gets there
 -- (cpu_isolation_on, gpu_exclusivity_on).
@@ -156,7 +156,7 @@ as $$
 $$;
 
 -- Returns how a node fails an expression that its profile does not decide; no row if it meets it, or is in
--- no place of its domain, which profile_exprs has.
+-- no place of its domain, which domains_needed has.
 create or replace function hwqueue.expr_failures(p_expr jsonb, p_node hwqueue.node, p_facts jsonb,
     p_now timestamptz)
 returns table (stage text, code text, permanent boolean)
@@ -181,7 +181,7 @@ as $$
 $$;
 
 -- Returns the code by which a node with these facts breaks a rule of a class's spread, the p_index-th
--- (from 0); null if it does not, or if the node is in no place of the domain, which profile_exprs has.
+-- (from 0); null if it does not, or if the node is in no place of the domain, which domains_needed has.
 -- p_counts: as in all_failures.
 create or replace function hwqueue.spread_failure(
   p_spread jsonb, p_index int, p_class hwqueue.placement_class, p_facts jsonb, p_counts jsonb,
@@ -209,11 +209,11 @@ create or replace function hwqueue.all_failures(p_class hwqueue.placement_class,
 returns setof hwqueue.failure
 language sql stable
 as $$
-  select 'served', 'no_handler', true, hwqueue.unserving_words(u.predicate), u.predicate, null::int
+  select 'served', 'no_handler', true, null::text, u.predicate, null::int
   from hwqueue.unserving_nodes(p_class) u where u.node_id = p_node.node_id
   union all
   select 'labels', u.code, true, null, e.value, null
-  from jsonb_array_elements(hwqueue.profile_exprs(p_class)) e
+  from jsonb_array_elements(hwqueue.exprs_of(p_class.required, true) || hwqueue.domains_needed(p_class)) e
   cross join lateral (
     select hwqueue.expr_reason(e.value, p_node.labels, p_node.rack, null, '{}', null) as code offset 0) u
   where u.code is not null
@@ -259,7 +259,7 @@ as $$
     s.lacks, e.lacks, hwqueue.cpu_isolation_on(p_class.cpu_isolation, p_node.default_cpu_isolation),
     hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_node.gpu_share_mode)) f
   union all
-  select 'free', 'nodes_support_but_contended', false, hwqueue.full_words(u.concurrency),
+  select 'free', 'nodes_support_but_contended', false, null,
          jsonb_build_object('concurrency', u.concurrency), null
   from hwqueue.full_nodes() u where u.node_id = p_node.node_id
   union all
@@ -290,18 +290,4 @@ as $$
   where s.concurrency is not null and s.concurrency <= (
     select count(*) from (
       select 1 from hwqueue.claim c where c.node_id = s.node_id limit s.concurrency) c)
-$$;
-
--- Says of a node that its worker runs as many leases as it takes.
-create or replace function hwqueue.full_words(p_concurrency int) returns text
-language sql immutable parallel safe
-as $$ select format('its worker runs %s at a time, and has no slot free', p_concurrency) $$;
-
--- Says what one node lacks: "its worker has no handler for task "mail"".
-create or replace function hwqueue.unserving_words(p_predicate jsonb) returns text
-language sql immutable parallel safe
-as $$
-  select case when p_predicate ? 'queue' then format('its worker does not poll queue %s',
-         p_predicate -> 'queue')
-              else format('its worker has no handler for task %s', p_predicate -> 'task') end
 $$;

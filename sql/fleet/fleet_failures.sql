@@ -41,7 +41,7 @@ begin
     from (
       select 1 as turn, 1::bigint as part, array_agg(n.node_id) as node_ids, 'served' as stage,
              'no_handler' as code, true as permanent,
-             hwqueue.unserving_words(u.predicate) as message, u.predicate, null::int as lacks
+             null::text as message, u.predicate, null::int as lacks
       from hwqueue.unserving_nodes(p_class) u
       join hwqueue.node n on n.node_id = u.node_id
       where n.deregistered_at is null
@@ -80,7 +80,7 @@ begin
       from hwqueue.capacity_failures(p_class) f
       union all
       select 10, 1, array_agg(u.node_id), 'free', 'nodes_support_but_contended', false,
-             hwqueue.full_words(u.concurrency), jsonb_build_object('concurrency', u.concurrency), null
+             null, jsonb_build_object('concurrency', u.concurrency), null
       from hwqueue.full_nodes() u group by u.concurrency
       union all
       select 11, 1, array_agg(o.node_id), 'cordon', 'node_draining', false, 'the node is cordoned', null, null
@@ -98,7 +98,7 @@ returns table (part bigint, node_ids uuid[], code text, predicate jsonb)
 language plpgsql stable set plan_cache_mode = force_custom_plan
 as $$
 declare
-  v_exprs jsonb := hwqueue.profile_exprs(p_class);
+  v_exprs jsonb := hwqueue.exprs_of(p_class.required, true) || hwqueue.domains_needed(p_class);
 begin
   if v_exprs = '[]' then
     return;
@@ -344,86 +344,66 @@ begin
 end
 $$;
 
--- Returns the places where leases run that a class's terms select, term by term (index from 0), with the
--- counts of count_fact and lease_fact for each place.
-create or replace function hwqueue.term_places(p_class hwqueue.placement_class, p_known jsonb,
-  p_now timestamptz)
-returns table (index int, place text, held bigint, here bigint)
-language plpgsql stable
-as $$
-declare
-  v_term record;
-begin
-  for v_term in
-    select (s.ordinality - 1)::int as index, t.term_id, coalesce(t.domain,
-           hwqueue.term_domain(s.value -> 'spec')) as domain,
-           (s.value #>> '{spec,all,0,lease}')::uuid as lease_id, s.value #>> '{spec,use}' <> 'cap' as expired
-    from jsonb_array_elements(p_class.terms) with ordinality s
-    left join hwqueue.affinity_term t on t.digest = (s.value ->> 'digest')::bigint loop
-    if v_term.lease_id is not null then
-      return query
-        select v_term.index, v.place, (f.fact ->> 'held')::bigint, (f.fact ->> 'here')::bigint
-        from hwqueue.node n
-        cross join lateral (select hwqueue.domain_value(v_term.domain, n.node_id, n.rack,
-            n.labels) as place) v
-        cross join lateral (select hwqueue.lease_fact(v_term.lease_id, v_term.domain, n,
-          p_now) as fact offset 0) f
-        where v.place is not null and n.node_id = coalesce(
-          (select c.node_id from hwqueue.claim c where c.lease_id = v_term.lease_id),
-          (select o.node_id from hwqueue.outcome o
-           where o.lease_id = v_term.lease_id and (o.state = 'completed') is true));
-    elsif p_known ? 'terms' then
-      return query
-        select v_term.index, r.key, (r.value ->> 'held')::bigint,
-               (r.value ->> case when v_term.expired then 'here' else 'bound' end)::bigint
-        from jsonb_each(p_known #> array['terms', v_term.index::text]) r;
-    else
-      return query
-        select v_term.index, k.place, k.leases, k.leases - coalesce(l.leases, 0)
-        from (select c.place, sum(c.leases) as leases from hwqueue.term_counter c
-              where c.term_id = v_term.term_id group by c.place
-              having sum(c.leases) > 0) k
-        left join (
-          select x.value ->> 'd' as place, count(*) as leases
-          from (select c.term_deltas from hwqueue.claim c where c.stop_requested_at <= p_now
-                union all
-                select c.term_deltas from hwqueue.claim c
-                where v_term.expired and c.check_at <= p_now
-                  and c.expires_at <= p_now
-                  and c.stop_requested_at <= p_now is not true) c
-          cross join jsonb_array_elements(c.term_deltas) x
-          where (x.value ->> 't')::bigint = v_term.term_id and x.value ->> 'n' = '1' group by 1) l
-            on l.place = k.place;
-    end if;
-  end loop;
-end
-$$;
-
 -- Returns the facts of term_facts for every registered node at once; no rows for a class without terms.
 create or replace function hwqueue.fleet_facts(p_class hwqueue.placement_class, p_known jsonb,
   p_now timestamptz)
 returns table (node_id uuid, facts jsonb)
 language sql stable
 as $$
-  with held as materialized (
-    select * from hwqueue.term_places(p_class, p_known, p_now)
-  ), asked as materialized (
-    select (s.ordinality - 1)::int as index, coalesce(t.domain,
-           hwqueue.term_domain(s.value -> 'spec')) as domain,
-           (s.value -> 'self')::boolean and s.value #>> '{spec,use}' <> 'soft'
-             and s.value #> '{spec,all,0,lease}' is null as is_self,
-           s.value #>> '{spec,use}' = 'toward'
-             and coalesce((select sum(h.here) from held h where h.index = s.ordinality - 1),
-               0) > 0 as anywhere
+  with asked as materialized (
+    select (s.ordinality - 1)::int as index, t.term_id, coalesce(t.domain,
+           hwqueue.term_domain(s.value -> 'spec')) as domain, i.lease_id, s.value #>> '{spec,use}' as use,
+           (s.value -> 'self')::boolean and s.value #>> '{spec,use}' <> 'soft' and i.lease_id is null
+             as is_self
     from jsonb_array_elements(p_class.terms) with ordinality s
+    cross join lateral (select (s.value #>> '{spec,all,0,lease}')::uuid as lease_id) i
     left join hwqueue.affinity_term t on t.digest = (s.value ->> 'digest')::bigint
+  ), counted as materialized (  -- by claims; of max_per_domain the expired ones stay
+    select a.index, a.term_id, a.use <> 'cap' as expires from asked a
+    where a.lease_id is null and not p_known ? 'terms'
+  ), stopping as materialized (
+    select t.index, x.value ->> 'd' as place, count(*) as leases
+    from (select c.term_deltas, false as has_expired from hwqueue.claim c where c.stop_requested_at <= p_now
+          union all
+          select c.term_deltas, true from hwqueue.claim c
+          where c.check_at <= p_now and c.expires_at <= p_now and c.stop_requested_at <= p_now is not true) c
+    cross join jsonb_array_elements(c.term_deltas) x
+    join counted t on t.term_id = (x.value ->> 't')::bigint and (t.expires or not c.has_expired)
+    where x.value ->> 'n' = '1'
+    group by 1, 2
+  ), held as materialized (  -- the places where leases run that a term selects
+    select a.index, v.place, (f.fact ->> 'held')::bigint as held, (f.fact ->> 'here')::bigint as here
+    from asked a
+    join hwqueue.node n on n.node_id = coalesce(
+      (select c.node_id from hwqueue.claim c where c.lease_id = a.lease_id),
+      (select o.node_id from hwqueue.outcome o
+       where o.lease_id = a.lease_id and (o.state = 'completed') is true))
+    cross join lateral (select hwqueue.domain_value(a.domain, n.node_id, n.rack, n.labels) as place) v
+    cross join lateral (select hwqueue.lease_fact(a.lease_id, a.domain, n, p_now) as fact offset 0) f
+    where a.lease_id is not null and v.place is not null
+    union all
+    select a.index, r.key, (r.value ->> 'held')::bigint,
+           (r.value ->> case a.use when 'cap' then 'bound' else 'here' end)::bigint
+    from asked a
+    cross join lateral jsonb_each(p_known #> array['terms', a.index::text]) r
+    where a.lease_id is null
+    union all
+    select t.index, k.place, k.leases, k.leases - coalesce(s.leases, 0)
+    from counted t
+    cross join lateral (
+      select c.place, sum(c.leases) as leases from hwqueue.term_counter c
+      where c.term_id = t.term_id group by c.place having sum(c.leases) > 0) k
+    left join stopping s on s.index = t.index and s.place = k.place
+  ), told as materialized (
+    select a.index, a.domain, a.is_self, a.use = 'toward' and coalesce((
+             select sum(h.here) from held h where h.index = a.index), 0) > 0 as anywhere
+    from asked a
   )
   select n.node_id, jsonb_agg(jsonb_build_object('value', v.place, 'held', coalesce(h.held, 0), 'here',
-         coalesce(h.here, 0),
-           'elsewhere', a.is_self and coalesce(h.here, 0) <= 0 and a.anywhere, 'self', a.is_self)
-             order by a.index)
+         coalesce(h.here, 0), 'elsewhere', a.is_self and coalesce(h.here, 0) <= 0 and a.anywhere,
+         'self', a.is_self) order by a.index)
   from hwqueue.node n
-  cross join asked a
+  cross join told a
   cross join lateral (select hwqueue.domain_value(a.domain, n.node_id, n.rack, n.labels) as place) v
   left join held h on h.index = a.index and h.place = v.place
   where n.deregistered_at is null

@@ -95,27 +95,6 @@ as $$
   from hwqueue.full_nodes() u join hwqueue.node_numbers() k on k.node_id = u.node_id
 $$;
 
--- Returns what a node has left of an amount, as amount_left does from its headroom, but from columns
--- alone; null: read the headroom. p_cpu_left, p_memory_left, p_slots_left: capacity less what is used;
--- null: not counted. Reports call it for every node: it is one expression, which the planner inlines
--- without reading whole rows.
-create or replace function hwqueue.amount_left_by_columns(p_name text, p_cpu_left bigint,
-  p_memory_left bigint, p_slots_left int, p_core_ids int[], p_gpu_ids uuid[], p_gpu_parents uuid[],
-  p_gpu_used int[]) returns bigint
-language sql immutable parallel safe
-as $$
-  select case
-    when p_name = 'cpu_milli' then case when p_cpu_left < 0 then 0
-      else coalesce(p_cpu_left, 9223372036854775807) end
-    when p_name = 'memory_mib' then case when p_memory_left < 0 then 0
-      else coalesce(p_memory_left, 9223372036854775807) end
-    when p_name = 'slots' then case when p_slots_left < 0 then 0
-      else coalesce(p_slots_left, 9223372036854775807) end
-    when p_name like 'core%' and p_core_ids = '{}' then 9223372036854775807
-    when p_name like 'gpu%' and p_gpu_ids = '{}' then 0
-    when p_name = 'gpu_whole' and p_gpu_parents = '{}' then cardinality(array_positions(p_gpu_used, 0)) end
-$$;
-
 -- Returns the nodes that have at least an amount left, for each pair of p_names and p_amounts; no row
 -- where all of them have. p_idle: all nodes, as if nothing ran; otherwise those in p_open, now. Each
 -- node goes to the largest of the requested amounts that it still has (a step). The nodes of all steps
@@ -132,9 +111,18 @@ as $$
   ), node as materialized (
     select n.number, n.node from hwqueue.numbered_nodes(p_now) n where p_idle
   ), plain as materialized (
-    select a.name, k.number, k.node_id, hwqueue.amount_left_by_columns(a.name, n.cpu_milli - u.cpu_used,
-           n.memory_mib - u.memory_used, n.slots - u.claim_count, n.core_ids, n.gpu_ids, n.gpu_parents,
-           u.gpu_used) as amount
+    -- what amount_left says, but from columns, without reading whole rows; null: read the headroom
+    select a.name, k.number, k.node_id, case
+        when a.name = 'cpu_milli'
+          then greatest(0, coalesce(n.cpu_milli - u.cpu_used, 9223372036854775807))
+        when a.name = 'memory_mib'
+          then greatest(0, coalesce(n.memory_mib - u.memory_used, 9223372036854775807))
+        when a.name = 'slots'
+          then greatest(0, coalesce((n.slots - u.claim_count)::bigint, 9223372036854775807))
+        when a.name like 'core%' and n.core_ids = '{}' then 9223372036854775807
+        when a.name like 'gpu%' and n.gpu_ids = '{}' then 0
+        when a.name = 'gpu_whole' and n.gpu_parents = '{}' then cardinality(array_positions(u.gpu_used, 0))
+      end as amount
     from hwqueue.node_numbers() k
     join hwqueue.node n on n.node_id = k.node_id
     join hwqueue.newest_loads() u on u.node_id = k.node_id
@@ -351,7 +339,7 @@ $$;
 --   digest: a hash of all that decides which nodes suit a class: what each registered as, its operator's
 --     taints, what it announced to serve, what it is attested for now. An answer computed with a digest
 --     holds wherever the digest is the same. Which nodes are live or cordoned is not in it; each read
---     counts that (class_match).
+--     counts that (count_fit).
 create or replace function hwqueue.scan_nodes(p_now timestamptz) returns hwqueue.fleet_snapshot
 language plpgsql stable
   -- all nodes: by hash, whatever the statistics say

@@ -206,7 +206,7 @@ begin
     v_old := array(
       select o.class_id from (
         (select m.class_id, 0 as turn, f.looked_at
-         from hwqueue.class_nodes m join hwqueue.class_fleet f on f.class_id = m.class_id
+         from hwqueue.class_mask m join hwqueue.class_fleet f on f.class_id = m.class_id
          where m.digest = look.digest and not hwqueue.is_cache_valid(m, look.open)
          order by f.looked_at limit p_limit)
         union all

@@ -27,7 +27,7 @@ begin
   for v_fleet in
     select f.class_id, f.reported_at, hwqueue.is_unmatched(m, p_snapshot.live) as unmatched
     from hwqueue.class_fleet f
-    join hwqueue.class_nodes m on m.class_id = f.class_id and m.digest = p_snapshot.digest
+    join hwqueue.class_mask m on m.class_id = f.class_id and m.digest = p_snapshot.digest
     where f.looked_at = p_now and hwqueue.is_unmatched(m, p_snapshot.live) = (f.reported_at is null)
     order by f.class_id
   loop
@@ -38,7 +38,7 @@ begin
     select f.class_id, f.reported_at, hwqueue.is_unmatched(m, p_snapshot.live) as unmatched
     from hwqueue.class_fleet f
     left join lateral (  -- a fence (offset 0): by key, whatever the statistics say
-      select x from hwqueue.class_nodes x
+      select x from hwqueue.class_mask x
       where x.class_id = f.class_id and x.digest = p_snapshot.digest offset 0) k(m) on true
     where f.class_id > p_after and (f.unmatched or f.reported_at is not null)
     order by f.class_id limit p_limit
@@ -55,7 +55,7 @@ end
 $$;
 
 -- True if no live node, cordoned ones included, may run a class; null if that is not known.
-create or replace function hwqueue.is_unmatched(p_fit hwqueue.class_nodes, p_live bit varying) returns boolean
+create or replace function hwqueue.is_unmatched(p_fit hwqueue.class_mask, p_live bit varying) returns boolean
 language sql immutable parallel safe
 as $$ select case when bit_count((p_fit).nodes & p_live) = 0 then true when (p_fit).is_known
   then false end $$;

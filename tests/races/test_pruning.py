@@ -168,7 +168,7 @@ def test_beside_an_open_reap(conn: psycopg.Connection, dsn: str) -> None:
         sleeper.commit()
         assert other.conn.execute(DELETE_CLASSES).fetchall() == [(1,)]
     assert conn.execute("select from hwqueue.class_fleet").rowcount == 0
-    assert conn.execute("select from hwqueue.class_nodes").rowcount == 0
+    assert conn.execute("select from hwqueue.class_mask").rowcount == 0
 
 
 def test_a_class_that_stays_is_still_told_of(conn: psycopg.Connection, dsn: str) -> None:
@@ -218,7 +218,7 @@ def test_reap_beside_an_open_prune(
         other.conn.execute("select hwqueue.reap()")
     left = 0 if end == "commit" else 1
     assert conn.execute("select from hwqueue.class_fleet").rowcount == left
-    assert conn.execute("select from hwqueue.class_nodes").rowcount == left
+    assert conn.execute("select from hwqueue.class_mask").rowcount == left
     assert (
         conn.execute("select from hwqueue.class_fleet where reported_at is not null").rowcount == 0
     )

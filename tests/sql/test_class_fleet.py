@@ -16,8 +16,8 @@ pytestmark = pytest.mark.thorough
 
 MINUTE = timedelta(minutes=1)
 TAINT = {"key": "maintenance", "effect": "no_schedule"}
-FORGET = ("delete from hwqueue.class_fleet", "delete from hwqueue.class_nodes")
-REMEMBERED = "select count(*) from hwqueue.class_nodes where digest = %s"
+FORGET = ("delete from hwqueue.class_fleet", "delete from hwqueue.class_mask")
+REMEMBERED = "select count(*) from hwqueue.class_mask where digest = %s"
 DIGEST = "select (hwqueue.scan_nodes(hwqueue.clock())).digest"
 FIND_OUT = (
     "select hwqueue.cache_class_fleets(array_agg(class_id), hwqueue.clock())"
@@ -145,7 +145,7 @@ def test_what_is_remembered_is_read(api: Api, clock: Clock, conn: psycopg.Connec
     [digest] = conn.execute(DIGEST).fetchone() or [None]
     [remembered] = conn.execute(REMEMBERED, [digest]).fetchone() or [0]
     assert remembered >= len(ASKED)
-    conn.execute("update hwqueue.class_nodes set nodes = repeat('1', length(nodes))::varbit")
+    conn.execute("update hwqueue.class_mask set nodes = repeat('1', length(nodes))::varbit")
     assert {row["nodes_matching"] for row in world.seen()} == {len(api.rows("list_nodes"))}
 
 
@@ -197,7 +197,7 @@ def test_what_keeps_out_none_of_the_nodes_that_are_left_is_not_told(
     after = world.seen()
     assert (after[0]["nodes_near"], after[0]["code"]) == (1, "label_missing")
     assert '"b"' in after[0]["message"]
-    part = "select expr ->> 'label' from hwqueue.class_nodes where unmatched order by class_id desc"
+    part = "select expr ->> 'label' from hwqueue.class_mask where unmatched order by class_id desc"
     assert conn.execute(part).fetchone() == ("a",)
     clock.advance(timedelta(seconds=11))
     api.row("reap")  # upkeep looks again, too
@@ -248,7 +248,7 @@ def test_classes_that_go_are_forgotten(api: Api, clock: Clock, conn: psycopg.Con
         "select count(*) from {} f where not exists"
         " (select from hwqueue.placement_class c where c.class_id = f.class_id)"
     )
-    for table in ("hwqueue.class_fleet", "hwqueue.class_nodes"):
+    for table in ("hwqueue.class_fleet", "hwqueue.class_mask"):
         assert conn.execute(orphans.format(table).encode()).fetchone() == (0,)
 
 
@@ -286,7 +286,7 @@ def test_what_costs_too_much_is_not_guessed(
     conn.execute("update hwqueue.node_state set seen_at = hwqueue.clock()")
     api.row("reap")
     doubtful = (
-        "select from hwqueue.class_nodes m"
+        "select from hwqueue.class_mask m"
         " join hwqueue.class_fleet f using (class_id)"
         " cross join hwqueue.scan_nodes(hwqueue.clock()) l"
         " where hwqueue.is_unmatched(m, l.live) is null"

@@ -22,7 +22,7 @@ def _names(text: str) -> frozenset[str]:
 LEFT_OUT = _names("""
     attempt requeued minute_stat run_total retried_run traced_run
     queue_signal prune_cursor installation silent_node
-    class_fleet class_nodes test_clock idempotency death
+    class_fleet class_mask test_clock idempotency death
 """)
 # Columns that count up, and times at which something was written.
 _GROWS = _names("""
