@@ -179,6 +179,8 @@ declare
   v_claim hwqueue.claim;
   v_end hwqueue.outcome;
   v_entry hwqueue.ready;
+  v_marks hwqueue.low_water;
+  v_from bigint;  -- dead tuples before it may still be in the index
   v_found record;
 begin
   perform hwqueue.require_all_tenants();
@@ -195,18 +197,30 @@ begin
   words := hwqueue.class_words(v_class);
   permanent := v_end.state is not null;
   released := hwqueue.release_words(v_lease, as_of);
-  if state = 'claimed' and v_claim.lease_id is not null then
-    select s.headline, s.code into headline, code from hwqueue.claimed_story(v_claim, v_lease, as_of) s;
-    waits_until := hwqueue.real_time(v_claim.expires_at);
-  elsif state <> 'pending' then
-    code := state;
-    headline := hwqueue.resting_story(v_lease, v_end, state, as_of);
-    waits_until := case when state = 'scheduled' then hwqueue.real_time(v_lease.available_at) end;
+  if state <> 'pending' then
+    select s.headline, s.code into headline, code
+    from hwqueue.lease_story(v_lease, v_claim, v_end, state, as_of) s;
+    waits_until := hwqueue.real_time(case state when 'claimed' then v_claim.expires_at
+      when 'scheduled' then v_lease.available_at end);
   else
     select r.* into v_entry from hwqueue.ready r
     where r.queue_id = v_lease.queue_id and r.tier = v_lease.tier and r.rank = v_lease.rank
       and r.position = v_lease.position and r.lease_id = p_lease;
-    "position" := hwqueue.place_in_line(v_lease);
+    select w.* into v_marks from hwqueue.low_water w
+    where w.queue_id = v_lease.queue_id and w.class_id = 0 order by w.version desc limit 1;
+    v_from := hwqueue.low_water_at(v_marks, v_lease.tier, v_lease.rank);
+    -- column by column: before Postgres 18 a scan does not stop at the upper end of a row comparison
+    "position" := (select count(*) from (
+      (select 1 from hwqueue.ready r
+       where r.queue_id = v_lease.queue_id and r.tier < v_lease.tier limit 10001)
+      union all
+      (select 1 from hwqueue.ready r
+       where r.queue_id = v_lease.queue_id and r.tier = v_lease.tier and r.rank < v_lease.rank limit 10001)
+      union all
+      (select 1 from hwqueue.ready r
+       where r.queue_id = v_lease.queue_id and r.tier = v_lease.tier and r.rank = v_lease.rank
+         and r.position >= v_from and r.position < v_lease.position limit 10001)
+      limit 10001) b);
     select f.headline, f.code, f.permanent, f.waits_until, f.funnel, f.sole_blockers, f.nearest, f.help,
            f.pending, f.nodes_registered, f.nodes_live, f.nodes_matching, f.nodes_free
     into headline, code, permanent, waits_until, funnel, sole_blockers, nearest, help, pending,
@@ -430,7 +444,7 @@ as $$
         hwqueue.unserved_words(q.name, c.task_name, v.queues, v.tasks, v.any_queue,
           hwqueue.my_tenants() is null) end) h
     cross join lateral (
-      select array(select hwqueue.unknown_words(u.words, u.guess)
+      select array(select u.words
         from hwqueue.unknown_names(c.required, c.custom, v.now) u
         where f.nodes_matching = 0 and (v.headline).code is null limit 5) as unknown) w
     cross join lateral unnest(w.unknown || array[

@@ -23,18 +23,54 @@ as $$
   select m.name, m.labels, m.value
   from (select hwqueue.clock() as now) t
   cross join lateral (
-    select * from hwqueue.queue_metrics(t.now)
+    select s.name, jsonb_build_object('queue', d.queue) || s.labels, s.value
+    from hwqueue.queue_counts(null, t.now) d
+    cross join lateral (values
+      ('hwqueue_leases', '{"state": "pending"}'::jsonb, d.pending::double precision),
+      ('hwqueue_leases', '{"state": "scheduled"}', d.scheduled),
+      ('hwqueue_leases', '{"state": "claimed"}', d.running),
+      ('hwqueue_oldest_pending_seconds', '{}', coalesce(hwqueue.seconds_since(d.oldest_at, t.now), 0)),
+      ('hwqueue_queue_paused', '{}', case when d.paused_at is null then 0 else 1 end)
+    ) s(name, labels, value)
     union all select * from hwqueue.total_metrics()
     union all select * from hwqueue.demand_metrics(t.now)
     union all select * from hwqueue.node_metrics(t.now)
     union all select * from hwqueue.upkeep_metrics(t.now)
-    union all select * from hwqueue.webhook_metrics(t.now)
-    union all select * from hwqueue.workflow_metrics(t.now)
-    union all select * from hwqueue.gang_metrics(t.now)
+    union all select * from hwqueue.going_metrics(t.now)
     union all select * from hwqueue.everywhere_metrics(t.now)
-    union all select * from hwqueue.planner_metrics(t.now)
-    union all select * from hwqueue.run_total_metrics()
-  ) m
+    union all
+    -- oldest: what happened first and is not delivered, whether or not it has been routed
+    select s.name, jsonb_build_object('webhook', w.name) || s.labels, s.value
+    from hwqueue.webhook w
+    cross join lateral (values
+      ('hwqueue_webhook_deliveries_total', '{"outcome": "delivered"}'::jsonb, w.delivered::double precision),
+      ('hwqueue_webhook_deliveries_total', '{"outcome": "failed"}', w.failed),
+      ('hwqueue_webhook_deliveries_total', '{"outcome": "dead"}', w.dead),
+      ('hwqueue_webhook_paused', '{}', case when w.paused_at is null then 0 else 1 end),
+      ('hwqueue_webhook_oldest_seconds', '{}', case when w.paused_at is null
+        then coalesce(hwqueue.seconds_since(hwqueue.oldest_undelivered(w), t.now), 0) else 0 end)
+    ) s(name, labels, value)
+    union all
+    -- what a planner found that still counts, and in all what became of single leases that it assigned
+    select s.*
+    from (select p.* from hwqueue.planner p where p.room_until > t.now) p
+    cross join lateral (
+      select 'hwqueue_planner_gpus', jsonb_build_object('state', g.state), g.value::double precision
+      from (values ('all', p.gpus), ('allocated', p.allocated), ('bound', p.bound)) g(state, value)
+      union all
+      select 'hwqueue_planner_round_seconds', jsonb_build_object('part', r.key), r.value::double precision
+      from jsonb_each_text(p.seconds) r
+      union all
+      select 'hwqueue_planner_resting_nodes', '{}', p.resting where p.resting is not null) s
+    union all
+    select 'hwqueue_planner_leases_total', jsonb_build_object('verdict', v.verdict),
+           coalesce((p.leases ->> v.verdict)::double precision, 0)
+    from hwqueue.planner p cross join unnest(hwqueue.assignment_counts()) v(verdict)
+    where p.leases <> '{}'
+    union all
+    select 'hwqueue_planner_gpu_worth', jsonb_build_object('queue', v.queue), v.device_worth[101]
+    from hwqueue.valid_prices(t.now) v
+  ) m(name, labels, value)
 $$;
 
 -- Returns what ended in each of the last p_minutes minutes, oldest first, of one queue or (p_queue null)

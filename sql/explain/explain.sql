@@ -1,43 +1,12 @@
 -- Why a lease is where it is, in words.
 --
--- explain_lease and explain_class call explain_waiting for pending leases; claimed_story and
--- resting_story are about the others. Many classes at once are explained by explain/pending.
+-- explain_lease and explain_class call explain_waiting for pending leases; lease_story is about the
+-- others. Many classes at once are explained by explain/pending.
 --
 -- The invariant: every fact comes from a function that claims decide with, through judge_fleet and
 -- class_fits. Only the choice of what to say first is made here.
 --
 -- Read explain_waiting first, then class_verdict, pending_headline and what_helps.
-
--- Returns how many ready leases of its queue come before a lease, by tier, rank and position, at most
--- 10,001. Between leases of one tier and rank a node's affinity score decides first, so this is the
--- place of a lease that all nodes score alike.
--- Compares column by column, because before Postgres 18 a scan does not stop at the upper end of a row
--- comparison. Starts at the low-water mark of its tier and rank, because dead tuples before it may still
--- be in the index.
-create or replace function hwqueue.place_in_line(p_lease hwqueue.lease) returns bigint
-language plpgsql stable
-as $$
-declare
-  v_low_water bigint := coalesce((
-    select m.position
-    from (select w.* from hwqueue.low_water w
-          where w.queue_id = p_lease.queue_id and w.class_id = 0
-          order by w.version desc limit 1) w
-    cross join lateral unnest(w.tiers, w.ranks, w.positions) m(tier, rank, "position")
-    where m.tier = p_lease.tier and m.rank = p_lease.rank), 0);
-begin
-  return (select count(*) from (
-    (select 1 from hwqueue.ready r where r.queue_id = p_lease.queue_id and r.tier < p_lease.tier limit 10001)
-    union all
-    (select 1 from hwqueue.ready r
-     where r.queue_id = p_lease.queue_id and r.tier = p_lease.tier and r.rank < p_lease.rank limit 10001)
-    union all
-    (select 1 from hwqueue.ready r
-     where r.queue_id = p_lease.queue_id and r.tier = p_lease.tier and r.rank = p_lease.rank
-       and r.position >= v_low_water and r.position < p_lease.position limit 10001)
-    limit 10001) b);
-end
-$$;
 
 -- Returns what keeps a class from nodes, and how many could run it, now and ever. p_fleet: see judge_fleet.
 -- headline, code, permanent: as pending_headline, with names that are nearly those that it asks for.
@@ -128,14 +97,12 @@ begin
   if v_verdict.unmatched then
     -- names that no live node has: those with a similar one first, the others last
     help := (
-      select coalesce(jsonb_agg(k.help order by k.words) filter (where k.is_similar), '[]')
+      select coalesce(jsonb_agg(k.help order by k.words) filter (where k.is_known), '[]')
         || explain_waiting.help
-        || coalesce(jsonb_agg(k.help order by k.words) filter (where not k.is_similar), '[]')
+        || coalesce(jsonb_agg(k.help order by k.words) filter (where not k.is_known), '[]')
       from (
-        select u.words, u.guess is not null as is_similar,
-               jsonb_build_object('action', 'correct', 'leases', pending, 'words',
-                 hwqueue.unknown_words(u.words, u.guess)
-                 || case when u.guess is null then ': check its spelling' else '' end) as help
+        select u.words, u.is_known, jsonb_build_object('action', 'correct', 'leases', pending, 'words',
+                 u.words || case when u.is_known then '' else ': check its spelling' end) as help
         from hwqueue.unknown_names(p_class.required, p_class.custom, p_now) u) k);
   end if;
   if p_deadline <= p_now then
@@ -159,113 +126,91 @@ begin
 end
 $$;
 
--- Says of a claimed lease where it runs, since when, until when, and why it was asked to stop; of an
--- earmarked one what it waits for.
-create or replace function hwqueue.claimed_story(p_claim hwqueue.claim, p_lease hwqueue.lease,
-  p_now timestamptz, out headline text, out code text)
+-- Says of a lease that is not pending where it runs, until when, and why it was asked to stop; or when it
+-- becomes claimable, what its handler, gang or everywhere task waits for; or how it ended (p_end).
+create or replace function hwqueue.lease_story(p_lease hwqueue.lease, p_claim hwqueue.claim,
+  p_end hwqueue.outcome, p_state text, p_now timestamptz, out headline text, out code text)
 language plpgsql stable
 as $$
 declare
-  v_node text := coalesce((select n.name from hwqueue.node n
-      where n.node_id = p_claim.node_id), p_claim.node_id::text);
-  v_most int := coalesce(p_lease.max_attempts, (select q.max_attempts from hwqueue.queue q
-      where q.queue_id = p_lease.queue_id));
+  v_runs boolean := p_state = 'claimed' and p_claim.lease_id is not null;
+  v_node_id uuid := case when v_runs then p_claim.node_id else p_end.node_id end;
+  v_node text := coalesce((select n.name from hwqueue.node n where n.node_id = v_node_id), v_node_id::text);
+  v_wait hwqueue.checkpoint;
+  v_error jsonb := p_end.error;
 begin
-  if p_claim.is_earmark and p_claim.gang_id is not null then
-    headline := hwqueue.gang_words(p_claim.gang_id);
-    code := case when headline is null then 'everywhere_earmarked' else 'gang_earmarked' end;
-    headline := coalesce(headline, hwqueue.everywhere_words(p_claim.lease_id, p_now));
-    return;
-  elsif p_claim.is_reserved and p_claim.gang_id is null then
+  code := p_state;
+  if p_state = 'scheduled' then
+    v_wait := hwqueue.suspension_of(p_lease);
+    v_error := (select a.error from hwqueue.attempt a
+                where a.lease_id = p_lease.lease_id order by a.claim_token desc limit 1);
+  end if;
+  if v_wait.name is not null and p_lease.available_at > p_now
+    and (v_wait.signal is not null or p_lease.available_at < hwqueue.never_due()) then
+    headline := 'suspended: its handler ' || case when v_wait.signal is null
+      then format('goes on in %s', hwqueue.span_words(p_lease.available_at - p_now))
+      else format('waits for signal %s', to_json(v_wait.signal))
+        || coalesce(', for ' || hwqueue.span_words(v_wait.waits_until - p_now) || ' at most', '') end;
+  elsif v_runs and p_claim.is_earmark and p_claim.gang_id is not null
+    or p_state = 'scheduled' and p_lease.gang_id is not null then
+    headline := hwqueue.gang_words(coalesce(p_claim.gang_id, p_lease.gang_id));
+    if v_runs then
+      code := case when headline is null then 'everywhere_earmarked' else 'gang_earmarked' end;
+    end if;
+    headline := coalesce(headline, (
+      select format('waits for node %s, for everywhere task %s: ', coalesce(n.name, r.node_id::text),
+          r.everywhere_id) || case
+        when r.due_at > p_now and r.reason is null then
+          format('it starts again in %s', hwqueue.span_words(r.due_at - p_now))
+        when r.reason is null then 'upkeep books its room about once a second'
+        when r.reason = 'insufficient_capacity' then 'the node has no room for it yet' || case when exists (
+            select from hwqueue.claim c where c.lease_id = r.lease_id and c.is_earmark)
+          then '; what becomes free there goes to it' else '' end
+        when r.reason = 'earlier_waits' then 'leases that come before it go first'
+        when r.reason = 'node_unavailable' then 'the node is silent or cordoned, or the queue is paused'
+        when r.reason in ('busy', 'cache_miss') then 'other calls held what it needs'
+        when r.reason = 'unpublished' then 'an affinity term of its class is not published yet'
+        else format('it may not run beside what runs now (%s)', r.reason) end
+      from hwqueue.everywhere_node r
+      left join hwqueue.node n on n.node_id = r.node_id
+      where r.lease_id = p_lease.lease_id));
+  elsif v_runs and p_claim.is_reserved and p_claim.gang_id is null then
     code := 'reserved';
     headline := format('has room on %s, ', v_node) || case when p_claim.is_earmark
       then 'that is still in use: ' || coalesce(hwqueue.replacement_words(p_lease.lease_id), '')
       else 'which fetches it with its next claim' end;
-    return;
-  end if;
-  code := case when p_claim.expires_at <= p_now then 'expired' when p_claim.stop_requested_at <= p_now
-    then p_claim.stop_reason else 'claimed' end;
-  headline := format('runs on %s for %s, attempt %s of %s; ', v_node,
-      hwqueue.span_words(p_now - p_claim.claimed_at), p_claim.attempt, v_most)
-    || case when p_claim.expires_at <= p_now
-            then format('its claim expired %s ago, and the next reap ends it',
-                hwqueue.span_words(p_now - p_claim.expires_at))
-            else format('its claim ends in %s unless its worker goes on',
-                hwqueue.span_words(p_claim.expires_at - p_now)) end
-    || case when p_claim.stop_requested_at is null then ''
-            when p_claim.stop_requested_at > p_now
-            then format('; it will be asked to stop in %s (%s%s)',
-                hwqueue.span_words(p_claim.stop_requested_at - p_now), p_claim.stop_reason,
-                        coalesce(': ' || left(p_claim.stop_detail, 400), ''))
-            else format('; it was asked to stop %s ago (%s%s)',
-                hwqueue.span_words(p_now - p_claim.stop_requested_at), p_claim.stop_reason,
-                        coalesce(': ' || left(p_claim.stop_detail, 400), '')) end;
-end
-$$;
-
--- Says of a scheduled lease when it becomes claimable or what its handler waits for, and of one that ended
--- (p_end) how it did.
-create or replace function hwqueue.resting_story(p_lease hwqueue.lease, p_end hwqueue.outcome, p_state text,
-  p_now timestamptz)
-returns text
-language plpgsql stable
-as $$
-declare
-  v_node text := coalesce((select n.name from hwqueue.node n
-      where n.node_id = p_end.node_id), p_end.node_id::text);
-  v_error jsonb := case when p_state <> 'scheduled' then p_end.error else (
-    select a.error from hwqueue.attempt a
-    where a.lease_id = p_lease.lease_id order by a.claim_token desc limit 1) end;
-  v_wait hwqueue.checkpoint := hwqueue.suspension_of(p_lease);
-begin
-  if p_state = 'scheduled' and v_wait.name is not null and p_lease.available_at > p_now
-    and (v_wait.signal is not null or p_lease.available_at < hwqueue.never_due()) then
-    return 'suspended: its handler ' || case when v_wait.signal is null
-      then format('goes on in %s', hwqueue.span_words(p_lease.available_at - p_now))
-      else format('waits for signal %s', to_json(v_wait.signal))
-        || coalesce(', for ' || hwqueue.span_words(v_wait.waits_until - p_now) || ' at most', '') end;
-  end if;
-  if p_state = 'scheduled' and p_lease.gang_id is not null then
-    return coalesce(hwqueue.gang_words(p_lease.gang_id), hwqueue.everywhere_words(p_lease.lease_id, p_now));
+  elsif v_runs then
+    code := case when p_claim.expires_at <= p_now then 'expired' when p_claim.stop_requested_at <= p_now
+      then p_claim.stop_reason else 'claimed' end;
+    headline := format('runs on %s for %s, attempt %s of %s; ', v_node,
+        hwqueue.span_words(p_now - p_claim.claimed_at), p_claim.attempt, coalesce(p_lease.max_attempts, (
+          select q.max_attempts from hwqueue.queue q where q.queue_id = p_lease.queue_id)))
+      || case when p_claim.expires_at <= p_now
+              then format('its claim expired %s ago, and the next reap ends it',
+                  hwqueue.span_words(p_now - p_claim.expires_at))
+              else format('its claim ends in %s unless its worker goes on',
+                  hwqueue.span_words(p_claim.expires_at - p_now)) end
+      || case when p_claim.stop_requested_at is null then ''
+         else format('; it %s (%s%s)', case when p_claim.stop_requested_at > p_now
+             then 'will be asked to stop in ' || hwqueue.span_words(p_claim.stop_requested_at - p_now)
+             else format('was asked to stop %s ago',
+               hwqueue.span_words(p_now - p_claim.stop_requested_at)) end,
+           p_claim.stop_reason, coalesce(': ' || left(p_claim.stop_detail, 400), '')) end;
   elsif p_state = 'scheduled' and p_lease.available_at = hwqueue.never_due() then
-    return coalesce(hwqueue.replacement_words(p_lease.lease_id), 'scheduled');
+    headline := coalesce(hwqueue.replacement_words(p_lease.lease_id), 'scheduled');
   elsif p_state = 'scheduled' then
-    return case when p_lease.available_at > p_now then format('scheduled: claimable in %s',
+    headline := case when p_lease.available_at > p_now then format('scheduled: claimable in %s',
         hwqueue.span_words(p_lease.available_at - p_now))
-                else 'scheduled, and due: the next claim of the queue or reap makes it pending' end
+      else 'scheduled, and due: the next claim of the queue or reap makes it pending' end
       || case when p_lease.attempt_count > 0 then format(', for attempt %s%s', p_lease.attempt_count + 1,
-                                                         coalesce('; the one before ended with '
-                                                             || hwqueue.error_words(v_error), ''))
-                                                           else '' end;
-  end if;
-  return format('%s %s ago%s%s%s', p_state, hwqueue.span_words(p_now - p_end.finished_at),
+        coalesce('; the one before ended with ' || hwqueue.error_words(v_error), '')) else '' end;
+  else
+    headline := format('%s %s ago%s%s%s', p_state, hwqueue.span_words(p_now - p_end.finished_at),
       coalesce(' on ' || v_node, ''),
-    case when p_end.attempt > 0 then format(', attempt %s', p_end.attempt) else '' end,
-    coalesce(': ' || hwqueue.error_words(v_error), ''));
+      case when p_end.attempt > 0 then format(', attempt %s', p_end.attempt) else '' end,
+      coalesce(': ' || hwqueue.error_words(v_error), ''));
+  end if;
 end
-$$;
-
--- Says what a lease of an everywhere task waits for: "waits for node gpu-1, for everywhere task ...: the
--- node has no room for it yet".
-create or replace function hwqueue.everywhere_words(p_lease uuid, p_now timestamptz) returns text
-language sql stable
-as $$
-  select format('waits for node %s, for everywhere task %s: ', coalesce(n.name, r.node_id::text),
-      r.everywhere_id) || case
-    when r.due_at > p_now and r.reason is null then
-      format('it starts again in %s', hwqueue.span_words(r.due_at - p_now))
-    when r.reason is null then 'upkeep books its room about once a second'
-    when r.reason = 'insufficient_capacity' then 'the node has no room for it yet' || case when exists (
-        select from hwqueue.claim c where c.lease_id = p_lease and c.is_earmark)
-      then '; what becomes free there goes to it' else '' end
-    when r.reason = 'earlier_waits' then 'leases that come before it go first'
-    when r.reason = 'node_unavailable' then 'the node is silent or cordoned, or the queue is paused'
-    when r.reason in ('busy', 'cache_miss') then 'other calls held what it needs'
-    when r.reason = 'unpublished' then 'an affinity term of its class is not published yet'
-    else format('it may not run beside what runs now (%s)', r.reason) end
-  from hwqueue.everywhere_node r
-  left join hwqueue.node n on n.node_id = r.node_id
-  where r.lease_id = p_lease
 $$;
 
 -- Returns the one sentence about a pending class, with its code: what has to change first. Null code: a
@@ -280,6 +225,7 @@ as $$
 declare
   v_live bigint := (p_fleet ->> 'live')::bigint;
   v_matching bigint := (p_fleet ->> 'matching')::bigint;
+  v_sole jsonb;
 begin
   permanent := false;
   if p_queue.paused_at is not null then
@@ -307,8 +253,29 @@ begin
         s.any_queue, hwqueue.my_tenants() is null)
                  from hwqueue.served_names(p_now) s);
   elsif v_matching = 0 then
-    select h.headline, h.code, h.permanent into headline, code, permanent
-    from hwqueue.unmatched_headline(p_class, p_fleet) h;
+    -- first nodes that match but are silent or cordoned, then the part that alone keeps out most nodes, then
+    -- the rule that excludes the last nodes
+    select s.value into v_sole from jsonb_array_elements(p_fleet -> 'sole') with ordinality s
+    where s.value ->> 'stage' not in ('free', 'away', 'spread')
+    order by s.value ->> 'stage' in ('live', 'cordon') desc, s.ordinality limit 1;
+    if v_sole is null then
+      v_sole := (select f.value from jsonb_array_elements(p_fleet -> 'first') with ordinality f
+                 where f.value ->> 'stage' <> 'live' order by f.ordinality limit 1);
+      headline := case when v_sole ->> 'stage' = 'cordon'
+        then format('no live node is free of a cordon (%s are live)', v_live)
+        else format('none of the %s live nodes can run it: the closest lack %s', v_live,
+            hwqueue.failure_words(v_sole, p_class)) end;
+    elsif v_sole ->> 'stage' in ('live', 'cordon') then
+      headline := format('%s %s', hwqueue.count_words((v_sole ->> 'nodes')::bigint,
+          'node matches, but it is', 'nodes match, but they are'),
+        case when v_sole ->> 'stage' = 'cordon' then 'cordoned' else 'silent' end);
+    else
+      headline := format('no live node can run it: %s but for %s',
+        hwqueue.count_words((v_sole ->> 'nodes')::bigint, 'node would match', 'nodes would match'),
+        hwqueue.failure_words(v_sole, p_class));
+    end if;
+    code := v_sole ->> 'code';
+    permanent := (v_sole ->> 'permanent')::boolean;
   elsif p_class.class_id is not null and not hwqueue.are_terms_published(p_class) then
     code := 'unpublished';
     headline := 'what it asks about other leases is not published yet'
@@ -328,41 +295,6 @@ begin
   else
     headline := hwqueue.count_words((p_fleet ->> 'free')::bigint, 'node', 'nodes') || ' could take it now';
   end if;
-end
-$$;
-
--- The sentence of pending_headline where no node matches: what keeps the nodes out. permanent: as there.
-create or replace function hwqueue.unmatched_headline(p_class hwqueue.placement_class, p_fleet jsonb,
-  out headline text, out code text, out permanent boolean)
-language plpgsql stable
-as $$
-declare
-  v_sole jsonb;
-begin
-  -- first nodes that match but are silent or cordoned, then the part that alone keeps out most nodes, then
-  -- the rule that excludes the last nodes
-  select s.value into v_sole from jsonb_array_elements(p_fleet -> 'sole') with ordinality s
-  where s.value ->> 'stage' in ('live', 'cordon', 'served', 'labels', 'taints', 'trust', 'isolation',
-      'capacity')
-  order by s.value ->> 'stage' in ('live', 'cordon') desc, s.ordinality limit 1;
-  if v_sole is null then
-    v_sole := (select f.value from jsonb_array_elements(p_fleet -> 'first') with ordinality f
-               where f.value ->> 'stage' <> 'live' order by f.ordinality limit 1);
-    headline := case when v_sole ->> 'stage' = 'cordon'
-      then format('no live node is free of a cordon (%s are live)', p_fleet ->> 'live')
-      else format('none of the %s live nodes can run it: the closest lack %s', p_fleet ->> 'live',
-          hwqueue.failure_words(v_sole, p_class)) end;
-  elsif v_sole ->> 'stage' in ('live', 'cordon') then
-    headline := format('%s %s', hwqueue.count_words((v_sole ->> 'nodes')::bigint,
-        'node matches, but it is', 'nodes match, but they are'),
-      case when v_sole ->> 'stage' = 'cordon' then 'cordoned' else 'silent' end);
-  else
-    headline := format('no live node can run it: %s but for %s',
-      hwqueue.count_words((v_sole ->> 'nodes')::bigint, 'node would match', 'nodes would match'),
-      hwqueue.failure_words(v_sole, p_class));
-  end if;
-  code := v_sole ->> 'code';
-  permanent := (v_sole ->> 'permanent')::boolean;
 end
 $$;
 
@@ -414,45 +346,6 @@ begin
 end
 $$;
 
--- Says what rule a group of judge_fleet failed.
-create or replace function hwqueue.failure_words(p_failure jsonb,
-  p_class hwqueue.placement_class) returns text
-language sql stable
-as $$
-  select hwqueue.blocker_words(p_failure ->> 'stage', p_failure ->> 'code', p_failure -> 'predicate',
-         (p_failure ->> 'lacks')::int, p_class)
-$$;
-
--- Returns the action that removes a sole blocker, and its words.
-create or replace function hwqueue.help_words(p_sole jsonb, p_class hwqueue.placement_class) returns jsonb
-language sql stable
-as $$
-  select jsonb_build_object('action', a.action, 'words', case a.action
-    when 'revive' then format('%s but for being silent: start the worker of %s', m.nodes, a.samples)
-    when 'uncordon' then format('%s but for being cordoned: hwqueue node uncordon %s', m.nodes,
-        p_sole #>> '{samples,0}')
-    when 'tolerate' then format('%s but for the taint %s: tolerate it, or take it off %s', m.nodes,
-        hwqueue.taint_text(p_sole -> 'predicate'), a.samples)
-    when 'serve' then format(case when p_sole #> '{predicate,queue}' is not null
-        then '%s but for %s: hwqueue worker run --queue %s'
-                                  else '%s but for %s: add it to the app of their workers' end, m.nodes,
-                                    a.words, p_sole #>> '{predicate,queue}')
-    when 'attest'
-      then format('%s but for not being %s: hwqueue node attest, or node confirm if that is suspended',
-        m.nodes, a.words)
-    when 'resize' then format('%s but for being smaller than %s: ask for less', m.nodes, a.words)
-    when 'isolate' then format('%s but for not offering %s: let them, or ask for less', m.nodes, a.words)
-    else format('%s but for %s: relax it', m.nodes, a.words) end)
-  from (
-    select case p_sole ->> 'stage' when 'live' then 'revive' when 'cordon' then 'uncordon' when 'served'
-           then 'serve' when 'taints' then 'tolerate' when 'trust' then 'attest'
-             when 'capacity' then 'resize' when 'isolation' then 'isolate' else 'relax' end as action,
-           hwqueue.list_words(p_sole -> 'samples', 'and') as samples,
-           hwqueue.failure_words(p_sole, p_class) as words
-  ) a, (select hwqueue.count_words((p_sole ->> 'nodes')::bigint, 'node would match',
-      'nodes would match') as nodes) m
-$$;
-
 -- Returns what would let leases of a class run: [{"action", "words", "nodes", "leases", ...}], the most
 -- useful first. nodes: how many it opens; leases: how many of the class wait (counted to 10,001).
 -- action: resume, register, revive, uncordon, serve, tolerate, attest, resize, isolate, relax, add_node,
@@ -476,9 +369,29 @@ as $$
     where p_fleet ->> 'registered' = '0'
     union all
     select 3, s.ordinality, jsonb_build_object('nodes', s.value -> 'nodes', 'samples', s.value -> 'samples',
-                                               'predicate', hwqueue.without_terms(s.value -> 'predicate'))
-                                                 || hwqueue.help_words(s.value, p_class)
+             'predicate', hwqueue.without_terms(s.value -> 'predicate'), 'action', a.action,
+             'words', format('%s but for ', hwqueue.count_words((s.value ->> 'nodes')::bigint,
+               'node would match', 'nodes would match')) || case a.action
+               when 'revive' then format('being silent: start the worker of %s', a.samples)
+               when 'uncordon' then format('being cordoned: hwqueue node uncordon %s',
+                 s.value #>> '{samples,0}')
+               when 'tolerate' then format('the taint %s: tolerate it, or take it off %s',
+                 hwqueue.taint_text(s.value -> 'predicate'), a.samples)
+               when 'serve' then format(case when s.value #> '{predicate,queue}' is not null
+                 then '%s: hwqueue worker run --queue %s' else '%s: add it to the app of their workers' end,
+                 a.words, s.value #>> '{predicate,queue}')
+               when 'attest' then format('not being %s: hwqueue node attest, or node confirm if that is '
+                 'suspended', a.words)
+               when 'resize' then format('being smaller than %s: ask for less', a.words)
+               when 'isolate' then format('not offering %s: let them, or ask for less', a.words)
+               else format('%s: relax it', a.words) end)
     from jsonb_array_elements(p_fleet -> 'sole') with ordinality s
+    cross join lateral (
+      select case s.value ->> 'stage' when 'live' then 'revive' when 'cordon' then 'uncordon'
+               when 'served' then 'serve' when 'taints' then 'tolerate' when 'trust' then 'attest'
+               when 'capacity' then 'resize' when 'isolation' then 'isolate' else 'relax' end as action,
+             hwqueue.list_words(s.value -> 'samples', 'and') as samples,
+             hwqueue.failure_words(s.value, p_class) as words) a
     where s.value ->> 'stage' not in ('free', 'away', 'spread')
     union all
     select 4, 1, jsonb_build_object('action', 'add_node', 'words',

@@ -119,6 +119,7 @@ declare
   v_domain text := coalesce((select t.domain from hwqueue.affinity_term t
                              where t.digest = (p_class.terms #>> array[v_index::text, 'digest'])::bigint),
                             hwqueue.term_domain(v_spec));
+  v_asked jsonb := p_failure.predicate;
   v_holders jsonb;
   v_place text := case when v_fact ->> 'value' is not null
     then hwqueue.place_words(v_domain, v_fact ->> 'value') end;
@@ -126,10 +127,10 @@ begin
   if p_failure.stage = 'free' then
     v_holders := hwqueue.holder_list(array(
       select c.lease_id from hwqueue.claim c
-      where c.node_id = p_node.node_id and (c.assignment is not null or p_failure.predicate ? 'concurrency')
-      order by c.claimed_at, c.lease_id limit 5), not coalesce(p_failure.predicate ? 'concurrency', false),
+      where c.node_id = p_node.node_id and (c.assignment is not null or v_asked ? 'concurrency')
+      order by c.claimed_at, c.lease_id limit 5), not coalesce(v_asked ? 'concurrency', false),
       p_now);
-  elsif p_failure.stage = 'away' and p_failure.predicate is null then
+  elsif p_failure.stage = 'away' and v_asked is null then
     v_domain := p_kept_out;
     v_place := hwqueue.place_words(p_kept_out, hwqueue.domain_value(p_kept_out, p_node.node_id, p_node.rack,
         p_node.labels));
@@ -148,7 +149,7 @@ begin
             and (hwqueue.term_selects(t.value -> 'spec', p_class)
                 or (t.value #>> '{spec,all,0,lease}')::uuid = p_lease))
       order by c.claimed_at, c.lease_id limit 5), false, p_now);
-  elsif p_failure.stage = 'spread' or p_failure.stage = 'away' and p_failure.predicate ? 'away' then
+  elsif p_failure.stage = 'spread' or p_failure.stage = 'away' and v_asked ? 'away' then
     v_holders := hwqueue.holder_list(array(  -- those that the term selects in the same place
       select c.lease_id
       from hwqueue.node n
@@ -160,10 +161,32 @@ begin
       order by c.claimed_at, c.lease_id limit 5), false, p_now);
   end if;
   return jsonb_strip_nulls(jsonb_build_object(
-    'wanted', hwqueue.blocker_words(p_failure.stage, p_failure.code, p_failure.predicate,
-      p_failure.lacks, p_class),
-    'has', hwqueue.node_has(p_failure, v_fact, v_domain, p_class, p_node, p_load, p_now),
-    'place', v_place, 'holders', nullif(v_holders, '[]')));
+    'wanted', hwqueue.failure_words(to_jsonb(p_failure), p_class), 'place', v_place,
+    'holders', nullif(v_holders, '[]'), 'has', left(case
+      when p_failure.stage = 'capacity' then hwqueue.resource_words(hwqueue.room_for(p_class,
+        p_failure.lacks, p_node, hwqueue.node_headroom(p_node, hwqueue.idle_load(p_node))))
+      when v_asked ? 'concurrency' then format('%s, all in use',
+        hwqueue.count_words((v_asked ->> 'concurrency')::int, 'slot', 'slots'))
+      when p_failure.stage = 'free' then hwqueue.resource_words(hwqueue.room_for(p_class,
+        p_failure.lacks, p_node, hwqueue.node_headroom(p_node, p_load))) || ' free'
+      when p_failure.stage = 'taints' then hwqueue.taint_text(v_asked)
+      when p_failure.stage = 'trust' then coalesce(
+        hwqueue.suspended_words(p_node.node_id, v_asked ->> 'trust'), 'trusted for '
+        || coalesce(nullif(array_to_string(hwqueue.attested_at(p_node, p_now), ', '), ''), 'nothing'))
+      when p_failure.stage = 'isolation' then array_to_string(
+        case when v_asked ? 'cpu' then p_node.cpu_isolation else p_node.gpu_exclusivity end, ', ')
+      when v_fact ->> 'value' is null and v_fact is not null
+        then 'no ' || regexp_replace(v_domain, '^(own:)?(label:)?', '')
+      when v_fact is not null then format('%s in %s', case when (v_fact ->> 'held')::bigint = 0 then 'none'
+        else v_fact ->> 'held' end, hwqueue.place_words(v_domain, v_fact ->> 'value'))
+      when v_asked ? 'domain' and p_failure.stage = 'labels'
+        then 'no ' || regexp_replace(v_asked ->> 'domain', '^label:', '')
+      when v_asked ? 'label' then (p_node.labels -> (v_asked ->> 'label'))::text
+      when v_asked ? 'tags' then (
+        select jsonb_object_agg(k, p_node.labels -> k)::text from jsonb_object_keys(v_asked -> 'tags') k
+        where p_node.labels ? k)
+      when v_asked ? 'rack' then coalesce('rack ' || p_node.rack, 'no rack')
+      when v_asked ? 'node' then 'node ' || p_node.name end, 200)));
 end
 $$;
 

@@ -177,44 +177,11 @@ begin
 end
 $$;
 
--- Returns the kinds of members: [{"task", "members", "words", "nodes", "room", "blocker", "code",
--- "permanent"}]. nodes: how many may run it; room: how many members have room now, wherever. Of a kind that
--- no node may run, blocker says why, as pending_headline. Callers of one tenant are not told what others run.
-create or replace function hwqueue.gang_kinds(p_classes hwqueue.placement_class[], p_members int[],
-  p_rooms hwqueue.gang_room[], p_now timestamptz) returns jsonb
-language plpgsql stable
-as $$
-declare
-  v_class hwqueue.placement_class;
-  v_sums record;
-  v_why record;
-  v_kinds jsonb := '[]';
-begin
-  for v_no in 1 .. cardinality(p_classes) loop
-    v_class := p_classes[v_no];
-    select count(*) as nodes, least(coalesce(sum(r.copies), 0), p_members[v_no]) as room into v_sums
-    from unnest(p_rooms) r where r.class_no = v_no;
-    select null::text as headline, null::text as code, null::boolean as permanent into v_why;
-    if v_sums.nodes = 0 and hwqueue.my_tenants() is null then
-      select h.headline, h.code, h.permanent into v_why
-      from hwqueue.queue q
-      cross join lateral hwqueue.pending_headline(v_class, q, hwqueue.judge_fleet(v_class,
-        hwqueue.facts_of_others(v_class, null, p_now), false, p_now), p_now) h
-      where q.queue_id = v_class.queue_id;
-    elsif v_sums.nodes = 0 then
-      select 'no live node may run it' as headline, 'no_match' as code, false as permanent into v_why;
-    end if;
-    v_kinds := v_kinds || jsonb_build_object('task', v_class.task_name, 'members', p_members[v_no],
-      'words', hwqueue.class_words(v_class), 'nodes', v_sums.nodes, 'room', v_sums.room,
-      'blocker', v_why.headline, 'code', coalesce(v_why.code, case when v_sums.nodes = 0 then 'no_match' end),
-      'permanent', v_why.permanent);
-  end loop;
-  return v_kinds;
-end
-$$;
-
 -- Returns whether members have room, in words, and what that rests on: p_members[i] of class p_classes[i], of
 -- the 10 classes with most members. p_gang: its options, and its place if it may be in no other.
+-- kinds: [{"task", "members", "words", "nodes", "room", "blocker", "code", "permanent"}]. nodes: how many may
+-- run it; room: how many members have room now, wherever. Of a kind that no node may run, blocker says why,
+-- as pending_headline; callers of one tenant are not told what others run.
 -- places: [{"place", "words", "nodes", "room", "emptied", "kinds", "in_the_way": names of nodes, "claims",
 -- "others"}]; claims are listed of the first 5.
 -- code: ready, a reason why no node may run a kind, no_place (the nodes that may are in no such place), or
@@ -231,6 +198,9 @@ declare
   v_rooms hwqueue.gang_room[];
   v_size int;
   v_most int;
+  v_class hwqueue.placement_class;
+  v_sums record;
+  v_why record;
   v_blocked jsonb;
 begin
   select array_agg(p_classes[c.nth] order by c.nth), array_agg(p_members[c.nth] order by c.nth),
@@ -238,7 +208,26 @@ begin
   into v_classes, v_members, v_size
   from (select i as nth from generate_subscripts(p_classes, 1) i order by p_members[i] desc, i limit 10) c;
   v_rooms := hwqueue.gang_rooms(v_classes, v_members, 'both', p_now);
-  kinds := hwqueue.gang_kinds(v_classes, v_members, v_rooms, p_now);
+  kinds := '[]';
+  for v_no in 1 .. cardinality(v_classes) loop
+    v_class := v_classes[v_no];
+    select count(*) as nodes, least(coalesce(sum(r.copies), 0), v_members[v_no]) as room into v_sums
+    from unnest(v_rooms) r where r.class_no = v_no;
+    select null::text as headline, null::text as code, null::boolean as permanent into v_why;
+    if v_sums.nodes = 0 and hwqueue.my_tenants() is null then
+      select h.headline, h.code, h.permanent into v_why
+      from hwqueue.queue q
+      cross join lateral hwqueue.pending_headline(v_class, q, hwqueue.judge_fleet(v_class,
+        hwqueue.facts_of_others(v_class, null, p_now), false, p_now), p_now) h
+      where q.queue_id = v_class.queue_id;
+    elsif v_sums.nodes = 0 then
+      select 'no live node may run it' as headline, 'no_match' as code, false as permanent into v_why;
+    end if;
+    kinds := kinds || jsonb_build_object('task', v_class.task_name, 'members', v_members[v_no],
+      'words', hwqueue.class_words(v_class), 'nodes', v_sums.nodes, 'room', v_sums.room,
+      'blocker', v_why.headline, 'code', coalesce(v_why.code, case when v_sums.nodes = 0 then 'no_match' end),
+      'permanent', v_why.permanent);
+  end loop;
   select coalesce(jsonb_agg(jsonb_build_object('place', nullif(s.place, ''),
            'words', concat_ws(', ', hwqueue.place_words(s.domain, s.value), s.alike),
            'nodes', s.nodes, 'room', s.room, 'emptied', s.emptied, 'kinds', s.kinds,

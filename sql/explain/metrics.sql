@@ -166,23 +166,7 @@ as $$
   where q.dropped_at is null and (p_queue_id is null or q.queue_id = p_queue_id)
 $$;
 
--- Returns queue_counts of every queue as samples.
-create or replace function hwqueue.queue_metrics(p_now timestamptz)
-returns table (name text, labels jsonb, value double precision)
-language sql stable
-as $$
-  select s.name, jsonb_build_object('queue', d.queue) || s.labels, s.value
-  from hwqueue.queue_counts(null, p_now) d
-  cross join lateral (values
-    ('hwqueue_leases', '{"state": "pending"}'::jsonb, d.pending::double precision),
-    ('hwqueue_leases', '{"state": "scheduled"}', d.scheduled),
-    ('hwqueue_leases', '{"state": "claimed"}', d.running),
-    ('hwqueue_oldest_pending_seconds', '{}', coalesce(hwqueue.seconds_since(d.oldest_at, p_now), 0)),
-    ('hwqueue_queue_paused', '{}', case when d.paused_at is null then 0 else 1 end)
-  ) s(name, labels, value)
-$$;
-
--- Returns all that has ever ended in each queue, as far as roll_up has counted.
+-- Returns all that has ever ended in each queue, and all runs by workflow, as far as roll_up has counted.
 create or replace function hwqueue.total_metrics()
 returns table (name text, labels jsonb, value double precision)
 language sql stable
@@ -194,6 +178,8 @@ as $$
       select x.* from hwqueue.minute_stat x where x.queue_id = q.queue_id
       order by x.minute desc limit 1) m on true
     where q.dropped_at is null
+  ), run as materialized (
+    select r.workflow, r.outcome, r.seconds, r.counts from hwqueue.run_total r
   )
   select s.name, jsonb_build_object('queue', t.queue) || s.labels, coalesce(s.value, 0)
   from total t
@@ -223,6 +209,25 @@ as $$
     ('hwqueue_wait_seconds_bucket', t.wait_counts), ('hwqueue_run_seconds_bucket', t.run_counts)) h(name,
       counts)
   cross join generate_series(1, 15) b(bucket)
+  union all
+  select 'hwqueue_workflow_runs_finished_total',
+         jsonb_build_object('workflow', w.workflow, 'outcome', o.outcome),
+         coalesce((select sum(c.count) from unnest(r.counts) c(count)), 0)::double precision
+  from (select distinct x.workflow from run x) w
+  cross join unnest(array['completed', 'failed', 'cancelled']) o(outcome)
+  left join run r on r.workflow = w.workflow and r.outcome = o.outcome
+  union all
+  select s.name, jsonb_build_object('workflow', r.workflow, 'outcome', r.outcome), s.value
+  from run r
+  cross join lateral (values
+    ('hwqueue_workflow_run_seconds_sum', r.seconds),
+    ('hwqueue_workflow_run_seconds_count', (select sum(c.count) from unnest(r.counts) c(count)))
+  ) s(name, value)
+  union all
+  select 'hwqueue_workflow_run_seconds_bucket', jsonb_build_object('workflow', r.workflow, 'outcome',
+           r.outcome, 'le', coalesce((hwqueue.histogram_bounds())[b.bucket]::text, '+Inf')),
+         sum(r.counts[b.bucket]) over (partition by r.workflow, r.outcome order by b.bucket)
+  from run r cross join generate_series(1, 15) b(bucket)
 $$;
 
 -- Seconds from p_at to p_now, never less than 0; null if p_at is null.
@@ -268,28 +273,11 @@ as $$
   from hwqueue.schema_info i
 $$;
 
--- Returns figures of each webhook as samples. oldest: what happened first and is not delivered, whether
--- or not it has been routed; 0 while the webhook is paused.
-create or replace function hwqueue.webhook_metrics(p_now timestamptz)
-returns table (name text, labels jsonb, value double precision)
-language sql volatile
-as $$
-  select s.name, jsonb_build_object('webhook', w.name) || s.labels, s.value
-  from hwqueue.webhook w
-  cross join lateral (values
-    ('hwqueue_webhook_deliveries_total', '{"outcome": "delivered"}'::jsonb, w.delivered::double precision),
-    ('hwqueue_webhook_deliveries_total', '{"outcome": "failed"}', w.failed),
-    ('hwqueue_webhook_deliveries_total', '{"outcome": "dead"}', w.dead),
-    ('hwqueue_webhook_paused', '{}', case when w.paused_at is null then 0 else 1 end),
-    ('hwqueue_webhook_oldest_seconds', '{}', case when w.paused_at is null
-      then coalesce(hwqueue.seconds_since(hwqueue.oldest_undelivered(w), p_now), 0) else 0 end)
-  ) s(name, labels, value)
-$$;
-
--- Returns runs that go on, and what settlements of steps have left for advance_workflows. The 50 workflows
--- with most runs are named, the others together are "(other)", which is no name: ad hoc runs may have any.
--- Arrivals of kind state are left out: that of a cancelled run stays until its last step has stopped.
-create or replace function hwqueue.workflow_metrics(p_now timestamptz)
+-- Returns runs that go on, what settlements of steps have left for advance_workflows, and gangs that have
+-- not ended. The 50 workflows with most runs are named, the others together are "(other)", which is no name:
+-- ad hoc runs may have any. Arrivals of kind state are left out: that of a cancelled run stays until its
+-- last step has stopped. Gangs: the oldest, of queues that are not paused; what nodes have not fetched yet.
+create or replace function hwqueue.going_metrics(p_now timestamptz)
 returns table (name text, labels jsonb, value double precision)
 language sql stable set enable_seqscan = off set enable_bitmapscan = off
 as $$
@@ -321,14 +309,7 @@ as $$
     where a.at >= m.arrivals_from and a.after_xid is null and a.kind <> 'state'
     order by a.at limit 1), p_now), 0)
   from mark m
-$$;
-
--- Returns gangs that have not ended, by state. oldest: of those in queues that are not paused. reserved: what
--- nodes have not fetched yet, counted to 10,000.
-create or replace function hwqueue.gang_metrics(p_now timestamptz)
-returns table (name text, labels jsonb, value double precision)
-language sql stable set enable_seqscan = off set enable_bitmapscan = off
-as $$
+  union all
   select 'hwqueue_gangs', jsonb_build_object('state', s.state), (
     select count(*) from hwqueue.gang g
     where g.finished_at is null and g.state = s.state)::double precision
@@ -405,60 +386,4 @@ as $$
   select 'hwqueue_everywhere_failing_nodes', jsonb_build_object('queue', o.queue, 'task', o.task),
          coalesce(sum(o.failing), 0)
   from shown o group by o.queue, o.task
-$$;
-
--- Returns what a planner found: room on GPUs, how long its round took, and what an idle device is worth to
--- each queue; none of it where no planner says anything that still counts. And what became of single leases
--- that planners have assigned to nodes, in all, once one has.
-create or replace function hwqueue.planner_metrics(p_now timestamptz)
-returns table (name text, labels jsonb, value double precision)
-language sql stable
-as $$
-  with said as (
-    select p.* from hwqueue.planner p where p.room_until > p_now
-  )
-  select 'hwqueue_planner_gpus', jsonb_build_object('state', s.state), s.value
-  from said p
-  cross join lateral (values ('all', p.gpus), ('allocated', p.allocated), ('bound', p.bound)) s(state, value)
-  union all
-  select 'hwqueue_planner_round_seconds', jsonb_build_object('part', s.key), s.value::double precision
-  from said p cross join lateral jsonb_each_text(p.seconds) s
-  union all
-  select 'hwqueue_planner_resting_nodes', '{}', p.resting from said p where p.resting is not null
-  union all
-  select 'hwqueue_planner_leases_total', jsonb_build_object('verdict', v.verdict),
-         coalesce((p.leases ->> v.verdict)::double precision, 0)
-  from hwqueue.planner p cross join unnest(hwqueue.assignment_counts()) v(verdict)
-  where p.leases <> '{}'
-  union all
-  select 'hwqueue_planner_gpu_worth', jsonb_build_object('queue', v.queue), v.device_worth[101]
-  from hwqueue.valid_prices(p_now) v
-$$;
-
--- Returns all runs that have ever ended, by workflow, as far as roll_up has counted.
-create or replace function hwqueue.run_total_metrics()
-returns table (name text, labels jsonb, value double precision)
-language sql stable
-as $$
-  with total as materialized (
-    select t.workflow, t.outcome, t.seconds, t.counts from hwqueue.run_total t
-  )
-  select 'hwqueue_workflow_runs_finished_total',
-         jsonb_build_object('workflow', w.workflow, 'outcome', o.outcome),
-         coalesce((select sum(c.count) from unnest(t.counts) c(count)), 0)::double precision
-  from (select distinct x.workflow from total x) w
-  cross join unnest(array['completed', 'failed', 'cancelled']) o(outcome)
-  left join total t on t.workflow = w.workflow and t.outcome = o.outcome
-  union all
-  select s.name, jsonb_build_object('workflow', t.workflow, 'outcome', t.outcome), s.value
-  from total t
-  cross join lateral (values
-    ('hwqueue_workflow_run_seconds_sum', t.seconds),
-    ('hwqueue_workflow_run_seconds_count', (select sum(c.count) from unnest(t.counts) c(count)))
-  ) s(name, value)
-  union all
-  select 'hwqueue_workflow_run_seconds_bucket', jsonb_build_object('workflow', t.workflow, 'outcome',
-           t.outcome, 'le', coalesce((hwqueue.histogram_bounds())[b.bucket]::text, '+Inf')),
-         sum(t.counts[b.bucket]) over (partition by t.workflow, t.outcome order by b.bucket)
-  from total t cross join generate_series(1, 15) b(bucket)
 $$;

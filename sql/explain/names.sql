@@ -1,6 +1,6 @@
 -- Names that leases ask for and no live node has: queues, tasks, labels and their values, countables.
 --
--- Explanations and pending_reasons call unserved_words and unknown_words, and say the name that was
+-- Explanations and pending_reasons call unserved_words and unknown_names, and say the name that was
 -- probably meant. Claims never do: a similar name never matches.
 --
 -- Every search for a similar name is bounded: names of at most 64 characters, 200 of them, and at most
@@ -67,14 +67,6 @@ as $$
   order by k.edits, k.name collate "C" limit 1
 $$;
 
--- Says the most similar of some names: "; did you mean mail?"; empty if none is similar.
-create or replace function hwqueue.did_you_mean(p_name text, p_names text[]) returns text
-language sql immutable parallel safe
-as $$
-  select coalesce('; did you mean ' || regexp_replace(hwqueue.nearest_name(p_name, p_names),
-    '[[:cntrl:]]+', ' ', 'g') || '?', '')
-$$;
-
 -- Returns the queues and tasks that live nodes serve together. any_queue, any_task: one of them serves all.
 -- declared: tasks for which their apps declare defaults.
 create or replace function hwqueue.served_names(p_now timestamptz, out queues text[],
@@ -106,20 +98,19 @@ as $$
     when p_task = any (p_tasks) then
       format('no live node that polls queue %s has a handler for task %s', to_json(p_queue), to_json(p_task))
     else format('no live node has a handler for task %s', to_json(p_task)) end
-    || case when p_tells_nearest and (w.is_unpolled or p_task <> all (p_tasks)) then
-         case
-           when w.is_unpolled then hwqueue.did_you_mean(p_queue, p_queues)
-           else hwqueue.did_you_mean(p_task, p_tasks) end
+    || case when p_tells_nearest and (w.is_unpolled or p_task <> all (p_tasks)) then coalesce(
+         '; did you mean ' || regexp_replace(case when w.is_unpolled
+           then hwqueue.nearest_name(p_queue, p_queues) else hwqueue.nearest_name(p_task, p_tasks) end,
+           '[[:cntrl:]]+', ' ', 'g') || '?', '')
        else '' end
   from (select not p_any_queue and p_queue <> all (p_queues) as is_unpolled) w
 $$;
 
--- Returns the labels, values and countables that are asked and that no live node has, at most 20 of
--- each: what is asked, in words, and what is wrong with it: the name that the asker probably meant, or that
--- the label's values are of another type; null if neither. Similar names are sought on 1,000 live nodes, of
--- each profile one.
+-- Says of the labels, values and countables that are asked and that no live node has, at most 20 of each,
+-- that none has it. is_known: it also says what is wrong: the name that the asker probably meant, or that the
+-- label's values are of another type. Similar names are sought on 1,000 live nodes, of each profile one.
 create or replace function hwqueue.unknown_names(p_exprs jsonb, p_custom jsonb, p_now timestamptz)
-returns table (words text, guess text)
+returns table (words text, is_known boolean)
 language sql stable
 as $$
   with recursive expr as (
@@ -148,43 +139,39 @@ as $$
       select from live l where l.labels ? a.label
         and (a.wanted is null or hwqueue.label_holds('in', l.labels -> a.label, a.wanted)))
   )
-  select left('label ' || m.label, 100), ', did you mean ' || hwqueue.nearest_name(m.label, array(
-           select distinct k.key
-           from (select distinct on (l.profile_id) l.labels from live l limit 1000) l
-           cross join jsonb_object_keys(l.labels) k(key))) || '?'
-  from missing m where not m.has_label
-  union all
-  select left(format('label %s=%s', m.label, hwqueue.list_words(m.wanted)), 200), coalesce((
-    select format(': label %s is %s (%s)', left(m.label, 100), min(t.words),
-      hwqueue.count_words(count(*), 'live node', 'live nodes'))
-    from live l
-    cross join lateral hwqueue.type_words(jsonb_build_object('op', 'in', 'values', m.wanted),
-      l.labels -> m.label) t(words)
-    where t.words is not null having count(*) > 0), (
-    select ', did you mean ' || hwqueue.nearest_name(w.value #>> '{}', k.names) || '?'
-    from (select array(
-            select distinct l.labels ->> m.label from live l
-            where jsonb_typeof(l.labels -> m.label) = 'string' limit 1000) as names) k
-    cross join jsonb_array_elements(m.wanted) with ordinality w
-    where w.ordinality <= 3 and hwqueue.nearest_name(w.value #>> '{}', k.names) is not null
-    order by w.ordinality limit 1))
-  from missing m where m.has_label
-  union all
-  select left('resource ' || r.name, 100),
-         ', did you mean ' || hwqueue.nearest_name(r.name, k.names) || '?'
-  from (select j.name from jsonb_object_keys(p_custom) j(name) limit 20) r
-  cross join (select array(
-    select u.name from live l cross join jsonb_object_keys(l.custom) u(name)
-    union select 'gpu' from live l where l.has_gpus
-    union values ('cpu_milli'), ('memory_mib')) as names) k
-  where r.name <> all (k.names)
-$$;
-
--- Says of an unknown name that no live node has it, and what is wrong with it.
-create or replace function hwqueue.unknown_words(p_words text, p_guess text) returns text
-language sql immutable parallel safe
-as $$
-  select regexp_replace(format('no live node has %s%s', p_words, p_guess), '[[:cntrl:]]+', ' ', 'g')
+  select regexp_replace(format('no live node has %s%s', u.words, u.guess), '[[:cntrl:]]+', ' ', 'g'),
+         u.guess is not null
+  from (
+    select left('label ' || m.label, 100), ', did you mean ' || hwqueue.nearest_name(m.label, array(
+             select distinct k.key
+             from (select distinct on (l.profile_id) l.labels from live l limit 1000) l
+             cross join jsonb_object_keys(l.labels) k(key))) || '?'
+    from missing m where not m.has_label
+    union all
+    select left(format('label %s=%s', m.label, hwqueue.list_words(m.wanted)), 200), coalesce((
+      select format(': label %s is %s (%s)', left(m.label, 100), min(t.words),
+        hwqueue.count_words(count(*), 'live node', 'live nodes'))
+      from live l
+      cross join lateral hwqueue.type_words(jsonb_build_object('op', 'in', 'values', m.wanted),
+        l.labels -> m.label) t(words)
+      where t.words is not null having count(*) > 0), (
+      select ', did you mean ' || hwqueue.nearest_name(w.value #>> '{}', k.names) || '?'
+      from (select array(
+              select distinct l.labels ->> m.label from live l
+              where jsonb_typeof(l.labels -> m.label) = 'string' limit 1000) as names) k
+      cross join jsonb_array_elements(m.wanted) with ordinality w
+      where w.ordinality <= 3 and hwqueue.nearest_name(w.value #>> '{}', k.names) is not null
+      order by w.ordinality limit 1))
+    from missing m where m.has_label
+    union all
+    select left('resource ' || r.name, 100),
+           ', did you mean ' || hwqueue.nearest_name(r.name, k.names) || '?'
+    from (select j.name from jsonb_object_keys(p_custom) j(name) limit 20) r
+    cross join (select array(
+      select u.name from live l cross join jsonb_object_keys(l.custom) u(name)
+      union select 'gpu' from live l where l.has_gpus
+      union values ('cpu_milli'), ('memory_mib')) as names) k
+    where r.name <> all (k.names)) u(words, guess)
 $$;
 
 -- Says those unknown names of which it is known what is wrong, at most three, to be put after a sentence;
@@ -193,7 +180,7 @@ create or replace function hwqueue.similar_words(p_exprs jsonb, p_custom jsonb, 
 returns text
 language sql stable
 as $$
-  select coalesce(string_agg('; ' || hwqueue.unknown_words(u.words, u.guess), '' order by u.words), '')
+  select coalesce(string_agg('; ' || u.words, '' order by u.words), '')
   from (select n.* from hwqueue.unknown_names(p_exprs, p_custom, p_now) n
-        where n.guess is not null order by n.words limit 3) u
+        where n.is_known order by n.words limit 3) u
 $$;

@@ -191,15 +191,6 @@ begin
 end
 $$;
 
--- Adds counts to counts (p_sign 1), or takes them off (-1).
-create or replace function hwqueue.add_counts_of(p_counts int[], p_others int[], p_sign int) returns int[]
-language sql immutable
-as $$
-  select array(
-    select u.own + p_sign * u.other from unnest(p_counts, p_others) with ordinality u(own, other, nth)
-    order by u.nth)
-$$;
-
 -- Returns the claims that would have to stop so that all members have room on these nodes; null: it finds
 -- none. Greedy: member by member, on the node where fewest more have to stop for it, and of such nodes where
 -- the last of them costs least. So there may be a set with fewer.
@@ -214,7 +205,7 @@ declare
   v_claims text[];
   v_left int[];
   v_rest int[];
-  v_one int[];
+  v_want int[];
   v_no int;
   v_held text[] := '{}';  -- how many members of each class each node takes
   v_stops text[] := array_fill('{}'::text, array[cardinality(v_nodes)]);  -- which claims stop there
@@ -232,22 +223,24 @@ begin
   from hwqueue.nodes_that_take(p_rooms, v_nodes) t;
   for v_n in 1 .. coalesce(cardinality(v_nodes), 0) loop
     v_rest := hwqueue.left_on_node(v_nodes[v_n], v_class_nos[v_n]::int[], p_classes, v_left, '{}');
-    v_held[v_n] := hwqueue.add_counts_of(v_left, v_rest, -1)::text;
+    v_held[v_n] := array(
+      select u.own - u.rest from unnest(v_left, v_rest) with ordinality u(own, rest, nth)
+      order by u.nth)::text;
     v_left := v_rest;
   end loop;
   while not 0 = all (v_left) loop
     if v_no is null or v_left[v_no] = 0 then  -- the next class
       select c.nth into v_no from unnest(v_left) with ordinality c(members, nth)
       where c.members > 0 order by c.nth limit 1;
-      v_one := array_fill(0, array[cardinality(v_left)]);
-      v_one[v_no] := 1;
       v_plans := array_fill(null::text, array[cardinality(v_stops)]);
       v_costs := array_fill(null::int, array[cardinality(v_stops)]);
     end if;
     for v_n in 1 .. coalesce(cardinality(v_nodes), 0) loop
       continue when v_plans[v_n] is not null or v_no <> all (v_class_nos[v_n]::int[]);
-      v_plan := hwqueue.stops_on_node(v_nodes[v_n], v_class_nos[v_n]::int[], p_classes,
-        hwqueue.add_counts_of(v_held[v_n]::int[], v_one, 1), v_stops[v_n]::uuid[], v_claims[v_n]::uuid[]);
+      v_want := v_held[v_n]::int[];
+      v_want[v_no] := v_want[v_no] + 1;
+      v_plan := hwqueue.stops_on_node(v_nodes[v_n], v_class_nos[v_n]::int[], p_classes, v_want,
+        v_stops[v_n]::uuid[], v_claims[v_n]::uuid[]);
       v_plans[v_n] := coalesce(v_plan::text, 'none');
       -- what it costs: the number of claims that stop besides, then how late the last of them is in order
       v_more := cardinality(v_plan) - cardinality(v_stops[v_n]::uuid[]);
@@ -259,7 +252,9 @@ begin
     if not found then
       return null;
     end if;
-    v_held[v_best] := hwqueue.add_counts_of(v_held[v_best]::int[], v_one, 1)::text;
+    v_want := v_held[v_best]::int[];
+    v_want[v_no] := v_want[v_no] + 1;
+    v_held[v_best] := v_want::text;
     v_stops[v_best] := v_plans[v_best];
     v_plans[v_best] := null;
     v_left[v_no] := v_left[v_no] - 1;
@@ -318,66 +313,55 @@ as $$
   where c.node_id = any (p_node_ids) and c.is_earmark is null
 $$;
 
--- Says why it is not known when nodes are free: "lease ... on gpu-3 has no max_run, nor have 2 others". A
--- caller of one tenant is not told which lease of others it is.
-create or replace function hwqueue.endless_words(p_node_ids uuid[]) returns text
+-- Returns the ways out in words: to stop these claims in one place, if there are any, and to wait for another
+-- one; of that, if no time is known, why: "lease ... on gpu-3 has no max_run, nor have 2 others". A caller of
+-- one tenant is not told which lease of others it is.
+create or replace function hwqueue.told_ways(p_gang hwqueue.gang, p_members int, p_stop_at jsonb,
+  p_stops uuid[], p_wait_at jsonb, p_until timestamptz, p_wait_nodes uuid[], p_now timestamptz) returns jsonb
 language plpgsql stable
 as $$
 declare
+  v_way jsonb := jsonb_build_object('together', p_gang.together, 'same', p_gang.same, 'members', p_members);
   v_tenants text[] := hwqueue.my_tenants();
-  v_leases uuid[] := array(select e.lease_id from hwqueue.known_ends(p_node_ids) e where e.ends_at is null);
-  v_first text := (
-    select format('lease %s on %s', c.lease_id, n.name)
+  v_endless uuid[];
+  v_first text;
+  v_others int;
+  v_words text;
+  v_ways jsonb := '[]';
+begin
+  if cardinality(p_stops) > 0 then
+    v_ways := v_ways || (v_way || jsonb_build_object('way', 'stop', 'place', p_stop_at -> 'place',
+      'words', format(case cardinality(p_stops) when 1 then '%s has room for all once lease %s is stopped'
+        else '%s has room for all once leases %s are stopped' end, p_stop_at ->> 'words',
+        hwqueue.list_words(to_jsonb(p_stops), 'and')),
+      'claims', hwqueue.holder_list(p_stops, true, p_now)));
+  end if;
+  if p_wait_at is null then
+    return v_ways;
+  elsif p_until is not null then
+    v_words := format('%s has room for all by %s UTC%s', p_wait_at ->> 'words',
+      to_char(p_until at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS'),
+      case p_gang.state when 'earmarked' then '' else ', unless other leases take it' end);
+  else
+    v_endless := array(select e.lease_id from hwqueue.known_ends(p_wait_nodes) e where e.ends_at is null);
+    select format('lease %s on %s', c.lease_id, n.name) into v_first
     from hwqueue.claim c
     join hwqueue.node n on n.node_id = c.node_id
-    where c.lease_id = any (v_leases) and (v_tenants is null or hwqueue.is_own_lease(c.lease_id, v_tenants))
-    order by c.claimed_at, c.lease_id limit 1);
-  v_others int := cardinality(v_leases) - (v_first is not null)::int;
-begin
-  return case when v_leases = '{}' then
-      'kinds of its members share nodes there, or more is in the way than is looked at'
-    else concat_ws(', nor ', v_first || ' has no max_run', case
-      when v_first is null and v_others = 1 then 'a lease of another tenant has no max_run'
-      when v_first is null then format('%s leases of other tenants have no max_run', v_others)
-      when v_others = 1 then 'has another one'
-      when v_others > 1 then format('have %s others', v_others) end) end;
+    where c.lease_id = any (v_endless) and (v_tenants is null or hwqueue.is_own_lease(c.lease_id, v_tenants))
+    order by c.claimed_at, c.lease_id limit 1;
+    v_others := cardinality(v_endless) - (v_first is not null)::int;
+    v_words := format('when %s has room for all is not known: %s', p_wait_at ->> 'words', case
+      when v_endless = '{}' then
+        'kinds of its members share nodes there, or more is in the way than is looked at'
+      else concat_ws(', nor ', v_first || ' has no max_run', case
+        when v_first is null and v_others = 1 then 'a lease of another tenant has no max_run'
+        when v_first is null then format('%s leases of other tenants have no max_run', v_others)
+        when v_others = 1 then 'has another one'
+        when v_others > 1 then format('have %s others', v_others) end) end);
+  end if;
+  return v_ways || (v_way || jsonb_build_object('way', 'wait', 'words', v_words,
+    'place', p_wait_at -> 'place', 'until', p_until));
 end
-$$;
-
--- Returns a way out that is in time: stop, with the claims that would have to stop, or wait.
-create or replace function hwqueue.way_in_time(p_gang hwqueue.gang, p_place jsonb, p_members int, p_way text,
-  p_words text, p_more jsonb) returns jsonb
-language sql immutable
-as $$
-  select jsonb_build_object('way', p_way, 'words', p_words, 'place', p_place -> 'place', 'together',
-    p_gang.together, 'same', p_gang.same, 'members', p_members) || p_more
-$$;
-
--- Returns the way out to stop these claims; null: there is none.
-create or replace function hwqueue.way_to_stop(p_gang hwqueue.gang, p_place jsonb, p_members int,
-  p_stops uuid[], p_now timestamptz) returns jsonb
-language sql stable
-as $$
-  select hwqueue.way_in_time(p_gang, p_place, p_members, 'stop', format(
-      case cardinality(p_stops) when 1 then '%s has room for all once lease %s is stopped'
-        else '%s has room for all once leases %s are stopped' end,
-      p_place ->> 'words', hwqueue.list_words(to_jsonb(p_stops), 'and')),
-    jsonb_build_object('claims', hwqueue.holder_list(p_stops, true, p_now)))
-  where cardinality(p_stops) > 0
-$$;
-
--- Returns the way out to wait, with until when, or why that is not known.
-create or replace function hwqueue.way_to_wait(p_gang hwqueue.gang, p_place jsonb, p_members int,
-  p_until timestamptz, p_node_ids uuid[]) returns jsonb
-language sql stable
-as $$
-  select hwqueue.way_in_time(p_gang, p_place, p_members, 'wait',
-    case when p_until is not null then format('%s has room for all by %s UTC%s', p_place ->> 'words',
-        to_char(p_until at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS'),
-        case p_gang.state when 'earmarked' then '' else ', unless other leases take it' end)
-      else format('when %s has room for all is not known: %s', p_place ->> 'words',
-        hwqueue.endless_words(p_node_ids)) end,
-    jsonb_build_object('until', p_until))
 $$;
 
 -- Returns the ways out that are in time of a gang that has no room: stop, in the place where fewest leases
@@ -392,10 +376,11 @@ declare
   v_place record;
   v_found uuid[];
   v_until timestamptz;
+  v_stop_at jsonb;
   v_stops uuid[];
-  v_stop jsonb;
+  v_wait_at jsonb;
   v_first timestamptz;
-  v_wait jsonb;
+  v_wait_nodes uuid[];
 begin
   for v_place in
     select p.value as told, n.node_ids
@@ -407,16 +392,16 @@ begin
     v_found := hwqueue.stops_in_place(p_rooms, p_classes, p_members, v_place.node_ids);
     if cardinality(v_found) < cardinality(v_stops) or v_stops is null then
       v_stops := v_found;
-      v_stop := hwqueue.way_to_stop(p_gang, v_place.told, v_size, v_found, p_now);
+      v_stop_at := v_place.told;
     end if;
     v_until := hwqueue.free_by(p_rooms, p_classes, p_members, v_place.node_ids, p_now);
-    if v_wait is null or v_until < v_first or v_first is null and v_until is not null then
+    if v_wait_at is null or v_until < v_first or v_first is null and v_until is not null then
       v_first := v_until;
-      v_wait := hwqueue.way_to_wait(p_gang, v_place.told, v_size, v_until,
-        hwqueue.crowded_nodes(p_rooms, v_place.node_ids, v_size));
+      v_wait_at := v_place.told;
+      v_wait_nodes := hwqueue.crowded_nodes(p_rooms, v_place.node_ids, v_size);
     end if;
   end loop;
-  return to_jsonb(array_remove(array[v_stop, v_wait], null));
+  return hwqueue.told_ways(p_gang, v_size, v_stop_at, v_stops, v_wait_at, v_first, v_wait_nodes, p_now);
 end
 $$;
 
@@ -433,7 +418,6 @@ declare
       join hwqueue.claim c on c.lease_id = m.lease_id
       where m.gang_id = p_gang.gang_id)) o(node_id) order by 1);
   v_order uuid[] := hwqueue.stoppable_claims(v_nodes[: 100]);
-  v_members int := (p_place ->> 'emptied')::int;
   v_node uuid;
   v_found uuid[];
   v_stops uuid[] := case when cardinality(v_nodes) <= 100 then '{}'::uuid[] end;
@@ -446,9 +430,7 @@ begin
     v_stops := case when v_found is not null then v_stops || v_found end;
     exit when v_stops is null;
   end loop;
-  return to_jsonb(array_remove(array[
-    hwqueue.way_to_stop(p_gang, p_place, v_members, v_stops, p_now),
-    hwqueue.way_to_wait(p_gang, p_place, v_members, hwqueue.earmark_start(p_gang.gang_id, p_now),
-      v_nodes)], null));
+  return hwqueue.told_ways(p_gang, (p_place ->> 'emptied')::int, p_place, v_stops, p_place,
+    hwqueue.earmark_start(p_gang.gang_id, p_now), v_nodes, p_now);
 end
 $$;

@@ -4,74 +4,33 @@
 -- and control characters are removed, but it is never interpreted. Every word for a rule is chosen here,
 -- so that all answers name a rule alike; those for expressions are in placement/words.
 --
--- Read blocker_words and class_words first.
+-- Read failure_words and class_words first.
 
--- Says what a failed rule asks: "gpu_model in A100", "2 GPU free", "a toleration of
--- dedicated=film:no_schedule".
-create or replace function hwqueue.blocker_words(p_stage text, p_code text, p_predicate jsonb, p_lacks int,
-  p_class hwqueue.placement_class) returns text
+-- Says what rule a failure (or a group of judge_fleet) is about: "gpu_model in A100", "2 GPU free", "a
+-- toleration of dedicated=film:no_schedule".
+create or replace function hwqueue.failure_words(p_failure jsonb, p_class hwqueue.placement_class)
+returns text
 language sql stable
 as $$
-  select regexp_replace(left(case p_stage
+  select regexp_replace(left(case f.stage
     when 'live' then 'a sign of life'
     when 'cordon' then 'not being cordoned'
-    when 'served' then case when p_predicate ? 'queue' then format('polling queue %s', p_predicate -> 'queue')
-                            else format('a handler for task %s', p_predicate -> 'task') end
-    when 'taints' then 'a toleration of ' || hwqueue.taint_text(p_predicate)
+    when 'served' then case when f.predicate ? 'queue' then format('polling queue %s', f.predicate -> 'queue')
+                            else format('a handler for task %s', f.predicate -> 'task') end
+    when 'taints' then 'a toleration of ' || hwqueue.taint_text(f.predicate)
     when 'isolation' then case
-      when p_code = 'class_conflicts_with_daemon_mode' then 'sharing a GPU'
-      when p_predicate ? 'resource' then format('device %s for GPU %s', p_predicate ->> 'resource',
-          coalesce(p_predicate ->> 'gpu', 'shared'))
-      when p_predicate ? 'cpu' then 'CPU isolation ' || (p_predicate ->> 'cpu')
-      else 'GPU exclusivity ' || (p_predicate ->> 'gpu') end
-    when 'capacity' then hwqueue.resource_words(hwqueue.needs_of(p_class, p_lacks, null))
-    when 'free' then case when p_predicate ? 'concurrency' then 'a worker with a slot free'
-      else hwqueue.resource_words(hwqueue.needs_of(p_class, p_lacks, null)) || ' free' end
-    when 'spread' then hwqueue.spread_words(p_predicate)
-    else coalesce(hwqueue.expr_words(p_predicate), 'no lease that keeps away from it') end,
+      when f.code = 'class_conflicts_with_daemon_mode' then 'sharing a GPU'
+      when f.predicate ? 'resource' then format('device %s for GPU %s', f.predicate ->> 'resource',
+          coalesce(f.predicate ->> 'gpu', 'shared'))
+      when f.predicate ? 'cpu' then 'CPU isolation ' || (f.predicate ->> 'cpu')
+      else 'GPU exclusivity ' || (f.predicate ->> 'gpu') end
+    when 'capacity' then hwqueue.resource_words(hwqueue.needs_of(p_class, f.lacks, null))
+    when 'free' then case when f.predicate ? 'concurrency' then 'a worker with a slot free'
+      else hwqueue.resource_words(hwqueue.needs_of(p_class, f.lacks, null)) || ' free' end
+    when 'spread' then hwqueue.spread_words(f.predicate)
+    else coalesce(hwqueue.expr_words(f.predicate), 'no lease that keeps away from it') end,
       300), '[[:cntrl:]]+', ' ', 'g')
-$$;
-
--- Says what a node has of what a failed rule asks, in a few words; null if that does not apply.
--- p_domain: of the affinity term that failed; p_fact: what counts there (term_facts).
-create or replace function hwqueue.node_has(p_failure hwqueue.failure, p_fact jsonb, p_domain text,
-  p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_now timestamptz)
-returns text
-language plpgsql stable
-as $$
-declare
-  v_stage text := p_failure.stage;
-  v_predicate jsonb := p_failure.predicate;
-  v_lacks int := p_failure.lacks;
-begin
-  return left(case
-    when v_stage = 'capacity' then hwqueue.resource_words(hwqueue.room_for(p_class, v_lacks, p_node,
-                                     hwqueue.node_headroom(p_node, hwqueue.idle_load(p_node))))
-    when v_predicate ? 'concurrency' then format('%s, all in use',
-      hwqueue.count_words((v_predicate ->> 'concurrency')::int, 'slot', 'slots'))
-    when v_stage = 'free' then hwqueue.resource_words(hwqueue.room_for(p_class, v_lacks, p_node,
-        hwqueue.node_headroom(p_node, p_load))) || ' free'
-    when v_stage = 'taints' then hwqueue.taint_text(v_predicate)
-    when v_stage = 'trust' then coalesce(hwqueue.suspended_words(p_node.node_id, v_predicate ->> 'trust'),
-      'trusted for '
-      || coalesce(nullif(array_to_string(hwqueue.attested_at(p_node, p_now), ', '), ''), 'nothing'))
-    when v_stage = 'isolation' then case when v_predicate ? 'cpu'
-      then array_to_string(p_node.cpu_isolation, ', ')
-                                         else array_to_string(p_node.gpu_exclusivity, ', ') end
-    when p_fact is not null then case
-      when p_fact ->> 'value' is null then 'no ' || regexp_replace(p_domain, '^(own:)?(label:)?', '')
-      else format('%s in %s', case when (p_fact ->> 'held')::bigint = 0 then 'none'
-          else p_fact ->> 'held' end,
-                  hwqueue.place_words(p_domain, p_fact ->> 'value')) end
-    when v_predicate ? 'domain' and v_stage = 'labels'
-      then 'no ' || regexp_replace(v_predicate ->> 'domain', '^label:', '')
-    when v_predicate ? 'label' then (p_node.labels -> (v_predicate ->> 'label'))::text
-    when v_predicate ? 'tags' then (
-      select jsonb_object_agg(k, p_node.labels -> k)::text from jsonb_object_keys(v_predicate -> 'tags') k
-      where p_node.labels ? k)
-    when v_predicate ? 'rack' then coalesce('rack ' || p_node.rack, 'no rack')
-    when v_predicate ? 'node' then 'node ' || p_node.name end, 200);
-end
+  from jsonb_to_record(p_failure) f(stage text, code text, predicate jsonb, lacks int)
 $$;
 
 -- Says one place of a domain: "node gpu-7", "rack 42", "zone a".
