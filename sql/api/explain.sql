@@ -3,8 +3,6 @@
 -- Operators and the dashboard call explain_lease, explain_class and what_if; producers call the match
 -- functions; a worker calls claim_hint after an empty claim and lease_outlook for its log. All of them
 -- only read, and judge by the functions that claims decide with.
---
--- Read explain_lease first: the columns of the others are the same or fewer.
 
 -- Returns, after an empty claim, when to ask again (retry_after), and what keeps the node from the
 -- classes that wait: the number of classes by reason code. Considers at most 1,000 classes with ready

@@ -175,10 +175,12 @@ begin
     headline := hwqueue.gang_story(v_gang, as_of);
     permanent := v_gang.finished_at is not null;
     kinds := '[]';
-    places := case when v_gang.state = 'earmarked' then hwqueue.told_earmarks(v_gang, as_of) else '[]' end;
+    places := '[]';
+    ways := '[]';
+    if v_gang.state = 'earmarked' then
+      select e.places, e.ways into places, ways from hwqueue.explain_earmark(v_gang, as_of) e;
+    end if;
     place_count := jsonb_array_length(places);
-    ways := case when v_gang.state = 'earmarked'
-      then hwqueue.ways_of_earmark(v_gang, places -> 0, as_of) else '[]' end;
   else
     select e.* into v_found from hwqueue.explain_rooms(v_gang, v_members.classes, v_members.members, as_of) e;
     select h.headline, h.code into headline, code

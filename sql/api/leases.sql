@@ -352,7 +352,7 @@ begin
     p_options -> 'gpus'), hwqueue.adopted_cores(v_class, v_node, v_load), v_load) t;
   perform hwqueue.write_load(v_taken.p_load);
   perform hwqueue.note_selected(array[v_class.class_id]);
-  v_deltas := hwqueue.counts_of(v_class, v_lease.lease_id, v_node);
+  v_deltas := hwqueue.counted_terms((hwqueue.touched_terms(v_class, v_lease.lease_id, v_node)).touched);
   v_timeout := coalesce(v_lease.claim_timeout, v_queue.claim_timeout);
   v_token := hwqueue.next_token(hwqueue.current_generation(), v_entry.claim_count);
   insert into hwqueue.claim (lease_id, queue_id, class_id, node_id, node_epoch, claim_token,

@@ -3,8 +3,6 @@
 -- They only read, and use one processor, because claims need the others. Plans are made for each call,
 -- since the arrays that class_fits reads have any length. Most functions are also views of the same name.
 -- docs/explanation/views.md says what exactly is counted.
---
--- Read pending_reasons first; the others are sums of one or two tables.
 
 -- Returns what monitoring reads, as Prometheus samples: name, labels, value. docs/reference/metrics.md
 -- says what each one means. A histogram has a row for each bucket (label le) and one each for its sum
@@ -20,6 +18,13 @@ language sql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_custom_plan
 as $$
   select hwqueue.require_all_tenants();
+  with mark as (
+    select m.claims_from, greatest(m.reaped_at, i.applied_at) as reaped_at,
+           greatest(m.counted_to, i.applied_at) as counted_to
+    from hwqueue.schema_info i
+    left join lateral (
+      select x.* from hwqueue.reap_cursor x order by x.version desc limit 1) m on true
+  )
   select m.name, m.labels, m.value
   from (select hwqueue.clock() as now) t
   cross join lateral (
@@ -35,9 +40,7 @@ as $$
     union all select * from hwqueue.total_metrics()
     union all select * from hwqueue.demand_metrics(t.now)
     union all select * from hwqueue.node_metrics(t.now)
-    union all select * from hwqueue.upkeep_metrics(t.now)
     union all select * from hwqueue.going_metrics(t.now)
-    union all select * from hwqueue.everywhere_metrics(t.now)
     union all
     -- oldest: what happened first and is not delivered, whether or not it has been routed
     select s.name, jsonb_build_object('webhook', w.name) || s.labels, s.value
@@ -70,6 +73,32 @@ as $$
     union all
     select 'hwqueue_planner_gpu_worth', jsonb_build_object('queue', v.queue), v.device_worth[101]
     from hwqueue.valid_prices(t.now) v
+    union all
+    -- whether upkeep keeps up, and what is installed
+    select 'hwqueue_reap_lag_seconds', '{}'::jsonb, hwqueue.seconds_since(m.reaped_at, t.now) from mark m
+    union all
+    select 'hwqueue_statistics_lag_seconds', '{}', hwqueue.seconds_since(m.counted_to, t.now) from mark m
+    union all
+    select 'hwqueue_prune_lag_seconds', '{}',
+           hwqueue.seconds_since(greatest(c.pruned_at, i.applied_at), t.now)
+    from hwqueue.schema_info i left join hwqueue.prune_cursor c on true
+    union all
+    select 'hwqueue_terms_unpublished', '{}', count(*)
+    from (
+      select 1 from hwqueue.affinity_term t where t.published_at is null
+      limit 10000) t
+    union all
+    select 'hwqueue_claims_overdue', '{}', count(*)
+    from mark m
+    cross join lateral (
+      select 1 from hwqueue.claim c
+      join hwqueue.queue q on q.queue_id = c.queue_id
+      where c.check_at >= coalesce(m.claims_from, '-infinity') and c.check_at <= t.now
+        and c.expires_at + q.reap_grace <= t.now
+      limit 10000) c
+    union all
+    select 'hwqueue_schema_info', jsonb_build_object('revision', i.revision, 'version', i.package_version), 1
+    from hwqueue.schema_info i
   ) m(name, labels, value)
 $$;
 

@@ -1,7 +1,6 @@
 -- Placement classes: the equivalence classes of leases. Leases that ask for the same share one row,
--- found by digest.
--- A spawn calls find_class with a placement in normal form. Nodes are judged for classes, never for
--- single leases, so the number of classes bounds the work of judging.
+-- found by digest. Nodes are judged for classes, never for single leases, so the number of classes bounds
+-- the work of judging.
 -- The content of a class never changes: an update moves the lease to another class. Only its terms
 -- follow the policy of its service. Two sessions may write twins of one class at the same time, because
 -- no spawn waits for another. Twins are harmless: later spawns find the older one, and the other runs
@@ -9,7 +8,6 @@
 -- Anchors tell a node which classes may suit it without reading the rest. A class has the alternatives
 -- of one required positive equality (the rarest kind it has), or '*'. A node looks up everything that it
 -- is. Anchors only preselect: expr_reason decides.
--- Read find_class and draft_class first, then class_anchors.
 
 -- Stores which queues and tasks a registration announces, how many leases its worker runs at a time,
 -- whether it takes deaths (take_deaths), and for which tasks its app declares defaults (list_tasks).
@@ -38,10 +36,8 @@ begin
 end
 $$;
 
--- Returns which of a queue and a task a worker does not serve, as {"queue"} or {"task"}. Null means that
--- it serves both.
--- A null list means any. A draft of a class may have no queue and no task.
--- Stable, not immutable, because jsonb_build_object is: Postgres would not inline an immutable one.
+-- Returns which of a queue and a task a worker does not serve, as {"queue"} or {"task"}; null: it serves
+-- both. A null list means any. Stable, as jsonb_build_object is: Postgres would not inline an immutable one.
 create or replace function hwqueue.unserved_part(p_queues text[], p_tasks text[], p_queue text, p_task text)
 returns jsonb
 language sql stable parallel safe
@@ -73,9 +69,8 @@ as $$
     || case when p_content.is_choice then '["choice"]'::jsonb else '[]' end)::text, 'UTF8'))
 $$;
 
--- Returns the class of this content without writing it.
--- p_away_from lists the services that the policy of its own service keeps it away from. They are no part
--- of the content, because a policy may change.
+-- Returns the class of this content without writing it. p_away_from: the services that the policy of its own
+-- service keeps it away from, which are no part of the content: a policy may change.
 create or replace function hwqueue.draft_class(p_content hwqueue.class_content, p_away_from uuid[])
 returns hwqueue.placement_class
 language plpgsql immutable

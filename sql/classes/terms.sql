@@ -1,8 +1,7 @@
 -- Affinity terms: what a class asks about other leases, cut into parts that can be counted.
 --
--- draft_class (classes/class) calls bind_terms for a class that is about to be written. An example: a
--- class requires to be away from app=db by rack. bind_terms adds the term to the class's terms, and
--- writes its index into the requirement.
+-- An example: a class requires to be away from app=db by rack. bind_terms adds the term to the class's
+-- terms, and writes its index into the requirement.
 --
 -- A term is a selection of leases, a domain and a use. Equal terms share one row of affinity_term, found
 -- by digest, which constraints/publish writes later:
@@ -16,13 +15,11 @@
 -- (max_per_domain); tally (the counts of skew by node, where rack and labels do not say which nodes
 -- count); soft (scores only).
 --
--- The modules of constraints/ count and decide. Read bind_terms, bind_exprs and add_term first, then
--- term_selects and term_place.
+-- The modules of constraints/ count and decide.
 
--- Returns normal expressions in which those about other leases carry the index of their term, and the
--- terms.
--- p_place is require, any (inside one) or prefer. p_together holds the items of all required leases
--- terms toward: one lease must match them all at once.
+-- Returns normal expressions in which those about other leases carry the index of their term, and the terms.
+-- p_place: require, any (inside one) or prefer. p_together: the items of all required leases terms toward:
+-- one lease must match them all at once.
 create or replace function hwqueue.bind_exprs(p_exprs jsonb, p_place text, p_together jsonb,
   p_class hwqueue.placement_class, inout p_terms jsonb, out exprs jsonb)
 language plpgsql immutable
@@ -219,9 +216,8 @@ begin
 end
 $$;
 
--- Whether a term selects the leases of a class.
--- A term on one lease selects the class made for that lease (target). Where other leases share the
--- class, the claim tells them apart.
+-- Whether a term selects the leases of a class. A term on one lease selects the class made for that lease
+-- (target). Where other leases share the class, the claim tells them apart.
 create or replace function hwqueue.term_selects(p_spec jsonb, p_class hwqueue.placement_class) returns boolean
 language plpgsql immutable
 as $$
@@ -247,9 +243,8 @@ begin
 end
 $$;
 
--- Returns the anchors of a term: one thing that every lease which it selects has, or '*'.
--- Anchors let new classes find the terms that select them, and new terms find classes, without reading
--- all of either.
+-- Returns the anchors of a term: one thing that every lease which it selects has, or '*'. By them new classes
+-- find the terms that select them, and new terms classes, without reading all.
 create or replace function hwqueue.term_anchors(p_spec jsonb) returns text[]
 language sql immutable
 as $$

@@ -2,13 +2,10 @@
 -- for a better node (waiting_classes, waits_for); and which must be checked at each claim
 -- (must_be_checked).
 --
--- Example: a claim on node gpu-1 has 40 candidate classes. blocked_classes drops, in a few statements
--- for all of them, those that require to be away from a lease in gpu-1's rack. Only the others are
--- checked one by one, under lock stripes (decide_class, decide.sql).
---
--- A claim calls blocked_classes for its candidate classes (claim_candidates, claim/candidates.sql),
--- which caches the answers whose reason lasts. The invariant: a class that may run is never returned. A
--- class that is not returned may still be refused by decide_class.
+-- A claim drops, in a few statements for all its candidate classes, those that may not run here (say,
+-- because one of their like runs in this rack), and caches the answers whose reason lasts. Only the others
+-- are checked one by one, under lock stripes (decide_class). The invariant: a class that may run is never
+-- returned.
 --
 -- Delay scheduling (patience) is the bounded wait for a better node. Nodes pull their work, so without a
 -- wait the first node to claim would get the lease, and preferences would mean nothing. So a lease is
@@ -18,14 +15,10 @@
 --
 -- best and worst are taken over live, uncordoned nodes that may run the lease and whose total capacity
 -- suffices. The wait counts from the moment the lease became claimable (eligible_at), and nothing sets
--- that back. When no better node lives there is no wait.
---
--- Reading order: must_be_checked, blocked_classes, blocked_by_holders, waiting_classes, then waits_for.
+-- that back.
 
--- Those of p_classes that may not run on a node now, by the counters of affinity terms and by where
--- single leases run. A class may be returned twice. A class that may run is never returned. Other
--- classes may be blocked as well, which admit_class finds out: for instance those that must be with
--- leases that are all about to stop.
+-- Those of p_classes that may not run on a node now; one may be returned twice. admit_class finds out what
+-- else is blocked: for instance those that must be with leases that are all about to stop.
 -- lasting: the classes whose reason can be cached, with what proves that it still holds in known (see
 -- claim_candidates). Separate statements, because one union takes twice as long.
 create or replace function hwqueue.blocked_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamptz,
@@ -68,7 +61,8 @@ begin
       when 'toward' then n.leases <= 0
         and (not r.is_self or case when (select s.is_any from stopping s)
           then hwqueue.remaining_count(r.term_id, null, null, true, p_now)
-          else hwqueue.read_total(r.term_id) end > 0)
+          else (select coalesce(sum(k.leases), 0) from hwqueue.term_counter k where k.term_id = r.term_id)
+          end > 0)
       end)
   select array(select unnest(f.classes) from found f),
          array(select unnest(f.classes) from found f where f.lasts),
@@ -107,27 +101,8 @@ begin
         when 'away' then runs.node_id is not null and there.place = p.place
         end);
   end if;
-  v_held := hwqueue.blocked_by_holders(p_classes, p_node);
-  v_waits := hwqueue.waiting_classes(p_classes, p_node, p_now);
-  blocked := blocked || v_held.blocked || v_waits.classes;
-  lasting := lasting || v_held.lasting || v_waits.classes;
-  known.term_ids := known.term_ids || v_held.term_ids;
-  known.places := known.places || v_held.places;
-  known.by_holders := known.by_holders || array_fill(true, array[cardinality(v_held.term_ids)]);
-  known.fleet_next := v_waits.next_xid;
-  known.fleet_unseen := v_waits.unseen;
-  known.valid_until := coalesce(v_waits.until, p_now + interval '10 seconds');
-end
-$$;
-
--- Those of p_classes that other leases keep off a node now: leases that run in the node's place and
--- require to be away from them (holders), and terms that select the class and are not published yet.
--- lasting, term_ids and places: the part that is due to holders, which can be cached.
-create or replace function hwqueue.blocked_by_holders(p_classes bigint[], p_node hwqueue.node,
-  out blocked bigint[], out lasting bigint[], out term_ids bigint[], out places text[])
-language plpgsql stable
-as $$
-begin
+  -- by leases that run in the node's place and require to be away from them (holders), which can be cached,
+  -- and by terms that select them and are not published yet
   with found as materialized (
     -- a term that names a lease blocks the lease's own class; a class shared with other leases is tried
     select case when t.target is null then m.classes else array(
@@ -146,20 +121,27 @@ begin
       select hwqueue.domain_value(t.domain, p_node.node_id, p_node.rack, p_node.labels) as place offset 0) p
     cross join lateral hwqueue.read_count(t.term_id, p.place) n
     where t.use = 'away' and n.holders > 0 or t.was_published and t.published_at is null and t.target is null)
-  select array(select unnest(f.classes) from found f),
-         array(select unnest(f.classes) from found f where f.lasts),
-         array(select f.term_id from found f where f.lasts),
-         array(select f.place from found f where f.lasts)
-  into blocked, lasting, term_ids, places;
+  select array(select unnest(f.classes) from found f) as blocked,
+         array(select unnest(f.classes) from found f where f.lasts) as lasting,
+         array(select f.term_id from found f where f.lasts) as term_ids,
+         array(select f.place from found f where f.lasts) as places
+  into v_held;
+  v_waits := hwqueue.waiting_classes(p_classes, p_node, p_now);
+  blocked := blocked || v_held.blocked || v_waits.classes;
+  lasting := lasting || v_held.lasting || v_waits.classes;
+  known.term_ids := known.term_ids || v_held.term_ids;
+  known.places := known.places || v_held.places;
+  known.by_holders := known.by_holders || array_fill(true, array[cardinality(v_held.term_ids)]);
+  known.fleet_next := v_waits.next_xid;
+  known.fleet_unseen := v_waits.unseen;
+  known.valid_until := coalesce(v_waits.until, p_now + interval '10 seconds');
 end
 $$;
 
--- Those of p_classes whose leases all wait for a better node, as far as it is cached how well nodes suit
--- them (class_range).
+-- Those of p_classes whose leases all wait for a better node, by the cached class_range.
 -- until: when the first of them may have waited long enough if no node moves (next_xid and unseen say
 -- what this scan has seen). That is at most a second away: a lease that changes its class (update_lease)
--- or commits late may be older than the class head seen here. Reads the cached rows of many classes at
--- once and joins them by hash, which takes half the time.
+-- or commits late may be older than the class head seen here. Joined by hash, which takes half the time.
 create or replace function hwqueue.waiting_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamptz,
   out classes bigint[], out until timestamptz, out next_xid xid8, out unseen xid8[])
 language plpgsql stable set enable_hashjoin = on set enable_nestloop = off
@@ -235,9 +217,8 @@ end
 $$;
 
 -- How long leases of a class wait for a better node than this one, from the moment they became
--- claimable. The wait is never longer than their patience, and it equals the patience if the lease at
--- hand has waited that long. A class does not wait for its preferences about other leases, which change
--- at any moment.
+-- claimable; their patience if the lease at hand has waited that long. A class does not wait for its
+-- preferences about other leases, which change at any moment.
 -- is_known: the fleet did not have to be scanned, or the result is not worth caching. p_looks: scan the
 -- fleet on a cache miss; otherwise a cache miss means no wait.
 create or replace function hwqueue.waits_for(p_class hwqueue.placement_class, p_node hwqueue.node,
@@ -286,8 +267,8 @@ as $$
     then p_patience * ((p_best - p_here) / (p_best - least(p_worst, p_here))) else '0' end
 $$;
 
--- The highest affinity that any node could have for a class, its strength included. It equals what
--- fixed_affinity computes, to the last bit.
+-- The highest affinity that any node could have for a class. It equals what fixed_affinity computes, to the
+-- last bit.
 create or replace function hwqueue.best_affinity(p_class hwqueue.placement_class) returns double precision
 language sql immutable
 as $$
@@ -298,10 +279,8 @@ as $$
     from jsonb_array_elements(p_class.preferred) p) w
 $$;
 
--- True if each claim of a class must be checked by itself: the class has affinity terms, is selected by
--- one, follows a service policy that has changed, might suit another node better, its leases are
--- alternatives of choices, or it has lasting requirements, because reap is to know of the claim
--- (note_lasting).
+-- True if each claim of a class must be checked by itself: of a lasting requirement reap is to know, of a
+-- choice nobody may have taken another alternative; all others could be refused.
 create or replace function hwqueue.must_be_checked(p_class hwqueue.placement_class,
   p_affinity double precision) returns boolean
 language sql stable

@@ -10,8 +10,6 @@
 -- never waits for another: when the rows are locked it adds one more row, and prune_counts merges them.
 -- The invariant: the counters of a published term are the sum of the term_deltas of all claims
 -- (verify_invariants).
---
--- Reading order: touched_terms, counted_terms, add_counts, read_count, stopping_count.
 
 -- The terms that a claim of a class touches on a node: its own terms and those that select it. place is
 -- '' where the node has no value of the term's domain.
@@ -68,14 +66,8 @@ begin
 end
 $$;
 
--- What counted_terms returns, for a claim of a class on a node.
-create or replace function hwqueue.counts_of(p_class hwqueue.placement_class, p_lease uuid,
-  p_node hwqueue.node) returns jsonb
-language sql stable
-as $$ select hwqueue.counted_terms((hwqueue.touched_terms(p_class, p_lease, p_node)).touched) $$;
-
 -- Counts running leases again: those of a node whose labels or rack have changed, or those of a class
--- whose terms have changed. The other argument is null.
+-- whose terms have changed (the other argument is null).
 -- Locks: for a node the caller holds node_state; the claims by lease_id; term_counter, skip locked.
 create or replace function hwqueue.recount_claims(p_node uuid, p_class_id bigint) returns void
 language plpgsql volatile
@@ -87,7 +79,8 @@ begin
   where (c.node_id = p_node or c.class_id = p_class_id)
     and c.term_deltas is not null order by c.lease_id for update;
   for v_claim in
-    select c.lease_id, c.term_deltas, hwqueue.counts_of(k, c.lease_id, n) as new_deltas
+    select c.lease_id, c.term_deltas, hwqueue.counted_terms(
+             (hwqueue.touched_terms(k, c.lease_id, n)).touched) as new_deltas
     from hwqueue.claim c
     join hwqueue.placement_class k on k.class_id = c.class_id
     join hwqueue.node n on n.node_id = c.node_id
@@ -158,18 +151,9 @@ begin
 end
 $$;
 
--- How many leases that a term selects run in all places together.
-create or replace function hwqueue.read_total(p_term_id bigint) returns bigint
-language plpgsql stable
-as $$
-begin
-  return (select coalesce(sum(k.leases), 0) from hwqueue.term_counter k where k.term_id = p_term_id);
-end
-$$;
-
--- How many of those are about to stop: asked to stop or, with p_expired, expired and not reaped yet.
--- Such leases still count for away, capacity and exclusivity, but no longer for toward and spread. A
--- null p_place means all places.
+-- How many of those are about to stop: asked to stop or, with p_expired, expired and not reaped yet (p_place
+-- null: in all places). Such leases still count for away, capacity and exclusivity, but not for toward and
+-- spread.
 create or replace function hwqueue.stopping_count(p_term_id bigint, p_place text, p_expired boolean,
   p_now timestamptz) returns bigint
 language plpgsql stable
@@ -189,8 +173,7 @@ begin
 end
 $$;
 
--- Where scans for expired claims start, by check_at. Below it, dead tuples of claims that were reaped or
--- settled may still be in the index (lead_reap).
+-- Where scans for expired claims start, by check_at: below it dead tuples may still be in the index.
 create or replace function hwqueue.claims_scan_start() returns timestamptz
 language sql stable
 as $$
@@ -198,9 +181,8 @@ as $$
     select m.claims_from from hwqueue.reap_cursor m order by m.version desc limit 1), '-infinity')
 $$;
 
--- How many leases of a term stay in a place. p_place null: all places. Leaves out leases asked to stop,
--- and with p_expired expired ones. p_recount: counts by place, see recount_terms; null: by what claims
--- have counted.
+-- How many leases of a term stay in a place (null: in all), without those asked to stop and with p_expired
+-- those that expired. p_recount: counts by place, see recount_terms; null: by what claims have counted.
 create or replace function hwqueue.remaining_count(p_term_id bigint, p_recount jsonb, p_place text,
   p_expired boolean, p_now timestamptz) returns bigint
 language plpgsql stable
@@ -213,7 +195,7 @@ begin
       select sum((r.value ->> case when p_expired then 'here' else 'bound' end)::bigint)
       from jsonb_each(p_recount) r where r.key = coalesce(p_place, r.key)), 0);
   elsif p_place is null then
-    v_held := hwqueue.read_total(p_term_id);
+    v_held := (select coalesce(sum(k.leases), 0) from hwqueue.term_counter k where k.term_id = p_term_id);
   else
     v_held := (hwqueue.read_count(p_term_id, p_place)).leases;
   end if;

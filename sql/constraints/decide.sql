@@ -5,32 +5,21 @@
 -- gets it, reads the counters again under the lock, and counts its lease. The other finds the stripe
 -- locked and tries its next class.
 --
--- A claim (claim/entries.sql) calls decide_class for one class, and admit_class is its core. Callers
--- that grant nothing read term_facts without locks (claim/candidates.sql, fleet/failures.sql,
--- explain/fleet.sql).
---
 -- A stripe is a row that stands for (affinity term, place). A claim that decides by a counter locks its
 -- stripe exclusively, one that only changes the counter locks it for share. Terms over nodes take none:
--- node_state serialises the claims of a node. No claim waits for a stripe: if one is locked, it leaves
--- the lease alone and tries the next one.
+-- node_state serialises the claims of a node. No claim waits for a stripe.
 --
 -- The invariant: a claim admits a lease by the counters of places wider than a node only while it holds
 -- their lock stripes, and adds its own counts before the locks end, at commit. It may refuse a lease
--- without them.
---
--- Reading order: decide_class, admit_class, lock_stripes, term_facts, terms_reason.
+-- without them; callers that grant nothing read term_facts without locks.
 
 -- Decides whether a class that must be checked may run on a node now. A claim asks this by class, before
--- it locks any entry of the class.
--- p_lease, p_eligible_at: of the class head, which is at p_tier and p_rank.
+-- it locks any entry of the class. p_lease, p_eligible_at: of the class head, at p_tier and p_rank.
 -- reason: why the class may not run; null when it may, and the claim then takes the oldest entry there.
---   'later': the class head waits for a better node, but an entry of a later rank has waited long enough;
---   nothing else is decided then.
--- tier, rank: with 'later', where that entry is.
--- since: take only entries that have been claimable since then; null: any.
--- only_lease: take the entry of this lease; null: of any.
--- term_deltas: what the claim adds to the counters.
--- is_named: a term names a lease of the class. is_lasting: as the function of that name.
+--   'later': the class head waits for a better node, but an entry of a later tier and rank has waited long
+--   enough; nothing else is decided then.
+-- since: take only entries that have been claimable since then; only_lease: only this one; null: any.
+-- term_deltas: what the claim adds to the counters. is_named: a term names a lease of the class.
 -- is_choice: its leases are alternatives: take one whose choice nobody has taken.
 -- Locks: the caller holds node_state; lock stripes, skip locked. The stripes of a class that may not run
 -- stay locked until the transaction ends, and other claims skip what needs them.
@@ -89,27 +78,6 @@ begin
 end
 $$;
 
--- Locks stripes, exclusively (p_alone) or for share (p_shared). False when another session holds one of
--- them.
--- Locks: stripes, skip locked, so that the order does not matter.
-create or replace function hwqueue.lock_stripes(p_alone int[], p_shared int[]) returns boolean
-language plpgsql volatile
-as $$
-declare
-  v_locked int := 0;
-begin
-  if p_alone <> '{}' then
-    select count(*) into v_locked from (select 1 from hwqueue.lock_stripe g where g.stripe_id = any (p_alone)
-      for no key update skip locked) l;
-  end if;
-  if v_locked = cardinality(p_alone) and p_shared <> '{}' then
-    select v_locked + count(*) into v_locked from (
-      select 1 from hwqueue.lock_stripe g where g.stripe_id = any (p_shared) for share skip locked) l;
-  end if;
-  return v_locked = cardinality(p_alone) + cardinality(p_shared);
-end
-$$;
-
 -- True if a class would be the first of a group that it requires to be with.
 create or replace function hwqueue.would_start_group(p_class hwqueue.placement_class, p_facts jsonb)
 returns boolean
@@ -157,6 +125,7 @@ declare
   v_shared int[] := '{}';
   v_own int := 0;
   v_needs_none boolean;  -- no lock stripe
+  v_locked int;
   -- only what runs in the places of these terms can keep a lease of the class out: all of its own terms
   -- keep away or limit a number, and all are counted
   v_by_counters boolean := not v_joins and not v_terms.is_named and p_class.service_id is null
@@ -196,15 +165,22 @@ begin
     reason := hwqueue.terms_reason(p_class, p_lease, p_node, v_facts, v_needs_none, p_exact, p_now);
   end if;
   if reason is null and not v_needs_none then
-    if hwqueue.lock_stripes(v_alone, v_shared) then
-      -- what was read before the stripes were locked may have changed
-      if not v_by_counters or not hwqueue.are_counters_zero(v_terms.touched) then
-        v_facts := hwqueue.term_facts(p_class, p_node, null, p_now);
-        reason := case when v_joins and hwqueue.would_start_group(p_class, v_facts) > v_starts then 'busy'
-          else hwqueue.terms_reason(p_class, p_lease, p_node, v_facts, true, p_exact, p_now) end;
-      end if;
-    else
+    v_locked := 0;  -- skip locked, so that the order does not matter
+    if v_alone <> '{}' then
+      perform from hwqueue.lock_stripe g where g.stripe_id = any (v_alone) for no key update skip locked;
+      get diagnostics v_locked = row_count;
+    end if;
+    if v_locked = cardinality(v_alone) and v_shared <> '{}' then
+      select v_locked + count(*) into v_locked from (
+        select 1 from hwqueue.lock_stripe g where g.stripe_id = any (v_shared) for share skip locked) l;
+    end if;
+    if v_locked < cardinality(v_alone) + cardinality(v_shared) then
       reason := 'busy';
+    -- what was read before the stripes were locked may have changed
+    elsif not v_by_counters or not hwqueue.are_counters_zero(v_terms.touched) then
+      v_facts := hwqueue.term_facts(p_class, p_node, null, p_now);
+      reason := case when v_joins and hwqueue.would_start_group(p_class, v_facts) > v_starts then 'busy'
+        else hwqueue.terms_reason(p_class, p_lease, p_node, v_facts, true, p_exact, p_now) end;
     end if;
   end if;
   if reason is null then

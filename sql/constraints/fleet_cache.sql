@@ -4,27 +4,20 @@
 -- zone are 4. Both facts are cached: spread_fleet has the zones, spread_floor the 4. A claim in zone a,
 -- which would be the fifth lease there, decides by reading a few rows (cached_skew_reason, spread.sql).
 --
--- Each cached fact is kept with what its reader had seen (unseen and next_xid, base/session.sql):
+-- The invariant: a cached fact is used only if nothing that its reader had not seen (unseen and next_xid,
+-- base/session.sql) can have changed it:
 --   - spread_fleet: the places of live nodes, for a domain and a kind of nodes. It holds as long as no
 --     node has moved (node_state.moved_xid) and none can have died (live_until). A node that looks silent
 --     may have sent a heartbeat in time that is not committed yet. It is live once that commits, without
 --     having moved. So the scan lists such nodes (the column doubtful): those that have been silent for
 --     less than two heartbeat timeouts. The cached fleet is not used once one of them is live.
 --   - spread_floor: the fewest leases of a term in one of those places. Claims only raise that minimum.
---     Where leases have ended since, the counter says so (term_counter.dropped_xid). So reading those
---     places tells whether the floor still holds.
+--     Where leases have ended since, the counter says so (term_counter.dropped_xid).
 --   - class_range: how well the best and the worst node suit a class, for patience. It holds as
 --     spread_fleet.
---
--- A claim calls refresh_fleet_cache on a cache miss. The invariant: a cached fact is used only if
--- nothing that its reader had not seen can have changed it.
---
--- Reading order: refresh_fleet_cache, cached_fleet, scan_fleet, scan_floor, then cached_range and
--- scan_range.
 
--- Scans the fleet for what a class asks of max_skew and prefers, and caches it: the fleet, if the cached
--- one no longer holds, the floors of the class's terms, and how well nodes suit the class. It reads all
--- nodes and places, so call it only on a cache miss.
+-- Caches what a class asks of max_skew and prefers: the fleet, if the cached one no longer holds, the floors
+-- of its terms, and how well nodes suit it. It reads all nodes and places: call it on a cache miss only.
 -- Locks: the rows cached before, skip locked.
 create or replace function hwqueue.refresh_fleet_cache(p_class_id bigint, p_now timestamptz) returns void
 language plpgsql volatile
@@ -76,9 +69,8 @@ begin
 end
 $$;
 
--- How well the best and the worst node suit a class, from the cache. Null when that no longer holds: a
--- node has moved (see spread_fleet), or one of the two has been silent for too long. Silence of other
--- nodes makes no difference.
+-- How well the best and the worst node suit a class, from the cache; null when that no longer holds. Silence
+-- of other nodes than these two makes no difference.
 create or replace function hwqueue.cached_range(p_class_id bigint, p_now timestamptz)
 returns hwqueue.class_range
 language plpgsql stable

@@ -1,16 +1,13 @@
 -- Lasting requirements: those that must hold as long as their leases run ("during": "execution").
 --
--- Example: a lease requires to be with app=cache by rack, during execution. Its claim was granted beside a
--- cache. The cache ends. broken_requirements asks of the running claim what its claim had asked (expr_reason
--- by term_facts), but without the claim itself, and returns that the requirement is broken.
+-- broken_requirements asks of a running claim what its claim had asked (expr_reason by term_facts), but
+-- without the claim itself.
 --
 -- Every claim of a class with lasting requirements has a row in placement_check (note_lasting), written by
 -- whatever grants it: claims, adopt_lease and gangs. So a class without them costs nobody anything, and reap
 -- (reap_lasting) finds those claims without reading others. No settlement deletes the row; reap does.
 --
 -- The invariant: only a session that holds the node_state of the claim's node updates its row.
---
--- Reading order: note_lasting, broken_requirements, date_broken.
 
 -- Has reap check the lasting requirements of a claim that the caller grants. p_claims: how often its lease
 -- has been claimed before. A lease that was deleted and spawned again with the same id may have a row from
@@ -27,10 +24,11 @@ end
 $$;
 
 -- Returns the lasting requirements that a running claim does not meet now: [{"at": the place in the list,
--- from 0, "code": the reason}]. One that asks about leases of which nothing is known is not judged: its term
--- is not published yet, or the lease that it names is pruned.
+-- from 0, "code": the reason, "since"}]. Those that p_before already had keep their time. One that asks
+-- about leases of which nothing is known is not judged: its term is not published yet, or the lease that it
+-- names is pruned.
 create or replace function hwqueue.broken_requirements(p_class hwqueue.placement_class,
-  p_claim hwqueue.claim, p_node hwqueue.node, p_now timestamptz) returns jsonb
+  p_claim hwqueue.claim, p_node hwqueue.node, p_before jsonb, p_now timestamptz) returns jsonb
 language plpgsql stable
 as $$
 declare
@@ -54,8 +52,9 @@ begin
           as lease_id) t);
   end if;
   return (
-    select coalesce(jsonb_agg(jsonb_build_object('at', e.ordinality - 1, 'code', r.code)
-      order by e.ordinality), '[]')
+    select coalesce(jsonb_agg(jsonb_build_object('at', e.ordinality - 1, 'code', r.code, 'since', coalesce(
+      (select b -> 'since' from jsonb_array_elements(p_before) b where (b -> 'at')::int = e.ordinality - 1),
+      to_jsonb(p_now))) order by e.ordinality), '[]')
     from jsonb_array_elements(p_class.required) with ordinality e
     cross join lateral (
       select case when e.value ? 'during' then hwqueue.expr_reason(e.value, p_node.labels, p_node.rack,
@@ -64,16 +63,4 @@ begin
       select 1 from jsonb_path_query(e.value, 'strict $.**.term ? (@.type() == "number")', '{}', true) t
       where v_facts -> (t #>> '{}')::int = 'null')));
 end
-$$;
-
--- Returns broken requirements with the time since which they are broken. Those that p_before already had
--- keep their time.
-create or replace function hwqueue.date_broken(p_broken jsonb, p_before jsonb, p_now timestamptz)
-returns jsonb
-language sql stable
-as $$
-  select coalesce(jsonb_agg(b.value || jsonb_build_object('since', coalesce(
-    (select o -> 'since' from jsonb_array_elements(p_before) o where o -> 'at' = b.value -> 'at'),
-    to_jsonb(p_now))) order by b.ordinality), '[]')
-  from jsonb_array_elements(p_broken) with ordinality b
 $$;

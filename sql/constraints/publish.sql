@@ -8,19 +8,14 @@
 -- (Leases that ask about other leases: A new affinity term): write the term, and its row of class_term
 -- for each class that it selects; again once all transactions open then have ended; count what runs.
 --
--- The invariant: no claim decides by a term before every claim counts for it.
---
 -- A class is a candidate of claims, as far as its terms decide that, if they are all published and it does
 -- not wait for a lease to start (placement_class.waits, see term_classes.sql). Other classes are not
 -- judged (has_published_terms), so they are in no cached list of what may run and cost claims nothing.
 -- When its last term is published a class gets a new created_xid (publish_term), so that every profile
 -- judges it as a new class.
---
--- Reading order: publish_terms, publish_term, write_terms, take_publish_step, then rebind_classes and
--- move_terms for services whose policy has changed.
 
--- True if a class is stale: the policy of its service has changed since the class was written. Until
--- rebind_classes has written the terms of the new policy into it, none of its leases is claimed.
+-- True if a class is stale: the policy of its service has changed since it was written. None of its leases
+-- is claimed until rebind_classes has written the terms of the new policy into it.
 create or replace function hwqueue.has_stale_policy(p_class hwqueue.placement_class) returns boolean
 language plpgsql stable
 as $$
@@ -31,10 +26,10 @@ end
 $$;
 
 -- Writes the terms that their service's policy asks for now into the stale classes among these. The terms are
--- counted again, because claims of these classes may be under way that count for nothing yet. A session
--- that judges new classes calls this, too, since a spawn may write a class while the policy changes.
--- With p_waits the call waits for the rows that it must change. Otherwise, if the installation's row is
--- locked, the classes stay stale for now.
+-- counted again, because claims of these classes may be under way that count for nothing yet. Who judges new
+-- classes calls this, too, since a spawn may write a class while the policy changes.
+-- p_waits: wait for the rows that it must change; otherwise, if the installation's row is locked, the classes
+-- stay stale for now.
 -- Locks: the installation's row; profile rows by id; the classes; terms.
 create or replace function hwqueue.rebind_classes(p_class_ids bigint[], p_waits boolean) returns void
 language plpgsql volatile
@@ -82,9 +77,8 @@ begin
 end
 $$;
 
--- Moves affinity terms whose failure domain has changed: those that mention a service in its failure
--- domain, or any service in that of a queue. They are counted again, in other places. Until that is done
--- no claim decides by them, and no lease that they select is claimed.
+-- Moves affinity terms whose failure domain has changed. They are counted again, in other places. Until that
+-- is done no claim decides by them, and no lease that they select is claimed.
 -- Locks: the installation's row.
 create or replace function hwqueue.move_terms() returns void
 language plpgsql volatile
@@ -157,9 +151,9 @@ $$;
 
 -- Takes the next step for up to p_limit terms that are not published. pending: some are left.
 -- p_holds: whether running claims may be locked until the caller's transaction ends, to count them. A
--- claim leaves that to reap, since its transaction may stay open while other nodes want to settle. After
--- ten seconds it locks them all the same, because it may be that no worker calls reap. Null: publish
--- nothing, since the caller has counted a lease that does not run yet.
+-- claim leaves that to reap, since its transaction may stay open. After ten seconds it locks them all the
+-- same, because it may be that no worker calls reap. Null: publish nothing, since the caller has counted a
+-- lease that does not run yet.
 -- Locks: the installation's row, skip locked; profile rows, class rows and claims, skip locked.
 create or replace function hwqueue.publish_terms(p_limit int, p_holds boolean, p_now timestamptz,
   out published int, out pending boolean)
@@ -272,7 +266,8 @@ begin
     from hwqueue.claim c
     join hwqueue.placement_class k on k.class_id = c.class_id
     join hwqueue.node n on n.node_id = c.node_id
-    cross join lateral jsonb_array_elements(hwqueue.counts_of(k, c.lease_id, n)) t
+    cross join lateral jsonb_array_elements(
+      hwqueue.counted_terms((hwqueue.touched_terms(k, c.lease_id, n)).touched)) t
     -- checked again: before the claim was locked, register_node may have counted it
     where c.lease_id = any (v_claims) and (c.term_deltas @> v_counted) is not true
       and (t.value -> 't')::bigint = p_term.term_id
@@ -364,9 +359,8 @@ begin
 end
 $$;
 
--- Takes a step for new terms if one is due, and returns whether any term is left. A claim does so first
--- on a node that has met an unpublished term (node_state.awaits_terms). No step is due while the oldest
--- terms wait for open transactions.
+-- Takes a step for new terms if one is due, and returns whether any term is left, on a node that has met an
+-- unpublished term (awaits_terms). None is due while the oldest terms wait for open transactions.
 -- Locks: the caller holds node_state; then as publish_terms.
 create or replace function hwqueue.take_publish_step(p_node uuid, p_now timestamptz) returns boolean
 language plpgsql volatile

@@ -1,11 +1,5 @@
--- Counting running leases from the claims themselves, for dry runs and checks.
---
--- Claims decide by counters. This module reads all claims instead. match_nodes and explanations use it
--- for a class that may not be written anywhere. verify_invariants uses it to prove that the counters are
--- right.
---
--- Reading order: recount_terms and kept_out_places for dry runs; recounted_terms, broken_counts and
--- broken_terms for checks.
+-- Counting running leases from the claims themselves, not by counters: for dry runs and explanations of
+-- classes that may not be written anywhere, and for verify_invariants, which proves the counters right.
 
 -- touched_terms without the cached class_term: by what the terms select now.
 create or replace function hwqueue.recounted_terms(p_class hwqueue.placement_class, p_lease uuid,

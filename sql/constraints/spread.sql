@@ -3,16 +3,12 @@
 -- Example: max_skew 1 by zone, with 5 leases in a, 4 in b and 4 in c. One more in a would make 6, two
 -- more than the minimum of 4, so a claim there is refused with spread_exceeded. In b it may run.
 --
--- spread_reason decides about required limits and spread_score ranks nodes by preferences. A claim goes
--- by the cached fleet (cached_skew_reason, fleet_cache.sql). Dry runs and explanations count exactly
--- (spread_counts). The invariant: a claim that holds the lock stripe of its own place decides safely,
--- because what other claims do in other places can only raise the minimum.
---
--- Reading order: spread_reason, cached_skew_reason, spread_counts, spread_score.
+-- A claim goes by the cached fleet (cached_skew_reason, fleet_cache.sql). Dry runs and explanations count
+-- exactly (spread_counts). The invariant: a claim that holds the lock stripe of its own place decides
+-- safely, because what other claims do in other places can only raise the minimum.
 
--- Returns 'spread_exceeded' if one more lease of a class would break a required spread limit on a node,
--- else null. The limits are max_skew, as in Kubernetes' topology spread, and max_per_domain, a cap on
--- matching leases in a domain.
+-- Returns 'spread_exceeded' if one more lease of a class would break a required spread limit on a node, else
+-- null. max_skew is as in Kubernetes' topology spread; max_per_domain limits matching leases in a domain.
 -- p_counts: what spread_counts returned. Null for a claim, which goes by the cached fleet; on a cache
 -- miss the result is 'cache_miss'. The caller holds the lock stripe of its own place, or only explains.
 create or replace function hwqueue.spread_reason(p_spread jsonb, p_class hwqueue.placement_class,
@@ -193,8 +189,7 @@ as $$
          or hwqueue.barring_taints(p_profile.taints, p_class.tolerate) = '[]')
 $$;
 
--- spread_counts for a term whose own places tell which nodes count. p_spec: the term's. Reads all
--- places.
+-- spread_counts for a term whose own places tell which nodes count. Reads all places.
 create or replace function hwqueue.place_counts(p_spread jsonb, p_spec jsonb, p_digest bigint,
   p_recount jsonb, p_now timestamptz) returns jsonb
 language plpgsql stable set enable_seqscan = on set enable_hashjoin = on set enable_sort = on
@@ -226,8 +221,7 @@ begin
 end
 $$;
 
--- Decides max_skew by the cached fleet: 'spread_exceeded' if one more lease of a class would break it in
--- its place, null if not, 'cache_miss' on a cache miss.
+-- Decides max_skew by the cached fleet: 'spread_exceeded', null, or 'cache_miss'.
 create or replace function hwqueue.cached_skew_reason(p_spread jsonb, p_fact jsonb, p_digest bigint,
   p_now timestamptz) returns text
 language plpgsql stable

@@ -1,16 +1,10 @@
 -- Which affinity terms select a class, the classes made for single leases, and which classes are
--- candidates.
+-- candidates: those whose terms are published, and the lease that they wait for has started.
 --
 -- Example: a lease must be on the same node as lease L. L shares a class with 2,000 others, and only L
 -- may be counted. So L gets a class of its own (target_class), which the term selects. The class of the
 -- lease that asks waits (placement_class.waits) until L starts. Until then no profile judges it and it
 -- costs claims nothing.
---
--- Judges, adopt_lease and reservations (blocked.sql) call note_selected. publish.sql calls
--- selected_classes and assign_target_class. Spawns, claims and reap wake classes. The invariant: a class
--- is a candidate only when its terms are published and the lease that it waits for has started.
---
--- Reading order: note_selected, selected_classes, target_class, waits_for_start, wake_classes_of_lease.
 
 -- Writes which terms select the classes of a batch (class_term). A term that another session writes at
 -- this moment finds the classes itself, or finds them marked as checked by this call. Index scans are
@@ -87,8 +81,8 @@ end
 $$;
 
 -- The class for a lease that a term names: one of its own, so that the others of its class are not
--- affected. When no term names the lease, its class as it is. Above read committed every lease with an
--- id chosen by the caller gets its own class, because the old snapshot may not show the term.
+-- affected. Above read committed every lease with an id chosen by the caller gets its own class, because the
+-- old snapshot may not show the term.
 -- Locks and raises as find_class.
 create or replace function hwqueue.target_class(p_class_id bigint, p_lease uuid) returns bigint
 language plpgsql volatile set enable_bitmapscan = on
@@ -110,9 +104,9 @@ begin
 end
 $$;
 
--- Moves a lease that a term names to a class of its own, if it has none, so that the term does not
--- concern others. A running lease changes its class at its next attempt. False, without having done anything,
--- when another session holds the lease's entry or this one has deleted it.
+-- Moves a lease that a term names to a class of its own, if it has none. A running lease changes its class at
+-- its next attempt. False, having done nothing, when another session holds the lease's entry or this one has
+-- deleted it.
 -- Locks: the lease's entry, skip locked; its class, skip locked; its row. Raises as find_class.
 create or replace function hwqueue.assign_target_class(p_lease uuid) returns boolean
 language plpgsql volatile
@@ -203,10 +197,9 @@ begin
 end
 $$;
 
--- Wakes the classes of entries that the caller has put into ready: they are candidates once its
--- transaction commits. Classes that another session has locked are found later by wake_missed_classes. A
--- class with unpublished terms is skipped: publish_term wakes it when they are published, and a lock on
--- it would hold that up.
+-- Wakes those of these classes that wait for nothing any more: their entries are in ready, or a lease has
+-- started. One with unpublished terms is skipped: publish_term wakes it, and a lock on it would hold that up.
+-- Those that are locked are left as above.
 -- Locks: class rows, skip locked.
 create or replace function hwqueue.wake_classes_of_entries(p_classes bigint[]) returns void
 language plpgsql volatile
@@ -229,18 +222,14 @@ create or replace function hwqueue.wake_missed_classes(p_limit int) returns void
 language plpgsql volatile
 as $$
 begin
-  update hwqueue.placement_class c set waits = false, is_woken = true, created_xid = pg_current_xact_id()
-  where c.class_id = any (array(
-    select k.class_id
+  perform hwqueue.wake_classes_of_entries(array(
+    select w.class_id
     from (
       (select x.class_id from hwqueue.placement_class x where x.waits order by x.class_id limit p_limit)
       union
       (select x.class_id from hwqueue.placement_class x
        where x.waits and x.class_id > (
          select m.watched_class from hwqueue.reap_cursor m order by m.version desc limit 1)
-       order by x.class_id limit p_limit)) w
-    join hwqueue.placement_class k on k.class_id = w.class_id
-    where not hwqueue.waits_for_start(k)
-    for no key update of k skip locked));
+       order by x.class_id limit p_limit)) w));
 end
 $$;

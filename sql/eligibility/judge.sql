@@ -4,10 +4,9 @@
 -- any of them judges the class once for the profile, finds that it is not eligible, and records how far
 -- it has come. The other 499 read the cached answer.
 --
--- A claim calls judge_classes first; reap judges ahead of claims (judge_for_profile). Judging goes in
--- batches, in the order of the transactions that wrote the classes. A claim judges one batch, of up to
--- 500 classes that cost no more than judge_budget, and up to eight while it finds nothing to run. So a
--- claim is bounded however many classes are new and whatever they ask, and what was judged is kept.
+-- Claims judge first (judge_classes), and reap ahead of them. Judging goes in batches, in the order of the
+-- transactions that wrote the classes: up to 500 classes that cost no more than judge_budget, and up to
+-- eight batches while a claim finds nothing to run. So a claim is bounded, and what was judged is kept.
 --
 -- The invariant: a class that commits late is never missed. A profile (for classes that name nodes,
 -- resources or trust domains: a node) records what its last judge had seen, as classes_unseen and
@@ -18,12 +17,9 @@
 -- While the transaction runs, only its own calls judge its classes, and it may still make older classes
 -- candidates (is_woken). Then judged_class is negative, and only later calls of the same transaction
 -- read it. When the transaction has ended, all its classes are judged again.
---
--- Reading order: judge_classes, judge_for_profile, next_classes, judge_pinned, has_new_classes.
 
--- Judges the classes that a node's profile has not seen yet, and caches which are eligible. Of classes
--- that name nodes, resources or trust domains it judges those that the node itself has not seen. A spawn
--- of a new class notifies no session and waits for none.
+-- Judges the classes that a node's profile has not seen yet, and of those that name nodes, resources or trust
+-- domains the ones that the node itself has not seen, and caches which are eligible.
 -- extra: what could not be cached because another session is judging for the profile, as [{"class_id",
 -- "affinity"}]. more: there may be more to judge. awaits: there was something to judge, and terms are
 -- not published yet.
@@ -158,7 +154,7 @@ begin
 end
 $$;
 
--- Judges, for one node, the classes that name nodes, resources or trust domains. It judges with all the
+-- The same for one node and the classes that name nodes, resources or trust domains. It judges with all the
 -- node's attestations; a claim checks which of them have expired.
 -- Locks: the caller holds node_state.
 create or replace function hwqueue.judge_pinned(p_node hwqueue.node, p_state hwqueue.node_state, p_limit int)
@@ -227,9 +223,8 @@ begin
 end
 $$;
 
--- Of transactions whose classes were unseen, those whose classes still are: they run, or have ended and
--- left classes. A busy moment leaves many ids, and each costs claims an index probe, so a session that
--- writes the row anyway shortens the list.
+-- Of transactions whose classes were unseen, those whose classes still are. A busy moment leaves many ids,
+-- and each costs claims an index probe, so a session that writes the row anyway shortens the list.
 create or replace function hwqueue.prune_unseen_xids(p_unseen xid8[]) returns xid8[]
 language plpgsql stable
 as $$
@@ -241,13 +236,12 @@ begin
 end
 $$;
 
--- The next classes to judge among those with one of the anchors, and the progress to record once they
--- are judged. A class that is no candidate yet is passed over: it gets a new created_xid when it becomes
--- one. One statement reads the classes and what it sees, so a class of the batch belongs to a
--- transaction that has ended, or to the caller's. The caller's own come last: later calls do not see
--- them as long as it runs, and they must not keep those calls from reaching others. Classes that the
--- caller made candidates may be older than the last one judged, so each of its calls judges them. Claims
--- forbid bitmap scans; here they are allowed for the GIN index on anchors.
+-- The next classes to judge among those with one of the anchors, and the progress to record then. A class
+-- that is no candidate yet is passed over: it gets a new created_xid when it becomes one. One statement reads
+-- the classes and what it sees, so a class of the batch belongs to a transaction that has ended, or to the
+-- caller's. The caller's own come last: later calls do not see them as long as it runs, and they must not
+-- keep those calls from reaching others. Classes that the caller made candidates may be older than the last
+-- one judged, so each of its calls judges them. Bitmap scans are for the GIN index on anchors.
 create or replace function hwqueue.next_classes(p_from hwqueue.judging_progress, p_anchors text[],
   p_pinned boolean, p_limit int, out batch bigint[], out judged hwqueue.judging_progress, out more boolean)
 language plpgsql volatile set enable_bitmapscan = on
@@ -314,9 +308,9 @@ begin
 end
 $$;
 
--- Estimates for each class which share of the nodes could take it, by labels and total capacity. The 200
--- commonest kinds of node stand for all, fewer where classes cost much to judge. The estimate orders
--- scarce work first and decides nothing. Does nothing when another session is estimating.
+-- Estimates for each class which share of the nodes could take it, by labels and total capacity: by the 200
+-- commonest kinds of node, fewer where classes cost much to judge. It orders scarce work first and decides
+-- nothing. Does nothing when another session is estimating.
 -- Locks: the installation's row, skip locked.
 create or replace function hwqueue.refresh_reach(p_class_ids bigint[]) returns void
 language plpgsql volatile

@@ -3,19 +3,15 @@
 --
 -- Example: 1,000 nodes differ only in their label hostname, and no class mentions it. Each has a profile
 -- of its own, but all are judged as one profile that leaves hostname out (judged_as). When a class
--- mentions hostname, split_profiles has each node judged by its own profile again.
---
--- find_profile is for registration, split_profiles for reap. The invariant: the profile without a label
--- refuses every class that mentions it (suits), so such a class waits until split_profiles has run.
---
--- Reading order: find_profile, split_profiles.
+-- mentions hostname, split_profiles has each node judged by its own profile again. The invariant: until
+-- then the profile without the label refuses every class that mentions it (suits).
 
--- The profile of all nodes like this one, written if it is new. The lock keeps it from being pruned until
--- the node is written. If labels of the node are ignored, another profile is judged for it: the one of
--- nodes without them, which leaves them out (p_left_out, that p_node no longer has).
+-- The profile of all nodes like this one, written if it is new. If labels of the node are ignored, another
+-- one is judged for it: that of nodes without them (p_left_out: the labels that p_node has lost).
 -- What a node does not declare is not in the digest, so that a profile keeps it when a later version lets
 -- nodes declare more.
--- Locks: the profile, for key share; if it is new, also the one that is judged for it.
+-- Locks: the profile, for key share, so that it is not pruned before the node is written; if it is new,
+-- also the one that is judged for it.
 create or replace function hwqueue.find_profile(p_node hwqueue.node, p_now timestamptz,
   p_left_out text[] default '{}') returns bigint
 language plpgsql volatile

@@ -1,12 +1,7 @@
--- Why a lease is where it is, in words.
---
--- explain_lease and explain_class call explain_waiting for pending leases; lease_story is about the
--- others. Many classes at once are explained by explain/pending.
+-- Why a lease is where it is, in words. Many classes at once are explained by explain/pending.
 --
 -- The invariant: every fact comes from a function that claims decide with, through judge_fleet and
 -- class_fits. Only the choice of what to say first is made here.
---
--- Read explain_waiting first, then class_verdict, pending_headline and what_helps.
 
 -- Returns what keeps a class from nodes, and how many could run it, now and ever. p_fleet: see judge_fleet.
 -- headline, code, permanent: as pending_headline, with names that are nearly those that it asks for.
@@ -39,8 +34,8 @@ begin
 end
 $$;
 
--- Returns the same of several classes, as their leases would be judged now if they had any: each class once.
--- code: "ready" where a node could take one now.
+-- Returns the same of several classes, each once, as their leases would be judged now if they had any. code:
+-- "ready" where a node could take one now.
 create or replace function hwqueue.class_verdicts(p_classes hwqueue.placement_class[], p_now timestamptz)
 returns table (digest bytea, headline text, code text, permanent boolean, nodes_matching bigint,
   nodes_free bigint, sole_blockers jsonb)
@@ -54,9 +49,8 @@ as $$
     hwqueue.facts_of_others(c.class, null, p_now), false, p_now), p_now) v
 $$;
 
--- Returns why leases of a class are pending: what explain_class and explain_lease have in common.
--- p_lease, p_eligible_at, p_deadline: of the lease that is explained, or of the first in line; p_lease
--- null: there is none.
+-- Returns why leases of a class are pending. p_lease, p_eligible_at, p_deadline: of the lease that is
+-- explained, or of the first in line; p_lease null: there is none.
 create or replace function hwqueue.explain_waiting(
   p_class hwqueue.placement_class, p_lease uuid, p_eligible_at timestamptz, p_deadline timestamptz,
   p_now timestamptz,
@@ -70,7 +64,7 @@ declare
   v_known jsonb := hwqueue.facts_of_others(p_class, p_lease, p_now);
   v_prefers boolean;
   v_fleet jsonb;
-  v_verdict record;
+  v_unmatched boolean;
   v_free hwqueue.node;
 begin
   select q.* into v_queue from hwqueue.queue q where q.queue_id = p_class.queue_id;
@@ -78,23 +72,18 @@ begin
     and (p_class.preferred <> '[]' or exists (
            select 1 from hwqueue.profile p where p.taints @> '[{"effect": "prefer_no_schedule"}]'));
   v_fleet := hwqueue.judge_fleet(p_class, v_known, coalesce(v_prefers, false), p_now);
-  select count(*) into pending
-  from (select 1 from hwqueue.ready r where r.class_id = p_class.class_id
-      limit 10001) r;
+  pending := (
+    select count(*) from (select 1 from hwqueue.ready r where r.class_id = p_class.class_id limit 10001) r);
   select f.registered, f.live, f.funnel into nodes_registered, nodes_live, funnel
   from jsonb_to_record(v_fleet) f(registered bigint, live bigint, funnel jsonb);
-  v_verdict := hwqueue.class_verdict(p_class, v_queue, v_fleet, p_now);
-  headline := v_verdict.headline;
-  code := v_verdict.code;
-  permanent := v_verdict.permanent;
-  nodes_matching := v_verdict.nodes_matching;
-  nodes_free := v_verdict.nodes_free;
-  sole_blockers := v_verdict.sole_blockers;
+  select v.headline, v.code, v.permanent, v.nodes_matching, v.nodes_free, v.sole_blockers, v.unmatched
+  into headline, code, permanent, nodes_matching, nodes_free, sole_blockers, v_unmatched
+  from hwqueue.class_verdict(p_class, v_queue, v_fleet, p_now) v;
   nearest := hwqueue.near_nodes(
     array(select n.value::uuid from jsonb_array_elements_text(v_fleet -> 'near') with ordinality n
           order by n.ordinality), p_class, p_lease, v_known, p_now);
   help := hwqueue.what_helps(p_class, v_queue, v_fleet, nearest, pending);
-  if v_verdict.unmatched then
+  if v_unmatched then
     -- names that no live node has: those with a similar one first, the others last
     help := (
       select coalesce(jsonb_agg(k.help order by k.words) filter (where k.is_known), '[]')

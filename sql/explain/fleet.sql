@@ -1,12 +1,7 @@
--- One class on every node, counted for an explanation; the nodes that come nearest; and which running
--- leases hold what they lack.
---
--- explain_waiting calls judge_fleet for the whole fleet, then near_nodes for the 20 nodes that fail the
--- least. near_nodes judges those one by one and adds, for each failed rule, what is wanted, what the
--- node has, and the holders: running leases, at most five of each, the longest running first:
--- [{"lease_id", "task", "queue", "service_id", "node", "since", "expires_at", "stopping", "holds"}].
---
--- Read judge_fleet, then near_nodes and failure_detail.
+-- One class on every node, counted for an explanation (judge_fleet); the 20 nodes that fail the least
+-- (near_nodes), with what is wanted, what the node has, and the holders: running leases, at most five of
+-- each, the longest running first: [{"lease_id", "task", "queue", "service_id", "node", "since",
+-- "expires_at", "stopping", "holds"}].
 
 -- Judges a class on the whole fleet and returns {"registered", "live", "serving": of those, "matching":
 -- live, not cordoned, of the right kind and size, "free": could take it now, "last_seen", "barred": kept

@@ -8,9 +8,6 @@
 -- Invariant: what fits where comes from the functions that assemble reads (gangs/rooms), from one read of all
 -- nodes. So does each variant: only the places differ. Like there, these are estimates, and what members ask
 -- about other leases is not in them.
---
--- Read explain_rooms, place_sums, then gang_ways.
--- Which leases would have to stop, and by when there is room without that, is in explain/ways.
 
 -- Returns the 20 places with most room, those with room for all in the order of gang_places: how many nodes
 -- may run members there, how many members have room now and would have if these nodes were empty, and of how
@@ -83,34 +80,52 @@ begin
 end
 $$;
 
--- Returns the place of an earmarked gang as explain_rooms does: its members have room on the nodes where
--- nothing is in the way of their earmarks any more.
-create or replace function hwqueue.told_earmarks(p_gang hwqueue.gang, p_now timestamptz) returns jsonb
-language sql stable
+-- Returns the place of an earmarked gang as explain_rooms does (its members have room on the nodes where
+-- nothing is in the way of their earmarks any more), and the ways out that are in time for the nodes that
+-- have no room yet for what is booked there: all of them have to get it.
+create or replace function hwqueue.explain_earmark(p_gang hwqueue.gang, p_now timestamptz,
+  out places jsonb, out ways jsonb)
+language plpgsql stable
 as $$
-  with kept as materialized (
-    select e.node_id, count(*) as members, count(distinct e.class_id) as kinds
-    from hwqueue.gang_member g
-    join hwqueue.claim e on e.lease_id = g.lease_id
-    where g.gang_id = p_gang.gang_id group by e.node_id
-  )
+declare
+  v_nodes uuid[] := array(
+    select o.node_id from hwqueue.overbooked_nodes(array(
+      select distinct c.node_id from hwqueue.gang_member m
+      join hwqueue.claim c on c.lease_id = m.lease_id
+      where m.gang_id = p_gang.gang_id)) o(node_id) order by 1);
+  v_order uuid[] := hwqueue.stoppable_claims(v_nodes[: 100]);
+  v_node uuid;
+  v_found uuid[];
+  v_stops uuid[] := case when cardinality(v_nodes) <= 100 then '{}'::uuid[] end;
+begin
   select jsonb_build_array(jsonb_build_object('place', p_gang.place,
            'words', coalesce(hwqueue.gang_place_words(p_gang.place), 'the fleet'),
            'nodes', o.nodes, 'room', o.room, 'emptied', o.members, 'kinds', o.kinds,
-           'in_the_way', o.names, 'claims', c.claims, 'others', c.others))
+           'in_the_way', o.names, 'claims', c.claims, 'others', c.others)) into places
   from (
-    select count(*) as nodes, sum(m.members) as members,
-           coalesce(sum(m.members) filter (where m.has_room), 0) as room,
-           max(m.kinds) as kinds,
-           coalesce(jsonb_agg(m.name order by m.name) filter (where not m.has_room), '[]') as names,
-           coalesce(array_agg(m.node_id) filter (where not m.has_room), '{}') as node_ids
-    from (
-      select n.node_id, n.name, k.members, k.kinds, b.node_id is null as has_room
-      from kept k
-      left join hwqueue.overbooked_nodes(array(select x.node_id from kept x)) b(node_id)
-        on b.node_id = k.node_id
-      join hwqueue.node n on n.node_id = k.node_id) m) o
-  cross join lateral hwqueue.claims_in_the_way(o.node_ids[:20], p_now) c
+    select count(*) as nodes, sum(k.members) as members, max(k.kinds) as kinds,
+           coalesce(sum(k.members) filter (where n.node_id <> all (v_nodes)), 0) as room,
+           coalesce(jsonb_agg(n.name order by n.name) filter (where n.node_id = any (v_nodes)), '[]') as names
+    from (select e.node_id, count(*) as members, count(distinct e.class_id) as kinds
+          from hwqueue.gang_member g
+          join hwqueue.claim e on e.lease_id = g.lease_id
+          where g.gang_id = p_gang.gang_id group by e.node_id) k
+    join hwqueue.node n on n.node_id = k.node_id) o
+  cross join lateral hwqueue.claims_in_the_way(v_nodes[: 20], p_now) c;
+  ways := '[]';
+  if v_nodes = '{}' then
+    return;  -- the next tick reserves it
+  end if;
+  foreach v_node in array v_nodes[: 100] loop
+    v_found := hwqueue.stops_on_node(v_node, '{}', '{}', '{}', '{}', array(
+      select c.lease_id from hwqueue.claim c where c.node_id = v_node and c.lease_id = any (v_order)
+      order by array_position(v_order, c.lease_id)));
+    v_stops := case when v_found is not null then v_stops || v_found end;
+    exit when v_stops is null;
+  end loop;
+  ways := hwqueue.told_ways(p_gang, (places #>> '{0,emptied}')::int, places -> 0, v_stops, places -> 0,
+    hwqueue.earmark_start(p_gang.gang_id, p_now), v_nodes, p_now);
+end
 $$;
 
 -- Returns what would let a gang start that has no room: [{"way", "words", "place", "together", "same",

@@ -1,10 +1,6 @@
--- Dry runs: which nodes a lease could run on, and what nodes that do not exist yet would run.
---
--- match_nodes, match_page and match_groups read match_fleet; what_if reads imagined_nodes and fits_at_once.
--- Nothing is written: match_question drafts the class that such a lease would have, and
--- the rules and scores are those of claims.
---
--- Read match_question, then match_fleet.
+-- Dry runs: which nodes a lease could run on, and what nodes that do not exist yet would run. Nothing is
+-- written: match_question drafts the class that such a lease would have, and the rules and scores are those
+-- of claims.
 
 -- Returns how many leases of a class an idle node takes at once, by the rules of shortage and
 -- choose_cores; null: unlimited, because the node has no limit on what they need. The caller knows that

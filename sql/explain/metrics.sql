@@ -3,8 +3,6 @@
 -- api/reports.metrics puts these functions together. The number of rows grows with queues alone, never
 -- with nodes, classes or workflows, and the cost of a scrape is bounded: demand_metrics judges at most
 -- 400 classes. seconds_since is never negative, so a clock that was set back shows 0.
---
--- Read demand_metrics first; the others are sums of one table each.
 
 -- Returns demand that cannot run now: for each reason the 50 largest placement classes, and the others
 -- together. Reasons are those of pending_reasons: no live node matches, or none of those that match can
@@ -235,48 +233,15 @@ create or replace function hwqueue.seconds_since(p_at timestamptz, p_now timesta
 language sql immutable parallel safe
 as $$ select greatest(extract(epoch from p_now - p_at), 0)::double precision $$;
 
--- Returns whether upkeep keeps up, and what is installed.
-create or replace function hwqueue.upkeep_metrics(p_now timestamptz)
-returns table (name text, labels jsonb, value double precision)
-language sql stable
-as $$
-  with mark as (
-    select m.claims_from, greatest(m.reaped_at, i.applied_at) as reaped_at,
-           greatest(m.counted_to, i.applied_at) as counted_to
-    from hwqueue.schema_info i
-    left join lateral (
-      select x.* from hwqueue.reap_cursor x order by x.version desc limit 1) m on true
-  )
-  select 'hwqueue_reap_lag_seconds', '{}'::jsonb, hwqueue.seconds_since(m.reaped_at, p_now) from mark m
-  union all
-  select 'hwqueue_statistics_lag_seconds', '{}', hwqueue.seconds_since(m.counted_to, p_now) from mark m
-  union all
-  select 'hwqueue_prune_lag_seconds', '{}',
-         hwqueue.seconds_since(greatest(c.pruned_at, i.applied_at), p_now)
-  from hwqueue.schema_info i left join hwqueue.prune_cursor c on true
-  union all
-  select 'hwqueue_terms_unpublished', '{}', count(*)
-  from (
-    select 1 from hwqueue.affinity_term t where t.published_at is null
-    limit 10000) t
-  union all
-  select 'hwqueue_claims_overdue', '{}', count(*)
-  from mark m
-  cross join lateral (
-    select 1 from hwqueue.claim c
-    join hwqueue.queue q on q.queue_id = c.queue_id
-    where c.check_at >= coalesce(m.claims_from, '-infinity') and c.check_at <= p_now
-      and c.expires_at + q.reap_grace <= p_now
-    limit 10000) c
-  union all
-  select 'hwqueue_schema_info', jsonb_build_object('revision', i.revision, 'version', i.package_version), 1
-  from hwqueue.schema_info i
-$$;
-
--- Returns runs that go on, what settlements of steps have left for advance_workflows, and gangs that have
--- not ended. The 50 workflows with most runs are named, the others together are "(other)", which is no name:
--- ad hoc runs may have any. Arrivals of kind state are left out: that of a cancelled run stays until its
--- last step has stopped. Gangs: the oldest, of queues that are not paused; what nodes have not fetched yet.
+-- Returns runs that go on, what settlements of steps have left for advance_workflows, gangs that have not
+-- ended, and on how many nodes everywhere tasks stand how. The 50 workflows with most runs are named, the
+-- others together are "(other)", which is no name: ad hoc runs may have any. Arrivals of kind state are left
+-- out: that of a cancelled run stays until its last step has stopped. Gangs: the oldest of queues that are
+-- not paused; what nodes have not fetched yet, counted to 10,000.
+-- Everywhere tasks: those that were not stopped, as upkeep found them, of one queue and task together. The 50
+-- pairs with most nodes are named, the others are "(other)", of no queue. Nodes are counted to 100,000.
+-- unavailable: the node is silent or cordoned, or the queue is paused. failing: its last lease has failed, or
+-- two in a row and the next one has not run for ten minutes, as long as look_at_ended takes for a good start.
 create or replace function hwqueue.going_metrics(p_now timestamptz)
 returns table (name text, labels jsonb, value double precision)
 language sql stable set enable_seqscan = off set enable_bitmapscan = off
@@ -290,6 +255,41 @@ as $$
   ), mark as (
     select coalesce((select m.arrivals_from from hwqueue.reap_cursor m
                      order by m.version desc limit 1), '-infinity') as arrivals_from
+  ), active as materialized (
+    select e.everywhere_id, q.name as queue, e.task_name
+    from hwqueue.everywhere e
+    join hwqueue.queue q on q.queue_id = e.queue_id and q.dropped_at is null
+    where e.finished_at is null and e.stopped_at is null
+  ), seen as materialized (
+    select a.queue, a.task_name, case
+        when r.ended_as = 'gone' then 'cancelled' when r.ended_as is not null then r.ended_as
+        when c.is_earmark then 'waiting' when c.is_reserved then 'reserved'
+        when c.lease_id is not null then 'running' when r.reason = 'node_unavailable' then 'unavailable'
+        else 'waiting' end as state,
+      r.ended_as = 'failed' or r.ended_as is null and r.failures > 1
+        and coalesce(c.claimed_at, p_now) > p_now - interval '10 minutes' as is_failing
+    from active a
+    -- fences (offset 0): by key, whatever the statistics say
+    cross join lateral (
+      select x.lease_id, x.ended_as, x.reason, x.failures from hwqueue.everywhere_node x
+      where x.everywhere_id = a.everywhere_id offset 0) r
+    left join lateral (
+      select y.lease_id, y.is_earmark, y.is_reserved, y.claimed_at from hwqueue.claim y
+      where y.lease_id = r.lease_id offset 0) c on true
+    limit 100000
+  ), stands as materialized (
+    select s.queue, s.task_name, s.state, count(*) as nodes, count(*) filter (where s.is_failing) as failing
+    from seen s group by s.queue, s.task_name, s.state
+  ), tasks as materialized (
+    select a.queue, a.task_name, row_number() over (order by coalesce((
+        select sum(c.nodes) from stands c where c.queue = a.queue and c.task_name = a.task_name), 0) desc,
+        a.queue, a.task_name) <= 50 as is_shown
+    from (select distinct x.queue, x.task_name from active x) a
+  ), shown as materialized (
+    select case when n.is_shown then n.queue else '' end as queue,
+      case when n.is_shown then n.task_name else '(other)' end as task, c.state, c.nodes, c.failing
+    from tasks n
+    left join stands c on c.queue = n.queue and c.task_name = n.task_name
   )
   select 'hwqueue_workflow_runs', jsonb_build_object('workflow', s.workflow, 'state', c.state), sum(c.runs)
   from counted c
@@ -329,53 +329,7 @@ as $$
     join hwqueue.claim c on c.lease_id = m.lease_id and c.is_reserved
     where g.finished_at is null
       and (g.state = 'reserved' or g.state = 'running' and g.min_size is not null) limit 10000) r
-$$;
-
--- Returns on how many nodes everywhere tasks that were not stopped stand how, as upkeep found it, and where
--- their leases keep failing. Those of one queue and task count together. The 50 pairs with most nodes are
--- named, the others together are "(other)", of no queue. Nodes are counted to 100,000.
--- unavailable: the node is silent or cordoned, or the queue is paused. failing: its last lease has failed, or
--- two in a row and the next one has not run for ten minutes, as long as look_at_ended takes for a good start.
-create or replace function hwqueue.everywhere_metrics(p_now timestamptz)
-returns table (name text, labels jsonb, value double precision)
-language sql stable set enable_seqscan = off set enable_bitmapscan = off
-as $$
-  with active as materialized (
-    select e.everywhere_id, q.name as queue, e.task_name
-    from hwqueue.everywhere e
-    join hwqueue.queue q on q.queue_id = e.queue_id and q.dropped_at is null
-    where e.finished_at is null and e.stopped_at is null
-  ), seen as materialized (
-    select a.queue, a.task_name, case
-        when r.ended_as = 'gone' then 'cancelled' when r.ended_as is not null then r.ended_as
-        when c.is_earmark then 'waiting' when c.is_reserved then 'reserved'
-        when c.lease_id is not null then 'running' when r.reason = 'node_unavailable' then 'unavailable'
-        else 'waiting' end as state,
-      r.ended_as = 'failed' or r.ended_as is null and r.failures > 1
-        and coalesce(c.claimed_at, p_now) > p_now - interval '10 minutes' as is_failing
-    from active a
-    -- fences (offset 0): by key, whatever the statistics say
-    cross join lateral (
-      select x.lease_id, x.ended_as, x.reason, x.failures from hwqueue.everywhere_node x
-      where x.everywhere_id = a.everywhere_id offset 0) r
-    left join lateral (
-      select y.lease_id, y.is_earmark, y.is_reserved, y.claimed_at from hwqueue.claim y
-      where y.lease_id = r.lease_id offset 0) c on true
-    limit 100000
-  ), counted as materialized (
-    select s.queue, s.task_name, s.state, count(*) as nodes, count(*) filter (where s.is_failing) as failing
-    from seen s group by s.queue, s.task_name, s.state
-  ), named as materialized (
-    select a.queue, a.task_name, row_number() over (order by coalesce((
-        select sum(c.nodes) from counted c where c.queue = a.queue and c.task_name = a.task_name), 0) desc,
-        a.queue, a.task_name) <= 50 as is_shown
-    from (select distinct x.queue, x.task_name from active x) a
-  ), shown as materialized (
-    select case when n.is_shown then n.queue else '' end as queue,
-      case when n.is_shown then n.task_name else '(other)' end as task, c.state, c.nodes, c.failing
-    from named n
-    left join counted c on c.queue = n.queue and c.task_name = n.task_name
-  )
+  union all
   select 'hwqueue_everywhere_nodes', jsonb_build_object('queue', o.queue, 'task', o.task, 'state', s.state),
          coalesce(sum(o.nodes) filter (where o.state = s.state), 0)::double precision
   from shown o

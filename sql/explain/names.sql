@@ -4,7 +4,7 @@
 -- probably meant. Claims never do: a similar name never matches.
 --
 -- Every search for a similar name is bounded: names of at most 64 characters, 200 of them, and at most
--- two edits. Read nearest_name first, then unknown_names.
+-- two edits.
 
 -- Returns how many edits lead from one name to another: a letter inserted, deleted or replaced, or two
 -- adjacent ones exchanged (Damerau-Levenshtein, optimal string alignment). Null: more than p_most.

@@ -1,6 +1,6 @@
 -- Which leases would have to stop so that a gang has room, and by when it has without that.
 --
--- explain/gangs calls ways_in_time for a gang that waits, explain_gang (api/gangs) ways_of_earmark for one
+-- explain/gangs calls ways_in_time for a gang that waits, explain_earmark told_ways for one
 -- that is earmarked. Example: a gang of 4 is to be together in a rack. Rack 1 has room for 3. On gpu-4 run
 -- two leases, and either of them leaves enough room for the last member. The answer names the one of lower
 -- priority, and says by when the first of the two is over, as its max_run has it.
@@ -9,8 +9,6 @@
 -- an earmark (earmark_room), not from sums. So it holds for several kinds of members, and for devices.
 -- Nothing is locked or written. The work is bounded: the 3 places with most room that are large enough, and
 -- of each the nodes of crowded_nodes.
---
--- Read ways_in_time, stops_in_place, stops_on_node, left_on_node, then free_by; ways_of_earmark.
 
 -- Returns how many of p_left[i] members of class p_classes[i] are left when a node has taken as many as fit
 -- beside its claims but p_without, one class after the other as in p_class_nos. With p_class_nos '{}', for a
@@ -150,15 +148,6 @@ begin
 end
 $$;
 
--- Returns those of p_leases that run on a node, in their order.
-create or replace function hwqueue.claims_of_node(p_node uuid, p_leases uuid[]) returns uuid[]
-language sql stable
-as $$
-  select array(
-    select c.lease_id from hwqueue.claim c where c.node_id = p_node and c.lease_id = any (p_leases)
-    order by array_position(p_leases, c.lease_id))
-$$;
-
 -- Returns p_stops and those of p_candidates that would have to stop as well, so that a node takes p_want[i]
 -- members of class p_classes[i]; null: all of them would not do. The first in order stop, but none in vain.
 -- p_class_nos as in left_on_node.
@@ -191,36 +180,36 @@ begin
 end
 $$;
 
--- Returns the claims that would have to stop so that all members have room on these nodes; null: it finds
--- none. Greedy: member by member, on the node where fewest more have to stop for it, and of such nodes where
--- the last of them costs least. So there may be a set with fewer.
+-- Returns the claims that would have to stop so that the p_left members of each class have room on these
+-- nodes; null: it finds none. Greedy: member by member, on the node where fewest more have to stop for it,
+-- and of such nodes where the last of them costs least. So there may be a set with fewer.
 create or replace function hwqueue.stops_in_place(p_rooms hwqueue.gang_room[],
-  p_classes hwqueue.placement_class[], p_members int[], p_node_ids uuid[]) returns uuid[]
+  p_classes hwqueue.placement_class[], p_left int[], p_node_ids uuid[]) returns uuid[]
 language plpgsql stable
 as $$
 declare
-  v_nodes uuid[] := hwqueue.crowded_nodes(p_rooms, p_node_ids, (select sum(m) from unnest(p_members) m));
-  v_order uuid[] := hwqueue.stoppable_claims(v_nodes);
+  v_nodes uuid[];
+  v_order uuid[] := hwqueue.stoppable_claims(p_node_ids);
   v_class_nos text[];  -- of each node, as in nodes_that_take
   v_claims text[];
-  v_left int[];
+  v_left int[] := p_left;
   v_rest int[];
   v_want int[];
   v_no int;
   v_held text[] := '{}';  -- how many members of each class each node takes
-  v_stops text[] := array_fill('{}'::text, array[cardinality(v_nodes)]);  -- which claims stop there
+  v_stops text[] := array_fill('{}'::text, array[cardinality(p_node_ids)]);  -- which claims stop there
   v_plans text[];  -- and which for one more
   v_plan uuid[];
   v_more int;
   v_costs int[];
   v_best int;
 begin
-  v_left := hwqueue.left_in_place(p_rooms, p_classes, p_members, array(
-    select i from unnest(p_node_ids) i where i <> all (v_nodes)), '{}');
   select array_agg(t.node_id), array_agg(t.class_nos::text), array_agg(
-           hwqueue.claims_of_node(t.node_id, v_order)::text)
+           array(select c.lease_id from hwqueue.claim c
+             where c.node_id = t.node_id and c.lease_id = any (v_order)
+             order by array_position(v_order, c.lease_id))::text)
   into v_nodes, v_class_nos, v_claims
-  from hwqueue.nodes_that_take(p_rooms, v_nodes) t;
+  from hwqueue.nodes_that_take(p_rooms, p_node_ids) t;
   for v_n in 1 .. coalesce(cardinality(v_nodes), 0) loop
     v_rest := hwqueue.left_on_node(v_nodes[v_n], v_class_nos[v_n]::int[], p_classes, v_left, '{}');
     v_held[v_n] := array(
@@ -260,44 +249,6 @@ begin
     v_left[v_no] := v_left[v_no] - 1;
   end loop;
   return array(select i from unnest(v_stops) s, unnest(s::uuid[]) i);
-end
-$$;
-
--- When all members have room on these nodes at the latest, if nothing else starts there: once enough of what
--- runs there has ended, as its max_run says. Null: that is not enough.
-create or replace function hwqueue.free_by(p_rooms hwqueue.gang_room[], p_classes hwqueue.placement_class[],
-  p_members int[], p_node_ids uuid[], p_now timestamptz) returns timestamptz
-language plpgsql stable
-as $$
-declare
-  v_crowded uuid[] := hwqueue.crowded_nodes(p_rooms, p_node_ids, (select sum(m) from unnest(p_members) m));
-  v_left int[];
-  v_leases uuid[];
-  v_ends timestamptz[];
-  v_low int := 1;
-  v_high int;
-  v_mid int;
-begin
-  v_left := hwqueue.left_in_place(p_rooms, p_classes, p_members, array(
-    select i from unnest(p_node_ids) i where i <> all (v_crowded)), '{}');
-  select array_agg(e.lease_id order by e.ends_at, e.lease_id),
-         array_agg(e.ends_at order by e.ends_at, e.lease_id)
-  into v_leases, v_ends
-  from hwqueue.known_ends(v_crowded) e where e.ends_at is not null;
-  v_high := cardinality(v_leases);
-  if v_high is null
-    or not 0 = all (hwqueue.left_in_place(p_rooms, p_classes, v_left, v_crowded, v_leases)) then
-    return null;
-  end if;
-  while v_low < v_high loop  -- the first of them with whose end there is room
-    v_mid := (v_low + v_high) / 2;
-    if 0 = all (hwqueue.left_in_place(p_rooms, p_classes, v_left, v_crowded, v_leases[: v_mid])) then
-      v_high := v_mid;
-    else
-      v_low := v_mid + 1;
-    end if;
-  end loop;
-  return greatest(v_ends[v_high], p_now);
 end
 $$;
 
@@ -365,8 +316,9 @@ end
 $$;
 
 -- Returns the ways out that are in time of a gang that has no room: stop, in the place where fewest leases
--- have to stop, if there is one; wait, for the place that is free first. Of the first 3 places of
--- explain_rooms that would be large enough; [] where there are none.
+-- have to stop, if there is one; wait, for the place that is free first if nothing else starts there, by what
+-- max_run says of its leases. Of the first 3 places of explain_rooms that would be large enough; [] where
+-- there are none.
 create or replace function hwqueue.ways_in_time(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[],
   p_classes hwqueue.placement_class[], p_members int[], p_places jsonb, p_now timestamptz) returns jsonb
 language plpgsql stable
@@ -374,7 +326,14 @@ as $$
 declare
   v_size int := (select sum(m) from unnest(p_members) m);
   v_place record;
+  v_crowded uuid[];
+  v_left int[];
   v_found uuid[];
+  v_leases uuid[];
+  v_ends timestamptz[];
+  v_low int;
+  v_high int;
+  v_mid int;
   v_until timestamptz;
   v_stop_at jsonb;
   v_stops uuid[];
@@ -389,48 +348,39 @@ begin
     where (p.value ->> 'emptied')::int = v_size and p.value -> 'in_the_way' <> '[]'
     order by p.ordinality limit 3
   loop
-    v_found := hwqueue.stops_in_place(p_rooms, p_classes, p_members, v_place.node_ids);
+    v_crowded := hwqueue.crowded_nodes(p_rooms, v_place.node_ids, v_size);
+    v_left := hwqueue.left_in_place(p_rooms, p_classes, p_members, array(
+      select i from unnest(v_place.node_ids) i where i <> all (v_crowded)), '{}');
+    v_found := hwqueue.stops_in_place(p_rooms, p_classes, v_left, v_crowded);
     if cardinality(v_found) < cardinality(v_stops) or v_stops is null then
       v_stops := v_found;
       v_stop_at := v_place.told;
     end if;
-    v_until := hwqueue.free_by(p_rooms, p_classes, p_members, v_place.node_ids, p_now);
+    select array_agg(e.lease_id order by e.ends_at, e.lease_id),
+           array_agg(e.ends_at order by e.ends_at, e.lease_id)
+    into v_leases, v_ends
+    from hwqueue.known_ends(v_crowded) e where e.ends_at is not null;
+    v_low := 1;
+    v_high := cardinality(v_leases);
+    v_until := null;
+    if v_leases is not null and 0 = all (
+      hwqueue.left_in_place(p_rooms, p_classes, v_left, v_crowded, v_leases)) then
+      while v_low < v_high loop  -- the first of them with whose end there is room
+        v_mid := (v_low + v_high) / 2;
+        if 0 = all (hwqueue.left_in_place(p_rooms, p_classes, v_left, v_crowded, v_leases[: v_mid])) then
+          v_high := v_mid;
+        else
+          v_low := v_mid + 1;
+        end if;
+      end loop;
+      v_until := greatest(v_ends[v_high], p_now);
+    end if;
     if v_wait_at is null or v_until < v_first or v_first is null and v_until is not null then
       v_first := v_until;
       v_wait_at := v_place.told;
-      v_wait_nodes := hwqueue.crowded_nodes(p_rooms, v_place.node_ids, v_size);
+      v_wait_nodes := v_crowded;
     end if;
   end loop;
   return hwqueue.told_ways(p_gang, v_size, v_stop_at, v_stops, v_wait_at, v_first, v_wait_nodes, p_now);
-end
-$$;
-
--- Returns the same of a gang that is earmarked, for the nodes that have no room yet for what is booked there:
--- all of them have to get it. p_place: see told_earmarks.
-create or replace function hwqueue.ways_of_earmark(p_gang hwqueue.gang, p_place jsonb, p_now timestamptz)
-returns jsonb
-language plpgsql stable
-as $$
-declare
-  v_nodes uuid[] := array(
-    select o.node_id from hwqueue.overbooked_nodes(array(
-      select c.node_id from hwqueue.gang_member m
-      join hwqueue.claim c on c.lease_id = m.lease_id
-      where m.gang_id = p_gang.gang_id)) o(node_id) order by 1);
-  v_order uuid[] := hwqueue.stoppable_claims(v_nodes[: 100]);
-  v_node uuid;
-  v_found uuid[];
-  v_stops uuid[] := case when cardinality(v_nodes) <= 100 then '{}'::uuid[] end;
-begin
-  if v_nodes = '{}' then
-    return '[]';  -- the next tick reserves it
-  end if;
-  foreach v_node in array v_nodes[: 100] loop
-    v_found := hwqueue.stops_on_node(v_node, '{}', '{}', '{}', '{}', hwqueue.claims_of_node(v_node, v_order));
-    v_stops := case when v_found is not null then v_stops || v_found end;
-    exit when v_stops is null;
-  end loop;
-  return hwqueue.told_ways(p_gang, (p_place ->> 'emptied')::int, p_place, v_stops, p_place,
-    hwqueue.earmark_start(p_gang.gang_id, p_now), v_nodes, p_now);
 end
 $$;

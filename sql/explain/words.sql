@@ -1,10 +1,8 @@
 -- Placements, amounts, times, counts and what released a step in words for people.
 --
--- Explanations, reports and metrics call these functions. The text comes from users, so it is cut short
--- and control characters are removed, but it is never interpreted. Every word for a rule is chosen here,
--- so that all answers name a rule alike; those for expressions are in placement/words.
---
--- Read failure_words and class_words first.
+-- The text comes from users, so it is cut short and control characters are removed, but it is never
+-- interpreted. Every word for a rule is chosen here, so that all answers name a rule alike; those for
+-- expressions are in placement/words.
 
 -- Says what rule a failure (or a group of judge_fleet) is about: "gpu_model in A100", "2 GPU free", "a
 -- toleration of dedicated=film:no_schedule".

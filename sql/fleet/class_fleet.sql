@@ -7,13 +7,8 @@
 -- The invariant: a cache row is valid while its digest equals the digest of scan_nodes. So no write
 -- invalidates anything when a node changes, and a count read from a valid row is exact. Which nodes are
 -- live or cordoned is not in the digest; each read counts that again (count_fit).
---
--- Read class_fits first: everything else reads, stores or counts what it returns. masks.sql has the bit
--- strings.
 
--- Returns count_fit of each class: from the cache where its row is valid, otherwise computed now. When
--- the last suitable node of a class is gone, the cached obstacle may not be the one that counts now, so
--- the row is valid only as is_cache_valid says.
+-- Returns count_fit of each class: from the cache where its row is valid, otherwise computed now.
 create or replace function hwqueue.class_fleets(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot,
   p_now timestamptz)
 returns setof hwqueue.class_match
@@ -39,9 +34,9 @@ begin
 end
 $$;
 
--- True if a cached row with the current digest still holds for the nodes that are live and not cordoned:
--- one of them suits the class; or none did when the row was computed, and the part that was in the way
--- still keeps out one of them.
+-- True if a cached row with the current digest still holds for the nodes that are live and not cordoned: one
+-- of them suits the class; or none did when it was computed, and the part that was in the way still keeps out
+-- one. (When the last suitable node is gone, another part may be the one that counts now.)
 create or replace function hwqueue.is_cache_valid(
   p_fit hwqueue.class_mask, p_open bit varying) returns boolean
 language sql immutable parallel safe
@@ -68,8 +63,8 @@ $$;
 
 -- Computes and caches which nodes suit these classes, and deletes the rows of classes that are gone. For
 -- a class that is too costly to judge it stores an estimate of the share alone (refresh_reach). Returns
--- the number of classes computed; null, having done nothing, when another session computes now. A class
--- whose row another session, for example prune, holds is left as it is.
+-- how many it computed; null, having done nothing, when another session computes now. A class whose row
+-- another session, for example prune, holds is left as it is.
 -- Locks: the installation's row and those of class_fleet, skip locked.
 create or replace function hwqueue.cache_class_fleets(p_class_ids bigint[], p_now timestamptz) returns int
 language plpgsql volatile
@@ -226,16 +221,14 @@ as $$
 $$;
 
 -- Counts a row of class_fits for the nodes as they are now.
---   nodes_matching: live and not cordoned, all static rules met, total capacity enough; null: too many
---     different nodes to judge, and not none.
+--   nodes_matching: live and not cordoned; null: too many different nodes to judge, and not none.
 --   nodes_cordoned, nodes_silent: where nodes_matching is 0, suitable nodes that are live but cordoned,
 --     and silent ones. Null as above: a part that could not be judged may keep out more nodes, but no
 --     fewer than none. nodes_silent is null as well where the part in the way is only the worst of those
 --     that could be judged.
---   near, nodes_near, nodes_meeting: where nothing matches, of the part in the way. near: live nodes
---     that do not meet it, preferably those that it alone keeps out; nodes_near: how many it alone keeps
---     out (0: all miss more than one part); nodes_meeting: how many live nodes meet it.
---   nodes_serving: how many live nodes serve queue and task.
+--   near, nodes_near, nodes_meeting: where nothing matches, of the part in the way: live nodes that do not
+--     meet it, preferably those that it alone keeps out; how many it alone keeps out (0: all miss more than
+--     one part); how many live nodes meet it. nodes_serving: how many live nodes serve queue and task.
 create or replace function hwqueue.count_fit(p_fit hwqueue.class_mask,
   p_snapshot hwqueue.fleet_snapshot) returns setof hwqueue.class_match
 language sql immutable parallel safe
@@ -257,7 +250,7 @@ as $$
 $$;
 
 -- Returns why a node does not meet one part of a class (class_fits), as class_reasons words it; nulls
--- without a node. Without p_tells it leaves out the message, which takes long.
+-- without a node. p_tells: with the message, which takes long.
 create or replace function hwqueue.part_reason(
   p_part text, p_expr jsonb, p_class hwqueue.placement_class, p_node hwqueue.node, p_tells boolean,
   p_now timestamptz) returns hwqueue.headline

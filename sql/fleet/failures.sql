@@ -9,8 +9,7 @@
 --   predicate: what failed, as the class has it; lacks: of stages capacity and free, what is short, as
 --     bits (see shortage)
 --
--- SQL functions here are one select each, so that the planner inlines them. Read all_failures first,
--- then class_reasons.
+-- SQL functions here are one select each, so that the planner inlines them.
 
 -- Returns a reason in words.
 create or replace function hwqueue.reason_message(p_code text, p_predicate jsonb, p_labels jsonb) returns text
@@ -93,8 +92,7 @@ end
 $$;
 
 -- Returns why a node may not run a lease of a class now: [{"stage", "code", "permanent", "message",
--- "predicate"}], empty when it may. p_recount: what recount_terms returned for the class; null: use the
--- counters.
+-- "predicate"}], empty when it may. p_recount: see recount_terms; null: use the counters.
 create or replace function hwqueue.class_reasons(
   p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_recount jsonb,
   p_now timestamptz) returns jsonb
@@ -135,9 +133,8 @@ as $$
                                     || exists(@.leases) || exists(@.service) || exists(@.lease))', '{}', true)
 $$;
 
--- Returns the failures of a node that is too small or too full, from what is short now and what is short
--- when it is idle (bits of shortage). p_cpu, p_gpu: the isolation that the class gets there
--- (cpu_isolation_on, gpu_exclusivity_on).
+-- Returns the failures of a node that is too small or too full, from what is short now and when it is idle
+-- (bits of shortage). p_cpu, p_gpu: the isolation that the class gets there.
 create or replace function hwqueue.room_failures(p_lacks_now int, p_lacks_ever int, p_cpu text, p_gpu text)
 returns table (stage text, code text, permanent boolean, lacks int)
 language sql immutable parallel safe
@@ -180,9 +177,8 @@ as $$
         p_expr ->> 'domain', p_node.node_id, p_node.rack, p_node.labels) is null) offset 0) x
 $$;
 
--- Returns the code by which a node with these facts breaks a rule of a class's spread, the p_index-th
--- (from 0); null if it does not, or if the node is in no place of the domain, which domains_needed has.
--- p_counts: as in all_failures.
+-- Returns the code by which a node with these facts breaks the p_index-th rule (from 0) of a class's spread;
+-- null also if it is in no place of the domain, which domains_needed has.
 create or replace function hwqueue.spread_failure(
   p_spread jsonb, p_index int, p_class hwqueue.placement_class, p_facts jsonb, p_counts jsonb,
   p_now timestamptz) returns text
@@ -281,7 +277,7 @@ as $$
 $$;
 
 -- Returns the nodes whose workers run as many leases as they take at a time, with that number. A claim does
--- not ask: such a worker makes none. Reads at most that many claims of a node.
+-- not ask: such a worker makes none.
 create or replace function hwqueue.full_nodes() returns table (node_id uuid, concurrency int)
 language sql stable
 as $$

@@ -3,21 +3,18 @@
 -- The rules are those of failures.sql, all in one statement. For each rule, nodes that are alike in what
 -- the rule reads are one group, which is judged once and described once. A new rule therefore needs a
 -- group key that has everything the rule and its message read.
---
--- Read fleet_failures first, then its parts: label_failures, term_failures, capacity_failures.
--- fleet_scores is the score by which claims order leases; facts_of_others and fleet_facts read once what
--- the rules need of other leases, in the shapes of recount_terms and term_facts.
 
 -- Returns which nodes fail what: a row for each rule and group of nodes, such that failure_reason says
 -- the same of all of node_ids. Rows are numbered by failure in the order in which all_failures returns
--- them for one node; a silent node fails the stage live last. p_known: what recount_terms or
--- facts_of_others returned.
+-- them for one node; a silent node fails the stage live last. p_known: see recount_terms, facts_of_others.
 create or replace function hwqueue.fleet_failures(p_class hwqueue.placement_class, p_known jsonb,
     p_now timestamptz)
 returns table (failure int, node_ids uuid[], stage text, code text, permanent boolean, message text,
     predicate jsonb, lacks int)
 language plpgsql stable set plan_cache_mode = force_custom_plan
 as $$
+declare
+  v_exprs jsonb := hwqueue.exprs_of(p_class.required, true) || hwqueue.domains_needed(p_class);
 begin
   return query
     -- most nodes are live and not cordoned, most ask no isolation: one scan finds the others
@@ -35,6 +32,9 @@ begin
                or n.gpu_share_mode <> 'fractional' as has_manner) d
       where n.deregistered_at is null
         and (n.cordoned_at is not null or d.has_manner or not hwqueue.is_live(n, s, p_now))
+    ), asked as materialized (
+      select e.ordinality, e.value as expr, s.keys, s.sees_rack
+      from jsonb_array_elements(v_exprs) with ordinality e cross join lateral hwqueue.expr_inputs(e.value) s
     )
     select (row_number() over (order by x.turn, x.part))::int, x.node_ids, x.stage, x.code, x.permanent,
            x.message, x.predicate, x.lacks
@@ -47,8 +47,18 @@ begin
       where n.deregistered_at is null
       group by u.predicate
       union all
-      select 2, f.part, f.node_ids, 'labels', f.code, true, null, f.predicate, null
-      from hwqueue.label_failures(p_class) f
+      -- requirements that profiles decide
+      select 2, g.ordinality, g.node_ids, 'labels', u.code, true, null, a.expr, null
+      from (
+        select x.ordinality, hwqueue.labels_read(n.labels, x.keys) as labels,
+               case when x.sees_rack then n.rack end as rack, array_agg(n.node_id) as node_ids
+        from asked x cross join hwqueue.node n
+        where n.deregistered_at is null
+        group by 1, 2, 3) g
+      join asked a on a.ordinality = g.ordinality
+      cross join lateral (
+        select hwqueue.expr_reason(a.expr, g.labels, g.rack, null, '{}', null) as code offset 0) u
+      where u.code is not null
       union all
       select 3, t.ordinality, g.node_ids, 'taints', 'untolerated_taint', true, null, t.value, null
       from (
@@ -89,37 +99,6 @@ begin
       select 12, 1, array_agg(o.node_id), 'live', 'node_not_live', false, null, null, null
       from odd o where o.is_silent having count(*) > 0
     ) x;
-end
-$$;
-
--- The part of fleet_failures about requirements that profiles decide.
-create or replace function hwqueue.label_failures(p_class hwqueue.placement_class)
-returns table (part bigint, node_ids uuid[], code text, predicate jsonb)
-language plpgsql stable set plan_cache_mode = force_custom_plan
-as $$
-declare
-  v_exprs jsonb := hwqueue.exprs_of(p_class.required, true) || hwqueue.domains_needed(p_class);
-begin
-  if v_exprs = '[]' then
-    return;
-  end if;
-  return query
-    with asked as materialized (
-      select e.ordinality, e.value as expr, s.keys, s.sees_rack
-      from jsonb_array_elements(v_exprs) with ordinality e cross join lateral hwqueue.expr_inputs(e.value) s
-    )
-    select g.ordinality, g.node_ids, u.code, a.expr
-    from (
-      select x.ordinality, hwqueue.labels_read(n.labels, x.keys) as labels,
-             case when x.sees_rack then n.rack end as rack,
-             array_agg(n.node_id) as node_ids
-      from asked x cross join hwqueue.node n
-      where n.deregistered_at is null
-      group by 1, 2, 3) g
-    join asked a on a.ordinality = g.ordinality
-    cross join lateral (
-      select hwqueue.expr_reason(a.expr, g.labels, g.rack, null, '{}', null) as code offset 0) u
-    where u.code is not null;
 end
 $$;
 
@@ -242,7 +221,7 @@ $$;
 
 -- Returns how well every registered node suits a class, by the score that claims order leases by. Nodes
 -- that are alike in what the class prefers, or in what runs around them, are scored once. p_reach: the
--- share of nodes that could take the class (class_fleet); p_known: what recount_terms returned.
+-- share of nodes that could take the class (class_fleet).
 create or replace function hwqueue.fleet_scores(p_class hwqueue.placement_class, p_queue hwqueue.queue,
     p_reach double precision, p_known jsonb, p_now timestamptz)
 returns table (node_id uuid, score double precision)
@@ -315,11 +294,7 @@ $$;
 create or replace function hwqueue.are_terms_published(p_class hwqueue.placement_class) returns boolean
 language sql stable
 as $$
-  select not hwqueue.has_stale_policy(p_class)
-    and not exists (
-      select 1 from jsonb_array_elements(p_class.terms) s
-      left join hwqueue.affinity_term t on t.digest = (s.value ->> 'digest')::bigint
-      where t.published_at is null)
+  select not hwqueue.has_stale_policy(p_class) and hwqueue.has_published_terms(p_class.terms)
     and not exists (
       select 1 from hwqueue.class_term m
       join hwqueue.affinity_term t on t.term_id = m.term_id

@@ -5,17 +5,13 @@
 -- one bit string of 10,000 bits. What suits a class is then a few ANDs, and how many nodes that are is
 -- bit_count. docs/explanation/views.md has the whole.
 --
--- class_fleet.sql calls these functions. The invariant: all bit strings of one statement have the same
--- numbering, since node_numbers is stable and numbers the nodes in order of id. p_none is a bit string
--- with a zero for each node.
---
--- Read scan_nodes and numbered_nodes first, then expr_masks and capacity_parts.
+-- The invariant: all bit strings of one statement have the same numbering, since node_numbers is stable and
+-- numbers the nodes in order of id. p_none is a bit string with a zero for each node.
 
 -- Returns, for each class and part, the nodes whose isolation, capacity and devices suffice: what
 -- has_isolation_conflict and class_shortage decide, for many classes and nodes at once. p_idle: all
 -- nodes, as if nothing ran; otherwise the nodes in p_open as they are now, by capacity and devices
--- alone. A part that every node meets may be left out. Each operation on these strings counts: they are
--- 10,000 bits for each of 10,000 classes.
+-- alone. A part that every node meets may be left out. Each operation on these strings counts.
 create or replace function hwqueue.capacity_parts(
   p_class_ids bigint[], p_idle boolean, p_open bit varying, p_none bit varying, p_now timestamptz)
 returns table (class_id bigint, part text, mask bit varying)
@@ -96,9 +92,8 @@ as $$
 $$;
 
 -- Returns the nodes that have at least an amount left, for each pair of p_names and p_amounts; no row
--- where all of them have. p_idle: all nodes, as if nothing ran; otherwise those in p_open, now. Each
--- node goes to the largest of the requested amounts that it still has (a step). The nodes of all steps
--- below an amount have not enough of it.
+-- where all of them have. p_idle, p_open: as above. Each node goes to the largest of the requested amounts
+-- that it still has (a step). The nodes of all steps below an amount have not enough of it.
 create or replace function hwqueue.amount_masks(
   p_names text[], p_amounts bigint[], p_idle boolean, p_open bit varying, p_none bit varying,
   p_now timestamptz)
@@ -169,8 +164,7 @@ $$;
 
 -- Returns the nodes that meet each of these requirements. expr_reason judges once for all nodes that a
 -- requirement cannot tell apart. A required equality is judged only where its value occurs (anchors),
--- and nodes that a requirement names are judged one by one. Terms about other leases count as met, as in
--- suits.
+-- and nodes that a requirement names are judged one by one. Terms about other leases count as met.
 -- Makes at most p_most judgements, the cheapest requirements first; beyond that mask is null: not known.
 -- A requirement without an anchor that tells thousands of nodes apart (a pattern over host names) takes
 -- that many, and a pattern takes its placement_cost in addition.
@@ -251,9 +245,8 @@ as $$
   left join named n on n.id = w.id
 $$;
 
--- Returns which facts of a node a requirement reads. Two nodes that are alike in them are alike to it,
--- and one judgement does for both. Naming too many facts is harmless, naming too few is a bug: a new
--- kind of expression must be added here (a test compares with match_nodes).
+-- Returns which facts of a node a requirement reads: nodes that are alike in them are alike to it. Naming too
+-- many facts is harmless, naming too few is a bug: a new kind of expression must be added here.
 -- keys: labels; trusts: trust domains; ids: nodes and resources that it names. A node that has none of
 -- the named ids is like any other.
 create or replace function hwqueue.expr_inputs(p_expr jsonb, out keys text[], out sees_rack boolean,
@@ -321,8 +314,7 @@ as $$
   from hwqueue.node n where n.deregistered_at is null
 $$;
 
--- Returns the nodes with their numbers. attested: trust domains that they are attested for now. Ids are
--- sorted alone, which is cheaper than sorting whole rows.
+-- Returns the nodes with their numbers. attested: trust domains that they are attested for now.
 create or replace function hwqueue.numbered_nodes(p_now timestamptz)
 returns table (number int, node hwqueue.node, attested text[], is_live boolean)
 language sql stable

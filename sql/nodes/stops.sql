@@ -122,8 +122,7 @@ begin
     where k.lease_id = v_claim.lease_id and k.claim_no = hwqueue.claim_no(v_claim.claim_token);
     continue when not found;
     select c.* into v_class from hwqueue.placement_class c where c.class_id = v_claim.class_id;
-    v_broken := hwqueue.date_broken(
-      hwqueue.broken_requirements(v_class, v_claim, v_node, p_now), v_check.broken, p_now);
+    v_broken := hwqueue.broken_requirements(v_class, v_claim, v_node, v_check.broken, p_now);
     if v_broken <> v_check.broken then
       update hwqueue.placement_check k set broken = v_broken
       where k.lease_id = v_check.lease_id and k.claim_no = v_check.claim_no;

@@ -303,7 +303,7 @@ begin
     join hwqueue.node n on n.node_id = c.node_id and n.deregistered_at is null
     where x.lease_id = any (v_ids) and c.expires_at > p_now
       and (c.stop_requested_at is null or c.stop_requested_at > p_now)
-      and hwqueue.date_broken(hwqueue.broken_requirements(k, c, n, p_now), x.broken, p_now) <> x.broken
+      and hwqueue.broken_requirements(k, c, n, x.broken, p_now) <> x.broken
     group by c.node_id
   loop
     perform 1 from hwqueue.node_state s where s.node_id = v_changed.node_id for no key update skip locked;

@@ -2,7 +2,7 @@
 
 A pause parks one session in the middle of a function, where no lock of its own would stop it:
 
-    pause_at(conn, "admit_class", "if hwqueue.lock_stripes")
+    pause_at(conn, "admit_class", "v_locked := 0;")
     pauses(two)
     with pause_closed(conn):
         claimed = two.start(lambda d: d.claim(...))

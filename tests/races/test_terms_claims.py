@@ -103,7 +103,7 @@ def test_what_was_read_before_the_stripe(
     """A claim that read before another one committed, and has the stripe after it, reads again."""
     first, second = two_queues(conn, sides(domain)[kind])
     one_node, two_node, _elsewhere = place(conn, 1, 1), place(conn, 2, 1), place(conn, 3, 2)
-    pause_at(conn, "admit_class", "if hwqueue.lock_stripes")
+    pause_at(conn, "admit_class", "v_locked := 0;")
     with interleave(dsn) as actor:
         one, two = actor(), actor()
         one.begin()
@@ -129,7 +129,7 @@ def test_what_was_read_before_the_stripe_where_one_runs(
     one_node, two_node = place(conn, 1, 1), place(conn, 2, 1)
     assert len(direct.claim(QUEUE, *one_node)) == 1
     direct.spawn(QUEUE, capped)
-    pause_at(conn, "admit_class", "if hwqueue.lock_stripes")
+    pause_at(conn, "admit_class", "v_locked := 0;")
     with interleave(dsn) as actor:
         one, two = actor(), actor()
         one.begin()
@@ -281,7 +281,7 @@ def test_two_first_members_that_both_looked(
     member = lease("web", toward("web"))
     first, second = two_queues(conn, (member, member))
     one_node, two_node = place(conn, 1, 1), place(conn, 2, 2)
-    pause_at(conn, "admit_class", "if hwqueue.lock_stripes")
+    pause_at(conn, "admit_class", "v_locked := 0;")
     with interleave(dsn) as actor:
         one, two = actor(), actor()
         one.begin()
@@ -343,7 +343,7 @@ def test_a_join_finds_the_group_gone(conn: psycopg.Connection, dsn: str) -> None
     one_node, two_node, beside = place(conn, 1, 1), place(conn, 2, 2), place(conn, 3, 1)
     running = direct.claim(QUEUE, *one_node)[0]
     joining = direct.spawn(QUEUE, member)["lease_id"]
-    pause_at(conn, "admit_class", "if hwqueue.lock_stripes")
+    pause_at(conn, "admit_class", "v_locked := 0;")
     with interleave(dsn) as actor:
         joiner, starter = actor(), actor()
         pauses(joiner)
