@@ -173,10 +173,9 @@ $$;
 
 -- Returns the life of a lease, oldest event first.
 --
--- event: spawned; scheduled (waits until at, which may lie ahead; null: not for a
--- time); ready; claimed; how an attempt ended
--- (failed, expired, superseded, released, cancelled); how the lease ended (completed, failed,
--- cancelled). lasted: the time until the next event, or until now for the last one of an open lease.
+-- event: spawned; scheduled (waits until at, which may lie ahead; null: not for a time); ready; claimed;
+-- how an attempt ended (failed, expired, superseded, released, cancelled); how the lease ended (completed,
+-- failed, cancelled). lasted: the time until the next event, or until now for the last one of an open lease.
 -- detail: the error of an attempt or of the lease, or what a claim has allocated.
 --
 -- Built from the lease, its attempts, its outcome and where it is now, so the time at which an earlier
@@ -262,11 +261,9 @@ begin
     hwqueue.check_limit(p_limit);
   return query select n.node_id, n.name, n.rack, w.state, w.is_live, s.seen_at, coalesce(c.claims, 0),
            coalesce(n.slots, v.concurrency), n.cpu_milli, coalesce(u.cpu_used, 0), n.memory_mib,
-           coalesce(u.memory_used, 0),
-           cardinality(n.gpu_ids), cardinality(array_positions(u.gpu_used, 0)),
-           coalesce((select sum(g) from unnest(u.gpu_used) g), 0),
-           cardinality(n.core_ids), cardinality(array_positions(u.core_used, 0)), n.custom,
-           coalesce(u.custom_used, '{}'), n.profile_id
+           coalesce(u.memory_used, 0), cardinality(n.gpu_ids), cardinality(array_positions(u.gpu_used, 0)),
+           coalesce((select sum(g) from unnest(u.gpu_used) g), 0), cardinality(n.core_ids),
+           cardinality(array_positions(u.core_used, 0)), n.custom, coalesce(u.custom_used, '{}'), n.profile_id
     from hwqueue.node n
     join hwqueue.node_state s on s.node_id = n.node_id
     left join hwqueue.newest_loads() u on u.node_id = n.node_id
@@ -394,11 +391,9 @@ begin
     from hwqueue.placement_class c
     join hwqueue.queue q on q.queue_id = c.queue_id and q.dropped_at is null
     left join (select x.class_id, count(*) as leases, min(x.eligible_at) as oldest_at from hwqueue.ready x
-               where x.class_id = any (v_ids) group by 1) w
-                 on w.class_id = c.class_id
+               where x.class_id = any (v_ids) group by 1) w on w.class_id = c.class_id
     left join (select x.class_id, count(*) as leases from hwqueue.claim x
-        where x.class_id = any (v_ids) group by 1) r
-      on r.class_id = c.class_id
+               where x.class_id = any (v_ids) group by 1) r on r.class_id = c.class_id
     left join (select x.class_id, sum(x.profiles)::bigint as profiles
                from (select p.class_id, count(*) as profiles from hwqueue.profile_eligibility p
                      where p.class_id = any (v_ids) group by 1

@@ -189,15 +189,11 @@ begin
 end
 $$;
 
--- What a claim must know of each of a class's terms on one node, in their order:
---   - "value": the node's value of the term's domain
---   - "held": leases running there
---   - "here": those that are not about to stop. For max_per_domain expired leases stay, since they may
---     go on.
---   - "elsewhere": for toward, whether any run in another place
---   - "self": whether the term selects the class itself
--- A term that is not published yet is null: nothing may be decided by it. expr_reason and spread_reason
--- judge by these facts. A decision reads them again under the lock stripes.
+-- What a claim must know of each of a class's terms on one node, in their order: {"value": the node's place,
+-- "held": leases running there, "here": those that are not about to stop (for max_per_domain expired leases
+-- stay, since they may go on), "elsewhere": for toward, whether any run in another place, "self": whether the
+-- term selects the class itself}. A term that is not published yet is null: nothing may be decided by it.
+-- expr_reason and spread_reason judge by these facts. A decision reads them again under the lock stripes.
 -- p_recount: what recount_terms returned, for dry runs; null: by what claims have counted.
 -- p_own: the term_deltas of a running claim, which is then left out itself; null: the lease does not run.
 create or replace function hwqueue.term_facts(p_class hwqueue.placement_class, p_node hwqueue.node,

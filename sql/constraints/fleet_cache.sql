@@ -174,10 +174,8 @@ create or replace function hwqueue.has_fleet_changed(p_unseen xid8[], p_next_xid
 language plpgsql stable
 as $$
 begin
-  return exists (
-      select 1 from hwqueue.node_state s where s.moved_xid >= p_next_xid)
-    or exists (
-      select 1 from hwqueue.node_state s where s.moved_xid = any (p_unseen));
+  return exists (select 1 from hwqueue.node_state s where s.moved_xid >= p_next_xid)
+    or exists (select 1 from hwqueue.node_state s where s.moved_xid = any (p_unseen));
 end
 $$;
 

@@ -25,11 +25,10 @@ begin
 end
 $$;
 
--- Writes the terms that their service's policy asks for now into the stale classes among these. The terms are
--- counted again, because claims of these classes may be under way that count for nothing yet. Who judges new
--- classes calls this, too, since a spawn may write a class while the policy changes.
--- p_waits: wait for the rows that it must change; otherwise, if the installation's row is locked, the classes
--- stay stale for now.
+-- Writes the terms that their service's policy asks for now into the stale classes among these, to be counted
+-- again: claims of these classes may be under way that count for nothing yet. Who judges new classes calls
+-- this, too, since a spawn may write a class while the policy changes. p_waits: wait for the rows to change;
+-- otherwise, if the installation's row is locked, the classes stay stale for now.
 -- Locks: the installation's row; profile rows by id; the classes; terms.
 create or replace function hwqueue.rebind_classes(p_class_ids bigint[], p_waits boolean) returns void
 language plpgsql volatile

@@ -43,8 +43,7 @@ as $$
            coalesce(r.leases, 0) as running_leases, coalesce(r.holders, 0) as running_holders
     from written w full join running r on r.term_id = w.term_id and r.place = w.place
   ) d
-  join hwqueue.affinity_term t on t.term_id = d.term_id
-    and t.published_at is not null
+  join hwqueue.affinity_term t on t.term_id = d.term_id and t.published_at is not null
   where (d.leases, d.holders) <> (d.running_leases, d.running_holders)
 $$;
 

@@ -107,12 +107,11 @@ begin
 end
 $$;
 
--- How leases are spread over a domain, for max_skew: {"places": the number of domains that count,
--- "least": the fewest leases in one of them, "here": {PLACE: leases} where there are any}. Counts as
--- Kubernetes does. A domain counts if a live node in it has a value for every domain of the class's
--- spreads of the same kind (required or preferred). As asked, that node must also meet the class's
--- requirements on nodes and have no taint that keeps the class out. Leases on other nodes do not count.
--- p_recounts: the terms of recount_terms; null: by what claims have counted.
+-- How leases are spread over a domain, for max_skew: {"places": how many places count, "least": the fewest
+-- leases in one of them, "here": {PLACE: leases} where there are any}. As in Kubernetes a place counts if a
+-- live node in it has a value for every domain of the class's spreads of the same kind (required or
+-- preferred) and, as asked, meets its requirements on nodes and has no taint that keeps it out. Leases on
+-- other nodes do not count. p_recounts: the terms of recount_terms; null: by what claims have counted.
 create or replace function hwqueue.spread_counts(p_spread jsonb, p_class hwqueue.placement_class,
   p_recounts jsonb, p_now timestamptz) returns jsonb
 language plpgsql stable

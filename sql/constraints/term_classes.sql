@@ -33,11 +33,8 @@ create or replace function hwqueue.is_judged(p_class_ids bigint[]) returns boole
 language plpgsql volatile
 as $$
 begin
-  return exists (
-      select 1 from hwqueue.profile_eligibility e where e.class_id = any (p_class_ids))
-    or exists (
-      select 1 from hwqueue.node_eligibility e
-      where e.class_id = any (p_class_ids));
+  return exists (select 1 from hwqueue.profile_eligibility e where e.class_id = any (p_class_ids))
+    or exists (select 1 from hwqueue.node_eligibility e where e.class_id = any (p_class_ids));
 end
 $$;
 
@@ -159,8 +156,7 @@ as $$
     select 1 from jsonb_array_elements(p_terms) s
     where not exists (
       select 1 from hwqueue.affinity_term t
-      where t.digest = (s.value ->> 'digest')::bigint
-        and t.published_at is not null))
+      where t.digest = (s.value ->> 'digest')::bigint and t.published_at is not null))
 $$;
 
 -- True if the only lease of a class is scheduled, or if the class must be with a lease that neither runs

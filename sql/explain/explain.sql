@@ -335,11 +335,9 @@ begin
 end
 $$;
 
--- Returns what would let leases of a class run: [{"action", "words", "nodes", "leases", ...}], the most
--- useful first. nodes: how many it opens; leases: how many of the class wait (counted to 10,001).
--- action: resume, register, revive, uncordon, serve, tolerate, attest, resize, isolate, relax, add_node,
--- wait; with "predicate" where one is in the way, "samples" (names of nodes), "lease_id" (wait).
--- p_fleet: see judge_fleet; p_near: see near_nodes.
+-- Returns what would let leases of a class run, the most useful first: [{"action", "words", "nodes": how many
+-- it opens, "leases": how many wait, "predicate", "samples": names of nodes, "lease_id"}]. action: resume,
+-- register, revive, uncordon, serve, tolerate, attest, resize, isolate, relax, add_node, wait.
 create or replace function hwqueue.what_helps(p_class hwqueue.placement_class, p_queue hwqueue.queue,
   p_fleet jsonb, p_near jsonb, p_pending bigint)
 returns jsonb

@@ -185,11 +185,10 @@ begin
 end
 $$;
 
--- Returns nodes and all that keeps a lease of a class off each of them, in the order given: [{"node_id",
--- "node", "rack", "state": live | silent | cordoned, "seen_at", "reasons": [those of class_reasons, with
--- "wanted" and "has" in words, "holders" where running leases are the reason, and "place" for other
--- leases]}]. p_lease: the lease that is explained, null for any of the class; p_known: see
--- facts_of_others.
+-- Returns nodes and all that keeps a lease of a class off each of them: [{"node_id", "node", "rack", "state":
+-- live | silent | cordoned, "seen_at", "reasons": [those of class_reasons, with "wanted" and "has" in words,
+-- "holders" where running leases are the reason, and "place" for other leases]}]. p_lease: the one that is
+-- explained, null for any of the class; p_known: see facts_of_others.
 create or replace function hwqueue.near_nodes(p_node_ids uuid[], p_class hwqueue.placement_class,
   p_lease uuid, p_known jsonb, p_now timestamptz)
 returns jsonb

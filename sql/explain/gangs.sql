@@ -194,11 +194,10 @@ $$;
 
 -- Returns whether members have room, in words, and what that rests on: p_members[i] of class p_classes[i], of
 -- the 10 classes with most members. p_gang: its options, and its place if it may be in no other.
--- kinds: [{"task", "members", "words", "nodes", "room", "blocker", "code", "permanent"}]. nodes: how many may
--- run it; room: how many members have room now, wherever. Of a kind that no node may run, blocker says why,
--- as pending_headline; callers of one tenant are not told what others run.
--- places: [{"place", "words", "nodes", "room", "emptied", "kinds", "in_the_way": names of nodes, "claims",
--- "others"}]; claims are listed of the first 5.
+-- kinds: [{"task", "members", "words", "nodes": that may run it, "room": members that have some now,
+-- "blocker", "code", "permanent": as pending_headline, of a kind that no node may run; callers of one tenant
+-- are not told what others run}]. places: [{"place", "words", "nodes", "room", "emptied", "kinds",
+-- "in_the_way": names of nodes, "claims": of the first 5, "others"}].
 -- code: ready, a reason why no node may run a kind, no_place (the nodes that may are in no such place), or
 -- insufficient_capacity; permanent: no place has room even if it were empty.
 create or replace function hwqueue.explain_rooms(p_gang hwqueue.gang,

@@ -73,11 +73,10 @@ begin
 end
 $$;
 
--- Judges a placement on every registered node, by the rules and the score of claims. Returns a row for
--- each node in the order of place, the best first, from 1. codes, permanents: each rule that it fails,
--- and whether for good; empty: it could run the lease now. reasons: the same in words, for the p_limit
--- nodes after the first p_skip only (p_limit null: for all).
--- Raises: QHC03, QHC04, QHA01, QHA03, QHQ01.
+-- Judges a placement on every registered node, by the rules and the score of claims: a row for each node in
+-- the order of place, the best first, from 1. codes, permanents: each rule that it fails, and whether for
+-- good; empty: it could run the lease now. reasons: the same in words, for the p_limit nodes after the first
+-- p_skip only (p_limit null: for all). Raises: QHC03, QHC04, QHA01, QHA03, QHQ01.
 create or replace function hwqueue.match_fleet(p_placement jsonb, p_options jsonb, p_limit int, p_skip int)
 returns table (place bigint, node_id uuid, node_name text, score double precision, codes text[],
     permanents boolean[], reasons jsonb)

@@ -4,12 +4,9 @@
 -- with nodes, classes or workflows, and the cost of a scrape is bounded: demand_metrics judges at most
 -- 400 classes. seconds_since is never negative, so a clock that was set back shows 0.
 
--- Returns demand that cannot run now: for each reason the 50 largest placement classes, and the others
--- together. Reasons are those of pending_reasons: no live node matches, or none of those that match can
--- take it now.
--- Judges the 200 classes with most ready leases and the 200 whose oldest lease has waited longest,
--- because a lease that no node can run gets old. hwqueue_unmet_unjudged_leases says how many leases that
--- leaves out.
+-- Returns demand that cannot run now: for each reason of pending_reasons the 50 largest placement classes,
+-- and the others together. Judges the 200 classes with most ready leases and the 200 whose oldest lease has
+-- waited longest, because what no node can run gets old; hwqueue_unmet_unjudged_leases is what is left out.
 create or replace function hwqueue.demand_metrics(p_now timestamptz)
 returns table (name text, labels jsonb, value double precision)
 language plpgsql stable set enable_nestloop = off  -- all nodes: by hash, whatever the statistics say
@@ -234,14 +231,11 @@ language sql immutable parallel safe
 as $$ select greatest(extract(epoch from p_now - p_at), 0)::double precision $$;
 
 -- Returns runs that go on, what settlements of steps have left for advance_workflows, gangs that have not
--- ended, and on how many nodes everywhere tasks stand how. The 50 workflows with most runs are named, the
--- others together are "(other)", which is no name: ad hoc runs may have any. Arrivals of kind state are left
--- out: that of a cancelled run stays until its last step has stopped. Gangs: the oldest of queues that are
--- not paused; what nodes have not fetched yet, counted to 10,000.
--- Everywhere tasks: those that were not stopped, as upkeep found them, of one queue and task together. The 50
--- pairs with most nodes are named, the others are "(other)", of no queue. Nodes are counted to 100,000.
--- unavailable: the node is silent or cordoned, or the queue is paused. failing: its last lease has failed, or
--- two in a row and the next one has not run for ten minutes, as long as look_at_ended takes for a good start.
+-- ended, and on how many nodes everywhere tasks stand how that were not stopped. The 50 workflows with most
+-- runs, the 50 pairs of queue and task with most nodes are named, the others "(other)", which is no name.
+-- Arrivals of kind state are left out: that of a cancelled run stays until its last step has stopped.
+-- failing: the last lease has failed, or two in a row and the next one has not run for the ten minutes that
+-- look_at_ended takes for a good start.
 create or replace function hwqueue.going_metrics(p_now timestamptz)
 returns table (name text, labels jsonb, value double precision)
 language sql stable set enable_seqscan = off set enable_bitmapscan = off

@@ -111,14 +111,11 @@ $$;
 
 -- Returns which nodes suit each of these classes, and for a class that no live node suits, what is most
 -- in the way. A node suits a class if it meets all parts: each requirement, the taints, isolation,
--- capacity, devices (the parts that suits and class_shortage judge).
--- Nodes are bit strings (numbered_nodes) that include cordoned and silent nodes, so that a row stays
--- true when one is cordoned or falls silent. p_most: as in expr_masks.
---   nodes: those that suit the class; without is_known, those that no part keeps out that could be
---     judged (expr_masks).
---   unmatched: none of nodes is live and not cordoned. Then part and expr are what is most in the way:
---     the part that alone keeps out most live nodes. others: nodes that meet all other parts; meeting:
---     nodes that meet this part.
+-- capacity, devices (the parts that suits and class_shortage judge). The bit strings include cordoned and
+-- silent nodes, so that a row stays true when one is cordoned or falls silent. p_most: as in expr_masks.
+--   nodes: those that suit the class; without is_known, those that no part keeps out that could be judged.
+--   unmatched: none of nodes is live and not cordoned. Then part and expr are what alone keeps out most live
+--     nodes. others: nodes that meet all other parts; meeting: nodes that meet this part.
 --   serving: the nodes that serve its queue and task; null: all.
 create or replace function hwqueue.class_fits(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot,
   p_most int, p_now timestamptz)
@@ -224,11 +221,9 @@ $$;
 --   nodes_matching: live and not cordoned; null: too many different nodes to judge, and not none.
 --   nodes_cordoned, nodes_silent: where nodes_matching is 0, suitable nodes that are live but cordoned,
 --     and silent ones. Null as above: a part that could not be judged may keep out more nodes, but no
---     fewer than none. nodes_silent is null as well where the part in the way is only the worst of those
---     that could be judged.
+--     fewer than none.
 --   near, nodes_near, nodes_meeting: where nothing matches, of the part in the way: live nodes that do not
---     meet it, preferably those that it alone keeps out; how many it alone keeps out (0: all miss more than
---     one part); how many live nodes meet it. nodes_serving: how many live nodes serve queue and task.
+--     meet it, preferably those that it alone keeps out; how many it alone keeps out; how many meet it.
 create or replace function hwqueue.count_fit(p_fit hwqueue.class_mask,
   p_snapshot hwqueue.fleet_snapshot) returns setof hwqueue.class_match
 language sql immutable parallel safe
@@ -297,12 +292,10 @@ end
 $$;
 
 -- Returns, of each of these classes that other leases keep off some places, the nodes that are left, and why
--- the others are not, by the counters and by the rules that claims decide with (class_rule, class_term;
--- blocked_classes applies them to one node). p_none: a zero for each node.
+-- the others are not, by the rules that claims decide with (class_rule, class_term; see blocked_classes).
 -- A place is a value of a domain: one that is taken (required away, both ways; max_per_domain) or, with
--- is_only, one of the only ones that will do (required toward). A term that no place satisfies has one
--- row with a null value.
--- Leaves out max_skew, terms inside an any, and terms not published yet, so the result is a bound.
+-- is_only, one of the only ones that will do (required toward; null: none will). Leaves out max_skew, terms
+-- inside an any, and terms not published yet, so the result is a bound.
 create or replace function hwqueue.untaken_masks(p_class_ids bigint[], p_none bit varying, p_now timestamptz)
 returns table (class_id bigint, code text, mask bit varying)
 language sql stable

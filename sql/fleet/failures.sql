@@ -197,9 +197,9 @@ as $$
   select format('a running lease in the same %s keeps away from such leases', replace(p_domain, 'own:', ''))
 $$;
 
--- Returns every rule that a node fails now. p_facts: see term_facts; p_counts: spread_counts in the
--- order of the class's spread, null: count them here; p_kept_out: the domain out of which a running
--- lease keeps the class. Isolation of a class that names a device is judged after its requirements.
+-- Returns every rule that a node fails now. p_facts: see term_facts; p_counts: spread_counts in the order of
+-- the class's spread, null: count them here; p_kept_out: the domain out of which a running lease keeps the
+-- class. Isolation of a class that names a device is judged after its requirements.
 create or replace function hwqueue.all_failures(p_class hwqueue.placement_class, p_node hwqueue.node,
     p_load hwqueue.node_load, p_facts jsonb, p_counts jsonb, p_kept_out text, p_now timestamptz)
 returns setof hwqueue.failure
@@ -221,8 +221,7 @@ as $$
   union all
   select 'isolation', c.code, true, c.message, c.predicate, null
   from hwqueue.isolation_conflicts(p_class, p_node.cpu_isolation, p_node.gpu_exclusivity,
-      p_node.gpu_share_mode,
-    p_node.gpu_ids, p_node.gpu_parents) c
+    p_node.gpu_share_mode, p_node.gpu_ids, p_node.gpu_parents) c
   where p_class.gpu_wanted = '{}'
   union all
   select u.stage, u.code, u.permanent, null, e.value, null
@@ -241,8 +240,7 @@ as $$
   union all
   select 'isolation', c.code, true, c.message, c.predicate, null
   from hwqueue.isolation_conflicts(p_class, p_node.cpu_isolation, p_node.gpu_exclusivity,
-      p_node.gpu_share_mode,
-    p_node.gpu_ids, p_node.gpu_parents) c
+    p_node.gpu_share_mode, p_node.gpu_ids, p_node.gpu_parents) c
   where p_class.gpu_wanted <> '{}'
   union all
   select f.stage, f.code, f.permanent, null, null, f.lacks

@@ -162,12 +162,11 @@ as $$
   group by a.name, s.amount
 $$;
 
--- Returns the nodes that meet each of these requirements. expr_reason judges once for all nodes that a
--- requirement cannot tell apart. A required equality is judged only where its value occurs (anchors),
--- and nodes that a requirement names are judged one by one. Terms about other leases count as met.
--- Makes at most p_most judgements, the cheapest requirements first; beyond that mask is null: not known.
--- A requirement without an anchor that tells thousands of nodes apart (a pattern over host names) takes
--- that many, and a pattern takes its placement_cost in addition.
+-- Returns the nodes that meet each of these requirements; terms about other leases count as met. expr_reason
+-- judges once for all nodes that a requirement cannot tell apart, a required equality only where its value
+-- occurs (anchors), and nodes that a requirement names one by one. Makes at most p_most judgements, the
+-- cheapest requirements first (one takes its placement_cost, and one for each kind of nodes that it tells
+-- apart); beyond that mask is null: not known.
 create or replace function hwqueue.expr_masks(p_exprs jsonb[], p_most int, p_none bit varying,
   p_now timestamptz)
 returns table (expr jsonb, mask bit varying)
@@ -329,9 +328,8 @@ $$;
 -- Returns the registered nodes as bit strings.
 --   none: a zero for each; live: those that are live; open: those of them that are not cordoned.
 --   digest: a hash of all that decides which nodes suit a class: what each registered as, its operator's
---     taints, what it announced to serve, what it is attested for now. An answer computed with a digest
---     holds wherever the digest is the same. Which nodes are live or cordoned is not in it; each read
---     counts that (count_fit).
+--     taints, what it serves, what it is attested for now. An answer holds wherever the digest is the same.
+--     Which nodes are live or cordoned is not in it; each read counts that (count_fit).
 create or replace function hwqueue.scan_nodes(p_now timestamptz) returns hwqueue.fleet_snapshot
 language plpgsql stable
   -- all nodes: by hash, whatever the statistics say
