@@ -40,6 +40,7 @@ declare
   v_gang hwqueue.gang := hwqueue.read_gang(v_options, v_now);
   v_elements jsonb := hwqueue.gang_elements(p_members, v_options, v_gang.gang_id);
   v_spawns hwqueue.spawn_request[];
+  v_tenants text[];
 begin
   begin
     v_spawns := hwqueue.read_spawns(v_queue, v_elements, v_now);
@@ -52,7 +53,30 @@ begin
   if hwqueue.my_tenants() is not null then
     perform hwqueue.check_own_spawns(v_spawns, true);
   end if;
-  v_gang := hwqueue.write_gang(v_gang, v_spawns, v_queue, v_now);
+  for v_index in 1 .. cardinality(v_spawns) loop
+    v_spawns[v_index].available_at := hwqueue.never_due();
+    v_spawns[v_index].gang_id := v_gang.gang_id;
+  end loop;
+  v_tenants := array(
+    select distinct c.tenant from unnest(v_spawns) s
+    cross join lateral (  -- a fence (offset 0): by key, whatever the statistics say
+      select x.tenant from hwqueue.placement_class x where x.class_id = s.class_id offset 0) c);
+  perform hwqueue.check_one_tenant(v_tenants);
+  v_gang.tenant := v_tenants[1];
+  v_gang.size := cardinality(v_spawns);
+  begin
+    v_gang := hwqueue.insert_gang(v_gang, v_queue, v_spawns[1].priority, v_now);
+  exception when unique_violation then
+    perform hwqueue.refuse('QHG02', format('gang %s exists already', v_gang.gang_id),
+      jsonb_build_object('field', 'options.gang_id', 'gang_id', v_gang.gang_id),
+      'use a fresh id; the same id never makes a second gang');
+  end;
+  if v_gang.choice_id is not null then
+    perform hwqueue.join_choice(v_gang.choice_id, v_gang.tenant, v_gang.gang_id, true, v_now);
+  end if;
+  v_spawns := hwqueue.write_spawns(v_spawns, v_queue, v_now);
+  perform hwqueue.insert_members(v_gang.gang_id, array(
+    select s.lease_id from unnest(v_spawns) s order by s.ordinal));
   return query
     select m.ordinal, m.lease_id, m.gang_id from hwqueue.gang_member m
     where m.gang_id = v_gang.gang_id order by m.ordinal;
@@ -264,16 +288,21 @@ begin
   join hwqueue.gang g on g.gang_id = c.gang_id
   where c.lease_id = p_lease and c.claim_token = p_token;
   if v_gang_id is null then
-    perform hwqueue.refuse_gang(null, format('lease %s is of no gang', p_lease));
+    perform hwqueue.refuse('QHG01', format('lease %s is of no gang', p_lease), '{"gang_id": null}',
+      'check the id; a gang goes when the last of its leases has gone');
   end if;
   return query
-    select g.gang_id, r.is_complete, g.size, r.members,
+    select g.gang_id, r.is_complete, g.size, m.members,
            case when not r.is_complete then interval '0.2 seconds' * (1 + g.size / 32) end,
            coalesce(g.min_size, g.size)
     from hwqueue.gang g
-    cross join lateral (
-      select m.members, hwqueue.is_gang_ready(g, m.members) as is_complete
-      from (select hwqueue.gang_roster(g.gang_id) as members) m) r
+    cross join lateral (select hwqueue.gang_roster(g.gang_id) as members offset 0) m
+    cross join lateral (  -- no more are absent than may be, and none is reserved that does not join later
+      select count(*) filter (where a.is_reserved or a.is_waiting) <= hwqueue.may_be_missing(g)
+             and (g.state = 'running' or not bool_or(a.is_reserved)) as is_complete
+      from (select x ?| array['reserved_until', 'earmarked'] as is_reserved,
+                   x ->> 'state' = 'scheduled' as is_waiting
+            from jsonb_array_elements(m.members) x) a) r
     where g.gang_id = v_gang_id;
 end
 $$;

@@ -184,7 +184,6 @@ begin
   return query select v.rule, v.run_id::text, v.detail from hwqueue.broken_runs() v;
   return query select v.rule, v.lease_id::text, v.detail from hwqueue.broken_checkpoints() v;
   return query select v.rule, v.subject::text, v.detail from hwqueue.broken_gangs() v;
-  return query select v.rule, v.subject::text, v.detail from hwqueue.broken_earmarks() v;
   return query
     select 'placement_check', c.lease_id::text,
       jsonb_build_object('node_id', c.node_id, 'claim_token', c.claim_token)

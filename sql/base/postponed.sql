@@ -35,7 +35,12 @@ as $$ select jsonb_populate_record(null::hwqueue.upkeep_done, jsonb_build_object
   'more', false, 'expired', 0, 'promoted', 0, 'deadlines', 0, 'reaches', 0, 'leases', 0, 'classes', 0,
   'nodes', 0)) $$;
 
--- Notes that a step was cut short by p_state, and when it is tried next: after 1, 2, 4, 8, then 15 seconds.
+-- How long upkeep waits after a try that has failed, and p_tries before it: 1, 2, 4, 8, then 15 seconds.
+create or replace function hwqueue.back_off(p_tries int) returns interval
+language sql immutable parallel safe
+as $$ select least(interval '1 second' * 2 ^ least(p_tries, 4), interval '15 seconds') $$;
+
+-- Notes that a step was cut short by p_state, and when it is tried next (back_off).
 -- p_state null: it was not, but used up the time; it comes last from now on. p_item: a gang, a
 -- lease, a choice or a node; null: the whole part. Returns the next try.
 -- Raises: 57014, if somebody has cancelled the call; class 42, because a function that does not compile is no
@@ -52,11 +57,10 @@ begin
   end if;
   insert into hwqueue.postponed as d (part, item, tries, at, next_try_at, sqlstate, message)
   values (p_part, coalesce(p_item, '00000000-0000-0000-0000-000000000000'), 1, p_now,
-    p_now + case when p_state is null then interval '0' else interval '1 second' end, p_state, p_message)
+    p_now + case when p_state is null then interval '0' else hwqueue.back_off(0) end, p_state, p_message)
   on conflict (part, item) do update
-  set tries = d.tries + 1, at = p_now, sqlstate = p_state, message = p_message, next_try_at = p_now
-    + case when p_state is null then interval '0'
-      else least(interval '1 second' * 2 ^ least(d.tries, 4), interval '15 seconds') end
+  set tries = d.tries + 1, at = p_now, sqlstate = p_state, message = p_message,
+      next_try_at = p_now + case when p_state is null then interval '0' else hwqueue.back_off(d.tries) end
   returning d.* into v_row;
   if v_row.tries = 1 and p_state is not null then
     perform hwqueue.note_event('upkeep_postponed', format('upkeep had to leave %s: %s',

@@ -45,7 +45,7 @@ begin
     set claim_token = p_claim.claim_token, node_id = p_claim.node_id, claimed_at = p_claim.claimed_at
     where l.lease_id = p_claim.lease_id
     returning l.* into v_lease;
-    if p_claim.is_reserved and p_claim.gang_id is null and v_lease.position > 0 then
+    if hwqueue.is_assigned(p_claim, v_lease) then
       return hwqueue.put_back_in_line(v_lease, hwqueue.claims_until(p_claim.claim_token), p_now);
     end if;
     if p_near or v_lease.near_node is not null then

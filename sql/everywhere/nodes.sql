@@ -110,14 +110,11 @@ create or replace function hwqueue.try_on_node(p_everywhere hwqueue.everywhere,
 language plpgsql volatile
 as $$
 declare
-  v_gang hwqueue.gang;
   v_entry hwqueue.scheduled;
   v_reason text := 'busy';
   v_is_earmarked boolean := false;
   v_is_soon boolean;
 begin
-  v_gang.gang_id := p_row.lease_id;
-  v_gang.hold := hwqueue.everywhere_hold();
   select s.* into v_entry from hwqueue.scheduled s
   where s.queue_id = p_everywhere.queue_id and s.available_at = hwqueue.never_due()
     and s.lease_id = p_row.lease_id for update skip locked;
@@ -125,13 +122,15 @@ begin
     v_reason := case when not exists (
         select from hwqueue.node_state s where s.node_id = p_row.node_id and s.expands_until > p_now)
         and hwqueue.earlier_waits(p_row.lease_id, p_row.node_id, p_now) then 'earlier_waits'
-      else hwqueue.reserve_member(v_gang, v_entry, p_row.node_id, false, false, p_now) end;
+      else hwqueue.reserve_member(v_entry, p_row.node_id, p_row.lease_id, hwqueue.everywhere_hold(), null,
+        false, null, p_now) end;
     if v_reason in ('insufficient_capacity', 'earlier_waits')
       and hwqueue.may_earmark(v_entry.class_id, p_row.node_id) and not exists (
         select from hwqueue.everywhere_node r
         where r.everywhere_id = p_row.everywhere_id and r.node_id = p_row.node_id
           and r.earmark_after > p_now) then
-      v_is_earmarked := hwqueue.reserve_member(v_gang, v_entry, p_row.node_id, true, true, p_now) is null;
+      v_is_earmarked := hwqueue.reserve_member(v_entry, p_row.node_id, p_row.lease_id, null, null, true, null,
+        p_now) is null;
     end if;
   end if;
   v_is_soon := v_reason in ('busy', 'unpublished', 'cache_miss');
@@ -141,7 +140,7 @@ begin
       due_at = p_now + case when v_reason is null then hwqueue.everywhere_hold() / 3
         when v_is_soon then interval '0'
         when v_is_earmarked then interval '1 second'
-        else least(interval '1 second' * 2 ^ least(r.tries, 4), interval '15 seconds') end
+        else hwqueue.back_off(r.tries) end
   where r.everywhere_id = p_row.everywhere_id and r.node_id = p_row.node_id;
   if v_reason is null then
     perform hwqueue.wake_workers(q) from hwqueue.queue q where q.queue_id = p_everywhere.queue_id;

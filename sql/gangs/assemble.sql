@@ -1,26 +1,23 @@
 -- Assembling gangs: reserving room for the members that wait, on several nodes, in one transaction.
 --
 -- reap (gangs/change) calls assemble_gang for gangs that wait, in their order; a planner may propose a place
--- for one (try_proposal). Example: a gang of four needs
--- a GPU for each member. assemble_gang locks the four nodes, books a GPU on each, and writes four claims that
--- are reserved. The nodes fetch them with their next claims (claim/reserved). If one node turns out to be too
--- full, nothing is kept: the subtransaction is aborted, and its locks go with it.
+-- for one (try_proposal). Example: a gang of four needs a GPU for each member. assemble_gang locks the four
+-- nodes, books a GPU on each, and writes four claims that are reserved. The nodes fetch them with their next
+-- claims (claim/reserved). If one node turns out to be too full, nothing is kept: the subtransaction is
+-- aborted, and its locks go with it.
 --
 -- A gang may also be earmarked (gangs/earmark): then its members are reserved where they would have room once
--- what runs there has ended.
---
--- Members of a gang with min_size may be left out: they join it once it runs, by the same functions.
+-- what runs there has ended. reserve_member writes every reservation, of single leases too.
 --
 -- Invariant: at each commit a gang has room for as many members as it needs or for none. So two gangs never
--- hold a part each. All locks are taken with skip locked, so assembling deadlocks with nobody and waits for
--- nobody.
+-- hold a part each. All locks are taken with skip locked, so assembling waits for nobody.
 --
--- Read assemble_gang, assemble_members, try_place, reserve_members, reserve_member, then try_proposal.
+-- Read assemble_gang, reserve_members, reserve_member, then try_proposal.
 
 -- Reserves room for the members of a gang that wait: for all of them, else, by their ordinals, for as many as
 -- it needs. Where it needs one it has started: then for half of them, and so on down to one. With
--- p_is_earmark for as many as it needs, in room that may still be in use. p_first: the place to try first, of
--- those of its level; null: the tightest. Returns null when it has, else why not:
+-- p_is_earmark for as many as it needs, in room that may still be in use; only without takes it its choice.
+-- p_first: the place to try first, of those of its level; null: the tightest. Returns null when it has, else:
 -- gang_incomplete: another session holds an entry of a member, or one that ran was just lost.
 -- insufficient_capacity: no place has room for them.
 -- busy: others hold nodes, lock stripes or the choice that it needs.
@@ -40,6 +37,9 @@ declare
   v_waiting int := cardinality(v_entries);
   v_needed int := hwqueue.members_needed(p_gang, v_waiting);
   v_count int := case when p_is_earmark then v_needed else v_waiting end;
+  v_state text := case when p_is_earmark then 'earmarked' when p_gang.state = 'running' then 'running'
+    else 'reserved' end;
+  v_place record;
   v_reason text;
 begin
   if v_waiting = 0 or v_waiting < (
@@ -50,49 +50,42 @@ begin
     return 'gang_incomplete';
   end if;
   loop
-    v_reason := hwqueue.assemble_members(p_gang, v_entries[: v_count], v_waiting - v_count, p_first,
-      p_is_earmark, p_now);
+    v_reason := 'insufficient_capacity';
+    for v_place in
+      -- on as many nodes as should do, then, if one is held by others or fuller than it seemed, on all
+      select g.place, g.class_ids, case when i.is_all then g.node_ids else g.node_ids[: v_count] end as nodes
+      from hwqueue.gang_places(array(select e.class_id from unnest(v_entries[: v_count]) e), p_gang.together,
+        p_gang.same, p_gang.place, p_first, p_is_earmark, p_now) with ordinality g
+      cross join (values (false), (true)) i(is_all)
+      where not i.is_all or cardinality(g.node_ids) > v_count
+      order by g.ordinality, i.is_all
+    loop
+      begin
+        v_reason := case when not p_is_earmark
+            and not hwqueue.take_choice(p_gang.choice_id, p_gang.gang_id) then 'busy'
+          else hwqueue.reserve_members(p_gang, array(
+              select v_entries[i] from generate_series(1, v_count) i
+              order by array_position(v_place.class_ids, (v_entries[i]).class_id), i),
+            v_place.nodes, p_is_earmark, p_now) end;
+        exit when v_reason is null;
+        perform hwqueue.abort_subtransaction();
+      exception when sqlstate 'HWX01' then  -- what it has booked is undone, and its locks are released
+      end;
+    end loop;
     exit when v_reason is null or v_count = v_needed;
     v_count := case when v_needed > 1 then v_needed else v_count / 2 end;
   end loop;
-  return v_reason;
-end
-$$;
-
--- Reserves room for these members of a gang, or for none of them, in a place that it may be in; p_missing
--- others wait. One that runs goes on to. Returns as assemble_gang.
--- Locks and wakes as assemble_gang, but that the caller holds the entries too.
-create or replace function hwqueue.assemble_members(p_gang hwqueue.gang, p_entries hwqueue.scheduled[],
-  p_missing int, p_first text, p_is_earmark boolean, p_now timestamptz) returns text
-language plpgsql volatile
-as $$
-declare
-  v_place record;
-  v_state text := case when p_is_earmark then 'earmarked' when p_gang.state = 'running' then 'running'
-    else 'reserved' end;
-  v_reason text := 'insufficient_capacity';
-begin
-  for v_place in
-    select g.place, g.node_ids, g.class_ids
-    from hwqueue.gang_places(array(select e.class_id from unnest(p_entries) e), p_gang.together, p_gang.same,
-      p_gang.place, p_first, p_is_earmark, p_now) g
-  loop
-    v_reason := hwqueue.try_place(p_gang, array(
-        select p_entries[i] from generate_subscripts(p_entries, 1) i
-        order by array_position(v_place.class_ids, (p_entries[i]).class_id), i),
-      v_place.node_ids, p_is_earmark, p_now);
-    if v_reason is null then
-      update hwqueue.gang g
-      set state = v_state, reason = null, tries = 0, place = nullif(v_place.place, ''), missing = p_missing
-      where g.gang_id = p_gang.gang_id;
-      if v_state <> p_gang.state then
-        perform hwqueue.note_gang(p_gang, v_state);
-      end if;
-      exit when p_is_earmark;
-      perform hwqueue.wake_workers(q) from hwqueue.queue q where q.queue_id = p_gang.queue_id;
-      exit;
+  if v_reason is null then
+    update hwqueue.gang g
+    set state = v_state, reason = null, tries = 0, place = nullif(v_place.place, ''),
+        missing = v_waiting - v_count
+    where g.gang_id = p_gang.gang_id;
+    if v_state <> p_gang.state then
+      perform hwqueue.note_gang(p_gang, v_state);
     end if;
-  end loop;
+    perform hwqueue.wake_workers(q) from hwqueue.queue q
+    where q.queue_id = p_gang.queue_id and not p_is_earmark;
+  end if;
   return v_reason;
 end
 $$;
@@ -124,35 +117,6 @@ begin
     when v_reason = 'insufficient_capacity' then 'no_room'
     when v_reason in ('busy', 'unpublished', 'cache_miss', 'gang_incomplete') then 'busy'
     else 'blocked' end;
-end
-$$;
-
--- Reserves all these entries on these nodes, or nothing: first on as many nodes as should do, then, if one of
--- them is held by others or fuller than it seemed, on all of them. Of a choice it takes the gang first,
--- unless it is an earmark. Returns null, or why not.
--- Locks and wakes as assemble_gang.
-create or replace function hwqueue.try_place(p_gang hwqueue.gang, p_entries hwqueue.scheduled[],
-  p_node_ids uuid[], p_is_earmark boolean, p_now timestamptz) returns text
-language plpgsql volatile
-as $$
-declare
-  v_reason text;
-begin
-  for v_try in 1 .. 2 loop
-    exit when v_try = 2 and cardinality(p_node_ids) <= cardinality(p_entries);
-    begin
-      v_reason := case when not p_is_earmark
-          and not hwqueue.take_choice(p_gang.choice_id, p_gang.gang_id) then 'busy'
-        else hwqueue.reserve_members(p_gang, p_entries, case when v_try = 1
-          then p_node_ids[: cardinality(p_entries)] else p_node_ids end, p_is_earmark, p_now) end;
-      if v_reason is null then
-        return null;
-      end if;
-      perform hwqueue.abort_subtransaction();
-    exception when sqlstate 'HWX01' then  -- what it has booked is undone, and its locks are released
-    end;
-  end loop;
-  return v_reason;
 end
 $$;
 
@@ -194,8 +158,9 @@ begin
       if v_turn > v_turns then
         return v_reason;
       end if;
-      v_verdict := hwqueue.reserve_member(p_gang, v_entry, v_nodes[1 + (v_turn - 1) % cardinality(v_nodes)],
-        p_is_earmark, v_turn > cardinality(v_nodes), p_now);
+      v_verdict := hwqueue.reserve_member(v_entry, v_nodes[1 + (v_turn - 1) % cardinality(v_nodes)],
+        p_gang.gang_id, case when not p_is_earmark then p_gang.hold end,
+        case when p_gang.run_id is not null then false end, v_turn > cardinality(v_nodes), null, p_now);
       exit when v_verdict is null;
       v_turn := v_turn + 1;
       v_reason := case when v_verdict = 'insufficient_capacity' then v_reason else v_verdict end;
@@ -207,21 +172,28 @@ $$;
 
 -- Writes a reservation: the claim of one entry on one node, with what it allocates and counts there. The
 -- entry is deleted. Returns null, or why the node cannot have it: then nothing is written. The checks are
--- those of a claim, read after the node was locked. p_is_earmark: it is not to be fetched before the whole
--- gang has room; p_waits: the room that it takes may be in use until then.
+-- those of a claim, read after the node was locked.
+-- p_hold: how long the node has for fetching it; null: it is an earmark, fetched only when it is backed.
+-- p_waits: the room may be in use until then: beside it stay the claims of its gang, or, of a lease that
+-- takes the place of p_without, all but that one and those that are asked to stop for others.
+-- p_is_step: as in claim.
 -- Locks: the caller holds node_state and the entry; as decide_class. Not idempotent.
-create or replace function hwqueue.reserve_member(p_gang hwqueue.gang, p_entry hwqueue.scheduled, p_node uuid,
-  p_is_earmark boolean, p_waits boolean, p_now timestamptz) returns text
+create or replace function hwqueue.reserve_member(p_entry hwqueue.scheduled, p_node uuid, p_gang_id uuid,
+  p_hold interval, p_is_step boolean, p_waits boolean, p_without uuid, p_now timestamptz) returns text
 language plpgsql volatile
 as $$
 declare
   v_state hwqueue.node_state;
   v_node hwqueue.node;
   v_class hwqueue.placement_class;
+  v_load hwqueue.node_load;
+  v_is_met boolean;  -- by the earmark of another gang
+  v_staying uuid[];
+  v_claims bigint;
   v_entered record;
   v_deltas jsonb;
   v_taken record;
-  v_until timestamptz := case when p_is_earmark then hwqueue.never_due() else p_now + p_gang.hold end;
+  v_until timestamptz := coalesce(p_now + p_hold, hwqueue.never_due());
 begin
   select s.* into v_state from hwqueue.node_state s where s.node_id = p_node;
   select n.* into v_node from hwqueue.node n
@@ -229,15 +201,43 @@ begin
     and (n.cordoned_at is null or hwqueue.runs_on_cordoned(p_entry.lease_id))
     and hwqueue.is_live(n, v_state, p_now);
   if not found or not hwqueue.node_suits(p_entry.class_id, v_node, p_now) then
-    return 'insufficient_capacity';
+    return case when p_without is null then 'insufficient_capacity' else 'does_not_suit' end;
   end if;
   select c.* into v_class from hwqueue.placement_class c where c.class_id = p_entry.class_id;
-  v_taken := hwqueue.room_for_member(p_gang.gang_id, v_class, v_node, p_is_earmark, p_waits);
-  if not v_taken.fits then
+  v_load := hwqueue.read_load(p_node);
+  select coalesce(bool_or(c.is_earmark and c.gang_id is distinct from p_gang_id), false),
+         coalesce(array_agg(c.lease_id) filter (where case when p_without is null then c.gang_id = p_gang_id
+           else c.lease_id <> p_without and not exists (
+             select from hwqueue.replacement r where r.old_lease = c.lease_id
+               and r.old_token = c.claim_token and r.state = 'stopping') end), '{}'), count(*)
+  into v_is_met, v_staying, v_claims
+  from hwqueue.claim c where c.node_id = p_node;
+  if p_waits then
+    v_claims := cardinality(v_staying);
+  end if;
+  if p_hold is null and p_without is null and v_is_met
+    or v_claims >= (select v.concurrency from hwqueue.served v where v.node_id = p_node)
+    or not p_waits and hwqueue.class_shortage(v_class, v_node, v_load) > 0 then
     return 'insufficient_capacity';
+  elsif not p_waits then
+    v_taken := hwqueue.allocate_for_class(v_class.class_id, v_node, v_load);
+  else
+    v_taken := hwqueue.earmark_room(v_class, v_node, hwqueue.booked_load(v_node, v_staying), v_load);
+    if not v_taken.fits then
+      return 'insufficient_capacity';
+    end if;
   end if;
   if hwqueue.reservation_must_be_checked(v_class) then
-    v_entered := hwqueue.admit_class(v_class, p_entry.lease_id, v_node, true, p_now);
+    if p_without is null then
+      v_entered := hwqueue.admit_class(v_class, p_entry.lease_id, v_node, true, p_now);
+    else
+      begin
+        perform hwqueue.remove_claim(p_without);
+        v_entered := hwqueue.admit_class(v_class, p_entry.lease_id, v_node, true, p_now);
+        perform hwqueue.abort_subtransaction();
+      exception when sqlstate 'HWX01' then  -- the claim is there again
+      end;
+    end if;
     if v_entered.reason is not null then
       return v_entered.reason;
     end if;
@@ -250,7 +250,7 @@ begin
     perform hwqueue.note_lasting(p_entry.lease_id, p_entry.claim_count);
   end if;
   if v_taken.assignment is not null then
-    perform hwqueue.write_load(v_taken.load);
+    perform hwqueue.write_load(v_taken.p_load);
   end if;
   delete from hwqueue.scheduled s
   where s.queue_id = p_entry.queue_id and s.available_at = p_entry.available_at
@@ -261,59 +261,10 @@ begin
   select p_entry.lease_id, p_entry.queue_id, p_entry.class_id, p_node, v_state.node_epoch,
          hwqueue.next_token(hwqueue.current_generation(), p_entry.claim_count),
          p_entry.attempt_count + 1, q.claim_timeout, p_now, v_until, v_until, v_taken.assignment, v_deltas,
-         v_state.login, p_gang.gang_id, true, nullif(p_is_earmark, false),
-         case when p_gang.run_id is not null then false end  -- an item of its step
+         v_state.login, p_gang_id, true, case when p_hold is null then true end, p_is_step
   from hwqueue.queue q where q.queue_id = p_entry.queue_id;
   update hwqueue.node_state s set has_reserved = true, backfill_until = null
-  where s.node_id = p_node and (not s.has_reserved or p_is_earmark and s.backfill_until is not null);
+  where s.node_id = p_node and (not s.has_reserved or p_hold is null and s.backfill_until is not null);
   return null;
-end
-$$;
-
--- Allocates room for a member of a gang on a node: what is free now, and with p_waits what would be if only
--- the gang's own claims were there. fits: false when there is none, or when an earmark would meet that of
--- another gang. load: the node's new one, for the caller to write where assignment is not null.
--- Locks: the caller holds node_state.
-create or replace function hwqueue.room_for_member(p_gang_id uuid, p_class hwqueue.placement_class,
-  p_node hwqueue.node, p_is_earmark boolean, p_waits boolean,
-  out load hwqueue.node_load, out assignment jsonb, out fits boolean)
-language plpgsql volatile
-as $$
-declare
-  v_is_met boolean;
-  v_own jsonb[];  -- what the gang's own claims have there
-  v_members int;
-  v_claims int;
-  v_most int := (
-    select v.concurrency from hwqueue.served v where v.node_id = p_node.node_id);
-  v_load hwqueue.node_load := hwqueue.idle_load(p_node);
-  v_taken record;
-begin
-  load := hwqueue.read_load(p_node.node_id);
-  select coalesce(bool_or(c.is_earmark and c.gang_id is distinct from p_gang_id), false),
-         array_agg(c.assignment) filter (where c.gang_id = p_gang_id),
-         count(*) filter (where c.gang_id = p_gang_id), count(*)
-  into v_is_met, v_own, v_members, v_claims
-  from hwqueue.claim c where c.node_id = p_node.node_id;
-  fits := false;
-  if p_is_earmark and v_is_met or v_most <= (case when p_waits then v_members else v_claims end) then
-    return;
-  elsif not p_waits then
-    fits := hwqueue.class_shortage(p_class, p_node, load) = 0;
-    if fits then
-      v_taken := hwqueue.allocate_for_class(p_class.class_id, p_node, load);
-    end if;
-  else
-    select u.claim_count, u.cpu_used, u.memory_used, u.gpu_used, u.custom_used, u.core_used
-    into v_load.claim_count, v_load.cpu_used, v_load.memory_used, v_load.gpu_used, v_load.custom_used,
-      v_load.core_used
-    from hwqueue.node_usage_of(p_node, array_remove(v_own, null)) u;
-    v_taken := hwqueue.earmark_room(p_class, p_node, v_load, load);
-    fits := v_taken.fits;
-  end if;
-  if fits then
-    load := v_taken.p_load;
-    assignment := v_taken.assignment;
-  end if;
 end
 $$;

@@ -11,14 +11,15 @@
 -- there to reserved; from earmarked, reserved and running to stopping, and back to waiting; from each of them
 -- to cancelling.
 --
--- Read reap_gangs, gang_turn, look_at_earmark, next_gang_state, stop_members, then take_room_back.
+-- Read reap_gangs, look_at_earmark, next_gang_state, stop_members, then take_room_back.
 
 -- Looks at up to p_limit gangs that have changed and at those that are earmarked, then tries to assemble up
 -- to p_limit that wait, or that run and lack members. Each of the three stops after p_budget, but does one
 -- first. Tenants take turns among the first 200 * p_limit changes and gangs: the first gang of each, then the
--- second of each, in order of rank and age. p_from: no change is older. Returns how many it has looked at or
--- tried. One session does it at a time: the one that leads upkeep.
--- Locks: as gang_turn.
+-- second of each, in order of rank and age. p_from: no change is older. One that is cut short by
+-- statement_timeout, or fails, is undone alone and postponed. Returns how many it has looked at or tried.
+-- One session does it at a time: the one that leads upkeep.
+-- Locks: the gang, skip locked; as look_at_gang, look_at_earmark and assemble_gang.
 create or replace function hwqueue.reap_gangs(p_limit int, p_budget interval, p_now timestamptz,
   p_from bigint default 0) returns int
 language plpgsql volatile
@@ -26,6 +27,8 @@ as $$
 declare
   v_step text;
   v_gang_id uuid;
+  v_gang hwqueue.gang;
+  v_next timestamptz;
   v_count int := 0;
   v_until timestamptz;
 begin
@@ -55,53 +58,36 @@ begin
         min(d.position) limit case when v_step <> 'earmark' then p_limit end
     loop
       exit when v_step <> 'change' and hwqueue.is_time_up();
-      v_count := v_count + hwqueue.gang_turn(v_gang_id, v_step, p_now);
+      continue when hwqueue.is_put_off('gang', v_gang_id, p_now);
+      begin
+        select g.* into v_gang from hwqueue.gang g
+        where g.gang_id = v_gang_id
+          and case v_step when 'change' then true when 'earmark' then g.state = 'earmarked'
+            else g.state = 'waiting' or g.state = 'running' and g.missing > 0 end
+        for no key update skip locked;
+        if found then
+          v_count := v_count + 1;
+          case v_step
+          when 'change' then perform hwqueue.look_at_gang(v_gang, p_now);
+          when 'earmark' then perform hwqueue.look_at_earmark(v_gang, p_now);
+          else perform hwqueue.try_gang(v_gang, p_now);
+          end case;
+          delete from hwqueue.postponed d where d.part = 'gang' and d.item = v_gang_id;
+        end if;
+      exception when query_canceled or others then
+        v_next := hwqueue.postpone('gang', v_gang_id, sqlstate, sqlerrm, p_now);
+        if v_step = 'try' then
+          update hwqueue.gang g set reason = 'upkeep_postponed', tries = g.tries + 1, next_try_at = v_next
+          where g.gang_id = v_gang_id;
+        elsif v_step = 'change' then  -- one, behind those of other gangs
+          delete from hwqueue.gang_change c where c.gang_id = v_gang_id;
+          insert into hwqueue.gang_change (gang_id) values (v_gang_id);
+        end if;
+      end;
       exit when clock_timestamp() >= v_until;
     end loop;
   end loop;
   return v_count;
-end
-$$;
-
--- Takes one step of a gang: change, earmark or try. One that is cut short by statement_timeout, or fails, is
--- undone alone and postponed, and other gangs go on. Returns 1; 0 when others hold it, or it is not its turn.
--- Locks: the gang, skip locked; as look_at_gang, look_at_earmark and assemble_gang.
-create or replace function hwqueue.gang_turn(p_gang_id uuid, p_step text, p_now timestamptz) returns int
-language plpgsql volatile
-as $$
-declare
-  v_gang hwqueue.gang;
-  v_next timestamptz;
-begin
-  if hwqueue.is_put_off('gang', p_gang_id, p_now) then
-    return 0;
-  end if;
-  begin
-    select g.* into v_gang from hwqueue.gang g
-    where g.gang_id = p_gang_id
-      and case p_step when 'change' then true when 'earmark' then g.state = 'earmarked'
-        else g.state = 'waiting' or g.state = 'running' and g.missing > 0 end
-    for no key update skip locked;
-    case
-    when v_gang.gang_id is null then return 0;
-    when p_step = 'change' then perform hwqueue.look_at_gang(v_gang, p_now);
-    when p_step = 'earmark' then perform hwqueue.look_at_earmark(v_gang, p_now);
-    else perform hwqueue.try_gang(v_gang, p_now);
-    end case;
-    delete from hwqueue.postponed d
-    where d.part = 'gang' and d.item = p_gang_id;
-  exception when query_canceled or others then
-    v_next := hwqueue.postpone('gang', p_gang_id, sqlstate, sqlerrm, p_now);
-    if p_step = 'try' then
-      update hwqueue.gang g
-      set reason = 'upkeep_postponed', tries = g.tries + 1, next_try_at = v_next
-      where g.gang_id = p_gang_id;
-    elsif p_step = 'change' then  -- one, behind those of other gangs
-      delete from hwqueue.gang_change c where c.gang_id = p_gang_id;
-      insert into hwqueue.gang_change (gang_id) values (p_gang_id);
-    end if;
-  end;
-  return 1;
 end
 $$;
 
@@ -136,7 +122,7 @@ begin
     update hwqueue.gang g
     set reason = v_reason, tries = g.tries + (not v_is_soon)::int,
         next_try_at = p_now + case when v_is_soon then interval '0'
-          else least(interval '1 second' * 2 ^ least(g.tries, 4), interval '15 seconds') end
+          else hwqueue.back_off(g.tries) end
     where g.gang_id = p_gang.gang_id;
   end if;
 end
@@ -184,25 +170,66 @@ begin
 end
 $$;
 
--- Backs the earmarks of a gang if its nodes have room by now, or ends them if it may not keep them. Then it
--- waits again, as after the loss of a member.
--- Locks: the caller holds the gang; as back_gang and stop_members.
+-- Backs the earmarks of a gang if its nodes have room by now, and takes the choice that it is an alternative
+-- of. Ends them if it may not keep them: then it waits again, as after the loss of a member, because
+-- not_kept: its queue is paused or dropped, or its policy says no.
+-- node_changed: a node is silent, cordoned, registered again, or does not suit its member any more.
+-- gang_incomplete: a member is asked to stop, or its deadline has passed.
+-- kept_too_long: for longer than the policy earmark_time, and it is not known by when there is room.
+-- any other: it may not run beside what runs now (back_earmarks).
+-- Locks: the caller holds the gang; its choice, skip locked; node_state by node_id, skip locked; as
+-- back_earmarks and stop_members. Wakes: waiting workers.
 create or replace function hwqueue.look_at_earmark(p_gang hwqueue.gang, p_now timestamptz) returns void
 language plpgsql volatile
 as $$
 declare
-  v_fault text := hwqueue.earmark_fault(p_gang.gang_id, p_now);
+  v_leases uuid[];
+  v_fault text;
+  v_starts_by timestamptz;
 begin
   if exists (select from hwqueue.gang_change c where c.gang_id = p_gang.gang_id) then
     return;  -- look_at_gang goes first
   end if;
+  select coalesce(array_agg(c.lease_id), '{}'), case
+    when bool_or(q.paused_at is not null or q.dropped_at is not null or q.earmarks = 0) then 'not_kept'
+    when bool_or(n.node_id is null or n.cordoned_at is not null or n.registered_at > c.claimed_at
+      or not hwqueue.is_live(n, s, p_now) or not hwqueue.node_suits(c.class_id, n, p_now))
+      then 'node_changed'
+    when bool_or(c.stop_requested_at <= p_now or l.deadline <= p_now) then 'gang_incomplete'
+    when bool_and(c.claimed_at + q.earmark_time <= p_now) and (p_gang.starts_by >= p_now) is not true
+      then 'kept_too_long' end
+  into v_leases, v_fault
+  from hwqueue.gang_member m
+  join hwqueue.claim c on c.lease_id = m.lease_id
+  join hwqueue.lease l on l.lease_id = m.lease_id
+  join hwqueue.queue q on q.queue_id = c.queue_id
+  join hwqueue.node_state s on s.node_id = c.node_id
+  left join hwqueue.node n on n.node_id = c.node_id
+    and n.deregistered_at is null
+  where m.gang_id = p_gang.gang_id;
   if v_fault is null then
-    v_fault := hwqueue.back_gang(p_gang, p_now);
-    if v_fault = 'insufficient_capacity' then
-      perform hwqueue.note_start(p_gang, p_now);
-    end if;
-    if v_fault is null or v_fault in ('insufficient_capacity', 'earlier_waits', 'busy', 'unpublished',
-      'cache_miss') then
+    v_fault := case when not hwqueue.lock_choice(p_gang.choice_id, p_gang.gang_id) then 'busy'
+      else hwqueue.back_earmarks(v_leases, p_gang.hold, p_now) end;
+    if v_fault is null then
+      perform hwqueue.take_choice(p_gang.choice_id, p_gang.gang_id);
+      update hwqueue.gang g set state = 'reserved', reason = null, starts_by = null
+      where g.gang_id = p_gang.gang_id;
+      perform hwqueue.note_gang(p_gang, 'reserved'), hwqueue.try_those_behind(p_now);
+      perform hwqueue.wake_workers(q) from hwqueue.queue q where q.queue_id = p_gang.queue_id;
+      return;
+    elsif v_fault = 'insufficient_capacity' then
+      -- until then others may use its room (claim/backfill); a node that is locked learns it at a later tick
+      v_starts_by := hwqueue.earmark_start(p_gang.gang_id, p_now);
+      update hwqueue.node_state s set backfill_until = v_starts_by
+      where s.node_id = any (array(
+        select x.node_id from hwqueue.node_state x
+        where x.backfill_until is distinct from v_starts_by and x.node_id = any (array(
+          select c.node_id from hwqueue.claim c where c.lease_id = any (v_leases)))
+        order by x.node_id for no key update skip locked));
+      update hwqueue.gang g set starts_by = v_starts_by
+      where g.gang_id = p_gang.gang_id and g.starts_by is distinct from v_starts_by;
+      return;
+    elsif v_fault in ('earlier_waits', 'busy', 'unpublished', 'cache_miss') then
       return;
     end if;
   end if;
@@ -210,8 +237,7 @@ begin
   set reason = v_fault, earmark_after = case when v_fault = 'kept_too_long' then p_now + q.earmark_time end
   from hwqueue.queue q
   where g.gang_id = p_gang.gang_id and q.queue_id = g.queue_id;
-  perform hwqueue.stop_members(p_gang, p_now);
-  perform hwqueue.look_at_gang(p_gang, p_now);
+  perform hwqueue.stop_members(p_gang, p_now), hwqueue.look_at_gang(p_gang, p_now);
 end
 $$;
 
@@ -298,7 +324,12 @@ begin
             then p_now + least(interval '1 second' * 2 ^ least(g.losses, 7), interval '2 minutes')
           else g.next_try_at end,
         started_at = case when v_next in ('running', 'completed')
-          then coalesce(g.started_at, hwqueue.last_fetched_at(g.gang_id))
+          then coalesce(g.started_at, (  -- when the last was fetched of those that run or have ended
+            select max(coalesce(c.claimed_at, o.claimed_at))
+            from hwqueue.gang_member m
+            left join hwqueue.claim c on c.lease_id = m.lease_id
+            left join hwqueue.outcome o on o.lease_id = m.lease_id
+            where m.gang_id = p_gang.gang_id))
           when v_next = 'waiting' and v_found.running = 0 then null  -- it starts as a whole again
           else g.started_at end,
         finished_at = case when v_next in ('completed', 'failed', 'cancelled') then p_now end
@@ -444,17 +475,6 @@ begin
 end
 $$;
 
--- When the last member of a gang was fetched, of those that run or have ended.
-create or replace function hwqueue.last_fetched_at(p_gang uuid) returns timestamptz
-language sql stable
-as $$
-  select max(coalesce(c.claimed_at, o.claimed_at))
-  from hwqueue.gang_member m
-  left join hwqueue.claim c on c.lease_id = m.lease_id
-  left join hwqueue.outcome o on o.lease_id = m.lease_id
-  where m.gang_id = p_gang
-$$;
-
 -- Deletes gangs none of whose leases is left, of the p_limit that ended first and the p_limit oldest ones of
 -- dropped queues, and returns how many.
 -- Locks: the gangs, skip locked.
@@ -486,7 +506,7 @@ end
 $$;
 
 -- Returns gangs and members that contradict each other, for verify_invariants. What a change says is to be
--- looked at is left out. Of earmarks: broken_earmarks.
+-- looked at is left out.
 create or replace function hwqueue.broken_gangs() returns table (rule text, subject uuid, detail jsonb)
 language sql stable
 as $$
@@ -523,6 +543,28 @@ as $$
   join hwqueue.node_state s on s.node_id = c.node_id
   where c.is_reserved and (not s.has_reserved or c.gang_id is null and not exists (
       select from hwqueue.replacement r where r.lease_id = c.lease_id)
-    and not exists (  -- a planner's: it was pending before
-      select from hwqueue.lease l where l.lease_id = c.lease_id and l.position > 0))
+    and not exists (
+      select from hwqueue.lease l where l.lease_id = c.lease_id and hwqueue.is_assigned(c, l)))
+  union all
+  -- a gang is earmarked with all of its reservations, or with none
+  select 'gang_earmark', g.gang_id, jsonb_build_object('state', g.state, 'earmarks', m.earmarks, 'claims',
+         m.claims)
+  from hwqueue.gang g
+  cross join lateral (
+    select count(c.is_earmark) as earmarks, count(*) as claims
+    from hwqueue.gang_member k
+    join hwqueue.claim c on c.lease_id = k.lease_id
+    where k.gang_id = g.gang_id) m
+  where g.finished_at is null and not exists (select from hwqueue.gang_change c where c.gang_id = g.gang_id)
+    and case g.state when 'earmarked' then m.earmarks = 0 or m.earmarks < m.claims
+        when 'cancelling' then false when 'stopping' then false else m.earmarks > 0 end
+  union all
+  -- a node is kept for one gang at a time, and its claims look for what is reserved
+  select 'gang_earmark', c.node_id, jsonb_build_object('gangs', jsonb_agg(distinct c.gang_id),
+         'has_reserved', bool_and(s.has_reserved))
+  from hwqueue.claim c
+  join hwqueue.node_state s on s.node_id = c.node_id
+  where c.is_earmark
+  group by c.node_id
+  having count(distinct c.gang_id) > 1 or not bool_and(s.has_reserved and c.is_reserved is true)
 $$;

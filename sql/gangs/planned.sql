@@ -6,12 +6,11 @@
 --
 -- A reservation that its node does not fetch ends as any claim does that expires: the lease goes back to
 -- where it was in line (put_back_in_line). Nothing else tells it from that of a lease that takes the place of
--- another one, but that its lease was pending before: lease.position says so.
+-- another one, but that its lease was pending before (is_assigned).
 --
--- Invariant: a lease leaves `ready` only in a transaction that reserves it. All locks are taken with
--- skip locked, so an assignment waits for nobody.
+-- Invariant: a lease leaves `ready` only in a transaction that reserves it, and waits for no lock.
 --
--- Read try_assignment, then assign_lease and assignment_state.
+-- Read try_assignment, then assignment_state.
 
 -- Reserves a pending lease on a node. Returns `reserved`; or, with nothing changed:
 -- taken: it is not pending any more, past its deadline, or an alternative of a choice.
@@ -27,7 +26,8 @@ as $$
 declare
   v_lease hwqueue.lease;
   v_queue hwqueue.queue;
-  v_reason text := 'busy';
+  v_entry hwqueue.scheduled;
+  v_reason text;
 begin
   select l.* into v_lease from hwqueue.lease l where l.lease_id = p_lease;
   if v_lease.choice_id is not null or hwqueue.lease_state(p_lease) = 'pending' is not true then
@@ -37,7 +37,14 @@ begin
   where q.queue_id = v_lease.queue_id;
   if v_queue.paused_at is not null or v_queue.dropped_at is not null then
     return 'blocked';
-  elsif not hwqueue.may_be_assigned(v_lease, p_node, v_queue.name, p_now) then
+  elsif not exists (
+      select from hwqueue.node n
+      join hwqueue.node_state s on s.node_id = n.node_id
+      left join hwqueue.served v on v.node_id = n.node_id
+      where n.node_id = p_node and n.deregistered_at is null
+        and n.cordoned_at is null and hwqueue.is_live(n, s, p_now)
+        and hwqueue.unserved_part(v.queues, v.tasks, v_queue.name, v_lease.task_name) is null
+        and hwqueue.node_suits(v_lease.class_id, n, p_now)) then
     return 'does_not_suit';
   end if;
   perform 1 from hwqueue.node_state s where s.node_id = p_node for no key update skip locked;
@@ -45,9 +52,18 @@ begin
     return 'busy';
   end if;
   begin
-    v_reason := hwqueue.assign_lease(v_lease, p_node, p_hold, p_now);
+    v_entry := hwqueue.take_free_entry(p_lease);
+    v_reason := case
+      when v_entry.lease_id is null or v_entry.class_id <> v_lease.class_id then 'busy'  -- or it was changed
+      when v_entry.available_at > p_now or v_entry.deadline <= p_now then 'taken'
+      else hwqueue.reserve_member(v_entry, p_node, null, p_hold,
+        case when v_lease.run_id is not null then v_lease.item_no is null end, false, null, p_now) end;
     if v_reason is not null then
       perform hwqueue.abort_subtransaction();
+    elsif v_queue.retain_completed = '0' and v_lease.idempotency_key is null and v_lease.run_id is null then
+      update hwqueue.claim c  -- as grant_single
+      set eligible_at = greatest(v_lease.available_at, v_lease.created_at)
+      where c.lease_id = p_lease;
     end if;
   exception when sqlstate 'HWX01' then  -- the entry is there again, and its lock is released
   end;
@@ -59,53 +75,6 @@ begin
     when v_reason in ('taken', 'busy') then v_reason
     when v_reason in ('unpublished', 'cache_miss') then 'busy'
     else 'blocked' end;
-end
-$$;
-
--- Whether a node may run a lease, by what it is and by what its worker says: not whether it has room.
-create or replace function hwqueue.may_be_assigned(p_lease hwqueue.lease, p_node uuid, p_queue text,
-  p_now timestamptz) returns boolean
-language sql stable
-as $$
-  select exists (
-    select from hwqueue.node n
-    join hwqueue.node_state s on s.node_id = n.node_id
-    left join hwqueue.served v on v.node_id = n.node_id
-    where n.node_id = p_node and n.deregistered_at is null
-      and n.cordoned_at is null and hwqueue.is_live(n, s, p_now)
-      and hwqueue.unserved_part(v.queues, v.tasks, p_queue, p_lease.task_name) is null
-      and hwqueue.node_suits(p_lease.class_id, n, p_now))
-$$;
-
--- Takes a lease out of line and writes its reservation. Returns null, or why not; then what it has written is
--- for the caller to undo. The checks are those of a claim (reserve_member).
--- Locks: the caller holds node_state; the entry, skip locked; as reserve_member. Not idempotent.
-create or replace function hwqueue.assign_lease(p_lease hwqueue.lease, p_node uuid, p_hold interval,
-  p_now timestamptz) returns text
-language plpgsql volatile
-as $$
-declare
-  v_entry hwqueue.scheduled := hwqueue.take_free_entry(p_lease.lease_id);
-  v_alone hwqueue.gang;  -- a gang of one
-  v_reason text;
-begin
-  if v_entry.lease_id is null or v_entry.class_id <> p_lease.class_id then
-    return 'busy';  -- or it was changed after it was read
-  elsif v_entry.available_at > p_now or v_entry.deadline <= p_now then
-    return 'taken';
-  end if;
-  v_alone.hold := p_hold;
-  v_reason := hwqueue.reserve_member(v_alone, v_entry, p_node, false, false, p_now);
-  if v_reason is null then
-    update hwqueue.claim c  -- as grant_single
-    set is_step = case when p_lease.run_id is not null then p_lease.item_no is null end,
-        eligible_at = case when q.retain_completed = '0' and p_lease.idempotency_key is null
-          and p_lease.run_id is null then greatest(p_lease.available_at, p_lease.created_at) end
-    from hwqueue.queue q
-    where c.lease_id = p_lease.lease_id and q.queue_id = p_lease.queue_id
-      and (p_lease.run_id is not null or q.retain_completed = '0');
-  end if;
-  return v_reason;
 end
 $$;
 

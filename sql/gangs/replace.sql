@@ -1,9 +1,9 @@
 -- Replacing: a lease takes the place of another one, on its node and in its room.
 --
 -- reap calls reap_replacements. Example: B replaces A, which runs on gpu-1 with two GPUs. In one transaction
--- upkeep tries what B would get on gpu-1 if A were gone, books it as an earmark (capacity/earmark), and asks
--- A to stop. Nobody else gets that room. Once A has ended B's reservation is backed, and gpu-1 fetches it
--- with its next claim. If gpu-1 may not run B, nothing is stopped.
+-- upkeep tries what B would get on gpu-1 if A were gone, books it as an earmark (reserve_member), and asks A
+-- to stop. Nobody else gets that room. Once A has ended B's reservation is backed, and gpu-1 fetches it with
+-- its next claim. If gpu-1 may not run B, nothing is stopped.
 --
 -- A lease that waits is not cancelled before the new one is claimed: it is held back (scheduled for a time
 -- that never comes), and the new one waits in its stead.
@@ -41,8 +41,11 @@ end
 $$;
 
 -- Takes the next step of a replacement. When the place cannot be taken, the next try is after 1, 2, 4, 8,
--- then 15 seconds; at the next tick, when others held what it needs.
--- Locks: the caller holds the row; as try_replacement, look_at_earmark and finish_replacement.
+-- then 15 seconds; at the next tick, when others held what it needs. Once the place is booked (stopping), the
+-- earmark is backed when the old lease has gone, and ended when it is asked to stop itself or has stood for
+-- the policy earmark_time: then it waits in line.
+-- Locks: the caller holds the row; as try_replacement and finish_replacement; node_state and the claim, skip
+-- locked; as end_claim and admit_class.
 create or replace function hwqueue.look_at_replacement(p_row hwqueue.replacement, p_now timestamptz)
 returns void
 language plpgsql volatile
@@ -52,6 +55,7 @@ declare
   v_claim hwqueue.claim;
   v_end hwqueue.outcome := hwqueue.lease_end(p_row.lease_id);
   v_has_run boolean;
+  v_ends boolean;
   v_reason text;
 begin
   select l.* into v_lease from hwqueue.lease l where l.lease_id = p_row.lease_id;
@@ -61,19 +65,44 @@ begin
   if v_end.state is not null or v_lease.lease_id is null
     or p_row.state in ('held', 'overlapping') and v_has_run then
     perform hwqueue.finish_replacement(p_row, v_has_run, p_now);
-  elsif p_row.state = 'stopping' then
-    perform hwqueue.look_at_earmark(p_row, v_claim, p_now);
-  elsif p_row.state = 'waiting' and (v_claim.lease_id is not null
+  elsif p_row.state = 'stopping' and v_claim.is_reserved is null
+    or p_row.state = 'waiting' and (v_claim.lease_id is not null
       or v_lease.available_at <> hwqueue.never_due()) then
-    delete from hwqueue.replacement r  -- it was changed, and waits for no place any more
+    delete from hwqueue.replacement r  -- it was fetched, waits in line, or was changed: nothing is left to do
     where r.lease_id = p_row.lease_id;
   elsif p_row.state = 'waiting' then
     v_reason := hwqueue.try_replacement(p_row, v_lease, p_now);
     update hwqueue.replacement r
     set reason = v_reason, tries = r.tries + 1,
         next_try_at = p_now + case when v_reason in ('busy', 'old_waits', 'unpublished', 'cache_miss')
-          then interval '0' else least(interval '1 second' * 2 ^ least(r.tries, 4), interval '15 seconds') end
+          then interval '0' else hwqueue.back_off(r.tries) end
     where r.lease_id = p_row.lease_id and v_reason is not null;
+  elsif p_row.state = 'stopping' then
+    v_ends := v_claim.stop_reason is not null or v_claim.is_earmark and exists (
+      select from hwqueue.queue q
+      where q.queue_id = v_claim.queue_id and v_claim.claimed_at + q.earmark_time <= p_now);
+    if v_ends is not true and (v_claim.is_earmark is null or exists (
+        select from hwqueue.claim c where c.lease_id = p_row.old_lease
+          and c.claim_token = p_row.old_token)) then
+      return;  -- the node has yet to fetch it, or the old one to end
+    end if;
+    perform 1 from hwqueue.node_state s where s.node_id = v_claim.node_id for no key update skip locked;
+    if not found then
+      return;
+    end if;
+    select c.* into v_claim from hwqueue.claim c
+    where c.lease_id = p_row.lease_id and c.is_reserved for update skip locked;
+    if not found then
+      return;
+    elsif v_ends or v_claim.stop_reason is not null then
+      perform hwqueue.end_claim(v_claim, 'released', null, p_now, hwqueue.clock());
+      return;
+    end if;
+    v_reason := hwqueue.back_earmarks(array[p_row.lease_id], '30 seconds', p_now);
+    perform hwqueue.wake_workers(q) from hwqueue.queue q
+    where q.queue_id = v_claim.queue_id and v_reason is null;
+    update hwqueue.replacement r set reason = v_reason
+    where r.lease_id = p_row.lease_id and r.reason is distinct from v_reason;
   end if;
 end
 $$;
@@ -201,9 +230,8 @@ declare
   v_node_id uuid := (
     select c.node_id from hwqueue.claim c where c.lease_id = p_old);
   v_claim hwqueue.claim;
-  v_alone hwqueue.gang;  -- a gang of one
   v_is_beside boolean := false;
-  v_found record;
+  v_reason text;
 begin
   perform 1 from hwqueue.node_state s where s.node_id = v_node_id for no key update skip locked;
   if not found then
@@ -215,17 +243,15 @@ begin
   if not found then
     return 'busy';
   elsif p_row.is_overlapping then
-    v_alone.hold := '30 seconds';
-    v_is_beside := hwqueue.reserve_member(v_alone, p_entry, v_node_id, false, false, p_now) is null;
+    v_is_beside := hwqueue.reserve_member(p_entry, v_node_id, null, '30 seconds', null, false, null, p_now)
+      is null;
   end if;
   if not v_is_beside then
-    v_found := hwqueue.room_instead_of(v_claim, p_entry, p_now);
-    if v_found.reason is not null then
-      return v_found.reason;
+    v_reason := hwqueue.reserve_member(p_entry, v_node_id, null, null, null, true, p_old, p_now);
+    if v_reason is not null then
+      return v_reason;
     end if;
-    perform hwqueue.write_earmark(p_entry, v_node_id, v_found.load, v_found.assignment, v_found.term_deltas,
-        p_now),
-      hwqueue.stop_replaced(p_row, v_claim, p_now);
+    perform hwqueue.stop_replaced(p_row, v_claim, p_now);
   end if;
   update hwqueue.replacement r
   set state = case when v_is_beside then 'overlapping' else 'stopping' end, old_lease = p_old,
@@ -235,111 +261,6 @@ begin
     perform hwqueue.wake_workers(q) from hwqueue.queue q where q.queue_id = p_entry.queue_id;
   end if;
   return null;
-end
-$$;
-
--- Finds the room that a lease would have on a node without one of its claims, terms about other leases
--- considered. Claims that are asked to stop for others do not count either. Returns the load of the node with
--- all of them and the new lease, its assignment and what it counts; or the reason why it may not run there.
--- It books nothing.
--- Locks: the caller holds node_state, the claim and the entry; as admit_class, until it returns.
-create or replace function hwqueue.room_instead_of(p_old hwqueue.claim, p_entry hwqueue.scheduled,
-  p_now timestamptz, out load hwqueue.node_load, out assignment jsonb, out term_deltas jsonb, out reason text)
-language plpgsql volatile
-as $$
-declare
-  v_state hwqueue.node_state;
-  v_node hwqueue.node;
-  v_class hwqueue.placement_class;
-  v_staying hwqueue.node_load;
-  v_taken record;
-begin
-  select s.* into v_state from hwqueue.node_state s where s.node_id = p_old.node_id;
-  select n.* into v_node from hwqueue.node n
-  where n.node_id = p_old.node_id and n.deregistered_at is null
-    and n.cordoned_at is null and hwqueue.is_live(n, v_state, p_now);
-  if not found or not hwqueue.node_suits(p_entry.class_id, v_node, p_now) then
-    reason := 'does_not_suit';
-    return;
-  end if;
-  select c.* into v_class from hwqueue.placement_class c where c.class_id = p_entry.class_id;
-  v_staying := hwqueue.load_that_stays(v_node, p_old.lease_id);
-  load := hwqueue.read_load(p_old.node_id);
-  if v_staying.node_id is null or hwqueue.class_shortage(v_class, v_node, v_staying) > 0 then
-    reason := 'insufficient_capacity';
-    return;
-  elsif hwqueue.reservation_must_be_checked(v_class) then
-    begin
-      perform hwqueue.remove_claim(p_old.lease_id);
-      select e.term_deltas, e.reason into term_deltas, reason
-      from hwqueue.admit_class(v_class, p_entry.lease_id, v_node, true, p_now) e;
-      perform hwqueue.abort_subtransaction();
-    exception when sqlstate 'HWX01' then  -- the claim is there again
-    end;
-  end if;
-  if reason is null and v_state.has_limits then
-    v_taken := hwqueue.earmark_room(v_class, v_node, v_staying, load);
-    load := v_taken.p_load;
-    assignment := v_taken.assignment;
-    reason := case when not v_taken.fits then 'insufficient_capacity' end;
-  end if;
-end
-$$;
-
--- The load of a node without one of its claims, and without those that are asked to stop for others. Its
--- node_id is null when the worker takes no more leases at a time than those that stay.
-create or replace function hwqueue.load_that_stays(p_node hwqueue.node, p_old uuid) returns hwqueue.node_load
-language plpgsql stable
-as $$
-declare
-  v_load hwqueue.node_load := hwqueue.idle_load(p_node);
-  v_assigned jsonb[];
-  v_claims int;
-begin
-  select coalesce(array_agg(c.assignment) filter (where c.assignment is not null), '{}'), count(*)
-  into v_assigned, v_claims
-  from hwqueue.claim c
-  where c.node_id = p_node.node_id and c.lease_id <> p_old
-    and not exists (
-      select from hwqueue.replacement r where r.old_lease = c.lease_id
-        and r.old_token = c.claim_token and r.state = 'stopping');
-  select u.claim_count, u.cpu_used, u.memory_used, u.gpu_used, u.custom_used, u.core_used
-  into v_load.claim_count, v_load.cpu_used, v_load.memory_used, v_load.gpu_used, v_load.custom_used,
-    v_load.core_used
-  from hwqueue.node_usage_of(p_node, v_assigned) u;
-  v_load.node_id := case when v_claims < coalesce((
-    select v.concurrency from hwqueue.served v
-    where v.node_id = p_node.node_id), 2147483647) then p_node.node_id end;
-  return v_load;
-end
-$$;
-
--- Writes a reservation whose room is still in use, and counts it. Its terms are decided again once that is
--- free.
--- Locks: the caller holds node_state and the entry; as add_counts and wake_classes_of_lease. Not idempotent.
-create or replace function hwqueue.write_earmark(p_entry hwqueue.scheduled, p_node uuid,
-  p_load hwqueue.node_load, p_assignment jsonb, p_term_deltas jsonb, p_now timestamptz) returns void
-language plpgsql volatile
-as $$
-begin
-  if p_assignment is not null then
-    perform hwqueue.write_load(p_load);
-  end if;
-  delete from hwqueue.scheduled s
-  where s.queue_id = p_entry.queue_id and s.available_at = p_entry.available_at
-    and s.lease_id = p_entry.lease_id;
-  insert into hwqueue.claim (lease_id, queue_id, class_id, node_id, node_epoch, claim_token,
-    attempt, claim_timeout, claimed_at, expires_at, check_at, assignment, term_deltas, login, is_reserved,
-    is_earmark)
-  select p_entry.lease_id, p_entry.queue_id, p_entry.class_id, p_node, s.node_epoch,
-         hwqueue.next_token(hwqueue.current_generation(), p_entry.claim_count),
-         p_entry.attempt_count + 1, q.claim_timeout, p_now, hwqueue.never_due(), hwqueue.never_due(),
-         p_assignment, hwqueue.add_counts(p_term_deltas, 1), s.login, true, true
-  from hwqueue.queue q
-  join hwqueue.node_state s on s.node_id = p_node
-  where q.queue_id = p_entry.queue_id;
-  update hwqueue.node_state s set has_reserved = true where s.node_id = p_node and not s.has_reserved;
-  perform hwqueue.wake_classes_of_lease(p_entry.lease_id);
 end
 $$;
 
@@ -370,50 +291,6 @@ begin
 end
 $$;
 
--- Looks at the earmark of a lease whose room an old one is to leave: backs it when that one has gone, and
--- ends it when it is asked to stop itself, or has stood for the policy earmark_time: then it waits in line.
--- When its node has fetched it, or it waits again, nothing is left to do.
--- Locks: the caller holds the row; node_state and the claim, skip locked; as end_claim and admit_class.
-create or replace function hwqueue.look_at_earmark(p_row hwqueue.replacement, p_claim hwqueue.claim,
-  p_now timestamptz) returns void
-language plpgsql volatile
-as $$
-declare
-  v_claim hwqueue.claim;
-  v_ends boolean := p_claim.stop_reason is not null or p_claim.is_earmark and exists (
-    select from hwqueue.queue q where q.queue_id = p_claim.queue_id
-      and p_claim.claimed_at + q.earmark_time <= p_now);
-  v_reason text;
-begin
-  if p_claim.is_reserved is null then
-    delete from hwqueue.replacement r where r.lease_id = p_row.lease_id;
-    return;
-  elsif v_ends is not true and (p_claim.is_earmark is null or exists (
-      select from hwqueue.claim c where c.lease_id = p_row.old_lease
-        and c.claim_token = p_row.old_token)) then
-    return;  -- the node has yet to fetch it, or the old one to end
-  end if;
-  perform 1 from hwqueue.node_state s where s.node_id = p_claim.node_id for no key update skip locked;
-  if not found then
-    return;
-  end if;
-  select c.* into v_claim from hwqueue.claim c
-  where c.lease_id = p_row.lease_id and c.is_reserved for update skip locked;
-  if not found then
-    return;
-  elsif v_ends or v_claim.stop_reason is not null then
-    perform hwqueue.end_claim(v_claim, 'released', null, p_now, hwqueue.clock());
-    return;
-  end if;
-  v_reason := hwqueue.back_earmarks(array[p_row.lease_id], '30 seconds', p_now);
-  if v_reason is null then
-    perform hwqueue.wake_workers(q) from hwqueue.queue q where q.queue_id = v_claim.queue_id;
-  end if;
-  update hwqueue.replacement r set reason = v_reason
-  where r.lease_id = p_row.lease_id and r.reason is distinct from v_reason;
-end
-$$;
-
 -- Ends a replacement whose new lease has run (p_has_run) or has ended. An old lease that was held back is
 -- cancelled, or waits again as it did; one that overlaps is asked to stop. What others hold is left to a
 -- later tick.
@@ -435,7 +312,13 @@ begin
       if v_entry.lease_id is null then
         return;
       elsif p_has_run and p_row.old_goes = 'cancel' then
-        perform hwqueue.end_replaced(p_row);
+        lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
+        perform hwqueue.end_waiting(array[p_row.old_lease], 'cancelled', jsonb_build_object('reason',
+            'replaced', 'lease_id', p_row.lease_id, 'detail',
+            format('lease %s has taken its place', p_row.lease_id)), hwqueue.clock()),
+          hwqueue.note_leases('lease_cancelled', array[p_row.old_lease],
+            format('cancelled: lease %s has taken its place', p_row.lease_id),
+            jsonb_build_object('reason', 'replaced', 'lease_id', p_row.lease_id));
       else
         perform hwqueue.put_back(v_old.lease_id, v_entry.attempt_count, v_entry.claim_count,
           greatest(p_row.old_at, p_now), p_now,
@@ -458,21 +341,6 @@ begin
     end if;
   end if;
   delete from hwqueue.replacement r where r.lease_id = p_row.lease_id;
-end
-$$;
-
--- Cancels a lease that was held back, now that the new one runs. Its entry is deleted already.
-create or replace function hwqueue.end_replaced(p_row hwqueue.replacement) returns void
-language plpgsql volatile
-as $$
-begin
-  lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
-  perform hwqueue.end_waiting(array[p_row.old_lease], 'cancelled', jsonb_build_object('reason', 'replaced',
-      'lease_id', p_row.lease_id, 'detail', format('lease %s has taken its place', p_row.lease_id)),
-    hwqueue.clock());
-  perform hwqueue.note_leases('lease_cancelled', array[p_row.old_lease],
-    format('cancelled: lease %s has taken its place', p_row.lease_id),
-    jsonb_build_object('reason', 'replaced', 'lease_id', p_row.lease_id));
 end
 $$;
 

@@ -9,52 +9,11 @@
 -- member by member with the functions that claims use, and turns to the next place when that fails.
 -- explain/gangs asks the same functions why a gang waits, and what would let it start.
 --
--- All nodes are read at once, and each question is asked once for all that share its answer. A class is
--- judged for a profile (class_nodes). Headroom is computed for nodes of one size and load (alike_nodes), and
--- how many fit for a class and such a group (gang_rooms).
+-- All nodes are read at once, and each question is asked once for all that share its answer: a class is
+-- judged for a profile, headroom is computed for nodes of one size and load (alike_nodes), and how many fit
+-- for a class and such a group (gang_rooms).
 --
--- Read gang_places, gang_rooms, class_nodes, alike_nodes, then node_places, places_with_room
--- and shared_rooms.
-
--- Returns which live nodes may run leases of which class, with how many leases each worker runs at a time
--- (null: no limit). class_no: the class is p_classes[class_no], maybe a draft. Nodes whose workers do not
--- serve its queue or its task are left out. A class is judged once for each profile, if it names no nodes,
--- devices or trust domains.
-create or replace function hwqueue.class_nodes(p_classes hwqueue.placement_class[], p_now timestamptz)
-returns table (class_no int, node_id uuid, concurrency int)
-language sql stable
-as $$
-  with ask as materialized (
-    select c.class_no, c.class, (c.class).task_name as task, (c.class).is_pinned or (c.class).trusts <> '{}'
-             as by_node, (
-             select q.name from hwqueue.queue q
-             where q.queue_id = (c.class).queue_id) as queue
-    from (select i as class_no, p_classes[i] as class from generate_subscripts(p_classes, 1) i offset 0) c
-  ), live as materialized (
-    select n.node_id, n.profile_id, v.queues, v.tasks, v.concurrency
-    from hwqueue.node n
-    join hwqueue.node_state s on s.node_id = n.node_id
-    left join hwqueue.served v on v.node_id = n.node_id
-    where n.deregistered_at is null and n.cordoned_at is null and hwqueue.is_live(n, s, p_now)
-  ), suited as materialized (
-    select a.class_no, a.queue, a.task, p.profile_id
-    from ask a cross join hwqueue.profile p
-    where not a.by_node and p.profile_id in (select l.profile_id from live l)
-      and hwqueue.suits(a.class, p, null, '{}')
-  )
-  select s.class_no, l.node_id, l.concurrency
-  from suited s join live l on l.profile_id = s.profile_id
-  where hwqueue.unserved_part(l.queues, l.tasks, s.queue, s.task) is null
-  union all
-  select a.class_no, l.node_id, l.concurrency
-  from ask a
-  cross join live l
-  join hwqueue.node n on n.node_id = l.node_id
-  join hwqueue.profile p on p.profile_id = l.profile_id
-  where a.by_node and hwqueue.unserved_part(l.queues, l.tasks, a.queue, a.task) is null
-    and hwqueue.suits(a.class, p, n.node_id, n.resources || n.gpu_ids, hwqueue.attested_at(n, p_now),
-      n.gpu_ids, n.gpu_parents)
-$$;
+-- Read gang_places, gang_rooms, alike_nodes, then node_places, places_with_room and shared_rooms.
 
 -- Returns nodes in groups that have the same headroom: as they are, with is_emptied as if nothing ran there.
 -- p_which: now, emptied or both. Nodes that are too full now for each of the classes are left out of the
@@ -108,18 +67,46 @@ $$;
 
 -- Returns the rooms for members of a gang: those of p_members[i] leases of class p_classes[i] have the
 -- class_no i. p_which: now, the nodes that have room for some; emptied, those that would if nothing ran
--- there; both, the same with copies, which may be 0. How many fit is computed once for all nodes with the
--- same headroom. Devices and cores are counted as amounts, so fewer may fit.
+-- there; both, the same with copies, which may be 0. A class, maybe a draft, is judged once for each profile,
+-- if it names no nodes, devices or trust domains; nodes whose workers do not serve its queue or its task are
+-- left out. How many fit is computed once for all nodes with the same headroom. Devices and cores are counted
+-- as amounts, so fewer may fit.
 create or replace function hwqueue.gang_rooms(p_classes hwqueue.placement_class[], p_members int[],
   p_which text, p_now timestamptz) returns hwqueue.gang_room[]
 language sql stable
   -- all nodes: by hash, whatever the statistics and the settings of the caller say
   set enable_nestloop = off set enable_hashjoin = on set enable_seqscan = on set jit = off
 as $$
-  with pair as materialized (
-    select k.class_no, k.node_id, k.concurrency from hwqueue.class_nodes(p_classes, p_now) k
-  ), ask as materialized (
-    select i as class_no, p_classes[i] as class from generate_subscripts(p_classes, 1) i
+  with ask as materialized (
+    select c.class_no, c.class, (c.class).task_name as task, (c.class).is_pinned or (c.class).trusts <> '{}'
+             as by_node, (
+             select q.name from hwqueue.queue q
+             where q.queue_id = (c.class).queue_id) as queue
+    from (select i as class_no, p_classes[i] as class from generate_subscripts(p_classes, 1) i offset 0) c
+  ), live as materialized (
+    select n.node_id, n.profile_id, v.queues, v.tasks, v.concurrency
+    from hwqueue.node n
+    join hwqueue.node_state s on s.node_id = n.node_id
+    left join hwqueue.served v on v.node_id = n.node_id
+    where n.deregistered_at is null and n.cordoned_at is null and hwqueue.is_live(n, s, p_now)
+  ), suited as materialized (
+    select a.class_no, a.queue, a.task, p.profile_id
+    from ask a cross join hwqueue.profile p
+    where not a.by_node and p.profile_id in (select l.profile_id from live l)
+      and hwqueue.suits(a.class, p, null, '{}')
+  ), pair as materialized (  -- which live nodes may run which class, and are served for it
+    select s.class_no, l.node_id, l.concurrency
+    from suited s join live l on l.profile_id = s.profile_id
+    where hwqueue.unserved_part(l.queues, l.tasks, s.queue, s.task) is null
+    union all
+    select a.class_no, l.node_id, l.concurrency
+    from ask a
+    cross join live l
+    join hwqueue.node n on n.node_id = l.node_id
+    join hwqueue.profile p on p.profile_id = l.profile_id
+    where a.by_node and hwqueue.unserved_part(l.queues, l.tasks, a.queue, a.task) is null
+      and hwqueue.suits(a.class, p, n.node_id, n.resources || n.gpu_ids, hwqueue.attested_at(n, p_now),
+        n.gpu_ids, n.gpu_parents)
   ), alike as materialized (
     select a.* from hwqueue.alike_nodes(array(select distinct p.node_id from pair p), p_classes, p_which) a
   ), need as materialized (

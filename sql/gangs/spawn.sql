@@ -1,14 +1,11 @@
 -- Spawning gangs: the options of a gang, its members, and their roster.
 --
--- api/gangs.spawn_gang calls read_gang and write_gang. Example: {"task": "train", "count": 4} becomes four
--- leases of one class, scheduled for a time that never comes. Nothing claims them one by one; gangs/assemble
--- takes all four at once.
+-- api/gangs.spawn_gang calls read_gang and gang_elements, and writes the gang. Example: {"task": "train",
+-- "count": 4} becomes four leases of one class, scheduled for a time that never comes. Nothing claims them
+-- one by one; gangs/assemble takes all four at once.
 --
--- Invariant: a gang and all its members are written in one transaction, and no lock is taken that a claim or
--- another spawn waits for.
---
--- Read read_gang, gang_elements, then write_gang; find_gang, note_gang and gang_roster serve the other
--- modules. What a gang asks for, and its row, are spawn/gang.
+-- Read read_gang and gang_elements; the others serve other modules. What a gang asks for, and its row, are
+-- spawn/gang.
 
 -- Returns the row of a gang that options ask for, but for its queue, its rank and its size, with which
 -- min_size is compared later (check_min_size).
@@ -34,7 +31,8 @@ $$;
 -- Returns the members of a gang as spawn_leases takes them, one element for each: those with a count are
 -- repeated. They have the options of the gang where they say nothing themselves, and in their headers
 -- gang_id, gang_rank and gang_size.
--- Raises: QHA01 for fewer than 2 members or more than 1,000, and for options that a member cannot have.
+-- Raises: QHA01 for fewer than 2 members or more than 1,000, for options that a member cannot have, and for a
+-- min_size that they do not have, or with which they would end their gang.
 create or replace function hwqueue.gang_elements(p_members jsonb, p_options jsonb, p_gang_id uuid)
 returns jsonb
 language plpgsql immutable
@@ -42,6 +40,7 @@ as $$
 declare
   v_shared jsonb := p_options - array['gang_id', 'min_size', 'together', 'same', 'on_lost', 'hold',
     'one_of'];
+  v_min_size int := (p_options ->> 'min_size')::int;
   v_member jsonb;
   v_field text;
   v_elements jsonb := '[]';
@@ -67,73 +66,22 @@ begin
       format('a gang has 2 to 1000 members, this one has %s', jsonb_array_length(v_elements)),
       jsonb_build_object('field', 'members'), 'spawn a single lease with spawn_lease');
   end if;
-  perform hwqueue.check_min_size((p_options ->> 'min_size')::int, v_elements);
+  if v_min_size > jsonb_array_length(v_elements) then
+    perform hwqueue.refuse('QHA01', format('min_size %s is more than the %s members of the gang', v_min_size,
+        jsonb_array_length(v_elements)), jsonb_build_object('field', 'options.min_size'),
+      'give at most as many as there are members, or leave min_size out: then all start together');
+  elsif v_min_size < jsonb_array_length(v_elements)
+    and jsonb_path_exists(v_elements, '$[*].options.deadline ? (@ != null)') then
+    perform hwqueue.refuse('QHA01',
+      'min_size goes with no deadline: a member that has not joined by then would fail, and end its gang',
+      jsonb_build_object('field', 'options.min_size'), 'leave the deadline out, or min_size');
+  end if;
   return (
     select jsonb_agg(jsonb_set(e.value, '{options,headers}',
       coalesce(nullif(e.value #> '{options,headers}', 'null'), '{}') || jsonb_build_object(
         'gang_id', p_gang_id, 'gang_rank', e.ordinality - 1,
         'gang_size', jsonb_array_length(v_elements))) order by e.ordinality)
     from jsonb_array_elements(v_elements) with ordinality e);
-end
-$$;
-
--- Refuses a min_size that these members do not have, or with which they would end their gang: a member that
--- waits to join fails at its deadline.
--- Raises: QHA01.
-create or replace function hwqueue.check_min_size(p_min_size int, p_elements jsonb) returns void
-language plpgsql immutable
-as $$
-begin
-  if p_min_size > jsonb_array_length(p_elements) then
-    perform hwqueue.refuse('QHA01', format('min_size %s is more than the %s members of the gang', p_min_size,
-        jsonb_array_length(p_elements)), jsonb_build_object('field', 'options.min_size'),
-      'give at most as many as there are members, or leave min_size out: then all start together');
-  elsif p_min_size < jsonb_array_length(p_elements)
-    and jsonb_path_exists(p_elements, '$[*].options.deadline ? (@ != null)') then
-    perform hwqueue.refuse('QHA01',
-      'min_size goes with no deadline: a member that has not joined by then would fail, and end its gang',
-      jsonb_build_object('field', 'options.min_size'), 'leave the deadline out, or min_size');
-  end if;
-end
-$$;
-
--- Writes a gang and its members. Returns the gang.
--- Locks: new rows, ids that the producer chose, and the choice that it is an alternative of. Raises: QHG02
--- for the id of a gang that is there, QHL06, QHA01 for members of several tenants, and as join_choice.
-create or replace function hwqueue.write_gang(p_gang hwqueue.gang, p_spawns hwqueue.spawn_request[],
-  p_queue hwqueue.queue, p_now timestamptz) returns hwqueue.gang
-language plpgsql volatile
-as $$
-declare
-  v_gang hwqueue.gang := p_gang;
-  v_spawns hwqueue.spawn_request[] := p_spawns;
-  v_tenants text[];
-begin
-  for v_index in 1 .. cardinality(v_spawns) loop
-    v_spawns[v_index].available_at := hwqueue.never_due();
-    v_spawns[v_index].gang_id := v_gang.gang_id;
-  end loop;
-  v_tenants := array(
-    select distinct c.tenant from unnest(v_spawns) s
-    cross join lateral (  -- a fence (offset 0): by key, whatever the statistics say
-      select x.tenant from hwqueue.placement_class x where x.class_id = s.class_id offset 0) c);
-  perform hwqueue.check_one_tenant(v_tenants);
-  v_gang.tenant := v_tenants[1];
-  v_gang.size := cardinality(v_spawns);
-  begin
-    v_gang := hwqueue.insert_gang(v_gang, p_queue, v_spawns[1].priority, p_now);
-  exception when unique_violation then
-    perform hwqueue.refuse('QHG02', format('gang %s exists already', p_gang.gang_id),
-      jsonb_build_object('field', 'options.gang_id', 'gang_id', p_gang.gang_id),
-      'use a fresh id; the same id never makes a second gang');
-  end;
-  if v_gang.choice_id is not null then
-    perform hwqueue.join_choice(v_gang.choice_id, v_gang.tenant, v_gang.gang_id, true, p_now);
-  end if;
-  v_spawns := hwqueue.write_spawns(v_spawns, p_queue, p_now);
-  perform hwqueue.insert_members(v_gang.gang_id, array(
-    select s.lease_id from unnest(v_spawns) s order by s.ordinal));
-  return v_gang;
 end
 $$;
 
@@ -160,7 +108,9 @@ declare
 begin
   select g.* into v_gang from hwqueue.gang g where g.gang_id = p_gang;
   if not found or hwqueue.my_tenants() is not null and v_gang.tenant <> all (hwqueue.my_tenants()) then
-    perform hwqueue.refuse_gang(p_gang, format('gang %s does not exist', coalesce(p_gang::text, 'null')));
+    perform hwqueue.refuse('QHG01', format('gang %s does not exist', coalesce(p_gang::text, 'null')),
+      jsonb_build_object('gang_id', p_gang),
+      'check the id; a gang goes when the last of its leases has gone');
   end if;
   return v_gang;
 end
@@ -180,16 +130,6 @@ begin
 end
 $$;
 
--- Raises QHG01.
-create or replace function hwqueue.refuse_gang(p_gang uuid, p_message text) returns void
-language plpgsql volatile
-as $$
-begin
-  perform hwqueue.refuse('QHG01', p_message, jsonb_build_object('gang_id', p_gang),
-    'check the id; a gang goes when the last of its leases has gone');
-end
-$$;
-
 -- Returns the members of a gang: [{"ordinal", "lease_id", "state", "node_id", "node", "labels",
 -- "reserved_until", "earmarked"}]. reserved_until: the node has not fetched it yet. earmarked: true while its
 -- room is still in use by others. node: where it runs, or ran last.
@@ -206,20 +146,6 @@ as $$
   left join hwqueue.outcome o on o.lease_id = m.lease_id
   left join hwqueue.node n on n.node_id = coalesce(c.node_id, o.node_id)
   where m.gang_id = p_gang
-$$;
-
--- Whether the members of a gang may begin, from its roster: no more are absent than may be, and none that is
--- reserved, unless it joins others that run already.
-create or replace function hwqueue.is_gang_ready(p_gang hwqueue.gang, p_members jsonb) returns boolean
-language sql immutable
-as $$
-  select a.waiting + a.reserved <= hwqueue.may_be_missing(p_gang)
-    and (a.reserved = 0 or p_gang.state = 'running')
-  from (
-    select jsonb_array_length(jsonb_path_query_array(p_members,
-             '$[*] ? (@.state == "scheduled")')) as waiting,
-           jsonb_array_length(jsonb_path_query_array(p_members,
-             '$[*] ? (exists(@.reserved_until) || @.earmarked == true)')) as reserved) a
 $$;
 
 -- Says what a member that waits for its gang waits for: "waits for gang ... of 4: no place has room for all
@@ -255,8 +181,8 @@ as $$
     when p_gang.state = 'cancelling' then 'it is being cancelled'
     when p_gang.state = 'stopping' then 'the others are asked to stop, then all start together'
     when p_gang.state = 'earmarked' then (
-      select format('room is kept for %s; of %s nodes %s have it free by now',
-        hwqueue.needed_words(p_gang), cardinality(e.node_ids), cardinality(e.node_ids) - (
+      select format('room is kept for %s of them; of %s nodes %s have it free by now',
+        coalesce(p_gang.min_size::text, 'all'), cardinality(e.node_ids), cardinality(e.node_ids) - (
           select count(*) from hwqueue.overbooked_nodes(e.node_ids)))
         || coalesce(to_char(p_gang.starts_by at time zone 'UTC',
           '", all at" YYYY-MM-DD HH24:MI:SS "UTC at the latest"'), '')
@@ -283,7 +209,8 @@ as $$
       coalesce(hwqueue.gang_place_words(nullif(p_gang.place, 'fleet')) || ', where the others run, has no',
         'no node has') || ' room for one more'
     when p_gang.reason = 'insufficient_capacity' then
-      hwqueue.no_level_words(p_gang.together) || ' room for ' || hwqueue.needed_words(p_gang)
+      hwqueue.no_level_words(p_gang.together) || format(' room for %s of them',
+        coalesce(p_gang.min_size::text, 'all'))
     when p_gang.reason in ('busy', 'cache_miss') then 'other calls held what it needs'
     when p_gang.reason = 'gang_incomplete' then 'another session holds one of its members'
     when p_gang.reason = 'unpublished' then 'an affinity term of its members is not published yet'
@@ -331,34 +258,15 @@ as $$
     case when p_gang.on_lost = 'continue' and p_gang.state = 'running' then 1 else p_gang.size end)
 $$;
 
--- Says how many members of a gang must start together: "all of them", "2 of them".
-create or replace function hwqueue.needed_words(p_gang hwqueue.gang) returns text
-language sql immutable
-as $$
-  select coalesce(p_gang.min_size::text, 'all') || ' of them'
-$$;
-
 -- Returns the states that a gang can be in. The last three are ends.
 create or replace function hwqueue.gang_states() returns text[]
 language sql immutable parallel safe
 as $$
-  select array[
-    'waiting',
-    'earmarked',
-    'reserved',
-    'running',
-    'stopping',
-    'cancelling',
-    'completed',
-    'failed',
+  select array['waiting', 'earmarked', 'reserved', 'running', 'stopping', 'cancelling', 'completed', 'failed',
     'cancelled']
 $$;
 
 -- Returns the states in which a gang is to get room that it has not yet.
 create or replace function hwqueue.gang_states_without_room() returns text[]
 language sql immutable parallel safe
-as $$
-  select array[
-    'waiting',
-    'earmarked']
-$$;
+as $$ select array['waiting', 'earmarked'] $$;

@@ -320,6 +320,12 @@ begin
 end
 $$;
 
+-- Whether a claim is one that a planner has reserved: the lease of no other was pending before, and so has a
+-- position.
+create or replace function hwqueue.is_assigned(p_claim hwqueue.claim, p_lease hwqueue.lease) returns boolean
+language sql immutable
+as $$ select p_claim.is_reserved and p_claim.gang_id is null and p_lease.position > 0 $$;
+
 -- Makes a lease claimable again that was taken out of line for a reservation, where it was: with its rank,
 -- its position, and since when it has been claimable. If another session holds the marks of its queue, it
 -- comes last among those of its rank (put_back). Returns the new state. Wakes waiting workers.

@@ -143,7 +143,7 @@ def test_a_gang_that_takes_too_long_is_undone_alone(
 ) -> None:
     lease = expiring(api, clock)
     big, small = two_gangs(api)
-    plant("reserve_member", f"if p_gang.size = 3 then {SLEEPS}; end if")
+    plant("reserve_members", f"if p_gang.size = 3 then {SLEEPS}; end if")
     conn.execute(SHORT)
     api.rows("reap")  # the big one comes first
     api.rows("reap")
@@ -155,7 +155,7 @@ def test_a_gang_that_takes_too_long_is_undone_alone(
     assert "at the last try upkeep had to leave it, once in a row" in told["headline"]
     assert "statement timeout" in told["headline"]
     assert ("gang", 1) in postponed(conn)
-    plant("reserve_member", "null")
+    plant("reserve_members", "null")
     clock.advance(SECOND)
     api.rows("reap")
     assert gang(api, big)["state"] == "reserved"
