@@ -155,7 +155,10 @@ declare
   v_page record;
 begin
   perform hwqueue.require_read_committed(), hwqueue.check_changes(p_changes);
-  v_queue := case when p_changes ? 'queue' then hwqueue.target_queue(p_changes) end;
+  if p_changes ->> 'queue' is not null then  -- takes a transaction id, as update_lease does
+    v_queue := (hwqueue.find_spawn_queue(hwqueue.json_text(p_changes -> 'queue', 'changes.queue', 100),
+      null)).queue;
+  end if;
   v_at := hwqueue.json_time(p_changes -> 'available_at', 'changes.available_at');
   -- leases that a call makes claimable come last: it would meet them among the pending ones
   v_page := hwqueue.lock_page(p_filter,
@@ -170,7 +173,15 @@ begin
         select x.run_id from hwqueue.lease x where x.lease_id = i offset 0) l where l.run_id is null);
   end if;
   if v_queue.queue_id is not null then
-    changed := hwqueue.movable_leases(changed, v_queue);
+    changed := hwqueue.move_keys(array(
+      select l.lease_id from unnest(changed) i
+      cross join lateral (  -- a fence (offset 0): by key, whatever the statistics say
+        select * from hwqueue.lease x where x.lease_id = i offset 0) l
+      where l.gang_id is null
+        and case when hwqueue.may_be_long(l.params)
+          then hwqueue.text_bytes(l.params, v_queue.max_params_bytes)
+          else octet_length(l.params::text) end <= v_queue.max_params_bytes
+      order by l.lease_id), v_queue);
   end if;
   skipped := v_page.skipped || array(select i from unnest(v_page.changed) i where i <> all (changed));
   next_cursor := v_page.next_cursor;

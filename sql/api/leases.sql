@@ -116,7 +116,10 @@ declare
 begin
   perform hwqueue.require_read_committed();
   perform hwqueue.check_changes(p_changes);
-  v_queue := case when p_changes ? 'queue' then hwqueue.target_queue(p_changes) end;
+  if p_changes ->> 'queue' is not null then  -- takes a transaction id: the queue is not deleted meanwhile
+    v_queue := (hwqueue.find_spawn_queue(hwqueue.json_text(p_changes -> 'queue', 'changes.queue', 100),
+      null)).queue;
+  end if;
   v_entry := hwqueue.take_entry(p_lease);
   v_lease := hwqueue.find_lease(p_lease);
   perform hwqueue.refuse_step_change(v_lease, p_changes);
@@ -315,6 +318,7 @@ declare
   v_class hwqueue.placement_class;
   v_entry hwqueue.scheduled;
   v_now timestamptz;
+  v_cores int[];
   v_taken record;
   v_timeout interval;
   v_token bigint;
@@ -347,21 +351,28 @@ begin
   end if;
   select c.* into v_class from hwqueue.placement_class c where c.class_id = v_lease.class_id;
   v_load := hwqueue.read_load(p_node);
+  if v_node.core_ids <> '{}' then  -- chosen as for a claim: the operator has to pin the work to them
+    v_cores := hwqueue.choose_cores(v_node, v_load.core_used, v_class.cpu_milli,
+      hwqueue.cpu_isolation_on(v_class.cpu_isolation, v_node.default_cpu_isolation));
+    if v_cores is null then
+      perform hwqueue.refuse('QHA01', format('node %s has not enough cores left for this work', p_node),
+        jsonb_build_object('field', 'p_node', 'node_id', p_node),
+        'wait until running leases have ended, or adopt it elsewhere');
+    end if;
+  end if;
   select t.p_load, t.assignment into v_taken
   from hwqueue.allocate_room(v_class, v_node, hwqueue.adopted_devices(v_class, v_node, v_load,
-    p_options -> 'gpus'), hwqueue.adopted_cores(v_class, v_node, v_load), v_load) t;
+    p_options -> 'gpus'), v_cores, v_load) t;
   perform hwqueue.write_load(v_taken.p_load);
   perform hwqueue.note_selected(array[v_class.class_id]);
   v_deltas := hwqueue.counted_terms((hwqueue.touched_terms(v_class, v_lease.lease_id, v_node)).touched);
   v_timeout := coalesce(v_lease.claim_timeout, v_queue.claim_timeout);
   v_token := hwqueue.next_token(hwqueue.current_generation(), v_entry.claim_count);
-  insert into hwqueue.claim (lease_id, queue_id, class_id, node_id, node_epoch, claim_token,
-      attempt, claim_timeout,
-    claimed_at, expires_at, check_at, assignment, term_deltas, login, eligible_at)
+  insert into hwqueue.claim (lease_id, queue_id, class_id, node_id, node_epoch, claim_token, attempt,
+    claim_timeout, claimed_at, expires_at, check_at, assignment, term_deltas, login, eligible_at)
   values (v_lease.lease_id, v_queue.queue_id, v_lease.class_id, p_node, v_state.node_epoch, v_token,
-      v_entry.attempt_count + 1,
-    v_timeout, v_now, v_now + v_timeout, v_now + v_timeout, v_taken.assignment, v_deltas,
-    v_state.login, case when v_queue.retain_completed = '0' and v_lease.idempotency_key is null
+    v_entry.attempt_count + 1, v_timeout, v_now, v_now + v_timeout, v_now + v_timeout, v_taken.assignment,
+    v_deltas, v_state.login, case when v_queue.retain_completed = '0' and v_lease.idempotency_key is null
       then greatest(v_lease.available_at, v_lease.created_at) end);
   perform hwqueue.add_counts(v_deltas, 1), hwqueue.wake_classes_of_lease(v_lease.lease_id),
     hwqueue.refresh_node_state(p_node);

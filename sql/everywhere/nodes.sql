@@ -163,7 +163,7 @@ as $$
     select count(*) as leases, coalesce(array_agg(x.assignment) filter (where x.assignment is not null),
              '{}') as assignments
     from hwqueue.claim x
-    where x.node_id = p_node and x.gang_id = x.lease_id) l
+    where x.node_id = p_node and hwqueue.is_everywhere(x.lease_id, x.gang_id)) l
   cross join lateral hwqueue.node_usage_of(n, l.assignments) u
   where n.node_id = p_node
 $$;

@@ -304,7 +304,7 @@ as $$
   select 'everywhere_lease', l.lease_id, jsonb_build_object('state', s.state)
   from hwqueue.lease l
   cross join lateral (select hwqueue.lease_state(l.lease_id) as state) s
-  where l.gang_id = l.lease_id and s.state in ('scheduled', 'pending', 'claimed')
+  where hwqueue.is_everywhere(l.lease_id, l.gang_id) and s.state in ('scheduled', 'pending', 'claimed')
     and not exists (select from hwqueue.everywhere_node r where r.lease_id = l.lease_id)
     and not exists (
       select from hwqueue.gang_change c where c.gang_id = l.lease_id)

@@ -9,7 +9,8 @@
 -- Read gang_asked, then insert_gang and insert_members.
 
 -- Returns what a gang asks for: min_size, together, same, on_lost and hold. The rest of the row is the
--- caller's.
+-- caller's. together: one domain, or a list of levels, the last of which may be the whole fleet: where no
+-- place of those before it has room, members may be anywhere.
 -- Raises: QHA01, naming the field.
 create or replace function hwqueue.gang_asked(p_options jsonb, p_field text) returns hwqueue.gang
 language plpgsql immutable
@@ -18,7 +19,23 @@ declare
   v_gang hwqueue.gang;
 begin
   v_gang.min_size := hwqueue.json_integer(p_options -> 'min_size', p_field || '.min_size', 1, 1000);
-  v_gang.together := hwqueue.gang_domains(p_options -> 'together', p_field || '.together');
+  v_gang.together := array(
+    select case
+      when d.value is distinct from '"fleet"' then coalesce(hwqueue.json_domain(d.value, l.field),
+        hwqueue.refuse_value(d.value, l.field, '"node", "rack" or "label:KEY"',
+          'name a domain, or leave together out', 'QHA01'))
+      when d.ordinality = 1 or d.ordinality < jsonb_array_length(l.levels)
+        then hwqueue.refuse_value(d.value, l.field, '"node", "rack" or "label:KEY", with "fleet" only as the '
+          'last of several', 'for example ["rack", "fleet"]; for members that may be anywhere leave it out',
+          'QHA01')
+      else 'fleet' end
+    from (
+      select o.field, case when jsonb_typeof(o.given) = 'string' then jsonb_build_array(o.given)
+        else hwqueue.json_list(nullif(o.given, 'null'), o.field, 5, 'a domain, or a list of at most 5',
+          'for example ["rack", "label:zone"]') end as levels
+      from (select p_options -> 'together' as given, p_field || '.together' as field) o) l
+    cross join lateral jsonb_array_elements(l.levels) with ordinality d
+    order by d.ordinality);
   v_gang.same := array(
     select hwqueue.json_text(s.value, format('%s.same[%s]', p_field, s.ordinality - 1), 253)
     from jsonb_array_elements(hwqueue.json_list(nullif(p_options -> 'same', 'null'), p_field || '.same', 5,
@@ -30,30 +47,6 @@ begin
   v_gang.state := 'waiting';
   return v_gang;
 end
-$$;
-
--- Returns the domains of the option together: one, or a list of levels. The last of several may be the whole
--- fleet: where no place of those before it has room, members may be anywhere.
--- Raises: QHA01.
-create or replace function hwqueue.gang_domains(p_together jsonb, p_field text) returns text[]
-language sql immutable
-as $$
-  select array(
-    select case
-      when d.value is distinct from '"fleet"' then coalesce(hwqueue.json_domain(d.value, p_field),
-        hwqueue.refuse_value(d.value, p_field, '"node", "rack" or "label:KEY"',
-          'name a domain, or leave together out', 'QHA01'))
-      when d.ordinality = 1 or d.ordinality < jsonb_array_length(l.levels)
-        then hwqueue.refuse_value(d.value, p_field, '"node", "rack" or "label:KEY", with "fleet" only as the '
-          'last of several', 'for example ["rack", "fleet"]; for members that may be anywhere leave it out',
-          'QHA01')
-      else 'fleet' end
-    from (
-      select case when jsonb_typeof(p_together) = 'string' then jsonb_build_array(p_together)
-        else hwqueue.json_list(nullif(p_together, 'null'), p_field, 5, 'a domain, or a list of at most 5',
-          'for example ["rack", "label:zone"]') end as levels) l
-    cross join lateral jsonb_array_elements(l.levels) with ordinality d
-    order by d.ordinality)
 $$;
 
 -- Writes a gang that waits, and returns it. p_priority: that of its first member. A min_size of all is none.
@@ -84,3 +77,8 @@ as $$
   insert into hwqueue.gang_member (gang_id, ordinal, lease_id)
   select p_gang, m.ordinality - 1, m.lease_id from unnest(p_leases) with ordinality m(lease_id, ordinality)
 $$;
+
+-- Whether a lease is of an everywhere task: a gang of one, which has the id of the lease.
+create or replace function hwqueue.is_everywhere(p_lease uuid, p_gang uuid) returns boolean
+language sql immutable parallel safe
+as $$ select p_gang = p_lease $$;

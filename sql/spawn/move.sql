@@ -4,27 +4,12 @@
 -- update_leases and {"queue": "gpu-b"}. A lease whose params are larger than gpu-b takes stays, and so
 -- does one whose unique key an open lease of gpu-b holds.
 --
--- update_lease calls check_move, update_leases calls movable_leases before that. Policies that a lease
--- does not carry (attempts, retries, timeouts, patience, retention) are those of the queue that it is in
--- when they are read. Its class names the queue, so a moved lease gets another class, and is counted
--- by the terms that select that one.
+-- update_lease calls check_move, update_leases calls move_keys before that. Policies that a lease does not
+-- carry (attempts, retries, timeouts, patience, retention) are those of the queue that it is in when they are
+-- read. Its class names the queue, so a moved lease gets another class, and is counted by the terms that
+-- select that one.
 --
--- The invariant: the row of a lease's key names the queue that its lease is in.
---
--- Reading order: target_queue, check_move, then move_keys.
-
--- The queue that changes of a lease name; null when they name none. It takes a transaction id first, as a
--- spawn does, so that the queue is not deleted meanwhile.
--- Raises: QHA01, QHQ01.
-create or replace function hwqueue.target_queue(p_changes jsonb) returns hwqueue.queue
-language plpgsql volatile
-as $$
-declare
-  v_name text := hwqueue.json_text(p_changes -> 'queue', 'changes.queue', 100);
-begin
-  return case when v_name is not null then (hwqueue.find_spawn_queue(v_name, null)).queue end;
-end
-$$;
+-- Invariant: the row of a lease's key names the queue that its lease is in.
 
 -- Refuses to move a lease where a spawn of it would be refused, and moves its key.
 -- Locks: the caller holds the lease's entry; as move_keys. Raises: QHA01 for params that are too large,
@@ -37,12 +22,13 @@ declare
   v_holder uuid;
 begin
   if p_lease.gang_id is not null then
-    perform hwqueue.refuse('QHG03', case when p_lease.gang_id = p_lease.lease_id
+    perform hwqueue.refuse('QHG03', case when hwqueue.is_everywhere(p_lease.lease_id, p_lease.gang_id)
         then format('lease %s is of an everywhere task, whose leases share a queue', p_lease.lease_id)
         else format('lease %s is a member of gang %s, whose members share a queue', p_lease.lease_id,
           p_lease.gang_id) end,
       jsonb_build_object('lease_id', p_lease.lease_id, 'gang_id', p_lease.gang_id, 'field', 'changes.queue'),
-      case when p_lease.gang_id = p_lease.lease_id then 'stop it, and spawn it into the other queue'
+      case when hwqueue.is_everywhere(p_lease.lease_id, p_lease.gang_id)
+        then 'stop it, and spawn it into the other queue'
         else 'cancel the gang, and spawn it into the other queue' end);
   end if;
   perform hwqueue.check_payload(p_lease.params, 'params', p_queue.max_params_bytes);
@@ -62,23 +48,6 @@ begin
     jsonb_build_object('field', 'changes.queue', 'key', p_lease.idempotency_key, 'lease_id', v_holder,
       'queue', p_queue.name),
     'a queue has one lease of a key: move it when that one has ended, or repeat the call');
-end
-$$;
-
--- Returns those of some leases that may move to a queue, with their keys moved.
--- Locks: the caller holds their entries; as move_keys.
-create or replace function hwqueue.movable_leases(p_leases uuid[], p_queue hwqueue.queue) returns uuid[]
-language plpgsql volatile
-as $$
-begin
-  return hwqueue.move_keys(array(
-    select l.lease_id from unnest(p_leases) i
-    cross join lateral (  -- a fence (offset 0): by key, whatever the statistics say
-      select * from hwqueue.lease x where x.lease_id = i offset 0) l
-    where l.gang_id is null
-      and case when hwqueue.may_be_long(l.params) then hwqueue.text_bytes(l.params, p_queue.max_params_bytes)
-        else octet_length(l.params::text) end <= p_queue.max_params_bytes
-    order by l.lease_id), p_queue);
 end
 $$;
 

@@ -53,6 +53,9 @@ language plpgsql volatile
 as $$
 declare
   v_spawn record;
+  v_old hwqueue.lease;
+  v_next uuid;
+  v_problem text;
 begin
   for v_spawn in
     select s.lease_id, (s.replaces ->> 'lease')::uuid as old_lease, s.replaces, c.tenant
@@ -61,48 +64,36 @@ begin
     where s.replaces is not null order by s.ordinal
   loop
     if v_spawn.old_lease is not null then
-      perform hwqueue.check_replaced(v_spawn.old_lease, v_spawn.lease_id, v_spawn.tenant);
+      select l.* into v_old from hwqueue.lease l
+      join hwqueue.placement_class c on c.class_id = l.class_id
+      where l.lease_id = v_spawn.old_lease and c.tenant = v_spawn.tenant;
+      if not found then
+        perform hwqueue.refuse('QHL04', format('lease %s does not exist', v_spawn.old_lease),
+          jsonb_build_object('lease_id', v_spawn.old_lease, 'field', 'options.replaces.lease'),
+          'check the id; a lease replaces one of its own tenant');
+      end if;
+      v_next := v_spawn.old_lease;
+      for v_step in 1 .. 1000 loop
+        exit when v_next is null or v_next = v_spawn.lease_id;
+        v_next := (select r.old_lease from hwqueue.replacement r where r.lease_id = v_next);
+      end loop;
+      v_problem := case
+        when v_next is not null then 'waits for its place itself: a circle'
+        when v_old.gang_id is not null then 'is a member of a gang'
+        when v_old.run_id is not null then 'is a step of a run'
+        when exists (select from hwqueue.replacement r where r.old_lease = v_spawn.old_lease)
+          then 'is being replaced already' end;
+      if v_problem is not null then
+        perform hwqueue.refuse('QHA01',
+          format('lease %s cannot be replaced: it %s', v_spawn.old_lease, v_problem),
+          jsonb_build_object('lease_id', v_spawn.old_lease, 'field', 'options.replaces.lease'),
+          'replace a lease that stands alone, once');
+      end if;
     end if;
     insert into hwqueue.replacement (lease_id, old_lease, service_id, old_goes, is_overlapping,
       next_try_at, created_at)
     values (v_spawn.lease_id, v_spawn.old_lease, (v_spawn.replaces ->> 'service')::uuid,
       v_spawn.replaces ->> 'then', (v_spawn.replaces ->> 'overlap')::boolean, p_now, p_now);
   end loop;
-end
-$$;
-
--- Refuses to replace a lease that cannot be.
--- Raises: as write_replacements.
-create or replace function hwqueue.check_replaced(p_old uuid, p_lease uuid, p_tenant text) returns void
-language plpgsql stable
-as $$
-declare
-  v_old hwqueue.lease;
-  v_next uuid := p_old;
-  v_problem text;
-begin
-  select l.* into v_old from hwqueue.lease l
-  join hwqueue.placement_class c on c.class_id = l.class_id
-  where l.lease_id = p_old and c.tenant = p_tenant;
-  if not found then
-    perform hwqueue.refuse('QHL04', format('lease %s does not exist', p_old),
-      jsonb_build_object('lease_id', p_old, 'field', 'options.replaces.lease'),
-      'check the id; a lease replaces one of its own tenant');
-  end if;
-  for v_step in 1 .. 1000 loop
-    exit when v_next is null or v_next = p_lease;
-    v_next := (select r.old_lease from hwqueue.replacement r where r.lease_id = v_next);
-  end loop;
-  v_problem := case
-    when v_next is not null then 'waits for its place itself: a circle'
-    when v_old.gang_id is not null then 'is a member of a gang'
-    when v_old.run_id is not null then 'is a step of a run'
-    when exists (select from hwqueue.replacement r where r.old_lease = p_old)
-      then 'is being replaced already' end;
-  if v_problem is not null then
-    perform hwqueue.refuse('QHA01', format('lease %s cannot be replaced: it %s', p_old, v_problem),
-      jsonb_build_object('lease_id', p_old, 'field', 'options.replaces.lease'),
-      'replace a lease that stands alone, once');
-  end if;
 end
 $$;

@@ -1,6 +1,6 @@
 -- Writes spawns: idempotency keys first, then the entries in ready or scheduled, then the leases.
 -- spawn_lease and spawn_leases call write_spawns with the requests that spawn/read returned. adopt_lease
--- also takes the devices and cores of work that already runs (adopted_devices, adopted_cores).
+-- also takes the devices of work that already runs (adopted_devices).
 -- A lease has either an entry in ready or one in scheduled, never both. An idempotency key stands for
 -- one lease, and the same key with other content is refused. Keys are inserted in sorted order, so that
 -- two batches cannot deadlock.
@@ -57,30 +57,6 @@ begin
 end
 $$;
 
--- Returns the cores of adopted work, chosen as for a claim. The operator who adopts the work has to pin
--- it to them. Null when the node counts no cores.
--- Locks: the caller holds node_state. Raises: QHA01 when too few cores are left.
-create or replace function hwqueue.adopted_cores(p_class hwqueue.placement_class, p_node hwqueue.node,
-  p_load hwqueue.node_load) returns int[]
-language plpgsql immutable
-as $$
-declare
-  v_cores int[];
-begin
-  if p_node.core_ids = '{}' then
-    return null;
-  end if;
-  v_cores := hwqueue.choose_cores(p_node, p_load.core_used, p_class.cpu_milli,
-    hwqueue.cpu_isolation_on(p_class.cpu_isolation, p_node.default_cpu_isolation));
-  if v_cores is null then
-    perform hwqueue.refuse('QHA01', format('node %s has not enough cores left for this work', p_node.node_id),
-      jsonb_build_object('field', 'p_node', 'node_id', p_node.node_id),
-      'wait until running leases have ended, or adopt it elsewhere');
-  end if;
-  return v_cores;
-end
-$$;
-
 -- Writes spawns that are read and checked: keys, entries, leases. Returns them, with stands_for set
 -- where a key stands for another lease.
 -- It wakes waiting workers when something is claimable at once. It is idempotent per idempotency key.
@@ -93,7 +69,7 @@ language plpgsql volatile
 as $$
 declare
   v_spawns hwqueue.spawn_request[] := p_spawns;
-  v_fresh hwqueue.spawn_request[] := p_spawns;
+  v_fresh hwqueue.spawn_request[];
   v_spawn hwqueue.spawn_request;
   v_has_keys boolean;
   v_has_own_ids boolean;
@@ -114,18 +90,18 @@ begin
     into v_has_keys, v_has_own_ids, v_has_choices, v_has_replaces, v_must_wake from unnest(p_spawns) s;
   end if;
   if v_has_replaces then
-    for v_index in 1 .. cardinality(p_spawns) loop
-      if p_spawns[v_index].replaces is not null then
-        p_spawns[v_index].available_at := hwqueue.never_due();
+    for v_index in 1 .. cardinality(v_spawns) loop
+      if v_spawns[v_index].replaces is not null then
+        v_spawns[v_index].available_at := hwqueue.never_due();
       end if;
     end loop;
-    v_spawns := p_spawns;
-    v_fresh := p_spawns;
-    v_must_wake := exists (select 1 from unnest(v_fresh) s where s.notify and s.available_at <= p_now);
   end if;
+  v_fresh := v_spawns;
   if v_has_keys then
-    v_spawns := hwqueue.reserve_keys(p_spawns, p_queue, p_now);
+    v_spawns := hwqueue.reserve_keys(v_spawns, p_queue, p_now);
     v_fresh := array(select s from unnest(v_spawns) s where s.stands_for is null order by s.ordinal);
+  end if;
+  if v_has_keys or v_has_replaces then
     v_must_wake := exists (select 1 from unnest(v_fresh) s where s.notify and s.available_at <= p_now);
   end if;
   if v_has_choices then
@@ -159,19 +135,44 @@ as $$
     when p_available_at > p_now then 'scheduled' else 'pending' end
 $$;
 
--- Refuses ids that a producer chose and that a completed lease had, while its outcome still exists. The
--- outcome would be taken for the end of the new lease, whose tokens would start where the former ones
--- did.
--- The caller has inserted the leases, so no other session can take one of the ids any more.
--- Raises: QHL06, 23505.
-create or replace function hwqueue.check_own_ids(p_spawns hwqueue.spawn_request[], p_now timestamptz)
-returns void
+-- Writes spawns some of which have ids that their producer chose, like insert_spawns. Other leases may
+-- already ask about such an id, so the lease may need a class of its own (target_class). An id that a
+-- completed lease had is refused while its outcome exists: that would be taken for the end of the new lease,
+-- whose tokens would start where the former ones did.
+-- Locks: as insert_spawns, and waiting classes (skip locked). Raises: QHL06. Not idempotent.
+create or replace function hwqueue.insert_own_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue,
+  p_now timestamptz) returns void
 language plpgsql volatile
 as $$
 declare
+  v_spawn record;
+  v_spawns hwqueue.spawn_request[] := p_spawns;
+  v_class_id bigint;
+  v_targets bigint[] := '{}';
   v_ids uuid[] := array(select s.lease_id from unnest(p_spawns) s where s.own_id);
   v_completed uuid;
 begin
+  select o.lease_id, o.ordinal - 1 as index into v_spawn
+  from (select s.lease_id, s.ordinal, row_number() over (partition by s.lease_id order by s.ordinal) as turn
+        from unnest(p_spawns) s where s.own_id) o
+  where o.turn > 1 or exists (select 1 from hwqueue.lease l where l.lease_id = o.lease_id)
+  order by o.ordinal limit 1;
+  if found then
+    perform hwqueue.refuse('QHL06', format('lease %s exists already', v_spawn.lease_id),
+      jsonb_build_object('field', 'options.lease_id', 'lease_id', v_spawn.lease_id, 'index', v_spawn.index),
+      'use a fresh id, or idempotency_key to spawn once');
+  end if;
+  for v_index in 1 .. cardinality(v_spawns) loop
+    if v_spawns[v_index].own_id then
+      v_class_id := v_spawns[v_index].class_id;
+      v_spawns[v_index].class_id := hwqueue.target_class(v_class_id, v_spawns[v_index].lease_id);
+      if v_spawns[v_index].class_id <> v_class_id and v_spawns[v_index].available_at <= p_now then
+        v_targets := v_targets || v_spawns[v_index].class_id;
+      end if;
+    end if;
+  end loop;
+  perform hwqueue.insert_spawns(v_spawns, p_queue, p_now);
+  -- now no other session can take one of the ids any more
   if current_setting('transaction_isolation') in ('read committed', 'read uncommitted') then
     v_completed := (
       select o.lease_id from hwqueue.outcome o where o.lease_id = any (v_ids) limit 1);
@@ -186,43 +187,6 @@ begin
     select i, 0, p_now, 0, 0, 'completed' from unnest(v_ids) i;
     delete from hwqueue.outcome o where o.lease_id = any (v_ids);
   end if;
-end
-$$;
-
--- Writes spawns some of which have ids that their producer chose, like insert_spawns.
--- Other leases may already ask about such an id, so the lease may need a class of its own
--- (target_class).
--- Locks: as insert_spawns, and waiting classes (skip locked). Raises: QHL06. Not idempotent.
-create or replace function hwqueue.insert_own_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue,
-  p_now timestamptz) returns void
-language plpgsql volatile
-as $$
-declare
-  v_spawn record;
-  v_spawns hwqueue.spawn_request[] := p_spawns;
-  v_class_id bigint;
-  v_targets bigint[] := '{}';
-begin
-  select o.lease_id, o.ordinal - 1 as index into v_spawn
-  from (select s.lease_id, s.ordinal, row_number() over (partition by s.lease_id order by s.ordinal) as turn
-        from unnest(p_spawns) s where s.own_id) o
-  where o.turn > 1 or exists (select 1 from hwqueue.lease l where l.lease_id = o.lease_id)
-  order by o.ordinal limit 1;
-  if found then
-    perform hwqueue.refuse('QHL06', format('lease %s exists already', v_spawn.lease_id),
-      jsonb_build_object('field', 'options.lease_id', 'lease_id', v_spawn.lease_id, 'index', v_spawn.index),
-      'use a fresh id, or idempotency_key to spawn once');
-  end if;
-  for v_index in 1 .. cardinality(v_spawns) loop
-    if v_spawns[v_index].own_id then  -- other leases may already ask about this id
-      v_class_id := v_spawns[v_index].class_id;
-      v_spawns[v_index].class_id := hwqueue.target_class(v_class_id, v_spawns[v_index].lease_id);
-      if v_spawns[v_index].class_id <> v_class_id and v_spawns[v_index].available_at <= p_now then
-        v_targets := v_targets || v_spawns[v_index].class_id;
-      end if;
-    end if;
-  end loop;
-  perform hwqueue.insert_spawns(v_spawns, p_queue, p_now), hwqueue.check_own_ids(p_spawns, p_now);
   if v_targets <> '{}' then  -- the class may be older: an earlier lease with this id had it
     perform hwqueue.wake_classes_of_entries(v_targets);
   end if;
@@ -445,8 +409,9 @@ $$;
 -- Takes the key of a spawn's option unique that another spawn has had. Returns the lease that the key
 -- names from now on: that of this spawn if the key was free, else the one that holds it. Null: the key is
 -- pruned. A key is free when its lease has ended, or its time is over; nobody frees it before a spawn asks.
--- Of equal keys in a batch the first spawn has it.
--- Locks: the key; with on_conflict replace the lease's entry, then as put_back. Raises: QHT02.
+-- Of equal keys in a batch the first spawn has it. With on_conflict replace a lease that waits gets the task,
+-- params and options of this spawn; it keeps its id and the claims and attempts that it has had.
+-- Locks: the key; with on_conflict replace the lease's entry and row, then as put_back. Raises: QHT02.
 create or replace function hwqueue.take_unique_key(p_spawns hwqueue.spawn_request[], p_ordinal int,
   p_tenant text, p_queue hwqueue.queue, p_now timestamptz) returns uuid
 language plpgsql volatile
@@ -455,6 +420,7 @@ declare
   v_spawn hwqueue.spawn_request := p_spawns[p_ordinal];
   v_key hwqueue.idempotency;
   v_state text;
+  v_entry hwqueue.scheduled;
 begin
   select i.* into v_key from hwqueue.idempotency i
   where i.tenant = p_tenant and i.queue_id = p_queue.queue_id and i.idempotency_key = v_spawn.idempotency_key
@@ -478,35 +444,22 @@ begin
         'lease_id', v_key.lease_id, 'state', v_state, 'index', p_ordinal - 1),
       'spawn it when that lease has ended, or with on_conflict keep or replace');
   elsif v_spawn.on_conflict = 'replace' and v_state in ('scheduled', 'pending') then
-    perform hwqueue.replace_waiting(v_key.lease_id, v_spawn, p_queue, p_now);
+    v_entry := hwqueue.take_entry(v_key.lease_id);
+    if v_entry.lease_id is not null then  -- it is not claimed or finished by now
+      update hwqueue.lease l
+      set class_id = hwqueue.target_class(v_spawn.class_id, l.lease_id), near_node = null,
+          task_name = v_spawn.task_name, params = v_spawn.params, headers = v_spawn.headers,
+          priority = v_spawn.priority, rank = hwqueue.lease_rank(p_queue.ageing_step,
+            greatest(v_spawn.available_at, p_now), v_spawn.priority),
+          max_attempts = v_spawn.max_attempts, retry = v_spawn.retry, claim_timeout = v_spawn.claim_timeout,
+          deadline = v_spawn.deadline, wire = v_spawn.wire
+      where l.lease_id = v_key.lease_id;
+      perform hwqueue.note_leases('lease_updated', array[v_key.lease_id],
+        'replaced: another spawn has its unique key', jsonb_build_object('class_id', v_spawn.class_id));
+      perform hwqueue.put_back(v_key.lease_id, v_entry.attempt_count, v_entry.claim_count,
+        v_spawn.available_at, p_now);
+    end if;
   end if;
   return v_key.lease_id;
-end
-$$;
-
--- Writes into a waiting lease the task, params and options of a spawn that has its key. It keeps its id
--- and the claims and attempts that it has had, and gets a new position in line. One that is claimed or
--- finished by now stays as it is.
--- Locks: the entry; the lease row; as put_back. Not idempotent.
-create or replace function hwqueue.replace_waiting(p_lease uuid, p_spawn hwqueue.spawn_request,
-  p_queue hwqueue.queue, p_now timestamptz) returns void
-language plpgsql volatile
-as $$
-declare
-  v_entry hwqueue.scheduled := hwqueue.take_entry(p_lease);
-begin
-  if v_entry.lease_id is null then
-    return;
-  end if;
-  update hwqueue.lease l set class_id = hwqueue.target_class(p_spawn.class_id, p_lease), near_node = null,
-    task_name = p_spawn.task_name, params = p_spawn.params, headers = p_spawn.headers,
-    priority = p_spawn.priority,
-    rank = hwqueue.lease_rank(p_queue.ageing_step, greatest(p_spawn.available_at, p_now), p_spawn.priority),
-    max_attempts = p_spawn.max_attempts, retry = p_spawn.retry, claim_timeout = p_spawn.claim_timeout,
-    deadline = p_spawn.deadline, wire = p_spawn.wire
-  where l.lease_id = p_lease;
-  perform hwqueue.note_leases('lease_updated', array[p_lease], 'replaced: another spawn has its unique key',
-    jsonb_build_object('class_id', p_spawn.class_id));
-  perform hwqueue.put_back(p_lease, v_entry.attempt_count, v_entry.claim_count, p_spawn.available_at, p_now);
 end
 $$;
