@@ -37,7 +37,8 @@ begin
   end if;
   lease_id := coalesce(v_spawn.stands_for, v_spawn.lease_id);
   created := v_spawn.stands_for is null;
-  state := hwqueue.spawned_state(v_spawn.stands_for, v_spawn.available_at, v_now);
+  state := case when not created then hwqueue.lease_state(lease_id)
+    when v_spawn.available_at > v_now then 'scheduled' else 'pending' end;
   select case when f.unmatched then hwqueue.known_lacks(f.class_id) else '{}' end into warnings
   from hwqueue.class_fleet f
   where f.class_id = v_spawn.class_id and f.digest is not null;
@@ -80,7 +81,8 @@ begin
   end if;
   return query
     select s.ordinal, coalesce(s.stands_for, s.lease_id), s.stands_for is null,
-           hwqueue.spawned_state(s.stands_for, s.available_at, v_now)
+           case when s.stands_for is not null then hwqueue.lease_state(s.stands_for)
+             when s.available_at > v_now then 'scheduled' else 'pending' end
     from unnest(v_spawns) s order by s.ordinal;
 end
 $$;

@@ -92,8 +92,8 @@ end
 $$;
 
 -- Tries to assemble a gang, or what may join it; where there is no room, to earmark it, or to take room back
--- that is kept for others. When that fails, the next try is after 1, 2, 4, 8, then 15 seconds; at the next
--- tick, when others held what it needs or an affinity term is not published yet.
+-- that is kept for others. When that fails, the next try is later (back_off); at the next tick, when others
+-- held what it needs or an affinity term is not published yet.
 -- Locks: the caller holds the gang; as assemble_gang.
 create or replace function hwqueue.try_gang(p_gang hwqueue.gang, p_now timestamptz) returns void
 language plpgsql volatile
@@ -283,8 +283,9 @@ begin
 end
 $$;
 
--- Works off the changes of a gang: brings its state up to date, and stops members that may not go on.
--- Locks: the caller holds the gang; as stop_members and end_members.
+-- Works off the changes of a gang: brings its state up to date, cancels members that wait in vain, and stops
+-- those that may not go on.
+-- Locks: the caller holds the gang; the entries, skip locked; as steps_ended and stop_members.
 create or replace function hwqueue.look_at_gang(p_gang hwqueue.gang, p_now timestamptz) returns void
 language plpgsql volatile
 as $$
@@ -294,14 +295,36 @@ declare
   v_missing int;
   v_is_loss boolean;
   v_is_ending boolean;  -- a member has completed: no other one joins
+  v_leases uuid[];
+  v_steps uuid[];
 begin
   delete from hwqueue.gang_change c where c.gang_id = p_gang.gang_id;
   select c.* into v_found from hwqueue.count_members(p_gang) c;
   v_next := v_found.next_state;
-  if v_next in ('cancelling', 'completed') and v_found.waiting > 0 then
-    while hwqueue.end_members(p_gang) and not hwqueue.is_time_up() loop
-    end loop;
-  end if;
+  while v_next in ('cancelling', 'completed') and v_found.waiting > 0 loop
+    -- their ends are changes of the gang, so a later tick looks again; of a step they end its items
+    v_leases := array(
+      select s.lease_id from hwqueue.gang_member m
+      join hwqueue.scheduled s on s.queue_id = p_gang.queue_id
+        and s.available_at = hwqueue.never_due() and s.lease_id = m.lease_id
+      where m.gang_id = p_gang.gang_id
+      order by s.lease_id limit 100 for update of s skip locked);
+    if v_leases = '{}' then  -- others hold them all: a later tick looks again
+      insert into hwqueue.gang_change (gang_id) values (p_gang.gang_id);
+      exit;
+    end if;
+    lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
+    delete from hwqueue.scheduled s where s.queue_id = p_gang.queue_id
+      and s.available_at = hwqueue.never_due() and s.lease_id = any (v_leases);
+    v_steps := hwqueue.end_waiting(v_leases, 'cancelled', jsonb_build_object('reason', 'gang_incomplete',
+      'gang_id', p_gang.gang_id, 'detail', p_gang.reason), hwqueue.clock());
+    perform hwqueue.note_leases('lease_cancelled', v_leases, 'cancelled: its gang has ended',
+      jsonb_build_object('gang_id', p_gang.gang_id));
+    if v_steps <> '{}' then
+      perform hwqueue.steps_ended(v_steps, 'cancelled', true);
+    end if;
+    exit when cardinality(v_leases) < 100 or hwqueue.is_time_up();
+  end loop;
   if v_next in ('cancelling', 'stopping') and v_found.reserved + v_found.running > 0 then
     perform hwqueue.stop_members(p_gang, p_now);
   end if;
@@ -438,40 +461,6 @@ begin
     end loop;
     perform hwqueue.ask_to_stop(v_node_id, v_leases, null, 'its gang does not run as a whole', p_now);
   end loop;
-end
-$$;
-
--- Cancels up to 100 members of a gang that wait, and returns whether there may be more. Their ends are
--- changes of the gang, so a later tick looks again; of one that is a step its items have ended.
--- Locks: the caller holds the gang; the entries, skip locked; as steps_ended.
-create or replace function hwqueue.end_members(p_gang hwqueue.gang) returns boolean
-language plpgsql volatile
-as $$
-declare
-  v_entries hwqueue.scheduled[] := array(
-    select s from hwqueue.gang_member m
-    join hwqueue.scheduled s on s.queue_id = p_gang.queue_id
-      and s.available_at = hwqueue.never_due() and s.lease_id = m.lease_id
-    where m.gang_id = p_gang.gang_id
-    order by s.lease_id limit 100 for update of s skip locked);
-  v_leases uuid[] := array(select e.lease_id from unnest(v_entries) e);
-  v_steps uuid[];
-begin
-  if v_leases = '{}' then  -- others hold them all: a later tick looks again
-    insert into hwqueue.gang_change (gang_id) values (p_gang.gang_id);
-    return false;
-  end if;
-  lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
-  delete from hwqueue.scheduled s where s.queue_id = p_gang.queue_id and s.available_at = hwqueue.never_due()
-    and s.lease_id = any (v_leases);
-  v_steps := hwqueue.end_waiting(v_leases, 'cancelled', jsonb_build_object('reason', 'gang_incomplete',
-    'gang_id', p_gang.gang_id, 'detail', p_gang.reason), hwqueue.clock());
-  perform hwqueue.note_leases('lease_cancelled', v_leases, 'cancelled: its gang has ended',
-    jsonb_build_object('gang_id', p_gang.gang_id));
-  if v_steps <> '{}' then
-    perform hwqueue.steps_ended(v_steps, 'cancelled', true);
-  end if;
-  return cardinality(v_leases) = 100;
 end
 $$;
 

@@ -1,23 +1,27 @@
 -- What becomes of the alternatives that were not taken, and of choices whose leases are gone.
 --
--- reap calls settle_choices, prune calls prune_choices. Example: the claim of "16 V100" has taken a choice.
--- The next reap cancels the lease that asked for 8 A100, and the gang that asked for 32 T4 goes to
--- cancelling, as cancel_gang would have it. An alternative that another session holds is met by a later reap.
+-- Example: the claim of "16 V100" has taken a choice. The next reap cancels the lease that asked for 8 A100,
+-- and the gang that asked for 32 T4 goes to cancelling, as cancel_gang would have it. An alternative that
+-- another session holds is met by a later reap.
 --
 -- Invariant: a choice is settled when none of its alternatives is open but the one that was taken; one that
 -- is added later makes it unsettled again (spawn/choice).
---
--- Read settle_choices, then settle_choice; choice_story serves explain.
 
--- Cancels what was not taken of up to p_limit choices, those that were taken first. p_from: none was
--- taken before.
--- Locks: the choices, skip locked; as settle_choice.
+-- Cancels the leases and gangs that were not taken of up to p_limit choices, those that were taken first.
+-- p_from: none was taken before.
+-- Locks: the choices, entries and gangs, all skip locked.
 create or replace function hwqueue.settle_choices(p_limit int, p_now timestamptz,
   p_from timestamptz default '-infinity') returns void
 language plpgsql volatile
 as $$
 declare
   v_choice hwqueue.choice;
+  v_leases uuid[];
+  v_gangs uuid[];
+  v_ended uuid[];
+  v_why jsonb;
+  v_gang hwqueue.gang;
+  v_left int;
 begin
   for v_choice in
     select h.* from hwqueue.choice h
@@ -26,61 +30,46 @@ begin
     order by h.taken_at limit p_limit for no key update skip locked
   loop
     begin
-      perform hwqueue.settle_choice(v_choice, p_now);
+      select coalesce(array_agg(m.member_id) filter (where not m.is_gang), '{}'),
+             coalesce(array_agg(m.member_id) filter (where m.is_gang), '{}')
+      into v_leases, v_gangs
+      from hwqueue.choice_member m
+      left join hwqueue.lease l on not m.is_gang and l.lease_id = m.member_id and l.choice_id = m.choice_id
+      left join hwqueue.gang g on m.is_gang and g.gang_id = m.member_id
+      where m.choice_id = v_choice.choice_id and m.member_id is distinct from v_choice.taken
+        and case when m.is_gang then g.finished_at is null and g.state <> 'cancelling'
+          else hwqueue.lease_state(l.lease_id) in ('scheduled', 'pending', 'claimed') end;
+      v_ended := hwqueue.take_entries_of(v_leases);
+      v_left := cardinality(v_leases) + cardinality(v_gangs) - cardinality(v_ended);
+      if v_ended <> '{}' then
+        lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
+        v_why := jsonb_build_object('reason', 'choice_taken', 'one_of', v_choice.choice_id, 'taken',
+          v_choice.taken, 'detail', format('of its alternatives %s was taken', v_choice.taken));
+        perform hwqueue.end_waiting(v_ended, 'cancelled', v_why, hwqueue.clock());
+        perform hwqueue.note_leases('lease_cancelled', v_ended,
+          format('cancelled: of its alternatives %s was taken', v_choice.taken),
+          v_why - 'detail');
+      end if;
+      for v_gang in
+        select g.* from hwqueue.gang g
+        where g.gang_id = any (v_gangs) and g.finished_at is null and g.state <> 'cancelling'
+        order by g.gang_id for no key update skip locked
+      loop
+        update hwqueue.gang g set state = 'cancelling', reason = 'choice_taken'
+        where g.gang_id = v_gang.gang_id;
+        insert into hwqueue.gang_change (gang_id) values (v_gang.gang_id);
+        perform hwqueue.note_gang(v_gang, 'cancelling');
+        v_left := v_left - 1;
+      end loop;
+      if v_left = 0 then
+        update hwqueue.choice h set settled_at = p_now where h.choice_id = v_choice.choice_id;
+      end if;
     exception when query_canceled or others then  -- undone alone, and the others go on
       perform hwqueue.postpone('choice', v_choice.choice_id, sqlstate, sqlerrm, p_now);
     end;
     exit when hwqueue.is_time_up();
   end loop;
 end
-$$;
-
--- Cancels the leases and gangs of a choice that were not taken.
--- Locks: the caller holds the choice; entries and gangs, skip locked.
-create or replace function hwqueue.settle_choice(p_choice hwqueue.choice, p_now timestamptz) returns void
-language plpgsql volatile
-as $$
-declare
-  v_why jsonb := jsonb_build_object('reason', 'choice_taken', 'one_of', p_choice.choice_id,
-    'taken', p_choice.taken, 'detail', format('of its alternatives %s was taken', p_choice.taken));
-  v_others uuid[] := array(
-    select o.member_id from hwqueue.other_alternatives(p_choice) o where not o.is_gang);
-  v_ended uuid[];
-  v_gang hwqueue.gang;
-begin
-  v_ended := hwqueue.take_entries_of(v_others);
-  if v_ended <> '{}' then
-    lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
-    perform hwqueue.end_waiting(v_ended, 'cancelled', v_why, hwqueue.clock());
-    perform hwqueue.note_leases('lease_cancelled', v_ended,
-      format('cancelled: of its alternatives %s was taken', p_choice.taken), v_why - 'detail');
-  end if;
-  for v_gang in
-    select g.* from hwqueue.other_alternatives(p_choice) o
-    join hwqueue.gang g on g.gang_id = o.member_id
-    where o.is_gang order by g.gang_id for no key update of g skip locked
-  loop
-    update hwqueue.gang g set state = 'cancelling', reason = 'choice_taken' where g.gang_id = v_gang.gang_id;
-    insert into hwqueue.gang_change (gang_id) values (v_gang.gang_id);
-    perform hwqueue.note_gang(v_gang, 'cancelling');
-  end loop;
-  update hwqueue.choice h set settled_at = p_now
-  where h.choice_id = p_choice.choice_id and not exists (select from hwqueue.other_alternatives(p_choice));
-end
-$$;
-
--- The open alternatives of a choice but the one that was taken. A gang that is being cancelled is not one.
-create or replace function hwqueue.other_alternatives(p_choice hwqueue.choice)
-returns table (member_id uuid, is_gang boolean)
-language sql stable
-as $$
-  select m.member_id, m.is_gang
-  from hwqueue.choice_member m
-  left join hwqueue.lease l on not m.is_gang and l.lease_id = m.member_id and l.choice_id = m.choice_id
-  left join hwqueue.gang g on m.is_gang and g.gang_id = m.member_id
-  where m.choice_id = p_choice.choice_id and m.member_id is distinct from p_choice.taken
-    and case when m.is_gang then g.finished_at is null and g.state <> 'cancelling'
-      else hwqueue.lease_state(l.lease_id) in ('scheduled', 'pending', 'claimed') end
 $$;
 
 -- Deletes choices none of whose leases and gangs is left. It looks at up to p_limit of those that it has not

@@ -1,15 +1,12 @@
 -- Earmarks of gangs: room that is kept for the first gang in order until it is enough.
 --
--- gangs/change calls earmark_gang for a gang that no place has room for, and looks at each earmarked gang at
--- every tick. Example: a gang of eight needs a whole GPU node for each member, and small leases take every
--- device that becomes free. It is earmarked: eight nodes are booked for it above what runs there. No new
--- lease gets a device of them. After half an hour the last of the old ones has ended, and the tick backs
--- the eight reservations.
+-- gangs/change calls earmark_gang for a gang that no place has room for, and looks at it at every tick.
+-- Example: a gang of eight needs a whole GPU node for each member, and small leases take every device that
+-- becomes free. It is earmarked: eight nodes are booked for it above what runs there, and no new lease gets a
+-- device of them. When the last of the old ones has ended, a tick backs the eight reservations.
 --
 -- Invariant: all reservations of a gang are earmarks, or none is. A node has earmarks of one gang. Of gangs
 -- that could use a node in common as many are earmarked as the policy of their queue says, one by default.
---
--- Read earmark_gang, then count_rivals and earmark_start.
 
 -- Earmarks a gang for which there is no room now, in the place that would have room if it ran nothing, and
 -- where it waits for least. Returns null when it has, else why not:

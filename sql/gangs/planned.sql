@@ -1,8 +1,8 @@
 -- Single leases that a planner assigns to nodes: each is reserved on one node for a few seconds.
 --
--- reserve_leases (api/planner) calls try_assignment for each of them. Example: lease A asked first and would
--- like gpu-1, or else any node. Lease B would lose more than A on another node. The planner assigns B to
--- gpu-1 and A to cpu-1; each of the two nodes fetches its lease with its next claim (claim/reserved).
+-- Example: lease A asked first and would like gpu-1, or else any node. Lease B would lose more than A on
+-- another node. The planner (api/planner) assigns B to gpu-1 and A to cpu-1; each of the two nodes fetches
+-- its lease with its next claim (claim/reserved).
 --
 -- A reservation that its node does not fetch ends as any claim does that expires: the lease goes back to
 -- where it was in line (put_back_in_line). Nothing else tells it from that of a lease that takes the place of

@@ -6,12 +6,12 @@
 -- its next claim. If gpu-1 may not run B, nothing is stopped.
 --
 -- A lease that waits is not cancelled before the new one is claimed: it is held back (scheduled for a time
--- that never comes), and the new one waits in its stead.
+-- that never comes), and the new one waits in its stead. All locks are taken with skip locked.
 --
 -- Invariant: of the two at most one is where claims find it until the new one runs; with overlaps, until the
--- old one has stopped. All locks are taken with skip locked.
+-- old one has stopped.
 --
--- Read reap_replacements, look_at_replacement, then try_replacement and replace_running.
+-- Read look_at_replacement, then try_replacement and replace_running.
 
 -- Looks at up to p_limit leases that are to take a place. Stops after p_budget, but looks at one first.
 -- Locks: rows of replacement, skip locked; as look_at_replacement.
@@ -40,10 +40,9 @@ begin
 end
 $$;
 
--- Takes the next step of a replacement. When the place cannot be taken, the next try is after 1, 2, 4, 8,
--- then 15 seconds; at the next tick, when others held what it needs. Once the place is booked (stopping), the
--- earmark is backed when the old lease has gone, and ended when it is asked to stop itself or has stood for
--- the policy earmark_time: then it waits in line.
+-- Takes the next step of a replacement. When the place cannot be taken, the next try is later (back_off); at
+-- the next tick, when others held what it needs. Once the place is booked (stopping), the earmark is backed
+-- when the old lease has gone, and ended when it is asked to stop itself or has stood for earmark_time.
 -- Locks: the caller holds the row; as try_replacement and finish_replacement; node_state and the claim, skip
 -- locked; as end_claim and admit_class.
 create or replace function hwqueue.look_at_replacement(p_row hwqueue.replacement, p_now timestamptz)

@@ -1,13 +1,12 @@
 -- Where a gang could run: the places of a domain, and how many members each node there has room for.
 --
--- gangs/assemble calls gang_places, then tries the places in their order. A planner reads shared_rooms.
--- Example: three racks have room for 12, 5 and 8 members of a gang of 5. The rack with 5 comes first: what
--- fits tightest leaves the others whole. For an earmark it asks the same of nodes that run nothing
--- (p_is_idle). Then the rack that has most room now comes first, because there the gang waits for least.
+-- gangs/assemble tries the places of gang_places in their order; explain/gangs asks why a gang waits; a
+-- planner reads shared_rooms. Example: three racks have room for 12, 5 and 8 members of a gang of 5. The rack
+-- with 5 comes first: what fits tightest leaves the others whole. For an earmark the same is asked of nodes
+-- that run nothing (p_is_idle); then the rack with most room now comes first: there the gang waits for least.
 --
 -- Invariant: these are estimates, read without locks. They may be too high, never too low: assemble allocates
 -- member by member with the functions that claims use, and turns to the next place when that fails.
--- explain/gangs asks the same functions why a gang waits, and what would let it start.
 --
 -- All nodes are read at once, and each question is asked once for all that share its answer: a class is
 -- judged for a profile, headroom is computed for nodes of one size and load (alike_nodes), and how many fit

@@ -148,8 +148,7 @@ as $$
   where m.gang_id = p_gang
 $$;
 
--- Says what a member that waits for its gang waits for: "waits for gang ... of 4: no place has room for all
--- of them".
+-- Says what a member waits for: "waits for gang ... of 4: no place has room for all of them".
 create or replace function hwqueue.gang_words(p_gang uuid) returns text
 language sql stable
 as $$
@@ -217,8 +216,7 @@ as $$
     else format('its members may not run beside what runs now (%s)', p_gang.reason) end
 $$;
 
--- Says that no level of together has: "no rack has", "no rack and no node has", "no rack, nor the fleet,
--- has".
+-- Says that no level of together has: "no rack and no node has", "no rack, nor the fleet, has".
 create or replace function hwqueue.no_level_words(p_together text[]) returns text
 language sql immutable
 as $$

@@ -5,8 +5,6 @@
 --
 -- Invariant: a gang and all its members are written in one transaction. No lock is taken that a claim or
 -- another spawn waits for.
---
--- Read gang_asked, then insert_gang and insert_members.
 
 -- Returns what a gang asks for: min_size, together, same, on_lost and hold. The rest of the row is the
 -- caller's. together: one domain, or a list of levels, the last of which may be the whole fleet: where no

@@ -6,8 +6,6 @@
 --
 -- Invariant: of the leases whose key holds while they are open, one is open. A spawn (take_unique_key) and
 -- a requeue both look at the state of the lease that has the key while they hold the row of the key.
---
--- Read regain_keys first: it calls held_keys, which asks spawned_keys.
 
 -- Returns the keys, of both kinds, that some leases were spawned with. turn: the order of p_leases.
 create or replace function hwqueue.spawned_keys(p_leases uuid[])

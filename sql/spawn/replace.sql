@@ -5,8 +5,6 @@
 -- until upkeep has booked room for it on the node of A (gangs/replace).
 --
 -- Invariant: a lease that is to take a place has a row in replacement as long as no claim may find it.
---
--- Read replaces_of, then write_replacements.
 
 -- Returns the option replaces, {"lease" or "service", "then", "overlap"}, all of which it checks; null: it is
 -- not given.

@@ -1,11 +1,9 @@
--- Writes spawns: idempotency keys first, then the entries in ready or scheduled, then the leases.
--- spawn_lease and spawn_leases call write_spawns with the requests that spawn/read returned. adopt_lease
--- also takes the devices of work that already runs (adopted_devices).
--- A lease has either an entry in ready or one in scheduled, never both. An idempotency key stands for
--- one lease, and the same key with other content is refused. Keys are inserted in sorted order, so that
--- two batches cannot deadlock.
--- Rows of new leases are invisible to others until commit, so no other locks are needed. Only ids that a
--- producer chose can collide (insert_own_spawns), and alternatives share the row of their choice.
+-- Writes spawns that spawn/read returned: idempotency keys first, then the entries in ready or scheduled,
+-- never in both, then the leases.
+-- An idempotency key stands for one lease, and the same key with other content is refused. Keys are inserted
+-- in sorted order, so that two batches cannot deadlock. Rows of new leases are invisible to others until
+-- commit, so no other locks are needed. Only ids that a producer chose can collide (insert_own_spawns), and
+-- alternatives share the row of their choice.
 -- Read write_spawns first, then insert_spawns and reserve_keys.
 
 -- Returns the devices that adopted work runs on: those named, else those with most left.
@@ -57,9 +55,8 @@ begin
 end
 $$;
 
--- Writes spawns that are read and checked: keys, entries, leases. Returns them, with stands_for set
--- where a key stands for another lease.
--- It wakes waiting workers when something is claimable at once. It is idempotent per idempotency key.
+-- Writes spawns that are read and checked: keys, entries, leases. Returns them, with stands_for set where a
+-- key stands for another lease. Idempotent: per idempotency key. Wakes: waiting workers.
 -- Locks in order: idempotency keys sorted, then choices sorted, then lease ids that the producer chose, then
 -- only new rows. Raises: QHT01, QHL06 when such an id exists, QHA01 as join_choice, QHL04 and QHA01 as
 -- write_replacements.
@@ -124,15 +121,6 @@ begin
   end if;
   return v_spawns;
 end
-$$;
-
--- Returns the state of a lease that a spawn reports.
-create or replace function hwqueue.spawned_state(p_stands_for uuid, p_available_at timestamptz,
-  p_now timestamptz) returns text
-language sql stable
-as $$
-  select case when p_stands_for is not null then hwqueue.lease_state(p_stands_for)
-    when p_available_at > p_now then 'scheduled' else 'pending' end
 $$;
 
 -- Writes spawns some of which have ids that their producer chose, like insert_spawns. Other leases may
