@@ -36,17 +36,16 @@ declare
   -- also assigns the transaction its id, as in spawn_lease
   v_queue hwqueue.queue := (hwqueue.find_spawn_queue(p_queue, null)).queue;
   v_now timestamptz := hwqueue.clock();
-  v_options jsonb := coalesce(nullif(p_options, 'null'), '{}');
-  v_gang hwqueue.gang := hwqueue.read_gang(v_options, v_now);
-  v_elements jsonb := hwqueue.gang_elements(p_members, v_options, v_gang.gang_id);
+  v_read record := hwqueue.read_gang(p_members, coalesce(nullif(p_options, 'null'), '{}'), v_now);
+  v_gang hwqueue.gang := v_read.gang;
   v_spawns hwqueue.spawn_request[];
   v_tenants text[];
 begin
   begin
-    v_spawns := hwqueue.read_spawns(v_queue, v_elements, v_now);
+    v_spawns := hwqueue.read_spawns(v_queue, v_read.elements, v_now);
   exception when others then
     if sqlstate like 'QH%' then
-      perform hwqueue.refuse_element(v_queue, v_elements, v_now);
+      perform hwqueue.refuse_element(v_queue, v_read.elements, v_now);
     end if;
     raise;  -- no fault of an element
   end;
@@ -193,7 +192,7 @@ begin
   state := v_gang.state;
   as_of := hwqueue.clock();
   size := v_gang.size;
-  if waiting = 0 or v_gang.state <> all (hwqueue.gang_states_without_room())
+  if waiting = 0 or v_gang.state not in ('waiting', 'earmarked')
     and (v_gang.state <> 'running' or v_gang.missing = 0) then
     code := v_gang.state;
     headline := hwqueue.gang_story(v_gang, as_of);
@@ -231,15 +230,14 @@ as $$
 declare
   v_queue hwqueue.queue := hwqueue.find_queue(p_queue);
   v_now timestamptz := hwqueue.clock();
-  v_options jsonb := coalesce(nullif(p_options, 'null'), '{}');
-  v_gang hwqueue.gang := hwqueue.read_gang(v_options, v_now);
-  v_elements jsonb := hwqueue.gang_elements(p_members, v_options, v_gang.gang_id);
+  v_read record := hwqueue.read_gang(p_members, coalesce(nullif(p_options, 'null'), '{}'), v_now);
+  v_gang hwqueue.gang := v_read.gang;
   v_members record;
 begin
-  select d.classes, d.members into v_members from hwqueue.draft_members(v_queue, v_elements,
+  select d.classes, d.members into v_members from hwqueue.draft_members(v_queue, v_read.elements,
     v_gang.min_size) d;
   v_gang.gang_id := null;
-  v_gang.size := jsonb_array_length(v_elements);
+  v_gang.size := jsonb_array_length(v_read.elements);
   return query
     select v_queue.name, h.headline, h.code, e.permanent, v_now, v_gang.size,
            e.kinds, e.places, e.place_count, e.ways

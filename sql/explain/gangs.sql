@@ -295,7 +295,7 @@ end
 $$;
 
 -- Returns the classes that members of a gang would have, which are not written, and how many each has of
--- those that must start together: of the first p_min_size, or of all. p_elements: see gang_elements.
+-- those that must start together: of the first p_min_size, or of all. p_elements: see read_gang.
 -- Raises: QHA01, QHC03, QHC04, QHW01, QHA03.
 create or replace function hwqueue.draft_members(p_queue hwqueue.queue, p_elements jsonb, p_min_size int,
   out classes hwqueue.placement_class[], out members int[])

@@ -314,7 +314,7 @@ as $$
     p_now), 0)
   from hwqueue.gang g
   join hwqueue.queue q on q.queue_id = g.queue_id and q.paused_at is null and q.dropped_at is null
-  where g.finished_at is null and g.state = any (hwqueue.gang_states_without_room())
+  where g.finished_at is null and g.state in ('waiting', 'earmarked')
   union all
   select 'hwqueue_gang_reserved_members', '{}', count(*)
   from (

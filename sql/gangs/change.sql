@@ -11,7 +11,7 @@
 -- there to reserved; from earmarked, reserved and running to stopping, and back to waiting; from each of them
 -- to cancelling.
 --
--- Read reap_gangs, look_at_earmark, next_gang_state, stop_members, then take_room_back.
+-- Read reap_gangs, look_at_earmark, look_at_gang, count_members, then take_room_back.
 
 -- Looks at up to p_limit gangs that have changed and at those that are earmarked, then tries to assemble up
 -- to p_limit that wait, or that run and lack members. Each of the three stops after p_budget, but does one
@@ -241,13 +241,30 @@ begin
 end
 $$;
 
--- How many members of a gang are where, and the state that it goes to.
+-- How many members of a gang are where (reserved: those that are earmarked, too), and the state that it goes
+-- to. One that has failed or was cancelled for good ends the gang, unless it goes on without those that are
+-- lost, and enough are left: min_size, else one. While no more wait than may, it goes on; once it runs, those
+-- that are reserved join it. When as many as its min_size have completed and none runs, it has: the others
+-- are not needed.
 create or replace function hwqueue.count_members(p_gang hwqueue.gang, out waiting int,
   out reserved int, out running int, out failed int, out cancelled int, out next_state text)
 language sql stable
 as $$
-  select n.waiting, n.reserved, n.running, n.failed, n.cancelled,
-         hwqueue.next_gang_state(p_gang, n.waiting, n.earmarked, n.reserved, n.running, n.failed, n.cancelled)
+  select n.waiting, n.reserved, n.running, n.failed, n.cancelled, case
+    when p_gang.state <> 'cancelling' and n.reserved + n.running = 0 and (n.failed = 0 or f.goes_on)
+      and f.completed >= f.enough then 'completed'
+    when n.waiting + n.reserved + n.running = 0 then case
+      when n.failed > 0 then 'failed' when n.cancelled > 0 then 'cancelled' else 'completed' end
+    when p_gang.state = 'cancelling' or n.failed + n.cancelled > 0
+      and not (f.goes_on and f.completed + n.reserved + n.running >= f.enough) then 'cancelling'
+    when n.waiting <= f.most_missing and n.reserved + n.running > 0 then case
+      when n.earmarked > 0 then 'earmarked'
+      when n.reserved > 0 and (p_gang.state <> 'running' or n.waiting + n.reserved > f.most_missing)
+        then 'reserved'
+      else 'running' end
+    when p_gang.on_lost = 'replace' and n.running > 0 and p_gang.started_at is not null then 'waiting'
+    when n.reserved + n.running > 0 then 'stopping'
+    else 'waiting' end
   from (
     select count(*) filter (where s.state = 'scheduled')::int as waiting,
            count(c.is_earmark)::int as earmarked, count(*) filter (where c.is_reserved)::int as reserved,
@@ -258,6 +275,14 @@ as $$
     cross join lateral (select hwqueue.lease_state(m.lease_id) as state offset 0) s
     left join hwqueue.claim c on c.lease_id = m.lease_id
     where m.gang_id = p_gang.gang_id) n
+  cross join lateral (
+    select p_gang.on_lost = 'continue' and (p_gang.state = 'running' or p_gang.state = 'reserved'
+             and n.reserved + n.cancelled = 0 and n.waiting <= b.most_missing) as goes_on,
+           b.most_missing, p_gang.size - n.waiting - n.reserved - n.running - n.failed - n.cancelled
+             as completed
+    from (select hwqueue.may_be_missing(p_gang) as most_missing) b) g
+  cross join lateral (
+    select g.*, coalesce(p_gang.min_size, case when g.goes_on then 1 end) as enough) f
 $$;
 
 -- The gang as it is where upkeep has yet to look at what became of its members: running, or how it ended.
@@ -365,40 +390,6 @@ begin
     end if;
   end if;
 end
-$$;
-
--- Returns the state that a gang goes to, from how many of its members wait, are earmarked, are reserved
--- (those that are earmarked among them), run, have failed and were cancelled; the others have completed. One
--- that has failed or was cancelled for good ends the gang, unless it goes on without those that are lost, and
--- enough are left: min_size, else one. While no more wait than may, it goes on; once it runs, those that are
--- reserved join it. When as many as its min_size have completed and none runs, it has: the others are not
--- needed.
-create or replace function hwqueue.next_gang_state(p_gang hwqueue.gang, p_waiting int, p_earmarked int,
-  p_reserved int, p_running int, p_failed int, p_cancelled int) returns text
-language sql immutable
-as $$
-  select case
-    when p_gang.state <> 'cancelling' and p_reserved + p_running = 0 and (p_failed = 0 or f.goes_on)
-      and f.completed >= f.enough then 'completed'
-    when p_waiting + p_reserved + p_running = 0 then case
-      when p_failed > 0 then 'failed' when p_cancelled > 0 then 'cancelled' else 'completed' end
-    when p_gang.state = 'cancelling' or p_failed + p_cancelled > 0
-      and not (f.goes_on and f.completed + p_reserved + p_running >= f.enough) then 'cancelling'
-    when p_waiting <= hwqueue.may_be_missing(p_gang) and p_reserved + p_running > 0 then case
-      when p_earmarked > 0 then 'earmarked'
-      when p_reserved > 0 and (p_gang.state <> 'running'
-        or p_waiting + p_reserved > hwqueue.may_be_missing(p_gang)) then 'reserved'
-      else 'running' end
-    when p_gang.on_lost = 'replace' and p_running > 0 and p_gang.started_at is not null then 'waiting'
-    when p_reserved + p_running > 0 then 'stopping'
-    else 'waiting' end
-  from (
-    select b.goes_on, coalesce(p_gang.min_size, case when b.goes_on then 1 end) as enough,
-           p_gang.size - p_waiting - p_reserved - p_running - p_failed - p_cancelled as completed
-    from (
-      select p_gang.on_lost = 'continue' and (p_gang.state = 'running' or p_gang.state = 'reserved'
-               and p_reserved + p_cancelled = 0
-               and p_waiting <= hwqueue.may_be_missing(p_gang)) as goes_on) b) f
 $$;
 
 -- Why a gang that is in this state is to end: deadline_exceeded, by which a member had not been fetched;

@@ -11,7 +11,7 @@
 -- Invariant: of the two at most one is where claims find it until the new one runs; with overlaps, until the
 -- old one has stopped.
 --
--- Read look_at_replacement, then try_replacement and replace_running.
+-- Read look_at_replacement, then try_replacement.
 
 -- Looks at up to p_limit leases that are to take a place. Stops after p_budget, but looks at one first.
 -- Locks: rows of replacement, skip locked; as look_at_replacement.
@@ -106,10 +106,12 @@ begin
 end
 $$;
 
--- Tries to take the place of the old lease, or of one of its service. Returns null when it has, else why not:
+-- Tries to take the place of the old lease, or of one of its service. Of one that runs: beside it where it
+-- overlaps and there is room for both, else in the room that it leaves, and asks it to stop. One that waits
+-- is held back. Returns null when it has, else why not; then nothing is written:
 -- busy: others hold what it needs. old_waits: the old lease is to take a place itself, or is being replaced.
 -- does_not_suit, insufficient_capacity and reasons of terms: the node may not run the new one.
--- Locks: the entries of both, skip locked; as replace_running. Not idempotent.
+-- Locks: the entries of both, node_state and the claim, all skip locked; as reserve_member. Not idempotent.
 create or replace function hwqueue.try_replacement(p_row hwqueue.replacement, p_lease hwqueue.lease,
   p_now timestamptz) returns text
 language plpgsql volatile
@@ -119,6 +121,10 @@ declare
   v_state text := hwqueue.lease_state(v_old);
   v_entry hwqueue.scheduled;
   v_old_entry hwqueue.scheduled;
+  v_node_id uuid;
+  v_claim hwqueue.claim;
+  v_is_beside boolean := false;
+  v_reason text;
 begin
   if exists (
     select from hwqueue.replacement r
@@ -132,7 +138,34 @@ begin
   if not found then
     return 'busy';
   elsif v_state = 'claimed' then
-    return hwqueue.replace_running(p_row, v_old, v_entry, p_now);
+    v_node_id := (
+      select c.node_id from hwqueue.claim c where c.lease_id = v_old);
+    perform 1 from hwqueue.node_state s where s.node_id = v_node_id for no key update skip locked;
+    if not found then
+      return 'busy';
+    end if;
+    select c.* into v_claim from hwqueue.claim c
+    where c.lease_id = v_old and c.node_id = v_node_id and c.is_reserved is null
+    for update skip locked;
+    if not found then
+      return 'busy';
+    elsif p_row.is_overlapping then
+      v_is_beside := hwqueue.reserve_member(v_entry, v_node_id, null, '30 seconds', null, false, null, p_now)
+        is null;
+    end if;
+    if not v_is_beside then
+      v_reason := hwqueue.reserve_member(v_entry, v_node_id, null, null, null, true, v_old, p_now);
+      if v_reason is not null then
+        return v_reason;
+      end if;
+      perform hwqueue.stop_replaced(p_row, v_claim, p_now);
+    end if;
+    update hwqueue.replacement r
+    set state = case when v_is_beside then 'overlapping' else 'stopping' end, old_lease = v_old,
+        node_id = v_node_id, old_token = v_claim.claim_token, reason = null
+    where r.lease_id = p_row.lease_id;
+    perform hwqueue.wake_workers(q) from hwqueue.queue q where q.queue_id = v_entry.queue_id and v_is_beside;
+    return null;
   elsif v_state in ('pending', 'scheduled') then
     v_old_entry := hwqueue.take_free_entry(v_old);
     if v_old_entry.lease_id is null then
@@ -215,51 +248,6 @@ begin
       where l.lease_id = p_lease for update of y skip locked) returning s.* into v_entry;
   end if;
   return v_entry;
-end
-$$;
-
--- Takes the place of a lease that runs: beside it where it overlaps and there is room for both, else in the
--- room that it leaves, and asks it to stop. Returns null, or why not; then nothing is written.
--- Locks: the caller holds the entry; node_state and the claim, skip locked; as reserve_member.
-create or replace function hwqueue.replace_running(p_row hwqueue.replacement, p_old uuid,
-  p_entry hwqueue.scheduled, p_now timestamptz) returns text
-language plpgsql volatile
-as $$
-declare
-  v_node_id uuid := (
-    select c.node_id from hwqueue.claim c where c.lease_id = p_old);
-  v_claim hwqueue.claim;
-  v_is_beside boolean := false;
-  v_reason text;
-begin
-  perform 1 from hwqueue.node_state s where s.node_id = v_node_id for no key update skip locked;
-  if not found then
-    return 'busy';
-  end if;
-  select c.* into v_claim from hwqueue.claim c
-  where c.lease_id = p_old and c.node_id = v_node_id and c.is_reserved is null
-  for update skip locked;
-  if not found then
-    return 'busy';
-  elsif p_row.is_overlapping then
-    v_is_beside := hwqueue.reserve_member(p_entry, v_node_id, null, '30 seconds', null, false, null, p_now)
-      is null;
-  end if;
-  if not v_is_beside then
-    v_reason := hwqueue.reserve_member(p_entry, v_node_id, null, null, null, true, p_old, p_now);
-    if v_reason is not null then
-      return v_reason;
-    end if;
-    perform hwqueue.stop_replaced(p_row, v_claim, p_now);
-  end if;
-  update hwqueue.replacement r
-  set state = case when v_is_beside then 'overlapping' else 'stopping' end, old_lease = p_old,
-      node_id = v_node_id, old_token = v_claim.claim_token, reason = null
-  where r.lease_id = p_row.lease_id;
-  if v_is_beside then
-    perform hwqueue.wake_workers(q) from hwqueue.queue q where q.queue_id = p_entry.queue_id;
-  end if;
-  return null;
 end
 $$;
 

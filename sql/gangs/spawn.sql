@@ -1,50 +1,34 @@
 -- Spawning gangs: the options of a gang, its members, and their roster.
 --
--- api/gangs.spawn_gang calls read_gang and gang_elements, and writes the gang. Example: {"task": "train",
--- "count": 4} becomes four leases of one class, scheduled for a time that never comes. Nothing claims them
--- one by one; gangs/assemble takes all four at once.
---
--- Read read_gang and gang_elements; the others serve other modules. What a gang asks for, and its row, are
--- spawn/gang.
+-- api/gangs.spawn_gang calls read_gang, and writes the gang (spawn/gang). Example: {"task": "train", "count":
+-- 4} becomes four leases of one class, scheduled for a time that never comes. Nothing claims them one by one;
+-- gangs/assemble takes all four at once. Most others here say in words what a gang waits for.
 
--- Returns the row of a gang that options ask for, but for its queue, its rank and its size, with which
--- min_size is compared later (check_min_size).
--- Raises: QHA01.
-create or replace function hwqueue.read_gang(p_options jsonb, p_now timestamptz) returns hwqueue.gang
+-- Reads a gang. gang: its row, but for its queue, its rank and its size. elements: its members as
+-- spawn_leases takes them, one element for each: those with a count are repeated. They have the options of
+-- the gang where they say nothing themselves, and in their headers gang_id, gang_rank and gang_size.
+-- Raises: QHA01 for fewer than 2 members or more than 1,000, for options that a member cannot have, and for a
+-- min_size that they do not have, or with which they would end their gang.
+create or replace function hwqueue.read_gang(p_members jsonb, p_options jsonb, p_now timestamptz,
+  out gang hwqueue.gang, out elements jsonb)
 language plpgsql volatile
 as $$
 declare
-  v_gang hwqueue.gang;
-begin
-  perform hwqueue.check_object(p_options, array['gang_id', 'min_size', 'together', 'same', 'on_lost', 'hold',
-    'one_of', 'priority', 'tenant', 'labels', 'headers', 'max_attempts', 'retry', 'claim_timeout', 'max_run',
-    'deadline'], 'options');
-  v_gang := hwqueue.gang_asked(p_options, 'options');
-  v_gang.gang_id := coalesce(hwqueue.json_uuid(p_options -> 'gang_id', 'options.gang_id'), hwqueue.new_id());
-  v_gang.choice_id := hwqueue.json_uuid(p_options -> 'one_of', 'options.one_of');
-  v_gang.next_try_at := p_now;
-  v_gang.created_at := p_now;
-  return v_gang;
-end
-$$;
-
--- Returns the members of a gang as spawn_leases takes them, one element for each: those with a count are
--- repeated. They have the options of the gang where they say nothing themselves, and in their headers
--- gang_id, gang_rank and gang_size.
--- Raises: QHA01 for fewer than 2 members or more than 1,000, for options that a member cannot have, and for a
--- min_size that they do not have, or with which they would end their gang.
-create or replace function hwqueue.gang_elements(p_members jsonb, p_options jsonb, p_gang_id uuid)
-returns jsonb
-language plpgsql immutable
-as $$
-declare
-  v_shared jsonb := p_options - array['gang_id', 'min_size', 'together', 'same', 'on_lost', 'hold',
-    'one_of'];
-  v_min_size int := (p_options ->> 'min_size')::int;
+  v_own text[] := array['gang_id', 'min_size', 'together', 'same', 'on_lost', 'hold', 'one_of'];
+  v_shared jsonb;
   v_member jsonb;
   v_field text;
-  v_elements jsonb := '[]';
+  v_size int;
 begin
+  perform hwqueue.check_object(p_options, v_own || array['priority', 'tenant', 'labels', 'headers',
+    'max_attempts', 'retry', 'claim_timeout', 'max_run', 'deadline'], 'options');
+  gang := hwqueue.gang_asked(p_options, 'options');
+  gang.gang_id := coalesce(hwqueue.json_uuid(p_options -> 'gang_id', 'options.gang_id'), hwqueue.new_id());
+  gang.choice_id := hwqueue.json_uuid(p_options -> 'one_of', 'options.one_of');
+  gang.next_try_at := p_now;
+  gang.created_at := p_now;
+  v_shared := p_options - v_own;
+  elements := '[]';
   for v_member, v_field in
     select m.value, format('members[%s]', m.ordinality - 1)
     from jsonb_array_elements(hwqueue.json_list(p_members, 'members', 1000, 'a list of 1 to 1000 members',
@@ -55,33 +39,31 @@ begin
       'affinity_tags', 'affinity_with', 'anti_affinity_with', 'wire', 'priority', 'tenant', 'service_id',
       'labels', 'headers', 'max_attempts', 'retry', 'claim_timeout', 'max_run', 'deadline', 'lease_id'],
       v_field || '.options');
-    v_elements := v_elements || (
+    elements := elements || (
       select jsonb_agg(v_member - 'count' || jsonb_build_object('options',
         v_shared || coalesce(nullif(v_member -> 'options', 'null'), '{}')))
       from generate_series(1, coalesce(hwqueue.json_integer(v_member -> 'count', v_field || '.count', 1,
         1000), 1)));
   end loop;
-  if jsonb_array_length(v_elements) not between 2 and 1000 then
-    perform hwqueue.refuse('QHA01',
-      format('a gang has 2 to 1000 members, this one has %s', jsonb_array_length(v_elements)),
+  v_size := jsonb_array_length(elements);
+  if v_size not between 2 and 1000 then
+    perform hwqueue.refuse('QHA01', format('a gang has 2 to 1000 members, this one has %s', v_size),
       jsonb_build_object('field', 'members'), 'spawn a single lease with spawn_lease');
-  end if;
-  if v_min_size > jsonb_array_length(v_elements) then
-    perform hwqueue.refuse('QHA01', format('min_size %s is more than the %s members of the gang', v_min_size,
-        jsonb_array_length(v_elements)), jsonb_build_object('field', 'options.min_size'),
+  elsif gang.min_size > v_size then
+    perform hwqueue.refuse('QHA01',
+      format('min_size %s is more than the %s members of the gang', gang.min_size, v_size),
+      jsonb_build_object('field', 'options.min_size'),
       'give at most as many as there are members, or leave min_size out: then all start together');
-  elsif v_min_size < jsonb_array_length(v_elements)
-    and jsonb_path_exists(v_elements, '$[*].options.deadline ? (@ != null)') then
+  elsif gang.min_size < v_size and jsonb_path_exists(elements, '$[*].options.deadline ? (@ != null)') then
     perform hwqueue.refuse('QHA01',
       'min_size goes with no deadline: a member that has not joined by then would fail, and end its gang',
       jsonb_build_object('field', 'options.min_size'), 'leave the deadline out, or min_size');
   end if;
-  return (
+  elements := (
     select jsonb_agg(jsonb_set(e.value, '{options,headers}',
       coalesce(nullif(e.value #> '{options,headers}', 'null'), '{}') || jsonb_build_object(
-        'gang_id', p_gang_id, 'gang_rank', e.ordinality - 1,
-        'gang_size', jsonb_array_length(v_elements))) order by e.ordinality)
-    from jsonb_array_elements(v_elements) with ordinality e);
+        'gang_id', gang.gang_id, 'gang_rank', e.ordinality - 1, 'gang_size', v_size)) order by e.ordinality)
+    from jsonb_array_elements(elements) with ordinality e);
 end
 $$;
 
@@ -263,8 +245,3 @@ as $$
   select array['waiting', 'earmarked', 'reserved', 'running', 'stopping', 'cancelling', 'completed', 'failed',
     'cancelled']
 $$;
-
--- Returns the states in which a gang is to get room that it has not yet.
-create or replace function hwqueue.gang_states_without_room() returns text[]
-language sql immutable parallel safe
-as $$ select array['waiting', 'earmarked'] $$;
