@@ -39,7 +39,6 @@ declare
   v_read record := hwqueue.read_gang(p_members, coalesce(nullif(p_options, 'null'), '{}'), v_now);
   v_gang hwqueue.gang := v_read.gang;
   v_spawns hwqueue.spawn_request[];
-  v_tenants text[];
 begin
   begin
     v_spawns := hwqueue.read_spawns(v_queue, v_read.elements, v_now);
@@ -56,15 +55,10 @@ begin
     v_spawns[v_index].available_at := hwqueue.never_due();
     v_spawns[v_index].gang_id := v_gang.gang_id;
   end loop;
-  v_tenants := array(
-    select distinct c.tenant from unnest(v_spawns) s
-    cross join lateral (  -- a fence (offset 0): by key, whatever the statistics say
-      select x.tenant from hwqueue.placement_class x where x.class_id = s.class_id offset 0) c);
-  perform hwqueue.check_one_tenant(v_tenants);
-  v_gang.tenant := v_tenants[1];
   v_gang.size := cardinality(v_spawns);
   begin
-    v_gang := hwqueue.insert_gang(v_gang, v_queue, v_spawns[1].priority, v_now);
+    v_gang := hwqueue.insert_gang(v_gang, array(
+        select s.lease_id from unnest(v_spawns) s order by s.ordinal), v_queue, v_spawns[1].priority, v_now);
   exception when unique_violation then
     perform hwqueue.refuse('QHG02', format('gang %s exists already', v_gang.gang_id),
       jsonb_build_object('field', 'options.gang_id', 'gang_id', v_gang.gang_id),
@@ -73,9 +67,7 @@ begin
   if v_gang.choice_id is not null then
     perform hwqueue.join_choice(v_gang.choice_id, v_gang.tenant, v_gang.gang_id, true, v_now);
   end if;
-  v_spawns := hwqueue.write_spawns(v_spawns, v_queue, v_now);
-  perform hwqueue.insert_members(v_gang.gang_id, array(
-    select s.lease_id from unnest(v_spawns) s order by s.ordinal));
+  perform hwqueue.write_spawns(v_spawns, v_queue, v_now);
   return query
     select m.ordinal, m.lease_id, m.gang_id from hwqueue.gang_member m
     where m.gang_id = v_gang.gang_id order by m.ordinal;

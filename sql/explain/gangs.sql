@@ -306,7 +306,6 @@ declare
   v_task text;
   v_content hwqueue.class_content;
   v_class hwqueue.placement_class;
-  v_tenants text[] := '{}';
 begin
   for v_kind in
     select k.kind, count(*) filter (where (k.ordinality <= p_min_size) is not false)::int as members
@@ -321,13 +320,11 @@ begin
         select t.defaults from hwqueue.task t where t.name = v_task))));
     v_class := hwqueue.draft_class(v_content, hwqueue.service_away_from(v_content.service_id));
     perform hwqueue.check_own_class(v_class, 'options', null);
-    v_tenants := v_tenants || v_class.tenant;
     if v_kind.members > 0 then
       classes := array_append(classes, v_class);
       members := array_append(members, v_kind.members);
     end if;
   end loop;
-  perform hwqueue.check_one_tenant(array(select distinct t from unnest(v_tenants) t));
 end
 $$;
 

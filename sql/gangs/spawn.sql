@@ -7,8 +7,8 @@
 -- Reads a gang. gang: its row, but for its queue, its rank and its size. elements: its members as
 -- spawn_leases takes them, one element for each: those with a count are repeated. They have the options of
 -- the gang where they say nothing themselves, and in their headers gang_id, gang_rank and gang_size.
--- Raises: QHA01 for fewer than 2 members or more than 1,000, for options that a member cannot have, and for a
--- min_size that they do not have, or with which they would end their gang.
+-- Raises: QHA01 for fewer than 2 members or more than 1,000, for members of several tenants, for options that
+-- a member cannot have, and for a min_size that they do not have, or with which they would end their gang.
 create or replace function hwqueue.read_gang(p_members jsonb, p_options jsonb, p_now timestamptz,
   out gang hwqueue.gang, out elements jsonb)
 language plpgsql volatile
@@ -46,9 +46,14 @@ begin
         1000), 1)));
   end loop;
   v_size := jsonb_array_length(elements);
+  gang.tenant := coalesce(elements #>> '{0,options,tenant}', '');
   if v_size not between 2 and 1000 then
     perform hwqueue.refuse('QHA01', format('a gang has 2 to 1000 members, this one has %s', v_size),
       jsonb_build_object('field', 'members'), 'spawn a single lease with spawn_lease');
+  elsif (select count(distinct coalesce(e #>> '{options,tenant}', ''))
+         from jsonb_array_elements(elements) e) > 1 then
+    perform hwqueue.refuse('QHA01', 'the members of a gang must be of one tenant',
+      jsonb_build_object('field', 'options.tenant'), 'give tenant once, for the gang');
   elsif gang.min_size > v_size then
     perform hwqueue.refuse('QHA01',
       format('min_size %s is more than the %s members of the gang', gang.min_size, v_size),
@@ -64,19 +69,6 @@ begin
       coalesce(nullif(e.value #> '{options,headers}', 'null'), '{}') || jsonb_build_object(
         'gang_id', gang.gang_id, 'gang_rank', e.ordinality - 1, 'gang_size', v_size)) order by e.ordinality)
     from jsonb_array_elements(elements) with ordinality e);
-end
-$$;
-
--- Refuses members of several tenants.
--- Raises: QHA01.
-create or replace function hwqueue.check_one_tenant(p_tenants text[]) returns void
-language plpgsql immutable
-as $$
-begin
-  if cardinality(p_tenants) > 1 then
-    perform hwqueue.refuse('QHA01', 'the members of a gang must be of one tenant',
-      jsonb_build_object('field', 'options.tenant'), 'give tenant once, for the gang');
-  end if;
 end
 $$;
 

@@ -47,10 +47,11 @@ begin
 end
 $$;
 
--- Writes a gang that waits, and returns it. p_priority: that of its first member. A min_size of all is none.
--- Locks: a new row. Raises: 23505 for the id of a gang that is there. Not idempotent.
-create or replace function hwqueue.insert_gang(p_gang hwqueue.gang, p_queue hwqueue.queue, p_priority int,
-  p_now timestamptz) returns hwqueue.gang
+-- Writes a gang that waits, and its roster: leases by their ranks, from 0. Returns the gang. p_priority: that
+-- of its first member. A min_size of all is none.
+-- Locks: new rows. Raises: 23505 for the id of a gang that is there. Not idempotent.
+create or replace function hwqueue.insert_gang(p_gang hwqueue.gang, p_leases uuid[], p_queue hwqueue.queue,
+  p_priority int, p_now timestamptz) returns hwqueue.gang
 language plpgsql volatile
 as $$
 declare
@@ -63,17 +64,11 @@ begin
     p_gang.on_lost, p_gang.hold, 'waiting', p_gang.next_try_at, p_now, p_gang.choice_id,
     nullif(p_gang.min_size, p_gang.size), p_gang.run_id, p_gang.step_no)
   returning * into v_gang;
+  insert into hwqueue.gang_member (gang_id, ordinal, lease_id)
+  select p_gang.gang_id, m.ordinality - 1, m.lease_id
+  from unnest(p_leases) with ordinality m(lease_id, ordinality);
   return v_gang;
 end
-$$;
-
--- Writes the roster of a gang: leases by their ranks, from 0.
--- Locks: new rows. Not idempotent.
-create or replace function hwqueue.insert_members(p_gang uuid, p_leases uuid[]) returns void
-language sql volatile
-as $$
-  insert into hwqueue.gang_member (gang_id, ordinal, lease_id)
-  select p_gang, m.ordinality - 1, m.lease_id from unnest(p_leases) with ordinality m(lease_id, ordinality)
 $$;
 
 -- Whether a lease is of an everywhere task: a gang of one, which has the id of the lease.

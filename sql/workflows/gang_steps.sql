@@ -163,10 +163,10 @@ begin
   v_found := hwqueue.member_requests(p_run, p_map, p_defined, p_known, v_gang.gang_id, p_now);
   v_gang.next_try_at := v_found.starts_at;
   if p_old.gang_id is null then
-    perform hwqueue.insert_gang(v_gang, p_queue, (v_found.requests[1]).priority, p_now);
+    perform hwqueue.insert_gang(v_gang, array(
+        select r.lease_id from unnest(v_found.requests) r order by r.item_no), p_queue,
+      (v_found.requests[1]).priority, p_now);
     perform hwqueue.insert_spawns(v_found.requests, p_queue, p_now);
-    perform hwqueue.insert_members(v_gang.gang_id, array(
-      select r.lease_id from unnest(v_found.requests) r order by r.item_no));
   else
     update hwqueue.gang g
     set state = 'waiting', reason = null, tries = 0, losses = 0, next_try_at = v_gang.next_try_at,

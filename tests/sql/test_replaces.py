@@ -41,6 +41,20 @@ def headline(api: Api, lease: UUID) -> str:
     return found
 
 
+def test_what_has_to_hold_while_the_new_one_runs_is_noted(api: Api) -> None:
+    queue, node = api.queue(), gpu_node(api, labels={"disk": "ssd"})
+    old = api.running(queue, node, **GPU)
+    lasting = [{"label": "disk", "op": "exists", "during": "execution"}]
+    asks = {"placement": {**GPU["placement"], "require": lasting}}
+    new = replacing(api, queue, old["lease_id"], **asks)
+    reap(api)
+    assert api.rows("verify_invariants") == []
+    api.rows("release_lease", **token(old))
+    reap(api)
+    assert api.claimed(node, queue) == [new]
+    assert api.rows("verify_invariants") == []
+
+
 @pytest.mark.parametrize(("then", "ends"), [("cancel", "cancelled"), ("requeue", "pending")])
 def test_it_takes_the_room_of_the_other_one(api: Api, then: str, ends: str) -> None:
     queue, node = api.queue(), gpu_node(api)
