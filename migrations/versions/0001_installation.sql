@@ -1587,7 +1587,6 @@ create table hwqueue.tenant_work (
   tenant text not null,
   steps bigint not null,
   nested bigint not null,
-  counted_at timestamptz not null,
   primary key (tenant)
 ) with (fillfactor = 50);
 comment on table hwqueue.tenant_work is

@@ -1,12 +1,10 @@
--- Public: what pages show of workflows and runs beside what api/workflows and api/runs return.
+-- Public: what pages and handlers read of workflows and runs beside what api/workflows and api/runs return.
 --
 -- An example: the list of runs shows 50 of them, each with a bar of its steps' states. summarise_runs counts
 -- the steps of all 50 in one call. list_step_details returns when each step of one run was released and
--- claimed, so that a page can draw how long it waited for a node.
+-- claimed, so that a page can draw how long it waited for a node. A handler pages through step_results.
 --
 -- Invariant: nothing in here changes anything, and each call reads a bounded number of rows.
---
--- Read summarise_runs first, then list_step_details.
 
 -- The definition that a run was submitted with; version: null for the run of a specification. spec is in
 -- normal form, its steps in topological order.
@@ -225,5 +223,65 @@ begin
     from versions v
     left join counts c on c.name = v.name and c.version is not distinct from v.version
     order by v.name, v.version desc nulls last;
+end
+$$;
+
+-- The results of a step, a page at a time: pass the last item of a page as p_after of the next. A map has the
+-- items that are spawned, in the order of its list, and so has a task that has added items; a gang has its
+-- members by their ranks; a step with one lease has the item 0. p_after -2: the step itself, of one with
+-- items as item -1. name: of an item that was added. state, result and error: as in list_workflow_steps.
+-- lease_id to finished_at: of its lease, where that is or how it ended; node_name: null when the node is
+-- gone. p_state: only those in this state; running: also those that wait for a node. p_lease: of a worker,
+-- the lease whose handler asks; others need none. p_limit: from 1 to 10,000.
+-- Raises: QHF03, QHF06, QHA01; of a worker QHL01, QHN04.
+create or replace function hwqueue.step_results(p_run uuid, p_step text, p_after int default -1,
+  p_limit int default 1000, p_lease uuid default null, p_state text default null)
+returns table (item int, state text, result jsonb, error jsonb, name text, lease_id uuid,
+  lease_state text, node_id uuid, node_name text, attempt smallint, claimed_at timestamptz,
+  finished_at timestamptz)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+  set enable_seqscan = off
+as $$
+declare
+  v_run hwqueue.run;
+  v_no int;
+  v_has_items boolean;
+begin
+  perform hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'page with p_after'),
+    hwqueue.json_choice(to_jsonb(p_state), 'p_state', array['waiting', 'running', 'completed', 'failed',
+      'cancelled', 'skipped']);
+  v_run := hwqueue.readable_run(p_run, p_lease);
+  v_no := (hwqueue.named_steps(v_run, jsonb_build_array(p_step), 'p_step'))[1];
+  v_has_items := (
+    select d.kind in ('map', 'gang') or exists (
+      select from hwqueue.map m where m.run_id = p_run and m.step_no = v_no)
+    from hwqueue.workflow_step d
+    where d.workflow_id = v_run.workflow_id and d.step_no = v_no);
+  if v_has_items and p_after >= -1 then
+    return query
+      select i.item, i.state, i.result, i.error, i.name, i.lease_id, i.lease_state, i.node_id,
+        i.node_name, i.attempt, i.claimed_at, i.finished_at
+      from hwqueue.item_results(v_run, v_no, p_after, p_limit, p_state) i order by i.item;
+    return;
+  end if;
+  return query
+    select case when v_has_items then -1 else 0 end, hwqueue.shown_state(s.state, v_run),
+      hwqueue.step_result(s, f.result), hwqueue.step_error(s, f.error), null::text,
+      case when f.lease_state is not null then s.lease_id end, f.lease_state, f.node_id, f.node_name,
+      f.attempt, f.claimed_at, coalesce(f.finished_at, s.ended_at)
+    from hwqueue.step s
+    left join lateral hwqueue.lease_place(s.lease_id) f on true
+    where s.run_id = p_run and s.step_no = v_no and p_after < 0
+      and (p_state is null or hwqueue.shown_state(s.state, v_run) = p_state);
+end
+$$;
+
+-- The input of a run. p_lease: as in step_results.
+-- Raises: QHF03; of a worker QHL01, QHN04.
+create or replace function hwqueue.run_input(p_run uuid, p_lease uuid default null) returns jsonb
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return (hwqueue.readable_run(p_run, p_lease)).input;
 end
 $$;

@@ -231,7 +231,8 @@ declare
   v_run hwqueue.run := hwqueue.lock_run(p_run);
 begin
   if v_run.state = 'running' then
-    perform hwqueue.pause_run(v_run, 'paused', jsonb_build_object('by', hwqueue.current_actor()));
+    perform hwqueue.set_run_state(p_run, 'paused', 'paused',
+      jsonb_build_object('by', hwqueue.current_actor()));
     perform hwqueue.note_event('workflow_run_paused', format('run of workflow %s is paused', v_run.name),
       jsonb_build_object('run_id', p_run, 'workflow', v_run.name));
   elsif v_run.state <> 'paused' then
@@ -252,7 +253,7 @@ declare
   v_run hwqueue.run := hwqueue.lock_run(p_run);
 begin
   if v_run.state = 'paused' then
-    perform hwqueue.resume_run(v_run);
+    perform hwqueue.set_run_state(p_run, 'running');
     perform hwqueue.note_event('workflow_run_resumed', format('run of workflow %s goes on', v_run.name),
       jsonb_build_object('run_id', p_run, 'workflow', v_run.name));
     perform hwqueue.apply_state(p_run, hwqueue.clock());
@@ -311,10 +312,10 @@ begin
     format('run of workflow %s is retried: %s steps', v_run.name, cardinality(v_steps)),
     jsonb_build_object('run_id', p_run, 'workflow', v_run.name, 'from', v_run.state,
       'steps', cardinality(v_steps)));
-  perform hwqueue.forget_maps(v_run, v_steps, case when p_options ->> 'mode' = 'all' then v_steps
-      else hwqueue.named_steps(v_run, p_options -> 'steps', 'options.steps') end),
-    hwqueue.reset_run(v_run, v_steps, case p_options ->> 'mode' when 'all' then 'all' else 'failed' end,
-      hwqueue.check_payload(p_options -> 'input', 'options.input', 1048576), hwqueue.clock());
+  perform hwqueue.reset_run(v_run, v_steps, case when p_options ->> 'mode' = 'all' then v_steps
+      else hwqueue.named_steps(v_run, p_options -> 'steps', 'options.steps') end,
+    case p_options ->> 'mode' when 'all' then 'all' else 'failed' end,
+    hwqueue.check_payload(p_options -> 'input', 'options.input', 1048576), hwqueue.clock());
   return (hwqueue.find_run(p_run)).state;
 end
 $$;
@@ -377,6 +378,8 @@ declare
   v_run hwqueue.run;
   v_no int;
   v_step hwqueue.step;
+  v_open uuid[];
+  v_taken uuid[] := '{}';
   v_now timestamptz;
 begin
   perform hwqueue.check_payload(p_result, 'p_result', 1048576),
@@ -386,13 +389,32 @@ begin
     perform hwqueue.refuse_run_state(v_run, 'a step can be skipped while its run goes on');
   end if;
   v_no := (hwqueue.named_steps(v_run, jsonb_build_array(p_step), 'p_step'))[1];
-  v_step := hwqueue.hold_step(p_run, v_no, p_step);
+  v_step := (hwqueue.hold_steps(p_run, array[v_no], p_step))[1];
   if v_step.state not in ('waiting', 'held', 'running') then
     perform hwqueue.refuse('QHF04', format('step %s is %s', to_json(p_step), v_step.state),
       jsonb_build_object('run_id', p_run, 'step', p_step, 'state', v_step.state),
       'only a step that has not ended can be skipped');
   elsif v_step.state = 'running' then
-    perform hwqueue.cancel_unclaimed(v_step, p_step);
+    v_open := array(  -- its lease, or those of its items
+      select l.lease_id from hwqueue.lease l
+      where l.run_id = p_run and l.step_no = v_no and l.item_no is not null
+        and not exists (select from hwqueue.outcome o where o.lease_id = l.lease_id)
+      union all
+      select l.lease_id from hwqueue.lease l where l.lease_id = v_step.lease_id and l.item_no is null);
+    if v_open <> '{}' then
+      v_taken := hwqueue.take_entries_of(v_open);
+    end if;
+    if cardinality(v_taken) < cardinality(v_open) then
+      perform hwqueue.refuse('QHL07', format('step %s is claimed, or has just ended', to_json(p_step)),
+        jsonb_build_object('step', p_step, 'lease_id', (
+          select o from unnest(v_open) o where o <> all (v_taken) limit 1)),
+        'cancel the lease, and skip the step when it has ended');
+    elsif v_taken <> '{}' then
+      lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
+      perform hwqueue.end_waiting(v_taken, 'cancelled',
+          '{"reason": "cancelled", "detail": "its step was declared completed"}', hwqueue.clock()),
+        hwqueue.note_leases('lease_cancelled', v_taken, 'cancelled: its step was declared completed');
+    end if;
   end if;
   v_now := hwqueue.clock();
   update hwqueue.step s
@@ -431,6 +453,7 @@ declare
   v_run hwqueue.run;
   v_names text[];
   v_id bigint;
+  v_step record;
 begin
   perform hwqueue.require_read_committed(), hwqueue.check_step_name(p_name, 'p_name'),
     hwqueue.json_text(to_jsonb(p_key), 'p_key', 255), hwqueue.check_payload(p_payload, 'p_payload', 1048576),
@@ -465,7 +488,24 @@ begin
       perform hwqueue.refuse('QHA01', format('run %s was sent 1000 signals, no more are kept', p_run),
         jsonb_build_object('field', 'p_name', 'run_id', p_run), 'submit a run for each of them instead');
     end if;
-    perform hwqueue.offer_signal(v_run, v_id, p_name);
+    for v_step in  -- open ones first
+      select s.step_no, s.state
+      from hwqueue.workflow_step d
+      cross join lateral (
+        select x.step_no, x.state from hwqueue.step x
+        where x.run_id = p_run and x.step_no = d.step_no offset 0) s
+      where d.workflow_id = v_run.workflow_id and d.kind = 'wait' and d.settings ->> 'signal' = p_name
+      order by s.state <> 'running', s.step_no
+    loop
+      -- one that is not open may begin before this transaction commits, of a retry one that has ended, too
+      if v_step.state <> 'running'
+        or hwqueue.deliver_signal(p_run, v_step.step_no, p_name, false) is null then
+        perform hwqueue.leave_arrivals(p_run, array[v_step.step_no], 'signal', '{}', hwqueue.clock());
+      end if;
+      exit when not exists (
+        select from hwqueue.run_signal s
+        where s.run_id = p_run and s.signal_id = v_id and s.taken_by is null);
+    end loop;
   end if;
   state := (hwqueue.find_run(p_run)).state;
   return next;
@@ -499,65 +539,5 @@ begin
   return query
     select v_swept.folded + v_due, v_swept.released,
       v_swept.more or v_due = p_limit or hwqueue.has_bound_enough();
-end
-$$;
-
--- The results of a step, a page at a time: pass the last item of a page as p_after of the next. A map has the
--- items that are spawned, in the order of its list, and so has a task that has added items; a gang has its
--- members by their ranks; a step with one lease has the item 0. p_after -2: the step itself, of one with
--- items as item -1. name: of an item that was added. state, result and error: as in list_workflow_steps.
--- lease_id to finished_at: of its lease, where that is or how it ended; node_name: null when the node is
--- gone. p_state: only those in this state; running: also those that wait for a node. p_lease: of a worker,
--- the lease whose handler asks; others need none. p_limit: from 1 to 10,000.
--- Raises: QHF03, QHF06, QHA01; of a worker QHL01, QHN04.
-create or replace function hwqueue.step_results(p_run uuid, p_step text, p_after int default -1,
-  p_limit int default 1000, p_lease uuid default null, p_state text default null)
-returns table (item int, state text, result jsonb, error jsonb, name text, lease_id uuid,
-  lease_state text, node_id uuid, node_name text, attempt smallint, claimed_at timestamptz,
-  finished_at timestamptz)
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
-  set enable_seqscan = off
-as $$
-declare
-  v_run hwqueue.run;
-  v_no int;
-  v_has_items boolean;
-begin
-  perform hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'page with p_after'),
-    hwqueue.json_choice(to_jsonb(p_state), 'p_state', array['waiting', 'running', 'completed', 'failed',
-      'cancelled', 'skipped']);
-  v_run := hwqueue.readable_run(p_run, p_lease);
-  v_no := (hwqueue.named_steps(v_run, jsonb_build_array(p_step), 'p_step'))[1];
-  v_has_items := (
-    select d.kind in ('map', 'gang') or exists (
-      select from hwqueue.map m where m.run_id = p_run and m.step_no = v_no)
-    from hwqueue.workflow_step d
-    where d.workflow_id = v_run.workflow_id and d.step_no = v_no);
-  if v_has_items and p_after >= -1 then
-    return query
-      select i.item, i.state, i.result, i.error, i.name, i.lease_id, i.lease_state, i.node_id,
-        i.node_name, i.attempt, i.claimed_at, i.finished_at
-      from hwqueue.item_results(v_run, v_no, p_after, p_limit, p_state) i order by i.item;
-    return;
-  end if;
-  return query
-    select case when v_has_items then -1 else 0 end, hwqueue.shown_state(s.state, v_run),
-      hwqueue.step_result(s, f.result), hwqueue.step_error(s, f.error), null::text,
-      case when f.lease_state is not null then s.lease_id end, f.lease_state, f.node_id, f.node_name,
-      f.attempt, f.claimed_at, coalesce(f.finished_at, s.ended_at)
-    from hwqueue.step s
-    left join lateral hwqueue.lease_place(s.lease_id) f on true
-    where s.run_id = p_run and s.step_no = v_no and p_after < 0
-      and (p_state is null or hwqueue.shown_state(s.state, v_run) = p_state);
-end
-$$;
-
--- The input of a run. p_lease: as in step_results.
--- Raises: QHF03; of a worker QHL01, QHN04.
-create or replace function hwqueue.run_input(p_run uuid, p_lease uuid default null) returns jsonb
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
-as $$
-begin
-  return (hwqueue.readable_run(p_run, p_lease)).input;
 end
 $$;

@@ -42,7 +42,7 @@ begin
     v_counts := array[v_found.fleets];
     v_from.class_id := v_found.next_after;
     if p_done.again then
-      perform hwqueue.wake_missed_classes(10 * p_most), hwqueue.count_tenant_work(p_now);
+      perform hwqueue.wake_missed_classes(10 * p_most), hwqueue.count_tenant_work();
       v_from.estimated_at := p_now;
       v_from.watched_node := hwqueue.watch_nodes(v_from.watched_node, 5 * p_most, p_now);
       v_from.watched_class := hwqueue.watch_classes(v_from.watched_class, p_most, v_found.look, p_now);

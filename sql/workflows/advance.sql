@@ -1,13 +1,11 @@
 -- Doing what settlements had to leave: arrivals, steps that are due, and runs past their deadline.
 --
--- reap calls sweep_arrivals about once a second, and workers that have settled steps call
--- advance_workflows. Example: two parents of a join were completed at the same moment; one of them left an
--- arrival. The sweep locks the tally, folds the arrival, and releases the step.
+-- reap calls sweep_arrivals about once a second, and workers that have settled steps call advance_workflows.
+-- Example: two parents of a join were completed at the same moment; one of them left an arrival. The sweep
+-- locks the tally, folds the arrival, and releases the step.
 --
 -- Invariant: an arrival stays until its work is done, in the transaction that deletes it. What another
 -- session holds is skipped, and found by the next sweep.
---
--- Read sweep_arrivals, then sweep_one and end_due_steps.
 
 -- Works off up to p_limit tallies, steps and runs that have arrivals (fresh_arrivals), and looks again at up
 -- to p_limit runs whose change of state is kept. p_from: no arrival is older but kept ones. folded: those it
@@ -190,11 +188,25 @@ declare
   v_run hwqueue.run;
   v_due record;
   v_gone record;
+  v_arrivals bigint[];
+  v_signal text;
 begin
   if p_kind = 'state' then
     return hwqueue.apply_state(p_run, p_now);
   elsif p_kind = 'signal' then
-    return hwqueue.sweep_signal(p_run, p_step);
+    v_arrivals := array(
+      select a.arrival_id from hwqueue.arrival a
+      where a.run_id = p_run and a.step_no = p_step and a.kind = 'signal'
+      for update skip locked);
+    v_signal := (
+      select d.settings ->> 'signal'
+      from hwqueue.run r
+      join hwqueue.workflow_step d on d.workflow_id = r.workflow_id
+      where r.run_id = p_run and d.step_no = p_step);
+    if v_arrivals <> '{}' and hwqueue.deliver_signal(p_run, p_step, v_signal, true) is not null then
+      delete from hwqueue.arrival a where a.arrival_id = any (v_arrivals);
+    end if;
+    return 0;
   elsif p_kind = 'item' then
     return hwqueue.sweep_items(p_run, p_step, p_now);
   elsif p_kind = 'nested' then
@@ -249,9 +261,36 @@ begin
 end
 $$;
 
--- Carries a change of a run's state to its steps: of a run that goes on it releases what was held, of one
--- that stops it ends what is open. Drops the arrival once no transaction can bring more: those that may
--- have read the former state have ended. Returns how many steps it has released.
+-- Hands a wait that is open its oldest signal. Returns whether it did; null: another session holds the step.
+-- Locks: the step and the signal, skip locked; then as step_over. Wakes: waiting workers.
+create or replace function hwqueue.deliver_signal(p_run uuid, p_step int, p_name text, p_is_short boolean)
+returns boolean
+language plpgsql volatile
+as $$
+declare
+  v_state text;
+  v_taken record;
+begin
+  select s.state into v_state from hwqueue.step s
+  where s.run_id = p_run and s.step_no = p_step for no key update skip locked;
+  if not found then
+    return null;
+  elsif v_state <> 'running' then
+    return false;
+  end if;
+  -- statements of their own, after the lock: they see what has been sent until then
+  v_taken := hwqueue.take_run_signal(p_run, p_name, p_step);
+  if v_taken.payload is null then
+    return case when not v_taken.is_held then false end;
+  end if;
+  return hwqueue.step_over(p_run, p_step, row('completed', null, null, v_taken.payload, null), p_is_short,
+    hwqueue.clock());
+end
+$$;
+
+-- Carries a change of a run's state to its steps and nested runs: of a run that goes on it releases what was
+-- held, of one that stops it ends what is open. Drops the arrival once no transaction can bring more: those
+-- that may have read the former state have ended. Returns how many steps it has released.
 -- Locks: the arrival, steps, entries and claims, skip locked.
 create or replace function hwqueue.apply_state(p_run uuid, p_now timestamptz) returns int
 language plpgsql volatile
@@ -301,59 +340,36 @@ begin
     perform hwqueue.advance_maps(p_run, p_now);
     v_is_last := v_is_last and v_closed = 0 and not exists (select from hwqueue.idle_steps(v_run))
       and not (v_run.stops and (hwqueue.leases_to_stop(v_run, 1) <> '{}'
-        or hwqueue.has_items_to_stop(p_run)));
+        or hwqueue.maps_to_stop(p_run, 1) <> '{}'));
   end if;
   if v_run.finished_at is null then
-    perform hwqueue.tell_nested(v_run);
+    -- nested runs compare themselves with it, until no transaction can open one any more that has read the
+    -- former state
+    insert into hwqueue.arrival (run_id, step_no, kind, at, tenant)
+    select n.run_id, 0, 'nested', hwqueue.clock(), v_run.tenant
+    from hwqueue.awaited_runs(p_run) w
+    cross join lateral (  -- a fence (offset 0): by key, whatever the statistics say
+      select x.* from hwqueue.run x
+      where x.run_id = w.nested_run_id and x.finished_at is null offset 0) n
+    where case
+        when v_run.stops then not n.stops and not n.is_finishing
+        when v_run.is_finishing then n.state = 'paused' and n.reason = 'parent_paused'
+        when v_run.state = 'paused' then n.state = 'running'
+        else n.state = 'paused' and n.reason = 'parent_paused' end;
   end if;
   if v_is_last then
-    delete from hwqueue.arrival a where a.arrival_id = any (array(select v.arrival_id
-    from unnest(v_arrivals) v));
+    delete from hwqueue.arrival a
+    where a.arrival_id = any (array(select v.arrival_id from unnest(v_arrivals) v));
   end if;
   return v_released;
 end
 $$;
 
--- Lets up to p_limit runs fail that are past their deadline, and returns their number. Tenants take turns
--- among the ten times as many that are late the longest.
--- Locks: runs, skip locked; as stop_run.
-create or replace function hwqueue.fail_late_runs(p_limit int, p_now timestamptz) returns int
-language plpgsql volatile
-as $$
-declare
-  v_run hwqueue.run;
-  v_count int := 0;
-begin
-  for v_run in
-    select r.* from hwqueue.run r
-    where r.deadline <= p_now and r.finished_at is null and r.run_id = any (array(
-      select w.run_id from (
-        select x.run_id, x.tenant, x.deadline from hwqueue.run x
-        where x.deadline <= p_now and x.deadline is not null
-          and x.finished_at is null
-        order by x.deadline limit 10 * p_limit) w
-      order by row_number() over (partition by w.tenant order by w.deadline), w.deadline limit p_limit))
-    order by r.deadline for no key update skip locked
-  loop
-    update hwqueue.run r
-    set deadline = null, state = case when r.state = 'cancelling' then r.state else 'failing' end,
-      reason = case when r.state = 'cancelling' then r.reason else 'deadline_exceeded' end,
-      detail = case when r.state = 'cancelling' then r.detail
-        else jsonb_build_object('deadline', r.deadline) end, stops = true
-    where r.run_id = v_run.run_id
-    returning r.* into v_run;
-    -- a time read after this transaction got its id: p_now may lie below a mark of reap
-    perform hwqueue.leave_arrivals(v_run.run_id, array[0], 'state', '{}', hwqueue.clock());
-    perform hwqueue.count_work(v_run.run_id, 0, hwqueue.stop_run(v_run, 1000), 0, hwqueue.clock());
-    v_count := v_count + 1;
-  end loop;
-  return v_count;
-end
-$$;
-
--- Ends up to p_limit steps that are due by themselves, and returns their number: sleeps, and waits that time
--- out. Tenants take turns, as in fail_late_runs. p_from: none is due before.
--- Locks: the steps, skip locked; then tallies, steps and the run, skip locked. Wakes: waiting workers.
+-- Ends up to p_limit steps that are due by themselves, and returns their number: a sleep has completed; a
+-- wait takes a signal that has just come, or ends as its on_timeout says, which an event tells. Tenants take
+-- turns, as in reap_workflows. p_from: none is due before.
+-- Locks: the steps, skip locked; a signal, skip locked; then tallies, steps and the run, skip locked. Wakes:
+-- waiting workers.
 create or replace function hwqueue.end_due_steps(p_limit int, p_from timestamptz) returns int
 language plpgsql volatile
 as $$
@@ -361,6 +377,9 @@ declare
   v_now timestamptz := hwqueue.clock();
   v_due hwqueue.step[];
   v_step hwqueue.step;
+  v_found record;
+  v_payload jsonb;
+  v_state text;
   v_count int := 0;
 begin
   perform 1 from hwqueue.step s where s.due_at >= p_from and s.due_at <= v_now limit 1;
@@ -383,7 +402,23 @@ begin
     order by s.due_at for no key update of s skip locked);
   foreach v_step in array v_due loop
     exit when hwqueue.has_bound_enough();
-    perform hwqueue.step_over(v_step.run_id, v_step.step_no, hwqueue.due_verdict(v_step), true,
+    select d.name, d.kind, d.settings, r.name as workflow into v_found
+    from hwqueue.run r
+    join hwqueue.workflow_step d on d.workflow_id = r.workflow_id and d.step_no = v_step.step_no
+    where r.run_id = v_step.run_id;
+    v_payload := case when v_found.kind = 'wait' then (hwqueue.take_run_signal(v_step.run_id,
+      v_found.settings ->> 'signal', v_step.step_no)).payload end;
+    v_state := 'completed';
+    if v_found.kind = 'wait' and v_payload is null then
+      v_state := case v_found.settings ->> 'on_timeout' when 'skip' then 'skipped'
+        when 'continue' then 'completed' else 'failed' end;
+      perform hwqueue.note_event('workflow_wait_timed_out', format('step %s of workflow %s has waited for '
+          'signal %s in vain', v_found.name, v_found.workflow, v_found.settings ->> 'signal'),
+        jsonb_build_object('run_id', v_step.run_id, 'workflow', v_found.workflow, 'step', v_found.name,
+          'signal', v_found.settings ->> 'signal'));
+    end if;
+    perform hwqueue.step_over(v_step.run_id, v_step.step_no, row(v_state,
+      case when v_found.kind = 'wait' and v_payload is null then 'timeout' end, null, v_payload, null), true,
       hwqueue.clock());
     v_count := v_count + 1;
   end loop;
@@ -391,16 +426,43 @@ begin
 end
 $$;
 
--- The part of reap for runs: deadlines, steps that are due, arrivals. True: there may be more.
--- Locks: as fail_late_runs, end_due_steps and sweep_arrivals. Wakes: waiting workers.
+-- The part of reap for runs: up to p_limit that are past their deadline fail, steps that are due end,
+-- arrivals are worked off. True: there may be more. Tenants take turns among the ten times as many runs that
+-- are late the longest.
+-- Locks: runs, skip locked; as stop_run, end_due_steps and sweep_arrivals. Wakes: waiting workers.
 create or replace function hwqueue.reap_workflows(p_limit int, p_from hwqueue.reap_cursor,
   p_now timestamptz) returns boolean
 language plpgsql volatile
 as $$
 declare
   v_most int := least(p_limit, 200);
+  v_run hwqueue.run;
+  v_late int := 0;
 begin
-  if hwqueue.fail_late_runs(p_limit, p_now) = p_limit then
+  for v_run in
+    select r.* from hwqueue.run r
+    where r.deadline <= p_now and r.finished_at is null and r.run_id = any (array(
+      select w.run_id from (
+        select x.run_id, x.tenant, x.deadline from hwqueue.run x
+        where x.deadline <= p_now and x.deadline is not null
+          and x.finished_at is null
+        order by x.deadline limit 10 * p_limit) w
+      order by row_number() over (partition by w.tenant order by w.deadline), w.deadline limit p_limit))
+    order by r.deadline for no key update skip locked
+  loop
+    v_late := v_late + 1;
+    update hwqueue.run r
+    set deadline = null, state = case when r.state = 'cancelling' then r.state else 'failing' end,
+      reason = case when r.state = 'cancelling' then r.reason else 'deadline_exceeded' end,
+      detail = case when r.state = 'cancelling' then r.detail
+        else jsonb_build_object('deadline', r.deadline) end, stops = true
+    where r.run_id = v_run.run_id
+    returning r.* into v_run;
+    -- a time read after this transaction got its id: p_now may lie below a mark of reap
+    perform hwqueue.leave_arrivals(v_run.run_id, array[0], 'state', '{}', hwqueue.clock());
+    perform hwqueue.count_work(v_run.run_id, 0, hwqueue.stop_run(v_run, 1000), 0, hwqueue.clock());
+  end loop;
+  if v_late = p_limit then
     return true;
   end if;
   perform hwqueue.forget_bound();

@@ -26,39 +26,34 @@ as $$
 declare
   v_item record;
   v_found record;
+  v_kind text;
 begin
   steps := '{}';
-  binds := false;
-  if hwqueue.is_binding(p_value) then
-    binds := true;
-    if p_value ? '$literal' then
-      perform hwqueue.check_object(p_value, array['$literal'], p_field, 'QHF02');
-    elsif p_value ? '$input' then
-      perform hwqueue.check_object(p_value, array['$input', 'default'], p_field, 'QHF02'),
-        hwqueue.binding_path(p_value -> '$input', p_field || '.$input');
-    elsif p_value ? '$result' then
-      perform hwqueue.check_object(p_value, array['$result', 'path', 'default'], p_field, 'QHF02'),
-        hwqueue.binding_path(p_value -> 'path', p_field || '.path');
-      steps := array[hwqueue.json_text(p_value -> '$result', p_field || '.$result', 100, 'QHF02')];
-    elsif p_value ? '$results' then
-      perform hwqueue.check_object(p_value, array['$results', 'path', 'default'], p_field, 'QHF02'),
-        hwqueue.binding_path(p_value -> 'path', p_field || '.path');
-      steps := array[hwqueue.json_text(p_value -> '$results', p_field || '.$results', 100, 'QHF02')];
-    elsif p_of_item and p_value ? '$item' then
-      perform hwqueue.check_object(p_value, array['$item', 'default'], p_field, 'QHF02'),
-        hwqueue.binding_path(p_value -> '$item', p_field || '.$item');
-    elsif p_of_item and p_value = '{"$index": true}' then
-      null;
-    elsif p_value ? '$run' then
-      perform hwqueue.check_object(p_value, array['$run'], p_field, 'QHF02'),
-        hwqueue.json_choice(p_value -> '$run', p_field || '.$run', array['id', 'name', 'submitted_at'],
-          'QHF02');
-    else
+  binds := hwqueue.is_binding(p_value);
+  if p_of_item and p_value = '{"$index": true}' then
+    return;
+  elsif binds then
+    v_kind := case when p_value ? '$literal' then '$literal' when p_value ? '$input' then '$input'
+      when p_value ? '$result' then '$result' when p_value ? '$results' then '$results'
+      when p_of_item and p_value ? '$item' then '$item' when p_value ? '$run' then '$run' end;
+    if v_kind is null then
       perform hwqueue.refuse('QHF02', format('%s has no known binding: %s', p_field,
           left(p_value::text, 100)), jsonb_build_object('field', p_field),
         'bindings are $input, $result, $results, $run and $literal, in params of a map or gang also $item '
         'and {"$index": true}; '
         '{"$literal": {...}} escapes an object that is none');
+    end if;
+    perform hwqueue.check_object(p_value, array[v_kind] || case
+        when v_kind in ('$result', '$results') then array['path', 'default']
+        when v_kind in ('$input', '$item') then array['default'] else '{}' end, p_field, 'QHF02');
+    if v_kind in ('$input', '$item') then
+      perform hwqueue.binding_path(p_value -> v_kind, p_field || '.' || v_kind);
+    elsif v_kind in ('$result', '$results') then
+      perform hwqueue.binding_path(p_value -> 'path', p_field || '.path');
+      steps := array[hwqueue.json_text(p_value -> v_kind, p_field || '.' || v_kind, 100, 'QHF02')];
+    elsif v_kind = '$run' then
+      perform hwqueue.json_choice(p_value -> '$run', p_field || '.$run',
+        array['id', 'name', 'submitted_at'], 'QHF02');
     end if;
     return;
   end if;
@@ -121,12 +116,53 @@ begin
 end
 $$;
 
+-- Returns the results of steps by their names: {"step": result}. A step without one is not in it. Null: they
+-- have more than 128 MiB; from 256 MiB on Postgres would raise.
+create or replace function hwqueue.results_of(p_run hwqueue.run, p_steps int[]) returns jsonb
+language plpgsql stable
+as $$
+declare
+  v_found record;
+  v_bytes bigint := 0;
+  v_names text[] := '{}';
+  v_values jsonb[] := '{}';  -- as in bind_value
+begin
+  for v_found in
+    select d.name, r.result
+    from unnest(p_steps) n(step_no)
+    cross join lateral (
+      select x.name from hwqueue.workflow_step x
+      where x.workflow_id = p_run.workflow_id and x.step_no = n.step_no offset 0) d
+    cross join lateral (
+      select coalesce(s.result, (
+        select o.result from hwqueue.outcome o
+        where o.lease_id = s.lease_id and (o.state = 'completed') is true
+          and s.reason is distinct from 'operator')) as result  -- that would be of an earlier attempt
+      from hwqueue.step s
+      where s.run_id = p_run.run_id and s.step_no = n.step_no and s.state = 'completed' offset 0) r
+    where r.result is not null
+  loop
+    v_found.result := v_found.result #> '{}';  -- a value of its own: read and unpacked once
+    v_bytes := v_bytes + pg_column_size(v_found.result);
+    if v_bytes > 134217728 then
+      return null;
+    end if;
+    v_names := v_names || v_found.name;
+    v_values := v_values || v_found.result;
+  end loop;
+  return (
+    select coalesce(jsonb_object_agg(u.name, u.value), '{}') from unnest(v_names, v_values) u(name, value));
+end
+$$;
+
 -- Returns a value with its bindings replaced. missing: the binding that names nothing and has no default;
--- null: none. too_large: the value has more than 64 MiB; a limit on its text is the caller's.
+-- null: none. too_large: the value has more than p_most bytes; a limit on its text is the caller's.
 -- p_results: {"step": its result}. p_escapes: it is the template of the items of a map: what stands for the
--- item stays, all else that may look like a binding is escaped.
+-- item stays, all else that may look like a binding is escaped. p_index: it is such a template, and becomes
+-- the params of this item, p_item; all else was bound when the map began.
 create or replace function hwqueue.bind_value(p_value jsonb, p_run hwqueue.run, p_results jsonb,
-  p_escapes boolean default false, out value jsonb, out missing jsonb, out too_large boolean)
+  p_escapes boolean default false, p_item jsonb default null, p_index int default null,
+  p_most bigint default 67108864, out value jsonb, out missing jsonb, out too_large boolean)
 language plpgsql stable
 as $$
 declare
@@ -138,7 +174,15 @@ declare
 begin
   value := p_value;
   too_large := false;
-  if hwqueue.is_binding(p_value) then
+  if p_index is not null then
+    if jsonb_typeof(p_value) = 'object' and p_value ?| array['$item', '$index', '$literal'] then
+      value := case when p_value ? '$literal' then p_value -> '$literal'
+        when p_value ? '$index' then to_jsonb(p_index)
+        else coalesce(p_item #> hwqueue.binding_path(p_value -> '$item', ''), p_value -> 'default') end;
+      missing := case when value is null then p_value end;
+      return;
+    end if;
+  elsif hwqueue.is_binding(p_value) then
     if p_escapes and p_value ?| array['$item', '$index', '$literal'] then
       return;
     elsif p_value ? '$results' then
@@ -170,11 +214,11 @@ begin
     from jsonb_array_elements(case when jsonb_typeof(p_value) = 'array' then p_value else '[]' end) e
   loop
     if jsonb_typeof(v_item.value) in ('object', 'array') then
-      v_bound := hwqueue.bind_value(v_item.value, p_run, p_results, p_escapes);
+      v_bound := hwqueue.bind_value(v_item.value, p_run, p_results, p_escapes, p_item, p_index, p_most);
       missing := coalesce(missing, v_bound.missing);
       v_item.value := v_bound.value;
       v_bytes := v_bytes + coalesce(pg_column_size(v_bound.value), 0);
-      too_large := v_bound.too_large or v_bytes > 67108864;
+      too_large := v_bound.too_large or v_bytes > p_most;
       exit when too_large;
     end if;
     v_keys := v_keys || v_item.key;
@@ -265,89 +309,6 @@ begin
   if coalesce(current_setting('hwqueue.bound_bytes', true), '') <> '' then
     perform set_config('hwqueue.bound_bytes', '', true);
   end if;
-end
-$$;
-
--- Returns the params of an item of a map: its template with the item and its number. All else was bound
--- when the map began. missing: as in bind_value. too_large: it has more than p_most bytes.
-create or replace function hwqueue.bind_item(p_template jsonb, p_item jsonb, p_index int, p_most bigint,
-  out value jsonb, out missing jsonb, out too_large boolean)
-language plpgsql immutable
-as $$
-declare
-  v_item record;
-  v_bound record;
-  v_bytes bigint := 0;
-  v_keys text[] := '{}';
-  v_values jsonb[] := '{}';  -- as in bind_value
-begin
-  value := p_template;
-  too_large := false;
-  if jsonb_typeof(p_template) = 'object' and p_template ?| array['$item', '$index', '$literal'] then
-    value := case when p_template ? '$literal' then p_template -> '$literal'
-      when p_template ? '$index' then to_jsonb(p_index)
-      else coalesce(p_item #> hwqueue.binding_path(p_template -> '$item', ''), p_template -> 'default') end;
-    missing := case when value is null then p_template end;
-    return;
-  end if;
-  for v_item in
-    select e.key, e.value
-    from jsonb_each(case when jsonb_typeof(p_template) = 'object' then p_template else '{}' end) e
-    where jsonb_typeof(e.value) in ('object', 'array')
-    union all
-    select null, e.value
-    from jsonb_array_elements(case when jsonb_typeof(p_template) = 'array' then p_template else '[]' end) e
-  loop
-    if jsonb_typeof(v_item.value) in ('object', 'array') then
-      v_bound := hwqueue.bind_item(v_item.value, p_item, p_index, p_most);
-      missing := coalesce(missing, v_bound.missing);
-      v_item.value := v_bound.value;
-      v_bytes := v_bytes + coalesce(pg_column_size(v_bound.value), 0);
-      too_large := v_bound.too_large or v_bytes > p_most;
-      exit when too_large;
-    end if;
-    v_keys := v_keys || v_item.key;
-    v_values := v_values || v_item.value;
-  end loop;
-  value := case when too_large then null
-    when jsonb_typeof(p_template) = 'array' then to_jsonb(v_values)
-    when v_keys <> '{}' then p_template || (
-      select jsonb_object_agg(u.key, u.value) from unnest(v_keys, v_values) u(key, value))
-    else p_template end;
-end
-$$;
-
--- Checks the conditions of a step, [{"step" | "input", "path", "op", "values"}], and returns the steps that
--- they name. The operators are those of placements.
--- Raises: QHF02, QHC03.
-create or replace function hwqueue.condition_steps(p_conditions jsonb, p_field text) returns text[]
-language plpgsql immutable
-as $$
-declare
-  v_steps text[] := '{}';
-  v_item record;
-begin
-  for v_item in
-    select c.value, format('%s[%s]', p_field, c.ordinality - 1) as field
-    from jsonb_array_elements(hwqueue.json_list(p_conditions, p_field, 20, 'a list of at most 20 conditions',
-      'for example [{"input": ["dry_run"], "op": "in", "values": [false]}]', 'QHF02')) with ordinality c
-  loop
-    perform hwqueue.check_object(v_item.value, array['step', 'path', 'input', 'op', 'values'], v_item.field,
-      'QHF02');
-    if v_item.value ? 'step' = v_item.value ? 'input' or v_item.value ?& array['input', 'path'] then
-      perform hwqueue.refuse('QHF02', format('%s needs step (and path) or input', v_item.field),
-        jsonb_build_object('field', v_item.field),
-        'for example {"step": "train", "path": ["score"], "op": "gt", "values": [0.9]}');
-    end if;
-    perform hwqueue.binding_path(v_item.value -> 'path', v_item.field || '.path'),
-      hwqueue.binding_path(v_item.value -> 'input', v_item.field || '.input'),
-      hwqueue.normalise_label_expr(v_item.value - array['step', 'path', 'input'] || '{"label": "value"}',
-        v_item.field);
-    if v_item.value ? 'step' then
-      v_steps := v_steps || hwqueue.json_text(v_item.value -> 'step', v_item.field || '.step', 100, 'QHF02');
-    end if;
-  end loop;
-  return v_steps;
 end
 $$;
 

@@ -163,11 +163,13 @@ end
 $$;
 
 -- Counts items of a map that have ended, and goes on with the map when that is due: its window is to be
--- filled, items were added, an item has failed, or nothing is open. Returns how many items it has let in; the
--- end of the map counts as one.
+-- filled, items were added, an item has failed, or nothing is open. It lets as many items in as the window
+-- has room for, 1,000 at most, and ends the map when nothing of it is open and nothing more comes. Returns
+-- how many items it has let in; the end of the map counts as one.
 -- A transaction that may stay open (not p_is_short) leaves its count as an arrival: with the tally it would
 -- hold up the window. p_tenant: as in arrive.
--- Locks: the tally of the map, skip locked; as go_on_map. Not idempotent. Wakes: waiting workers.
+-- Locks: the tally of the map, skip locked; as fill_map and step_over. Not idempotent. Wakes: waiting
+-- workers.
 create or replace function hwqueue.advance_map(p_run uuid, p_step int, p_delta hwqueue.tally_delta,
   p_is_short boolean, p_now timestamptz, p_tenant text default null) returns int
 language plpgsql volatile
@@ -175,78 +177,62 @@ as $$
 declare
   v_count record := hwqueue.arrive(p_run, p_step, true, p_delta, not p_is_short, p_now, p_tenant);
   v_tally hwqueue.tally := v_count.tally;
-begin
-  if v_tally.run_id is null or p_delta.arrived > v_count.failed + p_delta.failed + p_delta.skipped
-    and v_tally.need - v_tally.arrived > v_tally.low and v_tally.unmet = 0 then
-    return 0;
-  end if;
-  return hwqueue.go_on_map(v_tally, p_is_short, p_now);
-end
-$$;
-
--- Lets as many items of a map in as its window has room for, 1,000 at most. Ends the map when nothing of it
--- is open and nothing more comes. Returns as advance_map.
--- Locks: the caller holds the tally; as fill_map and step_over. Not idempotent. Wakes: waiting workers.
-create or replace function hwqueue.go_on_map(p_tally hwqueue.tally, p_is_short boolean, p_now timestamptz)
-returns int
-language plpgsql volatile
-as $$
-declare
-  v_tally hwqueue.tally := p_tally;
   -- a variable each: in one record, values that are stored apart would be read, the run's input among them
   v_run hwqueue.run;
   v_map hwqueue.map;
   v_defined hwqueue.workflow_step;
   v_goes_on boolean;
   v_fills boolean;
-  v_let_in int := 0;
+  v_before int := v_tally.need;
   v_open_runs int := 0;
   v_failed_runs int := 0;
   v_cancelled_runs int := 0;
 begin
+  if v_tally.run_id is null or p_delta.arrived > v_count.failed + p_delta.failed + p_delta.skipped
+    and v_tally.need - v_tally.arrived > v_tally.low and v_tally.unmet = 0 then
+    return 0;
+  end if;
   -- statements after the lock: they see what former holders have written
   select m.* into v_map
   from hwqueue.map m
   join hwqueue.step s on s.run_id = m.run_id and s.step_no = m.step_no
-  where m.run_id = p_tally.run_id and m.step_no = p_tally.step_no and s.state = 'running';
+  where m.run_id = p_run and m.step_no = p_step and s.state = 'running';
   if not found then
     return 0;
   end if;
-  select r.* into v_run from hwqueue.run r where r.run_id = p_tally.run_id;
+  select r.* into v_run from hwqueue.run r where r.run_id = p_run;
   select d.* into v_defined from hwqueue.workflow_step d
-  where d.workflow_id = v_run.workflow_id and d.step_no = p_tally.step_no;
+  where d.workflow_id = v_run.workflow_id and d.step_no = p_step;
   v_goes_on := v_run.state in ('running', 'paused') or v_run.is_finishing and not v_run.stops;
   v_fills := v_run.state = 'running' or v_run.is_finishing and not v_run.stops;
   if v_map.runs > 0 then  -- no tally counts them: each is looked at, and its end leaves an arrival
     select c.open, c.failed, c.cancelled into v_open_runs, v_failed_runs, v_cancelled_runs
-    from hwqueue.count_added_runs(v_run.run_id, v_map.step_no) c;
+    from hwqueue.count_added_runs(p_run, p_step) c;
   end if;
   if hwqueue.has_failed_items(v_defined, v_map.items, v_tally.failed + v_failed_runs,
     v_tally.skipped + v_cancelled_runs) then
     -- known now: nothing else of the run is released while its last items run
     if v_defined.on_failure = 'fail_run' and v_goes_on and not v_run.is_finishing then
-      perform hwqueue.begin_failing(v_run, v_tally.step_no, v_defined.name, p_now);
+      perform hwqueue.begin_failing(v_run, p_step, v_defined.name, p_now);
     end if;
   elsif v_fills and v_defined.kind = 'gang' then
     v_tally := hwqueue.fill_gang(v_run, v_map, v_defined, v_tally, 1000, p_now);
-    v_let_in := v_tally.need - p_tally.need;
   elsif v_fills then
     v_tally := hwqueue.fill_map(v_run, v_map, v_defined, v_tally, 1000, p_now);
-    v_let_in := v_tally.need - p_tally.need;
   end if;
   v_tally.failed := v_tally.failed + v_failed_runs;
   v_tally.skipped := v_tally.skipped + v_cancelled_runs;
   if v_goes_on and hwqueue.map_room(v_map, v_defined, v_tally) > 0 then
     if v_fills then  -- more than this call does; of a paused run resume goes on
-      perform hwqueue.leave_arrivals(v_run.run_id, array[v_tally.step_no], 'item', '{}', p_now);
+      perform hwqueue.leave_arrivals(p_run, array[p_step], 'item', '{}', p_now);
     end if;
   elsif v_tally.arrived = v_tally.need and v_open_runs = 0 then
-    perform hwqueue.step_over(v_run.run_id, v_tally.step_no, case v_defined.kind
+    perform hwqueue.step_over(p_run, p_step, case v_defined.kind
         when 'gang' then hwqueue.gang_verdict(v_run, v_map, v_defined, v_tally)
         else hwqueue.map_verdict(v_run, v_map, v_defined, v_tally) end, p_is_short, p_now);
-    return v_let_in + 1;
+    return v_tally.need - v_before + 1;
   end if;
-  return v_let_in;
+  return v_tally.need - v_before;
 end
 $$;
 
@@ -335,9 +321,12 @@ end
 $$;
 
 -- Ends a run that has no open work, or releases its finally steps first. p_failed: failures that nothing
--- ignores.
+-- ignores. Its definition may say what its result is; one that lacks a value, or has more than 1 MiB, is left
+-- out, with a reason. A nested run ends the step that it is with it.
+-- It has ended when this reads the clock, not at p_now: roll_up counts by that time. A run whose submission
+-- was traced is left for take_ended_runs.
 -- Locks: the caller holds the tally of the open work; the run, skip locked: where another session holds it,
--- an arrival is left. Idempotent. Wakes: waiting workers.
+-- an arrival is left; as end_parent_step. Idempotent. Wakes: waiting workers.
 create or replace function hwqueue.finish_run(p_run uuid, p_failed int, p_now timestamptz) returns void
 language plpgsql volatile
 as $$
@@ -346,6 +335,11 @@ declare
   v_state text;
   v_final int[];
   p hwqueue.run_progress;
+  v_results jsonb;
+  v_bound record;
+  v_reason text;
+  v_result jsonb;
+  v_now timestamptz;
 begin
   select r.* into v_run from hwqueue.run r where r.run_id = p_run for no key update skip locked;
   if not found then
@@ -372,78 +366,54 @@ begin
       v_state := case when v_state = 'completed' and p.failed > 0 then 'failed' else v_state end;
     end if;
   end if;
-  perform hwqueue.end_run(v_run, v_state, p_now);
-end
-$$;
-
--- Writes the end of a run. Its definition may say what its result is; one that lacks a value, or has more
--- than 1 MiB, is left out, with a reason.
--- A nested run ends the step that it is with it.
--- It has ended when this reads the clock, not at p_now: roll_up counts by that time. A run whose submission
--- was traced is left for take_ended_runs.
--- Locks: the caller holds the run; as end_parent_step. Not idempotent.
-create or replace function hwqueue.end_run(p_run hwqueue.run, p_state text, p_now timestamptz) returns void
-language plpgsql volatile
-as $$
-declare
-  v_run hwqueue.run;
-  v_results jsonb;
-  v_bound record;
-  v_reason text := p_run.reason;
-  v_result jsonb;
-  v_now timestamptz;
-begin
   lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
   v_now := hwqueue.clock();
-  if p_state = 'completed' then
-    v_reason := null;
-    if p_run.policy ? 'result' then
-      v_results := hwqueue.results_of(p_run, array(
-        select d.step_no from hwqueue.workflow_step d
-        where d.workflow_id = p_run.workflow_id
-          and d.name = any ((hwqueue.binding_steps(p_run.policy -> 'result', '')).steps)));
-      v_bound := hwqueue.bind_value(p_run.policy -> 'result', p_run, v_results);
-      perform hwqueue.note_bound(coalesce(pg_column_size(v_results), 134217728)
-        + coalesce(pg_column_size(v_bound.value), 0));
-      v_reason := case when v_results is null then 'result_too_large'
-        when v_bound.missing is not null then 'binding_missing'
-        when v_bound.too_large or hwqueue.text_bytes(v_bound.value, 1048576) > 1048576
-          then 'result_too_large' end;
-      v_result := case when v_reason is null then v_bound.value end;
-    end if;
-  elsif p_state = 'failed' then
-    v_reason := coalesce(v_reason, 'step_failed');
+  v_reason := case when v_state = 'failed' then coalesce(v_run.reason, 'step_failed')
+    when v_state = 'cancelled' then v_run.reason end;
+  if v_state = 'completed' and v_run.policy ? 'result' then
+    v_results := hwqueue.results_of(v_run, array(
+      select d.step_no from hwqueue.workflow_step d
+      where d.workflow_id = v_run.workflow_id
+        and d.name = any ((hwqueue.binding_steps(v_run.policy -> 'result', '')).steps)));
+    v_bound := hwqueue.bind_value(v_run.policy -> 'result', v_run, v_results);
+    perform hwqueue.note_bound(coalesce(pg_column_size(v_results), 134217728)
+      + coalesce(pg_column_size(v_bound.value), 0));
+    v_reason := case when v_results is null then 'result_too_large'
+      when v_bound.missing is not null then 'binding_missing'
+      when v_bound.too_large or hwqueue.text_bytes(v_bound.value, 1048576) > 1048576
+        then 'result_too_large' end;
+    v_result := case when v_reason is null then v_bound.value end;
   end if;
   update hwqueue.run r
-  set state = p_state, reason = v_reason, result = v_result, finished_at = v_now,
+  set state = v_state, reason = v_reason, result = v_result, finished_at = v_now,
     prune_at = v_now + make_interval(secs => coalesce(
-      (p_run.policy -> 'retain' ->> case when p_state = 'failed' then 'failed' else 'completed' end)::float8,
-      case when p_state = 'failed' then 2592000 else 604800 end))
-  where r.run_id = p_run.run_id returning r.* into v_run;
-  if p_run.policy ? 'unique' then
+      (r.policy -> 'retain' ->> case when v_state = 'failed' then 'failed' else 'completed' end)::float8,
+      case when v_state = 'failed' then 2592000 else 604800 end))
+  where r.run_id = p_run returning r.* into v_run;
+  if v_run.policy ? 'unique' then
     delete from hwqueue.run_key k
-    where k.run_id = p_run.run_id and k.while_running;
+    where k.run_id = p_run and k.while_running;
   end if;
   -- of kind state, or for steps that will not be released any more
   delete from hwqueue.arrival a where a.ctid = any (array(
     select x.ctid from hwqueue.arrival x
-    where x.run_id = p_run.run_id and x.kind in ('state', 'fail', 'signal', 'item')
+    where x.run_id = p_run and x.kind in ('state', 'fail', 'signal', 'item')
     for update skip locked));
-  if p_state = 'failed' then
-    perform hwqueue.note_event('workflow_run_failed', format('run of workflow %s failed: %s', p_run.name,
+  if v_state = 'failed' then
+    perform hwqueue.note_event('workflow_run_failed', format('run of workflow %s failed: %s', v_run.name,
         concat_ws(': ', replace(v_reason, '_', ' '), hwqueue.first_step_error(v_run))),
-      jsonb_build_object('run_id', p_run.run_id, 'workflow', p_run.name, 'reason', v_reason,
-        'detail', p_run.detail) || hwqueue.present('parent_run_id', to_jsonb(p_run.parent_run_id)));
-  elsif p_state = 'cancelled' then
+      jsonb_build_object('run_id', p_run, 'workflow', v_run.name, 'reason', v_reason,
+        'detail', v_run.detail) || hwqueue.present('parent_run_id', to_jsonb(v_run.parent_run_id)));
+  elsif v_state = 'cancelled' then
     perform hwqueue.note_event('workflow_run_cancelled',
-      format('run of workflow %s is cancelled', p_run.name),
-      jsonb_build_object('run_id', p_run.run_id, 'workflow', p_run.name, 'detail', p_run.detail)
-        || hwqueue.present('parent_run_id', to_jsonb(p_run.parent_run_id)));
+      format('run of workflow %s is cancelled', v_run.name),
+      jsonb_build_object('run_id', p_run, 'workflow', v_run.name, 'detail', v_run.detail)
+        || hwqueue.present('parent_run_id', to_jsonb(v_run.parent_run_id)));
   end if;
   if v_run.headers ? 'traceparent' then
     insert into hwqueue.traced_run (run_id, attempt, workflow, state, reason, traceparent,
       submitted_at, finished_at)
-    values (v_run.run_id, v_run.attempt, v_run.name, p_state, v_reason,
+    values (p_run, v_run.attempt, v_run.name, v_state, v_reason,
       v_run.headers ->> 'traceparent', v_run.submitted_at, v_now);
   end if;
   if v_run.parent_run_id is not null then

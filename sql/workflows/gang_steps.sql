@@ -1,16 +1,14 @@
 -- Gang steps: steps whose leases start together or not at all.
 --
--- workflows/kinds calls begin_gang when such a step is released, workflows/ending calls fill_gang when that
--- was left to a sweep, and gang_verdict when all members have ended. Example: "train" has size 4 and together
--- "rack". Its release spawns four leases and the gang that they are; upkeep reserves room for all four
--- (gangs/assemble). Members are the items of the step, by their ranks: they are counted, listed, stopped and
--- retried as the items of a map are (workflows/items).
+-- workflows/kinds calls fill_gang when such a step is released, workflows/ending when that was left to a
+-- sweep, and gang_verdict when all members have ended. Example: "train" has size 4 and together "rack". Its
+-- release spawns four leases and the gang that they are; upkeep reserves room for all four (gangs/assemble).
+-- Members are the items of the step, by their ranks: they are counted, listed, stopped and retried as the
+-- items of a map are (workflows/items).
 --
 -- Invariant: a gang step has all its leases or none, as its gang has. They are spawned in one transaction, by
 -- the session that holds the tally of the step; a retry puts all of them back, under the same ids, or none. A
 -- member that is lost waits again with its gang: it has not ended, so no tally counts it.
---
--- Read read_gang_step and begin_gang first, then fill_gang and gang_verdict.
 
 -- The keys of a gang beside those of its task: size, and what spawn_gang has as options.
 -- Raises: QHF02, QHA01, naming the field.
@@ -51,47 +49,6 @@ begin
       jsonb_build_object('field', p_field || '.patience'),
       'a gang starts where all its members have room: leave patience out, and ask with placement.require');
   end if;
-end
-$$;
-
--- Begins a gang step: reads what its members get, and spawns them. More than 500 members, or more than 8 MiB
--- of params, are left to a sweep: this may be part of a stranger's settlement. A retry begins it again as a
--- whole.
--- Locks: the caller holds the step; as fill_gang.
-create or replace function hwqueue.begin_gang(p_run hwqueue.run, p_step hwqueue.step,
-  p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamptz) returns hwqueue.step_verdict
-language plpgsql volatile
-as $$
-declare
-  v_opened record := hwqueue.open_map(p_run, p_step, p_defined, p_results, p_now);
-  v_map hwqueue.map := v_opened.map;
-  v_tally hwqueue.tally := v_opened.tally;
-  v_rank int := v_map.items - 1;  -- params differ by the rank alone: one with most digits is asked
-  v_most int := (
-    select q.max_params_bytes from hwqueue.queue q where q.queue_id = p_step.queue_id);
-  v_bound record;
-  v_bytes bigint;
-  v_verdict hwqueue.step_verdict;
-begin
-  if v_opened.bad is not null then
-    return hwqueue.bad_verdict(v_opened.bad);
-  end if;
-  v_bound := hwqueue.bind_item(v_map.params #> '{}', to_jsonb(v_rank), v_rank,
-    least(8 * v_most::bigint, 67108864));
-  v_bytes := hwqueue.text_bytes(v_bound.value, v_most);
-  if v_bound.missing is not null then
-    return hwqueue.bad_verdict(jsonb_build_object('reason', 'binding_missing', 'binding', v_bound.missing));
-  elsif v_bound.too_large or v_bytes > v_most or v_bytes * v_map.items > 67108864 then
-    return hwqueue.bad_verdict(jsonb_build_object('reason', 'params_too_large', 'limit',
-      case when v_bound.too_large or v_bytes > v_most then v_most else 67108864 / v_map.items end));
-  end if;
-  v_tally := hwqueue.fill_gang(p_run, v_map, p_defined, v_tally,
-    case when v_bytes * v_map.items > 8388608 then 0 else 500 end, p_now);
-  if v_tally.arrived = v_tally.need then
-    perform hwqueue.leave_arrivals(p_run.run_id, array[p_defined.step_no], 'item', '{}', p_now);
-  end if;
-  v_verdict.state := 'running';
-  return v_verdict;
 end
 $$;
 
@@ -143,8 +100,9 @@ begin
 end
 $$;
 
--- Writes the gang of a step and its members, or puts back those of an earlier attempt of the run: p_known are
--- its leases, {rank: lease_id}, p_old is the gang that they were. It begins as if nothing had happened to it.
+-- Writes the gang of a step and its members by their ranks, or puts back those of an earlier attempt of the
+-- run: p_known are its leases, {rank: lease_id}, p_old is the gang that they were. It begins as if nothing
+-- had happened to it.
 -- Locks: new rows; what the caller holds; as spawn_again. Not idempotent.
 create or replace function hwqueue.spawn_gang_step(p_run hwqueue.run, p_map hwqueue.map,
   p_defined hwqueue.workflow_step, p_known jsonb, p_old hwqueue.gang, p_queue hwqueue.queue,
@@ -153,59 +111,43 @@ language plpgsql volatile
 as $$
 declare
   v_gang hwqueue.gang := hwqueue.gang_asked(p_defined.settings, 'step');
-  v_found record;
+  v_ids uuid[] := hwqueue.new_ids(p_map.items);
+  v_request hwqueue.spawn_request := hwqueue.item_request(p_run, p_defined, p_defined.task_name, p_now);
+  v_requests hwqueue.spawn_request[] := '{}';
+  v_headers jsonb;
+  v_template jsonb := p_map.params #> '{}';  -- read and unpacked once
+  v_bytes bigint := 0;
 begin
   v_gang.gang_id := coalesce(p_old.gang_id, hwqueue.new_id());
   v_gang.tenant := p_run.tenant;
   v_gang.size := p_map.items;
   v_gang.run_id := p_run.run_id;
   v_gang.step_no := p_map.step_no;
-  v_found := hwqueue.member_requests(p_run, p_map, p_defined, p_known, v_gang.gang_id, p_now);
-  v_gang.next_try_at := v_found.starts_at;
+  v_gang.next_try_at := v_request.available_at;
+  v_headers := v_request.headers
+    || jsonb_build_object('gang_id', v_gang.gang_id, 'gang_size', p_map.items);
+  v_request.available_at := hwqueue.never_due();
+  v_request.gang_id := v_gang.gang_id;
+  for v_rank in 0 .. p_map.items - 1 loop
+    v_request.lease_id := coalesce((p_known ->> v_rank::text)::uuid, v_ids[v_rank + 1]);
+    v_request.item_no := v_rank;
+    v_request.params := (hwqueue.bind_value(v_template, null, null, false, to_jsonb(v_rank), v_rank)).value;
+    v_request.headers := v_headers || jsonb_build_object('item', v_rank, 'gang_rank', v_rank);
+    v_bytes := v_bytes + pg_column_size(v_request.params);
+    v_requests := v_requests || v_request;
+  end loop;
+  perform hwqueue.note_bound(v_bytes);
   if p_old.gang_id is null then
     perform hwqueue.insert_gang(v_gang, array(
-        select r.lease_id from unnest(v_found.requests) r order by r.item_no), p_queue,
-      (v_found.requests[1]).priority, p_now);
-    perform hwqueue.insert_spawns(v_found.requests, p_queue, p_now);
+        select r.lease_id from unnest(v_requests) r order by r.item_no), p_queue, v_request.priority, p_now);
+    perform hwqueue.insert_spawns(v_requests, p_queue, p_now);
   else
     update hwqueue.gang g
     set state = 'waiting', reason = null, tries = 0, losses = 0, next_try_at = v_gang.next_try_at,
       place = null, started_at = null, finished_at = null, starts_by = null, missing = 0
     where g.gang_id = p_old.gang_id;
-    perform hwqueue.spawn_again(v_found.requests, '{}', p_known, p_queue, p_now);
+    perform hwqueue.spawn_again(v_requests, '{}', p_known, p_queue, p_now);
   end if;
-end
-$$;
-
--- Reads what the members of a gang step ask, by their ranks. p_known: the leases that they have already.
--- starts_at: before that the gang is not tried.
--- Not idempotent: it draws a position.
-create or replace function hwqueue.member_requests(p_run hwqueue.run, p_map hwqueue.map,
-  p_defined hwqueue.workflow_step, p_known jsonb, p_gang_id uuid, p_now timestamptz,
-  out requests hwqueue.spawn_request[], out starts_at timestamptz)
-language plpgsql volatile
-as $$
-declare
-  v_ids uuid[] := hwqueue.new_ids(p_map.items);
-  v_request hwqueue.spawn_request := hwqueue.item_request(p_run, p_defined, p_defined.task_name, p_now);
-  v_headers jsonb := v_request.headers
-    || jsonb_build_object('gang_id', p_gang_id, 'gang_size', p_map.items);
-  v_template jsonb := p_map.params #> '{}';  -- read and unpacked once
-  v_bytes bigint := 0;
-begin
-  requests := '{}';
-  starts_at := v_request.available_at;
-  v_request.available_at := hwqueue.never_due();
-  v_request.gang_id := p_gang_id;
-  for v_rank in 0 .. p_map.items - 1 loop
-    v_request.lease_id := coalesce((p_known ->> v_rank::text)::uuid, v_ids[v_rank + 1]);
-    v_request.item_no := v_rank;
-    v_request.params := (hwqueue.bind_item(v_template, to_jsonb(v_rank), v_rank, 67108864)).value;
-    v_request.headers := v_headers || jsonb_build_object('item', v_rank, 'gang_rank', v_rank);
-    v_bytes := v_bytes + pg_column_size(v_request.params);
-    requests := requests || v_request;
-  end loop;
-  perform hwqueue.note_bound(v_bytes);
 end
 $$;
 

@@ -1,17 +1,15 @@
 -- Maps: steps that run their task once for each item of a list.
 --
--- workflows/kinds calls begin_map when a map is released, workflows/ending calls fill_map when items have
--- ended. Example: "score" maps over 10,000 shards with max_parallel 1000. Its release spawns the leases of
--- the first 500, the next sweep 500 more. After that an end that finds 62 places free spawns the next 62.
--- A task that has added items (workflows/added) has what a map has, and is called one in here. So has a gang
--- step (workflows/gang_steps), whose members are its items.
+-- workflows/kinds calls fill_map when a map is released, workflows/ending when items have ended. Example:
+-- "score" maps over 10,000 shards with max_parallel 1000. Its release spawns the leases of the first 500, the
+-- next sweep 500 more. After that an end that finds 62 places free spawns the next 62. A task that has added
+-- items (api/children) has what a map has, and is called one in here. So has a gang step
+-- (workflows/gang_steps), whose members are its items.
 --
 -- Invariant: items are spawned in the order of their numbers, by the session that holds the tally of the map
 -- (hold_items). Its need is the number of the next item, need - arrived is what is open: the window. Items
 -- that are not spawned are no rows, but in their list. What one call reads and spawns is bounded in items and
 -- in bytes: it may be part of a stranger's settlement.
---
--- Read begin_map and open_map first, then fill_map and spawn_items.
 
 -- The keys of a map beside those of its task: over, max_parallel, tolerate. A list without bindings becomes
 -- {"$literal": list}. steps, binds: as read_kind.
@@ -68,146 +66,6 @@ language sql immutable parallel safe
 as $$
   select case jsonb_typeof(p_tolerate) when 'number' then p_tolerate::int
     when 'string' then floor(p_items * rtrim(p_tolerate #>> '{}', ' %')::numeric / 100)::int else 0 end
-$$;
-
--- Begins a map: reads its list, and spawns its first items. A retry whose list is the same finds the map, and
--- goes on with the items that have not completed. So does that of a task which has added items: its own lease
--- is the first of them.
--- Locks: the caller holds the step; new rows; of a retry as spawn_items. Wakes: waiting workers.
-create or replace function hwqueue.begin_map(p_run hwqueue.run, p_step hwqueue.step,
-  p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamptz) returns hwqueue.step_verdict
-language plpgsql volatile
-as $$
-declare
-  v_opened record := hwqueue.open_map(p_run, p_step, p_defined, p_results, p_now);
-  v_map hwqueue.map := v_opened.map;
-  v_tally hwqueue.tally := v_opened.tally;
-  v_verdict hwqueue.step_verdict;
-begin
-  if v_opened.bad is not null then
-    return hwqueue.bad_verdict(v_opened.bad);
-  elsif v_map.items = v_tally.need then
-    return hwqueue.map_verdict(p_run, v_map, p_defined, v_tally);
-  end if;
-  if v_map.runs > 0 then  -- added runs that have not completed are retried
-    update hwqueue.added_run a set retry_mode = 'failed'
-    from hwqueue.run n
-    where a.run_id = p_run.run_id and a.step_no = v_map.step_no
-      and n.run_id = a.nested_run_id and n.state in ('failed', 'cancelled');
-    if found then
-      perform hwqueue.leave_arrivals(p_run.run_id, array[v_map.step_no], 'nested', '{}', p_now);
-    end if;
-  end if;
-  v_tally := hwqueue.fill_map(p_run, v_map, p_defined, v_tally, 500, p_now);
-  if v_tally.arrived = v_tally.need or hwqueue.map_room(v_map, p_defined, v_tally) > 0 then
-    perform hwqueue.leave_arrivals(p_run.run_id, array[p_defined.step_no], 'item', '{}', p_now);
-  end if;
-  v_verdict.state := 'running';
-  return v_verdict;
-end
-$$;
-
--- Writes the map of a step that begins, or finds that of an earlier attempt of its run, and a tally that
--- counts none of its items yet. bad: why the step fails instead; else null.
--- Locks: the caller holds the step; new rows.
-create or replace function hwqueue.open_map(p_run hwqueue.run, p_step hwqueue.step,
-  p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamptz, out map hwqueue.map,
-  out tally hwqueue.tally, out bad jsonb)
-language plpgsql volatile
-as $$
-declare
-  v_map hwqueue.map;
-  v_tally hwqueue.tally;
-  v_found record;
-  v_first int := case p_defined.kind when 'task' then -1 else 0 end;
-begin
-  if p_defined.near is not null and not p_defined.near ? 'match' then
-    bad := (hwqueue.near_class(p_run, p_defined.step_no, p_defined.near, p_now)).bad;
-    if bad is not null then
-      return;
-    end if;
-  end if;
-  update hwqueue.map m set keeps_completed = true, stopped_below = 0
-  where m.run_id = p_run.run_id and m.step_no = p_defined.step_no returning m.* into v_map;
-  if not found then
-    v_found := hwqueue.read_list(p_run, p_step, p_defined, p_results);
-    bad := v_found.bad;
-    if bad is not null then
-      return;
-    end if;
-    insert into hwqueue.map as m (run_id, step_no, items, over_step, params)
-    values (p_run.run_id, p_defined.step_no, v_found.items, v_found.over_step, v_found.params)
-    returning m.* into v_map;
-    insert into hwqueue.map_list (run_id, step_no, first_item, items)
-    select p_run.run_id, p_defined.step_no, (e.ordinality - 1) / 100 * 100,
-           jsonb_agg(e.value order by e.ordinality)
-    from jsonb_array_elements(v_found.list) with ordinality e
-    group by (e.ordinality - 1) / 100;
-  end if;
-  delete from hwqueue.tally t where t.run_id = p_run.run_id and t.step_no = p_defined.step_no and t.part > 0;
-  insert into hwqueue.tally as t (run_id, step_no, part, need, arrived)
-  values (p_run.run_id, p_defined.step_no, 1, v_first, v_first)
-  returning t.* into v_tally;
-  map := v_map;
-  tally := v_tally;
-end
-$$;
-
--- A step that cannot begin has failed, with the reason in p_bad: {"reason", ...}.
-create or replace function hwqueue.bad_verdict(p_bad jsonb) returns hwqueue.step_verdict
-language sql immutable parallel safe
-as $$
-  select row('failed', p_bad ->> 'reason', nullif(p_bad - 'reason', '{}'), null, null)::hwqueue.step_verdict
-$$;
-
--- Reads the list of a map and the params of its items. list: null when it is what another map returned; a
--- gang has none, but its size.
--- bad: why the step fails instead; else null.
-create or replace function hwqueue.read_list(p_run hwqueue.run, p_step hwqueue.step,
-  p_defined hwqueue.workflow_step, p_results jsonb, out items int, out list jsonb,
-  out over_step int, out params jsonb, out bad jsonb)
-language plpgsql volatile
-as $$
-declare
-  v_over jsonb := p_defined.settings -> 'over';
-  v_bound record;
-  v_params record := hwqueue.bind_value(p_defined.params, p_run, coalesce(p_results, '{}'), true);
-begin
-  params := v_params.value;
-  if p_defined.kind = 'gang' then
-    items := (p_defined.settings ->> 'size')::int;
-  elsif v_over ? '$results' then
-    select d.step_no, m.items into over_step, items
-    from hwqueue.workflow_step d
-    join hwqueue.step s on s.run_id = p_run.run_id and s.step_no = d.step_no
-    join hwqueue.map m on m.run_id = p_run.run_id and m.step_no = d.step_no
-    where d.workflow_id = p_run.workflow_id and d.name = v_over ->> '$results'
-      and s.reason is distinct from 'operator';
-  end if;
-  if items is null then
-    v_bound := hwqueue.bind_value(v_over, p_run, coalesce(p_results, '{}'));
-    list := v_bound.value;
-    bad := case when v_bound.missing is not null
-        then jsonb_build_object('reason', 'binding_missing', 'binding', v_bound.missing)
-      when v_bound.too_large then '{"reason": "params_too_large"}'
-      when jsonb_typeof(list) <> 'array'
-        then jsonb_build_object('reason', 'over_is_not_a_list', 'type', jsonb_typeof(list))
-      when jsonb_array_length(list) > 100000
-        then jsonb_build_object('reason', 'too_many_items', 'items', jsonb_array_length(list),
-          'limit', 100000) end;
-    items := case when bad is null then jsonb_array_length(list) end;
-  end if;
-  perform hwqueue.note_bound(coalesce(pg_column_size(list), 0) + coalesce(pg_column_size(params), 0));
-  if not exists (
-    select from hwqueue.queue q
-    where q.queue_id = p_step.queue_id and q.dropped_at is null) then
-    bad := '{"reason": "queue_dropped"}';
-  elsif bad is null and v_params.missing is not null then
-    bad := jsonb_build_object('reason', 'binding_missing', 'binding', v_params.missing);
-  elsif bad is null and v_params.too_large then
-    bad := '{"reason": "params_too_large"}';
-  end if;
-end
 $$;
 
 -- How many items a map could spawn now.
@@ -488,7 +346,8 @@ begin
         v_value := v_template || jsonb_build_object(v_key, v_part);
       else
         -- no value has 8 times as many bytes as its text
-        v_bound := hwqueue.bind_item(v_template, v_value, v_no, least(8 * v_most::bigint, 67108864));
+        v_bound := hwqueue.bind_value(v_template, null, null, false, v_value, v_no,
+          least(8 * v_most::bigint, 67108864));
         v_value := v_bound.value;
         v_reason := case when v_bound.too_large then 'params_too_large'
           when v_bound.missing is not null then 'binding_missing' end;
@@ -528,4 +387,34 @@ as $$
   from hwqueue.step s
   left join hwqueue.task t on t.name = p_task
   where s.run_id = p_run.run_id and s.step_no = p_defined.step_no
+$$;
+
+-- Lets the step of a lease have items: its own lease is one of them from now on.
+-- Locks: the caller holds the claim, for no key update; the lease row; new rows.
+create or replace function hwqueue.begin_adding(p_lease hwqueue.lease) returns void
+language plpgsql volatile
+as $$
+begin
+  update hwqueue.claim c set is_step = false where c.lease_id = p_lease.lease_id;
+  update hwqueue.lease l set item_no = -1 where l.lease_id = p_lease.lease_id;
+  insert into hwqueue.map (run_id, step_no, items, params) values (p_lease.run_id, p_lease.step_no, 0, '{}');
+  delete from hwqueue.tally t  -- from before a retry
+  where t.run_id = p_lease.run_id and t.step_no = p_lease.step_no and t.part > 0;
+  insert into hwqueue.tally (run_id, step_no, part, arrived, low)
+  values (p_lease.run_id, p_lease.step_no, 1, -1, 0);
+end
+$$;
+
+-- The runs that were added to a step: how many of them are open, or are to be retried, and how many of the
+-- others have failed or were cancelled.
+create or replace function hwqueue.count_added_runs(p_run uuid, p_step int, out open int,
+  out failed int, out cancelled int)
+language sql stable
+as $$
+  select (count(*) filter (where n.finished_at is null or a.retry_mode is not null))::int,
+         (count(*) filter (where n.state = 'failed' and a.retry_mode is null))::int,
+         (count(*) filter (where n.state = 'cancelled' and a.retry_mode is null))::int
+  from hwqueue.added_run a
+  join hwqueue.run n on n.run_id = a.nested_run_id
+  where a.run_id = p_run and a.step_no = p_step
 $$;

@@ -1,13 +1,15 @@
--- Kinds of steps: which keys each kind has, and how a sleep begins.
+-- Kinds of steps: which keys each kind has, and how a step of it begins.
 --
 -- workflows/spec hands the keys of a step that are not common to all kinds to read_kind. workflows/release
--- begins a step that is due (begin_other). Example: {"name": "cool-down", "kind": "sleep", "for": "1 h"} has
--- the settings {"for": 3600}; when it is released it is due an hour later, and reap ends it.
+-- begins a step that is due, and no plain task (begin_other). Example: {"name": "cool-down", "kind": "sleep",
+-- "for": "1 h"} has the settings {"for": 3600}; when it is released it is due an hour later, and reap ends
+-- it.
 --
 -- Invariant: begin_other does not raise for what a run contains: a step that cannot begin fails, with the
--- reason in its row. A step of these kinds ends by step_over (workflows/ending), or at once.
---
--- Read kind_keys first, then read_kind.
+-- reason in its row. A step of these kinds ends by step_over (workflows/ending), or at once. A session that
+-- begins or ends a wait holds its row, and so does one that hands it a signal (workflows/advance). Each looks
+-- in a statement after the lock; a sender that meets a step which is not open, or misses its row, leaves an
+-- arrival of kind `signal`. So a signal and a wait that meet find each other, whichever commits first.
 
 -- Returns the keys that steps of a kind have beside the common ones. Those of a task are the columns of its
 -- definition, the others its settings.
@@ -159,35 +161,248 @@ begin
 end
 $$;
 
--- Begins a sleep. One that is over already has completed; one whose time cannot be read fails.
-create or replace function hwqueue.begin_sleep(p_run hwqueue.run, p_settings jsonb, p_results jsonb,
-  p_now timestamptz) returns hwqueue.step_verdict
-language plpgsql stable
+-- Begins a step that is no task, or has items, unless its condition does not hold, and adds it to progress:
+-- as open, until due_at or what its kind waits for, or as ended. A sleep whose time is over has completed,
+-- and so has a wait whose signal is there. A nested run is opened by advance_workflows (workflows/nested): a
+-- settlement submits nothing.
+-- Locks: the caller holds the step; a signal, skip locked; as begin_items.
+create or replace function hwqueue.begin_other(p_run hwqueue.run, p_step int, p hwqueue.run_progress,
+  p_now timestamptz) returns hwqueue.run_progress
+language plpgsql volatile
 as $$
 declare
-  v_verdict hwqueue.step_verdict;
+  v_defined hwqueue.workflow_step;
+  v_step hwqueue.step;
+  v_starts_at timestamptz := hwqueue.start_time(p_run, p_now);
+  v_results jsonb;
   v_bound record;
+  v_verdict hwqueue.step_verdict;
 begin
-  v_verdict.state := 'failed';
-  if p_settings ? 'for' then
-    v_verdict.due_at := p_now + make_interval(secs => (p_settings ->> 'for')::float8);
-  else
-    v_bound := hwqueue.bind_value(p_settings -> 'until', p_run, p_results);
-    if v_bound.missing is not null then
-      v_verdict.reason := 'binding_missing';
-      v_verdict.error := jsonb_build_object('binding', v_bound.missing);
-      return v_verdict;
+  select d.* into v_defined from hwqueue.workflow_step d
+  where d.workflow_id = p_run.workflow_id and d.step_no = p_step;
+  select s.* into v_step from hwqueue.step s where s.run_id = p_run.run_id and s.step_no = p_step;
+  if v_defined.reads is not null then
+    v_results := hwqueue.results_of(p_run, v_defined.reads);
+    perform hwqueue.note_bound(coalesce(pg_column_size(v_results), 134217728));
+    if v_results is null then
+      v_verdict := hwqueue.bad_verdict('{"reason": "params_too_large", "limit": 134217728}');
+    elsif not hwqueue.conditions_hold(v_defined.run_if, p_run, v_results) then
+      v_verdict.state := 'skipped';
+      v_verdict.reason := 'condition';
     end if;
-    begin
-      v_verdict.due_at := hwqueue.parse_time(v_bound.value, 'until', 'QHF02');
-    exception when sqlstate 'QHF02' then
-      v_verdict.reason := 'no_time';
-      v_verdict.error := jsonb_build_object('until', left(v_bound.value::text, 200));
-      return v_verdict;
-    end;
   end if;
-  v_verdict.state := case when v_verdict.due_at > p_now then 'running' else 'completed' end;
-  v_verdict.due_at := case when v_verdict.state = 'running' then v_verdict.due_at end;
+  if v_verdict.state is not null then
+    null;
+  elsif v_defined.kind = 'sleep' and v_defined.settings ? 'for' then
+    v_verdict.due_at := v_starts_at + make_interval(secs => (v_defined.settings ->> 'for')::float8);
+  elsif v_defined.kind = 'sleep' then
+    v_bound := hwqueue.bind_value(v_defined.settings -> 'until', p_run, v_results);
+    if v_bound.missing is not null then
+      v_verdict := hwqueue.bad_verdict(
+        jsonb_build_object('reason', 'binding_missing', 'binding', v_bound.missing));
+    else
+      begin
+        v_verdict.due_at := hwqueue.parse_time(v_bound.value, 'until', 'QHF02');
+      exception when sqlstate 'QHF02' then
+        v_verdict := hwqueue.bad_verdict(
+          jsonb_build_object('reason', 'no_time', 'until', left(v_bound.value::text, 200)));
+      end;
+    end if;
+  elsif v_defined.kind in ('map', 'gang', 'task') then  -- a task that has added items before a retry
+    v_verdict := hwqueue.begin_items(p_run, v_step, v_defined, v_results, p_now);
+  elsif v_defined.kind = 'workflow' then
+    perform hwqueue.leave_arrivals(p_run.run_id, array[p_step], 'nested', '{}', p_now);
+    v_verdict.state := 'running';
+  else
+    v_bound := hwqueue.take_run_signal(p_run.run_id, v_defined.settings ->> 'signal', p_step);
+    v_verdict.result := v_bound.payload;
+    v_verdict.state := case when v_bound.payload is null then 'running' else 'completed' end;
+    if v_bound.payload is null then
+      v_verdict.due_at := v_starts_at + make_interval(secs => (v_defined.settings ->> 'timeout')::float8);
+      if v_bound.is_held then
+        perform hwqueue.leave_arrivals(p_run.run_id, array[p_step], 'signal', '{}', v_starts_at);
+      end if;
+    end if;
+  end if;
+  if v_verdict.state is null then  -- a sleep
+    v_verdict.state := case when v_verdict.due_at > v_starts_at then 'running' else 'completed' end;
+    v_verdict.due_at := case when v_verdict.state = 'running' then v_verdict.due_at end;
+  end if;
+  update hwqueue.step s
+  set state = v_verdict.state, reason = v_verdict.reason, error = v_verdict.error, result = v_verdict.result,
+    due_at = v_verdict.due_at, ended_at = case when v_verdict.state <> 'running' then p_now end
+  where s.run_id = p_run.run_id and s.step_no = p_step;
+  if v_verdict.state = 'running' then
+    p.opened := p.opened + 1;
+  else
+    p.ended := p.ended || p_step;
+    p.states := p.states || v_verdict.state;
+  end if;
+  return p;
+end
+$$;
+
+-- A step that cannot begin has failed, with the reason in p_bad: {"reason", ...}.
+create or replace function hwqueue.bad_verdict(p_bad jsonb) returns hwqueue.step_verdict
+language sql immutable parallel safe
+as $$
+  select row('failed', p_bad ->> 'reason', nullif(p_bad - 'reason', '{}'), null, null)::hwqueue.step_verdict
+$$;
+
+-- Begins a step with items: reads its list, and spawns the first ones of a map, or all members of a gang.
+-- More than 500 of these, or more than 8 MiB of params, are left to a sweep: this may be part of a stranger's
+-- settlement. A retry whose list is the same finds the map, and goes on with the items that have not
+-- completed. So does that of a task which has added items: its own lease is the first of them. A gang begins
+-- again as a whole.
+-- Locks: the caller holds the step; new rows; as fill_map and fill_gang. Wakes: waiting workers.
+create or replace function hwqueue.begin_items(p_run hwqueue.run, p_step hwqueue.step,
+  p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamptz) returns hwqueue.step_verdict
+language plpgsql volatile
+as $$
+declare
+  v_bad jsonb;
+  v_map hwqueue.map;
+  v_tally hwqueue.tally;
+  v_found record;
+  v_first int := case p_defined.kind when 'task' then -1 else 0 end;
+  v_most int;
+  v_bytes bigint;
+  v_verdict hwqueue.step_verdict;
+begin
+  v_verdict.state := 'running';
+  if p_defined.near is not null and not p_defined.near ? 'match' then
+    v_bad := (hwqueue.near_class(p_run, p_defined.step_no, p_defined.near, p_now)).bad;
+    if v_bad is not null then
+      return hwqueue.bad_verdict(v_bad);
+    end if;
+  end if;
+  update hwqueue.map m set keeps_completed = true, stopped_below = 0
+  where m.run_id = p_run.run_id and m.step_no = p_defined.step_no returning m.* into v_map;
+  if not found then
+    v_found := hwqueue.read_list(p_run, p_step, p_defined, p_results);
+    if v_found.bad is not null then
+      return hwqueue.bad_verdict(v_found.bad);
+    end if;
+    insert into hwqueue.map as m (run_id, step_no, items, over_step, params)
+    values (p_run.run_id, p_defined.step_no, v_found.items, v_found.over_step, v_found.params)
+    returning m.* into v_map;
+    insert into hwqueue.map_list (run_id, step_no, first_item, items)
+    select p_run.run_id, p_defined.step_no, (e.ordinality - 1) / 100 * 100,
+           jsonb_agg(e.value order by e.ordinality)
+    from jsonb_array_elements(v_found.list) with ordinality e
+    group by (e.ordinality - 1) / 100;
+  end if;
+  delete from hwqueue.tally t where t.run_id = p_run.run_id and t.step_no = p_defined.step_no and t.part > 0;
+  insert into hwqueue.tally as t (run_id, step_no, part, need, arrived)
+  values (p_run.run_id, p_defined.step_no, 1, v_first, v_first)
+  returning t.* into v_tally;
+  if p_defined.kind = 'gang' then
+    select q.max_params_bytes into v_most from hwqueue.queue q where q.queue_id = p_step.queue_id;
+    -- params differ by the rank alone: one with most digits is asked
+    v_found := hwqueue.bind_value(v_map.params #> '{}', null, null, false, to_jsonb(v_map.items - 1),
+      v_map.items - 1, least(8 * v_most::bigint, 67108864));
+    v_bytes := hwqueue.text_bytes(v_found.value, v_most);
+    if v_found.missing is not null then
+      return hwqueue.bad_verdict(jsonb_build_object('reason', 'binding_missing', 'binding', v_found.missing));
+    elsif v_found.too_large or v_bytes > v_most or v_bytes * v_map.items > 67108864 then
+      return hwqueue.bad_verdict(jsonb_build_object('reason', 'params_too_large', 'limit',
+        case when v_found.too_large or v_bytes > v_most then v_most else 67108864 / v_map.items end));
+    end if;
+    v_tally := hwqueue.fill_gang(p_run, v_map, p_defined, v_tally,
+      case when v_bytes * v_map.items > 8388608 then 0 else 500 end, p_now);
+  elsif v_map.items = v_tally.need then
+    return hwqueue.map_verdict(p_run, v_map, p_defined, v_tally);
+  else
+    if v_map.runs > 0 then  -- added runs that have not completed are retried
+      update hwqueue.added_run a set retry_mode = 'failed'
+      from hwqueue.run n
+      where a.run_id = p_run.run_id and a.step_no = v_map.step_no
+        and n.run_id = a.nested_run_id and n.state in ('failed', 'cancelled');
+      if found then
+        perform hwqueue.leave_arrivals(p_run.run_id, array[v_map.step_no], 'nested', '{}', p_now);
+      end if;
+    end if;
+    v_tally := hwqueue.fill_map(p_run, v_map, p_defined, v_tally, 500, p_now);
+  end if;
+  if v_tally.arrived = v_tally.need
+    or p_defined.kind <> 'gang' and hwqueue.map_room(v_map, p_defined, v_tally) > 0 then
+    perform hwqueue.leave_arrivals(p_run.run_id, array[p_defined.step_no], 'item', '{}', p_now);
+  end if;
   return v_verdict;
+end
+$$;
+
+-- Reads the list of a map and the params of its items. list: null when it is what another map returned; a
+-- gang has none, but its size.
+-- bad: why the step fails instead; else null.
+create or replace function hwqueue.read_list(p_run hwqueue.run, p_step hwqueue.step,
+  p_defined hwqueue.workflow_step, p_results jsonb, out items int, out list jsonb,
+  out over_step int, out params jsonb, out bad jsonb)
+language plpgsql volatile
+as $$
+declare
+  v_over jsonb := p_defined.settings -> 'over';
+  v_bound record;
+  v_params record := hwqueue.bind_value(p_defined.params, p_run, coalesce(p_results, '{}'), true);
+begin
+  params := v_params.value;
+  if p_defined.kind = 'gang' then
+    items := (p_defined.settings ->> 'size')::int;
+  elsif v_over ? '$results' then
+    select d.step_no, m.items into over_step, items
+    from hwqueue.workflow_step d
+    join hwqueue.step s on s.run_id = p_run.run_id and s.step_no = d.step_no
+    join hwqueue.map m on m.run_id = p_run.run_id and m.step_no = d.step_no
+    where d.workflow_id = p_run.workflow_id and d.name = v_over ->> '$results'
+      and s.reason is distinct from 'operator';
+  end if;
+  if items is null then
+    v_bound := hwqueue.bind_value(v_over, p_run, coalesce(p_results, '{}'));
+    list := v_bound.value;
+    bad := case when v_bound.missing is not null
+        then jsonb_build_object('reason', 'binding_missing', 'binding', v_bound.missing)
+      when v_bound.too_large then '{"reason": "params_too_large"}'
+      when jsonb_typeof(list) <> 'array'
+        then jsonb_build_object('reason', 'over_is_not_a_list', 'type', jsonb_typeof(list))
+      when jsonb_array_length(list) > 100000
+        then jsonb_build_object('reason', 'too_many_items', 'items', jsonb_array_length(list),
+          'limit', 100000) end;
+    items := case when bad is null then jsonb_array_length(list) end;
+  end if;
+  perform hwqueue.note_bound(coalesce(pg_column_size(list), 0) + coalesce(pg_column_size(params), 0));
+  if not exists (
+    select from hwqueue.queue q
+    where q.queue_id = p_step.queue_id and q.dropped_at is null) then
+    bad := '{"reason": "queue_dropped"}';
+  elsif bad is null and v_params.missing is not null then
+    bad := jsonb_build_object('reason', 'binding_missing', 'binding', v_params.missing);
+  elsif bad is null and v_params.too_large then
+    bad := '{"reason": "params_too_large"}';
+  end if;
+end
+$$;
+
+-- Takes the oldest signal of this name for a step, and returns its payload; null: there is none. is_held:
+-- another session holds one, and may yet leave it.
+-- Locks: the caller holds the step; the signal, skip locked. Not idempotent.
+create or replace function hwqueue.take_run_signal(p_run uuid, p_name text, p_step int,
+  out payload jsonb, out is_held boolean)
+language plpgsql volatile
+as $$
+declare
+  v_signal hwqueue.run_signal;
+begin
+  select s.* into v_signal from hwqueue.run_signal s
+  where s.run_id = p_run and s.name = p_name and s.taken_by is null
+  order by s.signal_id limit 1 for update skip locked;
+  if not found then
+    is_held := exists (
+      select from hwqueue.run_signal s where s.run_id = p_run and s.name = p_name and s.taken_by is null);
+    return;
+  end if;
+  is_held := false;
+  payload := v_signal.payload;
+  update hwqueue.run_signal s set taken_by = p_step, payload = null
+  where s.run_id = p_run and s.signal_id = v_signal.signal_id;
 end
 $$;

@@ -169,7 +169,15 @@ declare
   v_near jsonb := p_near;
   v_placement jsonb;
 begin
-  if p_near ? 'gone' and not hwqueue.places_are_there(p_places, p_near ->> 'what', p_now) then
+  if p_near ? 'gone' and not exists (  -- no live node that is not cordoned is in one of these places
+    select from hwqueue.node n
+    join hwqueue.node_state t on t.node_id = n.node_id
+    where n.deregistered_at is null and n.cordoned_at is null
+      and (p_near ->> 'what' <> 'node' or n.node_id = any (array(
+        select e::uuid from jsonb_array_elements_text(
+          case when p_near ->> 'what' = 'node' then p_places else '[]' end) e)))
+      and hwqueue.is_live(n, t, p_now)
+      and p_places @> jsonb_build_array(hwqueue.node_place(n, p_near ->> 'what'))) then
     if p_near ->> 'gone' = 'fail' then
       bad := jsonb_build_object('reason', 'near_gone', 'near', p_near ->> 'what', 'places', p_places);
       return;
@@ -272,21 +280,6 @@ begin
       where hwqueue.node_place(n.node, p_near ->> 'what') is not null
       order by 1 limit 100) p);
 end
-$$;
-
--- Whether a live node that is not cordoned is in one of these places.
-create or replace function hwqueue.places_are_there(p_places jsonb, p_what text, p_now timestamptz)
-returns boolean
-language sql stable
-as $$
-  select exists (
-    select from hwqueue.node n
-    join hwqueue.node_state t on t.node_id = n.node_id
-    where n.deregistered_at is null and n.cordoned_at is null
-      and (p_what <> 'node' or n.node_id = any (array(
-        select e::uuid
-        from jsonb_array_elements_text(case when p_what = 'node' then p_places else '[]' end) e)))
-      and hwqueue.is_live(n, t, p_now) and p_places @> jsonb_build_array(hwqueue.node_place(n, p_what)))
 $$;
 
 -- Returns the place of a node in a domain; null: it has none.

@@ -3,7 +3,7 @@
 -- A release submits nothing, so that a settlement stays short: it leaves an arrival of kind `nested`, and
 -- advance_workflows calls go_on_nested. Example: the step "load" of a run is released. The sweep binds its
 -- input, submits a run of "nightly-load" one level below, and writes its id into the step. When that run
--- ends, end_run ends the step in the same transaction, and what comes after it is released.
+-- ends, finish_run ends the step in the same transaction, and what comes after it is released.
 --
 -- An arrival says no more than "compare the two": go_on_nested looks from a step at the run below,
 -- follow_parent (step 0) from a run at the one above. What to do is read from their states at that time, so
@@ -13,14 +13,14 @@
 -- locked, and the arrival stays until they could be locked. What a submission would refuse fails the step,
 -- never the sweep.
 --
--- A task may wait for runs, too, that its handler has added (add_run). They end by the same arrivals; the
--- step ends when its items and all these have (workflows/ending.go_on_map).
---
--- Read go_on_nested and open_nested first, then follow_parent and tell_nested, then add_run.
+-- A task may wait for runs, too, that its handler has added (api/children.add_steps). They end by the same
+-- arrivals; the step ends when its items and all these have (workflows/ending.advance_map).
 
--- Goes on with a step that is a nested run: opens the run or retries it, or ends the step after it. Returns 1
--- if it has done something of that, else 0.
--- Locks: the step and its arrivals, skip locked; then as open_nested and end_parent_step. Idempotent.
+-- Goes on with a step that is a nested run: opens the run or retries it, or ends the step after it. Of a step
+-- to which runs were added it retries up to 100 of them, unless its run stops. Returns 1 if it has done
+-- something of that, else 0.
+-- Locks: the step and its arrivals, skip locked; then as open_nested, retry_nested and end_parent_step.
+-- Idempotent. Wakes: waiting workers.
 create or replace function hwqueue.go_on_nested(p_run uuid, p_step int) returns int
 language plpgsql volatile
 as $$
@@ -28,6 +28,8 @@ declare
   v_step hwqueue.step;
   v_run hwqueue.run;
   v_nested hwqueue.run;
+  v_added hwqueue.added_run;
+  v_stops boolean;
   v_tenant text := coalesce(current_setting('hwqueue.tenant', true), '');
   v_opened int;
 begin
@@ -43,17 +45,36 @@ begin
   end if;
   -- statements after the lock: they see what those have written who left the arrivals
   select r.* into v_run from hwqueue.run r where r.run_id = p_run;
+  v_stops := v_run.state in ('failing', 'cancelling') and (not v_run.is_finishing or v_run.stops);
   if exists (
     select from hwqueue.map m
     where m.run_id = p_run and m.step_no = p_step and m.runs > 0) then
-    return hwqueue.go_on_added(v_run, v_step);
+    for v_added in
+      select a.* from hwqueue.added_run a
+      where a.run_id = p_run and a.step_no = p_step and a.retry_mode is not null
+      order by a.name limit case when v_stops then 1000 else 100 end
+    loop
+      v_step.nested_run_id := v_added.nested_run_id;
+      v_step.nested_mode := v_added.retry_mode;
+      -- another session holds something of it: an arrival is left
+      continue when not v_stops and hwqueue.retry_nested(v_run, v_step, null) = 0;
+      update hwqueue.added_run a set retry_mode = null
+      where a.run_id = p_run and a.step_no = p_step and a.name = v_added.name;
+    end loop;
+    if exists (
+      select from hwqueue.added_run a
+      where a.run_id = p_run and a.step_no = p_step and a.retry_mode is not null) then
+      perform hwqueue.leave_arrivals(p_run, array[p_step], 'nested', '{}', hwqueue.clock());
+    end if;
+    perform hwqueue.leave_arrivals(p_run, array[p_step], 'item', '{}', hwqueue.clock());
+    return 1;
   end if;
   select r.* into v_nested from hwqueue.run r
   where r.run_id = v_step.nested_run_id;
   if v_nested.run_id is not null and v_step.nested_mode is null then
     return case when v_nested.finished_at is null then 0
       else hwqueue.end_parent_step(v_nested, hwqueue.clock())::int end;
-  elsif v_run.state in ('failing', 'cancelling') and (not v_run.is_finishing or v_run.stops) then
+  elsif v_stops then
     return hwqueue.step_over(p_run, p_step, row('cancelled', 'run_stopped', null, null, null), true,
       hwqueue.clock())::int;
   end if;
@@ -223,9 +244,8 @@ begin
   v_mode := case when v_nested.state = 'completed' then 'all' else p_step.nested_mode end;
   update hwqueue.step s set nested_mode = null where s.run_id = p_run.run_id and s.step_no = p_step.step_no;
   v_steps := hwqueue.retried_steps(v_nested, v_mode, '{}');
-  perform hwqueue.forget_maps(v_nested, v_steps, case when v_mode = 'all' then v_steps else '{}' end),
-    hwqueue.reset_run(v_nested, v_steps, v_mode, case when v_mode = 'all'
-      then hwqueue.check_payload(p_input, 'input', 1048576) end, hwqueue.clock());
+  perform hwqueue.reset_run(v_nested, v_steps, case when v_mode = 'all' then v_steps else '{}' end, v_mode,
+    case when v_mode = 'all' then hwqueue.check_payload(p_input, 'input', 1048576) end, hwqueue.clock());
   if p_run.state = 'paused' then
     perform hwqueue.leave_arrivals(v_nested.run_id, array[0], 'nested', '{}', hwqueue.clock());
   end if;
@@ -263,32 +283,12 @@ begin
         v_run.parent_run_id));
     end if;
   elsif v_run.state = 'running' and v_parent.state = 'paused' and not v_parent.is_finishing then
-    perform hwqueue.pause_run(v_run, 'parent_paused', null);
+    perform hwqueue.set_run_state(p_run, 'paused', 'parent_paused');
   elsif v_run.state = 'paused' and v_run.reason = 'parent_paused' and (
     v_parent.state <> 'paused' or v_parent.is_finishing) then
-    perform hwqueue.resume_run(v_run);
+    perform hwqueue.set_run_state(p_run, 'running');
   end if;
   return 0;
-end
-$$;
-
--- Leaves arrivals at the nested runs of a run that are not in the state which it asks for. The caller calls
--- it again until no transaction can open one any more that has read the former state (apply_state).
-create or replace function hwqueue.tell_nested(p_run hwqueue.run) returns void
-language plpgsql volatile
-as $$
-begin
-  insert into hwqueue.arrival (run_id, step_no, kind, at, tenant)
-  select n.run_id, 0, 'nested', hwqueue.clock(), p_run.tenant
-  from hwqueue.awaited_runs(p_run.run_id) w
-  cross join lateral (  -- a fence (offset 0): by key, whatever the statistics say
-    select x.* from hwqueue.run x
-    where x.run_id = w.nested_run_id and x.finished_at is null offset 0) n
-  where case
-      when p_run.stops then not n.stops and not n.is_finishing
-      when p_run.is_finishing then n.state = 'paused' and n.reason = 'parent_paused'
-      when p_run.state = 'paused' then n.state = 'running'
-      else n.state = 'paused' and n.reason = 'parent_paused' end;
 end
 $$;
 
@@ -307,141 +307,16 @@ as $$
   where a.run_id = p_run and s.state = 'running'
 $$;
 
--- Pauses a run that runs, and its nested runs after it.
+-- Pauses a run that runs, or lets a paused one go on; its nested runs follow, and advance_workflows releases
+-- what was held.
 -- Locks: the caller holds the run.
-create or replace function hwqueue.pause_run(p_run hwqueue.run, p_reason text, p_detail jsonb) returns void
+create or replace function hwqueue.set_run_state(p_run uuid, p_state text, p_reason text default null,
+  p_detail jsonb default null) returns void
 language plpgsql volatile
 as $$
 begin
-  update hwqueue.run r set state = 'paused', reason = p_reason, detail = p_detail
-  where r.run_id = p_run.run_id;
+  update hwqueue.run r set state = p_state, reason = p_reason, detail = p_detail where r.run_id = p_run;
   -- a handler that has read the former state may add a run, and be open still
-  perform hwqueue.leave_arrivals(p_run.run_id, array[0], 'state', '{}', hwqueue.clock());
-end
-$$;
-
--- Lets a paused run go on: advance_workflows releases what was held.
--- Locks: the caller holds the run.
-create or replace function hwqueue.resume_run(p_run hwqueue.run) returns void
-language plpgsql volatile
-as $$
-begin
-  update hwqueue.run r set state = 'running', reason = null, detail = null where r.run_id = p_run.run_id;
-  perform hwqueue.leave_arrivals(p_run.run_id, array[0], 'state', '{}', hwqueue.clock());
-end
-$$;
-
--- Adds a run of a specification to the step of a lease. created: false when the step has one of its name.
--- Locks: the caller holds the claim; the step's row in map; new rows. Raises: QHF02, QHF07, QHT01 for a name
--- that has another specification, QHF04 when the run of the step stops, and as a submission. Idempotent.
--- Wakes: waiting workers.
-create or replace function hwqueue.add_run(p_lease hwqueue.lease, p_spec jsonb,
-  out run_id uuid, out created boolean)
-language plpgsql volatile
-as $$
-declare
-  -- after the claim is held: a change of its state waits for this transaction (apply_state)
-  v_run hwqueue.run := (
-    select hwqueue.updated_run(r, s.own -> 'update') from hwqueue.run r
-    join hwqueue.step s on s.run_id = r.run_id and s.step_no = p_lease.step_no
-    where r.run_id = p_lease.run_id);
-  v_spec jsonb := hwqueue.read_workflow(case jsonb_typeof(p_spec) when 'object' then jsonb_build_object(
-    'queue', (select q.name from hwqueue.queue q
-              where q.queue_id = p_lease.queue_id)) || p_spec else p_spec end);
-  v_digest bytea := sha256(convert_to(v_spec::text, 'UTF8'));
-  v_tenant text := coalesce(current_setting('hwqueue.tenant', true), '');
-  v_known hwqueue.added_run;
-  v_now timestamptz := hwqueue.clock();
-  v_workflow hwqueue.workflow;
-  v_nested hwqueue.run;
-begin
-  if p_lease.item_no is null then
-    perform hwqueue.begin_adding(p_lease);
-  end if;
-  perform 1 from hwqueue.map m
-  where m.run_id = p_lease.run_id and m.step_no = p_lease.step_no
-  for no key update;
-  select a.* into v_known from hwqueue.added_run a
-  where a.run_id = p_lease.run_id and a.step_no = p_lease.step_no and a.name = v_spec ->> 'name';
-  created := v_known.nested_run_id is null;
-  run_id := v_known.nested_run_id;
-  if v_known.digest <> v_digest then
-    perform hwqueue.refuse('QHT01', format('steps of the name %s were added with another content',
-        to_json(v_known.name)),
-      jsonb_build_object('name', v_known.name, 'run_id', v_known.nested_run_id),
-      'use a name for one content only');
-  elsif not created then
-    return;
-  end if;
-  if v_run.state in ('failing', 'cancelling') and (not v_run.is_finishing or v_run.stops) then
-    perform hwqueue.refuse_run_state(v_run, 'it stops, and adds no steps; a retry runs this one again');
-  elsif v_run.depth >= 8 then
-    perform hwqueue.refuse('QHF07', format('run %s is eight runs below the one that was submitted',
-        v_run.run_id),
-      jsonb_build_object('run_id', v_run.run_id, 'limit', 8), 'add items, or steps to a run further up');
-  elsif exists (
-    select from hwqueue.run r
-    where r.parent_run_id is not null and r.root_run_id = v_run.root_run_id offset 9999) then
-    perform hwqueue.refuse('QHF07', format('there are 10000 runs below run %s', v_run.root_run_id),
-      jsonb_build_object('run_id', v_run.root_run_id, 'limit', 10000), 'add items instead');
-  elsif exists (
-    select from hwqueue.map m
-    where m.run_id = v_run.run_id and m.step_no = p_lease.step_no and m.runs >= 1000) then
-    perform hwqueue.refuse('QHF07', 'the step has 1000 added runs', '{"field": "p_spec", "limit": 1000}',
-      'add items, or more steps in one specification');
-  end if;
-  v_workflow := hwqueue.find_adhoc(v_spec, v_now);
-  if v_workflow.settings ->> 'tenant' <> v_run.tenant then
-    perform hwqueue.refuse('QHA03', format('spec.tenant is %s, and that of run %s is %s',
-        v_workflow.settings -> 'tenant', v_run.run_id, to_json(v_run.tenant)),
-      '{"field": "spec.tenant"}', 'leave out spec.tenant: added steps have the tenant of the run');
-  end if;
-  -- as in go_on_nested
-  perform set_config('hwqueue.tenant', '', true) where v_tenant <> '';
-  v_nested := hwqueue.read_nested_run(v_run, v_workflow, v_run.input, v_now);
-  v_nested.parent_step_no := p_lease.step_no;
-  if v_run.state = 'paused' then
-    v_nested.state := 'paused';
-    v_nested.reason := 'parent_paused';
-  end if;
-  run_id := v_nested.run_id;
-  insert into hwqueue.added_run (run_id, step_no, name, nested_run_id, digest)
-  values (p_lease.run_id, p_lease.step_no, v_spec ->> 'name', v_nested.run_id, v_digest);
-  update hwqueue.map m set runs = m.runs + 1 where m.run_id = p_lease.run_id and m.step_no = p_lease.step_no;
-  perform hwqueue.begin_run(v_workflow, v_nested, '{}', v_now);
-  perform set_config('hwqueue.tenant', v_tenant, true) where v_tenant <> '';
-end
-$$;
-
--- Goes on with a step after one of the runs that were added to it has ended, or is to be retried: retries up
--- to 100 of these, unless the run of the step stops. Returns 1.
--- Locks: the caller holds the step; as retry_nested. Wakes: waiting workers.
-create or replace function hwqueue.go_on_added(p_run hwqueue.run, p_step hwqueue.step) returns int
-language plpgsql volatile
-as $$
-declare
-  v_step hwqueue.step := p_step;
-  v_added hwqueue.added_run;
-  v_stops boolean := p_run.state in ('failing', 'cancelling') and (not p_run.is_finishing or p_run.stops);
-begin
-  for v_added in
-    select a.* from hwqueue.added_run a
-    where a.run_id = p_run.run_id and a.step_no = p_step.step_no and a.retry_mode is not null
-    order by a.name limit case when v_stops then 1000 else 100 end
-  loop
-    v_step.nested_run_id := v_added.nested_run_id;
-    v_step.nested_mode := v_added.retry_mode;
-    -- another session holds something of it: an arrival is left
-    continue when not v_stops and hwqueue.retry_nested(p_run, v_step, null) = 0;
-    update hwqueue.added_run a set retry_mode = null
-    where a.run_id = p_run.run_id and a.step_no = p_step.step_no and a.name = v_added.name;
-  end loop;
-  if exists (
-    select from hwqueue.added_run a
-    where a.run_id = p_run.run_id and a.step_no = p_step.step_no and a.retry_mode is not null) then
-    perform hwqueue.leave_arrivals(p_run.run_id, array[p_step.step_no], 'nested', '{}', hwqueue.clock());
-  end if;
-  perform hwqueue.leave_arrivals(p_run.run_id, array[p_step.step_no], 'item', '{}', hwqueue.clock());
-  return 1;
+  perform hwqueue.leave_arrivals(p_run, array[0], 'state', '{}', hwqueue.clock());
 end
 $$;

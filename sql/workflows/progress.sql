@@ -11,7 +11,8 @@
 
 -- Carries on with a run until nothing follows any more: counts ended steps for their children, skips and
 -- releases what is due. Returns what that adds to the open work (opened, closed, failed).
--- While a run fails or is cancelled nothing is released.
+-- A failed step lets the run fail where that is its policy; one that ignores its failure has completed. While
+-- a run fails or is cancelled nothing is released.
 -- Locks: tallies, steps and the run, skip locked; new rows. Not idempotent. Wakes: waiting workers.
 create or replace function hwqueue.go_on(p_run hwqueue.run, p_progress hwqueue.run_progress,
   p_is_short boolean, p_now timestamptz) returns hwqueue.run_progress
@@ -20,13 +21,28 @@ as $$
 declare
   p hwqueue.run_progress := p_progress;
   v_run hwqueue.run := p_run;
-  v_noted record;
+  v_step record;
 begin
   loop
     if array['failed', 'cancelled'] && p.states then
-      v_noted := hwqueue.note_failures(v_run, p, p_now);
-      v_run.state := v_noted.state;
-      p := v_noted.progress;
+      for v_step in
+        select u.n, u.step_no, d.name, d.on_failure
+        from unnest(p.ended, p.states) with ordinality u(step_no, state, n)
+        cross join lateral (
+          select x.name, x.on_failure from hwqueue.workflow_step x
+          where x.workflow_id = v_run.workflow_id and x.step_no = u.step_no offset 0) d
+        where u.state in ('failed', 'cancelled') order by u.n
+      loop
+        if v_step.on_failure = 'ignore' then
+          p.states[v_step.n] := 'completed';
+          continue;
+        end if;
+        p.failed := p.failed + 1;
+        if v_step.on_failure = 'fail_run' and v_run.state in ('running', 'paused')
+          and not v_run.is_finishing then
+          v_run.state := hwqueue.begin_failing(v_run, v_step.step_no, v_step.name, p_now);
+        end if;
+      end loop;
     end if;
     if v_run.state in ('failing', 'cancelling') and (not v_run.is_finishing or v_run.stops) then
       p.released := '{}';
@@ -134,38 +150,6 @@ begin
   p.skipped := '{}';
   p.reasons := '{}';
   return p;
-end
-$$;
-
--- Counts the failures among ended steps, and lets the run fail where that is its policy. A failure that the
--- step ignores becomes completed. state: the run's, failing when its failure is left as an arrival, too.
--- Locks: the run, skip locked. Not idempotent.
-create or replace function hwqueue.note_failures(p_run hwqueue.run, p hwqueue.run_progress,
-  p_now timestamptz, out state text, out progress hwqueue.run_progress)
-language plpgsql volatile
-as $$
-declare
-  v_step record;
-begin
-  state := p_run.state;
-  progress := p;
-  for v_step in
-    select u.n, u.step_no, d.name, d.on_failure
-    from unnest(p.ended, p.states) with ordinality u(step_no, state, n)
-    cross join lateral (
-      select x.name, x.on_failure from hwqueue.workflow_step x
-      where x.workflow_id = p_run.workflow_id and x.step_no = u.step_no offset 0) d
-    where u.state in ('failed', 'cancelled') order by u.n
-  loop
-    if v_step.on_failure = 'ignore' then
-      progress.states[v_step.n] := 'completed';
-      continue;
-    end if;
-    progress.failed := progress.failed + 1;
-    if v_step.on_failure = 'fail_run' and state in ('running', 'paused') and not p_run.is_finishing then
-      state := hwqueue.begin_failing(p_run, v_step.step_no, v_step.name, p_now);
-    end if;
-  end loop;
 end
 $$;
 

@@ -1,14 +1,11 @@
--- Releasing steps: their leases are spawned, with params that are bound to results by then. Steps of other
--- kinds begin.
+-- Releasing steps: their leases are spawned, with params that are bound to results by then.
 --
 -- workflows/progress calls release_steps in the transaction that ends a parent. Example: "train" has ended.
 -- "publish" reads its result: {"model": {"$result": "train", "path": ["uri"]}} becomes {"model": "s3://..."},
--- and the lease of publish gets an entry in ready.
+-- and the lease of publish gets an entry in ready. Steps that are no tasks begin in workflows/kinds.
 --
 -- Invariant: nothing in here raises for what a run contains. A step that cannot be bound fails, with the
 -- reason in its row.
---
--- Read release_steps first, then step_params and spawn_steps; workflows/kinds begins what is no task.
 
 -- Returns progress with nothing in it but what is given.
 create or replace function hwqueue.new_progress(p_ended int[] default '{}', p_states text[] default '{}',
@@ -163,112 +160,6 @@ begin
 end
 $$;
 
--- Begins a step that is no task, or has items, unless its condition does not hold, and adds it to progress:
--- as open, until due_at or what its kind waits for, or as ended. A wait is over whose signal is there. A
--- nested run is opened by advance_workflows (workflows/nested): a settlement submits nothing.
--- Locks: the caller holds the step; a signal, skip locked; as begin_gang and begin_map.
-create or replace function hwqueue.begin_other(p_run hwqueue.run, p_step int, p hwqueue.run_progress,
-  p_now timestamptz) returns hwqueue.run_progress
-language plpgsql volatile
-as $$
-declare
-  v_defined hwqueue.workflow_step;
-  v_step hwqueue.step;
-  v_results jsonb;
-  v_taken record;
-  v_verdict hwqueue.step_verdict;
-begin
-  select d.* into v_defined from hwqueue.workflow_step d
-  where d.workflow_id = p_run.workflow_id and d.step_no = p_step;
-  select s.* into v_step from hwqueue.step s where s.run_id = p_run.run_id and s.step_no = p_step;
-  if v_defined.reads is not null then
-    v_results := hwqueue.results_of(p_run, v_defined.reads);
-    perform hwqueue.note_bound(coalesce(pg_column_size(v_results), 134217728));
-    if v_results is null then
-      v_verdict := hwqueue.bad_verdict('{"reason": "params_too_large", "limit": 134217728}');
-    elsif not hwqueue.conditions_hold(v_defined.run_if, p_run, v_results) then
-      v_verdict.state := 'skipped';
-      v_verdict.reason := 'condition';
-    end if;
-  end if;
-  if v_verdict.state is not null then
-    null;
-  elsif v_defined.kind = 'sleep' then
-    v_verdict := hwqueue.begin_sleep(p_run, v_defined.settings, v_results,
-      hwqueue.start_time(p_run, p_now));
-  elsif v_defined.kind = 'gang' then
-    v_verdict := hwqueue.begin_gang(p_run, v_step, v_defined, v_results, p_now);
-  elsif v_defined.kind in ('map', 'task') then  -- a task that has added items before a retry
-    v_verdict := hwqueue.begin_map(p_run, v_step, v_defined, v_results, p_now);
-  elsif v_defined.kind = 'workflow' then
-    perform hwqueue.leave_arrivals(p_run.run_id, array[p_step], 'nested', '{}', p_now);
-    v_verdict.state := 'running';
-  else
-    v_taken := hwqueue.take_run_signal(p_run.run_id, v_defined.settings ->> 'signal', p_step);
-    v_verdict.result := v_taken.payload;
-    v_verdict.state := case when v_taken.payload is null then 'running' else 'completed' end;
-    if v_taken.payload is null then
-      v_verdict.due_at := hwqueue.start_time(p_run, p_now)
-        + make_interval(secs => (v_defined.settings ->> 'timeout')::float8);
-      if v_taken.is_held then
-        perform hwqueue.leave_arrivals(p_run.run_id, array[p_step], 'signal', '{}',
-          hwqueue.start_time(p_run, p_now));
-      end if;
-    end if;
-  end if;
-  update hwqueue.step s
-  set state = v_verdict.state, reason = v_verdict.reason, error = v_verdict.error, result = v_verdict.result,
-    due_at = v_verdict.due_at, ended_at = case when v_verdict.state <> 'running' then p_now end
-  where s.run_id = p_run.run_id and s.step_no = p_step;
-  if v_verdict.state = 'running' then
-    p.opened := p.opened + 1;
-  else
-    p.ended := p.ended || p_step;
-    p.states := p.states || v_verdict.state;
-  end if;
-  return p;
-end
-$$;
-
--- Returns the results of steps by their names: {"step": result}. A step without one is not in it. Null: they
--- have more than 128 MiB; from 256 MiB on Postgres would raise.
-create or replace function hwqueue.results_of(p_run hwqueue.run, p_steps int[]) returns jsonb
-language plpgsql stable
-as $$
-declare
-  v_found record;
-  v_bytes bigint := 0;
-  v_names text[] := '{}';
-  v_values jsonb[] := '{}';  -- as in bind_value
-begin
-  for v_found in
-    select d.name, r.result
-    from unnest(p_steps) n(step_no)
-    cross join lateral (
-      select x.name from hwqueue.workflow_step x
-      where x.workflow_id = p_run.workflow_id and x.step_no = n.step_no offset 0) d
-    cross join lateral (
-      select coalesce(s.result, (
-        select o.result from hwqueue.outcome o
-        where o.lease_id = s.lease_id and (o.state = 'completed') is true
-          and s.reason is distinct from 'operator')) as result  -- that would be of an earlier attempt
-      from hwqueue.step s
-      where s.run_id = p_run.run_id and s.step_no = n.step_no and s.state = 'completed' offset 0) r
-    where r.result is not null
-  loop
-    v_found.result := v_found.result #> '{}';  -- a value of its own: read and unpacked once
-    v_bytes := v_bytes + pg_column_size(v_found.result);
-    if v_bytes > 134217728 then
-      return null;
-    end if;
-    v_names := v_names || v_found.name;
-    v_values := v_values || v_found.result;
-  end loop;
-  return (
-    select coalesce(jsonb_object_agg(u.name, u.value), '{}') from unnest(v_names, v_values) u(name, value));
-end
-$$;
-
 -- Writes the leases of steps of one queue: new ones, and of a retry those that are there (p_revived). Returns
 -- their number.
 -- Locks: new rows; the outcomes of the others, which the caller holds. Not idempotent. Wakes: waiting
@@ -290,22 +181,14 @@ begin
   end if;
   if v_fresh <> '{}' then
     perform hwqueue.insert_spawns(v_fresh, p_queue, p_now);
-    if v_fresh[1].available_at <= p_now  -- mostly, and without a statement for it
-      or cardinality(v_fresh) > 1 and hwqueue.may_start(v_fresh, p_now) then
+    if v_fresh[1].available_at <= p_now then  -- mostly, and without a statement for it
       perform hwqueue.wake_workers(p_queue);
+    elsif cardinality(v_fresh) > 1 then
+      perform hwqueue.wake_workers(p_queue)
+      where exists (select from unnest(v_fresh) r where r.available_at <= p_now);
     end if;
   end if;
   return cardinality(p_requests);
-end
-$$;
-
--- Whether one of these may be claimed at once.
-create or replace function hwqueue.may_start(p_requests hwqueue.spawn_request[], p_now timestamptz)
-returns boolean
-language plpgsql immutable
-as $$
-begin
-  return exists (select from unnest(p_requests) r where r.available_at <= p_now);
 end
 $$;
 

@@ -76,18 +76,34 @@ as $$
   where l.lease_id = p_lease
 $$;
 
--- The leases of the items of a step behind p_after, p_limit at most, in the order of their numbers. p_state:
--- only those in this state; null: any. Where few leases have ended in it since the run was submitted, these
--- are held against the step; else its items are looked at one after the other.
-create or replace function hwqueue.item_page(p_run hwqueue.run, p_step int, p_after int, p_limit int,
-  p_state text) returns uuid[]
+-- The items of a step behind p_after, p_limit at most, in the order of their numbers: those that are spawned,
+-- or the elements of the list that an operator declared to be its result. p_state: only those in this state;
+-- null: any. Where few leases have ended in it since the run was submitted, these are held against the step;
+-- else its items are looked at one after the other.
+create or replace function hwqueue.item_results(p_run hwqueue.run, p_step int, p_after int, p_limit int,
+  p_state text)
+returns table (item int, state text, result jsonb, error jsonb, name text, lease_id uuid, lease_state text,
+  node_id uuid, node_name text, attempt smallint, claimed_at timestamptz, finished_at timestamptz)
 language plpgsql stable
 as $$
 declare
+  v_declared jsonb := (
+    select s.result from hwqueue.step s
+    where s.run_id = p_run.run_id and s.step_no = p_step and s.reason = 'operator');
   v_items int := (
     select m.items from hwqueue.map m where m.run_id = p_run.run_id and m.step_no = p_step);
   v_few uuid[];
+  v_page uuid[];
 begin
+  if jsonb_typeof(v_declared) = 'array' then
+    return query
+      select e.ordinality::int - 1, 'completed', nullif(e.value, 'null'), null::jsonb, null, null::uuid, null,
+        null::uuid, null, null::smallint, null::timestamptz, null::timestamptz
+      from jsonb_array_elements(v_declared) with ordinality e
+      where e.ordinality - 1 > p_after and coalesce(p_state, 'completed') = 'completed'
+      order by e.ordinality limit p_limit;
+    return;
+  end if;
   if p_state in ('completed', 'failed', 'cancelled') then
     v_few := array(
       select o.lease_id
@@ -99,7 +115,7 @@ begin
       limit 10001);
   end if;
   if cardinality(v_few) <= 10000 then
-    return array(
+    v_page := array(
       select l.lease_id
       from unnest(v_few) u(lease_id)
       cross join lateral (  -- a fence (offset 0): by key, whatever the statistics say
@@ -107,40 +123,14 @@ begin
         where x.lease_id = u.lease_id offset 0) l
       where l.run_id = p_run.run_id and l.step_no = p_step and l.item_no > p_after and l.item_no < v_items
       order by l.item_no limit p_limit);
+  else
+    v_page := array(
+      select l.lease_id from hwqueue.lease l
+      where l.run_id = p_run.run_id and l.step_no = p_step and l.item_no > p_after and l.item_no < v_items
+        and (p_state is null or p_state = coalesce((
+          select x.state from hwqueue.outcome x where x.lease_id = l.lease_id), 'running'))
+      order by l.item_no limit p_limit);
   end if;
-  return array(
-    select l.lease_id from hwqueue.lease l
-    where l.run_id = p_run.run_id and l.step_no = p_step and l.item_no > p_after and l.item_no < v_items
-      and (p_state is null or p_state = coalesce((
-        select x.state from hwqueue.outcome x where x.lease_id = l.lease_id), 'running'))
-    order by l.item_no limit p_limit);
-end
-$$;
-
--- The items of a step behind p_after, p_limit at most, in the order of their numbers: those that are spawned,
--- or the elements of the list that an operator declared to be its result. p_state: as in item_page.
-create or replace function hwqueue.item_results(p_run hwqueue.run, p_step int, p_after int, p_limit int,
-  p_state text)
-returns table (item int, state text, result jsonb, error jsonb, name text, lease_id uuid, lease_state text,
-  node_id uuid, node_name text, attempt smallint, claimed_at timestamptz, finished_at timestamptz)
-language plpgsql stable
-as $$
-declare
-  v_declared jsonb := (
-    select s.result from hwqueue.step s
-    where s.run_id = p_run.run_id and s.step_no = p_step and s.reason = 'operator');
-  v_page uuid[];  -- a variable: the planner would call the function, too
-begin
-  if jsonb_typeof(v_declared) = 'array' then
-    return query
-      select e.ordinality::int - 1, 'completed', nullif(e.value, 'null'), null::jsonb, null, null::uuid, null,
-        null::uuid, null, null::smallint, null::timestamptz, null::timestamptz
-      from jsonb_array_elements(v_declared) with ordinality e
-      where e.ordinality - 1 > p_after and coalesce(p_state, 'completed') = 'completed'
-      order by e.ordinality limit p_limit;
-    return;
-  end if;
-  v_page := hwqueue.item_page(p_run, p_step, p_after, p_limit, p_state);
   return query
     select f.item_no, case when f.finished_at is null then 'running' else f.lease_state end, f.result,
       f.error, a.name, u.lease_id, f.lease_state, f.node_id, f.node_name, f.attempt, f.claimed_at,

@@ -22,18 +22,6 @@ begin
 end
 $$;
 
--- Locks a step before an operator ends it, and returns it.
--- Locks: as hold_steps. Raises: QHL09.
-create or replace function hwqueue.hold_step(p_run uuid, p_step int, p_name text) returns hwqueue.step
-language plpgsql volatile
-as $$
-declare
-  v_steps hwqueue.step[] := hwqueue.hold_steps(p_run, array[p_step], p_name);
-begin
-  return v_steps[1];
-end
-$$;
-
 -- Locks steps before an operator changes them, and returns them as they are then. Waits up to five seconds
 -- (or lock_timeout) for a settlement that has released one and is still open. p_name: of the only one, else
 -- null.
@@ -216,15 +204,36 @@ $$;
 
 -- Makes steps of a run that has ended wait again, counts its tallies again, and begins its next attempt with
 -- what is due. p_mode: of their nested runs, failed or all. p_input: null: as it was.
+-- Maps among the steps begin as if for the first time that are in p_whole, or one of whose parents runs
+-- again, because their list may be another one. Of other maps only items run again that have not completed.
+-- The same holds for tasks that have added items, and for their own leases.
 -- Locks: the caller holds the run. Not idempotent. Wakes: waiting workers.
-create or replace function hwqueue.reset_run(p_run hwqueue.run, p_steps int[], p_mode text, p_input jsonb,
-  p_now timestamptz) returns void
+create or replace function hwqueue.reset_run(p_run hwqueue.run, p_steps int[], p_whole int[], p_mode text,
+  p_input jsonb, p_now timestamptz) returns void
 language plpgsql volatile
 as $$
 declare
   v_run hwqueue.run;
   v_due record;
+  v_maps int[] := array(
+    select m.step_no from hwqueue.map m where m.run_id = p_run.run_id and m.step_no = any (p_steps)
+      and (m.step_no = any (p_whole) or exists (
+        select from hwqueue.workflow_edge e
+        where e.workflow_id = p_run.workflow_id and e.from_no = any (p_steps) and e.to_no = m.step_no)));
 begin
+  if v_maps <> '{}' then
+    delete from hwqueue.map_list c where c.run_id = p_run.run_id and c.step_no = any (v_maps);
+    delete from hwqueue.map m where m.run_id = p_run.run_id and m.step_no = any (v_maps);
+    delete from hwqueue.added_item a where a.run_id = p_run.run_id and a.step_no = any (v_maps);
+    with gone as (
+      delete from hwqueue.added_run a where a.run_id = p_run.run_id and a.step_no = any (v_maps)
+      returning a.nested_run_id
+    )
+    insert into hwqueue.arrival (run_id, step_no, kind, at, tenant)
+    select g.nested_run_id, 0, 'nested', p_now, p_run.tenant from gone g;  -- one may be open: it is cancelled
+    update hwqueue.lease l set item_no = null
+    where l.run_id = p_run.run_id and l.step_no = any (v_maps) and l.item_no = -1;
+  end if;
   -- roll_up may not have counted its end yet
   insert into hwqueue.retried_run (run_id, attempt, workflow_id, name, state, submitted_at, finished_at, xid)
   values (p_run.run_id, p_run.attempt, p_run.workflow_id, p_run.name, p_run.state,
@@ -264,37 +273,6 @@ begin
   update hwqueue.tally t set is_decided = true
   where t.run_id = p_run.run_id and t.part = 0 and t.step_no = any (v_due.released || v_due.skipped);
   perform hwqueue.open_run(v_run, v_due.released, v_due.skipped, v_due.reasons, p_now);
-end
-$$;
-
--- Lets maps among the steps of a retry begin as if for the first time: those of p_whole, and those one of
--- whose parents runs again, because their list may be another one. Of other maps only items run again that
--- have not completed. The same holds for tasks that have added items, and for their own leases.
--- Locks: the caller holds the run.
-create or replace function hwqueue.forget_maps(p_run hwqueue.run, p_steps int[], p_whole int[]) returns void
-language plpgsql volatile
-as $$
-declare
-  v_maps int[] := array(
-    select m.step_no from hwqueue.map m where m.run_id = p_run.run_id and m.step_no = any (p_steps)
-      and (m.step_no = any (p_whole) or exists (
-        select from hwqueue.workflow_edge e
-        where e.workflow_id = p_run.workflow_id and e.from_no = any (p_steps) and e.to_no = m.step_no)));
-begin
-  if v_maps <> '{}' then
-    delete from hwqueue.map_list c where c.run_id = p_run.run_id and c.step_no = any (v_maps);
-    delete from hwqueue.map m where m.run_id = p_run.run_id and m.step_no = any (v_maps);
-    delete from hwqueue.added_item a where a.run_id = p_run.run_id and a.step_no = any (v_maps);
-    with gone as (
-      delete from hwqueue.added_run a where a.run_id = p_run.run_id and a.step_no = any (v_maps)
-      returning a.nested_run_id
-    )
-    insert into hwqueue.arrival (run_id, step_no, kind, at, tenant)
-    select g.nested_run_id, 0, 'nested', hwqueue.clock(), p_run.tenant
-    from gone g;  -- one may be open: it is cancelled
-    update hwqueue.lease l set item_no = null
-    where l.run_id = p_run.run_id and l.step_no = any (v_maps) and l.item_no = -1;
-  end if;
 end
 $$;
 

@@ -4,7 +4,7 @@
 -- shown as skipped, because its run failed.
 --
 -- Invariant: no state is decided here. What is shown follows from the rows of the run and the step, so
--- that no step is shown as waiting in a run that has ended. Only cancel_unclaimed, for skip_step, writes.
+-- that no step is shown as waiting in a run that has ended.
 --
 -- Read shown_state first, then step_result and step_error.
 
@@ -101,36 +101,5 @@ begin
     from hwqueue.workflow w where w.workflow_id = p_run.workflow_id;
   end if;
   return array(select distinct (v_numbers ->> n)::int from unnest(v_names) n order by 1);
-end
-$$;
-
--- Cancels the lease of a step, or those of the items of a map, that nobody has claimed.
--- Locks: the entries. Raises: QHL07 when one is claimed, or has just ended.
-create or replace function hwqueue.cancel_unclaimed(p_step hwqueue.step, p_name text) returns void
-language plpgsql volatile
-as $$
-declare
-  v_open uuid[] := array(
-    select l.lease_id from hwqueue.lease l
-    where l.run_id = p_step.run_id and l.step_no = p_step.step_no and l.item_no is not null
-      and not exists (select from hwqueue.outcome o where o.lease_id = l.lease_id)
-    union all
-    select l.lease_id from hwqueue.lease l where l.lease_id = p_step.lease_id and l.item_no is null);
-  v_taken uuid[];
-begin
-  if v_open = '{}' then
-    return;
-  end if;
-  v_taken := hwqueue.take_entries_of(v_open);
-  if cardinality(v_taken) < cardinality(v_open) then
-    perform hwqueue.refuse('QHL07', format('step %s is claimed, or has just ended', to_json(p_name)),
-      jsonb_build_object('step', p_name, 'lease_id', (
-        select o from unnest(v_open) o where o <> all (v_taken) limit 1)),
-      'cancel the lease, and skip the step when it has ended');
-  end if;
-  lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
-  perform hwqueue.end_waiting(v_taken, 'cancelled',
-      '{"reason": "cancelled", "detail": "its step was declared completed"}', hwqueue.clock()),
-    hwqueue.note_leases('lease_cancelled', v_taken, 'cancelled: its step was declared completed');
 end
 $$;

@@ -1,13 +1,12 @@
--- The specification of a workflow: what is accepted, and its normal form.
+-- The specification of a workflow: what is accepted, its normal form, and the order of its steps.
 --
 -- define_workflow and submit_spec call read_workflow; workflows/definition writes what it returns. Example:
 -- steps "b" after "a", and "a", become [{"name": "a"}, {"name": "b", "after": {"a": "completed"}}], numbered
 -- 1 and 2.
 --
 -- Invariant: specifications of equal meaning have equal normal forms, so they share a definition. Steps are
--- numbered in topological order: the parents of a step have lower numbers.
---
--- Read read_workflow first, then read_step; order_named_steps is in workflows/graph.
+-- numbered by level, the length of the longest path that leads to them, then by name: the parents of a step
+-- have lower numbers, and equal graphs have equal ones.
 
 -- Returns a workflow in normal form: {"name", "queue", "affinity_tags", "placement", "labels", "tenant",
 -- "priority", "deadline", "on_failure", "retain", "result", "pin_version", "steps"}, without what is absent.
@@ -20,6 +19,9 @@ declare
   v_spec jsonb;
   v_steps jsonb[];
   v_order int[];
+  v_twice text;
+  v_with_items text[];  -- their results are lists
+  v_edges bigint;
   v_unknown text;
 begin
   perform hwqueue.check_object(p_spec, array['name', 'queue', 'affinity_tags', 'placement', 'wire', 'labels',
@@ -53,7 +55,32 @@ begin
       'failed', extract(epoch from hwqueue.json_interval(p_spec #> '{retain,failed}',
         'spec.retain.failed')))));
   end if;
-  v_steps := hwqueue.read_steps(p_spec -> 'steps');
+  if jsonb_typeof(p_spec -> 'steps') is distinct from 'array'
+    or jsonb_array_length(p_spec -> 'steps') = 0 then
+    perform hwqueue.refuse('QHF02', 'spec.steps must be a list of at least one step',
+      '{"field": "spec.steps"}', 'for example [{"name": "prepare", "task": "prepare_data"}]');
+  elsif jsonb_array_length(p_spec -> 'steps') > 5000 then
+    perform hwqueue.refuse('QHF07', format('spec has %s steps', jsonb_array_length(p_spec -> 'steps')),
+      '{"field": "spec.steps"}', 'the limit is 5000');
+  end if;
+  v_steps := array(
+    select hwqueue.read_step(e.value, format('spec.steps[%s]', e.ordinality - 1))
+    from jsonb_array_elements(p_spec -> 'steps') with ordinality e order by e.ordinality);
+  v_twice := (select s ->> 'name' from unnest(v_steps) s group by 1 having count(*) > 1 limit 1);
+  if v_twice is not null then
+    perform hwqueue.refuse('QHF02', format('two steps are named %s', to_json(v_twice)),
+      jsonb_build_object('field', 'spec.steps', 'step', v_twice), 'give each step a name of its own');
+  end if;
+  v_with_items := array(select s ->> 'name' from unnest(v_steps) s where s ->> 'kind' in ('map', 'gang'));
+  perform hwqueue.check_lists(jsonb_build_array(s -> 'params', s -> 'over'), v_with_items, s ->> 'name',
+    format('step %s', s -> 'name'))
+  from unnest(v_steps) s where s ? 'reads';
+  v_edges := (select sum((select count(*) from jsonb_object_keys(s -> 'after')))
+              from unnest(v_steps) s where s ? 'after');
+  if v_edges > 20000 then
+    perform hwqueue.refuse('QHF07', format('spec has %s edges', v_edges), '{"field": "spec.steps"}',
+      'the limit is 20000; a step in between takes many edges together');
+  end if;
   v_order := hwqueue.order_named_steps(v_steps);
   perform hwqueue.check_near_steps(v_steps, v_order);
   v_spec := v_spec || jsonb_build_object('steps', (
@@ -68,61 +95,11 @@ begin
           to_json(v_unknown)), jsonb_build_object('field', 'spec.result', 'step', null),
         'steps are: ' || left((select string_agg(s ->> 'name', ', ') from unnest(v_steps) s), 200));
     end if;
-    perform hwqueue.check_lists(p_spec -> 'result',
-      hwqueue.steps_with_items(v_steps), null, 'spec.result');
+    perform hwqueue.check_lists(p_spec -> 'result', v_with_items, null, 'spec.result');
     v_spec := v_spec || jsonb_build_object('result', p_spec -> 'result');
   end if;
   return v_spec;
 end
-$$;
-
--- Returns the steps of a specification as read_step has them, in the order given. Names are unique, and each
--- step that is named exists.
--- Raises: QHF02, QHF07, and as read_step.
-create or replace function hwqueue.read_steps(p_steps jsonb) returns jsonb[]
-language plpgsql stable
-as $$
-declare
-  v_steps jsonb[];
-  v_twice text;
-  v_edges bigint;
-begin
-  if jsonb_typeof(p_steps) is distinct from 'array' or jsonb_array_length(p_steps) = 0 then
-    perform hwqueue.refuse('QHF02', 'spec.steps must be a list of at least one step',
-      '{"field": "spec.steps"}', 'for example [{"name": "prepare", "task": "prepare_data"}]');
-  end if;
-  if jsonb_array_length(p_steps) > 5000 then
-    perform hwqueue.refuse('QHF07', format('spec has %s steps', jsonb_array_length(p_steps)),
-      '{"field": "spec.steps"}', 'the limit is 5000');
-  end if;
-  v_steps := array(
-    select hwqueue.read_step(e.value, format('spec.steps[%s]', e.ordinality - 1))
-    from jsonb_array_elements(p_steps) with ordinality e order by e.ordinality);
-  select s ->> 'name' into v_twice from unnest(v_steps) s group by 1 having count(*) > 1 limit 1;
-  if found then
-    perform hwqueue.refuse('QHF02', format('two steps are named %s', to_json(v_twice)),
-      jsonb_build_object('field', 'spec.steps', 'step', v_twice), 'give each step a name of its own');
-  end if;
-  perform hwqueue.check_lists(jsonb_build_array(s -> 'params', s -> 'over'), m.names, s ->> 'name',
-    format('step %s', s -> 'name'))
-  from unnest(v_steps) s
-  cross join (select hwqueue.steps_with_items(v_steps) as names) m
-  where s ? 'reads';
-  select sum((select count(*) from jsonb_object_keys(s -> 'after'))) into v_edges
-  from unnest(v_steps) s where s ? 'after';
-  if v_edges > 20000 then
-    perform hwqueue.refuse('QHF07', format('spec has %s edges', v_edges), '{"field": "spec.steps"}',
-      'the limit is 20000; a step in between takes many edges together');
-  end if;
-  return v_steps;
-end
-$$;
-
--- The names of steps that have items: their results are lists.
-create or replace function hwqueue.steps_with_items(p_steps jsonb[]) returns text[]
-language sql immutable
-as $$
-  select array(select s ->> 'name' from unnest(p_steps) s where s ->> 'kind' in ('map', 'gang'))
 $$;
 
 -- Returns one step in normal form, without what is absent or the default: {"name", "kind", "after": {step:
@@ -137,6 +114,7 @@ declare
   v_name text;
   v_kind text;
   v_found record;
+  v_item record;
   v_reads text[];
   v_after jsonb;
   v_finally text;
@@ -154,7 +132,28 @@ begin
   v_kind := coalesce(hwqueue.json_choice(p_step -> 'kind', p_field || '.kind',
     array['task', 'map', 'gang', 'wait', 'sleep', 'workflow'], 'QHF02'), 'task');
   v_found := hwqueue.read_kind(p_step, v_kind, v_name, p_field);
-  v_reads := v_found.steps || hwqueue.condition_steps(p_step -> 'run_if', p_field || '.run_if');
+  v_reads := v_found.steps;
+  for v_item in
+    select c.value, format('%s.run_if[%s]', p_field, c.ordinality - 1) as field
+    from jsonb_array_elements(hwqueue.json_list(p_step -> 'run_if', p_field || '.run_if', 20,
+      'a list of at most 20 conditions',
+      'for example [{"input": ["dry_run"], "op": "in", "values": [false]}]', 'QHF02')) with ordinality c
+  loop
+    perform hwqueue.check_object(v_item.value, array['step', 'path', 'input', 'op', 'values'], v_item.field,
+      'QHF02');
+    if v_item.value ? 'step' = v_item.value ? 'input' or v_item.value ?& array['input', 'path'] then
+      perform hwqueue.refuse('QHF02', format('%s needs step (and path) or input', v_item.field),
+        jsonb_build_object('field', v_item.field),
+        'for example {"step": "train", "path": ["score"], "op": "gt", "values": [0.9]}');
+    end if;
+    perform hwqueue.binding_path(v_item.value -> 'path', v_item.field || '.path'),
+      hwqueue.binding_path(v_item.value -> 'input', v_item.field || '.input'),
+      hwqueue.normalise_label_expr(v_item.value - array['step', 'path', 'input'] || '{"label": "value"}',
+        v_item.field);
+    if v_item.value ? 'step' then
+      v_reads := v_reads || hwqueue.json_text(v_item.value -> 'step', v_item.field || '.step', 100, 'QHF02');
+    end if;
+  end loop;
   v_finally := hwqueue.json_choice(p_step -> 'finally', p_field || '.finally',
     array['completed', 'failed', 'cancelled', 'ended'], 'QHF02');
   v_after := hwqueue.read_after(p_step -> 'after', v_name, p_field || '.after');
@@ -226,5 +225,119 @@ begin
       jsonb_build_object('field', v_again.field, 'step', p_name), 'name each step once');
   end if;
   return jsonb_object(v_steps, v_wants);  -- at once: an object that grows is copied for each parent
+end
+$$;
+
+-- Returns the new number of each step, from 1, in topological order; ties by name, bytewise. Checks that
+-- the steps that are named exist.
+-- Raises: QHF02; detail.cycle names the steps of a cycle.
+create or replace function hwqueue.order_named_steps(p_steps jsonb[]) returns int[]
+language plpgsql stable
+as $$
+declare
+  v_names text[] := array(select s ->> 'name' from unnest(p_steps) with ordinality u(s, n) order by n);
+  v_numbers jsonb := (select jsonb_object_agg(n, o) from unnest(v_names) with ordinality u(n, o));
+  -- of a fixed length, unlike p_steps: Postgres reads an element without those before it
+  v_finally boolean[] := array(select s ? 'finally' from unnest(p_steps) with ordinality u(s, n) order by n);
+  v_from int[] := '{}';
+  v_to int[] := '{}';
+  v_levels int[];
+  v_edge record;
+begin
+  for v_edge in
+    select u.n as step_no, e.key as parent, u.s ? 'finally' as is_finally,
+           u.s ->> 'name' as name, v_finally[(v_numbers ->> e.key)::int] as after_finally
+    from unnest(p_steps) with ordinality u(s, n)
+    cross join lateral (
+      select k.key from jsonb_each(coalesce(u.s -> 'after', '{}')) k
+      union
+      select r.value #>> '{}' from jsonb_array_elements(coalesce(u.s -> 'reads', '[]')) r) e
+  loop
+    if not v_numbers ? v_edge.parent or v_edge.after_finally then
+      perform hwqueue.refuse('QHF02', case when v_edge.after_finally
+          then format('step %s comes after %s, a finally step', to_json(v_edge.name),
+            to_json(v_edge.parent))
+          else format('step %s names step %s, which does not exist', to_json(v_edge.name),
+            to_json(v_edge.parent)) end,
+        jsonb_build_object('field', format('spec.steps[%s].after', v_edge.step_no - 1),
+          'step', v_edge.name), 'finally steps have no children; steps are: '
+          || left(array_to_string(v_names, ', '), 200));
+    end if;
+    continue when v_edge.is_finally;
+    v_from := v_from || (v_numbers ->> v_edge.parent)::int;
+    v_to := v_to || v_edge.step_no::int;
+  end loop;
+  v_levels := hwqueue.step_levels(v_names, v_from, v_to);
+  return array(
+    select r.new_no::int
+    from (select u.o, row_number() over (order by v_finally[u.o], u.l, u.n collate "C") as new_no
+          from unnest(v_names, v_levels) with ordinality u(n, l, o)) r
+    order by r.o);
+end
+$$;
+
+-- Returns the level of each step: 0 for one without parents, else one more than that of its last parent.
+-- Kahn's algorithm: steps and edges are looked at once each.
+-- Raises: QHF02 for a cycle, which it names.
+create or replace function hwqueue.step_levels(p_names text[], p_from int[], p_to int[]) returns int[]
+language plpgsql immutable
+as $$
+declare
+  v_count int := cardinality(p_names);
+  v_targets int[] := array(
+    select e.target from unnest(p_from, p_to) e(source, target) order by e.source);
+  v_open int[] := array(
+    select count(e.target)::int from generate_series(1, v_count) n
+    left join unnest(p_to) e(target) on e.target = n group by n order by n);
+  v_start int[] := array(
+    select (1 + coalesce(sum(count(e.source)) over (order by n rows between unbounded preceding
+      and 1 preceding), 0))::int
+    from generate_series(1, v_count + 1) n left join unnest(p_from) e(source) on e.source = n
+    group by n order by n);
+  v_levels int[] := array_fill(0, array[v_count]);
+  v_queue int[] := array(select n from generate_series(1, v_count) n where v_open[n] = 0);
+  v_at int := 1;
+  v_step int;
+  v_target int;
+  v_parent int[];
+  v_seen int[];
+  v_path int[] := '{}';
+begin
+  while v_at <= cardinality(v_queue) loop
+    v_step := v_queue[v_at];
+    v_at := v_at + 1;
+    for v_edge in v_start[v_step] .. v_start[v_step + 1] - 1 loop
+      v_target := v_targets[v_edge];
+      v_levels[v_target] := greatest(v_levels[v_target], v_levels[v_step] + 1);
+      v_open[v_target] := v_open[v_target] - 1;
+      if v_open[v_target] = 0 then
+        v_queue := v_queue || v_target;
+      end if;
+    end loop;
+  end loop;
+  if cardinality(v_queue) = v_count then
+    return v_levels;
+  end if;
+  -- of the steps of a cycle, and of those that come after one, v_open is above 0
+  v_parent := array_fill(0, array[v_count]);
+  v_seen := v_parent;
+  for v_edge in 1 .. cardinality(p_from) loop
+    if v_open[p_from[v_edge]] > 0 and v_open[p_to[v_edge]] > 0 then
+      v_parent[p_to[v_edge]] := p_from[v_edge];
+      v_step := p_to[v_edge];
+    end if;
+  end loop;
+  while v_seen[v_step] = 0 loop  -- up the parents until a step is met again
+    v_path := v_step || v_path;
+    v_seen[v_step] := cardinality(v_path);
+    v_step := v_parent[v_step];
+  end loop;
+  v_path := v_path[1 : 1 + cardinality(v_path) - v_seen[v_step]];
+  perform hwqueue.refuse('QHF02', 'steps wait for each other: ' || (
+      select string_agg(p_names[s], ' -> ' order by n)
+      from unnest(v_path || v_path[1]) with ordinality u(s, n)),
+    jsonb_build_object('field', 'spec.steps', 'step', p_names[v_path[1]],
+      'cycle', (select jsonb_agg(p_names[s] order by n) from unnest(v_path) with ordinality u(s, n))),
+    'take one of them out of after; a binding to a result comes after its step, too');
 end
 $$;

@@ -88,15 +88,9 @@ as $$
     order by s.step_no limit p_limit)
 $$;
 
--- Whether a map of a run has items that are spawned and were not asked to stop.
-create or replace function hwqueue.has_items_to_stop(p_run uuid) returns boolean
-language sql volatile
-as $$
-  select hwqueue.maps_to_stop(p_run, 1) <> '{}'
-$$;
-
--- Returns up to p_most maps of a run with such items. Before others those where no session held an item; else
--- by chance: an open transaction may hold an item of each of some.
+-- Returns up to p_most maps of a run that have items which are spawned and were not asked to stop. Before
+-- others those where no session held an item; else by chance: an open transaction may hold an item of each of
+-- some.
 create or replace function hwqueue.maps_to_stop(p_run uuid, p_most int) returns int[]
 language sql volatile
 as $$

@@ -18,6 +18,8 @@ as $$
 declare
   v_run hwqueue.run;
   v_settings jsonb := p_workflow.settings;
+  v_asked jsonb := v_settings - array['name', 'queue', 'labels', 'tenant', 'priority', 'deadline',
+    'on_failure', 'retain', 'result', 'pin_version'];
   v_mode text;
   v_level jsonb;
   v_version text;
@@ -75,16 +77,12 @@ begin
     p_now + make_interval(secs => (v_settings ->> 'deadline')::float8));
   begin
     v_level := hwqueue.read_level(p_options, 'options', v_mode <> 'and');
-    v_run.level := hwqueue.merge_levels(
-      v_settings - array['name', 'queue', 'labels', 'tenant', 'priority', 'deadline', 'on_failure', 'retain',
-        'result', 'pin_version'], v_level, v_mode, 'options');
+    v_run.level := hwqueue.merge_levels(v_asked, v_level, v_mode, 'options');
   exception when sqlstate 'QHC04' then
     perform hwqueue.refuse('QHC04', format('the submission contradicts workflow %s: %s',
         to_json(p_workflow.name), sqlerrm),
       jsonb_build_object('field', 'options', 'level', '["workflow", "submission"]'::jsonb,
-        'left', v_settings - array['name', 'queue', 'labels', 'tenant', 'priority', 'deadline', 'on_failure',
-          'retain', 'result', 'pin_version'],
-        'right', p_options - array(select k from jsonb_object_keys(p_options) k
+        'left', v_asked, 'right', p_options - array(select k from jsonb_object_keys(p_options) k
           where k not in ('affinity_tags', 'placement', 'wire'))),
       'submit with affinity "override" or "replace", or drop one of them');
   end;
@@ -170,8 +168,9 @@ begin
 end
 $$;
 
--- Writes a run as read_run returned it with its steps, and releases the first ones. p_own: what the
--- submission says about single steps.
+-- Writes a run as read_run returned it with its steps, those that spawn leases with their class and the id of
+-- the lease, and releases the first ones. p_own: what the submission says about single steps, {name:
+-- {"affinity_tags", "placement", "options"}}.
 -- Locks: a row of tenant_work, skip locked; its run_id; new rows. Raises: QHA01, QHF06, QHQ01, QHC04, QHA03,
 -- QHT03. Wakes: waiting workers.
 create or replace function hwqueue.begin_run(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb,
@@ -179,7 +178,16 @@ create or replace function hwqueue.begin_run(p_workflow hwqueue.workflow, p_run 
 language plpgsql volatile
 as $$
 declare
-  v_roots int[];
+  v_ids uuid[] := hwqueue.new_ids(jsonb_array_length(p_workflow.steps));
+  v_alone hwqueue.workflow := hwqueue.without_steps(p_workflow);
+  v_steps jsonb[] := array(select jsonb_array_elements(p_workflow.steps));
+  v_classes bigint[] := '{}';
+  v_queues int[] := '{}';
+  v_numbers jsonb := case when p_own <> '{}' then (  -- a map: a join of thousands of names is a nested loop
+    select jsonb_object_agg(e.value ->> 'name', e.ordinality)
+    from jsonb_array_elements(p_workflow.steps) with ordinality e) end;
+  v_item record;
+  v_class record;
 begin
   perform hwqueue.admit_work(p_run.tenant, jsonb_array_length(p_workflow.steps),
     (p_run.parent_run_id is not null)::int);
@@ -190,18 +198,43 @@ begin
       jsonb_build_object('field', 'options.run_id', 'run_id', p_run.run_id),
       'use a fresh id, or idempotency_key to submit once');
   end;
-  perform hwqueue.write_steps(p_workflow, p_run, p_own);
+  for v_item in
+    select d.class_no, min(d.step_no) as step_no from hwqueue.workflow_step d
+    where d.workflow_id = p_workflow.workflow_id and d.class_no is not null
+    group by d.class_no order by d.class_no
+  loop
+    v_class := hwqueue.step_class(v_alone, p_run, v_steps[v_item.step_no], '{}');
+    v_classes[v_item.class_no] := v_class.class_id;
+    v_queues[v_item.class_no] := v_class.queue_id;
+  end loop;
+  insert into hwqueue.step (run_id, step_no, state, lease_id, class_id, queue_id)
+  select p_run.run_id, d.step_no, 'waiting', case when d.kind = 'task' then v_ids[d.step_no] end,
+    v_classes[d.class_no], v_queues[d.class_no]
+  from hwqueue.workflow_step d
+  where d.workflow_id = p_workflow.workflow_id;
+  perform hwqueue.check_own_steps(p_workflow, p_own);
+  for v_item in
+    select o.value, (v_numbers ->> o.key)::int as step_no from jsonb_each(p_own) o order by 2
+  loop
+    v_class := hwqueue.step_class(v_alone, p_run, v_steps[v_item.step_no], v_item.value);
+    update hwqueue.step s
+    set class_id = v_class.class_id, own = nullif(coalesce(nullif(v_item.value -> 'options', 'null'), '{}')
+      || hwqueue.present('level', nullif(hwqueue.read_level(v_item.value, 'options', true), '{}')), '{}')
+    where s.run_id = p_run.run_id and s.step_no = v_item.step_no;
+  end loop;
+  insert into hwqueue.run_class (class_id, run_id)
+  select distinct s.class_id, p_run.run_id from hwqueue.step s
+  where s.run_id = p_run.run_id and s.class_id is not null;
   insert into hwqueue.tally (run_id, step_no, need)
   select p_run.run_id, d.step_no, d.parent_count
   from hwqueue.workflow_step d
   where d.workflow_id = p_workflow.workflow_id and d.parent_count > 1
   union all
   select p_run.run_id, 0, 0;
-  v_roots := array(
+  perform hwqueue.open_run(p_run, array(
     select d.step_no from hwqueue.workflow_step d
     where d.workflow_id = p_workflow.workflow_id and d.parent_count = 0
-      and d.runs_at_end is null order by d.step_no);
-  perform hwqueue.open_run(p_run, v_roots, '{}', '{}', p_now);
+      and d.runs_at_end is null order by d.step_no), '{}', '{}', p_now);
 end
 $$;
 
@@ -298,55 +331,6 @@ begin
       'a key stands for one definition, input and options: use another key for other content');
   end if;
   return v_found.run_id;
-end
-$$;
-
--- Writes the steps of a run, those that spawn leases with their class and the id of the lease. p_own: what
--- the submission says about single steps, {name: {"affinity_tags", "placement", "options"}}.
--- Locks: new rows. Raises: QHF06, and as step_class.
-create or replace function hwqueue.write_steps(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb)
-returns void
-language plpgsql volatile
-as $$
-declare
-  v_ids uuid[] := hwqueue.new_ids(jsonb_array_length(p_workflow.steps));
-  v_alone hwqueue.workflow := hwqueue.without_steps(p_workflow);
-  v_steps jsonb[] := array(select jsonb_array_elements(p_workflow.steps));
-  v_classes bigint[] := '{}';
-  v_queues int[] := '{}';
-  v_numbers jsonb := case when p_own <> '{}' then (  -- a map: a join of thousands of names is a nested loop
-    select jsonb_object_agg(e.value ->> 'name', e.ordinality)
-    from jsonb_array_elements(p_workflow.steps) with ordinality e) end;
-  v_item record;
-  v_class record;
-begin
-  for v_item in
-    select d.class_no, min(d.step_no) as step_no from hwqueue.workflow_step d
-    where d.workflow_id = p_workflow.workflow_id and d.class_no is not null
-    group by d.class_no order by d.class_no
-  loop
-    v_class := hwqueue.step_class(v_alone, p_run, v_steps[v_item.step_no], '{}');
-    v_classes[v_item.class_no] := v_class.class_id;
-    v_queues[v_item.class_no] := v_class.queue_id;
-  end loop;
-  insert into hwqueue.step (run_id, step_no, state, lease_id, class_id, queue_id)
-  select p_run.run_id, d.step_no, 'waiting', case when d.kind = 'task' then v_ids[d.step_no] end,
-    v_classes[d.class_no], v_queues[d.class_no]
-  from hwqueue.workflow_step d
-  where d.workflow_id = p_workflow.workflow_id;
-  perform hwqueue.check_own_steps(p_workflow, p_own);
-  for v_item in
-    select o.value, (v_numbers ->> o.key)::int as step_no from jsonb_each(p_own) o order by 2
-  loop
-    v_class := hwqueue.step_class(v_alone, p_run, v_steps[v_item.step_no], v_item.value);
-    update hwqueue.step s
-    set class_id = v_class.class_id, own = nullif(coalesce(nullif(v_item.value -> 'options', 'null'), '{}')
-      || hwqueue.present('level', nullif(hwqueue.read_level(v_item.value, 'options', true), '{}')), '{}')
-    where s.run_id = p_run.run_id and s.step_no = v_item.step_no;
-  end loop;
-  insert into hwqueue.run_class (class_id, run_id)
-  select distinct s.class_id, p_run.run_id from hwqueue.step s
-  where s.run_id = p_run.run_id and s.class_id is not null;
 end
 $$;
 
@@ -553,7 +537,7 @@ $$;
 -- Counts open steps and nested runs of each tenant again. Those with less than a thousand have no row. Nobody
 -- waits for it: a count is off by what begin_run admitted since, in several sessions at once.
 -- Locks: rows of tenant_work, skip locked.
-create or replace function hwqueue.count_tenant_work(p_now timestamptz) returns void
+create or replace function hwqueue.count_tenant_work() returns void
 language plpgsql volatile
 as $$
 declare
@@ -569,10 +553,9 @@ begin
     delete from hwqueue.tenant_work w
     where w.tenant = any (v_free) and w.tenant not in (select o.tenant from open o)
   )
-  insert into hwqueue.tenant_work as w (tenant, steps, nested, counted_at)
-  select o.tenant, o.steps, o.nested, p_now from open o
+  insert into hwqueue.tenant_work as w (tenant, steps, nested)
+  select o.tenant, o.steps, o.nested from open o
   where o.tenant = any (v_free) or o.tenant not in (select x.tenant from hwqueue.tenant_work x)
-  on conflict (tenant) do update
-  set steps = excluded.steps, nested = excluded.nested, counted_at = excluded.counted_at;
+  on conflict (tenant) do update set steps = excluded.steps, nested = excluded.nested;
 end
 $$;

@@ -15,46 +15,6 @@
 --
 -- Read updatable_steps first, then update_waiting and update_groups.
 
--- Reads what an update changes, as step.own keeps it, without what it says nothing about.
--- Raises: QHA01, QHF02, QHC03, QHC04, QHW01, naming the field.
-create or replace function hwqueue.read_update(p_changes jsonb) returns jsonb
-language plpgsql stable
-as $$
-declare
-  v_mode text;
-  v_update jsonb := '{}';
-begin
-  perform hwqueue.check_object(p_changes, array['affinity_tags', 'placement', 'wire', 'affinity',
-    'app_version'], 'changes');
-  if p_changes ?| array['affinity_tags', 'placement', 'wire', 'affinity'] then
-    v_mode := coalesce(hwqueue.json_choice(p_changes -> 'affinity', 'changes.affinity',
-      array['and', 'override', 'replace']), 'and');
-    v_update := jsonb_build_object('affinity', v_mode,
-      'level', hwqueue.read_level(p_changes, 'changes', v_mode <> 'and'));
-  end if;
-  if p_changes ? 'app_version' then
-    v_update := v_update || jsonb_build_object('app_version',
-      hwqueue.json_text(p_changes -> 'app_version', 'changes.app_version', 100));
-  end if;
-  if v_update = '{}' then
-    perform hwqueue.refuse('QHA01', 'changes says nothing', '{"field": "changes"}',
-      'for example {"affinity_tags": {"zone": "west"}, "affinity": "override"}, or {"app_version": null}');
-  end if;
-  return v_update;
-end
-$$;
-
--- Returns what a step's row says of its own (step.own) after an update. A level that asks nothing besides
--- takes a former one away. The class that a step had before it was near others goes: it is found again.
-create or replace function hwqueue.updated_own(p_own jsonb, p_update jsonb) returns jsonb
-language sql immutable parallel safe
-as $$
-  select nullif((coalesce(p_own, '{}') - array['update', 'base_class']) || hwqueue.present('update', nullif(
-    case when u.update -> 'level' = '{}' and u.update ->> 'affinity' <> 'replace'
-      then u.update - array['level', 'affinity'] else u.update end, '{}')), '{}')
-  from (select coalesce(p_own -> 'update', '{}') || p_update as update) u
-$$;
-
 -- Returns a step's own part from its row as step_content takes it.
 create or replace function hwqueue.content_own(p_own jsonb) returns jsonb
 language sql immutable parallel safe
@@ -120,19 +80,37 @@ begin
 end
 $$;
 
--- Reads the arguments of an update of a run that has not ended. named: the steps that it names; null: all.
--- Raises: QHF04, QHF06, QHA01, and as read_update.
+-- Reads the arguments of an update of a run that has not ended. changes: as step.own keeps them, without what
+-- they say nothing about; named: the steps that the call names; null: all.
+-- Raises: QHF04, QHF06, QHA01, QHF02, QHC03, QHC04, QHW01, naming the field.
 create or replace function hwqueue.read_update_call(p_run hwqueue.run, p_changes jsonb, p_steps text[],
   out changes jsonb, out named int[])
 language plpgsql stable
 as $$
+declare
+  v_mode text;
 begin
   if array_ndims(p_steps) > 1 or array_position(p_steps, null) is not null then
     perform hwqueue.refuse('QHA01', 'p_steps must be a list of names', '{"field": "p_steps"}',
       'for example {train,publish}; null: all that were not released');
   end if;
-  changes := hwqueue.read_update(p_changes);
-  if p_run.finished_at is not null then
+  perform hwqueue.check_object(p_changes, array['affinity_tags', 'placement', 'wire', 'affinity',
+    'app_version'], 'changes');
+  changes := '{}';
+  if p_changes ?| array['affinity_tags', 'placement', 'wire', 'affinity'] then
+    v_mode := coalesce(hwqueue.json_choice(p_changes -> 'affinity', 'changes.affinity',
+      array['and', 'override', 'replace']), 'and');
+    changes := jsonb_build_object('affinity', v_mode,
+      'level', hwqueue.read_level(p_changes, 'changes', v_mode <> 'and'));
+  end if;
+  if p_changes ? 'app_version' then
+    changes := changes || jsonb_build_object('app_version',
+      hwqueue.json_text(p_changes -> 'app_version', 'changes.app_version', 100));
+  end if;
+  if changes = '{}' then
+    perform hwqueue.refuse('QHA01', 'changes says nothing', '{"field": "changes"}',
+      'for example {"affinity_tags": {"zone": "west"}, "affinity": "override"}, or {"app_version": null}');
+  elsif p_run.finished_at is not null then
     perform hwqueue.refuse_run_state(p_run, 'a run that has ended releases no step: submit another one');
   end if;
   named := case when p_steps is not null then hwqueue.named_steps(p_run, to_jsonb(p_steps), 'p_steps') end;
@@ -140,13 +118,17 @@ end
 $$;
 
 -- Returns steps in groups that have one class before an update and one after it. own: as their rows have it
--- then; class_id, former: before. is_nested: they have none, and are runs later.
+-- then: a level that asks nothing besides takes a former one away, and the class that a step had before it
+-- was near others goes: it is found again. class_id, former: before. is_nested: they have none, and are runs
+-- later.
 create or replace function hwqueue.update_groups(p_run hwqueue.run, p_steps int[], p_update jsonb)
 returns table (steps int[], is_nested boolean, class_id bigint, former jsonb, own jsonb)
 language sql volatile
 as $$
   select array_agg(s.step_no order by s.step_no), d.kind = 'workflow', s.class_id, s.own,
-         hwqueue.updated_own(s.own, p_update)
+         nullif((coalesce(s.own, '{}') - 'update') || hwqueue.present('update', nullif(
+           case when u.update -> 'level' = '{}' and u.update ->> 'affinity' <> 'replace'
+             then u.update - array['level', 'affinity'] else u.update end, '{}')), '{}')
   from unnest(p_steps) i(step_no)
   -- fences (offset 0): by key, also before the tables are analyzed
   cross join lateral (
@@ -157,7 +139,8 @@ as $$
            nullif(x.own - 'base_class', '{}') as own
     from hwqueue.step x
     where x.run_id = p_run.run_id and x.step_no = i.step_no offset 0) s
-  group by d.kind = 'workflow', d.class_no, s.class_id, s.own
+  cross join lateral (select coalesce(s.own -> 'update', '{}') || p_update as update) u
+  group by d.kind = 'workflow', d.class_no, s.class_id, s.own, u.update
   order by min(s.step_no)
 $$;
 
@@ -239,6 +222,8 @@ declare
   v_step jsonb;
   v_class bigint;
   v_map int;
+  v_near record;
+  v_bad jsonb;
 begin
   due := hwqueue.hold_updatable(p_run, p_named);
   for v_map in  -- those began while this waited for them whose items it does not hold
@@ -265,41 +250,29 @@ begin
     changed := changed || v_group.steps;
     update hwqueue.step s set class_id = v_class, own = v_group.own
     where s.run_id = p_run.run_id and s.step_no = any (v_group.steps);
-    perform hwqueue.place_begun_maps(p_run, v_group.steps);
+    -- the items that maps have left are near the steps again that they were near, after their class was
+    -- changed; a step that waits is near others when it is released
+    for v_near in
+      select d.step_no, d.name, d.near
+      from hwqueue.step s
+      join hwqueue.workflow_step d on d.workflow_id = p_run.workflow_id and d.step_no = s.step_no
+      where s.run_id = p_run.run_id and s.step_no = any (v_group.steps)
+        and s.state = 'running' and d.near is not null and not d.near ? 'match'
+      order by s.step_no
+    loop
+      v_bad := (hwqueue.near_class(p_run, v_near.step_no, v_near.near, hwqueue.clock())).bad;
+      if v_bad is not null then
+        perform hwqueue.refuse('QHC04', format('the items of step %s are near other steps, which the update '
+            'does not allow: %s', to_json(v_near.name), coalesce(v_bad ->> 'message', v_bad ->> 'reason')),
+          jsonb_build_object('step', v_near.name, 'field', 'changes', 'level', '["near", "update"]'::jsonb,
+            'left', v_bad -> 'places'),
+          'ask for something that the place has, or leave the step out');
+      end if;
+    end loop;
     insert into hwqueue.run_class (class_id, run_id)
     select distinct s.class_id, p_run.run_id from hwqueue.step s
     where s.run_id = p_run.run_id and s.step_no = any (v_group.steps) and s.class_id is not null
     on conflict do nothing;
-  end loop;
-end
-$$;
-
--- Lets the items that maps have left be near the steps again that they were near, after their class was
--- changed. A step that waits is near others when it is released.
--- Locks: the caller holds the steps; new classes. Raises: QHC04 where both cannot hold.
-create or replace function hwqueue.place_begun_maps(p_run hwqueue.run, p_steps int[]) returns void
-language plpgsql volatile
-as $$
-declare
-  v_map record;
-  v_bad jsonb;
-begin
-  for v_map in
-    select d.step_no, d.name, d.near
-    from hwqueue.step s
-    join hwqueue.workflow_step d on d.workflow_id = p_run.workflow_id and d.step_no = s.step_no
-    where s.run_id = p_run.run_id and s.step_no = any (p_steps)
-      and s.state = 'running' and d.near is not null and not d.near ? 'match'
-    order by s.step_no
-  loop
-    v_bad := (hwqueue.near_class(p_run, v_map.step_no, v_map.near, hwqueue.clock())).bad;
-    if v_bad is not null then
-      perform hwqueue.refuse('QHC04', format('the items of step %s are near other steps, which the update '
-          'does not allow: %s', to_json(v_map.name), coalesce(v_bad ->> 'message', v_bad ->> 'reason')),
-        jsonb_build_object('step', v_map.name, 'field', 'changes', 'level', '["near", "update"]'::jsonb,
-          'left', v_bad -> 'places'),
-        'ask for something that the place has, or leave the step out');
-    end if;
   end loop;
 end
 $$;
