@@ -8,18 +8,47 @@
 -- session holds is skipped, and found by the next sweep.
 
 -- Works off up to p_limit tallies, steps and runs that have arrivals (fresh_arrivals), and looks again at up
--- to p_limit runs whose change of state is kept. p_from: no arrival is older but kept ones. folded: those it
--- has looked at; released: steps, and nested runs that began or ended; more: there may be others.
+-- to p_limit runs whose change of state was stamped and is kept. p_from: no arrival is older but kept ones.
+-- folded: those it has looked at; released: steps, and nested runs that began or ended; more: there may be
+-- others.
+-- Of kept ones those come first that no open transaction can add to any more; tenants take turns. The others
+-- take turns by chance: a write that moved them back would leave dead tuples as long as the old transaction
+-- that keeps them.
 -- Locks: arrivals, tallies, steps and runs, skip locked. Wakes: waiting workers.
 create or replace function hwqueue.sweep_arrivals(p_limit int, p_from timestamptz,
   out folded int, out released int, out more boolean)
 language plpgsql volatile
 as $$
 declare
-  v_kept uuid[] := hwqueue.kept_changes(p_limit);
+  v_oldest xid8 := pg_snapshot_xmin(pg_current_snapshot());
+  v_ends record;
+  v_middle bigint;
+  v_kept uuid[] := '{}';
   v_fresh record;
   v_item record;
 begin
+  select min(a.arrival_id) as first, (select s.last_value from hwqueue.arrival_arrival_id_seq s) as last
+  into v_ends
+  from hwqueue.arrival a
+  where a.after_xid is not null and a.arrival_id >= coalesce((
+    select m.kept_from from hwqueue.reap_cursor m order by m.version desc limit 1), 0);
+  if v_ends.first is not null then
+    v_middle := v_ends.first + floor(random() * (v_ends.last - v_ends.first + 1))::bigint;
+    v_kept := array(
+      select k.run_id
+      from (
+        (select a.run_id, a.after_xid, 0 as turn, a.arrival_id, a.tenant from hwqueue.arrival a
+         where a.after_xid is not null and a.arrival_id >= v_middle
+         order by a.arrival_id limit 5 * p_limit)
+        union all
+        (select a.run_id, a.after_xid, 1, a.arrival_id, a.tenant from hwqueue.arrival a
+         where a.after_xid is not null and a.arrival_id >= v_ends.first and a.arrival_id < v_middle
+         order by a.arrival_id limit 5 * p_limit)) k
+      group by k.run_id
+      order by bool_and(k.after_xid <= v_oldest) desc,
+               row_number() over (partition by min(k.tenant) order by min(k.turn), min(k.arrival_id)),
+               min(k.turn), min(k.arrival_id) limit p_limit);
+  end if;
   -- before stamps, which take changes of state out of these
   select coalesce(array_agg(g.run_id order by g.n), '{}') as runs, array_agg(g.step_no order by g.n) as steps,
          array_agg(g.kind order by g.n) as kinds, array_agg(g.turn order by g.n) as turns
@@ -137,43 +166,6 @@ begin
     where a.arrival_id in (
       select x.arrival_id from hwqueue.arrival x where x.arrival_id = any (v_fresh) for update skip locked);
   end if;
-end
-$$;
-
--- Returns up to p_limit runs whose change of state was stamped and is kept: before the others those that no
--- open transaction can add to any more; tenants take turns. The others take turns by chance: a write that
--- moved them back would leave dead tuples as long as the old transaction that keeps them.
-create or replace function hwqueue.kept_changes(p_limit int) returns uuid[]
-language plpgsql volatile
-as $$
-declare
-  v_oldest xid8 := pg_snapshot_xmin(pg_current_snapshot());
-  v_ends record;
-  v_from bigint;
-begin
-  select min(a.arrival_id) as first, (select s.last_value from hwqueue.arrival_arrival_id_seq s) as last
-  into v_ends
-  from hwqueue.arrival a
-  where a.after_xid is not null and a.arrival_id >= coalesce((
-    select m.kept_from from hwqueue.reap_cursor m order by m.version desc limit 1), 0);
-  if v_ends.first is null then
-    return '{}';
-  end if;
-  v_from := v_ends.first + floor(random() * (v_ends.last - v_ends.first + 1))::bigint;
-  return array(
-    select k.run_id
-    from (
-      (select a.run_id, a.after_xid, 0 as turn, a.arrival_id, a.tenant from hwqueue.arrival a
-       where a.after_xid is not null and a.arrival_id >= v_from
-       order by a.arrival_id limit 5 * p_limit)
-      union all
-      (select a.run_id, a.after_xid, 1, a.arrival_id, a.tenant from hwqueue.arrival a
-       where a.after_xid is not null and a.arrival_id >= v_ends.first and a.arrival_id < v_from
-       order by a.arrival_id limit 5 * p_limit)) k
-    group by k.run_id
-    order by bool_and(k.after_xid <= v_oldest) desc,
-             row_number() over (partition by min(k.tenant) order by min(k.turn), min(k.arrival_id)),
-             min(k.turn), min(k.arrival_id) limit p_limit);
 end
 $$;
 

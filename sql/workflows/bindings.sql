@@ -5,8 +5,6 @@
 --
 -- Invariant: what is missing is an answer and no error, because a release is part of a stranger's
 -- settlement.
---
--- Read binding_steps first (what is accepted), then bind_value and conditions_hold.
 
 -- Whether a value is a binding, or looks like one: an object with a key that begins with $.
 create or replace function hwqueue.is_binding(p_value jsonb) returns boolean
@@ -157,9 +155,10 @@ $$;
 
 -- Returns a value with its bindings replaced. missing: the binding that names nothing and has no default;
 -- null: none. too_large: the value has more than p_most bytes; a limit on its text is the caller's.
--- p_results: {"step": its result}. p_escapes: it is the template of the items of a map: what stands for the
--- item stays, all else that may look like a binding is escaped. p_index: it is such a template, and becomes
--- the params of this item, p_item; all else was bound when the map began.
+-- p_results: {"step": its result}. A list of results is in the order of the items of its map; an item without
+-- a result, or without that path, is the default, or null. p_escapes: it is the template of the items of a
+-- map: what stands for the item stays, all else that may look like a binding is escaped. p_index: it is such
+-- a template, and becomes the params of this item, p_item; all else was bound when the map began.
 create or replace function hwqueue.bind_value(p_value jsonb, p_run hwqueue.run, p_results jsonb,
   p_escapes boolean default false, p_item jsonb default null, p_index int default null,
   p_most bigint default 67108864, out value jsonb, out missing jsonb, out too_large boolean)
@@ -167,7 +166,9 @@ language plpgsql stable
 as $$
 declare
   v_item record;
+  v_found record;
   v_bound record;
+  v_path text[];
   v_bytes bigint := 0;
   v_keys text[] := '{}';
   v_values jsonb[] := '{}';  -- put together at the end: a value that grows is copied for each element
@@ -186,7 +187,34 @@ begin
     if p_escapes and p_value ?| array['$item', '$index', '$literal'] then
       return;
     elsif p_value ? '$results' then
-      select l.value, l.too_large into value, too_large from hwqueue.list_results(p_run, p_value) l;
+      select m.step_no, m.items, s.result, s.reason into v_found
+      from hwqueue.workflow_step d
+      join hwqueue.step s on s.run_id = p_run.run_id and s.step_no = d.step_no
+      left join hwqueue.map m on m.run_id = p_run.run_id and m.step_no = d.step_no
+      where d.workflow_id = p_run.workflow_id and d.name = p_value ->> '$results';
+      value := case when v_found.reason = 'operator' and jsonb_typeof(v_found.result) = 'array'
+        then v_found.result end;
+      v_path := hwqueue.binding_path(p_value -> 'path', '');
+      if v_found.items is not null and v_found.reason is distinct from 'operator' then
+        for v_item in
+          select coalesce((
+            select o.result #> v_path
+            from hwqueue.lease l
+            cross join lateral (  -- a fence (offset 0): item by item and by key, whatever the statistics say
+              select x.result from hwqueue.outcome x
+              where x.lease_id = l.lease_id and (x.state = 'completed') is true offset 0) o
+            where l.run_id = p_run.run_id and l.step_no = v_found.step_no and l.item_no = n),
+              p_value -> 'default', 'null') as result
+          from generate_series(0, v_found.items - 1) n
+        loop
+          v_bytes := v_bytes + pg_column_size(v_item.result);
+          too_large := v_bytes > 67108864;
+          exit when too_large;
+          v_values := v_values || v_item.result;
+        end loop;
+        value := to_jsonb(v_values);
+      end if;
+      value := case when not too_large then coalesce(value, p_value -> 'default') end;
     else
       value := case
         when p_value ? '$literal' then p_value -> '$literal'
@@ -229,52 +257,6 @@ begin
     when v_keys <> '{}' then p_value || (
       select jsonb_object_agg(u.key, u.value) from unnest(v_keys, v_values) u(key, value))
     else p_value end;
-end
-$$;
-
--- Returns what the items of a map returned, in the order of the items, as {"$results": step, "path",
--- "default"} says. An item without a result, or without that path, is the default, or null. Null: the step
--- is no map that was released. too_large: the list has more than 64 MiB.
-create or replace function hwqueue.list_results(p_run hwqueue.run, p_binding jsonb, out value jsonb,
-  out too_large boolean)
-language plpgsql stable
-as $$
-declare
-  v_map record;
-  v_item record;
-  v_path text[] := hwqueue.binding_path(p_binding -> 'path', '');
-  v_bytes bigint := 0;
-  v_values jsonb[] := '{}';
-begin
-  too_large := false;
-  select m.step_no, m.items, s.result, s.reason into v_map
-  from hwqueue.workflow_step d
-  join hwqueue.step s on s.run_id = p_run.run_id and s.step_no = d.step_no
-  left join hwqueue.map m on m.run_id = p_run.run_id
-    and m.step_no = d.step_no
-  where d.workflow_id = p_run.workflow_id and d.name = p_binding ->> '$results';
-  if v_map.reason = 'operator' then
-    value := case when jsonb_typeof(v_map.result) = 'array' then v_map.result end;
-  elsif v_map.items is not null then
-    for v_item in
-      select coalesce((
-        select o.result #> v_path
-        from hwqueue.lease l
-        cross join lateral (  -- a fence (offset 0): item by item and by key, whatever the statistics say
-          select x.result from hwqueue.outcome x
-          where x.lease_id = l.lease_id and (x.state = 'completed') is true offset 0) o
-        where l.run_id = p_run.run_id and l.step_no = v_map.step_no and l.item_no = n),
-          p_binding -> 'default', 'null') as result
-      from generate_series(0, v_map.items - 1) n
-    loop
-      v_bytes := v_bytes + pg_column_size(v_item.result);
-      too_large := v_bytes > 67108864;
-      exit when too_large;
-      v_values := v_values || v_item.result;
-    end loop;
-    value := case when not too_large then to_jsonb(v_values) end;
-  end if;
-  value := coalesce(value, case when not too_large then p_binding -> 'default' end);
 end
 $$;
 

@@ -6,8 +6,6 @@
 --
 -- Invariant: a dry run refuses what a submission refuses, and writes nothing: the content of a class is made
 -- by step_content in both.
---
--- Read planned_steps first.
 
 -- Refuses the version of a specification, which has none.
 -- Raises: QHA01, always.
@@ -66,7 +64,8 @@ declare
   v_content hwqueue.class_content;
   v_digest bytea;
 begin
-  v_target.queue := hwqueue.find_queue(hwqueue.step_queue(p_workflow, p_step));
+  v_target.queue := hwqueue.find_queue(
+    coalesce(p_step ->> 'queue', p_workflow.settings ->> 'queue', 'default'));
   v_target.defaults := (select t.defaults from hwqueue.task t where t.name = p_step ->> 'task');
   v_content := hwqueue.step_content(p_workflow, p_run, p_step, p_own, v_target);
   v_digest := hwqueue.class_digest(v_content);
@@ -75,7 +74,7 @@ begin
   if not found then
     class := hwqueue.draft_class(v_content, hwqueue.service_away_from(v_content.service_id));
   end if;
-  perform hwqueue.check_own_class(class, hwqueue.own_field(p_own), null);
+  perform hwqueue.check_own_class(class, case when p_own ? 'update' then 'changes' else 'options' end, null);
   if p_asks_origins then
     came_from := hwqueue.step_origins(p_workflow, p_run, p_step, p_own, v_target.defaults,
       v_content.placement);

@@ -2,8 +2,6 @@
 --
 -- define_workflow writes named ones, submit_spec those of ad hoc runs. A definition never changes, so a run
 -- keeps the steps that it was submitted with, whatever is defined later.
---
--- Read write_workflow first.
 
 -- Returns the definition of a name: this version, or the newest.
 -- Raises: QHF01.

@@ -7,8 +7,6 @@
 --
 -- Invariant: a run ends once, and only when no step is open: the session that ends it holds its tally and
 -- its row.
---
--- Read step_ended and step_over first, then count_work and finish_run.
 
 -- Carries on with the run of a lease that has ended. p_is_short: the caller's transaction ends with its
 -- call. A lease whose step an operator has ended already changes nothing.
@@ -227,9 +225,8 @@ begin
       perform hwqueue.leave_arrivals(p_run, array[p_step], 'item', '{}', p_now);
     end if;
   elsif v_tally.arrived = v_tally.need and v_open_runs = 0 then
-    perform hwqueue.step_over(p_run, p_step, case v_defined.kind
-        when 'gang' then hwqueue.gang_verdict(v_run, v_map, v_defined, v_tally)
-        else hwqueue.map_verdict(v_run, v_map, v_defined, v_tally) end, p_is_short, p_now);
+    perform hwqueue.step_over(p_run, p_step, hwqueue.map_verdict(v_run, v_map, v_defined, v_tally),
+      p_is_short, p_now);
     return v_tally.need - v_before + 1;
   end if;
   return v_tally.need - v_before;

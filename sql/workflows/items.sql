@@ -78,27 +78,56 @@ as $$
       - (p_tally.need - p_tally.arrived)) end
 $$;
 
--- How a map ends whose open items have ended.
+-- The gang that the leases of a step are, by the first of them; null for a step that has none yet.
+create or replace function hwqueue.gang_of_step(p_run uuid, p_step int) returns uuid
+language sql stable
+as $$
+  select l.gang_id from hwqueue.lease l
+  where l.run_id = p_run and l.step_no = p_step and l.item_no = 0
+$$;
+
+-- How a map ends whose open items have ended. A gang step ends as its gang does: a failed member fails it,
+-- unless the gang goes on without members that are lost and enough others have completed. Members that were
+-- cancelled cancel it, unless the gang may lack as many and was not cancelled itself: then they never joined
+-- the others, or were lost when these had completed. The gang is read and not locked. A cancellation at the
+-- same time may come too late: then the members that it needs have completed.
 create or replace function hwqueue.map_verdict(p_run hwqueue.run, p_map hwqueue.map,
   p_defined hwqueue.workflow_step, p_tally hwqueue.tally) returns hwqueue.step_verdict
 language plpgsql stable
 as $$
 declare
   v_verdict hwqueue.step_verdict;
-  v_most int := hwqueue.tolerated(p_defined.settings -> 'tolerate', p_map.items);
+  v_too_many boolean := hwqueue.has_failed_items(p_defined, p_map.items, p_tally.failed, p_tally.skipped);
   v_stops boolean := p_run.state in ('failing', 'cancelling') and (not p_run.is_finishing or p_run.stops);
+  v_found jsonb := jsonb_build_object('items', p_map.items, 'failed', p_tally.failed + p_tally.skipped);
+  v_gang hwqueue.gang;
+  v_most int;
   v_own text;
 begin
-  v_verdict.state := case when p_tally.failed > v_most then 'failed'
-    when p_tally.failed + p_tally.skipped > v_most then case when v_stops then 'cancelled' else 'failed' end
-    when p_tally.need < p_map.items then 'cancelled' else 'completed' end;
-  v_verdict.reason := case v_verdict.state when 'failed' then 'items_failed'
-    when 'cancelled' then 'run_stopped' end;
-  v_verdict.result := case when v_verdict.state = 'completed' then jsonb_build_object('items', p_map.items,
-    'failed', p_tally.failed + p_tally.skipped) end;
-  v_verdict.error := case when v_verdict.state = 'failed' then jsonb_build_object('items', p_map.items,
-    'failed', p_tally.failed + p_tally.skipped, 'tolerated', v_most)
-    || hwqueue.first_item_error(p_run, p_defined.step_no) end;
+  if p_defined.kind = 'gang' then
+    select g.* into v_gang from hwqueue.gang g
+    where g.gang_id = (select hwqueue.gang_of_step(p_run.run_id, p_map.step_no));
+    v_verdict.state := case when p_tally.failed > 0 and v_too_many then 'failed'
+      when p_tally.need < p_map.items then 'cancelled'  -- its run has stopped before it was spawned
+      when v_too_many or p_tally.skipped > 0 and v_gang.state = 'cancelling' then 'cancelled'
+      else 'completed' end;
+    v_verdict.reason := case when v_verdict.state = 'failed' then 'gang_failed'
+      when v_verdict.state = 'completed' then null when v_stops then 'run_stopped' else 'gang_cancelled' end;
+    v_found := v_found || hwqueue.present('gang_id', to_jsonb(v_gang.gang_id));
+  else
+    v_most := hwqueue.tolerated(p_defined.settings -> 'tolerate', p_map.items);
+    v_verdict.state := case when v_too_many then case when v_stops and p_tally.failed <= v_most
+        then 'cancelled' else 'failed' end
+      when p_tally.need < p_map.items then 'cancelled' else 'completed' end;
+    v_verdict.reason := case v_verdict.state when 'failed' then 'items_failed'
+      when 'cancelled' then 'run_stopped' end;
+  end if;
+  if v_verdict.state = 'completed' then
+    v_verdict.result := v_found - 'gang_id';
+  elsif v_verdict.state = 'failed' or p_defined.kind = 'gang' then
+    v_verdict.error := v_found || case when p_defined.kind = 'gang' then '{}'
+      else jsonb_build_object('tolerated', v_most) end || hwqueue.first_item_error(p_run, p_map.step_no);
+  end if;
   if p_defined.kind = 'task' then  -- it has added items, and ends as its own lease has, if that has failed
     v_own := (
       select o.state from hwqueue.lease l
@@ -114,9 +143,11 @@ end
 $$;
 
 -- Spawns the next items of a map while its window has room, p_most at most, and counts them; none once the
--- transaction has bound enough. Of a retry it passes items that have completed. Returns the tally as it is
--- then.
--- Locks: the caller holds the tally; as spawn_items. Not idempotent. Wakes: waiting workers.
+-- transaction has bound enough. Of a retry it passes items that have completed. Those that cannot be bound
+-- have failed at once. It stops at an item whose outcome of an earlier attempt another session holds, and
+-- where those before it are many bytes. Returns the tally as it is then.
+-- Locks: the caller holds the tally; new rows; of a retry the outcomes of the leases, skip locked. Not
+-- idempotent. Wakes: waiting workers.
 create or replace function hwqueue.fill_map(p_run hwqueue.run, p_map hwqueue.map,
   p_defined hwqueue.workflow_step, p_tally hwqueue.tally, p_most int, p_now timestamptz) returns hwqueue.tally
 language plpgsql volatile
@@ -126,9 +157,16 @@ declare
   v_below int := least(p_map.items, p_tally.need + 2000);  -- of a retry: further on looks the next call
   v_numbers int[];
   v_end int;
-  v_spawned record;
   v_window int := coalesce((p_defined.settings ->> 'max_parallel')::int, 1000);
   v_tally hwqueue.tally := p_tally;
+  v_queue hwqueue.queue;
+  v_known jsonb := '{}';
+  v_held int;
+  v_found record;
+  v_near record;
+  v_bad record;
+  v_spawned int := 0;
+  v_failed int;
 begin
   if v_count <= 0 or hwqueue.has_bound_enough() then
     return v_tally;
@@ -147,80 +185,57 @@ begin
   else
     v_numbers := array(select generate_series(p_tally.need, p_tally.need + v_count - 1));
   end if;
-  v_spawned := hwqueue.spawn_items(p_run, p_map, p_defined, v_numbers, p_now);
-  v_end := coalesce(v_spawned.held,
+  v_failed := cardinality(v_numbers);
+  select q.* into v_queue
+  from hwqueue.step s join hwqueue.queue q on q.queue_id = s.queue_id
+  where s.run_id = p_run.run_id and s.step_no = p_map.step_no and q.dropped_at is null;
+  if found then  -- else they have failed, and leave nothing
+    if p_run.attempt > 1 then
+      v_found := hwqueue.ended_items(p_run, p_map.step_no, v_numbers);
+      v_known := v_found.leases;
+      v_held := v_found.held;
+    end if;
+    v_found := hwqueue.item_requests(p_run, p_map, p_defined, case when v_held is null then v_numbers
+      else array(select n from unnest(v_numbers) n where n < v_held) end, v_known, v_queue, p_now);
+    v_held := coalesce(v_found.stopped, v_held);
+    if p_defined.near ? 'match' then
+      v_near := hwqueue.near_items(p_run, p_map, p_defined, v_found.requests, v_found.bad, p_now);
+      v_found.requests := v_near.requests;
+      v_found.bad := v_found.bad || v_near.bad;
+      v_found.reasons := v_found.reasons || v_near.reasons;
+    end if;
+    if v_known = '{}' then
+      perform hwqueue.insert_spawns(v_found.requests, v_queue, p_now);
+    else
+      perform hwqueue.spawn_again(v_found.requests, v_found.bad, v_known, v_queue, p_now);
+    end if;
+    for v_bad in
+      select b.reason, array_agg(b.lease_id) as leases
+      from unnest(v_found.bad, v_found.reasons) b(lease_id, reason)
+      group by b.reason order by b.reason
+    loop
+      perform hwqueue.take_entries_of(v_bad.leases);
+      lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
+      perform hwqueue.end_waiting(v_bad.leases, 'failed', jsonb_build_object('reason', v_bad.reason),
+        hwqueue.clock());
+    end loop;
+    v_failed := cardinality(v_found.bad);
+    v_spawned := cardinality(v_found.requests) - v_failed;
+    if v_spawned > 0 then
+      perform hwqueue.wake_workers(v_queue);
+    end if;
+  end if;
+  v_end := coalesce(v_held,
     case when cardinality(v_numbers) < v_count then v_below else v_numbers[v_count] + 1 end);
   -- while more items than `low` are open the window is left alone: it is filled again when a sixteenth of it
   -- is free, not for each end, because that reads the run, the map and its list
   update hwqueue.tally t
-  set need = v_end, arrived = t.arrived + (v_end - t.need - v_spawned.spawned),
-    unmet = 0, failed = t.failed + v_spawned.failed,
+  set need = v_end, arrived = t.arrived + (v_end - t.need - v_spawned),
+    unmet = 0, failed = t.failed + v_failed,
     low = case when v_end < p_map.items then v_window - greatest(1, least(v_window / 16, 250)) else 0 end
   where t.run_id = p_run.run_id and t.step_no = p_map.step_no and t.part = p_tally.part
   returning t.* into v_tally;
   return v_tally;
-end
-$$;
-
--- Spawns the leases of these items, which are in ascending order. spawned: how many; failed: how many cannot
--- be bound: their leases have failed at once; held: the first that is not done, nor are those behind it:
--- another session holds its outcome of an earlier attempt, or those before it are many bytes.
--- Locks: new rows; of a retry the outcomes of the leases, skip locked. Not idempotent. Wakes: waiting
--- workers.
-create or replace function hwqueue.spawn_items(p_run hwqueue.run, p_map hwqueue.map,
-  p_defined hwqueue.workflow_step, p_numbers int[], p_now timestamptz, out spawned int,
-  out failed int, out held int)
-language plpgsql volatile
-as $$
-declare
-  v_known jsonb := '{}';
-  v_queue hwqueue.queue;
-  v_found record;
-  v_near record;
-  v_bad record;
-begin
-  select q.* into v_queue
-  from hwqueue.step s join hwqueue.queue q on q.queue_id = s.queue_id
-  where s.run_id = p_run.run_id and s.step_no = p_map.step_no and q.dropped_at is null;
-  if not found then  -- they have failed, and leave nothing
-    spawned := 0;
-    failed := cardinality(p_numbers);
-    return;
-  end if;
-  if p_run.attempt > 1 then
-    v_found := hwqueue.ended_items(p_run, p_map.step_no, p_numbers);
-    v_known := v_found.leases;
-    held := v_found.held;
-  end if;
-  v_found := hwqueue.item_requests(p_run, p_map, p_defined, case when held is null then p_numbers
-    else array(select n from unnest(p_numbers) n where n < held) end, v_known, v_queue, p_now);
-  held := coalesce(v_found.stopped, held);
-  if p_defined.near ? 'match' then
-    v_near := hwqueue.near_items(p_run, p_map, p_defined, v_found.requests, v_found.bad, p_now);
-    v_found.requests := v_near.requests;
-    v_found.bad := v_found.bad || v_near.bad;
-    v_found.reasons := v_found.reasons || v_near.reasons;
-  end if;
-  if v_known = '{}' then
-    perform hwqueue.insert_spawns(v_found.requests, v_queue, p_now);
-  else
-    perform hwqueue.spawn_again(v_found.requests, v_found.bad, v_known, v_queue, p_now);
-  end if;
-  for v_bad in
-    select b.reason, array_agg(b.lease_id) as leases
-    from unnest(v_found.bad, v_found.reasons) b(lease_id, reason)
-    group by b.reason order by b.reason
-  loop
-    perform hwqueue.take_entries_of(v_bad.leases);
-    lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
-    perform hwqueue.end_waiting(v_bad.leases, 'failed', jsonb_build_object('reason', v_bad.reason),
-      hwqueue.clock());
-  end loop;
-  failed := cardinality(v_found.bad);
-  spawned := cardinality(v_found.requests) - failed;
-  if spawned > 0 then
-    perform hwqueue.wake_workers(v_queue);
-  end if;
 end
 $$;
 

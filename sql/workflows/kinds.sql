@@ -43,6 +43,10 @@ declare
   v_kinds text[] := array['task', 'map', 'gang', 'wait', 'sleep', 'workflow'];
   v_key text;
   v_bound jsonb := nullif(p_step -> case p_kind when 'sleep' then 'until' else 'input' end, 'null');
+  v_affinity text;
+  v_map record;
+  v_size bigint;
+  v_gang hwqueue.gang;
 begin
   select k into v_key from jsonb_object_keys(p_step) k
   where k <> all (array['name', 'kind', 'after', 'join', 'run_if', 'on_failure', 'finally'])
@@ -87,16 +91,6 @@ begin
         array['fail', 'skip', 'continue'], 'QHF02'), 'fail')));
     steps := '{}';
     binds := false;
-  elsif p_kind = 'map' then
-    -- params that say nothing are the item
-    select '{"params": {"item": {"$item": []}}}' || t.settings || m.settings, t.steps || m.steps,
-           t.binds or m.binds
-    into settings, steps, binds
-    from hwqueue.read_task(p_step, p_field) t, hwqueue.read_map(p_step, p_name, p_field) m;
-  elsif p_kind = 'gang' then
-    select t.settings || hwqueue.read_gang_step(p_step, p_name, p_field), t.steps, t.binds
-    into settings, steps, binds
-    from hwqueue.read_task(p_step, p_field) t;
   elsif p_kind = 'workflow' then
     perform hwqueue.check_name(p_step ->> 'workflow', p_field || '.workflow', 100);
     select b.steps, b.binds into steps, binds from hwqueue.binding_steps(v_bound, p_field || '.input') b;
@@ -104,35 +98,46 @@ begin
       || hwqueue.present('version', to_jsonb(hwqueue.json_integer(p_step -> 'version', p_field || '.version',
         1, 2147483647, 'QHF02')))
       || hwqueue.present('input', nullif(v_bound, '{}'));
-  else
-    select r.settings, r.steps, r.binds into settings, steps, binds
-    from hwqueue.read_task(p_step, p_field) r;
+  else  -- what runs, with which params and options, and where
+    v_affinity := coalesce(hwqueue.json_choice(p_step -> 'affinity', p_field || '.affinity',
+      array['and', 'override', 'replace'], 'QHF02'), 'and');
+    perform hwqueue.check_name(p_step ->> 'task', p_field || '.task', 200);
+    select b.steps, b.binds into steps, binds
+    from hwqueue.binding_steps(nullif(p_step -> 'params', 'null'), p_field || '.params', p_kind <> 'task') b;
+    settings := jsonb_strip_nulls(jsonb_build_object('task', p_step ->> 'task',
+        'queue', hwqueue.json_text(p_step -> 'queue', p_field || '.queue', 100, 'QHF02'),
+        'affinity', nullif(v_affinity, 'and')))
+      || hwqueue.read_level(p_step, p_field, v_affinity <> 'and')
+      || hwqueue.present('params', nullif(hwqueue.json_object(p_step -> 'params', p_field || '.params',
+        'QHF02'), '{}'))
+      || hwqueue.present('near', hwqueue.read_near(p_step -> 'near', p_field || '.near'))
+      || hwqueue.present('options', hwqueue.read_step_options(p_step -> 'options', p_field || '.options'));
   end if;
-end
-$$;
-
--- The keys of a task: what runs, with which params and options, and where.
--- Raises: QHF02, QHC03, QHC04, QHW01, QHA01, naming the field.
-create or replace function hwqueue.read_task(p_step jsonb, p_field text, out settings jsonb,
-  out steps text[], out binds boolean)
-language plpgsql stable
-as $$
-declare
-  v_affinity text := coalesce(hwqueue.json_choice(p_step -> 'affinity', p_field || '.affinity',
-    array['and', 'override', 'replace'], 'QHF02'), 'and');
-begin
-  perform hwqueue.check_name(p_step ->> 'task', p_field || '.task', 200);
-  select b.steps, b.binds into steps, binds
-  from hwqueue.binding_steps(nullif(p_step -> 'params', 'null'), p_field || '.params',
-    coalesce(p_step ->> 'kind' in ('map', 'gang'), false)) b;
-  settings := jsonb_strip_nulls(jsonb_build_object('task', p_step ->> 'task',
-      'queue', hwqueue.json_text(p_step -> 'queue', p_field || '.queue', 100, 'QHF02'),
-      'affinity', nullif(v_affinity, 'and')))
-    || hwqueue.read_level(p_step, p_field, v_affinity <> 'and')
-    || hwqueue.present('params', nullif(hwqueue.json_object(p_step -> 'params', p_field || '.params',
-      'QHF02'), '{}'))
-    || hwqueue.present('near', hwqueue.read_near(p_step -> 'near', p_field || '.near'))
-    || hwqueue.present('options', hwqueue.read_step_options(p_step -> 'options', p_field || '.options'));
+  if p_kind = 'map' then  -- params that say nothing are the item
+    v_map := hwqueue.read_map(p_step, p_name, p_field);
+    settings := '{"params": {"item": {"$item": []}}}' || settings || v_map.settings;
+    steps := steps || v_map.steps;
+    binds := binds or v_map.binds;
+  elsif p_kind = 'gang' then  -- size, and what spawn_gang has as options
+    v_size := hwqueue.json_integer(p_step -> 'size', p_field || '.size', 2, 1000, 'QHF02');
+    v_gang := hwqueue.gang_asked(p_step, p_field);
+    if v_size is null then
+      perform hwqueue.refuse('QHF02', format('%s is a gang and says no size', p_field),
+        jsonb_build_object('field', p_field || '.size', 'step', p_name),
+        'say how many members it has, 2 to 1000: "size": 4');
+    elsif v_gang.min_size > v_size then
+      perform hwqueue.refuse('QHF02', format('%s.min_size is more than its size, %s', p_field, v_size),
+        jsonb_build_object('field', p_field || '.min_size', 'step', p_name),
+        'give at most the size, or leave min_size out: then all start together');
+    end if;
+    perform hwqueue.check_gang_options(p_step -> 'options', p_field || '.options');
+    settings := settings || jsonb_build_object('size', v_size)
+      || hwqueue.present('min_size', to_jsonb(nullif(v_gang.min_size, v_size)))
+      || hwqueue.present('together', nullif(to_jsonb(v_gang.together), '[]'))
+      || hwqueue.present('same', nullif(to_jsonb(v_gang.same), '[]'))
+      || hwqueue.present('on_lost', to_jsonb(nullif(v_gang.on_lost, 'stop')))
+      || hwqueue.present('hold', to_jsonb(nullif(extract(epoch from v_gang.hold), 30)));
+  end if;
 end
 $$;
 

@@ -11,8 +11,6 @@
 -- whatever its affinity says of the levels.
 --
 -- An update of a run (workflows/update) is the innermost level of the steps that it is about.
---
--- Read merge_levels first.
 
 -- Returns a level of a definition or a submission, in normal form, without what asks for nothing. A tag
 -- that is null takes the outer level's tag away, where p_overrides.

@@ -10,8 +10,6 @@
 -- Invariant: a release never raises, and waits for nobody. A step whose place contradicts its placement
 -- fails, with the reason in its row. The class needs no row in run_class: the lease refers to it from the
 -- transaction that finds it.
---
--- Read read_near first, then near_class and class_near; near_items does the same for items.
 
 -- Returns `near` of a step in normal form: {"steps", "what", "mode", "away", "gone", "weight", "match"},
 -- without defaults. Null: the step has none.

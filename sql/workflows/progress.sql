@@ -6,8 +6,6 @@
 --
 -- Invariant: no settlement waits. Each row of a run is locked with skip locked; what that misses is left as
 -- an arrival.
---
--- Read go_on first.
 
 -- Carries on with a run until nothing follows any more: counts ended steps for their children, skips and
 -- releases what is due. Returns what that adds to the open work (opened, closed, failed).

@@ -6,8 +6,6 @@
 --
 -- Invariant: a retry begins when nothing of the run is open, so nothing of it can change meanwhile. It
 -- computes the tallies from the states of the steps.
---
--- Read read_retry and retried_steps, then reset_run.
 
 -- The record of a run (find_run), with its row locked: settlements go on, other changes of the run wait.
 -- Locks: the run. Raises: QHF03, QHA02.

@@ -5,8 +5,6 @@
 --
 -- Invariant: no state is decided here. What is shown follows from the rows of the run and the step, so
 -- that no step is shown as waiting in a run that has ended.
---
--- Read shown_state first, then step_result and step_error.
 
 -- The state of a step as people see it.
 create or replace function hwqueue.shown_state(p_state text, p_run hwqueue.run) returns text
@@ -31,44 +29,6 @@ language sql immutable
 as $$
   select coalesce(p_step.error, case when p_step.state in ('running', 'failed', 'cancelled')
     then p_of_lease end)
-$$;
-
--- When the steps of a run have begun that are no tasks: when their parents let them, since nothing is written
--- for it. A step that was held, or has run again without its parents, began later than that. Steps that have
--- not begun are left out. A finally step begins when all others have ended.
-create or replace function hwqueue.steps_begun(p_run hwqueue.run)
-returns table (step_no int, begun_at timestamptz)
-language sql volatile
-as $$
-  with others as (
-    select d.step_no, d.is_any, d.runs_at_end, s.*
-    from hwqueue.workflow_step d
-    -- fences (offset 0): by key, also before the tables are analyzed
-    cross join lateral (
-      select x.state, x.reason, x.ended_at from hwqueue.step x
-      where x.run_id = p_run.run_id and x.step_no = d.step_no offset 0) s
-    where d.workflow_id = p_run.workflow_id and d.kind <> 'task')
-  select o.step_no, case
-    when o.runs_at_end is not null then (
-      select max(x.ended_at) from hwqueue.step x
-      join hwqueue.workflow_step y on y.workflow_id = p_run.workflow_id
-        and y.step_no = x.step_no and y.runs_at_end is null where x.run_id = p_run.run_id)
-    when p.parents = 0 then p_run.submitted_at
-    when o.is_any then p.first_at
-    -- else an operator has ended it before its turn
-    when not p.are_open and p.last_at <= coalesce(o.ended_at, p.last_at) then p.last_at end
-  from others o
-  cross join lateral (
-    select count(*) as parents, max(f.ended_at) as last_at, bool_or(f.ended_at is null) as are_open,
-      min(f.ended_at) filter (where e.wants = 'ended' or e.wants = case f.state
-        when 'cancelled' then 'failed' else f.state end) as first_at
-    from hwqueue.workflow_edge e
-    cross join lateral (
-      select x.state, x.ended_at from hwqueue.step x
-      where x.run_id = p_run.run_id and x.step_no = e.from_no offset 0) f
-    where e.workflow_id = p_run.workflow_id and e.to_no = o.step_no) p
-  where o.state in ('running', 'completed', 'failed', 'cancelled')
-    or o.state = 'skipped' and o.reason = 'timeout'
 $$;
 
 -- How many steps of a run are in each state: {state: count}.

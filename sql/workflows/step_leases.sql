@@ -6,8 +6,6 @@
 --
 -- Invariant: a lease is revived in the transaction that deletes its outcome, and an outcome is deleted only
 -- for a lease that is revived. A lease without either would never run again.
---
--- Read step_request, then hold_outcomes, take_outcomes and revive_leases; take_entries_of is by itself.
 
 -- Returns the lease of one step. p_what: its task, and the name of the step. p_options were checked when
 -- they were given. The priority is that of the step, else of the run, else of the task. Where the submission

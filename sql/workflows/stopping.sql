@@ -7,8 +7,6 @@
 -- may have read the former state have ended, and each step that runs was asked: a claim that was asked ends
 -- its lease, however it ends. Finally steps that run are stopped the same way, by a cancel or a deadline
 -- that comes after their release (run.stops).
---
--- Read stop_run, then apply_state.
 
 -- Cancels a run that has not ended.
 -- Locks: the caller holds the run; as stop_run. Idempotent.

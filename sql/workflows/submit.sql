@@ -5,8 +5,6 @@
 --
 -- Invariant: all or nothing, and what can be refused is refused now: a placement that contradicts itself, a
 -- queue that does not exist. Submitting waits for nobody but another submission with the same key.
---
--- Read write_run first, then step_class.
 
 -- Returns a run as its definition and the options of its submission say, without writing it. To a caller that
 -- is limited to a tenant and names none, the workflow of another tenant is missing.
@@ -121,7 +119,8 @@ end
 $$;
 
 -- Writes a run with its steps, and releases the first ones. Returns the run that has the idempotency key:
--- this one, or an earlier one of the same content.
+-- this one, or an earlier one of the same content. Headers are no content: they say who submitted (a trace),
+-- not what.
 -- Locks: its idempotency key or unique key, and its run_id if the caller chose one; new rows; the run that it
 -- replaces. Raises: QHT01, QHT02, QHT03, QHQ01, QHF06, QHA01, QHA02, QHC03, QHC04, QHW01, QHA03, QHF07.
 -- Idempotent: with an idempotency key. Wakes: waiting workers.
@@ -131,10 +130,33 @@ language plpgsql volatile
 as $$
 declare
   v_run hwqueue.run := hwqueue.read_run(p_workflow, p_input, p_options, p_now);
+  v_key text;
+  v_content bytea;
+  v_found record;
 begin
-  run_id := coalesce(case when v_run.policy ? 'unique'
-      then hwqueue.take_unique_run(v_run, p_options #>> '{unique,on_conflict}')
-      else hwqueue.take_run_key(p_workflow, v_run, p_options) end, v_run.run_id);
+  run_id := v_run.run_id;
+  if v_run.policy ? 'unique' then
+    run_id := hwqueue.take_unique_run(v_run, p_options #>> '{unique,on_conflict}');
+  else
+    v_key := hwqueue.json_text(p_options -> 'idempotency_key', 'options.idempotency_key', 255);
+    v_content := case when v_key is not null then sha256(p_workflow.digest || convert_to(jsonb_build_array(
+      v_run.input, p_options - array['idempotency_key', 'run_id', 'headers'])::text, 'UTF8')) end;
+  end if;
+  while v_key is not null loop
+    insert into hwqueue.run_key (tenant, name, idempotency_key, run_id, content)
+    values (v_run.tenant, v_run.name, v_key, v_run.run_id, v_content)
+    on conflict do nothing;
+    exit when found;
+    select k.run_id, k.content into v_found from hwqueue.run_key k
+    where k.tenant = v_run.tenant and k.name = v_run.name and k.idempotency_key = v_key;
+    continue when not found;  -- pruned since: again
+    run_id := v_found.run_id;
+    exit when v_found.content = v_content;
+    perform hwqueue.refuse('QHT01', format('idempotency key %s belongs to run %s, which has other content',
+        to_json(v_key), run_id),
+      jsonb_build_object('field', 'options.idempotency_key', 'idempotency_key', v_key, 'run_id', run_id),
+      'a key stands for one definition, input and options: use another key for other content');
+  end loop;
   created := run_id = v_run.run_id;
   if created then
     perform hwqueue.begin_run(p_workflow, v_run, coalesce(nullif(p_options -> 'steps', 'null'), '{}'), p_now);
@@ -295,45 +317,6 @@ begin
 end
 $$;
 
--- Takes the idempotency key of a submission. Returns the run that has it, or null without a key. Headers
--- are no content: they say who submitted (a trace), not what.
--- Locks: the key. Raises: QHT01 for the same key with other content.
-create or replace function hwqueue.take_run_key(p_workflow hwqueue.workflow, p_run hwqueue.run,
-  p_options jsonb) returns uuid
-language plpgsql volatile
-as $$
-declare
-  v_key text := hwqueue.json_text(p_options -> 'idempotency_key', 'options.idempotency_key', 255);
-  v_content bytea;
-  v_found record;
-begin
-  if v_key is null then
-    return null;
-  end if;
-  v_content := sha256(p_workflow.digest || convert_to(jsonb_build_array(p_run.input,
-    p_options - array['idempotency_key', 'run_id', 'headers'])::text, 'UTF8'));
-  loop
-    insert into hwqueue.run_key (tenant, name, idempotency_key, run_id, content)
-    values (p_run.tenant, p_run.name, v_key, p_run.run_id, v_content)
-    on conflict do nothing;
-    if found then
-      return p_run.run_id;
-    end if;
-    select k.run_id, k.content into v_found from hwqueue.run_key k
-    where k.tenant = p_run.tenant and k.name = p_run.name and k.idempotency_key = v_key;
-    exit when found;  -- else pruned since: again
-  end loop;
-  if v_found.content <> v_content then
-    perform hwqueue.refuse('QHT01', format('idempotency key %s belongs to run %s, which has other content',
-        to_json(v_key), v_found.run_id),
-      jsonb_build_object('field', 'options.idempotency_key', 'idempotency_key', v_key,
-        'run_id', v_found.run_id),
-      'a key stands for one definition, input and options: use another key for other content');
-  end if;
-  return v_found.run_id;
-end
-$$;
-
 -- A workflow as functions about one of its steps take it: each call copies its argument, and thousands of
 -- steps are a megabyte.
 create or replace function hwqueue.without_steps(p_workflow hwqueue.workflow) returns hwqueue.workflow
@@ -405,26 +388,16 @@ language plpgsql volatile
 as $$
 declare
   v_target hwqueue.spawn_target := hwqueue.find_spawn_queue(
-    hwqueue.step_queue(p_workflow, p_step), p_step ->> 'task');
+    coalesce(p_step ->> 'queue', p_workflow.settings ->> 'queue', 'default'), p_step ->> 'task');
 begin
   queue_id := (v_target.queue).queue_id;
   class_id := hwqueue.find_class(hwqueue.step_content(p_workflow, p_run, p_step, p_own, v_target));
   if hwqueue.my_tenants() is not null then
-    perform hwqueue.check_own_class(c, hwqueue.own_field(p_own), null)
+    perform hwqueue.check_own_class(c, case when p_own ? 'update' then 'changes' else 'options' end, null)
     from hwqueue.placement_class c where c.class_id = step_class.class_id;
   end if;
 end
 $$;
-
--- Returns the argument that decides what a step asks besides its definition: of a submission, or an update.
-create or replace function hwqueue.own_field(p_own jsonb) returns text
-language sql immutable parallel safe
-as $$ select case when p_own ? 'update' then 'changes' else 'options' end $$;
-
--- Returns the name of a step's queue.
-create or replace function hwqueue.step_queue(p_workflow hwqueue.workflow, p_step jsonb) returns text
-language sql immutable
-as $$ select coalesce(p_step ->> 'queue', p_workflow.settings ->> 'queue', 'default') $$;
 
 -- Returns the content of the class that a step's lease has. The placements of the run and the step are
 -- merged as the step's affinity says; defaults of its task are the step's own. The version that a run is

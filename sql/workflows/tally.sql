@@ -10,8 +10,6 @@
 -- holder of the lock folds it. So each count is seen once. An arrival is visible when its transaction has
 -- committed, and with it all that the transaction rests on: a holder that folds all visible arrivals sees a
 -- consistent cut, in which open work is 0 only when nothing is open.
---
--- Read arrive first. docs/explanation/workflows.md has the proof.
 
 -- Adds a delta to a tally, of the items of a map or, if not p_is_of_items, of part 0. Leaves an arrival
 -- instead when another session holds the tally, or with p_leave.

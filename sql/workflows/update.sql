@@ -12,24 +12,17 @@
 -- Invariant: a step is released with its former class or with its new one. Who changes it holds its row, and
 -- of a map that has begun the tally of its items, so that no session spawns any meanwhile. A release that
 -- meets them leaves an arrival; an update that meets a release waits for it, and finds the step released.
---
--- Read updatable_steps first, then update_waiting and update_groups.
-
--- Returns a step's own part from its row as step_content takes it.
-create or replace function hwqueue.content_own(p_own jsonb) returns jsonb
-language sql immutable parallel safe
-as $$
-  select coalesce(p_own -> 'level', '{}')
-    || jsonb_build_object('options', coalesce(p_own, '{}') - array['level', 'base_class', 'update'])
-    || hwqueue.present('update', p_own -> 'update')
-$$;
 
 -- Returns those of some steps (null: of all) that an update may change: those that have a class and were not
--- released, maps that have items left to spawn, and nested runs that are not submitted.
-create or replace function hwqueue.updatable_steps(p_run hwqueue.run, p_of int[]) returns int[]
-language sql volatile
+-- released, maps that have items left to spawn, and nested runs that are not submitted. Refuses a step of
+-- p_named that is not among them.
+-- Raises: QHF04, QHA01.
+create or replace function hwqueue.updatable_steps(p_run hwqueue.run, p_of int[], p_named int[])
+returns int[]
+language plpgsql volatile
 as $$
-  select array(
+declare
+  v_found int[] := array(
     select d.step_no
     from hwqueue.workflow_step d
     cross join lateral (  -- a fence (offset 0): by key, also before the tables are analyzed
@@ -43,26 +36,18 @@ as $$
           join hwqueue.tally t on t.run_id = m.run_id and t.step_no = m.step_no
             and t.part > 0 and t.need < m.items where m.run_id = p_run.run_id and m.step_no = d.step_no)
         else s.state in ('waiting', 'held') and s.class_id is not null end
-    order by d.step_no)
-$$;
-
--- Refuses steps that a call names and that are not among those that may be changed (p_found).
--- Raises: QHF04, QHA01.
-create or replace function hwqueue.check_updatable(p_run hwqueue.run, p_named int[], p_found int[])
-returns void
-language plpgsql volatile
-as $$
-declare
+    order by d.step_no);
   v_step record;
 begin
+  if p_named <@ v_found is not false then
+    return v_found;
+  end if;
   select d.name, d.kind, s.state, s.class_id, s.nested_run_id into v_step
   from hwqueue.workflow_step d
   join hwqueue.step s on s.run_id = p_run.run_id and s.step_no = d.step_no
   where d.workflow_id = p_run.workflow_id
-    and d.step_no = (select min(n) from unnest(p_named) n where n <> all (p_found));
-  if not found then
-    return;
-  elsif v_step.class_id is null and v_step.kind <> 'workflow' then
+    and d.step_no = (select min(n) from unnest(p_named) n where n <> all (v_found));
+  if v_step.class_id is null and v_step.kind <> 'workflow' then
     perform hwqueue.refuse('QHA01', format('step %s: a step of kind %s has no lease', to_json(v_step.name),
         v_step.kind),
       jsonb_build_object('field', 'p_steps', 'step', v_step.name), 'leave it out: it runs on no node');
@@ -119,29 +104,33 @@ $$;
 
 -- Returns steps in groups that have one class before an update and one after it. own: as their rows have it
 -- then: a level that asks nothing besides takes a former one away, and the class that a step had before it
--- was near others goes: it is found again. class_id, former: before. is_nested: they have none, and are runs
--- later.
+-- was near others goes: it is found again. content: that as step_content takes it. class_id, former: before.
+-- is_nested: they have none, and are runs later.
 create or replace function hwqueue.update_groups(p_run hwqueue.run, p_steps int[], p_update jsonb)
-returns table (steps int[], is_nested boolean, class_id bigint, former jsonb, own jsonb)
+returns table (steps int[], is_nested boolean, class_id bigint, former jsonb, own jsonb, content jsonb)
 language sql volatile
 as $$
-  select array_agg(s.step_no order by s.step_no), d.kind = 'workflow', s.class_id, s.own,
-         nullif((coalesce(s.own, '{}') - 'update') || hwqueue.present('update', nullif(
-           case when u.update -> 'level' = '{}' and u.update ->> 'affinity' <> 'replace'
-             then u.update - array['level', 'affinity'] else u.update end, '{}')), '{}')
-  from unnest(p_steps) i(step_no)
-  -- fences (offset 0): by key, also before the tables are analyzed
-  cross join lateral (
-    select x.kind, x.class_no from hwqueue.workflow_step x
-    where x.workflow_id = p_run.workflow_id and x.step_no = i.step_no offset 0) d
-  cross join lateral (
-    select x.step_no, coalesce((x.own ->> 'base_class')::bigint, x.class_id) as class_id,
-           nullif(x.own - 'base_class', '{}') as own
-    from hwqueue.step x
-    where x.run_id = p_run.run_id and x.step_no = i.step_no offset 0) s
-  cross join lateral (select coalesce(s.own -> 'update', '{}') || p_update as update) u
-  group by d.kind = 'workflow', d.class_no, s.class_id, s.own, u.update
-  order by min(s.step_no)
+  select g.steps, g.is_nested, g.class_id, g.former, g.own, coalesce(g.own -> 'level', '{}')
+      || jsonb_build_object('options', coalesce(g.own, '{}') - array['level', 'update'])
+      || hwqueue.present('update', g.own -> 'update')
+  from (
+    select array_agg(s.step_no order by s.step_no) as steps, d.kind = 'workflow' as is_nested, s.class_id,
+           s.own as former, nullif((coalesce(s.own, '{}') - 'update') || hwqueue.present('update', nullif(
+             case when u.update -> 'level' = '{}' and u.update ->> 'affinity' <> 'replace'
+               then u.update - array['level', 'affinity'] else u.update end, '{}')), '{}') as own
+    from unnest(p_steps) i(step_no)
+    -- fences (offset 0): by key, also before the tables are analyzed
+    cross join lateral (
+      select x.kind, x.class_no from hwqueue.workflow_step x
+      where x.workflow_id = p_run.workflow_id and x.step_no = i.step_no offset 0) d
+    cross join lateral (
+      select x.step_no, coalesce((x.own ->> 'base_class')::bigint, x.class_id) as class_id,
+             nullif(x.own - 'base_class', '{}') as own
+      from hwqueue.step x
+      where x.run_id = p_run.run_id and x.step_no = i.step_no offset 0) s
+    cross join lateral (select coalesce(s.own -> 'update', '{}') || p_update as update) u
+    group by d.kind = 'workflow', d.class_no, s.class_id, s.own, u.update) g
+  order by g.steps[1]
 $$;
 
 -- Locks those of some steps (null: of all) that an update may change, and returns them.
@@ -150,7 +139,7 @@ $$;
 -- it hold one afterwards: who runs it must not wait for a caller that stays open.
 -- Of a map that has begun a step is missed with its items: who holds these ends it.
 -- Locks: the tallies of items, then the steps, all skip locked; hold_steps. Raises: QHL09, and as
--- check_updatable.
+-- updatable_steps.
 create or replace function hwqueue.hold_updatable(p_run hwqueue.run, p_named int[])
 returns int[]
 language plpgsql volatile
@@ -163,8 +152,7 @@ declare
   v_left int[];
 begin
   loop  -- each round has fewer steps than the one before
-    v_due := hwqueue.updatable_steps(p_run, v_due);
-    perform hwqueue.check_updatable(p_run, p_named, v_due);
+    v_due := hwqueue.updatable_steps(p_run, v_due, p_named);
     begin
       loop
         v_missed := '{}';
@@ -184,7 +172,7 @@ begin
         v_missed := array(
           select d.step_no from unnest(v_due) d(step_no) where d.step_no <> all (v_held) order by 1);
         -- a statement after the locks: what was released meanwhile is not among them any more
-        v_left := hwqueue.updatable_steps(p_run, v_due);
+        v_left := hwqueue.updatable_steps(p_run, v_due, null);
         if exists (
           select from unnest(v_due) d(step_no)
           where d.step_no <> all (v_left) and d.step_no <> all (v_missed)) then
@@ -197,8 +185,7 @@ begin
           perform hwqueue.abort_subtransaction();
         exception when sqlstate 'HWX01' then  -- its lock is gone, the others stay
         end;
-        v_due := hwqueue.updatable_steps(p_run, v_due);
-        perform hwqueue.check_updatable(p_run, p_named, v_due);
+        v_due := hwqueue.updatable_steps(p_run, v_due, p_named);
       end loop;
     exception when sqlstate 'HWX01' then  -- all locks are gone
     end;
@@ -208,7 +195,7 @@ $$;
 
 -- Changes what the steps ask that were not released, or those of p_named. due: these; changed: those of them
 -- that ask something else than before.
--- Locks: the caller holds the run; as hold_updatable; new classes. Raises: QHL09, and as check_updatable and
+-- Locks: the caller holds the run; as hold_updatable; new classes. Raises: QHL09, and as updatable_steps and
 -- step_class. Idempotent.
 create or replace function hwqueue.update_waiting(p_run hwqueue.run, p_update jsonb, p_named int[],
   out due int[], out changed int[])
@@ -241,7 +228,7 @@ begin
     v_step := v_steps[v_group.steps[1]];
     v_class := null;
     if not v_group.is_nested then
-      v_class := (hwqueue.step_class(v_alone, p_run, v_step, hwqueue.content_own(v_group.own))).class_id;
+      v_class := (hwqueue.step_class(v_alone, p_run, v_step, v_group.content)).class_id;
     elsif v_group.own ? 'update' then  -- as far as its run can be judged before it is submitted
       perform hwqueue.check_own_level(p_run.tenant, p_update -> 'level', 'changes'),
         hwqueue.updated_placement(v_alone, p_run, v_step, p_run.level, v_group.own -> 'update');
@@ -289,13 +276,13 @@ declare
   v_workflow hwqueue.workflow := (select w from hwqueue.workflow w where w.workflow_id = p_run.workflow_id);
   v_alone hwqueue.workflow := hwqueue.without_steps(v_workflow);
   v_steps jsonb[] := array(select jsonb_array_elements(v_workflow.steps));
-  v_due int[] := hwqueue.updatable_steps(p_run, p_named);
   v_group record;
   v_step jsonb;
   v_planned record;
 begin
-  perform hwqueue.check_updatable(p_run, p_named, v_due);
-  for v_group in select g.* from hwqueue.update_groups(p_run, v_due, p_update) g loop
+  for v_group in
+    select g.* from hwqueue.update_groups(p_run, hwqueue.updatable_steps(p_run, p_named, p_named), p_update) g
+  loop
     v_step := v_steps[v_group.steps[1]];
     if v_group.is_nested then
       perform hwqueue.check_own_level(p_run.tenant, p_update -> 'level', 'changes'),
@@ -304,7 +291,7 @@ begin
       came_from := null;
       run := hwqueue.updated_run(p_run, v_group.own -> 'update');
     else
-      v_planned := hwqueue.planned_step(v_alone, p_run, v_step, hwqueue.content_own(v_group.own), true);
+      v_planned := hwqueue.planned_step(v_alone, p_run, v_step, v_group.content, true);
       class := v_planned.class;
       came_from := v_planned.came_from;
       run := null;
