@@ -176,12 +176,7 @@ begin
   end if;
   -- as in go_on_nested
   perform set_config('hwqueue.tenant', '', true) where v_tenant <> '';
-  v_nested := hwqueue.read_nested_run(v_run, v_workflow, v_run.input, v_now);
-  v_nested.parent_step_no := v_lease.step_no;
-  if v_run.state = 'paused' then
-    v_nested.state := 'paused';
-    v_nested.reason := 'parent_paused';
-  end if;
+  v_nested := hwqueue.read_nested_run(v_run, v_workflow, v_run.input, v_lease.step_no, v_now);
   run_id := v_nested.run_id;
   insert into hwqueue.added_run (run_id, step_no, name, nested_run_id, digest)
   values (v_lease.run_id, v_lease.step_no, v_spec ->> 'name', v_nested.run_id, v_digest);

@@ -188,8 +188,9 @@ begin
     with planned as materialized (
       select u.* from hwqueue.planned_updates(v_run, v_call.changes, v_call.named) u)
     select p.step_no, d.name, d.kind, hwqueue.shown_state(s.state, v_run), p.changed, (p.class).placement,
-      p.came_from, coalesce(v.headline, n.headline), coalesce(v.code, n.code),
-      coalesce(v.permanent, n.permanent), v.nodes_matching, v.nodes_free, coalesce(v.sole_blockers, '[]')
+      p.came_from, coalesce(v.headline, n.headline),
+      coalesce(v.code, case n.is_refused when true then 'nested_refused' when false then 'ready' end),
+      coalesce(v.permanent, n.is_refused), v.nodes_matching, v.nodes_free, coalesce(v.sole_blockers, '[]')
     from planned p
     -- fences (offset 0): by key, also before the tables are analyzed
     cross join lateral (
@@ -201,9 +202,7 @@ begin
     left join hwqueue.class_verdicts(array(select i.class from planned i where i.run is null),
       v_now) v on v.digest = (p.class).digest
     left join lateral (
-      select hwqueue.nested_headline(x.step, x.workflow, x.refusal) as headline,
-        case when x.refusal is null then 'ready' else 'nested_refused' end as code,
-        x.refusal is not null as permanent
+      select x.headline, x.is_refused
       from hwqueue.workflow w
       cross join lateral hwqueue.planned_nested(w, p.run, p.step_no, v_now) x
       where w.workflow_id = (p.run).workflow_id) n on d.kind = 'workflow'

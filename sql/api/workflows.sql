@@ -208,9 +208,6 @@ declare
   v_written record;
 begin
   perform hwqueue.json_object(p_options, 'options');
-  if p_options ? 'version' then
-    perform hwqueue.refuse_version();
-  end if;
   v_workflow := hwqueue.find_adhoc(hwqueue.read_workflow(p_spec), hwqueue.clock());
   v_written := hwqueue.write_run(v_workflow, p_input, coalesce(p_options, '{}'), hwqueue.clock());
   return query
@@ -251,8 +248,6 @@ begin
   if jsonb_typeof(p_spec) = 'string' then
     v_workflow := hwqueue.find_workflow(p_spec #>> '{}',
       hwqueue.json_integer(p_options -> 'version', 'options.version', 1, 2147483647)::int);
-  elsif p_options ? 'version' then
-    perform hwqueue.refuse_version();
   else  -- it is not written
     v_spec := hwqueue.read_workflow(p_spec);
     v_workflow.name := v_spec ->> 'name';
@@ -276,9 +271,8 @@ begin
     order by p.step_no;
   return query
     select n.step_no, n.step ->> 'name', null::text, null::text, null::jsonb, null::jsonb,
-      hwqueue.nested_headline(n.step, n.workflow, n.refusal),
-      case when n.refusal is null then 'ready' else 'nested_refused' end, n.refusal is not null,
-      null::bigint, null::bigint, '[]'::jsonb, 'workflow', n.step ->> 'workflow', (n.workflow).version
+      n.headline, case when n.is_refused then 'nested_refused' else 'ready' end, n.is_refused,
+      null::bigint, null::bigint, '[]'::jsonb, 'workflow', n.step ->> 'workflow', n.version
     from hwqueue.planned_nested(v_workflow, v_run, null, v_now) n order by n.step_no;
 end
 $$;

@@ -101,11 +101,8 @@ as $$
 begin
   if not hwqueue.is_binding(p_value) and jsonb_typeof(p_value) in ('object', 'array') then
     perform hwqueue.check_lists(e.value, p_maps, p_name, p_field)
-    from jsonb_path_query(p_value, 'strict $.*', '{}', true) e(value)
-    where jsonb_typeof(p_value) = 'object';
-    perform hwqueue.check_lists(e.value, p_maps, p_name, p_field)
-    from jsonb_path_query(p_value, 'strict $[*]', '{}', true) e(value)
-    where jsonb_typeof(p_value) = 'array';
+    from jsonb_path_query(p_value, case jsonb_typeof(p_value) when 'object' then 'strict $.*'::jsonpath
+      else 'strict $[*]' end, '{}', true) e(value);
   elsif p_value ? '$results' and p_value ->> '$results' <> all (p_maps) then
     perform hwqueue.refuse('QHF02', format('%s lists the results of step %s, which is no map or gang',
         p_field, to_json(p_value ->> '$results')), jsonb_build_object('field', p_field, 'step', p_name),

@@ -7,17 +7,6 @@
 -- Invariant: a dry run refuses what a submission refuses, and writes nothing: the content of a class is made
 -- by step_content in both.
 
--- Refuses the version of a specification, which has none.
--- Raises: QHA01, always.
-create or replace function hwqueue.refuse_version() returns void
-language plpgsql volatile
-as $$
-begin
-  perform hwqueue.refuse('QHA01', 'options.version is for named workflows', '{"field": "options.version"}',
-    'leave it out, or call submit_workflow');
-end
-$$;
-
 -- Returns the steps of a run that is not written, each with the class that its lease would have. Of steps of
 -- equal content (class_part) one is planned, and came_from is null beyond the first p_most that differ.
 -- p_own: what the submission says about single steps.
@@ -82,15 +71,17 @@ begin
 end
 $$;
 
--- Returns what would become of each step that is a nested run, or of one (p_step): the definition that it
--- would run now, and why it would be refused, {"code", "message"}. Each definition is planned once. Where the
--- input is bound, and runs further down, are not looked at.
+-- Returns what would become of each step that is a nested run, or of one (p_step): the version that it would
+-- run now, whether that would be refused, and both in words. Each definition is planned once. Where the input
+-- is bound, and runs further down, are not looked at.
 create or replace function hwqueue.planned_nested(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step int,
-  p_now timestamptz) returns table (step_no int, step jsonb, workflow hwqueue.workflow, refusal jsonb)
+  p_now timestamptz)
+returns table (step_no int, step jsonb, version int, is_refused boolean, headline text)
 language plpgsql stable
 as $$
 declare
   v_steps jsonb[] := array(select jsonb_array_elements(p_workflow.steps));
+  v_workflow hwqueue.workflow;
   v_numbers int[];
 begin
   for v_numbers in
@@ -100,13 +91,17 @@ begin
     group by s.value -> 'workflow', s.value -> 'version'
   loop
     step := v_steps[v_numbers[1]];
-    workflow := null;
-    refusal := null;
+    version := null;
     begin
-      workflow := hwqueue.nested_workflow(step, p_run.tenant);
-      perform hwqueue.planned_steps(workflow, hwqueue.read_nested_run(p_run, workflow, '{}', p_now), '{}', 0);
+      v_workflow := hwqueue.nested_workflow(step, p_run.tenant);
+      version := v_workflow.version;
+      perform hwqueue.planned_steps(v_workflow,
+        hwqueue.read_nested_run(p_run, v_workflow, '{}', null, p_now), '{}', 0);
+      is_refused := false;
+      headline := format('its run of workflow %s would be of version %s', step ->> 'workflow', version);
     exception when sqlstate 'QH000' then  -- the class QH, as in open_nested
-      refusal := jsonb_build_object('code', sqlstate, 'message', sqlerrm);
+      is_refused := true;
+      headline := format('its run of workflow %s would be refused: %s', step ->> 'workflow', sqlerrm);
     end;
     foreach step_no in array v_numbers loop
       step := v_steps[step_no];
@@ -114,15 +109,6 @@ begin
     end loop;
   end loop;
 end
-$$;
-
--- What would become of a step that is a nested run, in words.
-create or replace function hwqueue.nested_headline(p_step jsonb, p_workflow hwqueue.workflow,
-  p_refusal jsonb) returns text
-language sql stable
-as $$
-  select format('its run of workflow %s would %s', p_step ->> 'workflow', coalesce('be refused: '
-    || (p_refusal ->> 'message'), format('be of version %s', p_workflow.version)))
 $$;
 
 -- Returns the levels that ask for each part of a step's placement: workflow, submission, step, task, version

@@ -126,7 +126,9 @@ begin
     v_verdict.result := v_found - 'gang_id';
   elsif v_verdict.state = 'failed' or p_defined.kind = 'gang' then
     v_verdict.error := v_found || case when p_defined.kind = 'gang' then '{}'
-      else jsonb_build_object('tolerated', v_most) end || hwqueue.first_item_error(p_run, p_map.step_no);
+      else jsonb_build_object('tolerated', v_most) end || coalesce((
+        select jsonb_build_object('first_error', format('item %s: %s', r.item, hwqueue.error_words(r.error)))
+        from hwqueue.item_results(p_run, p_map.step_no, -1, 1, 'failed') r where r.error is not null), '{}');
   end if;
   if p_defined.kind = 'task' then  -- it has added items, and ends as its own lease has, if that has failed
     v_own := (

@@ -144,12 +144,7 @@ begin
       v_now := hwqueue.clock();
       v_workflow := hwqueue.nested_workflow(v_defined.settings, p_run.tenant);
       v_nested := hwqueue.read_nested_run(hwqueue.updated_run(p_run, p_step.own -> 'update'), v_workflow,
-        v_bound.value, v_now);
-      v_nested.parent_step_no := p_step.step_no;
-      if p_run.state = 'paused' and not p_run.is_finishing then
-        v_nested.state := 'paused';
-        v_nested.reason := 'parent_paused';
-      end if;
+        v_bound.value, p_step.step_no, v_now);
       if p_step.nested_run_id is not null then
         perform hwqueue.leave_arrivals(p_step.nested_run_id, array[0], 'nested', '{}', v_now);
       end if;
@@ -168,11 +163,11 @@ begin
 end
 $$;
 
--- Returns a run as it is submitted below another one: with its tenant, headers, deadline, priority and
--- version of the code, and with its placement, which the steps below must meet, too.
+-- Returns a run as it is submitted below a step of another one: with its tenant, headers, deadline, priority
+-- and version of the code, and with its placement, which the steps below must meet, too; paused if that is.
 -- Raises: as read_run; QHC04 where the two placements contradict each other.
 create or replace function hwqueue.read_nested_run(p_run hwqueue.run, p_workflow hwqueue.workflow,
-  p_input jsonb, p_now timestamptz) returns hwqueue.run
+  p_input jsonb, p_step int, p_now timestamptz) returns hwqueue.run
 language plpgsql stable
 as $$
 declare
@@ -184,6 +179,11 @@ declare
         else hwqueue.present('app_version', p_run.policy -> 'app_version') end, p_now);
 begin
   v_nested.parent_run_id := p_run.run_id;
+  v_nested.parent_step_no := p_step;
+  if p_run.state = 'paused' and not p_run.is_finishing then
+    v_nested.state := 'paused';
+    v_nested.reason := 'parent_paused';
+  end if;
   v_nested.root_run_id := p_run.root_run_id;
   v_nested.depth := p_run.depth + 1;
   v_nested.headers := p_run.headers;

@@ -143,12 +143,3 @@ begin
     order by f.item_no;
 end
 $$;
-
--- What the first failed item of a step said: {"first_error": "item 137: ValueError: no such film"}.
-create or replace function hwqueue.first_item_error(p_run hwqueue.run, p_step int) returns jsonb
-language sql stable
-as $$
-  select coalesce((
-    select jsonb_build_object('first_error', format('item %s: %s', r.item, hwqueue.error_words(r.error)))
-    from hwqueue.item_results(p_run, p_step, -1, 1, 'failed') r where r.error is not null), '{}')
-$$;

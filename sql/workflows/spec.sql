@@ -229,7 +229,7 @@ end
 $$;
 
 -- Returns the new number of each step, from 1, in topological order; ties by name, bytewise. Checks that
--- the steps that are named exist.
+-- the steps that are named exist. By Kahn's algorithm: steps and edges are looked at once each.
 -- Raises: QHF02; detail.cycle names the steps of a cycle.
 create or replace function hwqueue.order_named_steps(p_steps jsonb[]) returns int[]
 language plpgsql stable
@@ -239,10 +239,21 @@ declare
   v_numbers jsonb := (select jsonb_object_agg(n, o) from unnest(v_names) with ordinality u(n, o));
   -- of a fixed length, unlike p_steps: Postgres reads an element without those before it
   v_finally boolean[] := array(select s ? 'finally' from unnest(p_steps) with ordinality u(s, n) order by n);
+  v_count int := cardinality(p_steps);
   v_from int[] := '{}';
   v_to int[] := '{}';
-  v_levels int[];
   v_edge record;
+  v_targets int[];
+  v_open int[];  -- how many parents of each step are not in order yet
+  v_start int[];
+  v_levels int[] := array_fill(0, array[v_count]);
+  v_queue int[];
+  v_at int := 1;
+  v_step int;
+  v_target int;
+  v_parent int[] := v_levels;
+  v_seen int[] := v_levels;
+  v_path int[] := '{}';
 begin
   for v_edge in
     select u.n as step_no, e.key as parent, u.s ? 'finally' as is_finally,
@@ -267,47 +278,21 @@ begin
     v_from := v_from || (v_numbers ->> v_edge.parent)::int;
     v_to := v_to || v_edge.step_no::int;
   end loop;
-  v_levels := hwqueue.step_levels(v_names, v_from, v_to);
-  return array(
-    select r.new_no::int
-    from (select u.o, row_number() over (order by v_finally[u.o], u.l, u.n collate "C") as new_no
-          from unnest(v_names, v_levels) with ordinality u(n, l, o)) r
-    order by r.o);
-end
-$$;
-
--- Returns the level of each step: 0 for one without parents, else one more than that of its last parent.
--- Kahn's algorithm: steps and edges are looked at once each.
--- Raises: QHF02 for a cycle, which it names.
-create or replace function hwqueue.step_levels(p_names text[], p_from int[], p_to int[]) returns int[]
-language plpgsql immutable
-as $$
-declare
-  v_count int := cardinality(p_names);
-  v_targets int[] := array(
-    select e.target from unnest(p_from, p_to) e(source, target) order by e.source);
-  v_open int[] := array(
+  v_targets := array(select e.target from unnest(v_from, v_to) e(source, target) order by e.source);
+  v_open := array(
     select count(e.target)::int from generate_series(1, v_count) n
-    left join unnest(p_to) e(target) on e.target = n group by n order by n);
-  v_start int[] := array(
+    left join unnest(v_to) e(target) on e.target = n group by n order by n);
+  v_start := array(
     select (1 + coalesce(sum(count(e.source)) over (order by n rows between unbounded preceding
       and 1 preceding), 0))::int
-    from generate_series(1, v_count + 1) n left join unnest(p_from) e(source) on e.source = n
+    from generate_series(1, v_count + 1) n left join unnest(v_from) e(source) on e.source = n
     group by n order by n);
-  v_levels int[] := array_fill(0, array[v_count]);
-  v_queue int[] := array(select n from generate_series(1, v_count) n where v_open[n] = 0);
-  v_at int := 1;
-  v_step int;
-  v_target int;
-  v_parent int[];
-  v_seen int[];
-  v_path int[] := '{}';
-begin
+  v_queue := array(select n from generate_series(1, v_count) n where v_open[n] = 0);
   while v_at <= cardinality(v_queue) loop
     v_step := v_queue[v_at];
     v_at := v_at + 1;
-    for v_edge in v_start[v_step] .. v_start[v_step + 1] - 1 loop
-      v_target := v_targets[v_edge];
+    for v_place in v_start[v_step] .. v_start[v_step + 1] - 1 loop
+      v_target := v_targets[v_place];
       v_levels[v_target] := greatest(v_levels[v_target], v_levels[v_step] + 1);
       v_open[v_target] := v_open[v_target] - 1;
       if v_open[v_target] = 0 then
@@ -315,29 +300,30 @@ begin
       end if;
     end loop;
   end loop;
-  if cardinality(v_queue) = v_count then
-    return v_levels;
+  if cardinality(v_queue) < v_count then
+    for v_place in 1 .. cardinality(v_from) loop  -- what is open is in a cycle, or comes after one
+      if v_open[v_from[v_place]] > 0 and v_open[v_to[v_place]] > 0 then
+        v_step := v_to[v_place];
+        v_parent[v_step] := v_from[v_place];
+      end if;
+    end loop;
+    while v_seen[v_step] = 0 loop  -- up the parents until a step is met again
+      v_path := v_step || v_path;
+      v_seen[v_step] := cardinality(v_path);
+      v_step := v_parent[v_step];
+    end loop;
+    v_path := v_path[1 : 1 + cardinality(v_path) - v_seen[v_step]];
+    perform hwqueue.refuse('QHF02', 'steps wait for each other: ' || (
+        select string_agg(v_names[s], ' -> ' order by n)
+        from unnest(v_path || v_path[1]) with ordinality u(s, n)),
+      jsonb_build_object('field', 'spec.steps', 'step', v_names[v_path[1]],
+        'cycle', (select jsonb_agg(v_names[s] order by n) from unnest(v_path) with ordinality u(s, n))),
+      'take one of them out of after; a binding to a result comes after its step, too');
   end if;
-  -- of the steps of a cycle, and of those that come after one, v_open is above 0
-  v_parent := array_fill(0, array[v_count]);
-  v_seen := v_parent;
-  for v_edge in 1 .. cardinality(p_from) loop
-    if v_open[p_from[v_edge]] > 0 and v_open[p_to[v_edge]] > 0 then
-      v_parent[p_to[v_edge]] := p_from[v_edge];
-      v_step := p_to[v_edge];
-    end if;
-  end loop;
-  while v_seen[v_step] = 0 loop  -- up the parents until a step is met again
-    v_path := v_step || v_path;
-    v_seen[v_step] := cardinality(v_path);
-    v_step := v_parent[v_step];
-  end loop;
-  v_path := v_path[1 : 1 + cardinality(v_path) - v_seen[v_step]];
-  perform hwqueue.refuse('QHF02', 'steps wait for each other: ' || (
-      select string_agg(p_names[s], ' -> ' order by n)
-      from unnest(v_path || v_path[1]) with ordinality u(s, n)),
-    jsonb_build_object('field', 'spec.steps', 'step', p_names[v_path[1]],
-      'cycle', (select jsonb_agg(p_names[s] order by n) from unnest(v_path) with ordinality u(s, n))),
-    'take one of them out of after; a binding to a result comes after its step, too');
+  return array(
+    select r.new_no::int
+    from (select u.o, row_number() over (order by v_finally[u.o], u.l, u.n collate "C") as new_no
+          from unnest(v_names, v_levels) with ordinality u(n, l, o)) r
+    order by r.o);
 end
 $$;

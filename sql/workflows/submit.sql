@@ -25,6 +25,10 @@ begin
   perform hwqueue.check_object(p_options, array['version', 'affinity_tags', 'placement', 'wire', 'affinity',
     'tenant', 'priority', 'labels', 'headers', 'deadline', 'available_at', 'delay', 'idempotency_key',
     'unique', 'run_id', 'app_version', 'steps'], 'options');
+  if p_workflow.version is null and p_options ? 'version' then
+    perform hwqueue.refuse('QHA01', 'options.version is for named workflows', '{"field": "options.version"}',
+      'leave it out, or call submit_workflow');
+  end if;
   v_mode := coalesce(hwqueue.json_choice(p_options -> 'affinity', 'options.affinity',
     array['and', 'override', 'replace']), 'and');
   v_run.run_id := coalesce(hwqueue.json_uuid(p_options -> 'run_id', 'options.run_id'), hwqueue.new_id());
@@ -335,12 +339,9 @@ returns void
 language plpgsql stable
 as $$
 declare
-  v_kinds jsonb := case when p_own <> '{}' then (  -- of those without a lease; null: of the others
-    select jsonb_object_agg(e.value ->> 'name', case when not e.value ? 'task' then e.value -> 'kind' end)
+  v_kinds jsonb := case when p_own <> '{}' then (
+    select jsonb_object_agg(e.value ->> 'name', coalesce(e.value ->> 'kind', 'task'))
     from jsonb_array_elements(p_workflow.steps) e) end;
-  v_gangs text[] := case when p_own <> '{}' then array(
-    select e.value ->> 'name' from jsonb_array_elements(p_workflow.steps) e
-    where e.value ->> 'kind' = 'gang') end;
   v_item record;
 begin
   for v_item in
@@ -348,7 +349,7 @@ begin
   loop
     if not v_kinds ? v_item.key then
       perform hwqueue.refuse_step(v_item.key, p_workflow, 'options.steps');
-    elsif v_kinds ->> v_item.key is not null then
+    elsif v_kinds ->> v_item.key not in ('task', 'map', 'gang') then
       perform hwqueue.refuse('QHA01', format('options.steps.%s: a step of kind %s has no lease', v_item.key,
           v_kinds ->> v_item.key),
         jsonb_build_object('field', 'options.steps.' || v_item.key, 'step', v_item.key),
@@ -357,7 +358,7 @@ begin
     perform hwqueue.check_object(v_item.value, array['affinity_tags', 'placement', 'wire', 'options'],
         'options.steps.' || v_item.key),
       hwqueue.read_step_options(v_item.value -> 'options', format('options.steps.%s.options', v_item.key));
-    if v_item.key = any (v_gangs) then
+    if v_kinds ->> v_item.key = 'gang' then
       perform hwqueue.check_gang_options(v_item.value -> 'options',
         format('options.steps.%s.options', v_item.key));
     end if;
