@@ -59,7 +59,7 @@ $$;
 -- Grants leases as if the earmarks of a node that are of this tier and rank or come later were not there:
 -- leases before that tier and rank. Without p_before those that will be over when the node is needed
 -- (backfill_until), as if nothing were earmarked there.
--- Locks: the caller holds node_state; as pick_leases. Raises: QHQ01, QHN01. Not idempotent.
+-- Locks: the caller holds node_state; as choose_by_score. Raises: QHQ01, QHN01. Not idempotent.
 create or replace function hwqueue.claim_over_earmarks(p_request hwqueue.claim_request,
   p_state hwqueue.node_state, p_before hwqueue.later_class)
 returns table (lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb,
@@ -90,8 +90,8 @@ begin
     from hwqueue.served v where v.node_id = p_state.node_id)) end;
   v_load := hwqueue.add_loads(hwqueue.read_load(p_state.node_id), v_kept, -1);
   while v_left > 0 loop
-    v_picked := hwqueue.pick_leases(p_request, p_state, hwqueue.node_headroom(v_node, v_load), 1, '{}', false,
-      v_classes, p_before);
+    v_picked := hwqueue.choose_by_score(p_request, p_state, hwqueue.node_headroom(v_node, v_load), 1, '{}',
+      false, v_classes, p_before);
     exit when v_picked.ctids = '{}';
     v_granted := hwqueue.grant_single(p_request, v_picked, p_state, null, v_node, v_load, v_generation);
     v_left := v_left - 1;

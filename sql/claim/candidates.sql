@@ -1,9 +1,7 @@
 -- The classes that a claim compares, scored and ordered (fitting_classes), and the cache of those that
 -- are not blocked (claim_candidates).
 --
--- pick_leases (claim/claim) scores with fitting_classes what claim_candidates left. take_at_head
--- (claim/single_queue) calls claim_candidates, claim_at_head (claim/head) calls read_past_blocked. An
--- example: 1,000 classes must keep away from leases that run on gpu-1. The first claim that meets them
+-- An example: 1,000 classes must keep away from leases that run on gpu-1. The first claim that meets them
 -- finds out what blocks each, and caches the classes that are left with the proof (node_candidates).
 -- Later claims only read the counters that block, instead of 1,000 classes.
 --
@@ -17,8 +15,6 @@
 --
 -- Invariant: the cache only leaves classes out. A class that is left out for too long is late, until
 -- `until` at most. One that is not left out is decided under locks as always.
---
--- Read fitting_classes and eligible_classes first, then claim_candidates and cached_candidates.
 
 -- What is cached of a node and these queues, if its proof holds. Null: a cache miss, or leases for this
 -- node only may wait.
@@ -77,7 +73,7 @@ begin
   classes := v_known.classes;
   blocked := '{}';
   if v_known.has_unproved is not false then
-    v_node := hwqueue.judged_node(p_state, p_now);
+    v_node := hwqueue.claiming_node(p_state, p_now);
   end if;
   if v_known.has_unproved then
     blocked := (hwqueue.blocked_classes(classes, v_node, p_now)).blocked;
@@ -309,9 +305,9 @@ as $$
   where n.node_id = p_node and n.queue_id = p_queue_id and (p_only is null or n.class_id = any (p_only))
 $$;
 
--- The node of a claim, with the profile that its classes are judged for. A node that claims is live
--- (note_alive). Locks: the caller holds node_state. Raises QHN01.
-create or replace function hwqueue.judged_node(p_state hwqueue.node_state, p_now timestamptz)
+-- The node of a claim, with the profile that its classes are judged for. A silent node is live again then:
+-- spread rules count live nodes only. Locks: the caller holds node_state. Raises QHN01.
+create or replace function hwqueue.claiming_node(p_state hwqueue.node_state, p_now timestamptz)
 returns hwqueue.node
 language plpgsql volatile
 as $$
@@ -319,24 +315,12 @@ declare
   v_node hwqueue.node;
 begin
   if p_state.seen_at + p_state.heartbeat_timeout <= p_now then
-    perform hwqueue.note_alive(p_state, p_now);
+    update hwqueue.node_state s set seen_at = p_now, moved_xid = pg_current_xact_id()
+    where s.node_id = p_state.node_id and s.seen_at + s.heartbeat_timeout <= p_now;
   end if;
   v_node := hwqueue.read_node(p_state.node_id);
   v_node.profile_id := p_state.profile_id;
   return v_node;
-end
-$$;
-
--- Records that a silent node is live again, because spread rules count live nodes only.
--- Locks: the caller holds node_state.
-create or replace function hwqueue.note_alive(p_state hwqueue.node_state, p_now timestamptz) returns void
-language plpgsql volatile
-as $$
-begin
-  if p_state.seen_at + p_state.heartbeat_timeout <= p_now then
-    update hwqueue.node_state s set seen_at = p_now, moved_xid = pg_current_xact_id()
-    where s.node_id = p_state.node_id and s.seen_at + s.heartbeat_timeout <= p_now;
-  end if;
 end
 $$;
 

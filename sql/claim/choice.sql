@@ -15,7 +15,7 @@
 -- Read lock_alternative, then lock_choice and take_choice.
 
 -- Locks the oldest entry of a class of alternatives that may be claimed: between two positions of a tier and
--- rank, as delete_granted has it, and of a choice of which no other lease was taken. It writes that this one
+-- rank, as choose_seen has it, and of a choice of which no other lease was taken. It writes that this one
 -- is. Returns the ctid of the entry; null: there is none, or other sessions hold it or its choice.
 -- Locks: the entry and its choice, skip locked. Not idempotent.
 create or replace function hwqueue.lock_alternative(p_request hwqueue.claim_request, p_class_id bigint,

@@ -6,11 +6,21 @@
 -- and grants them in one statement (grant_batch). A node with limits, as each one with GPUs, is granted
 -- one lease after the other (grant_single), because each grant changes what fits next.
 --
+-- The first word of a name in claim/ says what a function does, and so who calls whom:
+--   claim_   grants leases. It asks choose_entries or choose_by_score for entries, and hands them to
+--   grant_   which turns locked entries into claims.
+--   choose_  decides which entries come next, and locks them; its calls go down this list:
+--              choose_entries    in turn: the low-water mark, choose_at_head, choose_by_score
+--              choose_at_head    entries at the head of a single queue
+--              choose_by_score   of all classes: judges, scores, then one of the next two
+--              choose_checked    of classes that must be checked: choose_from_groups until one may run
+--              choose_from_groups  score group after score group
+--              choose_seen       of entries that were read: decides about their class, then locks
+--   find_    reads which entries or which score group come first, and locks nothing.
+--   lock_    locks entries that need no decision, with skip locked.
+--
 -- Invariant: an entry leaves `ready` before its claim is written, in the same transaction. A claim waits
 -- for its own node's row only, never for an entry.
---
--- Read claim_general first, then open_claim, choose_entries, pick_entries (one queue) and pick_leases
--- (all other cases). grant_single and grant_batch are in claim/entries.
 
 -- Grants as many leases as are asked for: in batches of one score, or one by one where the node has
 -- limits. p_state: the node's row, locked by the caller. p_queue_head: the head of the only queue, if the
@@ -26,9 +36,15 @@ as $$
 declare
   v_state hwqueue.node_state := p_state;
   v_generation bigint;
-  v_open record;
+  v_queue_head hwqueue.queue_head := p_queue_head;  -- null: of several queues
+  v_promoted int;  -- leases that fell due and were made ready; null: the session has looked just now
+  v_at_mark boolean;  -- the first entry after the low-water mark is the best one
+  v_node hwqueue.node;
+  v_load hwqueue.node_load;
+  v_room hwqueue.headroom;
   v_left int := p_request.qty;
   v_chosen record;
+  v_picked hwqueue.picked_entries;
   v_ctids tid[];
   v_mover hwqueue.ready;  -- a random one of those granted, so each class has its turn
   v_granted record;
@@ -43,17 +59,37 @@ begin
   p_request.now := hwqueue.clock();
   v_state.awaits_terms := v_state.awaits_terms
     and hwqueue.take_publish_step(p_request.node_id, p_request.now);
-  v_open := hwqueue.open_claim(p_request, v_state, p_queue_head);
-  p_request.queue_ids := v_open.queue_ids;
+  if cardinality(p_request.queues) > 1 then
+    v_queue_head := null;
+  elsif v_queue_head.first_is_best is null then  -- not read yet, or by read_past_blocked, in vain
+    select q.* into v_queue_head
+    from hwqueue.read_queue_head(p_request.queues[1], v_state.profile_id, v_state.classes_seen,
+      v_state.classes_unseen) q;
+  end if;
+  p_request.queue_ids := coalesce(v_queue_head.queue_ids, hwqueue.open_queues(p_request.queues));
+  v_promoted := hwqueue.promote_if_due(p_request.queues, p_request.queue_ids, p_request.qty + 20,
+    p_request.now);
+  v_picked.on_fast_path := v_state.on_fast_path and v_queue_head.queue_id is not null
+    and v_queue_head.queue_id <> all (v_state.pinned_queues);
+  if v_state.has_limits then
+    v_node := hwqueue.read_node(v_state.node_id);
+    v_load := hwqueue.read_load(v_state.node_id);
+    v_room := hwqueue.node_headroom(v_node, v_load);
+  end if;
+  v_at_mark := v_picked.on_fast_path and v_queue_head.takes_first and coalesce(v_promoted, 0) = 0
+    and (p_request.tasks is null
+      or cardinality(v_queue_head.task_names) <= 50 and v_queue_head.task_names <@ p_request.tasks)
+    and (not v_state.has_limits
+      or hwqueue.shortage(v_queue_head.most_cpu_milli, v_queue_head.most_memory_mib, v_room) = 0);
   while v_left > 0 loop
-    v_chosen := hwqueue.choose_entries(p_request, v_state, v_open.queue_head, v_open.room, v_left,
-      v_open.promoted, v_open.at_low_water, v_open.picked);
-    v_open.promoted := v_chosen.promoted;
-    v_open.at_low_water := v_chosen.at_low_water and not v_state.has_limits;  -- after it others may fit
-    v_open.picked := v_chosen.picked;
-    v_ctids := (v_open.picked).ctids;
+    v_chosen := hwqueue.choose_entries(p_request, v_state, v_queue_head, v_room, v_left, v_promoted,
+      v_at_mark, v_picked);
+    v_promoted := v_chosen.promoted;
+    v_at_mark := v_chosen.at_mark and not v_state.has_limits;  -- after it others may fit
+    v_picked := v_chosen.picked;
+    v_ctids := v_picked.ctids;
     exit when v_ctids = '{}';
-    score := coalesce((v_open.picked).score, 0);
+    score := coalesce(v_picked.score, 0);
     if cardinality(v_ctids) > 1 then
       if p_moves and random() * (cardinality(v_ctids) + p_request.qty - v_left) < cardinality(v_ctids) then
         select r.* into v_mover from hwqueue.ready r
@@ -66,15 +102,15 @@ begin
       v_left := v_left - cardinality(v_ctids);
       continue;
     end if;
-    v_granted := hwqueue.grant_single(p_request, v_open.picked, v_state, v_open.queue_head, v_open.node,
-      v_open.load, v_generation);
+    v_granted := hwqueue.grant_single(p_request, v_picked, v_state, v_queue_head, v_node, v_load,
+      v_generation);
     v_left := v_left - 1;
     v_mover := case when p_moves and random() * (p_request.qty - v_left) < 1
       then v_granted.entry else v_mover end;
     v_changed := v_changed or v_granted.assignment is not null;
-    v_open.load := v_granted.load;
-    v_open.room := case when v_state.has_limits and v_left > 0
-      then hwqueue.node_headroom(v_open.node, v_granted.load) end;
+    v_load := v_granted.load;
+    v_room := case when v_state.has_limits and v_left > 0
+      then hwqueue.node_headroom(v_node, v_granted.load) end;
     lease_id := (v_granted.entry).lease_id;
     claim_token := v_granted.claim_token;
     attempt := v_granted.attempt;
@@ -87,73 +123,56 @@ begin
     return next;
   end loop;
   if v_changed then
-    perform hwqueue.write_load(v_open.load);
+    perform hwqueue.write_load(v_load);
   end if;
   if v_left = p_request.qty or p_moves
      or p_request.now - v_state.seen_at > v_state.heartbeat_timeout / 8 then
-    perform hwqueue.after_claim(v_state, v_open.queue_ids, v_mover, v_left < p_request.qty, p_moves, p_drawn,
-      p_request.now);
+    perform hwqueue.after_claim(v_state, p_request.queue_ids, v_mover, v_left < p_request.qty, p_moves,
+      p_drawn, p_request.now);
   end if;
-end
-$$;
-
--- Reads what a general claim needs before it chooses: the queues, what fell due there, what the node has
--- left. Several queues have no common head: queue_head is null then. at_low_water: the first entry after
--- the queue's low-water mark is the best one, so no scores need comparing.
--- promoted: how many scheduled leases became ready; null: this session has scanned for them just now.
--- Locks as promote_due. Raises QHQ01.
-create or replace function hwqueue.open_claim(p_request hwqueue.claim_request, p_state hwqueue.node_state,
-  inout queue_head hwqueue.queue_head, out queue_ids int[], out promoted int, out at_low_water boolean,
-  out node hwqueue.node, out load hwqueue.node_load, out room hwqueue.headroom,
-  out picked hwqueue.picked_entries)
-language plpgsql volatile
-as $$
-begin
-  if cardinality(p_request.queues) > 1 then
-    queue_head := null;
-  elsif queue_head.first_is_best is null then  -- not read yet, or by read_past_blocked, in vain
-    select q.* into queue_head
-    from hwqueue.read_queue_head(p_request.queues[1], p_state.profile_id, p_state.classes_seen,
-      p_state.classes_unseen) q;
-  end if;
-  queue_ids := coalesce(queue_head.queue_ids, hwqueue.open_queues(p_request.queues));
-  promoted := hwqueue.promote_if_due(p_request.queues, queue_ids, p_request.qty + 20, p_request.now);
-  picked.on_fast_path := p_state.on_fast_path and queue_head.queue_id is not null
-    and queue_head.queue_id <> all (p_state.pinned_queues);
-  if p_state.has_limits then
-    node := hwqueue.read_node(p_state.node_id);
-    load := hwqueue.read_load(p_state.node_id);
-    room := hwqueue.node_headroom(node, load);
-  end if;
-  at_low_water := picked.on_fast_path and queue_head.takes_first and coalesce(promoted, 0) = 0
-    and (p_request.tasks is null
-      or cardinality(queue_head.task_names) <= 50 and queue_head.task_names <@ p_request.tasks)
-    and (not p_state.has_limits
-      or hwqueue.shortage(queue_head.most_cpu_milli, queue_head.most_memory_mib, room) = 0);
 end
 $$;
 
 -- Locks the entries that the claim grants next: picked.ctids, best first, of one score; {}: there are
--- none. It starts at the queue's low-water mark while that holds, then compares classes (pick_entries).
--- When both find nothing it promotes what fell due, unless this claim has done so, and compares again.
--- p_left: how many of the leases asked for are not granted yet.
--- Locks and raises as pick_entries and promote_due.
+-- none. It starts at the queue's low-water mark while that holds (at_mark), then tries the head of the
+-- only queue, then compares all classes. When these find nothing it promotes what fell due, unless this
+-- claim has done so, and tries again. p_left: how many leases are not granted yet.
+-- picked: on_fast_path goes false when nothing could be had at the head, so that the next call of the
+-- claim does not try there again. entry: the row of a single entry, if it is deleted already. term_deltas:
+-- what its claim adds to the counters.
+-- Locks: the profile row and the entries, skip locked; those of decide_class, publish_terms, promote_due.
+-- Raises QHN01 for a deregistered node.
 create or replace function hwqueue.choose_entries(p_request hwqueue.claim_request,
   p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_room hwqueue.headroom, p_left int,
-  inout promoted int, inout at_low_water boolean, inout picked hwqueue.picked_entries)
+  inout promoted int, inout at_mark boolean, inout picked hwqueue.picked_entries)
 language plpgsql volatile
 as $$
 declare
+  v_limit int := case when p_state.has_limits then 1 else p_left end;  -- each grant changes what fits
+  v_is_few boolean := cardinality(p_queue_head.classes) <= 64;
+  v_has_tried boolean := at_mark is true;
   v_queue_head hwqueue.queue_head;  -- null: what was read is out of date
+  v_eligible hwqueue.profile_queue;
+  v_taken record;
+  v_blocked bigint[];
+  v_is_new boolean;
 begin
-  if at_low_water then
+  if p_queue_head.first_is_best then  -- read with the head
+    v_eligible.profile_id := p_state.profile_id;
+    v_eligible.queue_id := p_queue_head.queue_id;
+    v_eligible.classes := p_queue_head.classes;
+    v_eligible.task_names := p_queue_head.task_names;
+    v_eligible.most_cpu_milli := p_queue_head.most_cpu_milli;
+    v_eligible.most_memory_mib := p_queue_head.most_memory_mib;
+    v_eligible.scores_equal := true;
+    v_eligible.checked := p_queue_head.checked;
+  end if;
+  if at_mark then
     picked.ctids := case
       when p_queue_head.is_tried is not true then
-        hwqueue.lock_window(p_request, hwqueue.head_eligible(p_queue_head, p_state), null, 0::smallint,
-          p_queue_head.rank, p_queue_head.position, p_queue_head.window_size,
-          case when p_state.has_limits then 1 else p_left end)
-      -- as lock_window goes on when it finds nothing
-      when cardinality(p_queue_head.classes) <= 64 then
+        hwqueue.lock_in_window(p_request, v_eligible, null, 0::smallint, p_queue_head.rank,
+          p_queue_head.position, p_queue_head.window_size, v_limit)
+      when v_is_few then  -- lock_in_window goes on like this when it finds nothing
         hwqueue.lock_class_heads(p_queue_head.classes, p_queue_head.queue_id, 0::smallint, p_queue_head.rank,
           p_queue_head.position, p_left, p_request.now) end;
     if picked.ctids <> '{}' then
@@ -162,11 +181,32 @@ begin
   end if;
   loop
     v_queue_head := case
-      when at_low_water or p_left = p_request.qty and coalesce(promoted, 0) = 0 then p_queue_head end;
-    v_queue_head.is_tried := at_low_water is true;
-    picked := hwqueue.pick_entries(p_request, p_state, p_room, picked.on_fast_path, v_queue_head,
-      p_queue_head.window_size, p_left);
-    at_low_water := false;
+      when at_mark or p_left = p_request.qty and coalesce(promoted, 0) = 0 then p_queue_head end;
+    v_queue_head.is_tried := v_has_tried;
+    picked := row('{}', 0, null, null, picked.on_fast_path)::hwqueue.picked_entries;
+    v_blocked := '{}';
+    v_is_new := false;
+    if picked.on_fast_path and not (v_has_tried and v_is_few) then
+      if v_queue_head.first_is_best is not true then
+        select s.* into v_eligible
+        from hwqueue.profile_queue s
+        where s.profile_id = p_state.profile_id and s.queue_id = p_request.queue_ids[1];
+      end if;
+      if v_eligible.checked is not null then
+        v_taken := hwqueue.choose_at_head(p_request, v_eligible, p_state, v_queue_head,
+          p_queue_head.window_size, p_room, v_limit);
+        picked := row(v_taken.ctids, 0, v_taken.term_deltas, v_taken.entry, true)::hwqueue.picked_entries;
+        v_blocked := v_taken.blocked;
+        v_is_new := v_taken.is_new;
+      end if;
+    end if;
+    if picked.ctids = '{}' then
+      picked := hwqueue.choose_by_score(p_request, p_state, p_room, v_limit, v_blocked, v_is_new);
+    elsif v_taken.meets is not null and (p_state.met_blocked or v_taken.meets) then
+      perform hwqueue.note_blocked(p_state, v_taken.meets, false);
+    end if;
+    at_mark := false;
+    v_has_tried := false;
     exit when picked.ctids <> '{}' or promoted is not null
       or hwqueue.promote_due(p_request.queue_ids, p_left + 20, p_request.now) = 0;
     promoted := 1;  -- the queue head that was read is out of date
@@ -176,103 +216,24 @@ begin
 end
 $$;
 
--- Locks the best ready entries that a node may run now. p_on_fast_path: try the head of the node's only
--- queue first (take_at_head). p_queue_head: what this claim has read of the head; with is_tried it has
--- tried the low-water mark in vain, and of up to 64 classes their heads (lock_window).
--- Returns:
---   ctids: the entries, all of one score, best first; {}: there are none.
---   score: theirs.
---   entry: the row of a single entry, if it is deleted already.
---   term_deltas: of a single entry, what its claim adds to the counters.
---   on_fast_path: false when nothing could be had at the head, so that the next call of the same claim
---     does not try there again.
--- Locks as pick_leases. Raises QHN01 for a deregistered node.
-create or replace function hwqueue.pick_entries(p_request hwqueue.claim_request, p_state hwqueue.node_state,
-  p_room hwqueue.headroom, p_on_fast_path boolean, p_queue_head hwqueue.queue_head, p_window int,
-  p_limit int) returns hwqueue.picked_entries
-language plpgsql volatile
-as $$
-declare
-  v_limit int := case when p_state.has_limits then 1 else p_limit end;
-  v_eligible hwqueue.profile_queue;
-  v_taken record;
-  v_blocked bigint[] := '{}';
-  v_meets boolean := false;
-  v_is_new boolean := false;
-  v_picked hwqueue.picked_entries;
-begin
-  v_picked.score := 0;
-  if p_on_fast_path and not (p_queue_head.is_tried and cardinality(p_queue_head.classes) <= 64) then
-    if p_queue_head.first_is_best then
-      v_eligible := hwqueue.head_eligible(p_queue_head, p_state);
-    else
-      select s.* into v_eligible
-      from hwqueue.profile_queue s
-      where s.profile_id = p_state.profile_id and s.queue_id = p_request.queue_ids[1];
-    end if;
-    if v_eligible.checked is not null then
-      v_taken := hwqueue.take_at_head(p_request, v_eligible, p_state, p_queue_head, p_window, p_room,
-        v_limit);
-      v_picked.ctids := v_taken.ctids;
-      v_picked.term_deltas := v_taken.term_deltas;
-      v_picked.entry := v_taken.entry;
-      v_blocked := v_taken.blocked;
-      v_meets := v_taken.meets;
-      v_is_new := v_taken.is_new;
-    end if;
-  end if;
-  v_picked.on_fast_path := coalesce(v_picked.ctids, '{}') <> '{}';
-  if not v_picked.on_fast_path then
-    v_picked := hwqueue.pick_leases(p_request, p_state, p_room, p_limit, v_blocked, v_is_new);
-  elsif v_meets is not null and (p_state.met_blocked or v_meets) then
-    perform hwqueue.note_blocked(p_state, v_meets, false);
-  end if;
-  return v_picked;
-end
-$$;
-
--- The row of profile_queue that a claim has read with the queue head, where the first entry of its classes
--- is the best (first_is_best).
-create or replace function hwqueue.head_eligible(p_queue_head hwqueue.queue_head, p_state hwqueue.node_state)
-returns hwqueue.profile_queue
-language plpgsql immutable
-as $$
-declare
-  v_eligible hwqueue.profile_queue;
-begin
-  v_eligible.profile_id := p_state.profile_id;
-  v_eligible.queue_id := p_queue_head.queue_id;
-  v_eligible.classes := p_queue_head.classes;
-  v_eligible.task_names := p_queue_head.task_names;
-  v_eligible.most_cpu_milli := p_queue_head.most_cpu_milli;
-  v_eligible.most_memory_mib := p_queue_head.most_memory_mib;
-  v_eligible.scores_equal := true;
-  v_eligible.checked := p_queue_head.checked;
-  return v_eligible;
-end
-$$;
-
--- Locks the best entries of all classes that the node may run, up to p_limit of one score. On a node
--- with limits it locks one, because each grant changes what fits. No ctids: there are none. entry: the
--- only one, if it is deleted already.
+-- Locks the best entries of all classes that the node may run, up to p_limit of one score. No ctids: there
+-- are none. entry: the only one, if it is deleted already.
 -- p_without: classes that this claim has found blocked. p_is_new: one of them waits for the publication
 -- of an affinity term. p_only: of these classes; null: of all. p_before: those before its tier and rank.
 -- A new profile has not judged all classes yet: while nothing is found, up to eight batches are judged.
--- Locks the profile row and the entries, skip locked; and as admit_class and publish_terms.
--- Raises QHN01 for a deregistered node.
-create or replace function hwqueue.pick_leases(p_request hwqueue.claim_request, p_state hwqueue.node_state,
-  p_room hwqueue.headroom, p_limit int, p_without bigint[], p_is_new boolean, p_only bigint[] default null,
-  p_before hwqueue.later_class default null)
+-- Locks: as choose_entries. Raises QHN01 for a deregistered node.
+create or replace function hwqueue.choose_by_score(p_request hwqueue.claim_request,
+  p_state hwqueue.node_state, p_room hwqueue.headroom, p_limit int, p_without bigint[], p_is_new boolean,
+  p_only bigint[] default null, p_before hwqueue.later_class default null)
 returns hwqueue.picked_entries
 language plpgsql volatile
 as $$
 declare
   v_now timestamptz := p_request.now;
   v_picked hwqueue.picked_entries;
-  v_node hwqueue.node := hwqueue.read_node(p_state.node_id);
+  v_node hwqueue.node := hwqueue.claiming_node(p_state, v_now);
   v_room hwqueue.headroom := case when p_state.has_limits then p_room
     else hwqueue.node_headroom(v_node, null) end;
-  v_limit int := case when p_state.has_limits then 1 else p_limit end;
   v_without bigint[] := p_without;
   v_asks boolean := p_without <> '{}';
   v_judged record;
@@ -280,40 +241,48 @@ declare
   v_only bigint[] := p_only;
   v_met boolean := false;
   v_fit hwqueue.scored_classes;
-  v_policy record;
+  v_window int;
+  v_probe int;
+  v_is_short boolean;  -- some class of a list that is truncated asks for more than the node has left
   v_taken record;
   v_is_new boolean := p_is_new;
   v_awaits boolean := false;
   v_step record;
   v_goes_on boolean;
 begin
-  v_node.profile_id := p_state.profile_id;  -- the profile that its classes are judged for
   v_picked.ctids := '{}';
   v_picked.on_fast_path := false;
   if v_node.cordoned_at is not null or p_request.queue_ids = '{}' then
     return v_picked;
   end if;
-  perform hwqueue.note_alive(p_state, v_now);
-  v_policy := hwqueue.scan_policy(p_state, v_room, p_request.queue_ids);
+  select max(q.window_size), max(q.probe_size), coalesce(bool_or((
+           select s.most_cpu_milli > v_room.cpu_milli or s.most_memory_mib > v_room.memory_mib
+           from hwqueue.profile_queue s
+           where s.profile_id = p_state.profile_id and s.queue_id = q.queue_id
+             and p_state.on_fast_path and p_state.has_limits and cardinality(s.classes) > 200)), false)
+  into v_window, v_probe, v_is_short
+  from hwqueue.queue q where q.queue_id = any (p_request.queue_ids);
   for v_batch in 1 .. 8 loop
     v_judged := hwqueue.judge_classes(v_node, p_state);
     if p_state.met_blocked then  -- blocked classes need no score
       v_open := hwqueue.claim_candidates(p_state, p_request.queue_ids, v_room, v_now);
-      v_only := case when p_only is null then v_open.classes else hwqueue.both(p_only, v_open.classes) end;
+      v_only := case when p_only is null then v_open.classes when v_open.classes is null then p_only
+        -- lists of all classes of a queue: "is true" keeps it a hash, whatever the plan settings say of joins
+        else array(select c from unnest(p_only) c where (c in (select unnest(v_open.classes))) is true) end;
       v_without := v_without || v_open.blocked;
       v_met := v_open.met is distinct from '{}';
     end if;
     v_fit := hwqueue.fitting_classes(p_request, v_node, v_room, v_only,
       case when p_only is null then v_judged.extra else '[]' end, v_without);
     if v_fit.checked = '{}' and v_fit.classes <> '{}' then
-      v_taken := hwqueue.try_score_groups(p_request, v_fit, v_node,
+      v_taken := hwqueue.choose_from_groups(p_request, v_fit, v_node,
         hwqueue.queue_scan_starts(p_request.queue_ids, cardinality(v_fit.classes)), p_before,
-        v_limit, v_policy.window_size, v_policy.probe_size);
+        p_limit, v_window, v_probe);
       v_picked.ctids := v_taken.ctids;
       v_picked.score := v_taken.score;
     elsif v_fit.checked <> '{}' then
-      v_taken := hwqueue.take_constrained(p_request, v_fit, v_node, v_asks, v_limit, v_policy.window_size,
-        v_policy.probe_size, p_before);
+      v_taken := hwqueue.choose_checked(p_request, v_fit, v_node, v_asks, p_limit, v_window, v_probe,
+        p_before);
       v_picked.ctids := v_taken.ctids;
       v_picked.score := v_taken.score;
       v_picked.term_deltas := v_taken.term_deltas;
@@ -335,34 +304,8 @@ begin
     exit when v_picked.ctids <> '{}' or not v_goes_on;
   end loop;
   perform hwqueue.note_blocked(p_state,
-    v_met or v_without <> '{}' or v_policy.is_short and not p_state.met_blocked, v_awaits);
+    v_met or v_without <> '{}' or v_is_short and not p_state.met_blocked, v_awaits);
   return v_picked;
-end
-$$;
-
--- The classes that are in both lists; null: in any. Each may hold all classes of a queue, hence by hash: "is
--- true" keeps it from becoming a join, which callers may have told to go by index.
-create or replace function hwqueue.both(p_classes bigint[], p_others bigint[]) returns bigint[]
-language sql immutable parallel safe
-as $$
-  select case when p_others is null then p_classes
-    else array(select c from unnest(p_classes) c where (c in (select unnest(p_others))) is true) end
-$$;
-
--- The widest window and probe of these queues, and is_short: on a plain node with limits some class of a
--- queue with more than 200 of them asks for more cpu or memory than the node has left.
-create or replace function hwqueue.scan_policy(p_state hwqueue.node_state, p_room hwqueue.headroom,
-  p_queue_ids int[], out window_size int, out probe_size int, out is_short boolean)
-language plpgsql volatile
-as $$
-begin
-  select max(q.window_size), max(q.probe_size), coalesce(bool_or((
-           select s.most_cpu_milli > p_room.cpu_milli or s.most_memory_mib > p_room.memory_mib
-           from hwqueue.profile_queue s
-           where s.profile_id = p_state.profile_id and s.queue_id = q.queue_id
-             and p_state.on_fast_path and p_state.has_limits and cardinality(s.classes) > 200)), false)
-  into window_size, probe_size, is_short
-  from hwqueue.queue q where q.queue_id = any (p_queue_ids);
 end
 $$;
 
@@ -376,17 +319,20 @@ create or replace function hwqueue.publish_while_holding(inout picked hwqueue.pi
 language plpgsql volatile
 as $$
 declare
-  v_same record;
+  v_first_moved bigint;
 begin
   some_moved := false;
-  if picked.entry is null then
-    picked.entry := hwqueue.delete_single_entry(picked.ctids);
+  if picked.entry is null and cardinality(picked.ctids) = 1 then
+    delete from hwqueue.ready r where r.ctid = picked.ctids[1] returning r into picked.entry;
   end if;
   published := (hwqueue.publish_terms(2, case when picked.ctids = '{}' then false end, p_now)).published;
   if picked.entry is null then
-    v_same := hwqueue.still_same_entries(picked.ctids);
-    picked.ctids := v_same.ctids;
-    some_moved := v_same.ctids = '{}' and v_same.some_moved;
+    select p.n into v_first_moved from unnest(picked.ctids) with ordinality p(place, n)
+    where not exists (select from hwqueue.ready r where r.ctid = p.place) order by p.n limit 1;
+    if found then
+      picked.ctids := picked.ctids[1 : v_first_moved - 1];
+      some_moved := picked.ctids = '{}';
+    end if;
   end if;
 end
 $$;

@@ -1,53 +1,12 @@
 -- Locking entries of `ready`, and turning entries into claims.
 --
--- claim/claim, claim/score_groups and claim/single_queue call this module. An example: lock_window finds
--- five entries of one class after the low-water mark, skips two that another session holds and locks
--- three; grant_batch turns these into claims in one statement.
---
--- Of a class that must be checked, take_entries decides first (decide_class, under lock stripes), then
--- deletes the oldest entry that no other session holds (delete_granted), then counts the lease
--- (add_counts).
+-- An example: lock_in_window finds five entries of one class after the low-water mark, skips two that
+-- another session holds and locks three; grant_batch turns these into claims in one statement. Of a class
+-- that must be checked, choose_seen decides first (decide_class, under lock stripes), then deletes the
+-- oldest entry that no other session holds, then counts the lease (add_counts).
 --
 -- Invariant: all locks are taken with `skip locked`, so no claim waits for another one's entries. An
 -- entry is checked for its class again under its lock, because assign_target_class may have changed it.
---
--- Read grant_single and grant_batch first; then lock_window and lock_class_heads (entries after the
--- low-water mark), take_entries (classes that must be checked), lock_score_group and
--- score_group_entries.
-
--- Deletes an entry, if it is the only one that the claim has chosen, and returns it. A step of publishing
--- that follows may move entries to another class, and this one is out of its way then.
--- Locks: the caller holds the entry.
-create or replace function hwqueue.delete_single_entry(p_ctids tid[]) returns hwqueue.ready
-language plpgsql volatile
-as $$
-declare
-  v_entry hwqueue.ready;
-begin
-  if cardinality(p_ctids) = 1 then
-    delete from hwqueue.ready r where r.ctid = p_ctids[1] returning r.* into v_entry;
-  end if;
-  return v_entry;
-end
-$$;
-
--- Drops from the ctids of locked entries everything from the first one that holds no entry any more,
--- because assign_target_class has moved it.
--- Locks: the caller holds the entries.
-create or replace function hwqueue.still_same_entries(inout ctids tid[], out some_moved boolean)
-language plpgsql volatile
-as $$
-declare
-  v_first_moved bigint;
-begin
-  select p.n into v_first_moved from unnest(ctids) with ordinality p(place, n)
-  where not exists (select from hwqueue.ready r where r.ctid = p.place) order by p.n limit 1;
-  some_moved := found;
-  if found then
-    ctids := ctids[1 : v_first_moved - 1];
-  end if;
-end
-$$;
 
 -- Turns one entry, locked or deleted already, into a claim, and allocates what its class asks for. The
 -- caller writes load back once, after its last grant. entry: the row of `ready` that is gone.
@@ -152,7 +111,7 @@ $$;
 -- nothing, it locks the heads of the classes, wherever they are. The scan for a single class is longer,
 -- because it crosses no other entries.
 -- Locks: the entries, skip locked. Not idempotent.
-create or replace function hwqueue.lock_window(p_request hwqueue.claim_request,
+create or replace function hwqueue.lock_in_window(p_request hwqueue.claim_request,
   p_eligible hwqueue.profile_queue, p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint,
   p_window int, p_limit int) returns tid[]
 language plpgsql volatile
@@ -211,12 +170,15 @@ create or replace function hwqueue.lock_class_heads(p_classes bigint[], p_queue_
 language plpgsql volatile
 as $$
 declare
+  v_is_blocked boolean := (  -- as the last claims that advanced the queue's marks found it
+    select w.version < w.blocked_to_version from hwqueue.low_water w
+    where w.queue_id = p_queue_id and w.class_id = 0 order by w.version desc limit 1);
   v_from hwqueue.scan_starts;
   v_depth int := p_limit;
   v_seen tid[];
   v_ctids tid[];
 begin
-  if hwqueue.is_head_blocked(p_queue_id) then
+  if v_is_blocked then
     v_from := hwqueue.class_scan_starts(p_classes, (array[p_queue_id], array[p_from_tier],
       array[p_from_rank], array[p_from_position], array[true], true, null, null, null));
   end if;
@@ -265,9 +227,9 @@ $$;
 -- blocked: the class that may not run here now, with its reason; nothing is taken then. The reason
 -- 'later': of this class only an entry that has waited for a better node may run. That one is at
 -- later_tier and later_rank, so other classes come first.
--- Locks: the caller holds node_state; lock stripes, the entries and term_counter, skip locked. Not
--- idempotent.
-create or replace function hwqueue.take_entries(p_request hwqueue.claim_request,
+-- Locks: the caller holds node_state; lock stripes, the entries and term_counter, skip locked; those of
+-- lock_alternative; class rows that a start wakes, skip locked. Not idempotent.
+create or replace function hwqueue.choose_seen(p_request hwqueue.claim_request,
   p_seen hwqueue.seen_entries, p_limit int, p_node hwqueue.node,
   out ctids tid[], out term_deltas jsonb, out entry hwqueue.ready, out blocked bigint, out reason text,
   out later_tier smallint, out later_rank bigint)
@@ -280,13 +242,15 @@ declare
   v_is_checked boolean[] := case
     when p_seen.checked = '{}' then array_fill(false, array[cardinality(v_classes)])
     when v_classes <@ p_seen.checked then array_fill(true, array[cardinality(v_classes)])
-    else hwqueue.membership(v_classes, p_seen.checked) end;
+    else array(select c in (select unnest(p_seen.checked)) from unnest(v_classes) c) end;
   v_count int := cardinality(v_positions);
   v_first int := 1;
   v_last int;
   v_head hwqueue.entry_ref;
+  v_after timestamptz;
   v_verdict record;
-  v_taken record;
+  v_place tid;
+  v_gone record;
 begin
   ctids := '{}';
   while v_first <= v_count loop
@@ -297,19 +261,31 @@ begin
       v_last := v_last + 1;
     end loop;
     if not v_is_checked[v_first] then
-      ctids := hwqueue.lock_seen(v_positions[v_first : v_last], v_classes[v_first : v_last], p_seen.tier,
-        p_seen.rank, p_limit);
+      ctids := array(
+        select r.ctid
+        from unnest(v_positions[v_first : v_last], v_classes[v_first : v_last])
+             with ordinality f(position, class_id, ordinal)
+        cross join lateral (  -- limit: one by one; a range and an order, which only the index by class has
+          select x.ctid as place from hwqueue.ready x
+          where x.class_id = f.class_id and x.tier = p_seen.tier and x.rank = p_seen.rank
+            and x.position between f.position and f.position
+          order by x.position limit 1) h
+        join hwqueue.ready r on r.ctid = h.place
+        where (r.class_id = f.class_id) is true  -- in a form that no index serves: read by ctid
+        order by f.ordinal limit p_limit
+        for update of r skip locked);
       exit when ctids <> '{}';
     else
       v_head := p_seen.head;
-      if v_first > 1 or v_head.lease_id is null then
-        select r.lease_id, r.eligible_at into v_head.lease_id, v_head.eligible_at from hwqueue.ready r
-        where r.class_id = v_classes[v_first] and r.tier = p_seen.tier
-          and r.rank = p_seen.rank and r.position between v_positions[v_first] and v_positions[v_last]
-          and (r.deadline is null or r.deadline > v_now)
-        order by r.position limit 1;
-      end if;
+      v_after := '-infinity';
       for v_pass in 1 .. 2 loop
+        if v_pass = 2 or v_first > 1 or v_head.lease_id is null then
+          select r.lease_id, r.eligible_at into v_head.lease_id, v_head.eligible_at from hwqueue.ready r
+          where r.class_id = v_classes[v_first] and r.tier = p_seen.tier
+            and r.rank = p_seen.rank and r.position between v_positions[v_first] and v_positions[v_last]
+            and (r.deadline is null or r.deadline > v_now) and r.eligible_at > v_after
+          order by r.position limit 1;
+        end if;
         exit when v_head.lease_id is null;
         v_verdict := hwqueue.decide_class(v_classes[v_first], v_head.lease_id, v_head.eligible_at,
             p_seen.tier, p_seen.rank, p_node, v_now);
@@ -321,162 +297,41 @@ begin
           later_rank := v_verdict.rank;
           return;
         end if;
-        v_taken := hwqueue.delete_granted(p_request, v_classes[v_first], p_seen, v_positions[v_first],
-          v_positions[v_last], v_verdict.since, v_verdict.only_lease, v_verdict.is_choice);
-        if v_taken.place is not null then
+        if v_verdict.is_choice then
+          v_place := hwqueue.lock_alternative(p_request, v_classes[v_first], p_seen, v_positions[v_first],
+            v_positions[v_last], v_verdict.since, v_verdict.only_lease);
+          delete from hwqueue.ready r where r.ctid = v_place
+          returning r.ctid as place, r as entry into v_gone;
+        else
+          delete from hwqueue.ready r where r.ctid = (
+            select x.ctid from hwqueue.ready x
+            where x.class_id = v_classes[v_first] and x.tier = p_seen.tier and x.rank = p_seen.rank
+              and x.position between v_positions[v_first] and v_positions[v_last]
+              and (x.deadline is null or x.deadline > v_now)
+              and (v_verdict.since is null or x.eligible_at <= v_verdict.since)
+              and (v_verdict.only_lease is null or x.lease_id = v_verdict.only_lease)
+            order by x.position limit 1 for update skip locked)
+          returning r.ctid as place, r as entry into v_gone;
+        end if;
+        if found then
+          ctids := array[v_gone.place];
+          entry := v_gone.entry;
           term_deltas := hwqueue.add_counts(v_verdict.term_deltas, 1);
-          if v_verdict.is_named or v_verdict.is_lasting then
-            perform hwqueue.note_taken(v_taken.entry, v_verdict.is_named, v_verdict.is_lasting);
+          if v_verdict.is_named then
+            perform hwqueue.wake_classes_of_lease(entry.lease_id);
           end if;
-          ctids := array[v_taken.place];
-          entry := v_taken.entry;
+          if v_verdict.is_lasting then  -- for reap
+            perform hwqueue.note_lasting(entry.lease_id, entry.claim_count);
+          end if;
           return;
         end if;
         exit when v_verdict.since is null;
         -- other sessions hold those that have waited their patience; younger ones need not wait where no
         -- better node is live
-        select r.lease_id, r.eligible_at into v_head.lease_id, v_head.eligible_at from hwqueue.ready r
-        where r.class_id = v_classes[v_first] and r.tier = p_seen.tier
-          and r.rank = p_seen.rank and r.position between v_positions[v_first] and v_positions[v_last]
-          and (r.deadline is null or r.deadline > v_now) and r.eligible_at > v_verdict.since
-        order by r.position limit 1;
+        v_after := v_verdict.since;
       end loop;
     end if;
     v_first := v_last + 1;
   end loop;
-end
-$$;
-
--- Does what others need to know of a lease that starts: classes that wait for it are woken (p_is_named), and
--- reap checks its lasting requirements (p_is_lasting).
--- Locks: class rows, skip locked. Not idempotent.
-create or replace function hwqueue.note_taken(p_entry hwqueue.ready, p_is_named boolean,
-  p_is_lasting boolean) returns void
-language plpgsql volatile
-as $$
-begin
-  if p_is_named then
-    perform hwqueue.wake_classes_of_lease(p_entry.lease_id);
-  end if;
-  if p_is_lasting then
-    perform hwqueue.note_lasting(p_entry.lease_id, p_entry.claim_count);
-  end if;
-end
-$$;
-
--- Deletes the oldest entry of a class in a tier and rank, between two positions, that has been claimable
--- since p_since (null: any) and is of that lease (null: of any). place: its ctid; null: other sessions
--- hold all of them, or assign_target_class has given them another class. p_is_choice: the leases of the
--- class are alternatives: of one whose choice is still to be made.
--- Locks: the entry, skip locked; as lock_alternative. Not idempotent.
-create or replace function hwqueue.delete_granted(p_request hwqueue.claim_request, p_class_id bigint,
-  p_seen hwqueue.seen_entries, p_from bigint, p_to bigint, p_since timestamptz, p_lease uuid,
-  p_is_choice boolean, out place tid, out entry hwqueue.ready)
-language plpgsql volatile
-as $$
-declare
-  v_gone record;
-begin
-  if p_is_choice then
-    place := hwqueue.lock_alternative(p_request, p_class_id, p_seen, p_from, p_to, p_since, p_lease);
-    delete from hwqueue.ready r where r.ctid = place returning r.* into entry;
-    return;
-  end if;
-  delete from hwqueue.ready r where r.ctid = (
-    select x.ctid from hwqueue.ready x
-    where x.class_id = p_class_id and x.tier = p_seen.tier
-      and x.rank = p_seen.rank and x.position between p_from and p_to
-      and (x.deadline is null or x.deadline > p_request.now)
-      and (p_since is null or x.eligible_at <= p_since) and (p_lease is null or x.lease_id = p_lease)
-    order by x.position limit 1 for update skip locked)
-  returning r.ctid as place, r as entry into v_gone;
-  if found then
-    place := v_gone.place;
-    entry := v_gone.entry;
-  end if;
-end
-$$;
-
--- Which of these classes are among p_others, element by element.
-create or replace function hwqueue.membership(p_classes bigint[], p_others bigint[]) returns boolean[]
-language sql immutable
-as $$ select array(select c in (select unnest(p_others)) from unnest(p_classes) c) $$;
-
--- Locks entries that were read at these positions, of these classes, up to p_limit of them. It checks
--- the class again under the lock, because assign_target_class may have changed it.
--- Locks: the entries, skip locked.
-create or replace function hwqueue.lock_seen(p_positions bigint[], p_seen_classes bigint[], p_tier smallint,
-  p_rank bigint, p_limit int) returns tid[]
-language plpgsql volatile
-as $$
-begin
-  return array(
-    select r.ctid
-    from unnest(p_positions, p_seen_classes) with ordinality f(position, class_id, ordinal)
-    cross join lateral (  -- limit: one by one; a range and an order, which only the index by class has
-      select x.ctid as place from hwqueue.ready x
-      where x.class_id = f.class_id and x.tier = p_tier and x.rank = p_rank
-        and x.position between f.position and f.position
-      order by x.position limit 1) h
-    join hwqueue.ready r on r.ctid = h.place
-    where (r.class_id = f.class_id) is true  -- in a form that no index serves: read by ctid
-    order by f.ordinal limit p_limit
-    for update of r skip locked);
-end
-$$;
-
--- Locks up to p_limit of the first p_depth entries of a score group, oldest first, and returns their
--- ctids.
--- Locks: the entries, skip locked. Not idempotent.
-create or replace function hwqueue.lock_score_group(p_classes bigint[], p_from hwqueue.scan_starts,
-  p_tier smallint, p_rank bigint, p_depth int, p_limit int, p_now timestamptz) returns tid[]
-language plpgsql volatile
-as $$
-declare
-  v_from hwqueue.scan_starts := hwqueue.class_scan_starts(p_classes, p_from);
-begin
-  return array(
-    select r.ctid
-    from (
-      select h.place
-      from unnest(p_classes) with ordinality k(class_id, ordinality)
-      cross join lateral (
-        select x.ctid as place, x.position from hwqueue.ready x
-        where x.class_id = k.class_id and x.tier = p_tier and x.rank = p_rank
-          and x.position >= hwqueue.scan_start_of(v_from, k.ordinality::int, p_tier, p_rank)
-          and (x.deadline is null or x.deadline > p_now)
-        order by x.position limit p_depth
-      ) h
-      order by h.position limit p_depth
-    ) c
-    join hwqueue.ready r on r.ctid = c.place
-    where (r.class_id = any (p_classes)) is true  -- as in lock_seen
-    limit p_limit
-    for update of r skip locked);
-end
-$$;
-
--- The oldest entries of a score group, up to p_limit, as positions and classes, oldest first.
-create or replace function hwqueue.score_group_entries(p_classes bigint[], p_from hwqueue.scan_starts,
-  p_tier smallint, p_rank bigint, p_limit int, p_now timestamptz, out positions bigint[],
-  out classes bigint[])
-language plpgsql stable
-as $$
-declare
-  v_from hwqueue.scan_starts := hwqueue.class_scan_starts(p_classes, p_from);
-begin
-  select coalesce(array_agg(c.position), '{}'), coalesce(array_agg(c.class_id), '{}') into positions, classes
-  from (
-    select h.position, k.class_id
-    from unnest(p_classes) with ordinality k(class_id, ordinality)
-    cross join lateral (
-      select x.position from hwqueue.ready x
-      where x.class_id = k.class_id and x.tier = p_tier and x.rank = p_rank
-        and x.position >= hwqueue.scan_start_of(v_from, k.ordinality::int, p_tier, p_rank)
-        and (x.deadline is null or x.deadline > p_now)
-      order by x.position limit p_limit
-    ) h
-    order by h.position limit p_limit
-  ) c;
 end
 $$;

@@ -7,9 +7,6 @@
 -- the claim. When any condition fails it returns no lease and claim_general (claim/claim) goes on.
 --
 -- Invariant: it never passes over a better entry, except one that another session has locked.
---
--- Read claim_at_head first, then read_queue_head (one queue) and read_queue_heads (several). after_claim
--- is what both ways of claiming do now and then once they have granted.
 
 -- Grants one lease at the head of a node's queues. No lease_id: the fast path does not apply, or found
 -- nothing. It applies to one lease (p_qty 1) on a node without limits, where the first entry after the
@@ -93,7 +90,9 @@ begin
   values (lease_id, v_head.queue_id, v_class_id, p_state.node_id, p_state.node_epoch, claim_token,
     attempt, v_timeout, v_now, expires_at, expires_at, p_state.login, v_since, v_is_step);
   if p_moves or v_now - p_state.seen_at > p_state.heartbeat_timeout / 8 then
-    perform hwqueue.after_head(p_state, v_head, v_class_id, v_position, lease_id, p_moves, p_drawn, v_now);
+    perform hwqueue.after_claim(p_state, array[v_head.queue_id], row(v_head.queue_id, 0, null, null,
+        v_head.rank, v_position, v_class_id, lease_id, null, null)::hwqueue.ready, true, p_moves, p_drawn,
+      v_now);
   end if;
 end
 $$;
@@ -195,28 +194,10 @@ as $$
   order by k.tier, k.rank, k.position limit 1
 $$;
 
--- Calls after_claim for one lease from a queue head, whose entry the caller has in parts.
-create or replace function hwqueue.after_head(p_state hwqueue.node_state, p_queue_head hwqueue.queue_head,
-  p_class_id bigint, p_position bigint, p_lease uuid, p_moves boolean, p_drawn bigint, p_now timestamptz)
-returns void
-language plpgsql volatile
-as $$
-declare
-  v_entry hwqueue.ready;
-begin
-  v_entry.queue_id := p_queue_head.queue_id;
-  v_entry.tier := 0;
-  v_entry.rank := p_queue_head.rank;
-  v_entry.position := p_position;
-  v_entry.class_id := p_class_id;
-  v_entry.lease_id := p_lease;
-  perform hwqueue.after_claim(p_state, array[p_queue_head.queue_id], v_entry, true, p_moves, p_drawn, p_now);
-end
-$$;
-
--- The upkeep that a claim does now and then, after its grants. It records that the node is alive. With
--- p_moves it advances the low-water marks past one of the entries that it granted (p_entry). When it
--- granted nothing, it ends expired claims and fails late leases, in case no session calls reap.
+-- The upkeep that both ways of claiming do now and then, after their grants. It records that the node is
+-- alive. With p_moves it advances the low-water marks past one of the entries that were granted (p_entry:
+-- its place and class are read). When nothing was, it ends expired claims and fails late leases, in case
+-- no session calls reap.
 -- Locks: the caller holds node_state; claims, ready entries and low-water marks, skip locked.
 create or replace function hwqueue.after_claim(p_state hwqueue.node_state, p_queue_ids int[],
   p_entry hwqueue.ready, p_granted boolean, p_moves boolean, p_drawn bigint, p_now timestamptz) returns void

@@ -1,26 +1,23 @@
--- For the general claim: the head of a single queue (take_at_head), and classes that must be checked, of
--- any queues (take_constrained).
+-- For the general claim: the head of a single queue (choose_at_head), and classes that must be checked, of
+-- any queues (choose_checked).
 --
--- pick_entries (claim/claim) calls take_at_head for a plain node (node_state.on_fast_path) with one
--- queue. pick_leases (claim/claim) calls take_constrained. An example: a node may run classes A and B of
--- `renders`; A must be checked against other leases. entries_at_head finds the oldest entries of both,
--- and take_entries (claim/entries) decides about A before it locks one.
+-- An example: a node may run classes A and B of `renders`; A must be checked against other leases.
+-- find_at_head finds the oldest entries of both, and choose_seen (claim/entries) decides about A before it
+-- locks one.
 --
 -- Invariant: a class is decided before one of its entries is locked. So a class that is refused leaves no
 -- entry locked and needs no subtransaction. The lock stripes under which it was refused stay locked until
 -- the transaction ends (decide_class); a class that the counters refuse without them leaves no lock.
---
--- Read take_at_head first, then head_classes (which classes), entries_at_head (which entries), and
--- take_constrained, which tries score groups until one can be had.
 
--- Takes what is at the head of a node's only queue. Where the node has met blocked classes, it first
--- asks which are not blocked (claim_candidates), and reads those only. No ctids: nothing there can be
--- had. p_queue_head: as in entries_at_head.
+-- Takes what is at the head of the only queue of a plain node (node_state.on_fast_path). It looks for
+-- classes of the tasks that are asked for, for which there is room; where the node has met blocked classes,
+-- for those that are not blocked (claim_candidates). No ctids: nothing there can be had, or scores differ,
+-- or the profile has not judged all classes. p_queue_head: what this claim has read of the queue.
 -- blocked: classes that were found to be. meets: whether blocked classes are before what was taken;
 -- null: unknown, so leave node_state.met_blocked as it is. is_new: one of the blocked classes waits for
 -- the publication of an affinity term.
--- Locks as take_entries. Not idempotent.
-create or replace function hwqueue.take_at_head(p_request hwqueue.claim_request,
+-- Locks as choose_seen. Not idempotent.
+create or replace function hwqueue.choose_at_head(p_request hwqueue.claim_request,
   p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head,
   p_window int, p_room hwqueue.headroom, p_limit int, out ctids tid[], out term_deltas jsonb,
   out entry hwqueue.ready, out blocked bigint[], out meets boolean, out is_new boolean)
@@ -32,9 +29,9 @@ declare
   v_open record;
   v_only bigint[];
   v_met bigint[];
-  v_node hwqueue.node;
   v_found record;
   v_seen hwqueue.seen_entries;
+  v_classes bigint[];
   v_taken record;
 begin
   ctids := '{}';
@@ -49,23 +46,47 @@ begin
       blocked := v_open.blocked;
     end if;
   end if;
-  v_eligible := hwqueue.head_classes(p_eligible, p_state, p_queue_head.first_is_best, p_request.tasks,
-    v_only, blocked, p_room);
+  if p_queue_head.first_is_best is not true and (not p_eligible.scores_equal
+     or hwqueue.has_new_classes(least(p_eligible.classes_seen, p_state.classes_seen),
+         p_eligible.classes_unseen || p_state.classes_unseen)) then
+    return;
+  elsif v_only is not null then
+    select coalesce(array_agg(e.class_id), '{}'),
+           coalesce(array_agg(e.class_id) filter (where e.is_checked), '{}')
+    into v_eligible.classes, v_eligible.checked
+    from unnest(v_only) k(class_id)
+    cross join lateral (  -- fenced: each by its key
+      select x.class_id, x.is_checked from hwqueue.profile_eligibility x
+      where x.profile_id = p_eligible.profile_id
+        and x.queue_id = p_eligible.queue_id and x.class_id between k.class_id and k.class_id
+        and x.gpu_count = 0 and x.custom is null
+        and (p_request.tasks is null or x.task_name = any (p_request.tasks))
+        and hwqueue.shortage(x.cpu_milli, x.memory_mib, p_room) = 0 offset 0) e
+    where k.class_id <> all (blocked);
+  -- "is not null" of a row would test every field. A list that is truncated (201) stays as it is: it is
+  -- checked entry by entry
+  elsif (p_request.tasks is not null or p_room is distinct from null)
+    and (cardinality(p_eligible.classes) > 200
+      or (p_request.tasks is null
+        or cardinality(p_eligible.task_names) <= 50 and p_eligible.task_names <@ p_request.tasks)
+      and hwqueue.shortage(p_eligible.most_cpu_milli, p_eligible.most_memory_mib, p_room) = 0) is not true
+  then
+    v_eligible.classes := array(
+      select e.class_id from hwqueue.profile_eligibility e
+      where e.profile_id = p_eligible.profile_id and e.queue_id = p_eligible.queue_id and e.gpu_count = 0
+        and e.custom is null and (p_request.tasks is null or e.task_name = any (p_request.tasks))
+        and hwqueue.shortage(e.cpu_milli, e.memory_mib, p_room) = 0);
+  end if;
   if v_eligible.classes = '{}' then
     return;
   end if;
-  v_found := hwqueue.entries_at_head(p_request, v_eligible, p_queue_head, p_window, v_only is not null,
+  v_found := hwqueue.find_at_head(p_request, v_eligible, p_queue_head, p_window, v_only is not null,
     p_room, p_limit);
   ctids := v_found.ctids;
   v_seen := v_found.seen;
-  if v_seen.positions = '{}' then
-    return;
-  end if;
-  if v_seen.checked <> '{}' then
-    if p_state.met_blocked and v_only is null and v_seen.classes[1] = any (v_seen.checked) then
-      return;  -- pick_leases asks about more than 200 classes
-    end if;
-    v_node := hwqueue.judged_node(p_state, v_now);
+  if v_seen.positions = '{}' or v_seen.checked <> '{}' and p_state.met_blocked and v_only is null
+     and v_seen.classes[1] = any (v_seen.checked) then
+    return;  -- the latter: choose_by_score asks about more than 200 classes
   end if;
   if v_only is not null then
     meets := coalesce((v_seen.tier, v_seen.rank) > (p_queue_head.tier, p_queue_head.rank), true) or (
@@ -77,15 +98,22 @@ begin
     meets := case when not meets or v_met is not null then meets end;
   end if;
   if v_seen.checked = '{}' then
-    ctids := hwqueue.lock_between(p_request, p_eligible.queue_id, v_seen, p_limit);
+    v_classes := array(select distinct unnest(v_seen.classes));
+    ctids := array(
+      select r.ctid from hwqueue.ready r
+      where r.queue_id = p_eligible.queue_id and r.tier = v_seen.tier and r.rank = v_seen.rank
+        and r.position between v_seen.positions[1] and v_seen.positions[cardinality(v_seen.positions)]
+        and r.class_id = any (v_classes) and (r.deadline is null or r.deadline > v_now)
+      order by r.position limit p_limit
+      for update skip locked);
   else
-    v_taken := hwqueue.take_entries(p_request, v_seen, p_limit, v_node);
+    v_taken := hwqueue.choose_seen(p_request, v_seen, p_limit, hwqueue.claiming_node(p_state, v_now));
     ctids := v_taken.ctids;
     term_deltas := v_taken.term_deltas;
     entry := v_taken.entry;
     if v_taken.blocked is not null then
       meets := true;
-      if v_taken.reason <> 'later' then  -- pick_leases knows what comes before it
+      if v_taken.reason <> 'later' then  -- choose_by_score knows what comes before it
         blocked := blocked || v_taken.blocked;
       end if;
     end if;
@@ -94,68 +122,14 @@ begin
 end
 $$;
 
--- Of the classes that profile_queue lists, those of these tasks that the node has room for. A list that
--- is truncated (201) is returned as it is: then lock_window and entries_in_window check class by class.
-create or replace function hwqueue.roomy_classes(p_eligible hwqueue.profile_queue, p_tasks text[],
-  p_room hwqueue.headroom) returns bigint[]
-language plpgsql stable
-as $$
-begin
-  if cardinality(p_eligible.classes) > 200
-     or (p_tasks is null or cardinality(p_eligible.task_names) <= 50 and p_eligible.task_names <@ p_tasks)
-        and hwqueue.shortage(p_eligible.most_cpu_milli, p_eligible.most_memory_mib, p_room) = 0 then
-    return p_eligible.classes;
-  end if;
-  return array(
-    select e.class_id from hwqueue.profile_eligibility e
-    where e.profile_id = p_eligible.profile_id and e.queue_id = p_eligible.queue_id
-      and e.gpu_count = 0 and e.custom is null and (p_tasks is null or e.task_name = any (p_tasks))
-      and hwqueue.shortage(e.cpu_milli, e.memory_mib, p_room) = 0);
-end
-$$;
-
--- The classes that a node looks for at the head of its only queue: of these tasks, that it has room for,
--- of p_only (claim_candidates; null: all), without p_without. No classes: there are none, or their
--- scores differ, or the profile has not judged all of them; then pick_leases goes on.
--- p_is_judged: the caller has seen that all are judged.
-create or replace function hwqueue.head_classes(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state,
-  p_is_judged boolean, p_tasks text[], p_only bigint[], p_without bigint[], p_room hwqueue.headroom,
-  out eligible hwqueue.profile_queue)
-language plpgsql stable
-as $$
-begin
-  eligible := p_eligible;
-  if p_is_judged is not true and (not p_eligible.scores_equal
-     or hwqueue.has_new_classes(least(p_eligible.classes_seen, p_state.classes_seen),
-         p_eligible.classes_unseen || p_state.classes_unseen)) then
-    eligible.classes := '{}';
-  elsif p_only is not null then
-    select coalesce(array_agg(e.class_id), '{}'),
-           coalesce(array_agg(e.class_id) filter (where e.is_checked), '{}')
-    into eligible.classes, eligible.checked
-    from unnest(p_only) k(class_id)
-    cross join lateral (  -- fenced: each by its key
-      select x.class_id, x.is_checked from hwqueue.profile_eligibility x
-      where x.profile_id = p_eligible.profile_id
-        and x.queue_id = p_eligible.queue_id and x.class_id between k.class_id and k.class_id
-        and x.gpu_count = 0 and x.custom is null and (p_tasks is null or x.task_name = any (p_tasks))
-        and hwqueue.shortage(x.cpu_milli, x.memory_mib, p_room) = 0 offset 0) e
-    where k.class_id <> all (p_without);
-  -- "is not null" of a row would test every field
-  elsif p_tasks is not null or p_room is distinct from null then
-    eligible.classes := hwqueue.roomy_classes(p_eligible, p_tasks, p_room);
-  end if;
-end
-$$;
-
--- The oldest entries of these classes (head_classes) at a queue's head. Where no class must be checked
--- it locks them at once, up to p_limit (ctids). Else it returns those that it has seen: p_limit or 8 of
--- the best tier and rank, fewer where they are far apart. Another session may have these by the time that
--- they are locked. No ctids and no positions: there are none. Of a few classes it reads their heads,
--- wherever they are. p_queue_head: what this claim has read of the queue. is_tried: the low-water mark
--- was tried in vain. p_is_behind: entries of other classes, which are left out, come before these.
+-- The oldest entries of these classes at a queue's head. Where no class must be checked it locks them at
+-- once, up to p_limit (ctids). Else it returns those that it has seen: p_limit or 8 of the best tier and
+-- rank, fewer where they are far apart. Another session may have these by the time that they are locked. No
+-- ctids and no positions: there are none. Of a few classes it reads their heads, wherever they are.
+-- p_queue_head.is_tried: the low-water mark was tried in vain. p_is_behind: entries of other classes, which
+-- are left out, come before these.
 -- Locks: the entries, skip locked. Not idempotent.
-create or replace function hwqueue.entries_at_head(p_request hwqueue.claim_request,
+create or replace function hwqueue.find_at_head(p_request hwqueue.claim_request,
   p_eligible hwqueue.profile_queue, p_queue_head hwqueue.queue_head, p_window int, p_is_behind boolean,
   p_room hwqueue.headroom, p_limit int, out ctids tid[], out seen hwqueue.seen_entries)
 language plpgsql volatile
@@ -183,17 +157,17 @@ begin
       v_is_mark := v_queue_head.is_mark;
     end if;
     if p_eligible.checked = '{}' and not p_is_behind then
-      ctids := hwqueue.lock_window(p_request, p_eligible, p_room, seen.tier, seen.rank, v_from, p_window,
+      ctids := hwqueue.lock_in_window(p_request, p_eligible, p_room, seen.tier, seen.rank, v_from, p_window,
         p_limit);
     else
       -- of a few classes behind others, the heads alone
       if not p_is_behind or cardinality(p_eligible.classes) > 16 then
-        seen := hwqueue.entries_in_window(p_request, p_eligible, p_room, seen.tier, seen.rank, v_from,
+        seen := hwqueue.find_in_window(p_request, p_eligible, p_room, seen.tier, seen.rank, v_from,
           p_window, v_depth);
       end if;
       -- other classes fill the window: the heads of these
       if seen.positions = '{}' and cardinality(p_eligible.classes) <= 64 then
-        seen := hwqueue.entries_of_classes(p_eligible, seen.tier, seen.rank, v_from, v_depth, p_request.now);
+        seen := hwqueue.find_class_heads(p_eligible, seen.tier, seen.rank, v_from, v_depth, p_request.now);
       end if;
     end if;
     -- the low-water mark may lag behind; of a few classes that makes no difference
@@ -206,7 +180,7 @@ $$;
 -- The oldest entries of a few classes of a queue in which no entry is before p_from_*: p_limit of the
 -- best tier and rank that these classes have. Each class is scanned from its own low-water mark on, if
 -- it has one. No entries: positions is empty.
-create or replace function hwqueue.entries_of_classes(p_eligible hwqueue.profile_queue, p_from_tier smallint,
+create or replace function hwqueue.find_class_heads(p_eligible hwqueue.profile_queue, p_from_tier smallint,
   p_from_rank bigint, p_from_position bigint, p_limit int, p_now timestamptz, out seen hwqueue.seen_entries)
 language plpgsql stable
 as $$
@@ -248,7 +222,7 @@ $$;
 
 -- The entries of a tier and rank, from a position on, that a profile may run and has room for: p_limit
 -- of them within p_window positions (more for a larger batch).
-create or replace function hwqueue.entries_in_window(p_request hwqueue.claim_request,
+create or replace function hwqueue.find_in_window(p_request hwqueue.claim_request,
   p_eligible hwqueue.profile_queue, p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint,
   p_window int, p_limit int, out seen hwqueue.seen_entries)
 language plpgsql stable
@@ -306,41 +280,19 @@ begin
 end
 $$;
 
--- Locks the oldest entries of a queue from the first to the last of those seen, of their classes, up to
--- p_limit, and returns their ctids.
--- Locks: the entries, skip locked. Not idempotent.
-create or replace function hwqueue.lock_between(p_request hwqueue.claim_request, p_queue_id int,
-  p_seen hwqueue.seen_entries, p_limit int) returns tid[]
-language plpgsql volatile
-as $$
-declare
-  v_from bigint := p_seen.positions[1];
-  v_to bigint := p_seen.positions[cardinality(p_seen.positions)];
-  v_classes bigint[] := array(select distinct unnest(p_seen.classes));
-begin
-  return array(
-    select r.ctid from hwqueue.ready r
-    where r.queue_id = p_queue_id and r.tier = p_seen.tier
-      and r.rank = p_seen.rank and r.position between v_from and v_to
-      and r.class_id = any (v_classes) and (r.deadline is null or r.deadline > p_request.now)
-    order by r.position limit p_limit
-    for update skip locked);
-end
-$$;
-
 -- Takes the best entries of classes of which some must be checked: one of those, or up to p_limit of
 -- others, all of one score.
 -- p_asks: true: ask blocked_classes before the first try; false: after one failed try.
 -- After eight tries in vain it leaves out the other classes that must be checked, except the next eight
--- in turn (skipped_this_claim). Classes that need no check are taken all the same, and later claims of
--- the node go on where this one stopped.
+-- that have entries, by class id from where the node's last such claim stopped. So some claim tries each
+-- class, however many there are. Classes that need no check are taken all the same.
 -- p_before: entries before its tier and rank alone; null: all.
--- A class with reason 'later' (take_entries) is put aside until nothing can be had before its tier and
+-- A class with reason 'later' (choose_seen) is put aside until nothing can be had before its tier and
 -- rank; the search starts there again.
 -- blocked: all classes that were found to be. is_new: one of them waits for the publication of an
 -- affinity term.
--- Locks as take_entries. Not idempotent.
-create or replace function hwqueue.take_constrained(p_request hwqueue.claim_request,
+-- Locks as choose_seen; the caller holds node_state. Not idempotent.
+create or replace function hwqueue.choose_checked(p_request hwqueue.claim_request,
   p_fit hwqueue.scored_classes, p_node hwqueue.node, p_asks boolean, p_limit int, p_window int, p_probe int,
   p_before hwqueue.later_class, out ctids tid[], out score double precision, out term_deltas jsonb,
   out entry hwqueue.ready, out blocked bigint[], out is_new boolean)
@@ -352,6 +304,9 @@ declare
   v_asks boolean := p_asks;
   v_asked boolean := false;
   v_tries int := p_asks::int;  -- the queue head may have been one
+  v_after bigint;
+  v_open bigint[];
+  v_lead bigint[];
   v_left_out bigint[] := '{}';
   v_later hwqueue.later_class[] := '{}';  -- entries of these that may run come after other classes
   v_next hwqueue.later_class;
@@ -366,8 +321,23 @@ begin
       v_asked := true;
     end if;
     if v_tries = 8 then
-      v_left_out := hwqueue.skipped_this_claim(p_fit.checked,
-        blocked || array(select l.class_id from unnest(v_later) l), p_node.node_id);
+      v_after := (
+        select s.next_constrained_class from hwqueue.node_state s where s.node_id = p_node.node_id);
+      v_open := array(
+        select k from unnest(p_fit.checked) k
+        where k not in (select unnest(blocked) union all select l.class_id from unnest(v_later) l)
+        order by k <= v_after, k);
+      v_lead := array(
+        select k.class_id from unnest(v_open) with ordinality k(class_id, n)
+        cross join lateral (
+          select 1 from hwqueue.ready r where r.class_id = k.class_id
+          order by r.tier, r.rank, r.position limit 1) h
+        order by k.n limit 8);
+      if v_lead <> '{}' then
+        update hwqueue.node_state s set next_constrained_class = v_lead[cardinality(v_lead)]
+          where s.node_id = p_node.node_id;
+      end if;
+      v_left_out := array(select k from unnest(v_open) k where k <> all (v_lead));
     end if;
     if blocked <> '{}' or v_tries > p_asks::int then  -- after a try others are left out
       select coalesce(array_agg(k.class_id order by k.ordinality), '{}'),
@@ -380,7 +350,7 @@ begin
     exit when v_fit.classes = '{}' and v_later = '{}';
     select l.* into v_next from unnest(v_later || p_before) l where l.tier is not null
     order by l.tier, l.rank limit 1;
-    v_try := hwqueue.try_score_groups(p_request, v_fit, p_node, v_from, v_next, p_limit, p_window, p_probe);
+    v_try := hwqueue.choose_from_groups(p_request, v_fit, p_node, v_from, v_next, p_limit, p_window, p_probe);
     v_tries := v_tries + 1;
     if v_try.blocked is null then
       ctids := v_try.ctids;
@@ -390,7 +360,13 @@ begin
       exit when ctids <> '{}' or v_later = '{}'
         or (v_next.tier, v_next.rank) = (p_before.tier, p_before.rank);
       -- all before that tier and rank has been tried
-      v_from := hwqueue.scan_starts_after(v_from, v_next.tier, v_next.rank);
+      for i in 1 .. cardinality(v_from.tiers) loop
+        if (v_from.tiers[i], v_from.ranks[i]) < (v_next.tier, v_next.rank) then
+          v_from.tiers[i] := v_next.tier;
+          v_from.ranks[i] := v_next.rank;
+          v_from.positions[i] := 0;
+        end if;
+      end loop;
       v_later := array(select l from unnest(v_later) l where (l.tier, l.rank) > (v_next.tier, v_next.rank));
     elsif v_try.reason = 'later' then
       v_later := v_later || row(v_try.blocked, v_try.later_tier, v_try.later_rank)::hwqueue.later_class;
@@ -400,35 +376,5 @@ begin
     end if;
     v_asks := not v_asked;
   end loop;
-end
-$$;
-
--- The classes that a claim leaves out after eight tries in vain, of those that must be checked: all that
--- are not blocked, except the next eight that have entries. The turn goes by class id from where the
--- node's last such claim stopped, so some claim tries each class, however many there are.
--- Locks: the caller holds node_state. Not idempotent.
-create or replace function hwqueue.skipped_this_claim(p_checked bigint[], p_blocked bigint[], p_node uuid)
-returns bigint[]
-language plpgsql volatile
-as $$
-declare
-  v_after bigint;
-  v_open bigint[];
-  v_lead bigint[];
-begin
-  v_after := (select s.next_constrained_class from hwqueue.node_state s where s.node_id = p_node);
-  v_open := array(select k from unnest(p_checked) k where k not in (select unnest(p_blocked))
-      order by k <= v_after, k);
-  v_lead := array(
-    select k.class_id from unnest(v_open) with ordinality k(class_id, n)
-    cross join lateral (
-      select 1 from hwqueue.ready r where r.class_id = k.class_id
-      order by r.tier, r.rank, r.position limit 1) h
-    order by k.n limit 8);
-  if v_lead <> '{}' then
-    update hwqueue.node_state s set next_constrained_class = v_lead[cardinality(v_lead)]
-      where s.node_id = p_node;
-  end if;
-  return array(select k from unnest(v_open) k where k <> all (v_lead));
 end
 $$;

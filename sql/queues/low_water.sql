@@ -76,43 +76,35 @@ begin
     where (m.tier, m.rank) >= (p_tier, p_rank)
     order by m.tier, m.rank
   loop
-    exit when (v_mark.tier, v_mark.rank) <> (tier, rank)
-      and hwqueue.class_lives_before(p_class_id, tier, rank, position, v_mark.tier, v_mark.rank);
-    position := case when (v_mark.tier, v_mark.rank) = (tier, rank) then greatest(position, v_mark.position)
-      else v_mark.position end;
+    if (v_mark.tier, v_mark.rank) <> (tier, rank) then
+      -- column by column: before Postgres 18 a scan does not stop at the upper end of a row comparison
+      perform 1 from hwqueue.ready r
+      where r.class_id = p_class_id and r.tier = class_scan_start.tier and r.rank = class_scan_start.rank
+        and r.position >= class_scan_start.position
+      order by r.position limit 1;
+      exit when found;
+      perform 1 from hwqueue.ready r
+      where r.class_id = p_class_id and r.tier = class_scan_start.tier and r.rank > class_scan_start.rank
+        and r.rank < case when v_mark.tier = class_scan_start.tier then v_mark.rank
+          else 9223372036854775807 end
+      order by r.rank, r.position limit 1;
+      exit when found;
+      if tier < v_mark.tier then
+        perform 1 from hwqueue.ready r
+        where r.class_id = p_class_id and r.tier > class_scan_start.tier and r.tier < v_mark.tier
+        order by r.tier, r.rank, r.position limit 1;
+        exit when found;
+        perform 1 from hwqueue.ready r
+        where r.class_id = p_class_id and r.tier = v_mark.tier and r.rank < v_mark.rank
+        order by r.rank, r.position limit 1;
+        exit when found;
+      end if;
+      position := 0;
+    end if;
+    position := greatest(position, v_mark.position);
     tier := v_mark.tier;
     rank := v_mark.rank;
   end loop;
-end
-$$;
-
--- True if an entry of a class lives at or after a position, and before a later tier and rank. Compares
--- column by column: before Postgres 18 a scan does not stop at the upper end of a row comparison.
-create or replace function hwqueue.class_lives_before(p_class_id bigint, p_tier smallint, p_rank bigint,
-  p_position bigint, p_to_tier smallint, p_to_rank bigint) returns boolean
-language plpgsql volatile
-as $$
-begin
-  perform 1 from hwqueue.ready r
-  where r.class_id = p_class_id and r.tier = p_tier and r.rank = p_rank and r.position >= p_position
-  order by r.position limit 1;
-  if not found then
-    perform 1 from hwqueue.ready r
-    where r.class_id = p_class_id and r.tier = p_tier and r.rank > p_rank
-      and r.rank < case when p_tier = p_to_tier then p_to_rank else 9223372036854775807 end
-    order by r.rank, r.position limit 1;
-  end if;
-  if not found and p_tier < p_to_tier then
-    perform 1 from hwqueue.ready r
-    where r.class_id = p_class_id and r.tier > p_tier and r.tier < p_to_tier
-    order by r.tier, r.rank, r.position limit 1;
-    if not found then
-      perform 1 from hwqueue.ready r
-      where r.class_id = p_class_id and r.tier = p_to_tier and r.rank < p_to_rank
-      order by r.rank, r.position limit 1;
-    end if;
-  end if;
-  return found;
 end
 $$;
 
@@ -262,23 +254,6 @@ begin
 end
 $$;
 
--- The same starts, none of them before a tier and rank: a queue whose head is before it starts there.
-create or replace function hwqueue.scan_starts_after(p_from hwqueue.scan_starts, p_tier smallint,
-  p_rank bigint) returns hwqueue.scan_starts
-language plpgsql immutable
-as $$
-begin
-  for i in 1 .. cardinality(p_from.tiers) loop
-    if (p_from.tiers[i], p_from.ranks[i]) < (p_tier, p_rank) then
-      p_from.tiers[i] := p_tier;
-      p_from.ranks[i] := p_rank;
-      p_from.positions[i] := 0;
-    end if;
-  end loop;
-  return p_from;
-end
-$$;
-
 -- The position from which to scan the class at p_index of the list in a tier and rank. In a tier and
 -- rank before the start of the class no entry lives, so the scan reads nothing there.
 create or replace function hwqueue.scan_start_of(p_from hwqueue.scan_starts, p_index int, p_tier smallint,
@@ -295,18 +270,6 @@ as $$
            coalesce(p_from.class_positions[p_index], p_from.positions[1]) as position) f
 $$;
 
--- True if the queue is head-of-line blocked, as the last claims that advanced its marks found it.
-create or replace function hwqueue.is_head_blocked(p_queue_id int) returns boolean
-language plpgsql volatile
-as $$
-begin
-  return coalesce((
-    select w.version < w.blocked_to_version from hwqueue.low_water w
-    where w.queue_id = p_queue_id and w.class_id = 0
-    order by w.version desc limit 1), false);
-end
-$$;
-
 -- The head of a queue: its first entry, which other sessions may have locked. Reads each tier and rank
 -- from its low-water mark on, and everything between those that have one. All null when the queue is
 -- empty.
@@ -319,7 +282,9 @@ language plpgsql volatile
 as $$
 declare
   v_marks record;
-  v_first record;
+  v_from smallint;
+  v_to int;
+  v_same boolean;
 begin
   select w.tiers, w.ranks, w.positions, w.version < w.blocked_to_version as is_blocked into v_marks
   from hwqueue.low_water w
@@ -327,9 +292,31 @@ begin
   is_blocked := coalesce(v_marks.is_blocked, false);
   is_mark := false;
   for i in 1 .. coalesce(cardinality(v_marks.tiers), 0) + 1 loop
-    v_first := hwqueue.first_between(p_queue_id, v_marks.tiers[i - 1], v_marks.ranks[i - 1],
-      coalesce(v_marks.tiers[i], 32767), coalesce(v_marks.ranks[i], 0));
-    exit when v_first.tier is not null or v_marks.tiers[i] is null;
+    -- between two marks, column by column: before Postgres 18 a scan does not stop at the upper end of a
+    -- row comparison
+    v_from := v_marks.tiers[i - 1];
+    v_to := coalesce(v_marks.tiers[i], 32767);
+    v_same := coalesce(v_from = v_to, false);
+    if v_from is not null then
+      select r.tier, r.rank, r.position into tier, rank, "position"
+      from hwqueue.ready r
+      where r.queue_id = p_queue_id and r.tier = v_from and r.rank > v_marks.ranks[i - 1]
+        and r.rank < case when v_same then v_marks.ranks[i] else 9223372036854775807 end
+      order by r.rank, r.position limit 1;
+    end if;
+    if tier is null and not v_same then
+      select r.tier, r.rank, r.position into tier, rank, "position"
+      from hwqueue.ready r
+      where r.queue_id = p_queue_id and r.tier > coalesce(v_from, -1) and r.tier < v_to
+      order by r.tier, r.rank, r.position limit 1;
+      if tier is null then
+        select r.tier, r.rank, r.position into tier, rank, "position"
+        from hwqueue.ready r
+        where r.queue_id = p_queue_id and r.tier = v_to and r.rank < coalesce(v_marks.ranks[i], 0)
+        order by r.rank, r.position limit 1;
+      end if;
+    end if;
+    exit when tier is not null or v_marks.tiers[i] is null;
     if p_or_mark and cardinality(v_marks.tiers) = 1 then  -- as in most queues
       tier := v_marks.tiers[1];
       rank := v_marks.ranks[1];
@@ -337,48 +324,13 @@ begin
       is_mark := true;
       return;
     end if;
-    select r.tier, r.rank, r.position into v_first
+    select r.tier, r.rank, r.position into tier, rank, "position"
     from hwqueue.ready r
     where r.queue_id = p_queue_id and r.tier = v_marks.tiers[i]
       and r.rank = v_marks.ranks[i] and r.position >= v_marks.positions[i]
     order by r.position limit 1;
     exit when found;
   end loop;
-  tier := v_first.tier;
-  rank := v_first.rank;
-  position := v_first.position;
-end
-$$;
-
--- The first entry of a queue after one tier and rank (null: no lower bound) and before another, both
--- excluded. Compares column by column: before Postgres 18 a scan does not stop at the upper end of a row
--- comparison.
-create or replace function hwqueue.first_between(p_queue_id int, p_from_tier smallint, p_from_rank bigint,
-  p_to_tier int, p_to_rank bigint, out tier smallint, out rank bigint, out "position" bigint)
-language plpgsql volatile
-as $$
-declare
-  v_same boolean := p_from_tier is not null and p_from_tier = p_to_tier;
-begin
-  if p_from_tier is not null then
-    select r.tier, r.rank, r.position into tier, rank, "position"
-    from hwqueue.ready r
-    where r.queue_id = p_queue_id and r.tier = p_from_tier and r.rank > p_from_rank
-      and r.rank < case when v_same then p_to_rank else 9223372036854775807 end
-    order by r.rank, r.position limit 1;
-  end if;
-  if tier is null and not v_same then
-    select r.tier, r.rank, r.position into tier, rank, "position"
-    from hwqueue.ready r
-    where r.queue_id = p_queue_id and r.tier > coalesce(p_from_tier, -1) and r.tier < p_to_tier
-    order by r.tier, r.rank, r.position limit 1;
-    if tier is null then
-      select r.tier, r.rank, r.position into tier, rank, "position"
-      from hwqueue.ready r
-      where r.queue_id = p_queue_id and r.tier = p_to_tier and r.rank < p_to_rank
-      order by r.rank, r.position limit 1;
-    end if;
-  end if;
 end
 $$;
 

@@ -142,7 +142,7 @@ def test_an_entry_gets_a_class_of_its_own_while_it_is_chosen(
     first = direct.spawn(QUEUE, keeping)["lease_id"]
     rest = [direct.spawn(QUEUE, lease(f"app-{n}"))["lease_id"] for n in range(20)]
     assert ids(direct.claim(QUEUE, *two_node)) == rest[:1]  # all classes are judged
-    pause_at(conn, "try_score_groups", "v_taken := hwqueue.take_entries")
+    pause_at(conn, "choose_from_groups", "v_taken := hwqueue.choose_seen")
     with interleave(dsn) as actor:
         worker, publisher = actor(), actor()
         pauses(worker)
@@ -225,7 +225,7 @@ def test_what_is_decided_for_one_lease_is_not_taken_for_the_named_one(
     # with so many classes a claim looks at the front of the queue, where it sees both
     rest = [direct.spawn(QUEUE, lease(f"app-{n}"))["lease_id"] for n in range(20)]
     assert conn.execute(_OWN_CLASS, [named]).fetchall() == [(False,)]
-    pause_at(conn, "take_entries", "v_taken := hwqueue.delete_granted")
+    pause_at(conn, "choose_seen", "if v_verdict.is_choice then")
     with interleave(dsn) as actor:
         worker = actor()
         pauses(worker)
