@@ -1,4 +1,4 @@
-"""The log of an attempt: its lines in the form that the database keeps (sql/claim/attempt_log.sql).
+"""The log of an attempt: its lines in the form that the database keeps (sql/claim/reports.sql).
 
 The log of the program itself is another one, `hwqueue.logs`.
 

@@ -30,7 +30,7 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set enable_hashjoin = off set enable_mergejoin = off set enable_sort = off set jit = off
 as $$
 declare
-  v_moves boolean := hwqueue.check_claim(p_queues, p_qty, p_claim_timeout)
+  v_moves boolean := hwqueue.check_request(p_queues, p_qty, p_claim_timeout)
     and hwqueue.should_advance_low_water(p_qty);
   v_drawn bigint := case when v_moves then hwqueue.last_drawn_position() end;
   v_state hwqueue.node_state;
@@ -93,7 +93,7 @@ declare
     'p_completed_tokens');
   v_given int := 0;
   v_moves boolean := case when p_qty is distinct from 0
-    then hwqueue.check_claim(p_queues, p_qty, p_claim_timeout) and hwqueue.should_advance_low_water(p_qty)
+    then hwqueue.check_request(p_queues, p_qty, p_claim_timeout) and hwqueue.should_advance_low_water(p_qty)
     else false end;
   v_drawn bigint := case when v_moves then hwqueue.last_drawn_position() end;
   v_state hwqueue.node_state;
@@ -301,9 +301,37 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
+declare
+  v_count int;
 begin
   perform hwqueue.require_read_committed(), hwqueue.check_progress(p_reports);
-  return hwqueue.write_progress(p_reports);
+  with told as (
+    -- of several reports of one claim the last
+    select distinct on (r.lease_id, r.claim_token) r.*
+    from rows from (jsonb_to_recordset(p_reports) as (
+        lease_id uuid, claim_token numeric, fraction numeric, done numeric, total numeric, message text))
+      with ordinality r(lease_id, claim_token, fraction, done, total, message, ordinal)
+    order by r.lease_id, r.claim_token, r.ordinal desc
+  ), held as (
+    select t.* from told t
+    cross join lateral (
+      select 1 from hwqueue.claim c
+      where c.lease_id = t.lease_id and c.claim_token = t.claim_token
+        and hwqueue.is_own(c.login) offset 0) own
+    join hwqueue.lease l on l.lease_id = t.lease_id
+    order by l.lease_id for key share of l skip locked
+  )
+  insert into hwqueue.progress as p (lease_id, claim_token, reported_at, fraction, done, total, message)
+  select h.lease_id, h.claim_token::bigint, hwqueue.clock(),
+         -- to six places, as check_progress read it: a smaller fraction may be none of a double
+         coalesce(round(h.fraction, 6), h.done / nullif(h.total, 0))::double precision, h.done::bigint,
+         h.total::bigint, h.message
+  from held h
+  on conflict (lease_id, claim_token) do update
+  set reported_at = excluded.reported_at, fraction = excluded.fraction, done = excluded.done,
+      total = excluded.total, message = excluded.message;
+  get diagnostics v_count = row_count;
+  return v_count;
 end
 $$;
 
@@ -319,9 +347,46 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
+declare
+  v_count int;
 begin
   perform hwqueue.require_read_committed(), hwqueue.check_logs(p_logs);
-  return hwqueue.write_logs(p_logs);
+  with told as (
+    select t.lease_id, t.claim_token, t.lines,
+           max(m.line) over (partition by t.lease_id, t.claim_token) as last_line
+    from jsonb_to_recordset(p_logs) as t(lease_id uuid, claim_token numeric, lines jsonb)
+    cross join lateral (
+      select max((e.value ->> 'line')::int) as line from jsonb_array_elements(t.lines) e) m
+  ), held as (
+    select t.*, own.attempt from told t
+    cross join lateral (
+      select c.attempt from hwqueue.claim c
+      where c.lease_id = t.lease_id and c.claim_token = t.claim_token
+        and hwqueue.is_own(c.login) offset 0) own
+    join hwqueue.lease l on l.lease_id = t.lease_id
+    order by l.lease_id for key share of l skip locked
+  ), kept as (
+    select h.lease_id, h.claim_token::bigint as claim_token, h.attempt, h.lines,
+           greatest(h.last_line, (
+             select a.line from hwqueue.attempt_log a
+             where a.lease_id = h.lease_id and a.claim_token = h.claim_token::bigint
+             order by a.line desc limit 1)) - 1000 as dropped_to
+    from held h
+  ), dropped as (
+    delete from hwqueue.attempt_log a using kept k
+    where k.dropped_to > 0 and a.lease_id = k.lease_id
+      and a.claim_token = k.claim_token and a.line <= k.dropped_to
+  )
+  insert into hwqueue.attempt_log (lease_id, claim_token, line, attempt, logged_at, level, message, fields)
+  select k.lease_id, k.claim_token, t.line, k.attempt, t.at, coalesce(t.level, 'info'),
+         coalesce(t.message, ''), nullif(nullif(t.fields, 'null'), '{}')
+  from kept k
+  cross join lateral jsonb_to_recordset(k.lines) as t(
+    line int, at timestamptz, level text, message text, fields jsonb)
+  where t.line > k.dropped_to
+  on conflict (lease_id, claim_token, line) do nothing;
+  get diagnostics v_count = row_count;
+  return v_count;
 end
 $$;
 
@@ -362,10 +427,19 @@ begin
       v_same := false;
     end;
   end if;
-  -- claims that read back as they were written need no check one by one
-  if v_same is not true or p_extend is not null then
-    perform hwqueue.check_heartbeat(p_claims, p_extend);
+  if p_extend is not null then
+    perform hwqueue.check_extend(p_extend);
     p_extend := hwqueue.in_seconds(p_extend);
+  end if;
+  if v_same is not true then  -- else they read back as they were written
+    if jsonb_typeof(p_claims) <> 'array' then
+      perform hwqueue.refuse('QHA01', 'p_claims must be a JSON array',
+        jsonb_build_object('field', 'p_claims'), 'for example [{"lease_id": "...", "claim_token": 1}]');
+    end if;
+    perform hwqueue.check_object(e.value, array['lease_id', 'claim_token'], f.field),
+            hwqueue.check_claim(e.value, f.field)
+    from jsonb_array_elements(p_claims) with ordinality e
+    cross join lateral (select format('p_claims[%s]', e.ordinality - 1) as field) f order by e.ordinality;
   end if;
   v_now := hwqueue.clock();
   update hwqueue.node_state s
@@ -400,7 +474,22 @@ begin
       case when c.stop_requested_at <= v_now then hwqueue.stop_verdict(c.stop_reason) else 'ok' end,
       c.expires_at, c.claim_token;
   if cardinality(v_held) < cardinality(v_leases) then
-    return query select * from hwqueue.heartbeat_others(p_node, v_leases, v_tokens, v_held, v_now);
+    -- those that were not extended: another session holds them, or they are gone
+    return query
+      select distinct b.lease_id,
+             case when c.stop_requested_at <= v_now then hwqueue.stop_verdict(c.stop_reason)
+                  when c.lease_id is not null then 'ok'
+                  when hwqueue.lease_state(b.lease_id) = 'cancelled' then 'cancelled'
+                  when exists (
+                    select 1 from hwqueue.outcome o
+                    where o.lease_id = b.lease_id and o.claim_token = b.claim_token
+                      and o.node_id = p_node and o.state = 'completed') then 'finished'
+                  else 'lost' end,
+             c.expires_at, b.claim_token
+      from unnest(v_leases, v_tokens) b(lease_id, claim_token)
+      left join hwqueue.claim c on c.lease_id = b.lease_id and c.claim_token = b.claim_token
+        and c.node_id = p_node
+      where c.lease_id is null or c.lease_id <> all (v_held);
   end if;
 end
 $$;

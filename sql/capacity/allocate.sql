@@ -7,9 +7,6 @@
 -- Claims call allocate_for_class, settlement and expiry call release_room. The invariant: node_load
 -- equals the sum of the assignments of the node's claims, which node_usage_of_claims computes from the
 -- claims themselves. Every caller that writes node_load holds node_state.
---
--- Reading order: allocate_for_class, allocate_room, claim_assignment, release_room,
--- node_usage_of_claims.
 
 -- What an assignment holds besides amounts and devices, and keeps when the node is registered again. A
 -- claim that was granted before the node declared cores is pinned to none and may run on any. It takes a
@@ -23,22 +20,6 @@ as $$
                   'gpu_exclusivity')), '{}')
     || case when p_node.core_ids <> '{}' and (p_assignment ? 'cores') is distinct from true
       then '{"unpinned": true}'::jsonb else '{}' end, '{}')
-$$;
-
--- How much of each core these assignments have, in thousandths.
-create or replace function hwqueue.core_use_of(p_node hwqueue.node, p_assignments jsonb[]) returns int[]
-language sql immutable
-as $$
-  select array(
-    select coalesce(sum(h.milli), 0)::int
-           + (select count(*)::int from unnest(p_assignments) u(assignment) where u.assignment ? 'unpinned')
-    from unnest(p_node.core_ids) with ordinality c(id, position)
-    left join (
-      select o.core, o.milli
-      from unnest(p_assignments) u(assignment) cross join lateral hwqueue.cores_of(u.assignment) o
-      where u.assignment ? 'cores') h
-      on h.core = c.id
-    group by c.position order by c.position)
 $$;
 
 -- What these assignments have allocated of a node, as the columns of its load.
@@ -59,7 +40,16 @@ as $$
                          from unnest(p_assignments) u(assignment), jsonb_each(u.assignment -> 'custom') k
                          where u.assignment ? 'custom'
                          group by k.key) a), '{}'),
-         hwqueue.core_use_of(p_node, p_assignments)
+         array(  -- thousandths of each core
+           select coalesce(sum(h.milli), 0)::int
+                  + (select count(*)::int from unnest(p_assignments) u(assignment)
+                     where u.assignment ? 'unpinned')
+           from unnest(p_node.core_ids) with ordinality c(id, position)
+           left join (
+             select o.core, o.milli
+             from unnest(p_assignments) u(assignment) cross join lateral hwqueue.cores_of(u.assignment) o
+             where u.assignment ? 'cores') h on h.core = c.id
+           group by c.position order by c.position)
   from unnest(p_assignments) c(assignment)
 $$;
 
@@ -162,9 +152,20 @@ begin
     v_held := jsonb_build_object('gpu_exclusivity', v_exclusivity);
   end if;
   if p_cores is not null then
-    v_held := coalesce(v_held, '{}')
-      || hwqueue.assigned_cores(p_node, p_cores,
-        hwqueue.cpu_isolation_on(p_class.cpu_isolation, p_node.default_cpu_isolation));
+    -- the ids of the cores, how much of each, the NUMA nodes and the threads; null when it takes none
+    v_held := coalesce(v_held, '{}') || (
+      select jsonb_build_object('cpu_isolation', coalesce(hwqueue.cpu_isolation_on(p_class.cpu_isolation,
+            p_node.default_cpu_isolation), 'best_effort'),
+        'cores', jsonb_agg(t.core order by t.position), 'core_milli', jsonb_agg(t.milli order by t.position),
+        'numa', jsonb_agg(distinct t.numa),
+        'cpus', (select jsonb_agg(cpu order by cpu) from (
+                   select c::int as cpu from unnest(p_cores) with ordinality x(milli, position)
+                   cross join lateral jsonb_array_elements_text(
+                     p_node.cores -> (x.position::int - 1) -> 'threads') c
+                   where x.milli > 0) cpus))
+      from unnest(p_cores, p_node.core_ids, p_node.core_numa) with ordinality t(milli, core, numa, position)
+      where t.milli > 0
+      having count(*) > 0);
     p_load.core_used := array(
       select u.used + u.taken
       from unnest(p_load.core_used, p_cores) with ordinality u(used, taken, ordinality)

@@ -9,8 +9,6 @@
 --
 -- Invariant: an earmark is in node_load as any claim is. So what else the node is granted fits beside it,
 -- and once the load fits the node, it goes on to fit.
---
--- Read earmark_room, then load_fits.
 
 -- Allocates what a class needs on a node, whether or not others use it: fits says whether it would have room
 -- with only p_own in use, the load of what goes on to run there. Of what it could get, it takes what is idle
@@ -23,14 +21,33 @@ as $$
 declare
   v_gpu text := hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_node.gpu_share_mode);
   v_cpu text := hwqueue.cpu_isolation_on(p_class.cpu_isolation, p_node.default_cpu_isolation);
+  v_room hwqueue.headroom;
+  v_need int := coalesce(nullif(p_class.gpu_milli, 0), 1000);
+  v_used int[];
   v_devices int[];
   v_cores int[];
   v_taken record;
 begin
   fits := hwqueue.class_shortage(p_class, p_node, p_own) = 0;
   if fits and p_class.gpu_count > 0 then
+    v_room := hwqueue.node_headroom(p_node, p_own);
+    v_used := case when p_node.gpu_parents = '{}' then p_load.gpu_used
+      else hwqueue.use_of_devices(p_node, p_load.gpu_used) end;
+    -- choose_devices takes those with the lowest numbers first: here those for which the class would not have
+    -- to wait, then those with least in use now
+    v_room.gpu_free := array(
+      select case when d.free < v_need then 0
+                  when d.used + v_need <= 1000 then 2000 - d.used - v_need
+                  else 2000 + d.used end
+      from unnest(v_room.gpu_free, v_used) with ordinality d(free, used, position) order by d.position);
+    if v_room.gpu_parts is not null then
+      v_room.gpu_parts := array(
+        select case when d.turn > 0 and d.turn_now = 0 then 10000 + d.turn else d.turn end
+        from unnest(v_room.gpu_parts, hwqueue.parts_of_devices(p_node, p_load.gpu_used))
+          with ordinality d(turn, turn_now, position) order by d.position);
+    end if;
     v_devices := hwqueue.choose_devices(p_class.gpu_count, p_class.gpu_milli, p_class.gpu_wanted, v_gpu,
-      hwqueue.room_to_earmark(p_class, p_node, p_own, p_load));
+      v_room);
     fits := v_devices is not null;
   end if;
   if fits and p_node.core_ids <> '{}' then
@@ -43,33 +60,6 @@ begin
     p_load := v_taken.p_load;
     assignment := v_taken.assignment;
   end if;
-end
-$$;
-
--- The room of a node with only p_own in use, for choose_devices, which takes the devices with the lowest
--- numbers first: here those that the class would not have to wait for, then those with least in use now.
-create or replace function hwqueue.room_to_earmark(p_class hwqueue.placement_class, p_node hwqueue.node,
-  p_own hwqueue.node_load, p_load hwqueue.node_load) returns hwqueue.headroom
-language plpgsql stable
-as $$
-declare
-  v_room hwqueue.headroom := hwqueue.node_headroom(p_node, p_own);
-  v_need int := coalesce(nullif(p_class.gpu_milli, 0), 1000);
-  v_used int[] := case when p_node.gpu_parents = '{}' then p_load.gpu_used
-    else hwqueue.use_of_devices(p_node, p_load.gpu_used) end;
-begin
-  v_room.gpu_free := array(
-    select case when d.free < v_need then 0
-                when d.used + v_need <= 1000 then 2000 - d.used - v_need
-                else 2000 + d.used end
-    from unnest(v_room.gpu_free, v_used) with ordinality d(free, used, position) order by d.position);
-  if v_room.gpu_parts is not null then
-    v_room.gpu_parts := array(
-      select case when d.turn > 0 and d.turn_now = 0 then 10000 + d.turn else d.turn end
-      from unnest(v_room.gpu_parts, hwqueue.parts_of_devices(p_node, p_load.gpu_used))
-        with ordinality d(turn, turn_now, position) order by d.position);
-  end if;
-  return v_room;
 end
 $$;
 

@@ -9,8 +9,6 @@
 -- class fits when the node has at least every amount. The invariant: both ways answer alike; a test
 -- holds them together. A class that names devices must be checked with shortage as well, since an amount
 -- does not say which devices are free.
---
--- Reading order: node_headroom, shortage, gpu_shortage, class_shortage, choose_devices, choose_cores.
 
 -- What a class needs, as amounts by name. p_cpu_milli, p_cpu_isolation and p_gpu_exclusivity are those
 -- that apply on the node, as for shortage.
@@ -299,25 +297,6 @@ begin
                 when u.position = v_last then v_rest else 0 end
     from unnest(p_used) with ordinality u(used, position) order by u.position);
 end
-$$;
-
--- What an assignment says of cores: {"cpu_isolation", "cores", "core_milli", "numa", "cpus"}, that is,
--- the ids, how much of each, the NUMA nodes and the threads. Null when the node counts none.
-create or replace function hwqueue.assigned_cores(p_node hwqueue.node, p_taken int[], p_isolation text)
-returns jsonb
-language sql immutable
-as $$
-  select jsonb_build_object('cpu_isolation', coalesce(p_isolation, 'best_effort'),
-    'cores', jsonb_agg(t.core order by t.position), 'core_milli', jsonb_agg(t.milli order by t.position),
-    'numa', jsonb_agg(distinct t.numa),
-    'cpus', (select jsonb_agg(cpu order by cpu) from (
-               select c::int as cpu from unnest(p_taken) with ordinality x(milli, position)
-               cross join lateral jsonb_array_elements_text(
-                 p_node.cores -> (x.position::int - 1) -> 'threads') c
-               where x.milli > 0) cpus))
-  from unnest(p_taken, p_node.core_ids, p_node.core_numa) with ordinality t(milli, core, numa, position)
-  where t.milli > 0
-  having count(*) > 0
 $$;
 
 -- Amounts that a class asks for and a node has left, for reasons and explanations.

@@ -8,9 +8,6 @@
 -- calls refresh_node_state, which computes what claims read of the node: has_limits (its claims
 -- allocate), on_fast_path (a plain node), moved_xid. The invariant: node_load is written only while
 -- node_state is locked.
---
--- Reading order: lock_node, read_node, read_load, write_load, then refresh_node_state, has_limits and
--- wake_node.
 
 -- Locks a node's state. Every call that grants on the node, settles for it or edits it does this first.
 -- p_epoch: functions that a node calls pass its epoch, 0 for none. Null is for callers that act on a
@@ -69,14 +66,6 @@ begin
 end
 $$;
 
--- True if any capacity of a node is counted. Then its claims allocate and must be granted one at a time.
-create or replace function hwqueue.has_limits(p_node hwqueue.node) returns boolean
-language sql immutable parallel safe
-as $$
-  select p_node.slots is not null or p_node.cpu_milli is not null or p_node.memory_mib is not null
-    or p_node.gpu_ids <> '{}' or p_node.custom <> '{}' or p_node.core_ids <> '{}'
-$$;
-
 -- Brings a node's state up to date with its row. Called by every function that edits a node, or adds
 -- work to it outside its claims.
 -- Locks: the caller holds node_state.
@@ -90,7 +79,9 @@ begin
       heartbeat_timeout = n.heartbeat_timeout, moved_xid = pg_current_xact_id(),
       on_fast_path = n.deregistered_at is null and n.cordoned_at is null and n.gpu_ids = '{}'
         and n.custom = '{}' and n.core_ids = '{}',
-      has_limits = hwqueue.has_limits(n)
+      -- any capacity is counted: its claims allocate and must be granted one at a time
+      has_limits = n.slots is not null or n.cpu_milli is not null or n.memory_mib is not null
+        or n.gpu_ids <> '{}' or n.custom <> '{}' or n.core_ids <> '{}'
   from hwqueue.node n
   where s.node_id = p_node and n.node_id = p_node;
 end
@@ -109,7 +100,7 @@ begin
 end
 $$;
 
--- The payload of notifications for a node's worker: as wake_payload, a digest that holds no names. The
+-- The payload of notifications for a node's worker: a digest that holds no names. The
 -- login is in it, so that one which had the node before does not know it. No queue begins with a colon,
 -- so no queue has the same.
 create or replace function hwqueue.node_payload(p_key uuid, p_node uuid, p_login text) returns text

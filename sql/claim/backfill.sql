@@ -10,8 +10,6 @@
 --
 -- Invariant: a claim that is granted in room that is kept for others comes before them by tier and rank, or
 -- ends, by its max_run, when they start at the latest. The load of the node counts both meanwhile.
---
--- Read claim_beside_reserved, then claim_over_earmarks.
 
 -- Grants what a node has reserved. Where there is none, leases that come before what is earmarked there, as
 -- if that were not; then leases that fit beside it; then leases that may use the room meanwhile. A node that
@@ -43,7 +41,13 @@ begin
       return;
     end if;
   end loop;
-  v_request.qty := hwqueue.qty_beside_earmarks(p_request.node_id, p_request.qty);
+  -- an earmark waits for a place of the worker as it waits for a device
+  select case when count(*) filter (where c.is_earmark) = 0 then p_request.qty
+    else greatest(0, least(p_request.qty, min(v.concurrency) - count(*)::int)) end
+  into v_request.qty
+  from hwqueue.claim c
+  left join hwqueue.served v on v.node_id = c.node_id
+  where c.node_id = p_request.node_id;
   if v_request.qty > 0 then
     return query select g.* from hwqueue.claim_general(v_request, p_state, null, p_moves, p_drawn) g;
     if found then

@@ -13,8 +13,7 @@
 -- the row that says where the lease is (hold_state) before it is written, so the state cannot change until
 -- it commits. Whichever of the two comes second sees what the other one wrote.
 --
--- The callers have held the claim (claim/heartbeat). Read write_checkpoint first, then store_signal,
--- take_next_signal, open_wait, suspension_of. prefer_own_node is for waits that say near: self.
+-- The callers have held the claim (claim/heartbeat).
 
 -- Refuses what cannot be the name of a checkpoint or a signal.
 -- Raises: QHA01.
@@ -183,9 +182,13 @@ declare
   v_before uuid := (select l.near_node from hwqueue.lease l where l.lease_id = p_lease);
   v_class hwqueue.placement_class;
   v_placement jsonb;
-  v_wish jsonb := hwqueue.own_node_wish(p_node);
+  v_wishes jsonb[];  -- to prefer the node, and the one before, in normal form
   v_near uuid;
 begin
+  v_wishes := array(
+    select case when n is not null then hwqueue.normalise_placement(
+      hwqueue.near_placement('{"what": "node"}', jsonb_build_array(n)), 'near') end
+    from unnest(array[p_node, v_before]) with ordinality i(n, turn) order by i.turn);
   select c.* into v_class
   from hwqueue.lease l
   join hwqueue.placement_class c on c.class_id = l.class_id
@@ -195,14 +198,14 @@ begin
     v_placement := v_placement - 'prefer' || hwqueue.present('prefer', (
       select jsonb_agg(e.value order by e.ordinality)
       from jsonb_array_elements(v_placement -> 'prefer') with ordinality e
-      where e.value <> hwqueue.own_node_wish(v_before) #> '{prefer,0}'));
+      where e.value <> v_wishes[2] #> '{prefer,0}'));
   end if;
   if p_node is not null and jsonb_array_length(coalesce(v_placement -> 'prefer', '[]')) < 100
     and not exists (  -- then it is the lease's own, and stays when this one goes
       select from jsonb_array_elements(v_placement -> 'prefer') e
-      where e.value = v_wish #> '{prefer,0}') then
+      where e.value = v_wishes[1] #> '{prefer,0}') then
     begin
-      v_placement := hwqueue.check_cost(hwqueue.merge_placements(v_placement, v_wish, 'near'), 'near');
+      v_placement := hwqueue.check_cost(hwqueue.merge_placements(v_placement, v_wishes[1], 'near'), 'near');
       v_near := p_node;
     exception when sqlstate 'QHC03' or sqlstate 'QHC04' then
       v_near := null;
@@ -215,15 +218,6 @@ begin
         v_class.max_run, v_class.is_choice))
   where l.lease_id = p_lease;
 end
-$$;
-
--- The placement that prefers a node, in normal form.
-create or replace function hwqueue.own_node_wish(p_node uuid) returns jsonb
-language sql stable
-as $$
-  select hwqueue.normalise_placement(
-    hwqueue.near_placement('{"what": "node"}', jsonb_build_array(p_node)), 'near')
-  where p_node is not null
 $$;
 
 -- Checkpoints and signals whose lease is gone: neither it nor its outcome is there.

@@ -11,8 +11,6 @@
 -- alternative that waits again, for a retry say, stays the one that was taken.
 --
 -- taken_at is read under the lock, so none comes below the mark of reap.
---
--- Read lock_alternative, then lock_choice and take_choice.
 
 -- Locks the oldest entry of a class of alternatives that may be claimed: between two positions of a tier and
 -- rank, as choose_seen has it, and of a choice of which no other lease was taken. It writes that this one

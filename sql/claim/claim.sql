@@ -140,8 +140,7 @@ $$;
 -- picked: on_fast_path goes false when nothing could be had at the head, so that the next call of the
 -- claim does not try there again. entry: the row of a single entry, if it is deleted already. term_deltas:
 -- what its claim adds to the counters.
--- Locks: the profile row and the entries, skip locked; those of decide_class, publish_terms, promote_due.
--- Raises QHN01 for a deregistered node.
+-- Locks and raises: what choose_by_score and promote_due do.
 create or replace function hwqueue.choose_entries(p_request hwqueue.claim_request,
   p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_room hwqueue.headroom, p_left int,
   inout promoted int, inout at_mark boolean, inout picked hwqueue.picked_entries)
@@ -221,7 +220,8 @@ $$;
 -- p_without: classes that this claim has found blocked. p_is_new: one of them waits for the publication
 -- of an affinity term. p_only: of these classes; null: of all. p_before: those before its tier and rank.
 -- A new profile has not judged all classes yet: while nothing is found, up to eight batches are judged.
--- Locks: as choose_entries. Raises QHN01 for a deregistered node.
+-- Locks: the profile row and the entries, skip locked; those of decide_class and publish_terms. Raises QHN01
+-- for a deregistered node.
 create or replace function hwqueue.choose_by_score(p_request hwqueue.claim_request,
   p_state hwqueue.node_state, p_room hwqueue.headroom, p_limit int, p_without bigint[], p_is_new boolean,
   p_only bigint[] default null, p_before hwqueue.later_class default null)
@@ -358,9 +358,9 @@ begin
 end
 $$;
 
--- Checks the arguments of a claim. Returns true, so that it can be part of an expression.
+-- Checks what a claim asks for. Returns true, so that it can be part of an expression.
 -- Raises QHA01, and QHA02 outside of read committed.
-create or replace function hwqueue.check_claim(p_queues text[], p_qty int, p_claim_timeout interval)
+create or replace function hwqueue.check_request(p_queues text[], p_qty int, p_claim_timeout interval)
 returns boolean
 language plpgsql stable
 as $$

@@ -8,8 +8,8 @@
 -- claim. Settlements lock the table `claim` before they read the clock, so that roll_up misses no end
 -- (oldest_open_settlement).
 --
--- Read end_completed_claim first, which is the usual end, then end_claim. The second half is about locks:
--- is_unlocked says whether a row is held, without waiting; await_claims waits for a bounded time.
+-- end_completed_claim is the usual end. The second half is about locks: is_unlocked says whether a row is
+-- held, without waiting; await_claims waits for a bounded time.
 
 -- Ends a claim that did not complete. It deletes the claim, releases its room, writes the attempt, and
 -- puts the lease back at p_next. With p_next null, or when the lease is cancelled, it writes the outcome
@@ -298,17 +298,6 @@ exception
     return true;
   when lock_not_available or deadlock_detected then
     return false;
-end
-$$;
-
--- Those of these claims that other sessions hold now.
-create or replace function hwqueue.held_claims(p_leases uuid[]) returns uuid[]
-language plpgsql volatile
-as $$
-begin
-  return array(
-    select c.lease_id from hwqueue.claim c
-    where c.lease_id = any (p_leases) and c.xmax <> '0' and not hwqueue.is_unlocked(c.xmax));
 end
 $$;
 

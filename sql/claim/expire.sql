@@ -10,7 +10,7 @@
 -- make ready.
 --
 -- Invariant: entries and claims that another session holds are skipped, not waited for; a later call
--- finds them. Read promote_due, expire_claims and reap_deadlines.
+-- finds them.
 
 -- The value of that setting when the session has scanned these queues in the tenth of a second of p_now.
 -- A SQL function of one expression, so the planner inlines it.
@@ -213,11 +213,14 @@ begin
 end
 $$;
 
--- Asks claims to stop that have run for as long as their leases may (max_run), at most p_limit of those that
--- are due for a check: a claim is asked when its first timeout has passed, at the earliest. Ends those that
--- go on for a whole claim timeout after that. Returns how many it has asked or ended.
+-- Checks claims that are due for it, at most p_limit. It asks those to stop that have run for as long as
+-- their leases may (max_run), when their first timeout has passed, at the earliest; it ends those that go on
+-- for a whole claim timeout after that. Of those that live on it moves check_at to their expires_at, or to
+-- when they will have run for as long as they may, if that comes first: heartbeats do not update check_at,
+-- to spare its index. It does not move it past the grace, because scans for expired claims go by check_at.
+-- Returns how many it has asked or ended, or moved, whichever is more.
 -- Locks: claims; node_state of those that it ends, before; all skip locked; the lease rows.
-create or replace function hwqueue.stop_overruns(p_limit int, p_now timestamptz,
+create or replace function hwqueue.postpone_checks(p_limit int, p_now timestamptz,
   p_from timestamptz) returns int
 language plpgsql volatile
 as $$
@@ -229,7 +232,8 @@ declare
       and coalesce(c.stop_requested_at > p_now, true) and c.claimed_at + k.max_run <= p_now
     order by c.check_at limit p_limit for update of c skip locked);
   v_claim hwqueue.claim;
-  v_count int := cardinality(v_asked);
+  v_stopped int := cardinality(v_asked);
+  v_alive uuid[];
 begin
   update hwqueue.claim c
   set stop_requested_at = p_now, stop_reason = 'run_time_exceeded', stop_by = p_now + c.claim_timeout,
@@ -244,28 +248,11 @@ begin
     select c.* from hwqueue.claim c
     join hwqueue.node_state s on s.node_id = c.node_id
     where c.stop_requested_at is not null and c.stop_reason = 'run_time_exceeded' and c.stop_by <= p_now
-    limit p_limit - v_count for no key update of s skip locked for update of c skip locked
+    limit p_limit - v_stopped for no key update of s skip locked for update of c skip locked
   loop
     perform hwqueue.end_overrun(v_claim, hwqueue.clock());
-    v_count := v_count + 1;
+    v_stopped := v_stopped + 1;
   end loop;
-  return v_count;
-end
-$$;
-
--- Stops claims that run too long (stop_overruns). Moves check_at of claims that are due for a check but live
--- on to their expires_at, or to when they will have run for as long as they may, if that comes first. Returns
--- the larger number of the two. Heartbeats do not update check_at, to spare its index. It does not move it
--- past the grace, because scans for expired claims go by check_at.
--- Locks: the claims, skip locked; as stop_overruns.
-create or replace function hwqueue.postpone_checks(p_limit int, p_now timestamptz,
-  p_from timestamptz) returns int
-language plpgsql volatile
-as $$
-declare
-  v_stopped int := hwqueue.stop_overruns(p_limit, p_now, p_from);
-  v_alive uuid[];
-begin
   v_alive := array(
     select c.lease_id
     from hwqueue.claim c

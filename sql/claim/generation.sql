@@ -9,7 +9,6 @@
 -- and repair_positions mend that.
 --
 -- Invariant: the tokens of a lease only rise, whatever server grants them.
--- Read current_generation first, then note_server and repair_positions.
 
 -- The generation that leads every claim token, noted if this is another server, another database of it, or
 -- another life of it than the last time. Reading the server's identity reads a file. That it is the same life

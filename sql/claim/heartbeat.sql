@@ -1,44 +1,12 @@
 -- Claims that go on: heartbeats, and holding a claim while a call writes beside it.
 --
--- heartbeat_node (api/claims) does the usual case itself, and calls this module for the checks of its
--- arguments and the verdicts on claims that were not extended. An example: a worker names three claims, of
--- which one was cancelled and one expired; heartbeat_others returns cancelled and lost.
---
--- Calls that write beside a claim, or extend it, must not outlive it: api/claims.extend_claim,
--- api/checkpoints and api/children hold it. An example: save_checkpoint holds the claim for key share until
--- it commits. reap skips the claim meanwhile, so that what is saved was saved by the claim that had the
--- lease.
+-- heartbeat_node itself is in api/claims. Calls that write beside a claim, or extend it, must not outlive
+-- it: api/claims.extend_claim, api/checkpoints and api/children hold it. An example: save_checkpoint holds
+-- the claim for key share until it commits. reap skips the claim meanwhile, so that what is saved was saved
+-- by the claim that had the lease.
 --
 -- Invariants: a heartbeat waits for no lock. A token that has ended holds nothing: the call is refused with
 -- the error that a settlement by this token would get.
---
--- Read heartbeat_others, then hold_claim.
-
--- Checks the arguments of a heartbeat one by one, when they do not read back as they were written.
--- Raises QHA01, naming the element.
-create or replace function hwqueue.check_heartbeat(p_claims jsonb, p_extend interval) returns void
-language plpgsql immutable
-as $$
-declare
-  v_item jsonb;
-  v_field text;
-begin
-  if p_extend is not null then
-    perform hwqueue.check_extend(p_extend);
-  end if;
-  if jsonb_typeof(coalesce(p_claims, '[]')) <> 'array' then
-    perform hwqueue.refuse('QHA01', 'p_claims must be a JSON array', jsonb_build_object('field', 'p_claims'),
-      'for example [{"lease_id": "...", "claim_token": 1}]');
-  end if;
-  for v_item, v_field in
-    select e.value, format('p_claims[%s]', e.ordinality - 1)
-    from jsonb_array_elements(coalesce(p_claims, '[]')) with ordinality e
-  loop
-    perform hwqueue.check_object(v_item, array['lease_id', 'claim_token'], v_field);
-    perform hwqueue.check_claim(v_item, v_field);
-  end loop;
-end
-$$;
 
 -- Checks that an extension is from one second to 30 days. Raises QHA01.
 create or replace function hwqueue.check_extend(p_extend interval) returns void
@@ -72,29 +40,6 @@ begin
   end if;
   perform hwqueue.read_node(p_node);
 end
-$$;
-
--- The verdicts on the claims of a heartbeat that were not extended: another session holds them, or they
--- are gone.
-create or replace function hwqueue.heartbeat_others(p_node uuid, p_leases uuid[], p_tokens bigint[],
-  p_held uuid[], p_now timestamptz)
-returns table (lease_id uuid, verdict text, expires_at timestamptz, claim_token bigint)
-language sql stable
-as $$
-  select distinct b.lease_id,
-         case when c.stop_requested_at <= p_now then hwqueue.stop_verdict(c.stop_reason)
-              when c.lease_id is not null then 'ok'
-              when hwqueue.lease_state(b.lease_id) = 'cancelled' then 'cancelled'
-              when exists (
-                select 1 from hwqueue.outcome o
-                where o.lease_id = b.lease_id and o.claim_token = b.claim_token
-                  and o.node_id = p_node and o.state = 'completed') then 'finished'
-              else 'lost' end,
-         c.expires_at, b.claim_token
-  from unnest(p_leases, p_tokens) b(lease_id, claim_token)
-  left join hwqueue.claim c on c.lease_id = b.lease_id and c.claim_token = b.claim_token
-      and c.node_id = p_node
-  where c.lease_id is null or c.lease_id <> all (p_held)
 $$;
 
 -- Returns what a worker is told of a claim that is to stop: cancelled, or preempted for every other reason.

@@ -16,8 +16,6 @@
 -- flag is in the row that the settlement deletes. One worker takes a death, once. Both are best effort: a
 -- notification may be lost, so a session that waits asks again now and then; a worker that dies after it
 -- has taken a death calls nothing.
---
--- Read flag_awaited and notify_ended, then note_deaths.
 
 -- Flags the claims of these leases that are not flagged yet. A claim that another session holds stays as
 -- it is, to be flagged when the caller asks again.

@@ -14,8 +14,6 @@
 -- Invariant: a reservation is a claim in all other respects. It counts for capacity and affinity terms, it
 -- expires, and its end puts the lease back (end_claim), but uses up no attempt. One of a single lease may be
 -- fetched as long as nobody has ended it.
---
--- Read fetch_reserved, then back_earmarks.
 
 -- Returns reservations of a node as claims that begin now, up to the number that is asked for, of the queues
 -- and tasks that are asked for. One that the node may not run any more is released: its gang is placed again.
@@ -142,18 +140,6 @@ begin
 end
 $$;
 
--- For how many of p_qty leases the worker of a node has a place, next to what is earmarked there: an earmark
--- waits for a place as it waits for a device. Without earmarks on the node p_qty itself.
-create or replace function hwqueue.qty_beside_earmarks(p_node uuid, p_qty int) returns int
-language sql stable
-as $$
-  select case when count(*) filter (where c.is_earmark) = 0 then p_qty
-    else greatest(0, least(p_qty, min(v.concurrency) - count(*)::int)) end
-  from hwqueue.claim c
-  left join hwqueue.served v on v.node_id = c.node_id
-  where c.node_id = p_node
-$$;
-
 -- Returns which of these nodes have no room yet for all that is booked there: what runs, what is reserved and
 -- what is earmarked.
 create or replace function hwqueue.overbooked_nodes(p_node_ids uuid[]) returns setof uuid
@@ -173,10 +159,11 @@ $$;
 -- insufficient_capacity: a node has no room for them yet.
 -- earlier_waits: a lease that comes before them waits for the room of one. Ten seconds are enough for its
 -- node to claim that; then they are backed all the same, for a minute.
--- busy: another session holds one of them; also cache_miss and unpublished, as admit_class.
--- Any other reason is of a term: it may not run beside what runs now.
+-- busy: another session holds one of them; also cache_miss and unpublished, of admit_class.
+-- Any other reason is of a term: it may not run beside what runs now, which is decided again, without its own
+-- counts.
 -- No node is locked, but for terms: room that is free for an earmark stays free for it.
--- Locks: claims by lease_id; for those with terms, then node_state; all skip locked; as admit_class.
+-- Locks: claims by lease_id; for those with terms, then node_state; all skip locked; those of admit_class.
 create or replace function hwqueue.back_earmarks(p_leases uuid[], p_hold interval, p_now timestamptz)
 returns text
 language plpgsql volatile
@@ -184,6 +171,9 @@ as $$
 declare
   v_claims hwqueue.claim[];
   v_claim hwqueue.claim;
+  v_class hwqueue.placement_class;
+  v_node hwqueue.node;
+  v_entered record;
   v_deltas jsonb;
   v_reason text;
 begin
@@ -204,9 +194,22 @@ begin
       perform hwqueue.abort_subtransaction();
     end if;
     foreach v_claim in array v_claims loop
-      select e.term_deltas, e.reason into v_deltas, v_reason from hwqueue.admit_again(v_claim, p_now) e;
-      if v_reason is not null then
-        perform hwqueue.abort_subtransaction();
+      v_deltas := null;
+      select c.* into v_class from hwqueue.placement_class c where c.class_id = v_claim.class_id;
+      if v_claim.term_deltas is not null or hwqueue.reservation_must_be_checked(v_class) then
+        v_reason := 'busy';
+        perform 1 from hwqueue.node_state s where s.node_id = v_claim.node_id for no key update skip locked;
+        if not found then
+          perform hwqueue.abort_subtransaction();
+        end if;
+        select n.* into v_node from hwqueue.node n where n.node_id = v_claim.node_id;
+        perform hwqueue.add_counts(v_claim.term_deltas, -1);
+        v_entered := hwqueue.admit_class(v_class, v_claim.lease_id, v_node, true, p_now);
+        v_reason := v_entered.reason;
+        if v_reason is not null then
+          perform hwqueue.abort_subtransaction();
+        end if;
+        v_deltas := hwqueue.add_counts(v_entered.term_deltas, 1);
       end if;
       update hwqueue.claim c
       set is_earmark = null, claimed_at = p_now, expires_at = p_now + p_hold, check_at = p_now + p_hold,
@@ -242,39 +245,6 @@ begin
       order by x.lease_id for update skip locked));
   end if;
   return v_yields;
-end
-$$;
-
--- Decides again whether the lease of a claim may run beside what runs now, without its own counts. Returns
--- what it counts from now on, or why it may not: then its counts are taken off, for the caller to undo.
--- Locks: the caller holds the claim; for a class with terms node_state, skip locked; as admit_class. Not
--- idempotent.
-create or replace function hwqueue.admit_again(p_claim hwqueue.claim, p_now timestamptz,
-  out term_deltas jsonb, out reason text)
-language plpgsql volatile
-as $$
-declare
-  v_class hwqueue.placement_class;
-  v_node hwqueue.node;
-  v_entered record;
-begin
-  select c.* into v_class from hwqueue.placement_class c where c.class_id = p_claim.class_id;
-  if p_claim.term_deltas is null
-    and not hwqueue.reservation_must_be_checked(v_class) then
-    return;
-  end if;
-  perform 1 from hwqueue.node_state s where s.node_id = p_claim.node_id for no key update skip locked;
-  if not found then
-    reason := 'busy';
-    return;
-  end if;
-  select n.* into v_node from hwqueue.node n where n.node_id = p_claim.node_id;
-  perform hwqueue.add_counts(p_claim.term_deltas, -1);
-  v_entered := hwqueue.admit_class(v_class, p_claim.lease_id, v_node, true, p_now);
-  reason := v_entered.reason;
-  if reason is null then
-    term_deltas := hwqueue.add_counts(v_entered.term_deltas, 1);
-  end if;
 end
 $$;
 

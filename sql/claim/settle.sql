@@ -4,20 +4,16 @@
 --
 --   complete_lease ----------------> end_completed_claim; if that is false, settle_one
 --   fail_lease, release_lease,
---   suspend_lease -----------------> settle_one
+--   suspend_lease -----------------> settle_one, which raises the error of a verdict
 --   complete_leases ---------------> complete_claims
 --   settle_and_claim --------------> one completion: end_completed_claim; what else: settle_lists
 --   settle_lists ------------------> settle_each, then complete_claims
---   complete_claims ---------------> end_completed_claims; the rest one by one: end_completed_claim;
---                                    the rest of those, for their verdicts: settle_each
---   settle_each -------------------> completion without a result: end_completed_claim; else settle_own_claim
---   settle_one, settle_own_claim --> settle_claim
---   settle_claim ------------------> complete: end_completed_claim; fail, release, suspend: end_claim
---   end_claim ---------------------> remove_claim, then put_back or an outcome
+--   complete_claims ---------------> end_completed_claims, in one statement; the rest one by one; what is
+--                                    left then, for its verdicts: settle_each
+--   settle_one, settle_each -------> settle_claim, and from there end_completed_claim or end_claim
 --
 -- Invariant: a claim is settled once, by the token that it was granted with and by its own login. What
--- waits for another session's lock waits for a bounded time. Read settle_claim first: all verdicts come
--- from there.
+-- waits for another session's lock waits for a bounded time. All verdicts come from settle_claim.
 
 -- Settles the lists of a settle_and_claim, except a single completion: p_settle (p_given elements), then
 -- p_completed.
@@ -33,8 +29,11 @@ declare
 begin
   -- wait before holding any claim: a session that cancels several leases may want one of these next
   if p_given > 0 and v_completed > 0 then
-    v_held := hwqueue.held_claims(p_completed || array(
-      select (e.value ->> 'lease_id')::uuid from jsonb_array_elements(p_settle) e));
+    v_held := p_completed || array(
+      select (e.value ->> 'lease_id')::uuid from jsonb_array_elements(p_settle) e);
+    v_held := array(
+      select c.lease_id from hwqueue.claim c
+      where c.lease_id = any (v_held) and c.xmax <> '0' and not hwqueue.is_unlocked(c.xmax));
     if v_held <> '{}' then
       perform hwqueue.await_claims(v_held, '900ms');
     end if;
@@ -148,12 +147,12 @@ begin
 end
 $$;
 
--- Settles a batch one by one, by lease_id. It waits once for all claims that other sessions hold, for
--- less than a second (or lock_timeout): it never holds up the node for longer than deadlock_timeout. A
--- claim that is still held then is busy.
+-- Settles a batch one by one, by lease_id: claims of a node; p_node null: of any. The caller has locked
+-- node_state of all these nodes. It waits once for all claims that other sessions hold, for less than a
+-- second (or lock_timeout): it never holds up a node for longer than deadlock_timeout. A claim that is still
+-- held then is busy.
 -- traceparent, of the span of an attempt, is a setting while its claim ends: step_ended keeps it.
--- Locks: the caller holds node_state; the claims by lease_id, skip locked; the rows of leases that go
--- back. Not idempotent.
+-- Locks: the claims by lease_id, skip locked; the rows of leases that go back. Not idempotent.
 create or replace function hwqueue.settle_each(p_node uuid, p_settle jsonb)
 returns table (ordinal int, lease_id uuid, verdict text, state text)
 language plpgsql volatile
@@ -165,6 +164,7 @@ declare
   v_leases uuid[] := '{}';
   v_is_traced boolean := false;
 begin
+  lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
   loop
     for v_item, ordinal in
       select e.value, e.ordinality from jsonb_array_elements(p_settle) with ordinality e
@@ -184,8 +184,8 @@ begin
         return next;
         continue;
       end if;
-      v_result := hwqueue.settle_own_claim(p_node, lease_id, (v_item ->> 'claim_token')::numeric::bigint,
-        v_item);
+      v_result := hwqueue.settle_claim(lease_id, (v_item ->> 'claim_token')::numeric::bigint, v_item, true,
+        hwqueue.clock(), p_node);
       verdict := case v_result.verdict when 'unknown' then 'lost' when 'foreign' then 'bad_token'
         else v_result.verdict end;
       state := v_result.state;
@@ -204,27 +204,6 @@ begin
   if v_is_traced then
     perform set_config('hwqueue.traceparent', '', true);
   end if;
-end
-$$;
-
--- Settles a claim of one node, whose node_state the caller has locked. A claim of another node is left
--- alone. p_node null: a claim of any node, locked by the caller.
--- Locks: the claim, skip locked; the lease row, if it goes back. Not idempotent.
-create or replace function hwqueue.settle_own_claim(p_node uuid, p_lease uuid, p_token bigint,
-  p_settlement jsonb, out verdict text, out state text)
-language plpgsql volatile
-as $$
-begin
-  perform 1 from hwqueue.claim c
-  where c.lease_id = p_lease and c.claim_token = p_token and c.node_id <> p_node;
-  if found then
-    verdict := 'bad_token';
-    state := 'claimed';
-    return;
-  end if;
-  lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
-  select s.verdict, s.state into verdict, state
-  from hwqueue.settle_claim(p_lease, p_token, p_settlement, true, hwqueue.clock(), p_node) s;
 end
 $$;
 
@@ -379,8 +358,8 @@ $$;
 -- been put back or granted again, not by the clock.
 -- p_holds_node: the caller holds node_state of the claim's node. If it does not, and room is allocated
 -- for the claim, the verdict is needs_node_lock. If another session holds the claim it is busy
--- (await_claims). Both leave the claim as it is. p_node: that settles, in a transaction that ends with its
--- call; null: no node does.
+-- (await_claims). Both leave the claim as it is. p_node: that settles, its own claims alone and in a
+-- transaction that ends with its call; null: no node does.
 -- Locks: the claim, skip locked; the lease row, if it goes back. Not idempotent: the second call returns
 -- finished.
 create or replace function hwqueue.settle_claim(p_lease uuid, p_token bigint, p_settlement jsonb,
@@ -394,11 +373,14 @@ begin
   -- by token, so a call with an old one takes no lock
   select c.* into v_claim from hwqueue.claim c
   where c.lease_id = p_lease and c.claim_token = p_token and (c.assignment is null or p_holds_node)
+    and (p_node is null or c.node_id = p_node)
     and hwqueue.is_own(c.login) for update skip locked;
   if not found then
-    select c.claim_token, c.assignment, c.login into v_claim.claim_token, v_claim.assignment, v_claim.login
+    select c.claim_token, c.assignment, c.login, c.node_id
+    into v_claim.claim_token, v_claim.assignment, v_claim.login, v_claim.node_id
     from hwqueue.claim c where c.lease_id = p_lease;
-    if v_claim.claim_token = p_token and hwqueue.is_own(v_claim.login) then
+    if v_claim.claim_token = p_token and (p_node is null or v_claim.node_id = p_node)
+      and hwqueue.is_own(v_claim.login) then
       verdict := case when v_claim.assignment is null or p_holds_node then 'busy' else 'needs_node_lock' end;
       state := 'claimed';
     else

@@ -12,8 +12,6 @@
 -- Scheduled entries are read in the order of available_at, which update_leases may set. A call that sets
 -- it begins with the cursor {"only_at": that time}. Then it reads first the entries that have that time
 -- already, and after them those that have another, so that it does not meet again what it has moved.
---
--- Reading order: lock_page, read_page, read_state_page, page_source, filter_page, then lock_leases.
 
 -- Reads one page of the leases in one of p_states that meet a filter, and where the next begins. It goes
 -- from state to state until it finds some, or has read p_limit rows of one state.
@@ -83,43 +81,35 @@ begin
     select array_agg(s.lease_id order by s.number), (array_agg(s.key order by s.number desc))[1]
     into v_ids, v_last
     from hwqueue.page_source(v_filter, p_cursor, p_limit) with ordinality s(lease_id, key, number);
-    v_page.lease_ids := hwqueue.filter_page(v_ids, v_filter);
+    -- all by key (fences: offset 0, and subqueries in terms), whatever the statistics say; list_lease_ids is
+    -- planned for lists of any length
+    v_page.lease_ids := array(
+      select l.lease_id from unnest(v_ids) i
+      cross join lateral (
+        select * from hwqueue.lease x where x.lease_id = i offset 0) l
+      where l.queue_id = v_filter.queue_id
+        and (v_filter.task_name is null or l.task_name = v_filter.task_name)
+        and (v_filter.created_from is null or l.created_at >= v_filter.created_from)
+        and (v_filter.created_before is null or l.created_at < v_filter.created_before)
+        and (v_filter.error_type is null and v_filter.finished_from is null
+          and v_filter.finished_before is null
+          or (select (v_filter.error_type is null or o.error ->> 'type' = v_filter.error_type)
+                and o.finished_at >= coalesce(v_filter.finished_from, '-infinity')
+                and (v_filter.finished_before is null or o.finished_at < v_filter.finished_before)
+              from hwqueue.outcome o where o.lease_id = l.lease_id))
+        and (v_filter.tenants is null and v_filter.service_id is null and v_filter.labels is null
+          or (select (v_filter.tenants is null or c.tenant = any (v_filter.tenants))
+                and (v_filter.labels is null or c.labels @> v_filter.labels)
+                and (v_filter.service_id is null or c.service_id = v_filter.service_id)
+              from hwqueue.placement_class c where c.class_id = l.class_id))
+        and (v_filter.node_id is null
+          or v_filter.node_id = (select c.node_id from hwqueue.claim c where c.lease_id = l.lease_id)));
   end if;
   v_page.state := v_filter.state;
   if cardinality(v_ids) = p_limit then
     v_page.next_cursor := p_cursor || jsonb_build_object('after', v_last);
   end if;
   return v_page;
-end
-$$;
-
--- Those leases of a page that meet a filter, whose state was that of the page. As list_lease_ids, which is
--- planned for lists of any length; here all is read by key (fences: offset 0, and subqueries in terms),
--- whatever the statistics say.
-create or replace function hwqueue.filter_page(p_leases uuid[], p_filter hwqueue.lease_filter) returns uuid[]
-language plpgsql stable
-as $$
-begin
-  return array(
-    select l.lease_id from unnest(p_leases) i
-    cross join lateral (
-      select * from hwqueue.lease x where x.lease_id = i offset 0) l
-    where l.queue_id = p_filter.queue_id
-      and (p_filter.task_name is null or l.task_name = p_filter.task_name)
-      and (p_filter.created_from is null or l.created_at >= p_filter.created_from)
-      and (p_filter.created_before is null or l.created_at < p_filter.created_before)
-      and (p_filter.error_type is null and p_filter.finished_from is null and p_filter.finished_before is null
-        or (select (p_filter.error_type is null or o.error ->> 'type' = p_filter.error_type)
-              and o.finished_at >= coalesce(p_filter.finished_from, '-infinity')
-              and (p_filter.finished_before is null or o.finished_at < p_filter.finished_before)
-            from hwqueue.outcome o where o.lease_id = l.lease_id))
-      and (p_filter.tenants is null and p_filter.service_id is null and p_filter.labels is null
-        or (select (p_filter.tenants is null or c.tenant = any (p_filter.tenants))
-              and (p_filter.labels is null or c.labels @> p_filter.labels)
-              and (p_filter.service_id is null or c.service_id = p_filter.service_id)
-            from hwqueue.placement_class c where c.class_id = l.class_id))
-      and (p_filter.node_id is null
-        or p_filter.node_id = (select c.node_id from hwqueue.claim c where c.lease_id = l.lease_id)));
 end
 $$;
 
@@ -222,34 +212,22 @@ begin
 end
 $$;
 
--- Reads a page and locks its leases. changed: those that it locked, all in one state, for the caller to
--- change. skipped: another session holds them, or has changed them.
--- Locks: as lock_leases. Raises: as read_page.
+-- Reads a page and locks its leases. changed: those that still are in the state of the page and that no other
+-- session holds, for the caller to change. skipped: the others.
+-- Locks: entries, claims or outcomes in the order of lease ids, skip locked. Raises: as read_page.
 create or replace function hwqueue.lock_page(p_filter jsonb, p_states text[], p_limit int, p_cursor jsonb,
   out state text, out changed uuid[], out skipped uuid[], out next_cursor jsonb)
 language plpgsql volatile
 as $$
 declare
   v_page hwqueue.lease_page := hwqueue.read_page(p_filter, p_states, p_limit, p_cursor);
+  v_leases uuid[] := array(select u from unnest(v_page.lease_ids) u order by u);
 begin
   state := v_page.state;
-  changed := hwqueue.lock_leases(v_page.lease_ids, v_page.state);
-  skipped := array(select i from unnest(v_page.lease_ids) i where i <> all (changed));
   next_cursor := v_page.next_cursor;
-end
-$$;
-
--- Locks those of some leases that still are in a state and that no other session holds, and returns them.
--- Locks: entries, claims or outcomes in the order of lease ids, skip locked.
-create or replace function hwqueue.lock_leases(p_leases uuid[], p_state text) returns uuid[]
-language plpgsql volatile
-as $$
-declare
-  v_leases uuid[] := array(select u from unnest(p_leases) u order by u);
-begin
   -- laterals: lease for lease by key, whatever the statistics say; the queue may have been empty then
-  if p_state = 'pending' then
-    return array(
+  if state = 'pending' then
+    changed := array(
       select x.lease_id from unnest(v_leases) i(lease_id)
       cross join lateral (
         select * from hwqueue.lease y where y.lease_id = i.lease_id offset 0) l
@@ -257,8 +235,8 @@ begin
         select r.lease_id from hwqueue.ready r
         where r.queue_id = l.queue_id and r.tier = l.tier and r.rank = l.rank
           and r.position = l.position and r.lease_id = l.lease_id for update skip locked) x);
-  elsif p_state = 'scheduled' then
-    return array(
+  elsif state = 'scheduled' then
+    changed := array(
       select x.lease_id from unnest(v_leases) i(lease_id)
       cross join lateral (
         select * from hwqueue.lease y where y.lease_id = i.lease_id offset 0) l
@@ -266,17 +244,19 @@ begin
         select s.lease_id from hwqueue.scheduled s
         where s.queue_id = l.queue_id and s.available_at = l.available_at
           and s.lease_id = l.lease_id for update skip locked) x);
-  elsif p_state = 'claimed' then
-    return array(
+  elsif state = 'claimed' then
+    changed := array(
       select x.lease_id from unnest(v_leases) i(lease_id)
       cross join lateral (
         select c.lease_id from hwqueue.claim c where c.lease_id = i.lease_id for update skip locked) x);
+  else
+    changed := array(
+      select x.lease_id from unnest(v_leases) i(lease_id)
+      cross join lateral (
+        select o.lease_id from hwqueue.outcome o
+        where o.lease_id = i.lease_id and (o.state = lock_page.state) is true
+        for update skip locked) x);
   end if;
-  return array(
-    select x.lease_id from unnest(v_leases) i(lease_id)
-    cross join lateral (
-      select o.lease_id from hwqueue.outcome o
-      where o.lease_id = i.lease_id and (o.state = p_state) is true
-      for update skip locked) x);
+  skipped := array(select i from unnest(v_page.lease_ids) i where i <> all (changed));
 end
 $$;

@@ -7,9 +7,6 @@
 -- The API reads a lease with find_lease and lease_state and takes a waiting one out of line with
 -- take_entry. The invariant: a session that deletes a lease's row from one of these tables inserts one
 -- into another, in the same transaction. Only prune deletes outcomes for good.
---
--- Reading order: lease_state, lease_end, find_lease, take_entry, hold_state, end_waiting, then
--- read_lease_filter, list_lease_ids, and lease_pages for what bulk calls read.
 
 -- For when members of gangs that wait are scheduled: no clock gets there, and clients can read it in any
 -- time zone, other than infinity.

@@ -10,8 +10,6 @@
 -- (advance_low_water). A mark may not pass the position horizon (advance_horizon): at or below that, no
 -- transaction still has an uncommitted entry. When the queue is head-of-line blocked, its mark cannot
 -- advance. Then the classes that are claimed behind the queue head have low-water marks of their own.
---
--- Reading order: first_live_entry, advance_low_water, advance_horizon, class_scan_starts.
 
 -- Low-water marks of classes (low_water.class_id), against head-of-line blocking. While no node may run
 -- the queue head, the queue's own mark stays there. Under an old MVCC snapshot a scan for another class

@@ -11,8 +11,6 @@
 -- The newest row of queue_price counts, as of node_load: under an old MVCC snapshot a row that is updated
 -- every second would have thousands of versions that each claim reads. For the same reason queue has only
 -- has_prices: a claim of a queue without prices reads nothing more.
---
--- Reading order: queue_worth, valid_prices, checked_worth.
 
 -- Returns the curve of a queue: what a device with 0, 10, 20, ... 1000 thousandths left is worth, in
 -- devices. Null without prices that are valid now.

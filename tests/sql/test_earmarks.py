@@ -413,13 +413,13 @@ def test_what_is_said_of_it(api: Api, pairs: list[Node]) -> None:
 
 
 def test_a_claim_of_another_node_asks_nothing(api: Api, pairs: list[Node]) -> None:
-    """Without a reservation on the node neither function is called."""
+    """Without a reservation on the node no function about them is called."""
     queue = api.queue()
     api.spawn(queue, **GPU)
     with counting(api.conn) as calls:
         assert len(api.claim(pairs[0], queue)) == 1
     assert "claim_general" in calls
-    assert not calls.keys() & {"fetch_reserved", "qty_beside_earmarks", "overbooked_nodes"}
+    assert not calls.keys() & {"fetch_reserved", "overbooked_nodes"}
 
 
 @pytest.mark.parametrize(
