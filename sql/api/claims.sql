@@ -118,7 +118,8 @@ begin
     return query
       select 'settled', e.ordinal, e.lease_id, e.verdict, e.state, null::bigint, null::smallint, null::text,
              null::text, null::jsonb, null::jsonb, null::float8, null::timestamptz, null::jsonb
-      from hwqueue.settle_lists(v_state, v_given, p_settle, p_completed, p_completed_tokens) e;
+      from hwqueue.settle_lists(p_node, v_state.has_limits, v_given, p_settle, p_completed,
+        p_completed_tokens) e;
   end if;
   if p_qty = 0 then
     return;

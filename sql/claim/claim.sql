@@ -6,18 +6,7 @@
 -- and grants them in one statement (grant_batch). A node with limits, as each one with GPUs, is granted
 -- one lease after the other (grant_single), because each grant changes what fits next.
 --
--- The first word of a name in claim/ says what a function does, and so who calls whom:
---   claim_   grants leases. It asks choose_entries or choose_by_score for entries, and hands them to
---   grant_   which turns locked entries into claims.
---   choose_  decides which entries come next, and locks them; its calls go down this list:
---              choose_entries    in turn: the low-water mark, choose_at_head, choose_by_score
---              choose_at_head    entries at the head of a single queue
---              choose_by_score   of all classes: judges, scores, then one of the next two
---              choose_checked    of classes that must be checked: choose_from_groups until one may run
---              choose_from_groups  score group after score group
---              choose_seen       of entries that were read: decides about their class, then locks
---   find_    reads which entries or which score group come first, and locks nothing.
---   lock_    locks entries that need no decision, with skip locked.
+-- sql/README.md says what the first words of names mean.
 --
 -- Invariant: an entry leaves `ready` before its claim is written, in the same transaction. A claim waits
 -- for its own node's row only, never for an entry.
@@ -266,9 +255,7 @@ begin
     v_judged := hwqueue.judge_classes(v_node, p_state);
     if p_state.met_blocked then  -- blocked classes need no score
       v_open := hwqueue.claim_candidates(p_state, p_request.queue_ids, v_room, v_now);
-      v_only := case when p_only is null then v_open.classes when v_open.classes is null then p_only
-        -- lists of all classes of a queue: "is true" keeps it a hash, whatever the plan settings say of joins
-        else array(select c from unnest(p_only) c where (c in (select unnest(v_open.classes))) is true) end;
+      v_only := case when p_only is null then v_open.classes else hwqueue.both(p_only, v_open.classes) end;
       v_without := v_without || v_open.blocked;
       v_met := v_open.met is distinct from '{}';
     end if;
@@ -307,6 +294,15 @@ begin
     v_met or v_without <> '{}' or v_is_short and not p_state.met_blocked, v_awaits);
   return v_picked;
 end
+$$;
+
+-- The classes that are in both lists; null: in any. Each may hold all classes of a queue, hence by hash: "is
+-- true" keeps it from becoming a join, which callers may have told to go by index.
+create or replace function hwqueue.both(p_classes bigint[], p_others bigint[]) returns bigint[]
+language sql immutable parallel safe
+as $$
+  select case when p_others is null then p_classes
+    else array(select c from unnest(p_classes) c where (c in (select unnest(p_others))) is true) end
 $$;
 
 -- Takes a step in the publication of affinity terms, while the claim holds what it has picked. The step

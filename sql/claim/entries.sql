@@ -241,8 +241,7 @@ declare
   v_classes bigint[] := p_seen.classes;
   v_is_checked boolean[] := case
     when p_seen.checked = '{}' then array_fill(false, array[cardinality(v_classes)])
-    when v_classes <@ p_seen.checked then array_fill(true, array[cardinality(v_classes)])
-    else array(select c in (select unnest(p_seen.checked)) from unnest(v_classes) c) end;
+    when v_classes <@ p_seen.checked then array_fill(true, array[cardinality(v_classes)]) end;
   v_count int := cardinality(v_positions);
   v_first int := 1;
   v_last int;
@@ -253,6 +252,9 @@ declare
   v_gone record;
 begin
   ctids := '{}';
+  if v_is_checked is null then  -- by itself: mostly no statement is needed
+    v_is_checked := array(select c in (select unnest(p_seen.checked)) from unnest(v_classes) c);
+  end if;
   while v_first <= v_count loop
     -- a run of entries: of one class that must be checked, or of any classes that need not be
     v_last := case when p_seen.checked = '{}' then v_count else v_first end;

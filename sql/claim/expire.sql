@@ -1,8 +1,8 @@
 -- What time brings: scheduled leases that fall due, deadlines that pass, claims that expire.
 --
--- reap (upkeep/reap) calls all of it, one leader at a time; claims call promote_if_due, reap_claims and
--- reap_deadlines. An example: a lease is scheduled for 10:00. The first claim or reap after that moves
--- its entry from `scheduled` to `ready`, with a new position.
+-- reap (upkeep/reap) calls all of it, one leader at a time; claims call promote_if_due, and when they find
+-- nothing expire_claim and reap_deadlines (after_claim in claim/head). An example: a lease is scheduled for
+-- 10:00. The first claim or reap after that moves its entry from `scheduled` to `ready`, with a new position.
 --
 -- A session scans for due leases at most ten times a second for the same queues, and whenever it would
 -- find nothing otherwise. The setting hwqueue.recent_due_scan of the session records the last scan,
@@ -95,42 +95,6 @@ begin
     perform hwqueue.wake_classes_of_entries(v_waiting);
   end if;
   return cardinality(v_due);
-end
-$$;
-
--- What a claim that finds nothing does for other nodes, so that claims expire even if no session calls
--- reap. It ends up to p_limit claims that have been expired for as long as their timeout, of the 20
--- oldest, and only those without an assignment: the caller's transaction may stay open, so it must not
--- lock their nodes. Locks: the claims, skip locked; the lease rows.
-create or replace function hwqueue.reap_claims(p_limit int, p_node uuid, p_now timestamptz) returns int
-language plpgsql volatile
-as $$
-declare
-  v_from timestamptz := hwqueue.claims_scan_start();
-  v_oldest uuid[];
-  v_claim hwqueue.claim;
-  v_count int := 0;
-begin
-  v_oldest := array(
-    select c.lease_id from hwqueue.claim c
-    where c.check_at between v_from and p_now order by c.check_at limit 20);
-  if v_oldest = '{}' then
-    return 0;
-  end if;
-  for v_claim in
-    select c.*
-    from hwqueue.claim c
-    join hwqueue.queue q on q.queue_id = c.queue_id
-    where c.lease_id = any (v_oldest) and c.assignment is null
-      and c.node_id <> p_node
-      and c.check_at + c.claim_timeout <= p_now and c.expires_at + q.reap_grace <= p_now
-    limit p_limit
-    for update of c skip locked
-  loop
-    perform hwqueue.expire_claim(v_claim, hwqueue.clock());
-    v_count := v_count + 1;
-  end loop;
-  return v_count;
 end
 $$;
 

@@ -203,6 +203,10 @@ create or replace function hwqueue.after_claim(p_state hwqueue.node_state, p_que
   p_entry hwqueue.ready, p_granted boolean, p_moves boolean, p_drawn bigint, p_now timestamptz) returns void
 language plpgsql volatile
 as $$
+declare
+  v_from timestamptz;
+  v_oldest uuid[];
+  v_claim hwqueue.claim;
 begin
   if p_now - p_state.seen_at > p_state.heartbeat_timeout / 8 then
     update hwqueue.node_state s
@@ -212,8 +216,26 @@ begin
     where s.node_id = p_state.node_id;
   end if;
   if not p_granted then
-    perform hwqueue.reap_claims(5, p_state.node_id, p_now), hwqueue.reap_deadlines(20, p_now);
-    perform hwqueue.flag_waiting(p_queue_ids, p_now);
+    -- claims of other nodes that have been expired for as long as their timeout, of the 20 oldest, and only
+    -- those without an assignment: this transaction may stay open, so it must not lock their nodes
+    v_from := hwqueue.claims_scan_start();
+    v_oldest := array(
+      select c.lease_id from hwqueue.claim c
+      where c.check_at between v_from and p_now order by c.check_at limit 20);
+    if v_oldest <> '{}' then
+      for v_claim in
+        select c.*
+        from hwqueue.claim c
+        join hwqueue.queue q on q.queue_id = c.queue_id
+        where c.lease_id = any (v_oldest) and c.assignment is null and c.node_id <> p_state.node_id
+          and c.check_at + c.claim_timeout <= p_now and c.expires_at + q.reap_grace <= p_now
+        limit 5
+        for update of c skip locked
+      loop
+        perform hwqueue.expire_claim(v_claim, hwqueue.clock());
+      end loop;
+    end if;
+    perform hwqueue.reap_deadlines(20, p_now), hwqueue.flag_waiting(p_queue_ids, p_now);
   elsif p_moves then
     perform hwqueue.advance_horizon(p_drawn);
     if p_entry.lease_id is not null then

@@ -18,8 +18,8 @@
 -- Settles the lists of a settle_and_claim, except a single completion: p_settle (p_given elements), then
 -- p_completed.
 -- Locks: the caller holds node_state; its claims by lease_id. Not idempotent.
-create or replace function hwqueue.settle_lists(p_state hwqueue.node_state, p_given int, p_settle jsonb,
-  p_completed uuid[], p_completed_tokens bigint[])
+create or replace function hwqueue.settle_lists(p_node uuid, p_has_limits boolean, p_given int,
+  p_settle jsonb, p_completed uuid[], p_completed_tokens bigint[])
 returns table (ordinal int, lease_id uuid, verdict text, state text)
 language plpgsql volatile
 as $$
@@ -40,12 +40,12 @@ begin
   end if;
   if p_given > 0 then
     return query select e.ordinal, e.lease_id, e.verdict, e.state
-      from hwqueue.settle_each(p_state.node_id, p_settle) e;
+      from hwqueue.settle_each(p_node, p_settle) e;
   end if;
   if v_completed > 0 then
     return query
       select p_given + c.ordinal, c.lease_id, c.verdict, c.state
-      from hwqueue.complete_claims(p_completed, p_completed_tokens, p_state.node_id, p_state.has_limits) c;
+      from hwqueue.complete_claims(p_completed, p_completed_tokens, p_node, p_has_limits) c;
   end if;
 end
 $$;
