@@ -570,6 +570,9 @@ CREATE FUNCTION hwqueue.add_counts(p_deltas jsonb, p_sign integer) RETURNS jsonb
 CREATE FUNCTION hwqueue.add_counts_of(p_counts integer[], p_others integer[], p_sign integer) RETURNS integer[]
     LANGUAGE sql IMMUTABLE;
 
+CREATE FUNCTION hwqueue.add_figures(p_to jsonb, p_more jsonb) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE;
+
 CREATE FUNCTION hwqueue.add_histograms(p_a bigint[], p_b bigint[], p_sign integer DEFAULT 1) RETURNS bigint[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
@@ -679,64 +682,6 @@ CREATE FUNCTION hwqueue.add_term(p_use text, p_items jsonb, p_domain text, p_cla
 CREATE FUNCTION hwqueue.add_to_step(p_lease hwqueue.lease, p_items jsonb) RETURNS TABLE(name text, item integer, created boolean)
     LANGUAGE plpgsql;
 
-CREATE TABLE hwqueue.claim (
-    lease_id uuid NOT NULL,
-    queue_id integer NOT NULL,
-    class_id bigint NOT NULL,
-    node_id uuid NOT NULL,
-    node_epoch bigint NOT NULL,
-    claim_token bigint NOT NULL,
-    attempt smallint NOT NULL,
-    claim_timeout interval NOT NULL,
-    claimed_at timestamp with time zone NOT NULL,
-    expires_at timestamp with time zone NOT NULL,
-    check_at timestamp with time zone NOT NULL,
-    assignment jsonb,
-    stop_requested_at timestamp with time zone,
-    stop_reason text,
-    stop_by timestamp with time zone,
-    stop_detail text,
-    term_deltas jsonb,
-    login text,
-    eligible_at timestamp with time zone,
-    is_awaited boolean DEFAULT false NOT NULL,
-    is_step boolean,
-    gang_id uuid,
-    is_reserved boolean,
-    is_earmark boolean,
-    yields_at timestamp with time zone
-)
-WITH (fillfactor='60', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_cost_delay='0', autovacuum_vacuum_insert_threshold='-1');
-
-COMMENT ON TABLE hwqueue.claim IS 'a running lease: which node runs it, with which token, until when';
-
-COMMENT ON COLUMN hwqueue.claim.assignment IS 'what was allocated; null when nothing is counted for it';
-
-COMMENT ON COLUMN hwqueue.claim.stop_requested_at IS 'when the worker is asked to stop; in the future while a taint is tolerated for a time, or a grace runs';
-
-COMMENT ON COLUMN hwqueue.claim.stop_reason IS 'cancelled; preempted: its node is drained or tainted, or not trusted any more, or its gang does not run as a whole; placement_broken: a requirement during execution does not hold any more';
-
-COMMENT ON COLUMN hwqueue.claim.term_deltas IS 'what it has added to term_counter; null when no term selects it';
-
-COMMENT ON COLUMN hwqueue.claim.login IS 'that of its node, copied: who settles a claim reads this row and not the node''s';
-
-COMMENT ON COLUMN hwqueue.claim.eligible_at IS 'since when its lease could be claimed; null: the lease stays when it completes, as its queue says or its idempotency key wants it';
-
-COMMENT ON COLUMN hwqueue.claim.is_awaited IS 'a session listens for the end of the lease (await_leases)';
-
-COMMENT ON COLUMN hwqueue.claim.is_step IS 'not null: the settlement continues a run (lease.run_id); false: of an item of a map; null: no run waits for this lease';
-
-COMMENT ON COLUMN hwqueue.claim.gang_id IS 'as in lease';
-
-COMMENT ON COLUMN hwqueue.claim.is_reserved IS 'its node has not fetched it yet; null: it has, as every claim that a node has asked for';
-
-COMMENT ON COLUMN hwqueue.claim.is_earmark IS 'reserved, and its room is still in use by others: its node cannot fetch it yet; null: of all others';
-
-COMMENT ON COLUMN hwqueue.claim.yields_at IS 'of an earmark: when it had room and waited for leases that come before it';
-
-CREATE FUNCTION hwqueue.admit_again(p_claim hwqueue.claim, p_now timestamp with time zone, OUT term_deltas jsonb, OUT reason text) RETURNS record
-    LANGUAGE plpgsql;
-
 CREATE TABLE hwqueue.node (
     node_id uuid NOT NULL,
     name text NOT NULL,
@@ -832,7 +777,13 @@ CREATE FUNCTION hwqueue.advance_maps(p_run uuid, p_now timestamp with time zone)
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.advance_reap_cursor(p_cursor hwqueue.reap_cursor, p_from hwqueue.reap_cursor, p_now timestamp with time zone) RETURNS void
-    LANGUAGE plpgsql;
+    LANGUAGE plpgsql
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.advance_workflows(p_limit integer DEFAULT 200) RETURNS TABLE(folded integer, released integer, more boolean)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -910,9 +861,6 @@ COMMENT ON COLUMN hwqueue.node_state.expands_until IS 'it has registered: until 
 COMMENT ON COLUMN hwqueue.node_state.recovered_to IS 'of the installation, when generation was read';
 
 CREATE FUNCTION hwqueue.after_claim(p_state hwqueue.node_state, p_queue_ids integer[], p_entry hwqueue.ready, p_granted boolean, p_moves boolean, p_drawn bigint, p_now timestamp with time zone) RETURNS void
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.after_head(p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_class_id bigint, p_position bigint, p_lease uuid, p_moves boolean, p_drawn bigint, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.alike_nodes(p_node_ids uuid[], p_classes hwqueue.placement_class[], p_which text) RETURNS TABLE(alike_no bigint, is_emptied boolean, node_ids uuid[], default_cpu text, share_mode text, has_cores boolean, room hwqueue.headroom)
@@ -1096,9 +1044,6 @@ CREATE FUNCTION hwqueue.assign_lease(p_lease hwqueue.lease, p_node uuid, p_hold 
 
 CREATE FUNCTION hwqueue.assign_target_class(p_lease uuid) RETURNS boolean
     LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.assigned_cores(p_node hwqueue.node, p_taken integer[], p_isolation text) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.assigned_leases(p_places jsonb) RETURNS TABLE(lease_id uuid, verdict text)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1294,6 +1239,9 @@ CREATE FUNCTION hwqueue.begin_map(p_run hwqueue.run, p_step hwqueue.step, p_defi
 CREATE FUNCTION hwqueue.begin_other(p_run hwqueue.run, p_step integer, p hwqueue.run_progress, p_now timestamp with time zone) RETURNS hwqueue.run_progress
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.begin_reap(p_cursor hwqueue.reap_cursor, p_holds boolean, p_now timestamp with time zone) RETURNS hwqueue.upkeep_done
+    LANGUAGE plpgsql;
+
 CREATE TABLE hwqueue.workflow (
     workflow_id bigint NOT NULL,
     name text NOT NULL,
@@ -1312,7 +1260,7 @@ COMMENT ON COLUMN hwqueue.workflow.version IS 'from 1; null: the definition of a
 
 COMMENT ON COLUMN hwqueue.workflow.settings IS 'the specification without its steps';
 
-COMMENT ON COLUMN hwqueue.workflow.retired_before IS 'transactions from this one on cannot have found the definition (prune_part)';
+COMMENT ON COLUMN hwqueue.workflow.retired_before IS 'transactions from this one on cannot have found the definition (prune_workflows)';
 
 CREATE FUNCTION hwqueue.begin_run(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
@@ -1413,8 +1361,14 @@ CREATE FUNCTION hwqueue.broken_counts() RETURNS TABLE(term_id bigint, detail jso
 CREATE FUNCTION hwqueue.broken_earmarks() RETURNS TABLE(rule text, subject uuid, detail jsonb)
     LANGUAGE sql STABLE;
 
+CREATE FUNCTION hwqueue.broken_entries() RETURNS TABLE(lease_id uuid, detail jsonb)
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.broken_everywhere() RETURNS TABLE(rule text, subject uuid, detail jsonb)
     LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.broken_gang_steps() RETURNS TABLE(rule text, run_id uuid, detail jsonb)
+    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.broken_gangs() RETURNS TABLE(rule text, subject uuid, detail jsonb)
     LANGUAGE sql STABLE;
@@ -1422,11 +1376,72 @@ CREATE FUNCTION hwqueue.broken_gangs() RETURNS TABLE(rule text, subject uuid, de
 CREATE FUNCTION hwqueue.broken_joins() RETURNS TABLE(rule text, run_id uuid, detail jsonb)
     LANGUAGE sql;
 
+CREATE FUNCTION hwqueue.broken_loads() RETURNS TABLE(rule text, node_id uuid, detail jsonb)
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.broken_maps() RETURNS TABLE(rule text, run_id uuid, detail jsonb)
+    LANGUAGE sql;
+
+CREATE FUNCTION hwqueue.broken_nested() RETURNS TABLE(rule text, run_id uuid, detail jsonb)
     LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.broken_replacements() RETURNS TABLE(rule text, subject uuid, detail jsonb)
     LANGUAGE sql STABLE;
+
+CREATE TABLE hwqueue.claim (
+    lease_id uuid NOT NULL,
+    queue_id integer NOT NULL,
+    class_id bigint NOT NULL,
+    node_id uuid NOT NULL,
+    node_epoch bigint NOT NULL,
+    claim_token bigint NOT NULL,
+    attempt smallint NOT NULL,
+    claim_timeout interval NOT NULL,
+    claimed_at timestamp with time zone NOT NULL,
+    expires_at timestamp with time zone NOT NULL,
+    check_at timestamp with time zone NOT NULL,
+    assignment jsonb,
+    stop_requested_at timestamp with time zone,
+    stop_reason text,
+    stop_by timestamp with time zone,
+    stop_detail text,
+    term_deltas jsonb,
+    login text,
+    eligible_at timestamp with time zone,
+    is_awaited boolean DEFAULT false NOT NULL,
+    is_step boolean,
+    gang_id uuid,
+    is_reserved boolean,
+    is_earmark boolean,
+    yields_at timestamp with time zone
+)
+WITH (fillfactor='60', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_cost_delay='0', autovacuum_vacuum_insert_threshold='-1');
+
+COMMENT ON TABLE hwqueue.claim IS 'a running lease: which node runs it, with which token, until when';
+
+COMMENT ON COLUMN hwqueue.claim.assignment IS 'what was allocated; null when nothing is counted for it';
+
+COMMENT ON COLUMN hwqueue.claim.stop_requested_at IS 'when the worker is asked to stop; in the future while a taint is tolerated for a time, or a grace runs';
+
+COMMENT ON COLUMN hwqueue.claim.stop_reason IS 'cancelled; preempted: its node is drained or tainted, or not trusted any more, or its gang does not run as a whole; placement_broken: a requirement during execution does not hold any more';
+
+COMMENT ON COLUMN hwqueue.claim.term_deltas IS 'what it has added to term_counter; null when no term selects it';
+
+COMMENT ON COLUMN hwqueue.claim.login IS 'that of its node, copied: who settles a claim reads this row and not the node''s';
+
+COMMENT ON COLUMN hwqueue.claim.eligible_at IS 'since when its lease could be claimed; null: the lease stays when it completes, as its queue says or its idempotency key wants it';
+
+COMMENT ON COLUMN hwqueue.claim.is_awaited IS 'a session listens for the end of the lease (await_leases)';
+
+COMMENT ON COLUMN hwqueue.claim.is_step IS 'not null: the settlement continues a run (lease.run_id); false: of an item of a map; null: no run waits for this lease';
+
+COMMENT ON COLUMN hwqueue.claim.gang_id IS 'as in lease';
+
+COMMENT ON COLUMN hwqueue.claim.is_reserved IS 'its node has not fetched it yet; null: it has, as every claim that a node has asked for';
+
+COMMENT ON COLUMN hwqueue.claim.is_earmark IS 'reserved, and its room is still in use by others: its node cannot fetch it yet; null: of all others';
+
+COMMENT ON COLUMN hwqueue.claim.yields_at IS 'of an earmark: when it had room and waited for leases that come before it';
 
 CREATE FUNCTION hwqueue.broken_requirements(p_class hwqueue.placement_class, p_claim hwqueue.claim, p_node hwqueue.node, p_now timestamp with time zone) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
@@ -1436,6 +1451,9 @@ CREATE FUNCTION hwqueue.broken_runs() RETURNS TABLE(rule text, run_id uuid, deta
 
 CREATE FUNCTION hwqueue.broken_terms() RETURNS TABLE(rule text, lease_id uuid, detail jsonb)
     LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.broken_waits() RETURNS TABLE(rule text, run_id uuid, detail jsonb)
+    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.build_placement(p_required jsonb, p_preferred jsonb, p_tolerations jsonb, p_spread jsonb, p_resources jsonb, p_isolation jsonb, p_strength integer) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
@@ -1504,6 +1522,9 @@ CREATE FUNCTION hwqueue.cached_range(p_class_id bigint, p_now timestamp with tim
 CREATE FUNCTION hwqueue.cached_skew_reason(p_spread jsonb, p_fact jsonb, p_digest bigint, p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql STABLE;
 
+CREATE FUNCTION hwqueue.caches_know_of_drop(p_term_id bigint, p_dropped xid8) RETURNS boolean
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.cancel_gang(p_gang uuid, p_reason text DEFAULT NULL::text) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
@@ -1527,6 +1548,82 @@ CREATE FUNCTION hwqueue.cancel_leases(p_filter jsonb, p_reason text DEFAULT NULL
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
+
+CREATE TABLE hwqueue.everywhere (
+    everywhere_id uuid NOT NULL,
+    queue_id integer NOT NULL,
+    class_id bigint NOT NULL,
+    tenant text NOT NULL,
+    task_name text NOT NULL,
+    params jsonb NOT NULL,
+    options jsonb NOT NULL,
+    mode text NOT NULL,
+    on_unmatched text NOT NULL,
+    on_cordoned boolean NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    stopped_at timestamp with time zone,
+    stops_running boolean DEFAULT false NOT NULL,
+    finished_at timestamp with time zone,
+    swept_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    swept_node uuid DEFAULT '00000000-0000-0000-0000-000000000000'::uuid NOT NULL,
+    anchors text[]
+)
+WITH (fillfactor='50', autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0.05');
+
+COMMENT ON TABLE hwqueue.everywhere IS 'tasks that have one lease on each node that matches them';
+
+COMMENT ON COLUMN hwqueue.everywhere.class_id IS 'that of all its leases: the node is in the reservation';
+
+COMMENT ON COLUMN hwqueue.everywhere.options IS 'of each lease, with the defaults that its task had';
+
+COMMENT ON COLUMN hwqueue.everywhere.mode IS 'once: one lease a node, until it ends. always: another one when it has ended';
+
+COMMENT ON COLUMN hwqueue.everywhere.on_unmatched IS 'what becomes of a running lease whose node does not match any more: keep or stop';
+
+COMMENT ON COLUMN hwqueue.everywhere.on_cordoned IS 'on cordoned nodes, too, but on none that is drained';
+
+COMMENT ON COLUMN hwqueue.everywhere.stops_running IS 'leases that ran when it was stopped are asked to stop';
+
+COMMENT ON COLUMN hwqueue.everywhere.finished_at IS 'when the last lease of a stopped one had ended';
+
+COMMENT ON COLUMN hwqueue.everywhere.swept_node IS 'nodes up to this one were checked in this round';
+
+COMMENT ON COLUMN hwqueue.everywhere.anchors IS 'those of its class: a profile with none of them cannot run it';
+
+CREATE TABLE hwqueue.everywhere_node (
+    everywhere_id uuid NOT NULL,
+    node_id uuid NOT NULL,
+    lease_id uuid NOT NULL,
+    due_at timestamp with time zone,
+    tries integer DEFAULT 0 NOT NULL,
+    failures integer DEFAULT 0 NOT NULL,
+    starts integer DEFAULT 1 NOT NULL,
+    reason text,
+    ended_as text,
+    earmark_after timestamp with time zone
+)
+WITH (fillfactor='70', autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0.05');
+
+COMMENT ON TABLE hwqueue.everywhere_node IS 'the lease of an everywhere task on a node: its key is why a node never has two that are open';
+
+COMMENT ON COLUMN hwqueue.everywhere_node.lease_id IS 'the open lease, or the last one';
+
+COMMENT ON COLUMN hwqueue.everywhere_node.due_at IS 'when reap checks it next; null: when something happens to it';
+
+COMMENT ON COLUMN hwqueue.everywhere_node.tries IS 'how often its room was not reserved since it waits';
+
+COMMENT ON COLUMN hwqueue.everywhere_node.failures IS 'how many of its leases have failed in a row';
+
+COMMENT ON COLUMN hwqueue.everywhere_node.starts IS 'how many leases it has had';
+
+COMMENT ON COLUMN hwqueue.everywhere_node.reason IS 'why its room was not reserved at the last try';
+
+COMMENT ON COLUMN hwqueue.everywhere_node.ended_as IS 'how the last lease has ended; null: it is open';
+
+COMMENT ON COLUMN hwqueue.everywhere_node.earmark_after IS 'its lease was earmarked for too long, and is not before then';
+
+CREATE FUNCTION hwqueue.cancel_on_node(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_now timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.cancel_reserved_entry(p_lease uuid, p_queue_id integer, p_error jsonb) RETURNS boolean
     LANGUAGE plpgsql;
@@ -1566,9 +1663,6 @@ CREATE FUNCTION hwqueue.check_changes(p_changes jsonb) RETURNS jsonb
 CREATE FUNCTION hwqueue.check_claim(p_item jsonb, p_field text) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.check_claim(p_queues text[], p_qty integer, p_claim_timeout interval) RETURNS boolean
-    LANGUAGE plpgsql STABLE;
-
 CREATE FUNCTION hwqueue.check_completions(p_lease_ids uuid[], p_tokens bigint[], p_ids_name text, p_tokens_name text) RETURNS integer
     LANGUAGE plpgsql IMMUTABLE;
 
@@ -1587,6 +1681,9 @@ CREATE FUNCTION hwqueue.check_depth(p_value jsonb, p_field text, p_code text DEF
 CREATE FUNCTION hwqueue.check_epoch(p_node uuid, p_epoch bigint) RETURNS void
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.check_everywhere_limit(p_row hwqueue.everywhere) RETURNS void
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.check_expiry(p_expires_at timestamp with time zone, p_after interval, p_now timestamp with time zone) RETURNS timestamp with time zone
     LANGUAGE plpgsql IMMUTABLE;
 
@@ -1594,9 +1691,6 @@ CREATE FUNCTION hwqueue.check_extend(p_extend interval) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.check_gang_options(p_options jsonb, p_field text) RETURNS void
-    LANGUAGE plpgsql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.check_heartbeat(p_claims jsonb, p_extend interval) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.check_labels(p_labels jsonb, p_field text) RETURNS jsonb
@@ -1607,9 +1701,6 @@ CREATE FUNCTION hwqueue.check_limit(p_limit integer) RETURNS void
 
 CREATE FUNCTION hwqueue.check_lists(p_value jsonb, p_maps text[], p_name text, p_field text) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.check_log_line(p_line jsonb, p_field text) RETURNS void
-    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.check_login(p_node uuid, p_login text) RETURNS void
     LANGUAGE plpgsql STABLE;
@@ -1662,6 +1753,12 @@ CREATE FUNCTION hwqueue.check_payload(p_value jsonb, p_field text, p_max_bytes i
 CREATE FUNCTION hwqueue.check_places(p_places jsonb, p_most integer) RETURNS void
     LANGUAGE plpgsql STABLE;
 
+CREATE FUNCTION hwqueue.check_planner_ttl(p_ttl interval) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE;
+
+CREATE FUNCTION hwqueue.check_planner_write(p_round bigint, p_epoch bigint) RETURNS void
+    LANGUAGE plpgsql STABLE;
+
 CREATE FUNCTION hwqueue.check_progress(p_reports jsonb) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
 
@@ -1677,6 +1774,9 @@ CREATE FUNCTION hwqueue.check_regexp(p_pattern text, p_field text) RETURNS void
 CREATE FUNCTION hwqueue.check_replaced(p_old uuid, p_lease uuid, p_tenant text) RETURNS void
     LANGUAGE plpgsql STABLE;
 
+CREATE FUNCTION hwqueue.check_request(p_queues text[], p_qty integer, p_claim_timeout interval) RETURNS boolean
+    LANGUAGE plpgsql STABLE;
+
 CREATE FUNCTION hwqueue.check_result(p_lease uuid, p_result jsonb, p_field text) RETURNS void
     LANGUAGE plpgsql STABLE;
 
@@ -1684,9 +1784,6 @@ CREATE FUNCTION hwqueue.check_settlement(p_settlement jsonb, p_field text) RETUR
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.check_settlements(p_settle jsonb) RETURNS integer
-    LANGUAGE plpgsql STABLE;
-
-CREATE FUNCTION hwqueue.check_span(p_span interval, p_field text, p_min interval, p_max interval, p_range text, p_hint text) RETURNS void
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.check_step_name(p_name text, p_field text) RETURNS void
@@ -1736,13 +1833,57 @@ CREATE FUNCTION hwqueue.choice_of(p_options jsonb) RETURNS uuid
 CREATE FUNCTION hwqueue.choice_story(p_lease hwqueue.lease, p_headline text, p_code text, OUT headline text, OUT code text) RETURNS record
     LANGUAGE plpgsql STABLE;
 
+CREATE TABLE hwqueue.profile_queue (
+    profile_id bigint NOT NULL,
+    queue_id integer NOT NULL,
+    classes bigint[] NOT NULL,
+    task_names text[] NOT NULL,
+    most_cpu_milli bigint NOT NULL,
+    most_memory_mib bigint NOT NULL,
+    scores_equal boolean NOT NULL,
+    classes_seen xid8 NOT NULL,
+    checked bigint[] DEFAULT '{}'::bigint[] NOT NULL,
+    classes_unseen xid8[] DEFAULT '{}'::xid8[] NOT NULL
+);
+
+COMMENT ON TABLE hwqueue.profile_queue IS 'all classes of a queue that nodes of a profile without GPUs and custom countables may run';
+
+COMMENT ON COLUMN hwqueue.profile_queue.classes IS 'up to 200 of them; 201 when there are more';
+
+COMMENT ON COLUMN hwqueue.profile_queue.task_names IS 'up to 50 of their tasks, each once; 51 when there are more';
+
+COMMENT ON COLUMN hwqueue.profile_queue.most_cpu_milli IS 'no class needs more; likewise memory';
+
+COMMENT ON COLUMN hwqueue.profile_queue.scores_equal IS 'all classes have the same score: entries are ordered by age alone';
+
+COMMENT ON COLUMN hwqueue.profile_queue.classes_seen IS 'that of the profile';
+
+COMMENT ON COLUMN hwqueue.profile_queue.checked IS 'those of classes that are to be checked at the claim, since they or others ask something about other leases';
+
+COMMENT ON COLUMN hwqueue.profile_queue.classes_unseen IS 'that of the profile';
+
+CREATE FUNCTION hwqueue.choose_at_head(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_window integer, p_room hwqueue.headroom, p_limit integer, OUT ctids tid[], OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT meets boolean, OUT is_new boolean) RETURNS record
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.choose_by_score(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_room hwqueue.headroom, p_limit integer, p_without bigint[], p_is_new boolean, p_only bigint[] DEFAULT NULL::bigint[], p_before hwqueue.later_class DEFAULT NULL::hwqueue.later_class) RETURNS hwqueue.picked_entries
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.choose_checked(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_node hwqueue.node, p_asks boolean, p_limit integer, p_window integer, p_probe integer, p_before hwqueue.later_class, OUT ctids tid[], OUT score double precision, OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT is_new boolean) RETURNS record
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.choose_cores(p_node hwqueue.node, p_used integer[], p_cpu_milli bigint, p_isolation text) RETURNS integer[]
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.choose_devices(p_count integer, p_milli integer, p_wanted uuid[], p_exclusivity text, p_room hwqueue.headroom) RETURNS integer[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.choose_entries(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_room hwqueue.headroom, p_left integer, INOUT promoted integer, INOUT at_low_water boolean, INOUT picked hwqueue.picked_entries) RETURNS record
+CREATE FUNCTION hwqueue.choose_entries(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_room hwqueue.headroom, p_left integer, INOUT promoted integer, INOUT at_mark boolean, INOUT picked hwqueue.picked_entries) RETURNS record
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.choose_from_groups(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_node hwqueue.node, p_from hwqueue.scan_starts, p_before hwqueue.later_class, p_limit integer, p_window integer, p_probe integer, OUT ctids tid[], OUT score double precision, OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) RETURNS record
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.choose_seen(p_request hwqueue.claim_request, p_seen hwqueue.seen_entries, p_limit integer, p_node hwqueue.node, OUT ctids tid[], OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.claim_assignment(p_class hwqueue.placement_class, p_node hwqueue.node, p_gpus jsonb, p_held jsonb) RETURNS jsonb
@@ -1833,6 +1974,9 @@ CREATE FUNCTION hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch bigint,
 CREATE FUNCTION hwqueue.claimed_story(p_claim hwqueue.claim, p_lease hwqueue.lease, p_now timestamp with time zone, OUT headline text, OUT code text) RETURNS record
     LANGUAGE plpgsql STABLE;
 
+CREATE FUNCTION hwqueue.claiming_node(p_state hwqueue.node_state, p_now timestamp with time zone) RETURNS hwqueue.node
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.claims_in_the_way(p_node_ids uuid[], p_now timestamp with time zone, OUT claims jsonb, OUT others integer) RETURNS record
     LANGUAGE plpgsql STABLE;
 
@@ -1880,9 +2024,6 @@ CREATE FUNCTION hwqueue.class_fleets(p_class_ids bigint[], p_snapshot hwqueue.fl
 
 CREATE FUNCTION hwqueue.class_headline(p_class hwqueue.pending_class, p_fleet hwqueue.headline, p_part hwqueue.headline, p_node text, p_paused_at timestamp with time zone, p_waits interval, p_unserved text, OUT code text, OUT message text) RETURNS record
     LANGUAGE plpgsql STABLE;
-
-CREATE FUNCTION hwqueue.class_lives_before(p_class_id bigint, p_tier smallint, p_rank bigint, p_position bigint, p_to_tier smallint, p_to_rank bigint) RETURNS boolean
-    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.class_match(p_fit hwqueue.class_nodes, p_snapshot hwqueue.fleet_snapshot) RETURNS SETOF hwqueue.class_match
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -1934,6 +2075,9 @@ CREATE FUNCTION hwqueue.class_words(p_class hwqueue.placement_class) RETURNS tex
     LANGUAGE sql STABLE
     SET plan_cache_mode TO 'auto';
 
+CREATE FUNCTION hwqueue.clear_checked(p_class_ids bigint[]) RETURNS void
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.clock() RETURNS timestamp with time zone
     LANGUAGE sql PARALLEL SAFE;
 
@@ -1970,6 +2114,9 @@ CREATE FUNCTION hwqueue.complete_leases(p_lease_ids uuid[], p_tokens bigint[]) R
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
+CREATE FUNCTION hwqueue.completion_code() RETURNS text
+    LANGUAGE sql IMMUTABLE;
+
 CREATE FUNCTION hwqueue.compute_class_fleets(p_class_ids bigint[], p_now timestamp with time zone, OUT fits hwqueue.class_nodes[], OUT registered integer) RETURNS record
     LANGUAGE plpgsql STABLE;
 
@@ -1995,9 +2142,6 @@ CREATE FUNCTION hwqueue.contradicts(p_outer jsonb, p_inner jsonb, p_mode text) R
 CREATE FUNCTION hwqueue.cordon_node(p_node uuid) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
-
-CREATE FUNCTION hwqueue.core_use_of(p_node hwqueue.node, p_assignments jsonb[]) RETURNS integer[]
-    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.cores_of(p_assignment jsonb) RETURNS TABLE(core integer, milli integer)
     LANGUAGE sql IMMUTABLE;
@@ -2131,9 +2275,6 @@ CREATE FUNCTION hwqueue.define_workflow(p_spec jsonb) RETURNS TABLE(workflow tex
 CREATE FUNCTION hwqueue.delete_classes(p_class_ids bigint[], p_limit integer) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.delete_granted(p_request hwqueue.claim_request, p_class_id bigint, p_seen hwqueue.seen_entries, p_from bigint, p_to bigint, p_since timestamp with time zone, p_lease uuid, p_is_choice boolean, OUT place tid, OUT entry hwqueue.ready) RETURNS record
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.delete_leases(p_filter jsonb, p_limit integer DEFAULT 1000, p_cursor jsonb DEFAULT NULL::jsonb) RETURNS TABLE(changed uuid[], skipped uuid[], next_cursor jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -2143,9 +2284,6 @@ CREATE FUNCTION hwqueue.delete_leases(p_filter jsonb, p_limit integer DEFAULT 10
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
-
-CREATE FUNCTION hwqueue.delete_single_entry(p_ctids tid[]) RETURNS hwqueue.ready
-    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.deliver_signal(p_run uuid, p_step integer, p_name text, p_is_short boolean) RETURNS boolean
     LANGUAGE plpgsql;
@@ -2167,47 +2305,6 @@ CREATE FUNCTION hwqueue.deregister_own_node(p_node uuid, p_epoch bigint) RETURNS
 
 CREATE FUNCTION hwqueue.did_you_mean(p_name text, p_names text[]) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
-CREATE TABLE hwqueue.everywhere (
-    everywhere_id uuid NOT NULL,
-    queue_id integer NOT NULL,
-    class_id bigint NOT NULL,
-    tenant text NOT NULL,
-    task_name text NOT NULL,
-    params jsonb NOT NULL,
-    options jsonb NOT NULL,
-    mode text NOT NULL,
-    on_unmatched text NOT NULL,
-    on_cordoned boolean NOT NULL,
-    created_at timestamp with time zone NOT NULL,
-    stopped_at timestamp with time zone,
-    stops_running boolean DEFAULT false NOT NULL,
-    finished_at timestamp with time zone,
-    swept_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
-    swept_node uuid DEFAULT '00000000-0000-0000-0000-000000000000'::uuid NOT NULL,
-    anchors text[]
-)
-WITH (fillfactor='50', autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0.05');
-
-COMMENT ON TABLE hwqueue.everywhere IS 'tasks that have one lease on each node that matches them';
-
-COMMENT ON COLUMN hwqueue.everywhere.class_id IS 'that of all its leases: the node is in the reservation';
-
-COMMENT ON COLUMN hwqueue.everywhere.options IS 'of each lease, with the defaults that its task had';
-
-COMMENT ON COLUMN hwqueue.everywhere.mode IS 'once: one lease a node, until it ends. always: another one when it has ended';
-
-COMMENT ON COLUMN hwqueue.everywhere.on_unmatched IS 'what becomes of a running lease whose node does not match any more: keep or stop';
-
-COMMENT ON COLUMN hwqueue.everywhere.on_cordoned IS 'on cordoned nodes, too, but on none that is drained';
-
-COMMENT ON COLUMN hwqueue.everywhere.stops_running IS 'leases that ran when it was stopped are asked to stop';
-
-COMMENT ON COLUMN hwqueue.everywhere.finished_at IS 'when the last lease of a stopped one had ended';
-
-COMMENT ON COLUMN hwqueue.everywhere.swept_node IS 'nodes up to this one were checked in this round';
-
-COMMENT ON COLUMN hwqueue.everywhere.anchors IS 'those of its class: a profile with none of them cannot run it';
 
 CREATE FUNCTION hwqueue.differing_nodes(p_everywhere hwqueue.everywhere, p_nodes uuid[], p_now timestamp with time zone) RETURNS TABLE(node_id uuid)
     LANGUAGE sql STABLE;
@@ -2353,6 +2450,24 @@ CREATE FUNCTION hwqueue.end_run(p_run hwqueue.run, p_state text, p_now timestamp
 CREATE FUNCTION hwqueue.end_waiting(p_leases uuid[], p_state text, p_error jsonb, p_now timestamp with time zone) RETURNS uuid[]
     LANGUAGE plpgsql;
 
+CREATE TABLE hwqueue.clock_step (
+    step_no bigint NOT NULL,
+    counted_to timestamp with time zone NOT NULL,
+    counted_as pg_snapshot NOT NULL,
+    goes_on_at timestamp with time zone NOT NULL
+);
+
+COMMENT ON TABLE hwqueue.clock_step IS 'a time that the clock was set back; statistics and webhooks go on there';
+
+COMMENT ON COLUMN hwqueue.clock_step.counted_to IS 'up to where ends were counted by then';
+
+COMMENT ON COLUMN hwqueue.clock_step.counted_as IS 'of those before counted_to it sees what had been counted';
+
+COMMENT ON COLUMN hwqueue.clock_step.goes_on_at IS 'where the count goes on';
+
+CREATE FUNCTION hwqueue.ended_between(p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[]) RETURNS TABLE(queue_id integer, finished text, outcome text, retried boolean, waited double precision, ran double precision)
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.ended_items(p_run hwqueue.run, p_step integer, p_numbers integer[], OUT leases jsonb, OUT held integer) RETURNS record
     LANGUAGE plpgsql;
 
@@ -2360,44 +2475,6 @@ CREATE FUNCTION hwqueue.ending_reason(p_gang hwqueue.gang) RETURNS text
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.endless_words(p_node_ids uuid[]) RETURNS text
-    LANGUAGE plpgsql STABLE;
-
-CREATE TABLE hwqueue.profile_queue (
-    profile_id bigint NOT NULL,
-    queue_id integer NOT NULL,
-    classes bigint[] NOT NULL,
-    task_names text[] NOT NULL,
-    most_cpu_milli bigint NOT NULL,
-    most_memory_mib bigint NOT NULL,
-    scores_equal boolean NOT NULL,
-    classes_seen xid8 NOT NULL,
-    checked bigint[] DEFAULT '{}'::bigint[] NOT NULL,
-    classes_unseen xid8[] DEFAULT '{}'::xid8[] NOT NULL
-);
-
-COMMENT ON TABLE hwqueue.profile_queue IS 'all classes of a queue that nodes of a profile without GPUs and custom countables may run';
-
-COMMENT ON COLUMN hwqueue.profile_queue.classes IS 'up to 200 of them; 201 when there are more';
-
-COMMENT ON COLUMN hwqueue.profile_queue.task_names IS 'up to 50 of their tasks, each once; 51 when there are more';
-
-COMMENT ON COLUMN hwqueue.profile_queue.most_cpu_milli IS 'no class needs more; likewise memory';
-
-COMMENT ON COLUMN hwqueue.profile_queue.scores_equal IS 'all classes have the same score: entries are ordered by age alone';
-
-COMMENT ON COLUMN hwqueue.profile_queue.classes_seen IS 'that of the profile';
-
-COMMENT ON COLUMN hwqueue.profile_queue.checked IS 'those of classes that are to be checked at the claim, since they or others ask something about other leases';
-
-COMMENT ON COLUMN hwqueue.profile_queue.classes_unseen IS 'that of the profile';
-
-CREATE FUNCTION hwqueue.entries_at_head(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_queue_head hwqueue.queue_head, p_window integer, p_is_behind boolean, p_room hwqueue.headroom, p_limit integer, OUT ctids tid[], OUT seen hwqueue.seen_entries) RETURNS record
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.entries_in_window(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_window integer, p_limit integer, OUT seen hwqueue.seen_entries) RETURNS hwqueue.seen_entries
-    LANGUAGE plpgsql STABLE;
-
-CREATE FUNCTION hwqueue.entries_of_classes(p_eligible hwqueue.profile_queue, p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_limit integer, p_now timestamp with time zone, OUT seen hwqueue.seen_entries) RETURNS hwqueue.seen_entries
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.error_words(p_error jsonb) RETURNS text
@@ -2446,18 +2523,30 @@ CREATE FUNCTION hwqueue.event_page(p_after bigint, p_below bigint, p_code text, 
 CREATE FUNCTION hwqueue.event_slots(p_since timestamp with time zone, p_until timestamp with time zone, p_now timestamp with time zone) RETURNS smallint[]
     LANGUAGE sql STABLE;
 
+CREATE FUNCTION hwqueue.everywhere_detail(p_everywhere hwqueue.everywhere) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
 CREATE FUNCTION hwqueue.everywhere_fit(p_everywhere hwqueue.everywhere, p_node uuid, p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.everywhere_hold() RETURNS interval
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
+CREATE FUNCTION hwqueue.everywhere_leases(p_everywhere uuid, p_limit integer, p_after uuid) RETURNS TABLE(node_id uuid, lease jsonb)
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.everywhere_metrics(p_now timestamp with time zone) RETURNS TABLE(name text, labels jsonb, value double precision)
     LANGUAGE sql STABLE
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off';
 
+CREATE FUNCTION hwqueue.everywhere_queue(p_everywhere hwqueue.everywhere) RETURNS text
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.everywhere_state(p_everywhere hwqueue.everywhere) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.everywhere_title(p_everywhere hwqueue.everywhere) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.everywhere_totals(p_everywhere uuid) RETURNS TABLE(nodes integer, waiting integer, reserved integer, running integer, completed integer, failed integer, cancelled integer)
@@ -2478,7 +2567,7 @@ CREATE FUNCTION hwqueue.expire_claim(p_claim hwqueue.claim, p_now timestamp with
 CREATE FUNCTION hwqueue.expire_claims(p_limit integer, p_now timestamp with time zone, p_from timestamp with time zone, p_until timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.expire_nodes(p_limit integer, p_now timestamp with time zone) RETURNS void
+CREATE FUNCTION hwqueue.expire_nodes(p_limit integer, p_now timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.explain_class(p_class bigint) RETURNS TABLE(class_id bigint, queue text, words text, headline text, code text, permanent boolean, waits_until timestamp with time zone, as_of timestamp with time zone, funnel jsonb, sole_blockers jsonb, nearest jsonb, help jsonb, pending bigint, nodes_registered bigint, nodes_live bigint, nodes_matching bigint, nodes_free bigint, leases jsonb)
@@ -2607,24 +2696,35 @@ CREATE FUNCTION hwqueue.fill_gang(p_run hwqueue.run, p_map hwqueue.map, p_define
 CREATE FUNCTION hwqueue.fill_map(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally, p_most integer, p_now timestamp with time zone) RETURNS hwqueue.tally
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.filter_page(p_leases uuid[], p_filter hwqueue.lease_filter) RETURNS uuid[]
-    LANGUAGE plpgsql STABLE;
-
 CREATE FUNCTION hwqueue.final_below() RETURNS bigint
     LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.find_adhoc(p_spec jsonb, p_now timestamp with time zone) RETURNS hwqueue.workflow
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.find_at_head(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_queue_head hwqueue.queue_head, p_window integer, p_is_behind boolean, p_room hwqueue.headroom, p_limit integer, OUT ctids tid[], OUT seen hwqueue.seen_entries) RETURNS record
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.find_class(p_content hwqueue.class_content) RETURNS bigint
     LANGUAGE plpgsql
     SET enable_seqscan TO 'off';
+
+CREATE FUNCTION hwqueue.find_class_heads(p_eligible hwqueue.profile_queue, p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_limit integer, p_now timestamp with time zone, OUT seen hwqueue.seen_entries) RETURNS hwqueue.seen_entries
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.find_everywhere(p_everywhere uuid) RETURNS hwqueue.everywhere
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.find_gang(p_gang uuid) RETURNS hwqueue.gang
     LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.find_group_in_window(p_classes bigint[], p_scores double precision[], p_from hwqueue.scan_starts, p_window integer, p_now timestamp with time zone, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT positions bigint[], OUT classes bigint[], OUT takes integer) RETURNS record
+    LANGUAGE plpgsql STABLE
+    SET enable_hashjoin TO 'on'
+    SET enable_nestloop TO 'off';
+
+CREATE FUNCTION hwqueue.find_in_window(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_window integer, p_limit integer, OUT seen hwqueue.seen_entries) RETURNS hwqueue.seen_entries
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.find_judged_profile(p_node hwqueue.node, p_now timestamp with time zone) RETURNS bigint
     LANGUAGE plpgsql;
@@ -2639,6 +2739,9 @@ CREATE FUNCTION hwqueue.find_queue(p_queue text) RETURNS hwqueue.queue
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.find_run(p_run uuid) RETURNS hwqueue.run
+    LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.find_score_group(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_starts, p_window integer, p_probe integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT classes bigint[], OUT positions bigint[], OUT seen_classes bigint[], OUT is_head boolean, OUT takes integer) RETURNS record
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.find_spawn_queue(p_queue text, p_task text) RETURNS hwqueue.spawn_target
@@ -2696,7 +2799,7 @@ COMMENT ON COLUMN hwqueue.webhook.failed IS 'attempts that failed; dead: deliver
 
 COMMENT ON COLUMN hwqueue.webhook.clock_step IS 'the last step of the clock behind completed_at';
 
-CREATE FUNCTION hwqueue.find_webhook(p_name text, p_locks boolean DEFAULT true) RETURNS hwqueue.webhook
+CREATE FUNCTION hwqueue.find_webhook(p_name text) RETURNS hwqueue.webhook
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.find_workflow(p_name text, p_version integer) RETURNS hwqueue.workflow
@@ -2708,11 +2811,8 @@ CREATE FUNCTION hwqueue.finish_replacement(p_row hwqueue.replacement, p_has_run 
 CREATE FUNCTION hwqueue.finish_run(p_run uuid, p_failed integer, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.first_between(p_queue_id integer, p_from_tier smallint, p_from_rank bigint, p_to_tier integer, p_to_rank bigint, OUT tier smallint, OUT rank bigint, OUT "position" bigint) RETURNS record
+CREATE FUNCTION hwqueue.first_epoch() RETURNS bigint
     LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.first_class_head(p_classes bigint[], p_scores double precision[], p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_starts, p_now timestamp with time zone, OUT tier smallint, OUT rank bigint, OUT head_position bigint, OUT class_id bigint, OUT score double precision) RETURNS record
-    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.first_item_error(p_run hwqueue.run, p_step integer) RETURNS jsonb
     LANGUAGE sql STABLE;
@@ -2779,7 +2879,7 @@ CREATE FUNCTION hwqueue.forget_node(p_node uuid) RETURNS void
 CREATE FUNCTION hwqueue.free_by(p_rooms hwqueue.gang_room[], p_classes hwqueue.placement_class[], p_members integer[], p_node_ids uuid[], p_now timestamp with time zone) RETURNS timestamp with time zone
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.free_devices(p_after uuid, p_limit integer, p_now timestamp with time zone, OUT items jsonb[], OUT next text) RETURNS record
+CREATE FUNCTION hwqueue.free_devices(p_after uuid, p_limit integer, p_now timestamp with time zone, OUT items jsonb[], OUT last_id uuid, OUT has_more boolean) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.fresh_arrivals(p_limit integer, p_from timestamp with time zone) RETURNS TABLE(run_id uuid, step_no integer, kind text, turn bigint)
@@ -2945,9 +3045,6 @@ CREATE FUNCTION hwqueue.has_isolation_conflict(p_class hwqueue.placement_class, 
 CREATE FUNCTION hwqueue.has_items_to_stop(p_run uuid) RETURNS boolean
     LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.has_limits(p_node hwqueue.node) RETURNS boolean
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
 CREATE FUNCTION hwqueue.has_login(p_login text) RETURNS boolean
     LANGUAGE plpgsql STABLE;
 
@@ -2956,6 +3053,9 @@ CREATE FUNCTION hwqueue.has_new_classes(p_seen xid8, p_unseen xid8[]) RETURNS bo
 
 CREATE FUNCTION hwqueue.has_no_execute(p_node hwqueue.node) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.has_open_reader() RETURNS boolean
+    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.has_places(p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_left_out text[]) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -2969,12 +3069,6 @@ CREATE FUNCTION hwqueue.has_stale_policy(p_class hwqueue.placement_class) RETURN
 CREATE FUNCTION hwqueue.has_unpublished_terms() RETURNS boolean
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.head_classes(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_is_judged boolean, p_tasks text[], p_only bigint[], p_without bigint[], p_room hwqueue.headroom, OUT eligible hwqueue.profile_queue) RETURNS hwqueue.profile_queue
-    LANGUAGE plpgsql STABLE;
-
-CREATE FUNCTION hwqueue.head_eligible(p_queue_head hwqueue.queue_head, p_state hwqueue.node_state) RETURNS hwqueue.profile_queue
-    LANGUAGE plpgsql IMMUTABLE;
-
 CREATE FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jsonb DEFAULT '[]'::jsonb, p_extend interval DEFAULT NULL::interval) RETURNS TABLE(lease_id uuid, verdict text, expires_at timestamp with time zone, claim_token bigint)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -2985,14 +3079,8 @@ CREATE FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jso
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.heartbeat_others(p_node uuid, p_leases uuid[], p_tokens bigint[], p_held uuid[], p_now timestamp with time zone) RETURNS TABLE(lease_id uuid, verdict text, expires_at timestamp with time zone, claim_token bigint)
-    LANGUAGE sql STABLE;
-
 CREATE FUNCTION hwqueue.held_alone(p_assignment jsonb, p_node hwqueue.node) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
-CREATE FUNCTION hwqueue.held_claims(p_leases uuid[]) RETURNS uuid[]
-    LANGUAGE plpgsql;
 
 CREATE TABLE hwqueue.idempotency (
     tenant text NOT NULL,
@@ -3128,32 +3216,11 @@ CREATE FUNCTION hwqueue.is_binding(p_value jsonb) RETURNS boolean
 CREATE FUNCTION hwqueue.is_cache_valid(p_fit hwqueue.class_nodes, p_open bit varying) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE TABLE hwqueue.clock_step (
-    step_no bigint NOT NULL,
-    counted_to timestamp with time zone NOT NULL,
-    counted_as pg_snapshot NOT NULL,
-    goes_on_at timestamp with time zone NOT NULL
-);
-
-COMMENT ON TABLE hwqueue.clock_step IS 'a time that the clock was set back; statistics and webhooks go on there';
-
-COMMENT ON COLUMN hwqueue.clock_step.counted_to IS 'up to where ends were counted by then';
-
-COMMENT ON COLUMN hwqueue.clock_step.counted_as IS 'of those before counted_to it sees what had been counted';
-
-COMMENT ON COLUMN hwqueue.clock_step.goes_on_at IS 'where the count goes on';
-
 CREATE FUNCTION hwqueue.is_counted(p_steps hwqueue.clock_step[], p_at timestamp with time zone, p_xid xid) RETURNS boolean
     LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.is_gang_ready(p_gang hwqueue.gang, p_members jsonb) RETURNS boolean
     LANGUAGE sql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.is_head_blocked(p_queue_id integer) RETURNS boolean
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.is_head_dense(p_from hwqueue.scan_starts, p_window integer) RETURNS boolean
-    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.is_idle(p_kind text) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -3311,9 +3378,6 @@ CREATE FUNCTION hwqueue.judge_for_profile(p_profile hwqueue.profile, p_limit int
 CREATE FUNCTION hwqueue.judge_pinned(p_node hwqueue.node, p_state hwqueue.node_state, p_limit integer) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.judged_node(p_state hwqueue.node_state, p_now timestamp with time zone) RETURNS hwqueue.node
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.kept_changes(p_limit integer) RETURNS uuid[]
     LANGUAGE plpgsql;
 
@@ -3372,6 +3436,9 @@ CREATE FUNCTION hwqueue.lacking(p_shortage integer, p_class hwqueue.placement_cl
 CREATE FUNCTION hwqueue.lacking_custom(p_needed jsonb, p_free jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
+CREATE FUNCTION hwqueue.last_clock_step() RETURNS bigint
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.last_drawn_position() RETURNS bigint
     LANGUAGE plpgsql;
 
@@ -3385,7 +3452,10 @@ CREATE FUNCTION hwqueue.lead_planner(p_holder text, p_ttl interval DEFAULT '00:0
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.lead_reap(p_unless_within interval, p_now timestamp with time zone, OUT goes boolean, OUT reap_cursor hwqueue.reap_cursor, OUT done hwqueue.upkeep_done) RETURNS record
+CREATE FUNCTION hwqueue.lead_prune(p_unless_within interval, p_now timestamp with time zone, OUT goes boolean, OUT prune_cursor hwqueue.prune_cursor) RETURNS record
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.lead_reap(p_unless_within interval, p_now timestamp with time zone, OUT goes boolean, OUT holds boolean, OUT reap_cursor hwqueue.reap_cursor) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.lease_checkpoints(p_lease uuid, p_limit integer DEFAULT 100) RETURNS TABLE(lease_id uuid, name text, saved_at timestamp with time zone, bytes integer, waits_for text, waits_until timestamp with time zone, is_open boolean, is_suspended boolean)
@@ -3569,9 +3639,6 @@ CREATE FUNCTION hwqueue.load_that_stays(p_node hwqueue.node, p_old uuid) RETURNS
 CREATE FUNCTION hwqueue.lock_alternative(p_request hwqueue.claim_request, p_class_id bigint, p_seen hwqueue.seen_entries, p_from bigint, p_to bigint, p_since timestamp with time zone, p_lease uuid) RETURNS tid
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.lock_between(p_request hwqueue.claim_request, p_queue_id integer, p_seen hwqueue.seen_entries, p_limit integer) RETURNS tid[]
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.lock_choice(p_choice uuid, p_taker uuid) RETURNS boolean
     LANGUAGE plpgsql;
 
@@ -3585,7 +3652,7 @@ CREATE FUNCTION hwqueue.lock_classes(p_digest bigint) RETURNS boolean
     LANGUAGE plpgsql
     SET enable_bitmapscan TO 'on';
 
-CREATE FUNCTION hwqueue.lock_leases(p_leases uuid[], p_state text) RETURNS uuid[]
+CREATE FUNCTION hwqueue.lock_in_window(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_window integer, p_limit integer) RETURNS tid[]
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.lock_node(p_node uuid, p_epoch bigint) RETURNS hwqueue.node_state
@@ -3597,54 +3664,25 @@ CREATE FUNCTION hwqueue.lock_page(p_filter jsonb, p_states text[], p_limit integ
 CREATE FUNCTION hwqueue.lock_run(p_run uuid) RETURNS hwqueue.run
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.lock_score_group(p_classes bigint[], p_from hwqueue.scan_starts, p_tier smallint, p_rank bigint, p_depth integer, p_limit integer, p_now timestamp with time zone) RETURNS tid[]
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.lock_seen(p_positions bigint[], p_seen_classes bigint[], p_tier smallint, p_rank bigint, p_limit integer) RETURNS tid[]
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.lock_stripes(p_alone integer[], p_shared integer[]) RETURNS boolean
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.lock_window(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_window integer, p_limit integer) RETURNS tid[]
+CREATE FUNCTION hwqueue.lock_to_register(INOUT node hwqueue.node, OUT state hwqueue.node_state) RETURNS record
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.lock_webhook(p_name text) RETURNS hwqueue.webhook
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.login_hint(p_login text) RETURNS text
     LANGUAGE sql STABLE;
 
-CREATE TABLE hwqueue.everywhere_node (
-    everywhere_id uuid NOT NULL,
-    node_id uuid NOT NULL,
-    lease_id uuid NOT NULL,
-    due_at timestamp with time zone,
-    tries integer DEFAULT 0 NOT NULL,
-    failures integer DEFAULT 0 NOT NULL,
-    starts integer DEFAULT 1 NOT NULL,
-    reason text,
-    ended_as text,
-    earmark_after timestamp with time zone
-)
-WITH (fillfactor='70', autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0.05');
-
-COMMENT ON TABLE hwqueue.everywhere_node IS 'the lease of an everywhere task on a node: its key is why a node never has two that are open';
-
-COMMENT ON COLUMN hwqueue.everywhere_node.lease_id IS 'the open lease, or the last one';
-
-COMMENT ON COLUMN hwqueue.everywhere_node.due_at IS 'when reap checks it next; null: when something happens to it';
-
-COMMENT ON COLUMN hwqueue.everywhere_node.tries IS 'how often its room was not reserved since it waits';
-
-COMMENT ON COLUMN hwqueue.everywhere_node.failures IS 'how many of its leases have failed in a row';
-
-COMMENT ON COLUMN hwqueue.everywhere_node.starts IS 'how many leases it has had';
-
-COMMENT ON COLUMN hwqueue.everywhere_node.reason IS 'why its room was not reserved at the last try';
-
-COMMENT ON COLUMN hwqueue.everywhere_node.ended_as IS 'how the last lease has ended; null: it is open';
-
-COMMENT ON COLUMN hwqueue.everywhere_node.earmark_after IS 'its lease was earmarked for too long, and is not before then';
+CREATE FUNCTION hwqueue.look_at_changed(p_limit integer, p_from bigint, p_until timestamp with time zone, p_now timestamp with time zone) RETURNS boolean
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.look_at_claim(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_fit text, p_now timestamp with time zone) RETURNS text
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.look_at_due(p_limit integer, p_until timestamp with time zone, p_now timestamp with time zone) RETURNS boolean
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.look_at_earmark(p_gang hwqueue.gang, p_now timestamp with time zone) RETURNS void
@@ -3663,6 +3701,9 @@ CREATE FUNCTION hwqueue.look_at_node(p_everywhere hwqueue.everywhere, p_node uui
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.look_at_replacement(p_row hwqueue.replacement, p_now timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.look_at_waiting(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_fit text, p_retry_at timestamp with time zone, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.look_if_free(p_everywhere_id uuid, p_node uuid, p_now timestamp with time zone) RETURNS boolean
@@ -3752,9 +3793,6 @@ CREATE FUNCTION hwqueue.member_requests(p_run hwqueue.run, p_map hwqueue.map, p_
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.members_needed(p_gang hwqueue.gang, p_waiting integer) RETURNS integer
-    LANGUAGE sql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.membership(p_classes bigint[], p_others bigint[]) RETURNS boolean[]
     LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.mentions_label(p_class hwqueue.placement_class, p_keys text[]) RETURNS boolean
@@ -3910,9 +3948,6 @@ COMMENT ON COLUMN hwqueue.installation.recovered_to IS 'up to where the server h
 CREATE FUNCTION hwqueue.next_generation(p_row hwqueue.installation, p_timeline integer, p_system bigint) RETURNS bigint
     LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.next_score_group(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_starts, p_window integer, p_probe integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT classes bigint[], OUT positions bigint[], OUT seen_classes bigint[], OUT is_head boolean, OUT takes integer) RETURNS record
-    LANGUAGE plpgsql STABLE;
-
 CREATE FUNCTION hwqueue.next_token(p_generation bigint, p_claims integer) RETURNS bigint
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
@@ -4045,9 +4080,6 @@ CREATE FUNCTION hwqueue.normalise_targets(p_targets jsonb, p_domain text, p_fiel
 CREATE FUNCTION hwqueue.normalise_toleration(p_toleration jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.note_alive(p_state hwqueue.node_state, p_now timestamp with time zone) RETURNS void
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.note_attestations(p_node uuid) RETURNS void
     LANGUAGE plpgsql;
 
@@ -4057,14 +4089,14 @@ CREATE FUNCTION hwqueue.note_blocked(p_state hwqueue.node_state, p_blocked boole
 CREATE FUNCTION hwqueue.note_bound(p_bytes bigint) RETURNS void
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.note_clock(p_cursor hwqueue.reap_cursor, p_now timestamp with time zone) RETURNS hwqueue.reap_cursor
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.note_deaths(p_leases uuid[], p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.note_event(p_code text, p_message text, p_detail jsonb DEFAULT NULL::jsonb, p_node uuid DEFAULT NULL::uuid, p_queue text DEFAULT NULL::text, p_class bigint DEFAULT NULL::bigint) RETURNS void
     LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.note_everywhere(p_code text, p_everywhere hwqueue.everywhere, p_said text) RETURNS void
-    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.note_failures(p_run hwqueue.run, p hwqueue.run_progress, p_now timestamp with time zone, OUT state text, OUT progress hwqueue.run_progress) RETURNS record
     LANGUAGE plpgsql;
@@ -4108,9 +4140,6 @@ CREATE FUNCTION hwqueue.note_server(p_timeline integer) RETURNS bigint
 CREATE FUNCTION hwqueue.note_start(p_gang hwqueue.gang, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.note_taken(p_entry hwqueue.ready, p_is_named boolean, p_is_lasting boolean) RETURNS void
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.nothing_done(p_holds boolean) RETURNS hwqueue.upkeep_done
     LANGUAGE sql IMMUTABLE;
 
@@ -4135,9 +4164,6 @@ CREATE FUNCTION hwqueue.oldest_snapshot_holder(p_relation regclass) RETURNS xid8
 CREATE FUNCTION hwqueue.oldest_undelivered(p_webhook hwqueue.webhook) RETURNS timestamp with time zone
     LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.open_claim(p_request hwqueue.claim_request, p_state hwqueue.node_state, INOUT queue_head hwqueue.queue_head, OUT queue_ids integer[], OUT promoted integer, OUT at_low_water boolean, OUT node hwqueue.node, OUT load hwqueue.node_load, OUT room hwqueue.headroom, OUT picked hwqueue.picked_entries) RETURNS record
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.open_map(p_run hwqueue.run, p_step hwqueue.step, p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamp with time zone, OUT map hwqueue.map, OUT tally hwqueue.tally, OUT bad jsonb) RETURNS record
     LANGUAGE plpgsql;
 
@@ -4154,7 +4180,7 @@ CREATE FUNCTION hwqueue.open_wait(p_claim hwqueue.claim, p_wait jsonb, p_now tim
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.operator_taints(p_node uuid) RETURNS jsonb
-    LANGUAGE sql STABLE;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.order_named_steps(p_steps jsonb[]) RETURNS integer[]
     LANGUAGE plpgsql STABLE;
@@ -4192,9 +4218,6 @@ CREATE FUNCTION hwqueue.own_field(p_own jsonb) RETURNS text
 
 CREATE FUNCTION hwqueue.own_fit(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_reach double precision, p_room hwqueue.headroom) RETURNS double precision
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
-CREATE FUNCTION hwqueue.own_node_wish(p_node uuid) RETURNS jsonb
-    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.own_options() RETURNS text[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -4292,12 +4315,6 @@ CREATE FUNCTION hwqueue.pending_reasons(p_queue text DEFAULT NULL::text, p_kind 
     SET jit TO 'off'
     SET plan_cache_mode TO 'force_custom_plan'
     SET enable_nestloop TO 'off';
-
-CREATE FUNCTION hwqueue.pick_entries(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_room hwqueue.headroom, p_on_fast_path boolean, p_queue_head hwqueue.queue_head, p_window integer, p_limit integer) RETURNS hwqueue.picked_entries
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.pick_leases(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_room hwqueue.headroom, p_limit integer, p_without bigint[], p_is_new boolean, p_only bigint[] DEFAULT NULL::bigint[], p_before hwqueue.later_class DEFAULT NULL::hwqueue.later_class) RETURNS hwqueue.picked_entries
-    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.place_begun_maps(p_run hwqueue.run, p_steps integer[]) RETURNS void
     LANGUAGE plpgsql;
@@ -4444,11 +4461,14 @@ CREATE FUNCTION hwqueue.prune_counts(p_limit integer) RETURNS void
 CREATE FUNCTION hwqueue.prune_deaths(p_limit integer, p_now timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.prune_events(p_now timestamp with time zone) RETURNS void
+CREATE FUNCTION hwqueue.prune_deliveries(p_limit integer, p_now timestamp with time zone) RETURNS integer
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.prune_events(p_now timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql
     SET lock_timeout TO '100ms';
 
-CREATE FUNCTION hwqueue.prune_everywhere(p_limit integer) RETURNS void
+CREATE FUNCTION hwqueue.prune_everywhere(p_limit integer) RETURNS integer
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.prune_gangs(p_limit integer) RETURNS integer
@@ -4457,10 +4477,16 @@ CREATE FUNCTION hwqueue.prune_gangs(p_limit integer) RETURNS integer
 CREATE FUNCTION hwqueue.prune_leases(p_cursor hwqueue.prune_cursor, p_limit integer, p_now timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.prune_minutes(p_limit integer, p_now timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.prune_nodes(p_limit integer, p_now timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.prune_part(p_part text, p_most integer, p_done hwqueue.upkeep_done, p_now timestamp with time zone) RETURNS hwqueue.upkeep_done
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.prune_prices(p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.prune_profiles(p_after bigint, p_limit integer, p_now timestamp with time zone) RETURNS bigint
@@ -4475,13 +4501,28 @@ CREATE FUNCTION hwqueue.prune_terms(p_limit integer) RETURNS integer
 CREATE FUNCTION hwqueue.prune_unseen_xids(p_unseen xid8[]) RETURNS xid8[]
     LANGUAGE plpgsql STABLE;
 
+CREATE FUNCTION hwqueue.prune_unused(p_cursor hwqueue.prune_cursor, p_limit integer, p_now timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.prune_workflows(p_limit integer) RETURNS void
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.pruned_within(p_unless_within interval, p_now timestamp with time zone) RETURNS boolean
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.publish_terms(p_limit integer, p_holds boolean, p_now timestamp with time zone, OUT published integer, OUT pending boolean) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.publish_while_holding(INOUT picked hwqueue.picked_entries, p_now timestamp with time zone, OUT published integer, OUT some_moved boolean) RETURNS record
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.purge_profiles(p_queue_id integer) RETURNS boolean
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.purge_queues(p_limit integer) RETURNS integer
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.purge_waiting(p_queue_id integer, p_limit integer) RETURNS integer
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.put_back(p_lease uuid, p_attempt_count integer, p_claim_count integer, p_at timestamp with time zone, p_now timestamp with time zone, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS text
@@ -4489,9 +4530,6 @@ CREATE FUNCTION hwqueue.put_back(p_lease uuid, p_attempt_count integer, p_claim_
 
 CREATE FUNCTION hwqueue.put_back_in_line(p_lease hwqueue.lease, p_claim_count integer, p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.qty_beside_earmarks(p_node uuid, p_qty integer) RETURNS integer
-    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.queue_counts(p_queue_id integer, p_now timestamp with time zone) RETURNS TABLE(queue text, pending bigint, scheduled bigint, running bigint, stopping bigint, expired bigint, oldest_at timestamp with time zone, next_at timestamp with time zone, paused_at timestamp with time zone)
     LANGUAGE sql STABLE;
@@ -4651,7 +4689,7 @@ CREATE FUNCTION hwqueue.read_workflow(p_spec jsonb) RETURNS jsonb
 CREATE FUNCTION hwqueue.readable_run(p_run uuid, p_lease uuid) RETURNS hwqueue.run
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.ready_classes(p_queue_id integer, p_after bigint, p_limit integer, p_most integer, OUT items jsonb[], OUT next text) RETURNS record
+CREATE FUNCTION hwqueue.ready_classes(p_queue_id integer, p_after bigint, p_limit integer, p_most integer, OUT items jsonb[], OUT last_id bigint, OUT has_more boolean) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.real_time(p_at timestamp with time zone) RETURNS timestamp with time zone
@@ -4659,16 +4697,7 @@ CREATE FUNCTION hwqueue.real_time(p_at timestamp with time zone) RETURNS timesta
 
 CREATE FUNCTION hwqueue.reap(p_limit integer DEFAULT 1000, p_unless_within interval DEFAULT '00:00:00'::interval) RETURNS TABLE(expired integer, promoted integer, deadlines integer, reaches integer, more boolean)
     LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    SET plan_cache_mode TO 'force_generic_plan'
-    SET enable_seqscan TO 'off'
-    SET enable_bitmapscan TO 'off'
-    SET enable_hashjoin TO 'off'
-    SET enable_mergejoin TO 'off'
-    SET jit TO 'off';
-
-CREATE FUNCTION hwqueue.reap_claims(p_limit integer, p_node uuid, p_now timestamp with time zone) RETURNS integer
-    LANGUAGE plpgsql;
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.reap_classes(p_after bigint, p_limit integer, p_until timestamp with time zone, OUT judged integer, OUT more boolean, OUT next_after bigint) RETURNS record
     LANGUAGE plpgsql;
@@ -4676,7 +4705,10 @@ CREATE FUNCTION hwqueue.reap_classes(p_after bigint, p_limit integer, p_until ti
 CREATE FUNCTION hwqueue.reap_deadlines(p_limit integer, p_now timestamp with time zone, p_from timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.reap_everywhere(p_limit integer, p_budget interval, p_now timestamp with time zone, p_from bigint) RETURNS boolean
+CREATE FUNCTION hwqueue.reap_dropped(p_limit integer, p_again boolean, p_now timestamp with time zone) RETURNS integer
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.reap_everywhere(p_limit integer, p_budget interval, p_now timestamp with time zone, p_from bigint DEFAULT 0) RETURNS boolean
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.reap_fleets(p_after bigint, p_limit integer, p_again boolean, p_now timestamp with time zone, OUT fleets integer, OUT next_after bigint, OUT look hwqueue.fleet_snapshot) RETURNS record
@@ -4887,6 +4919,9 @@ CREATE FUNCTION hwqueue.report_progress(p_reports jsonb) RETURNS integer
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
+CREATE FUNCTION hwqueue.report_unmatched(p_class_id bigint, p_now timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.requeue_failed(p_queue text, p_filter jsonb DEFAULT '{}'::jsonb) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -4973,6 +5008,9 @@ CREATE FUNCTION hwqueue.reset_run(p_run hwqueue.run, p_steps integer[], p_mode t
 CREATE FUNCTION hwqueue.resource_words(p_resources jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
+CREATE FUNCTION hwqueue.restart_delay(p_everywhere hwqueue.everywhere, p_failures integer) RETURNS interval
+    LANGUAGE sql;
+
 CREATE FUNCTION hwqueue.resting_story(p_lease hwqueue.lease, p_end hwqueue.outcome, p_state text, p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql STABLE;
 
@@ -5054,12 +5092,6 @@ CREATE FUNCTION hwqueue.room_for_member(p_gang_id uuid, p_class hwqueue.placemen
 CREATE FUNCTION hwqueue.room_instead_of(p_old hwqueue.claim, p_entry hwqueue.scheduled, p_now timestamp with time zone, OUT load hwqueue.node_load, OUT assignment jsonb, OUT term_deltas jsonb, OUT reason text) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.room_to_earmark(p_class hwqueue.placement_class, p_node hwqueue.node, p_own hwqueue.node_load, p_load hwqueue.node_load) RETURNS hwqueue.headroom
-    LANGUAGE plpgsql STABLE;
-
-CREATE FUNCTION hwqueue.roomy_classes(p_eligible hwqueue.profile_queue, p_tasks text[], p_room hwqueue.headroom) RETURNS bigint[]
-    LANGUAGE plpgsql STABLE;
-
 CREATE FUNCTION hwqueue.rotate_webhook(p_name text, p_keep interval DEFAULT '1 day'::interval) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
@@ -5084,7 +5116,13 @@ CREATE FUNCTION hwqueue.run_input(p_run uuid, p_lease uuid DEFAULT NULL::uuid) R
     SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.run_parts(p_kind text, p_parts text[], p_limit integer, p_done hwqueue.upkeep_done, p_now timestamp with time zone) RETURNS hwqueue.upkeep_done
-    LANGUAGE plpgsql;
+    LANGUAGE plpgsql
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.run_tenant(p_run uuid) RETURNS text
     LANGUAGE plpgsql STABLE;
@@ -5147,17 +5185,11 @@ CREATE FUNCTION hwqueue.scan_nodes(p_now timestamp with time zone) RETURNS hwque
     SET enable_seqscan TO 'on'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.scan_policy(p_state hwqueue.node_state, p_room hwqueue.headroom, p_queue_ids integer[], OUT window_size integer, OUT probe_size integer, OUT is_short boolean) RETURNS record
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.scan_range(p_class hwqueue.placement_class, p_now timestamp with time zone) RETURNS hwqueue.class_range
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.scan_start_of(p_from hwqueue.scan_starts, p_index integer, p_tier smallint, p_rank bigint) RETURNS bigint
     LANGUAGE sql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.scan_starts_after(p_from hwqueue.scan_starts, p_tier smallint, p_rank bigint) RETURNS hwqueue.scan_starts
-    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.schema_version() RETURNS TABLE(revision text, bundle_sha256 text, package_version text)
     LANGUAGE sql STABLE SECURITY DEFINER
@@ -5165,9 +5197,6 @@ CREATE FUNCTION hwqueue.schema_version() RETURNS TABLE(revision text, bundle_sha
 
 CREATE FUNCTION hwqueue.scope_includes(p_nodes jsonb, p_rack bigint, p_labels jsonb) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
-CREATE FUNCTION hwqueue.score_group_entries(p_classes bigint[], p_from hwqueue.scan_starts, p_tier smallint, p_rank bigint, p_limit integer, p_now timestamp with time zone, OUT positions bigint[], OUT classes bigint[]) RETURNS record
-    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.seconds_since(p_at timestamp with time zone, p_now timestamp with time zone) RETURNS double precision
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -5265,13 +5294,10 @@ CREATE FUNCTION hwqueue.settle_delivery(p_delivery uuid, p_attempt integer, p_re
 CREATE FUNCTION hwqueue.settle_each(p_node uuid, p_settle jsonb) RETURNS TABLE(ordinal integer, lease_id uuid, verdict text, state text)
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.settle_lists(p_state hwqueue.node_state, p_given integer, p_settle jsonb, p_completed uuid[], p_completed_tokens bigint[]) RETURNS TABLE(ordinal integer, lease_id uuid, verdict text, state text)
+CREATE FUNCTION hwqueue.settle_lists(p_node uuid, p_has_limits boolean, p_given integer, p_settle jsonb, p_completed uuid[], p_completed_tokens bigint[]) RETURNS TABLE(ordinal integer, lease_id uuid, verdict text, state text)
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.settle_one(p_lease uuid, p_token bigint, p_settlement jsonb) RETURNS text
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.settle_own_claim(p_node uuid, p_lease uuid, p_token bigint, p_settlement jsonb, OUT verdict text, OUT state text) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.shared_level(p_settings jsonb, p_level jsonb) RETURNS jsonb
@@ -5283,6 +5309,9 @@ CREATE FUNCTION hwqueue.shared_rooms(p_gangs uuid[], p_now timestamp with time z
     SET enable_hashjoin TO 'on'
     SET enable_seqscan TO 'on'
     SET jit TO 'off';
+
+CREATE FUNCTION hwqueue.short_queue(p_queue_id integer, p_limit integer, p_now timestamp with time zone, OUT lease_ids uuid[], OUT class_ids bigint[], OUT tiers smallint[], OUT ranks bigint[], OUT waited double precision[], OUT has_more boolean) RETURNS record
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.shortage(p_cpu_milli bigint, p_memory_mib bigint, p_room hwqueue.headroom, p_custom jsonb DEFAULT NULL::jsonb, p_cpu_isolation text DEFAULT NULL::text) RETURNS integer
     LANGUAGE sql STABLE PARALLEL SAFE;
@@ -5333,9 +5362,6 @@ CREATE FUNCTION hwqueue.skip_step(p_run uuid, p_step text, p_result jsonb DEFAUL
     SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.skip_steps(p_run uuid, p hwqueue.run_progress, p_now timestamp with time zone) RETURNS hwqueue.run_progress
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.skipped_this_claim(p_checked bigint[], p_blocked bigint[], p_node uuid) RETURNS bigint[]
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.span_words(p_span interval) RETURNS text
@@ -5496,9 +5522,6 @@ CREATE FUNCTION hwqueue.steps_with_items(p_steps jsonb[]) RETURNS text[]
 CREATE FUNCTION hwqueue.still_attested(p_domains text[], p_until timestamp with time zone[], p_now timestamp with time zone) RETURNS text[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.still_same_entries(INOUT ctids tid[], OUT some_moved boolean) RETURNS record
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.stop_claims(p_leases uuid[], p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
@@ -5510,9 +5533,6 @@ CREATE FUNCTION hwqueue.stop_items(p_run uuid, p_step integer, p_limit integer) 
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.stop_members(p_gang hwqueue.gang, p_now timestamp with time zone) RETURNS void
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.stop_overruns(p_limit integer, p_now timestamp with time zone, p_from timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.stop_replaced(p_row hwqueue.replacement, p_claim hwqueue.claim, p_now timestamp with time zone) RETURNS void
@@ -5670,13 +5690,10 @@ CREATE FUNCTION hwqueue.taint_node(p_node uuid, p_taint jsonb) RETURNS void
 CREATE FUNCTION hwqueue.taint_text(p_taint jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.take_at_head(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_window integer, p_room hwqueue.headroom, p_limit integer, OUT ctids tid[], OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT meets boolean, OUT is_new boolean) RETURNS record
+CREATE FUNCTION hwqueue.take_adhoc(p_workflow bigint) RETURNS boolean
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.take_choice(p_choice uuid, p_taker uuid) RETURNS boolean
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.take_constrained(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_node hwqueue.node, p_asks boolean, p_limit integer, p_window integer, p_probe integer, p_before hwqueue.later_class, OUT ctids tid[], OUT score double precision, OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT is_new boolean) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.take_deaths(p_node uuid, p_epoch bigint, p_limit integer DEFAULT 100) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt integer, queue text, task_name text, params jsonb, headers jsonb, died_at timestamp with time zone, error jsonb)
@@ -5696,9 +5713,6 @@ CREATE FUNCTION hwqueue.take_ended_runs(p_limit integer DEFAULT 100) RETURNS TAB
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.take_entries(p_request hwqueue.claim_request, p_seen hwqueue.seen_entries, p_limit integer, p_node hwqueue.node, OUT ctids tid[], OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) RETURNS record
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.take_entries_of(p_leases uuid[]) RETURNS uuid[]
     LANGUAGE plpgsql;
 
@@ -5706,6 +5720,9 @@ CREATE FUNCTION hwqueue.take_entry(p_lease uuid) RETURNS hwqueue.scheduled
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.take_free_entry(p_lease uuid) RETURNS hwqueue.scheduled
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.take_lead(p_holder text, p_ttl interval, p_now timestamp with time zone) RETURNS bigint
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.take_next_signal(p_lease uuid, p_token bigint, p_signal text, p_name text, OUT verdict text, OUT payload jsonb) RETURNS record
@@ -5840,9 +5857,6 @@ CREATE FUNCTION hwqueue.try_proposal(p_gang_id uuid, p_place text, p_now timesta
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.try_replacement(p_row hwqueue.replacement, p_lease hwqueue.lease, p_now timestamp with time zone) RETURNS text
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.try_score_groups(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_node hwqueue.node, p_from hwqueue.scan_starts, p_before hwqueue.later_class, p_limit integer, p_window integer, p_probe integer, OUT ctids tid[], OUT score double precision, OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.try_those_before(p_gang hwqueue.gang, p_now timestamp with time zone) RETURNS boolean
@@ -6006,7 +6020,7 @@ CREATE FUNCTION hwqueue.waiting_classes(p_classes bigint[], p_node hwqueue.node,
     SET enable_hashjoin TO 'on'
     SET enable_nestloop TO 'off';
 
-CREATE FUNCTION hwqueue.waiting_gangs(p_rank bigint, p_position bigint, p_limit integer, OUT items jsonb[], OUT next text) RETURNS record
+CREATE FUNCTION hwqueue.waiting_gangs(p_rank bigint, p_position bigint, p_limit integer, OUT items jsonb[], OUT last_id text, OUT has_more boolean) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.waits_for(p_class hwqueue.placement_class, p_node hwqueue.node, p_eligible_at timestamp with time zone, p_looks boolean, p_now timestamp with time zone, OUT wait interval, OUT is_known boolean) RETURNS record
@@ -6064,6 +6078,12 @@ CREATE FUNCTION hwqueue.ways_of_earmark(p_gang hwqueue.gang, p_place jsonb, p_no
 CREATE FUNCTION hwqueue.webhook_body(p_code text, p_at timestamp with time zone, p_data jsonb) RETURNS text
     LANGUAGE sql STABLE;
 
+CREATE FUNCTION hwqueue.webhook_delay(p_failures integer) RETURNS interval
+    LANGUAGE sql;
+
+CREATE FUNCTION hwqueue.webhook_headers(p_webhook hwqueue.webhook, p_delivery uuid, p_body text, p_now timestamp with time zone) RETURNS jsonb
+    LANGUAGE plpgsql IMMUTABLE;
+
 CREATE FUNCTION hwqueue.webhook_metrics(p_now timestamp with time zone) RETURNS TABLE(name text, labels jsonb, value double precision)
     LANGUAGE sql;
 
@@ -6082,11 +6102,6 @@ CREATE FUNCTION hwqueue.what_if_gang(p_queue text, p_members jsonb, p_options js
 
 CREATE FUNCTION hwqueue.why_not_settled(p_lease uuid, p_token bigint, p_current bigint, OUT verdict text, OUT state text) RETURNS record
     LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.window_score_group(p_classes bigint[], p_scores double precision[], p_from hwqueue.scan_starts, p_window integer, p_now timestamp with time zone, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT positions bigint[], OUT classes bigint[], OUT takes integer) RETURNS record
-    LANGUAGE plpgsql STABLE
-    SET enable_hashjoin TO 'on'
-    SET enable_nestloop TO 'off';
 
 CREATE FUNCTION hwqueue.wire_blob(p_value jsonb, p_field text) RETURNS bytea
     LANGUAGE plpgsql IMMUTABLE;
@@ -6138,16 +6153,10 @@ CREATE FUNCTION hwqueue.write_gang(p_gang hwqueue.gang, p_spawns hwqueue.spawn_r
 CREATE FUNCTION hwqueue.write_load(p_load hwqueue.node_load) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.write_logs(p_logs jsonb) RETURNS integer
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.write_low_water(p_marks hwqueue.low_water, p_tier smallint, p_rank bigint, p_old bigint, p_new bigint, p_is_blocked boolean) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.write_profile(p_node hwqueue.node, p_digest bytea, p_left_out text[], p_now timestamp with time zone) RETURNS bigint
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.write_progress(p_reports jsonb) RETURNS integer
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.write_replacements(p_spawns hwqueue.spawn_request[], p_now timestamp with time zone) RETURNS void
@@ -8301,6 +8310,8 @@ REVOKE ALL ON FUNCTION hwqueue.add_counts(p_deltas jsonb, p_sign integer) FROM P
 
 REVOKE ALL ON FUNCTION hwqueue.add_counts_of(p_counts integer[], p_others integer[], p_sign integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.add_figures(p_to jsonb, p_more jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.add_histograms(p_a bigint[], p_b bigint[], p_sign integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.add_items(p_lease uuid, p_token bigint, p_items jsonb) FROM PUBLIC;
@@ -8318,8 +8329,6 @@ GRANT ALL ON FUNCTION hwqueue.add_steps(p_lease uuid, p_token bigint, p_spec jso
 REVOKE ALL ON FUNCTION hwqueue.add_term(p_use text, p_items jsonb, p_domain text, p_class hwqueue.placement_class, INOUT p_terms jsonb, p_nodes jsonb, OUT index integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.add_to_step(p_lease hwqueue.lease, p_items jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.admit_again(p_claim hwqueue.claim, p_now timestamp with time zone, OUT term_deltas jsonb, OUT reason text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.admit_class(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_exact boolean, p_now timestamp with time zone, OUT term_deltas jsonb, OUT reason text, OUT is_named boolean) FROM PUBLIC;
 
@@ -8353,8 +8362,6 @@ GRANT ALL ON FUNCTION hwqueue.advance_workflows(p_limit integer) TO hwqueue_oper
 REVOKE ALL ON FUNCTION hwqueue.affinity_score(p_preferred jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_tolerate jsonb, p_taints jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.after_claim(p_state hwqueue.node_state, p_queue_ids integer[], p_entry hwqueue.ready, p_granted boolean, p_moves boolean, p_drawn bigint, p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.after_head(p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_class_id bigint, p_position bigint, p_lease uuid, p_moves boolean, p_drawn bigint, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.alike_nodes(p_node_ids uuid[], p_classes hwqueue.placement_class[], p_which text) FROM PUBLIC;
 
@@ -8402,8 +8409,6 @@ REVOKE ALL ON FUNCTION hwqueue.assign_lease(p_lease hwqueue.lease, p_node uuid, 
 
 REVOKE ALL ON FUNCTION hwqueue.assign_target_class(p_lease uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.assigned_cores(p_node hwqueue.node, p_taken integer[], p_isolation text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.assigned_leases(p_places jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.assigned_leases(p_places jsonb) TO hwqueue_planner;
 GRANT ALL ON FUNCTION hwqueue.assigned_leases(p_places jsonb) TO hwqueue_admin;
@@ -8447,6 +8452,8 @@ REVOKE ALL ON FUNCTION hwqueue.begin_map(p_run hwqueue.run, p_step hwqueue.step,
 
 REVOKE ALL ON FUNCTION hwqueue.begin_other(p_run hwqueue.run, p_step integer, p hwqueue.run_progress, p_now timestamp with time zone) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.begin_reap(p_cursor hwqueue.reap_cursor, p_holds boolean, p_now timestamp with time zone) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.begin_run(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.begin_sleep(p_run hwqueue.run, p_settings jsonb, p_results jsonb, p_now timestamp with time zone) FROM PUBLIC;
@@ -8489,13 +8496,21 @@ REVOKE ALL ON FUNCTION hwqueue.broken_counts() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_earmarks() FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.broken_entries() FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.broken_everywhere() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.broken_gang_steps() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_gangs() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_joins() FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.broken_loads() FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.broken_maps() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.broken_nested() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_replacements() FROM PUBLIC;
 
@@ -8504,6 +8519,8 @@ REVOKE ALL ON FUNCTION hwqueue.broken_requirements(p_class hwqueue.placement_cla
 REVOKE ALL ON FUNCTION hwqueue.broken_runs() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_terms() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.broken_waits() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.build_placement(p_required jsonb, p_preferred jsonb, p_tolerations jsonb, p_spread jsonb, p_resources jsonb, p_isolation jsonb, p_strength integer) FROM PUBLIC;
 
@@ -8519,6 +8536,8 @@ REVOKE ALL ON FUNCTION hwqueue.cached_range(p_class_id bigint, p_now timestamp w
 
 REVOKE ALL ON FUNCTION hwqueue.cached_skew_reason(p_spread jsonb, p_fact jsonb, p_digest bigint, p_now timestamp with time zone) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.caches_know_of_drop(p_term_id bigint, p_dropped xid8) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.cancel_gang(p_gang uuid, p_reason text) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.cancel_gang(p_gang uuid, p_reason text) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.cancel_gang(p_gang uuid, p_reason text) TO hwqueue_operator;
@@ -8532,6 +8551,8 @@ GRANT ALL ON FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text) TO hwque
 REVOKE ALL ON FUNCTION hwqueue.cancel_leases(p_filter jsonb, p_reason text, p_limit integer, p_cursor jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.cancel_leases(p_filter jsonb, p_reason text, p_limit integer, p_cursor jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.cancel_leases(p_filter jsonb, p_reason text, p_limit integer, p_cursor jsonb) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.cancel_on_node(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.cancel_reserved_entry(p_lease uuid, p_queue_id integer, p_error jsonb) FROM PUBLIC;
 
@@ -8556,8 +8577,6 @@ REVOKE ALL ON FUNCTION hwqueue.check_changes(p_changes jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_claim(p_item jsonb, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.check_claim(p_queues text[], p_qty integer, p_claim_timeout interval) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.check_completions(p_lease_ids uuid[], p_tokens bigint[], p_ids_name text, p_tokens_name text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_contradictions(p_required jsonb, p_field text) FROM PUBLIC;
@@ -8570,21 +8589,19 @@ REVOKE ALL ON FUNCTION hwqueue.check_depth(p_value jsonb, p_field text, p_code t
 
 REVOKE ALL ON FUNCTION hwqueue.check_epoch(p_node uuid, p_epoch bigint) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.check_everywhere_limit(p_row hwqueue.everywhere) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.check_expiry(p_expires_at timestamp with time zone, p_after interval, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_extend(p_extend interval) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_gang_options(p_options jsonb, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.check_heartbeat(p_claims jsonb, p_extend interval) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.check_labels(p_labels jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_limit(p_limit integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_lists(p_value jsonb, p_maps text[], p_name text, p_field text) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.check_log_line(p_line jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_login(p_node uuid, p_login text) FROM PUBLIC;
 
@@ -8620,6 +8637,10 @@ REVOKE ALL ON FUNCTION hwqueue.check_payload(p_value jsonb, p_field text, p_max_
 
 REVOKE ALL ON FUNCTION hwqueue.check_places(p_places jsonb, p_most integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.check_planner_ttl(p_ttl interval) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.check_planner_write(p_round bigint, p_epoch bigint) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.check_progress(p_reports jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_queue_names(p_queues text[]) FROM PUBLIC;
@@ -8630,13 +8651,13 @@ REVOKE ALL ON FUNCTION hwqueue.check_regexp(p_pattern text, p_field text) FROM P
 
 REVOKE ALL ON FUNCTION hwqueue.check_replaced(p_old uuid, p_lease uuid, p_tenant text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.check_request(p_queues text[], p_qty integer, p_claim_timeout interval) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.check_result(p_lease uuid, p_result jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_settlement(p_settlement jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_settlements(p_settle jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.check_span(p_span interval, p_field text, p_min interval, p_max interval, p_range text, p_hint text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_step_name(p_name text, p_field text) FROM PUBLIC;
 
@@ -8669,11 +8690,21 @@ REVOKE ALL ON FUNCTION hwqueue.choice_of(p_options jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.choice_story(p_lease hwqueue.lease, p_headline text, p_code text, OUT headline text, OUT code text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.choose_at_head(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_window integer, p_room hwqueue.headroom, p_limit integer, OUT ctids tid[], OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT meets boolean, OUT is_new boolean) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.choose_by_score(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_room hwqueue.headroom, p_limit integer, p_without bigint[], p_is_new boolean, p_only bigint[], p_before hwqueue.later_class) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.choose_checked(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_node hwqueue.node, p_asks boolean, p_limit integer, p_window integer, p_probe integer, p_before hwqueue.later_class, OUT ctids tid[], OUT score double precision, OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT is_new boolean) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.choose_cores(p_node hwqueue.node, p_used integer[], p_cpu_milli bigint, p_isolation text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.choose_devices(p_count integer, p_milli integer, p_wanted uuid[], p_exclusivity text, p_room hwqueue.headroom) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.choose_entries(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_room hwqueue.headroom, p_left integer, INOUT promoted integer, INOUT at_low_water boolean, INOUT picked hwqueue.picked_entries) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.choose_entries(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_room hwqueue.headroom, p_left integer, INOUT promoted integer, INOUT at_mark boolean, INOUT picked hwqueue.picked_entries) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.choose_from_groups(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_node hwqueue.node, p_from hwqueue.scan_starts, p_before hwqueue.later_class, p_limit integer, p_window integer, p_probe integer, OUT ctids tid[], OUT score double precision, OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.choose_seen(p_request hwqueue.claim_request, p_seen hwqueue.seen_entries, p_limit integer, p_node hwqueue.node, OUT ctids tid[], OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.claim_assignment(p_class hwqueue.placement_class, p_node hwqueue.node, p_gpus jsonb, p_held jsonb) FROM PUBLIC;
 
@@ -8708,6 +8739,8 @@ GRANT ALL ON FUNCTION hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch b
 
 REVOKE ALL ON FUNCTION hwqueue.claimed_story(p_claim hwqueue.claim, p_lease hwqueue.lease, p_now timestamp with time zone, OUT headline text, OUT code text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.claiming_node(p_state hwqueue.node_state, p_now timestamp with time zone) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.claims_in_the_way(p_node_ids uuid[], p_now timestamp with time zone, OUT claims jsonb, OUT others integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.claims_of_node(p_node uuid, p_leases uuid[]) FROM PUBLIC;
@@ -8729,8 +8762,6 @@ REVOKE ALL ON FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_snapshot hwque
 REVOKE ALL ON FUNCTION hwqueue.class_fleets(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_headline(p_class hwqueue.pending_class, p_fleet hwqueue.headline, p_part hwqueue.headline, p_node text, p_paused_at timestamp with time zone, p_waits interval, p_unserved text, OUT code text, OUT message text) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.class_lives_before(p_class_id bigint, p_tier smallint, p_rank bigint, p_position bigint, p_to_tier smallint, p_to_rank bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_match(p_fit hwqueue.class_nodes, p_snapshot hwqueue.fleet_snapshot) FROM PUBLIC;
 
@@ -8762,6 +8793,8 @@ REVOKE ALL ON FUNCTION hwqueue.class_verdicts(p_classes hwqueue.placement_class[
 
 REVOKE ALL ON FUNCTION hwqueue.class_words(p_class hwqueue.placement_class) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.clear_checked(p_class_ids bigint[]) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.clock() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.collect_due(p_run hwqueue.run, p hwqueue.run_progress, p_is_short boolean, p_now timestamp with time zone) FROM PUBLIC;
@@ -8782,6 +8815,8 @@ REVOKE ALL ON FUNCTION hwqueue.complete_leases(p_lease_ids uuid[], p_tokens bigi
 GRANT ALL ON FUNCTION hwqueue.complete_leases(p_lease_ids uuid[], p_tokens bigint[]) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.complete_leases(p_lease_ids uuid[], p_tokens bigint[]) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.completion_code() FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.compute_class_fleets(p_class_ids bigint[], p_now timestamp with time zone, OUT fits hwqueue.class_nodes[], OUT registered integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.condition_steps(p_conditions jsonb, p_field text) FROM PUBLIC;
@@ -8801,8 +8836,6 @@ REVOKE ALL ON FUNCTION hwqueue.contradicts(p_outer jsonb, p_inner jsonb, p_mode 
 REVOKE ALL ON FUNCTION hwqueue.cordon_node(p_node uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.cordon_node(p_node uuid) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.cordon_node(p_node uuid) TO hwqueue_admin;
-
-REVOKE ALL ON FUNCTION hwqueue.core_use_of(p_node hwqueue.node, p_assignments jsonb[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.cores_of(p_assignment jsonb) FROM PUBLIC;
 
@@ -8876,13 +8909,9 @@ GRANT ALL ON FUNCTION hwqueue.define_workflow(p_spec jsonb) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.delete_classes(p_class_ids bigint[], p_limit integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.delete_granted(p_request hwqueue.claim_request, p_class_id bigint, p_seen hwqueue.seen_entries, p_from bigint, p_to bigint, p_since timestamp with time zone, p_lease uuid, p_is_choice boolean, OUT place tid, OUT entry hwqueue.ready) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.delete_leases(p_filter jsonb, p_limit integer, p_cursor jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.delete_leases(p_filter jsonb, p_limit integer, p_cursor jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.delete_leases(p_filter jsonb, p_limit integer, p_cursor jsonb) TO hwqueue_admin;
-
-REVOKE ALL ON FUNCTION hwqueue.delete_single_entry(p_ctids tid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.deliver_signal(p_run uuid, p_step integer, p_name text, p_is_short boolean) FROM PUBLIC;
 
@@ -8976,17 +9005,13 @@ REVOKE ALL ON FUNCTION hwqueue.end_run(p_run hwqueue.run, p_state text, p_now ti
 
 REVOKE ALL ON FUNCTION hwqueue.end_waiting(p_leases uuid[], p_state text, p_error jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.ended_between(p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[]) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.ended_items(p_run hwqueue.run, p_step integer, p_numbers integer[], OUT leases jsonb, OUT held integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.ending_reason(p_gang hwqueue.gang) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.endless_words(p_node_ids uuid[]) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.entries_at_head(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_queue_head hwqueue.queue_head, p_window integer, p_is_behind boolean, p_room hwqueue.headroom, p_limit integer, OUT ctids tid[], OUT seen hwqueue.seen_entries) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.entries_in_window(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_window integer, p_limit integer, OUT seen hwqueue.seen_entries) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.entries_of_classes(p_eligible hwqueue.profile_queue, p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_limit integer, p_now timestamp with time zone, OUT seen hwqueue.seen_entries) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.error_words(p_error jsonb) FROM PUBLIC;
 
@@ -8998,13 +9023,21 @@ REVOKE ALL ON FUNCTION hwqueue.event_page(p_after bigint, p_below bigint, p_code
 
 REVOKE ALL ON FUNCTION hwqueue.event_slots(p_since timestamp with time zone, p_until timestamp with time zone, p_now timestamp with time zone) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.everywhere_detail(p_everywhere hwqueue.everywhere) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.everywhere_fit(p_everywhere hwqueue.everywhere, p_node uuid, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.everywhere_hold() FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.everywhere_leases(p_everywhere uuid, p_limit integer, p_after uuid) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.everywhere_metrics(p_now timestamp with time zone) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.everywhere_queue(p_everywhere hwqueue.everywhere) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.everywhere_state(p_everywhere hwqueue.everywhere) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.everywhere_title(p_everywhere hwqueue.everywhere) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.everywhere_totals(p_everywhere uuid) FROM PUBLIC;
 
@@ -9083,17 +9116,23 @@ REVOKE ALL ON FUNCTION hwqueue.fill_gang(p_run hwqueue.run, p_map hwqueue.map, p
 
 REVOKE ALL ON FUNCTION hwqueue.fill_map(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally, p_most integer, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.filter_page(p_leases uuid[], p_filter hwqueue.lease_filter) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.final_below() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.find_adhoc(p_spec jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.find_at_head(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_queue_head hwqueue.queue_head, p_window integer, p_is_behind boolean, p_room hwqueue.headroom, p_limit integer, OUT ctids tid[], OUT seen hwqueue.seen_entries) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.find_class(p_content hwqueue.class_content) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.find_class_heads(p_eligible hwqueue.profile_queue, p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_limit integer, p_now timestamp with time zone, OUT seen hwqueue.seen_entries) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.find_everywhere(p_everywhere uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.find_gang(p_gang uuid) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.find_group_in_window(p_classes bigint[], p_scores double precision[], p_from hwqueue.scan_starts, p_window integer, p_now timestamp with time zone, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT positions bigint[], OUT classes bigint[], OUT takes integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.find_in_window(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_window integer, p_limit integer, OUT seen hwqueue.seen_entries) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.find_judged_profile(p_node hwqueue.node, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -9105,9 +9144,11 @@ REVOKE ALL ON FUNCTION hwqueue.find_queue(p_queue text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.find_run(p_run uuid) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.find_score_group(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_starts, p_window integer, p_probe integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT classes bigint[], OUT positions bigint[], OUT seen_classes bigint[], OUT is_head boolean, OUT takes integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.find_spawn_queue(p_queue text, p_task text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.find_webhook(p_name text, p_locks boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.find_webhook(p_name text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.find_workflow(p_name text, p_version integer) FROM PUBLIC;
 
@@ -9115,9 +9156,7 @@ REVOKE ALL ON FUNCTION hwqueue.finish_replacement(p_row hwqueue.replacement, p_h
 
 REVOKE ALL ON FUNCTION hwqueue.finish_run(p_run uuid, p_failed integer, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.first_between(p_queue_id integer, p_from_tier smallint, p_from_rank bigint, p_to_tier integer, p_to_rank bigint, OUT tier smallint, OUT rank bigint, OUT "position" bigint) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.first_class_head(p_classes bigint[], p_scores double precision[], p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_starts, p_now timestamp with time zone, OUT tier smallint, OUT rank bigint, OUT head_position bigint, OUT class_id bigint, OUT score double precision) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.first_epoch() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.first_item_error(p_run hwqueue.run, p_step integer) FROM PUBLIC;
 
@@ -9161,7 +9200,7 @@ REVOKE ALL ON FUNCTION hwqueue.forget_node(p_node uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.free_by(p_rooms hwqueue.gang_room[], p_classes hwqueue.placement_class[], p_members integer[], p_node_ids uuid[], p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.free_devices(p_after uuid, p_limit integer, p_now timestamp with time zone, OUT items jsonb[], OUT next text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.free_devices(p_after uuid, p_limit integer, p_now timestamp with time zone, OUT items jsonb[], OUT last_id uuid, OUT has_more boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.fresh_arrivals(p_limit integer, p_from timestamp with time zone) FROM PUBLIC;
 
@@ -9278,13 +9317,13 @@ REVOKE ALL ON FUNCTION hwqueue.has_isolation_conflict(p_class hwqueue.placement_
 
 REVOKE ALL ON FUNCTION hwqueue.has_items_to_stop(p_run uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.has_limits(p_node hwqueue.node) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.has_login(p_login text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.has_new_classes(p_seen xid8, p_unseen xid8[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.has_no_execute(p_node hwqueue.node) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.has_open_reader() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.has_places(p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_left_out text[]) FROM PUBLIC;
 
@@ -9294,19 +9333,11 @@ REVOKE ALL ON FUNCTION hwqueue.has_stale_policy(p_class hwqueue.placement_class)
 
 REVOKE ALL ON FUNCTION hwqueue.has_unpublished_terms() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.head_classes(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_is_judged boolean, p_tasks text[], p_only bigint[], p_without bigint[], p_room hwqueue.headroom, OUT eligible hwqueue.profile_queue) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.head_eligible(p_queue_head hwqueue.queue_head, p_state hwqueue.node_state) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jsonb, p_extend interval) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jsonb, p_extend interval) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jsonb, p_extend interval) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.heartbeat_others(p_node uuid, p_leases uuid[], p_tokens bigint[], p_held uuid[], p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.held_alone(p_assignment jsonb, p_node hwqueue.node) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.held_claims(p_leases uuid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.held_keys(p_leases uuid[], p_waits boolean) FROM PUBLIC;
 
@@ -9367,10 +9398,6 @@ REVOKE ALL ON FUNCTION hwqueue.is_cache_valid(p_fit hwqueue.class_nodes, p_open 
 REVOKE ALL ON FUNCTION hwqueue.is_counted(p_steps hwqueue.clock_step[], p_at timestamp with time zone, p_xid xid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_gang_ready(p_gang hwqueue.gang, p_members jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.is_head_blocked(p_queue_id integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.is_head_dense(p_from hwqueue.scan_starts, p_window integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_idle(p_kind text) FROM PUBLIC;
 
@@ -9474,8 +9501,6 @@ REVOKE ALL ON FUNCTION hwqueue.judge_for_profile(p_profile hwqueue.profile, p_li
 
 REVOKE ALL ON FUNCTION hwqueue.judge_pinned(p_node hwqueue.node, p_state hwqueue.node_state, p_limit integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.judged_node(p_state hwqueue.node_state, p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.kept_changes(p_limit integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.kept_level(p_outer jsonb, p_inner jsonb, p_mode text) FROM PUBLIC;
@@ -9514,6 +9539,8 @@ REVOKE ALL ON FUNCTION hwqueue.lacking(p_shortage integer, p_class hwqueue.place
 
 REVOKE ALL ON FUNCTION hwqueue.lacking_custom(p_needed jsonb, p_free jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.last_clock_step() FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.last_drawn_position() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.last_fetched_at(p_gang uuid) FROM PUBLIC;
@@ -9524,7 +9551,9 @@ REVOKE ALL ON FUNCTION hwqueue.lead_planner(p_holder text, p_ttl interval) FROM 
 GRANT ALL ON FUNCTION hwqueue.lead_planner(p_holder text, p_ttl interval) TO hwqueue_planner;
 GRANT ALL ON FUNCTION hwqueue.lead_planner(p_holder text, p_ttl interval) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.lead_reap(p_unless_within interval, p_now timestamp with time zone, OUT goes boolean, OUT reap_cursor hwqueue.reap_cursor, OUT done hwqueue.upkeep_done) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.lead_prune(p_unless_within interval, p_now timestamp with time zone, OUT goes boolean, OUT prune_cursor hwqueue.prune_cursor) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.lead_reap(p_unless_within interval, p_now timestamp with time zone, OUT goes boolean, OUT holds boolean, OUT reap_cursor hwqueue.reap_cursor) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lease_checkpoints(p_lease uuid, p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.lease_checkpoints(p_lease uuid, p_limit integer) TO hwqueue_producer;
@@ -9654,8 +9683,6 @@ REVOKE ALL ON FUNCTION hwqueue.load_that_stays(p_node hwqueue.node, p_old uuid) 
 
 REVOKE ALL ON FUNCTION hwqueue.lock_alternative(p_request hwqueue.claim_request, p_class_id bigint, p_seen hwqueue.seen_entries, p_from bigint, p_to bigint, p_since timestamp with time zone, p_lease uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.lock_between(p_request hwqueue.claim_request, p_queue_id integer, p_seen hwqueue.seen_entries, p_limit integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.lock_choice(p_choice uuid, p_taker uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lock_claims(p_node uuid) FROM PUBLIC;
@@ -9664,7 +9691,7 @@ REVOKE ALL ON FUNCTION hwqueue.lock_class_heads(p_classes bigint[], p_queue_id i
 
 REVOKE ALL ON FUNCTION hwqueue.lock_classes(p_digest bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.lock_leases(p_leases uuid[], p_state text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.lock_in_window(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_window integer, p_limit integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lock_node(p_node uuid, p_epoch bigint) FROM PUBLIC;
 
@@ -9672,17 +9699,19 @@ REVOKE ALL ON FUNCTION hwqueue.lock_page(p_filter jsonb, p_states text[], p_limi
 
 REVOKE ALL ON FUNCTION hwqueue.lock_run(p_run uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.lock_score_group(p_classes bigint[], p_from hwqueue.scan_starts, p_tier smallint, p_rank bigint, p_depth integer, p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.lock_seen(p_positions bigint[], p_seen_classes bigint[], p_tier smallint, p_rank bigint, p_limit integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.lock_stripes(p_alone integer[], p_shared integer[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.lock_window(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_window integer, p_limit integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.lock_to_register(INOUT node hwqueue.node, OUT state hwqueue.node_state) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.lock_webhook(p_name text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.login_hint(p_login text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.look_at_changed(p_limit integer, p_from bigint, p_until timestamp with time zone, p_now timestamp with time zone) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.look_at_claim(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_fit text, p_now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.look_at_due(p_limit integer, p_until timestamp with time zone, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.look_at_earmark(p_gang hwqueue.gang, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -9695,6 +9724,8 @@ REVOKE ALL ON FUNCTION hwqueue.look_at_gang(p_gang hwqueue.gang, p_now timestamp
 REVOKE ALL ON FUNCTION hwqueue.look_at_node(p_everywhere hwqueue.everywhere, p_node uuid, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.look_at_replacement(p_row hwqueue.replacement, p_now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.look_at_waiting(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_fit text, p_retry_at timestamp with time zone, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.look_if_free(p_everywhere_id uuid, p_node uuid, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -9746,8 +9777,6 @@ REVOKE ALL ON FUNCTION hwqueue.may_start(p_requests hwqueue.spawn_request[], p_n
 REVOKE ALL ON FUNCTION hwqueue.member_requests(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_known jsonb, p_gang_id uuid, p_now timestamp with time zone, OUT requests hwqueue.spawn_request[], OUT starts_at timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.members_needed(p_gang hwqueue.gang, p_waiting integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.membership(p_classes bigint[], p_others bigint[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.mentions_label(p_class hwqueue.placement_class, p_keys text[]) FROM PUBLIC;
 
@@ -9820,8 +9849,6 @@ REVOKE ALL ON FUNCTION hwqueue.next_classes(p_from hwqueue.judging_progress, p_a
 REVOKE ALL ON FUNCTION hwqueue.next_gang_state(p_gang hwqueue.gang, p_waiting integer, p_earmarked integer, p_reserved integer, p_running integer, p_failed integer, p_cancelled integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.next_generation(p_row hwqueue.installation, p_timeline integer, p_system bigint) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.next_score_group(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_starts, p_window integer, p_probe integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT classes bigint[], OUT positions bigint[], OUT seen_classes bigint[], OUT is_head boolean, OUT takes integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.next_token(p_generation bigint, p_claims integer) FROM PUBLIC;
 
@@ -9913,19 +9940,17 @@ REVOKE ALL ON FUNCTION hwqueue.normalise_targets(p_targets jsonb, p_domain text,
 
 REVOKE ALL ON FUNCTION hwqueue.normalise_toleration(p_toleration jsonb, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.note_alive(p_state hwqueue.node_state, p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.note_attestations(p_node uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_blocked(p_state hwqueue.node_state, p_blocked boolean, p_awaits boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_bound(p_bytes bigint) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.note_clock(p_cursor hwqueue.reap_cursor, p_now timestamp with time zone) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.note_deaths(p_leases uuid[], p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_event(p_code text, p_message text, p_detail jsonb, p_node uuid, p_queue text, p_class bigint) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.note_everywhere(p_code text, p_everywhere hwqueue.everywhere, p_said text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_failures(p_run hwqueue.run, p hwqueue.run_progress, p_now timestamp with time zone, OUT state text, OUT progress hwqueue.run_progress) FROM PUBLIC;
 
@@ -9951,8 +9976,6 @@ REVOKE ALL ON FUNCTION hwqueue.note_server(p_timeline integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_start(p_gang hwqueue.gang, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.note_taken(p_entry hwqueue.ready, p_is_named boolean, p_is_lasting boolean) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.nothing_done(p_holds boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.nothing_is_stopping(p_now timestamp with time zone) FROM PUBLIC;
@@ -9968,8 +9991,6 @@ REVOKE ALL ON FUNCTION hwqueue.oldest_open_settlement() FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.oldest_snapshot_holder(p_relation regclass) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.oldest_undelivered(p_webhook hwqueue.webhook) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.open_claim(p_request hwqueue.claim_request, p_state hwqueue.node_state, INOUT queue_head hwqueue.queue_head, OUT queue_ids integer[], OUT promoted integer, OUT at_low_water boolean, OUT node hwqueue.node, OUT load hwqueue.node_load, OUT room hwqueue.headroom, OUT picked hwqueue.picked_entries) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.open_map(p_run hwqueue.run, p_step hwqueue.step, p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamp with time zone, OUT map hwqueue.map, OUT tally hwqueue.tally, OUT bad jsonb) FROM PUBLIC;
 
@@ -9994,8 +10015,6 @@ REVOKE ALL ON FUNCTION hwqueue.overbooked_nodes(p_node_ids uuid[]) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.own_field(p_own jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.own_fit(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_reach double precision, p_room hwqueue.headroom) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.own_node_wish(p_node uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.own_options() FROM PUBLIC;
 
@@ -10063,10 +10082,6 @@ REVOKE ALL ON FUNCTION hwqueue.pending_headline(p_class hwqueue.placement_class,
 REVOKE ALL ON FUNCTION hwqueue.pending_reasons(p_queue text, p_kind text, p_class bigint, p_order text, p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.pending_reasons(p_queue text, p_kind text, p_class bigint, p_order text, p_limit integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.pending_reasons(p_queue text, p_kind text, p_class bigint, p_order text, p_limit integer) TO hwqueue_admin;
-
-REVOKE ALL ON FUNCTION hwqueue.pick_entries(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_room hwqueue.headroom, p_on_fast_path boolean, p_queue_head hwqueue.queue_head, p_window integer, p_limit integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.pick_leases(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_room hwqueue.headroom, p_limit integer, p_without bigint[], p_is_new boolean, p_only bigint[], p_before hwqueue.later_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.place_begun_maps(p_run hwqueue.run, p_steps integer[]) FROM PUBLIC;
 
@@ -10161,6 +10176,8 @@ REVOKE ALL ON FUNCTION hwqueue.prune_counts(p_limit integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_deaths(p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.prune_deliveries(p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.prune_events(p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_everywhere(p_limit integer) FROM PUBLIC;
@@ -10169,9 +10186,13 @@ REVOKE ALL ON FUNCTION hwqueue.prune_gangs(p_limit integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_leases(p_cursor hwqueue.prune_cursor, p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.prune_minutes(p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.prune_nodes(p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_part(p_part text, p_most integer, p_done hwqueue.upkeep_done, p_now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.prune_prices(p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_profiles(p_after bigint, p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -10181,17 +10202,25 @@ REVOKE ALL ON FUNCTION hwqueue.prune_terms(p_limit integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_unseen_xids(p_unseen xid8[]) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.prune_unused(p_cursor hwqueue.prune_cursor, p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.prune_workflows(p_limit integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.pruned_within(p_unless_within interval, p_now timestamp with time zone) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.publish_terms(p_limit integer, p_holds boolean, p_now timestamp with time zone, OUT published integer, OUT pending boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.publish_while_holding(INOUT picked hwqueue.picked_entries, p_now timestamp with time zone, OUT published integer, OUT some_moved boolean) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.purge_profiles(p_queue_id integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.purge_queues(p_limit integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.purge_waiting(p_queue_id integer, p_limit integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.put_back(p_lease uuid, p_attempt_count integer, p_claim_count integer, p_at timestamp with time zone, p_now timestamp with time zone, p_since timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.put_back_in_line(p_lease hwqueue.lease, p_claim_count integer, p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.qty_beside_earmarks(p_node uuid, p_qty integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.queue_counts(p_queue_id integer, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -10289,7 +10318,7 @@ REVOKE ALL ON FUNCTION hwqueue.read_workflow(p_spec jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.readable_run(p_run uuid, p_lease uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.ready_classes(p_queue_id integer, p_after bigint, p_limit integer, p_most integer, OUT items jsonb[], OUT next text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.ready_classes(p_queue_id integer, p_after bigint, p_limit integer, p_most integer, OUT items jsonb[], OUT last_id bigint, OUT has_more boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.real_time(p_at timestamp with time zone) FROM PUBLIC;
 
@@ -10298,11 +10327,11 @@ GRANT ALL ON FUNCTION hwqueue.reap(p_limit integer, p_unless_within interval) TO
 GRANT ALL ON FUNCTION hwqueue.reap(p_limit integer, p_unless_within interval) TO hwqueue_admin;
 GRANT ALL ON FUNCTION hwqueue.reap(p_limit integer, p_unless_within interval) TO hwqueue_operator;
 
-REVOKE ALL ON FUNCTION hwqueue.reap_claims(p_limit integer, p_node uuid, p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.reap_classes(p_after bigint, p_limit integer, p_until timestamp with time zone, OUT judged integer, OUT more boolean, OUT next_after bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reap_deadlines(p_limit integer, p_now timestamp with time zone, p_from timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.reap_dropped(p_limit integer, p_again boolean, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reap_everywhere(p_limit integer, p_budget interval, p_now timestamp with time zone, p_from bigint) FROM PUBLIC;
 
@@ -10438,6 +10467,8 @@ REVOKE ALL ON FUNCTION hwqueue.report_progress(p_reports jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.report_progress(p_reports jsonb) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.report_progress(p_reports jsonb) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.report_unmatched(p_class_id bigint, p_now timestamp with time zone) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.requeue_failed(p_queue text, p_filter jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.requeue_failed(p_queue text, p_filter jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.requeue_failed(p_queue text, p_filter jsonb) TO hwqueue_admin;
@@ -10481,6 +10512,8 @@ REVOKE ALL ON FUNCTION hwqueue.reserve_members(p_gang hwqueue.gang, p_entries hw
 REVOKE ALL ON FUNCTION hwqueue.reset_run(p_run hwqueue.run, p_steps integer[], p_mode text, p_input jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.resource_words(p_resources jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.restart_delay(p_everywhere hwqueue.everywhere, p_failures integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.resting_story(p_lease hwqueue.lease, p_end hwqueue.outcome, p_state text, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -10537,10 +10570,6 @@ REVOKE ALL ON FUNCTION hwqueue.room_for_member(p_gang_id uuid, p_class hwqueue.p
 
 REVOKE ALL ON FUNCTION hwqueue.room_instead_of(p_old hwqueue.claim, p_entry hwqueue.scheduled, p_now timestamp with time zone, OUT load hwqueue.node_load, OUT assignment jsonb, OUT term_deltas jsonb, OUT reason text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.room_to_earmark(p_class hwqueue.placement_class, p_node hwqueue.node, p_own hwqueue.node_load, p_load hwqueue.node_load) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.roomy_classes(p_eligible hwqueue.profile_queue, p_tasks text[], p_room hwqueue.headroom) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.rotate_webhook(p_name text, p_keep interval) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.rotate_webhook(p_name text, p_keep interval) TO hwqueue_admin;
 
@@ -10578,13 +10607,9 @@ REVOKE ALL ON FUNCTION hwqueue.scan_floor(p_term_id bigint, p_places text[]) FRO
 
 REVOKE ALL ON FUNCTION hwqueue.scan_nodes(p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.scan_policy(p_state hwqueue.node_state, p_room hwqueue.headroom, p_queue_ids integer[], OUT window_size integer, OUT probe_size integer, OUT is_short boolean) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.scan_range(p_class hwqueue.placement_class, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.scan_start_of(p_from hwqueue.scan_starts, p_index integer, p_tier smallint, p_rank bigint) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.scan_starts_after(p_from hwqueue.scan_starts, p_tier smallint, p_rank bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.schema_version() FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.schema_version() TO hwqueue_producer;
@@ -10594,8 +10619,6 @@ GRANT ALL ON FUNCTION hwqueue.schema_version() TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.schema_version() TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.scope_includes(p_nodes jsonb, p_rack bigint, p_labels jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.score_group_entries(p_classes bigint[], p_from hwqueue.scan_starts, p_tier smallint, p_rank bigint, p_limit integer, p_now timestamp with time zone, OUT positions bigint[], OUT classes bigint[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.seconds_since(p_at timestamp with time zone, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -10665,15 +10688,15 @@ GRANT ALL ON FUNCTION hwqueue.settle_delivery(p_delivery uuid, p_attempt integer
 
 REVOKE ALL ON FUNCTION hwqueue.settle_each(p_node uuid, p_settle jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.settle_lists(p_state hwqueue.node_state, p_given integer, p_settle jsonb, p_completed uuid[], p_completed_tokens bigint[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.settle_lists(p_node uuid, p_has_limits boolean, p_given integer, p_settle jsonb, p_completed uuid[], p_completed_tokens bigint[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.settle_one(p_lease uuid, p_token bigint, p_settlement jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.settle_own_claim(p_node uuid, p_lease uuid, p_token bigint, p_settlement jsonb, OUT verdict text, OUT state text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.shared_level(p_settings jsonb, p_level jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.shared_rooms(p_gangs uuid[], p_now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.short_queue(p_queue_id integer, p_limit integer, p_now timestamp with time zone, OUT lease_ids uuid[], OUT class_ids bigint[], OUT tiers smallint[], OUT ranks bigint[], OUT waited double precision[], OUT has_more boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.shortage(p_cpu_milli bigint, p_memory_mib bigint, p_room hwqueue.headroom, p_custom jsonb, p_cpu_isolation text) FROM PUBLIC;
 
@@ -10702,8 +10725,6 @@ GRANT ALL ON FUNCTION hwqueue.skip_step(p_run uuid, p_step text, p_result jsonb,
 GRANT ALL ON FUNCTION hwqueue.skip_step(p_run uuid, p_step text, p_result jsonb, p_reason text) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.skip_steps(p_run uuid, p hwqueue.run_progress, p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.skipped_this_claim(p_checked bigint[], p_blocked bigint[], p_node uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.span_words(p_span interval) FROM PUBLIC;
 
@@ -10815,8 +10836,6 @@ REVOKE ALL ON FUNCTION hwqueue.steps_with_items(p_steps jsonb[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.still_attested(p_domains text[], p_until timestamp with time zone[], p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.still_same_entries(INOUT ctids tid[], OUT some_moved boolean) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.stop_claims(p_leases uuid[], p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.stop_everywhere(p_everywhere uuid, p_running text) FROM PUBLIC;
@@ -10827,8 +10846,6 @@ GRANT ALL ON FUNCTION hwqueue.stop_everywhere(p_everywhere uuid, p_running text)
 REVOKE ALL ON FUNCTION hwqueue.stop_items(p_run uuid, p_step integer, p_limit integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.stop_members(p_gang hwqueue.gang, p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.stop_overruns(p_limit integer, p_now timestamp with time zone, p_from timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.stop_replaced(p_row hwqueue.replacement, p_claim hwqueue.claim, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -10912,11 +10929,9 @@ GRANT ALL ON FUNCTION hwqueue.taint_node(p_node uuid, p_taint jsonb) TO hwqueue_
 
 REVOKE ALL ON FUNCTION hwqueue.taint_text(p_taint jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.take_at_head(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_window integer, p_room hwqueue.headroom, p_limit integer, OUT ctids tid[], OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT meets boolean, OUT is_new boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.take_adhoc(p_workflow bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_choice(p_choice uuid, p_taker uuid) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.take_constrained(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_node hwqueue.node, p_asks boolean, p_limit integer, p_window integer, p_probe integer, p_before hwqueue.later_class, OUT ctids tid[], OUT score double precision, OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT is_new boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_deaths(p_node uuid, p_epoch bigint, p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.take_deaths(p_node uuid, p_epoch bigint, p_limit integer) TO hwqueue_worker;
@@ -10928,13 +10943,13 @@ REVOKE ALL ON FUNCTION hwqueue.take_ended_runs(p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.take_ended_runs(p_limit integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.take_ended_runs(p_limit integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.take_entries(p_request hwqueue.claim_request, p_seen hwqueue.seen_entries, p_limit integer, p_node hwqueue.node, OUT ctids tid[], OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.take_entries_of(p_leases uuid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_entry(p_lease uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_free_entry(p_lease uuid) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.take_lead(p_holder text, p_ttl interval, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_next_signal(p_lease uuid, p_token bigint, p_signal text, p_name text, OUT verdict text, OUT payload jsonb) FROM PUBLIC;
 
@@ -11023,8 +11038,6 @@ REVOKE ALL ON FUNCTION hwqueue.try_place(p_gang hwqueue.gang, p_entries hwqueue.
 REVOKE ALL ON FUNCTION hwqueue.try_proposal(p_gang_id uuid, p_place text, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.try_replacement(p_row hwqueue.replacement, p_lease hwqueue.lease, p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.try_score_groups(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_node hwqueue.node, p_from hwqueue.scan_starts, p_before hwqueue.later_class, p_limit integer, p_window integer, p_probe integer, OUT ctids tid[], OUT score double precision, OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.try_those_before(p_gang hwqueue.gang, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -11130,7 +11143,7 @@ REVOKE ALL ON FUNCTION hwqueue.wait_between(p_patience interval, p_here double p
 
 REVOKE ALL ON FUNCTION hwqueue.waiting_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, OUT classes bigint[], OUT until timestamp with time zone, OUT next_xid xid8, OUT unseen xid8[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.waiting_gangs(p_rank bigint, p_position bigint, p_limit integer, OUT items jsonb[], OUT next text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.waiting_gangs(p_rank bigint, p_position bigint, p_limit integer, OUT items jsonb[], OUT last_id text, OUT has_more boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.waits_for(p_class hwqueue.placement_class, p_node hwqueue.node, p_eligible_at timestamp with time zone, p_looks boolean, p_now timestamp with time zone, OUT wait interval, OUT is_known boolean) FROM PUBLIC;
 
@@ -11170,6 +11183,10 @@ REVOKE ALL ON FUNCTION hwqueue.ways_of_earmark(p_gang hwqueue.gang, p_place json
 
 REVOKE ALL ON FUNCTION hwqueue.webhook_body(p_code text, p_at timestamp with time zone, p_data jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.webhook_delay(p_failures integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.webhook_headers(p_webhook hwqueue.webhook, p_delivery uuid, p_body text, p_now timestamp with time zone) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.webhook_metrics(p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.what_helps(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_fleet jsonb, p_near jsonb, p_pending bigint) FROM PUBLIC;
@@ -11184,8 +11201,6 @@ GRANT ALL ON FUNCTION hwqueue.what_if_gang(p_queue text, p_members jsonb, p_opti
 GRANT ALL ON FUNCTION hwqueue.what_if_gang(p_queue text, p_members jsonb, p_options jsonb) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.why_not_settled(p_lease uuid, p_token bigint, p_current bigint, OUT verdict text, OUT state text) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.window_score_group(p_classes bigint[], p_scores double precision[], p_from hwqueue.scan_starts, p_window integer, p_now timestamp with time zone, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT positions bigint[], OUT classes bigint[], OUT takes integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.wire_blob(p_value jsonb, p_field text) FROM PUBLIC;
 
@@ -11219,13 +11234,9 @@ REVOKE ALL ON FUNCTION hwqueue.write_gang(p_gang hwqueue.gang, p_spawns hwqueue.
 
 REVOKE ALL ON FUNCTION hwqueue.write_load(p_load hwqueue.node_load) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.write_logs(p_logs jsonb) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.write_low_water(p_marks hwqueue.low_water, p_tier smallint, p_rank bigint, p_old bigint, p_new bigint, p_is_blocked boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.write_profile(p_node hwqueue.node, p_digest bytea, p_left_out text[], p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.write_progress(p_reports jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.write_replacements(p_spawns hwqueue.spawn_request[], p_now timestamp with time zone) FROM PUBLIC;
 
