@@ -567,12 +567,6 @@ CREATE FUNCTION hwqueue.add_amounts(p_amounts jsonb, p_others jsonb, p_sign inte
 CREATE FUNCTION hwqueue.add_counts(p_deltas jsonb, p_sign integer) RETURNS jsonb
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.add_counts_of(p_counts integer[], p_others integer[], p_sign integer) RETURNS integer[]
-    LANGUAGE sql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.add_figures(p_to jsonb, p_more jsonb) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE;
-
 CREATE FUNCTION hwqueue.add_histograms(p_a bigint[], p_b bigint[], p_sign integer DEFAULT 1) RETURNS bigint[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
@@ -610,62 +604,6 @@ COMMENT ON COLUMN hwqueue.node_load.core_used IS 'thousandths in use, core by co
 CREATE FUNCTION hwqueue.add_loads(p_load hwqueue.node_load, p_other hwqueue.node_load, p_sign integer) RETURNS hwqueue.node_load
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE TABLE hwqueue.lease (
-    lease_id uuid NOT NULL,
-    queue_id integer NOT NULL,
-    class_id bigint NOT NULL,
-    task_name text NOT NULL,
-    params jsonb NOT NULL,
-    headers jsonb,
-    priority smallint NOT NULL,
-    tier smallint NOT NULL,
-    rank bigint NOT NULL,
-    "position" bigint NOT NULL,
-    attempt_count smallint DEFAULT 0 NOT NULL,
-    claim_token bigint DEFAULT 0 NOT NULL,
-    max_attempts smallint,
-    retry jsonb,
-    claim_timeout interval,
-    deadline timestamp with time zone,
-    idempotency_key text,
-    available_at timestamp with time zone NOT NULL,
-    created_at timestamp with time zone NOT NULL,
-    node_id uuid,
-    claimed_at timestamp with time zone,
-    wire bytea,
-    run_id uuid,
-    step_no integer,
-    item_no integer,
-    near_node uuid,
-    gang_id uuid,
-    choice_id uuid,
-    tenant text
-)
-WITH (autovacuum_vacuum_threshold='10000', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_vacuum_insert_scale_factor='0.05', fillfactor='90');
-
-COMMENT ON TABLE hwqueue.lease IS 'the permanent record of a unit of work; neither a claim nor a completion writes to it';
-
-COMMENT ON COLUMN hwqueue.lease.priority IS 'higher runs first';
-
-COMMENT ON COLUMN hwqueue.lease."position" IS 'sequence of its entry in ready; fresh whenever it becomes claimable again';
-
-COMMENT ON COLUMN hwqueue.lease.claim_token IS 'of the last claim that ended without ending the lease; 0: none did. So with attempt_count, node_id, claimed_at';
-
-COMMENT ON COLUMN hwqueue.lease.run_id IS 'the run whose step this is; null: a lease of its own';
-
-COMMENT ON COLUMN hwqueue.lease.item_no IS 'its place in the list of a map, from 0, its rank in the gang that its step is, or its place among the items that its step has added; -1: the own lease of a step that has added items; null: of no such step';
-
-COMMENT ON COLUMN hwqueue.lease.near_node IS 'the node that its class prefers because its handler was suspended there; null: none for that reason';
-
-COMMENT ON COLUMN hwqueue.lease.gang_id IS 'the gang that it starts with; its own id: it is of an everywhere task; null: it starts alone';
-
-COMMENT ON COLUMN hwqueue.lease.choice_id IS 'the choice that it is an alternative of; null: of none';
-
-COMMENT ON COLUMN hwqueue.lease.tenant IS 'that of the run whose step this is; null: a lease of its own';
-
-CREATE FUNCTION hwqueue.add_run(p_lease hwqueue.lease, p_spec jsonb, OUT run_id uuid, OUT created boolean) RETURNS record
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.add_steps(p_lease uuid, p_token bigint, p_spec jsonb) RETURNS TABLE(run_id uuid, created boolean, state text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -678,9 +616,6 @@ CREATE FUNCTION hwqueue.add_steps(p_lease uuid, p_token bigint, p_spec jsonb) RE
 
 CREATE FUNCTION hwqueue.add_term(p_use text, p_items jsonb, p_domain text, p_class hwqueue.placement_class, INOUT p_terms jsonb, p_nodes jsonb DEFAULT NULL::jsonb, OUT index integer) RETURNS record
     LANGUAGE plpgsql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.add_to_step(p_lease hwqueue.lease, p_items jsonb) RETURNS TABLE(name text, item integer, created boolean)
-    LANGUAGE plpgsql;
 
 CREATE TABLE hwqueue.node (
     node_id uuid NOT NULL,
@@ -741,10 +676,6 @@ COMMENT ON COLUMN hwqueue.node.gpu_parents IS 'of each device, the one that it i
 CREATE FUNCTION hwqueue.admit_class(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_exact boolean, p_now timestamp with time zone, OUT term_deltas jsonb, OUT reason text, OUT is_named boolean) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.admit_classes(p_digest bigint) RETURNS void
-    LANGUAGE plpgsql
-    SET enable_bitmapscan TO 'on';
-
 CREATE FUNCTION hwqueue.admit_work(p_tenant text, p_steps integer, p_nested integer) RETURNS void
     LANGUAGE plpgsql;
 
@@ -757,9 +688,6 @@ CREATE FUNCTION hwqueue.adopt_lease(p_queue text, p_node uuid, p_task text, p_pa
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
-
-CREATE FUNCTION hwqueue.adopted_cores(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load) RETURNS integer[]
-    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.adopted_devices(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_gpus jsonb) RETURNS integer[]
     LANGUAGE plpgsql STABLE;
@@ -777,13 +705,7 @@ CREATE FUNCTION hwqueue.advance_maps(p_run uuid, p_now timestamp with time zone)
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.advance_reap_cursor(p_cursor hwqueue.reap_cursor, p_from hwqueue.reap_cursor, p_now timestamp with time zone) RETURNS void
-    LANGUAGE plpgsql
-    SET plan_cache_mode TO 'force_generic_plan'
-    SET enable_seqscan TO 'off'
-    SET enable_bitmapscan TO 'off'
-    SET enable_hashjoin TO 'off'
-    SET enable_mergejoin TO 'off'
-    SET jit TO 'off';
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.advance_workflows(p_limit integer DEFAULT 200) RETURNS TABLE(folded integer, released integer, more boolean)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -876,9 +798,6 @@ CREATE FUNCTION hwqueue.allocate_room(p_class hwqueue.placement_class, p_node hw
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.amount_left(p_room hwqueue.headroom, p_name text) RETURNS bigint
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
-CREATE FUNCTION hwqueue.amount_left_by_columns(p_name text, p_cpu_left bigint, p_memory_left bigint, p_slots_left integer, p_core_ids integer[], p_gpu_ids uuid[], p_gpu_parents uuid[], p_gpu_used integer[]) RETURNS bigint
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.amount_masks(p_names text[], p_amounts bigint[], p_idle boolean, p_open bit varying, p_none bit varying, p_now timestamp with time zone) RETURNS TABLE(name text, amount bigint, mask bit varying)
@@ -1021,27 +940,6 @@ COMMENT ON COLUMN hwqueue.gang.earmark_after IS 'it was earmarked for too long, 
 CREATE FUNCTION hwqueue.assemble_gang(p_gang hwqueue.gang, p_first text, p_is_earmark boolean, p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql;
 
-CREATE TABLE hwqueue.scheduled (
-    queue_id integer NOT NULL,
-    tier smallint NOT NULL,
-    attempt_count smallint NOT NULL,
-    claim_count integer NOT NULL,
-    rank bigint NOT NULL,
-    class_id bigint NOT NULL,
-    lease_id uuid NOT NULL,
-    available_at timestamp with time zone NOT NULL,
-    deadline timestamp with time zone
-)
-WITH (autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_insert_threshold='-1', autovacuum_vacuum_cost_delay='0');
-
-COMMENT ON TABLE hwqueue.scheduled IS 'a lease that is not claimable before available_at';
-
-CREATE FUNCTION hwqueue.assemble_members(p_gang hwqueue.gang, p_entries hwqueue.scheduled[], p_missing integer, p_first text, p_is_earmark boolean, p_now timestamp with time zone) RETURNS text
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.assign_lease(p_lease hwqueue.lease, p_node uuid, p_hold interval, p_now timestamp with time zone) RETURNS text
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.assign_target_class(p_lease uuid) RETURNS boolean
     LANGUAGE plpgsql;
 
@@ -1090,14 +988,67 @@ CREATE FUNCTION hwqueue.awaited_runs(p_run uuid) RETURNS TABLE(nested_run_id uui
 CREATE FUNCTION hwqueue.back_earmarks(p_leases uuid[], p_hold interval, p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.back_gang(p_gang hwqueue.gang, p_now timestamp with time zone) RETURNS text
-    LANGUAGE plpgsql;
+CREATE FUNCTION hwqueue.back_off(p_tries integer) RETURNS interval
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.bad_verdict(p_bad jsonb) RETURNS hwqueue.step_verdict
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.barring_taints(p_taints jsonb, p_tolerate jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
+CREATE TABLE hwqueue.lease (
+    lease_id uuid NOT NULL,
+    queue_id integer NOT NULL,
+    class_id bigint NOT NULL,
+    task_name text NOT NULL,
+    params jsonb NOT NULL,
+    headers jsonb,
+    priority smallint NOT NULL,
+    tier smallint NOT NULL,
+    rank bigint NOT NULL,
+    "position" bigint NOT NULL,
+    attempt_count smallint DEFAULT 0 NOT NULL,
+    claim_token bigint DEFAULT 0 NOT NULL,
+    max_attempts smallint,
+    retry jsonb,
+    claim_timeout interval,
+    deadline timestamp with time zone,
+    idempotency_key text,
+    available_at timestamp with time zone NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    node_id uuid,
+    claimed_at timestamp with time zone,
+    wire bytea,
+    run_id uuid,
+    step_no integer,
+    item_no integer,
+    near_node uuid,
+    gang_id uuid,
+    choice_id uuid,
+    tenant text
+)
+WITH (autovacuum_vacuum_threshold='10000', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_vacuum_insert_scale_factor='0.05', fillfactor='90');
+
+COMMENT ON TABLE hwqueue.lease IS 'the permanent record of a unit of work; neither a claim nor a completion writes to it';
+
+COMMENT ON COLUMN hwqueue.lease.priority IS 'higher runs first';
+
+COMMENT ON COLUMN hwqueue.lease."position" IS 'sequence of its entry in ready; fresh whenever it becomes claimable again';
+
+COMMENT ON COLUMN hwqueue.lease.claim_token IS 'of the last claim that ended without ending the lease; 0: none did. So with attempt_count, node_id, claimed_at';
+
+COMMENT ON COLUMN hwqueue.lease.run_id IS 'the run whose step this is; null: a lease of its own';
+
+COMMENT ON COLUMN hwqueue.lease.item_no IS 'its place in the list of a map, from 0, its rank in the gang that its step is, or its place among the items that its step has added; -1: the own lease of a step that has added items; null: of no such step';
+
+COMMENT ON COLUMN hwqueue.lease.near_node IS 'the node that its class prefers because its handler was suspended there; null: none for that reason';
+
+COMMENT ON COLUMN hwqueue.lease.gang_id IS 'the gang that it starts with; its own id: it is of an everywhere task; null: it starts alone';
+
+COMMENT ON COLUMN hwqueue.lease.choice_id IS 'the choice that it is an alternative of; null: of none';
+
+COMMENT ON COLUMN hwqueue.lease.tenant IS 'that of the run whose step this is; null: a lease of its own';
 
 CREATE FUNCTION hwqueue.begin_adding(p_lease hwqueue.lease) RETURNS void
     LANGUAGE plpgsql;
@@ -1230,16 +1181,10 @@ COMMENT ON COLUMN hwqueue.workflow_step.near IS 'the steps in whose places it ru
 
 COMMENT ON COLUMN hwqueue.workflow_step.settings IS 'what its kind needs, if it is no task';
 
-CREATE FUNCTION hwqueue.begin_gang(p_run hwqueue.run, p_step hwqueue.step, p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamp with time zone) RETURNS hwqueue.step_verdict
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.begin_map(p_run hwqueue.run, p_step hwqueue.step, p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamp with time zone) RETURNS hwqueue.step_verdict
+CREATE FUNCTION hwqueue.begin_items(p_run hwqueue.run, p_step hwqueue.step, p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamp with time zone) RETURNS hwqueue.step_verdict
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.begin_other(p_run hwqueue.run, p_step integer, p hwqueue.run_progress, p_now timestamp with time zone) RETURNS hwqueue.run_progress
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.begin_reap(p_cursor hwqueue.reap_cursor, p_holds boolean, p_now timestamp with time zone) RETURNS hwqueue.upkeep_done
     LANGUAGE plpgsql;
 
 CREATE TABLE hwqueue.workflow (
@@ -1260,13 +1205,10 @@ COMMENT ON COLUMN hwqueue.workflow.version IS 'from 1; null: the definition of a
 
 COMMENT ON COLUMN hwqueue.workflow.settings IS 'the specification without its steps';
 
-COMMENT ON COLUMN hwqueue.workflow.retired_before IS 'transactions from this one on cannot have found the definition (prune_workflows)';
+COMMENT ON COLUMN hwqueue.workflow.retired_before IS 'transactions from this one on cannot have found the definition (prune_part)';
 
 CREATE FUNCTION hwqueue.begin_run(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.begin_sleep(p_run hwqueue.run, p_settings jsonb, p_results jsonb, p_now timestamp with time zone) RETURNS hwqueue.step_verdict
-    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.best_affinity(p_class hwqueue.placement_class) RETURNS double precision
     LANGUAGE sql IMMUTABLE;
@@ -1274,16 +1216,10 @@ CREATE FUNCTION hwqueue.best_affinity(p_class hwqueue.placement_class) RETURNS d
 CREATE FUNCTION hwqueue.bind_exprs(p_exprs jsonb, p_place text, p_together jsonb, p_class hwqueue.placement_class, INOUT p_terms jsonb, OUT exprs jsonb) RETURNS record
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.bind_item(p_template jsonb, p_item jsonb, p_index integer, p_most bigint, OUT value jsonb, OUT missing jsonb, OUT too_large boolean) RETURNS record
-    LANGUAGE plpgsql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.bind_spread(INOUT p_class hwqueue.placement_class) RETURNS hwqueue.placement_class
-    LANGUAGE plpgsql IMMUTABLE;
-
 CREATE FUNCTION hwqueue.bind_terms(INOUT p_class hwqueue.placement_class) RETURNS hwqueue.placement_class
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.bind_value(p_value jsonb, p_run hwqueue.run, p_results jsonb, p_escapes boolean DEFAULT false, OUT value jsonb, OUT missing jsonb, OUT too_large boolean) RETURNS record
+CREATE FUNCTION hwqueue.bind_value(p_value jsonb, p_run hwqueue.run, p_results jsonb, p_escapes boolean DEFAULT false, p_item jsonb DEFAULT NULL::jsonb, p_index integer DEFAULT NULL::integer, p_most bigint DEFAULT 67108864, OUT value jsonb, OUT missing jsonb, OUT too_large boolean) RETURNS record
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.binding_path(p_path jsonb, p_field text) RETURNS text[]
@@ -1291,12 +1227,6 @@ CREATE FUNCTION hwqueue.binding_path(p_path jsonb, p_field text) RETURNS text[]
 
 CREATE FUNCTION hwqueue.binding_steps(p_value jsonb, p_field text, p_of_item boolean DEFAULT false, OUT steps text[], OUT binds boolean) RETURNS record
     LANGUAGE plpgsql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.blocked_by_holders(p_classes bigint[], p_node hwqueue.node, OUT blocked bigint[], OUT lasting bigint[], OUT term_ids bigint[], OUT places text[]) RETURNS record
-    LANGUAGE plpgsql STABLE;
-
-CREATE FUNCTION hwqueue.blocked_by_leases(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone) RETURNS bigint[]
-    LANGUAGE plpgsql STABLE;
 
 CREATE TABLE hwqueue.node_candidates (
     node_id uuid NOT NULL,
@@ -1337,9 +1267,6 @@ COMMENT ON COLUMN hwqueue.node_candidates.valid_until IS 'when the first lease r
 CREATE FUNCTION hwqueue.blocked_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, OUT blocked bigint[], OUT lasting bigint[], OUT known hwqueue.node_candidates) RETURNS record
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.blocker_words(p_stage text, p_code text, p_predicate jsonb, p_lacks integer, p_class hwqueue.placement_class) RETURNS text
-    LANGUAGE sql STABLE;
-
 CREATE FUNCTION hwqueue.booked_load(p_node hwqueue.node, p_leases uuid[]) RETURNS hwqueue.node_load
     LANGUAGE sql STABLE;
 
@@ -1358,17 +1285,8 @@ CREATE FUNCTION hwqueue.broken_choices() RETURNS TABLE(rule text, subject uuid, 
 CREATE FUNCTION hwqueue.broken_counts() RETURNS TABLE(term_id bigint, detail jsonb)
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.broken_earmarks() RETURNS TABLE(rule text, subject uuid, detail jsonb)
-    LANGUAGE sql STABLE;
-
-CREATE FUNCTION hwqueue.broken_entries() RETURNS TABLE(lease_id uuid, detail jsonb)
-    LANGUAGE sql STABLE;
-
 CREATE FUNCTION hwqueue.broken_everywhere() RETURNS TABLE(rule text, subject uuid, detail jsonb)
     LANGUAGE sql STABLE;
-
-CREATE FUNCTION hwqueue.broken_gang_steps() RETURNS TABLE(rule text, run_id uuid, detail jsonb)
-    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.broken_gangs() RETURNS TABLE(rule text, subject uuid, detail jsonb)
     LANGUAGE sql STABLE;
@@ -1376,13 +1294,7 @@ CREATE FUNCTION hwqueue.broken_gangs() RETURNS TABLE(rule text, subject uuid, de
 CREATE FUNCTION hwqueue.broken_joins() RETURNS TABLE(rule text, run_id uuid, detail jsonb)
     LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.broken_loads() RETURNS TABLE(rule text, node_id uuid, detail jsonb)
-    LANGUAGE sql STABLE;
-
 CREATE FUNCTION hwqueue.broken_maps() RETURNS TABLE(rule text, run_id uuid, detail jsonb)
-    LANGUAGE sql;
-
-CREATE FUNCTION hwqueue.broken_nested() RETURNS TABLE(rule text, run_id uuid, detail jsonb)
     LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.broken_replacements() RETURNS TABLE(rule text, subject uuid, detail jsonb)
@@ -1443,7 +1355,7 @@ COMMENT ON COLUMN hwqueue.claim.is_earmark IS 'reserved, and its room is still i
 
 COMMENT ON COLUMN hwqueue.claim.yields_at IS 'of an earmark: when it had room and waited for leases that come before it';
 
-CREATE FUNCTION hwqueue.broken_requirements(p_class hwqueue.placement_class, p_claim hwqueue.claim, p_node hwqueue.node, p_now timestamp with time zone) RETURNS jsonb
+CREATE FUNCTION hwqueue.broken_requirements(p_class hwqueue.placement_class, p_claim hwqueue.claim, p_node hwqueue.node, p_before jsonb, p_now timestamp with time zone) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.broken_runs() RETURNS TABLE(rule text, run_id uuid, detail jsonb)
@@ -1451,9 +1363,6 @@ CREATE FUNCTION hwqueue.broken_runs() RETURNS TABLE(rule text, run_id uuid, deta
 
 CREATE FUNCTION hwqueue.broken_terms() RETURNS TABLE(rule text, lease_id uuid, detail jsonb)
     LANGUAGE sql STABLE;
-
-CREATE FUNCTION hwqueue.broken_waits() RETURNS TABLE(rule text, run_id uuid, detail jsonb)
-    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.build_placement(p_required jsonb, p_preferred jsonb, p_tolerations jsonb, p_spread jsonb, p_resources jsonb, p_isolation jsonb, p_strength integer) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
@@ -1522,9 +1431,6 @@ CREATE FUNCTION hwqueue.cached_range(p_class_id bigint, p_now timestamp with tim
 CREATE FUNCTION hwqueue.cached_skew_reason(p_spread jsonb, p_fact jsonb, p_digest bigint, p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.caches_know_of_drop(p_term_id bigint, p_dropped xid8) RETURNS boolean
-    LANGUAGE sql STABLE;
-
 CREATE FUNCTION hwqueue.cancel_gang(p_gang uuid, p_reason text DEFAULT NULL::text) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
@@ -1549,89 +1455,10 @@ CREATE FUNCTION hwqueue.cancel_leases(p_filter jsonb, p_reason text DEFAULT NULL
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE TABLE hwqueue.everywhere (
-    everywhere_id uuid NOT NULL,
-    queue_id integer NOT NULL,
-    class_id bigint NOT NULL,
-    tenant text NOT NULL,
-    task_name text NOT NULL,
-    params jsonb NOT NULL,
-    options jsonb NOT NULL,
-    mode text NOT NULL,
-    on_unmatched text NOT NULL,
-    on_cordoned boolean NOT NULL,
-    created_at timestamp with time zone NOT NULL,
-    stopped_at timestamp with time zone,
-    stops_running boolean DEFAULT false NOT NULL,
-    finished_at timestamp with time zone,
-    swept_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
-    swept_node uuid DEFAULT '00000000-0000-0000-0000-000000000000'::uuid NOT NULL,
-    anchors text[]
-)
-WITH (fillfactor='50', autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0.05');
-
-COMMENT ON TABLE hwqueue.everywhere IS 'tasks that have one lease on each node that matches them';
-
-COMMENT ON COLUMN hwqueue.everywhere.class_id IS 'that of all its leases: the node is in the reservation';
-
-COMMENT ON COLUMN hwqueue.everywhere.options IS 'of each lease, with the defaults that its task had';
-
-COMMENT ON COLUMN hwqueue.everywhere.mode IS 'once: one lease a node, until it ends. always: another one when it has ended';
-
-COMMENT ON COLUMN hwqueue.everywhere.on_unmatched IS 'what becomes of a running lease whose node does not match any more: keep or stop';
-
-COMMENT ON COLUMN hwqueue.everywhere.on_cordoned IS 'on cordoned nodes, too, but on none that is drained';
-
-COMMENT ON COLUMN hwqueue.everywhere.stops_running IS 'leases that ran when it was stopped are asked to stop';
-
-COMMENT ON COLUMN hwqueue.everywhere.finished_at IS 'when the last lease of a stopped one had ended';
-
-COMMENT ON COLUMN hwqueue.everywhere.swept_node IS 'nodes up to this one were checked in this round';
-
-COMMENT ON COLUMN hwqueue.everywhere.anchors IS 'those of its class: a profile with none of them cannot run it';
-
-CREATE TABLE hwqueue.everywhere_node (
-    everywhere_id uuid NOT NULL,
-    node_id uuid NOT NULL,
-    lease_id uuid NOT NULL,
-    due_at timestamp with time zone,
-    tries integer DEFAULT 0 NOT NULL,
-    failures integer DEFAULT 0 NOT NULL,
-    starts integer DEFAULT 1 NOT NULL,
-    reason text,
-    ended_as text,
-    earmark_after timestamp with time zone
-)
-WITH (fillfactor='70', autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0.05');
-
-COMMENT ON TABLE hwqueue.everywhere_node IS 'the lease of an everywhere task on a node: its key is why a node never has two that are open';
-
-COMMENT ON COLUMN hwqueue.everywhere_node.lease_id IS 'the open lease, or the last one';
-
-COMMENT ON COLUMN hwqueue.everywhere_node.due_at IS 'when reap checks it next; null: when something happens to it';
-
-COMMENT ON COLUMN hwqueue.everywhere_node.tries IS 'how often its room was not reserved since it waits';
-
-COMMENT ON COLUMN hwqueue.everywhere_node.failures IS 'how many of its leases have failed in a row';
-
-COMMENT ON COLUMN hwqueue.everywhere_node.starts IS 'how many leases it has had';
-
-COMMENT ON COLUMN hwqueue.everywhere_node.reason IS 'why its room was not reserved at the last try';
-
-COMMENT ON COLUMN hwqueue.everywhere_node.ended_as IS 'how the last lease has ended; null: it is open';
-
-COMMENT ON COLUMN hwqueue.everywhere_node.earmark_after IS 'its lease was earmarked for too long, and is not before then';
-
-CREATE FUNCTION hwqueue.cancel_on_node(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_now timestamp with time zone) RETURNS void
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.cancel_reserved_entry(p_lease uuid, p_queue_id integer, p_error jsonb) RETURNS boolean
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.cancel_run(p_run hwqueue.run, p_reason text) RETURNS void
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.cancel_unclaimed(p_step hwqueue.step, p_name text) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.cancel_workflow_run(p_run uuid, p_reason text DEFAULT NULL::text) RETURNS text
@@ -1681,9 +1508,6 @@ CREATE FUNCTION hwqueue.check_depth(p_value jsonb, p_field text, p_code text DEF
 CREATE FUNCTION hwqueue.check_epoch(p_node uuid, p_epoch bigint) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.check_everywhere_limit(p_row hwqueue.everywhere) RETURNS void
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.check_expiry(p_expires_at timestamp with time zone, p_after interval, p_now timestamp with time zone) RETURNS timestamp with time zone
     LANGUAGE plpgsql IMMUTABLE;
 
@@ -1708,9 +1532,6 @@ CREATE FUNCTION hwqueue.check_login(p_node uuid, p_login text) RETURNS void
 CREATE FUNCTION hwqueue.check_logs(p_logs jsonb) RETURNS void
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.check_min_size(p_min_size integer, p_elements jsonb) RETURNS void
-    LANGUAGE plpgsql IMMUTABLE;
-
 CREATE FUNCTION hwqueue.check_move(p_lease hwqueue.lease, p_queue hwqueue.queue) RETURNS void
     LANGUAGE plpgsql;
 
@@ -1726,14 +1547,8 @@ CREATE FUNCTION hwqueue.check_numbers(p_value jsonb, p_field text, p_code text D
 CREATE FUNCTION hwqueue.check_object(p_value jsonb, p_allowed text[], p_field text, p_code text DEFAULT 'QHA01'::text) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.check_one_tenant(p_tenants text[]) RETURNS void
-    LANGUAGE plpgsql IMMUTABLE;
-
 CREATE FUNCTION hwqueue.check_own_class(p_class hwqueue.placement_class, p_field text, p_index integer) RETURNS void
     LANGUAGE plpgsql STABLE;
-
-CREATE FUNCTION hwqueue.check_own_ids(p_spawns hwqueue.spawn_request[], p_now timestamp with time zone) RETURNS void
-    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.check_own_level(p_tenant text, p_level jsonb, p_field text) RETURNS void
     LANGUAGE plpgsql STABLE;
@@ -1753,12 +1568,6 @@ CREATE FUNCTION hwqueue.check_payload(p_value jsonb, p_field text, p_max_bytes i
 CREATE FUNCTION hwqueue.check_places(p_places jsonb, p_most integer) RETURNS void
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.check_planner_ttl(p_ttl interval) RETURNS void
-    LANGUAGE plpgsql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.check_planner_write(p_round bigint, p_epoch bigint) RETURNS void
-    LANGUAGE plpgsql STABLE;
-
 CREATE FUNCTION hwqueue.check_progress(p_reports jsonb) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
 
@@ -1771,9 +1580,6 @@ CREATE FUNCTION hwqueue.check_range(p_value bigint, p_field text, p_min bigint, 
 CREATE FUNCTION hwqueue.check_regexp(p_pattern text, p_field text) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.check_replaced(p_old uuid, p_lease uuid, p_tenant text) RETURNS void
-    LANGUAGE plpgsql STABLE;
-
 CREATE FUNCTION hwqueue.check_request(p_queues text[], p_qty integer, p_claim_timeout interval) RETURNS boolean
     LANGUAGE plpgsql STABLE;
 
@@ -1784,6 +1590,9 @@ CREATE FUNCTION hwqueue.check_settlement(p_settlement jsonb, p_field text) RETUR
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.check_settlements(p_settle jsonb) RETURNS integer
+    LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.check_span(p_span interval, p_field text, p_min interval, p_max interval, p_range text, p_hint text) RETURNS void
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.check_step_name(p_name text, p_field text) RETURNS void
@@ -1801,9 +1610,6 @@ CREATE FUNCTION hwqueue.check_token(p_secret_sha256 bytea) RETURNS TABLE(name te
 
 CREATE FUNCTION hwqueue.check_trust_domain(p_domain text) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.check_updatable(p_run hwqueue.run, p_named integer[], p_found integer[]) RETURNS void
-    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.check_workflow(p_spec jsonb, p_options jsonb DEFAULT '{}'::jsonb) RETURNS TABLE(step_no integer, step text, queue text, task_name text, placement jsonb, came_from jsonb, headline text, code text, permanent boolean, nodes_matching bigint, nodes_free bigint, reasons jsonb, kind text, workflow text, version integer)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1971,17 +1777,11 @@ CREATE FUNCTION hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch bigint,
     SET enable_sort TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.claimed_story(p_claim hwqueue.claim, p_lease hwqueue.lease, p_now timestamp with time zone, OUT headline text, OUT code text) RETURNS record
-    LANGUAGE plpgsql STABLE;
-
 CREATE FUNCTION hwqueue.claiming_node(p_state hwqueue.node_state, p_now timestamp with time zone) RETURNS hwqueue.node
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.claims_in_the_way(p_node_ids uuid[], p_now timestamp with time zone, OUT claims jsonb, OUT others integer) RETURNS record
     LANGUAGE plpgsql STABLE;
-
-CREATE FUNCTION hwqueue.claims_of_node(p_node uuid, p_leases uuid[]) RETURNS uuid[]
-    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.claims_scan_start() RETURNS timestamp with time zone
     LANGUAGE sql STABLE;
@@ -2001,7 +1801,7 @@ CREATE FUNCTION hwqueue.class_changes(p_changes jsonb) RETURNS text[]
 CREATE FUNCTION hwqueue.class_digest(p_content hwqueue.class_content) RETURNS bytea
     LANGUAGE sql STABLE;
 
-CREATE TABLE hwqueue.class_nodes (
+CREATE TABLE hwqueue.class_mask (
     class_id bigint NOT NULL,
     digest bigint NOT NULL,
     is_known boolean NOT NULL,
@@ -2014,9 +1814,9 @@ CREATE TABLE hwqueue.class_nodes (
     serving bit varying
 );
 
-COMMENT ON TABLE hwqueue.class_nodes IS 'the nodes that meet a class, and why the others do not, as bit strings over the nodes with this digest';
+COMMENT ON TABLE hwqueue.class_mask IS 'the nodes that meet a class, and why the others do not, as bit strings over the nodes with this digest';
 
-CREATE FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot, p_most integer, p_now timestamp with time zone) RETURNS SETOF hwqueue.class_nodes
+CREATE FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot, p_most integer, p_now timestamp with time zone) RETURNS SETOF hwqueue.class_mask
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.class_fleets(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot, p_now timestamp with time zone) RETURNS SETOF hwqueue.class_match
@@ -2024,9 +1824,6 @@ CREATE FUNCTION hwqueue.class_fleets(p_class_ids bigint[], p_snapshot hwqueue.fl
 
 CREATE FUNCTION hwqueue.class_headline(p_class hwqueue.pending_class, p_fleet hwqueue.headline, p_part hwqueue.headline, p_node text, p_paused_at timestamp with time zone, p_waits interval, p_unserved text, OUT code text, OUT message text) RETURNS record
     LANGUAGE plpgsql STABLE;
-
-CREATE FUNCTION hwqueue.class_match(p_fit hwqueue.class_nodes, p_snapshot hwqueue.fleet_snapshot) RETURNS SETOF hwqueue.class_match
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.class_matches(p_queue hwqueue.queue, p_limit integer, p_most integer, p_now timestamp with time zone) RETURNS jsonb[]
     LANGUAGE plpgsql
@@ -2037,9 +1834,6 @@ CREATE FUNCTION hwqueue.class_matches(p_queue hwqueue.queue, p_limit integer, p_
 
 CREATE FUNCTION hwqueue.class_near(p_class bigint, p_near jsonb, p_places jsonb, p_now timestamp with time zone, OUT class_id bigint, OUT bad jsonb) RETURNS record
     LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.class_nodes(p_classes hwqueue.placement_class[], p_now timestamp with time zone) RETURNS TABLE(class_no integer, node_id uuid, concurrency integer)
-    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.class_options(p_options jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -2074,9 +1868,6 @@ CREATE FUNCTION hwqueue.class_verdicts(p_classes hwqueue.placement_class[], p_no
 CREATE FUNCTION hwqueue.class_words(p_class hwqueue.placement_class) RETURNS text
     LANGUAGE sql STABLE
     SET plan_cache_mode TO 'auto';
-
-CREATE FUNCTION hwqueue.clear_checked(p_class_ids bigint[]) RETURNS void
-    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.clock() RETURNS timestamp with time zone
     LANGUAGE sql PARALLEL SAFE;
@@ -2114,14 +1905,8 @@ CREATE FUNCTION hwqueue.complete_leases(p_lease_ids uuid[], p_tokens bigint[]) R
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.completion_code() RETURNS text
-    LANGUAGE sql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.compute_class_fleets(p_class_ids bigint[], p_now timestamp with time zone, OUT fits hwqueue.class_nodes[], OUT registered integer) RETURNS record
+CREATE FUNCTION hwqueue.compute_class_fleets(p_class_ids bigint[], p_now timestamp with time zone, OUT fits hwqueue.class_mask[], OUT registered integer) RETURNS record
     LANGUAGE plpgsql STABLE;
-
-CREATE FUNCTION hwqueue.condition_steps(p_conditions jsonb, p_field text) RETURNS text[]
-    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.conditions_hold(p_conditions jsonb, p_run hwqueue.run, p_results jsonb) RETURNS boolean
     LANGUAGE sql STABLE;
@@ -2132,9 +1917,6 @@ CREATE FUNCTION hwqueue.confirm_node(p_node uuid, p_instance_id text DEFAULT NUL
 
 CREATE FUNCTION hwqueue.contended_headline(p_class hwqueue.placement_class, p_fleet jsonb, OUT headline text, OUT code text) RETURNS record
     LANGUAGE plpgsql STABLE;
-
-CREATE FUNCTION hwqueue.content_own(p_own jsonb) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.contradicts(p_outer jsonb, p_inner jsonb, p_mode text) RETURNS boolean
     LANGUAGE plpgsql STABLE;
@@ -2149,11 +1931,8 @@ CREATE FUNCTION hwqueue.cores_of(p_assignment jsonb) RETURNS TABLE(core integer,
 CREATE FUNCTION hwqueue.count_added_runs(p_run uuid, p_step integer, OUT open integer, OUT failed integer, OUT cancelled integer) RETURNS record
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.count_by_node(p_class hwqueue.placement_class, p_term integer, p_recounts jsonb, p_now timestamp with time zone) RETURNS TABLE(node_id uuid, leases bigint)
-    LANGUAGE plpgsql STABLE;
-
-CREATE FUNCTION hwqueue.count_fact(p_term_id bigint, p_value text, p_self boolean, p_use text, p_recount jsonb, p_own integer, p_now timestamp with time zone) RETURNS jsonb
-    LANGUAGE plpgsql STABLE;
+CREATE FUNCTION hwqueue.count_fit(p_fit hwqueue.class_mask, p_snapshot hwqueue.fleet_snapshot) RETURNS SETOF hwqueue.class_match
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[] DEFAULT NULL::text[], p_limit integer DEFAULT 10000, p_cursor jsonb DEFAULT NULL::jsonb) RETURNS TABLE(lease_count integer, next_cursor jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2174,36 +1953,10 @@ CREATE FUNCTION hwqueue.count_parents(p_run uuid, p_step integer, p_is_any boole
 CREATE FUNCTION hwqueue.count_rivals(p_class_ids bigint[], p_now timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql STABLE;
 
-CREATE TABLE hwqueue.affinity_term (
-    term_id bigint NOT NULL,
-    digest bigint NOT NULL,
-    spec jsonb NOT NULL,
-    use text NOT NULL,
-    domain text NOT NULL,
-    anchors text[] NOT NULL,
-    written_xid xid8 NOT NULL,
-    publish_after_xid xid8,
-    was_published boolean DEFAULT false NOT NULL,
-    created_at timestamp with time zone NOT NULL,
-    published_at timestamp with time zone
-);
-
-COMMENT ON TABLE hwqueue.affinity_term IS 'a selection of leases, and the domain (node, rack, label) in which they are counted';
-
-COMMENT ON COLUMN hwqueue.affinity_term.written_xid IS 'the transaction that last linked a class to it; 0 before the first';
-
-COMMENT ON COLUMN hwqueue.affinity_term.publish_after_xid IS 'published once all transactions below this one have ended: they may not know of it';
-
-COMMENT ON COLUMN hwqueue.affinity_term.was_published IS 'it was published before and is counted again: the leases that it selects wait as well';
-
-CREATE FUNCTION hwqueue.count_running(p_term hwqueue.affinity_term, p_holds boolean) RETURNS boolean
-    LANGUAGE plpgsql
-    SET enable_bitmapscan TO 'on';
-
 CREATE FUNCTION hwqueue.count_steps(p_run hwqueue.run) RETURNS jsonb
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.count_tenant_work(p_now timestamp with time zone) RETURNS void
+CREATE FUNCTION hwqueue.count_tenant_work() RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.count_words(p_count bigint, p_one text, p_many text) RETURNS text
@@ -2215,14 +1968,8 @@ CREATE FUNCTION hwqueue.count_work(p_run uuid, p_opened integer, p_closed intege
 CREATE FUNCTION hwqueue.count_wrong_marks() RETURNS bigint
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.counted_by(p_deltas jsonb, p_term_id bigint) RETURNS integer
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
 CREATE FUNCTION hwqueue.counted_terms(p_touched hwqueue.touched_term[]) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.counts_of(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node) RETURNS jsonb
-    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.cpu_isolation_on(p_asked text, p_default text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -2246,9 +1993,6 @@ CREATE FUNCTION hwqueue.current_actor() RETURNS text
 
 CREATE FUNCTION hwqueue.current_generation() RETURNS bigint
     LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.date_broken(p_broken jsonb, p_before jsonb, p_now timestamp with time zone) RETURNS jsonb
-    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.date_taints(p_taints jsonb, p_before jsonb, p_now timestamp with time zone) RETURNS jsonb
     LANGUAGE sql STABLE;
@@ -2303,8 +2047,46 @@ CREATE FUNCTION hwqueue.deregister_own_node(p_node uuid, p_epoch bigint) RETURNS
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.did_you_mean(p_name text, p_names text[]) RETURNS text
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+CREATE TABLE hwqueue.everywhere (
+    everywhere_id uuid NOT NULL,
+    queue_id integer NOT NULL,
+    class_id bigint NOT NULL,
+    tenant text NOT NULL,
+    task_name text NOT NULL,
+    params jsonb NOT NULL,
+    options jsonb NOT NULL,
+    mode text NOT NULL,
+    on_unmatched text NOT NULL,
+    on_cordoned boolean NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    stopped_at timestamp with time zone,
+    stops_running boolean DEFAULT false NOT NULL,
+    finished_at timestamp with time zone,
+    swept_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    swept_node uuid DEFAULT '00000000-0000-0000-0000-000000000000'::uuid NOT NULL,
+    anchors text[]
+)
+WITH (fillfactor='50', autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0.05');
+
+COMMENT ON TABLE hwqueue.everywhere IS 'tasks that have one lease on each node that matches them';
+
+COMMENT ON COLUMN hwqueue.everywhere.class_id IS 'that of all its leases: the node is in the reservation';
+
+COMMENT ON COLUMN hwqueue.everywhere.options IS 'of each lease, with the defaults that its task had';
+
+COMMENT ON COLUMN hwqueue.everywhere.mode IS 'once: one lease a node, until it ends. always: another one when it has ended';
+
+COMMENT ON COLUMN hwqueue.everywhere.on_unmatched IS 'what becomes of a running lease whose node does not match any more: keep or stop';
+
+COMMENT ON COLUMN hwqueue.everywhere.on_cordoned IS 'on cordoned nodes, too, but on none that is drained';
+
+COMMENT ON COLUMN hwqueue.everywhere.stops_running IS 'leases that ran when it was stopped are asked to stop';
+
+COMMENT ON COLUMN hwqueue.everywhere.finished_at IS 'when the last lease of a stopped one had ended';
+
+COMMENT ON COLUMN hwqueue.everywhere.swept_node IS 'nodes up to this one were checked in this round';
+
+COMMENT ON COLUMN hwqueue.everywhere.anchors IS 'those of its class: a profile with none of them cannot run it';
 
 CREATE FUNCTION hwqueue.differing_nodes(p_everywhere hwqueue.everywhere, p_nodes uuid[], p_now timestamp with time zone) RETURNS TABLE(node_id uuid)
     LANGUAGE sql STABLE;
@@ -2346,14 +2128,8 @@ CREATE FUNCTION hwqueue.drop_webhook(p_name text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.due_verdict(p_step hwqueue.step) RETURNS hwqueue.step_verdict
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.earlier_waits(p_lease uuid, p_node uuid, p_now timestamp with time zone) RETURNS boolean
     LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.earmark_fault(p_gang_id uuid, p_now timestamp with time zone) RETURNS text
-    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.earmark_gang(p_gang hwqueue.gang, p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql;
@@ -2394,9 +2170,6 @@ CREATE FUNCTION hwqueue.end_completed_claims(p_leases uuid[], p_tokens bigint[],
 CREATE FUNCTION hwqueue.end_due_steps(p_limit integer, p_from timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.end_members(p_gang hwqueue.gang) RETURNS boolean
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.end_older_claims(p_node uuid, p_epoch bigint, p_now timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
 
@@ -2406,76 +2179,14 @@ CREATE FUNCTION hwqueue.end_overrun(p_claim hwqueue.claim, p_now timestamp with 
 CREATE FUNCTION hwqueue.end_parent_step(p_run hwqueue.run, p_now timestamp with time zone) RETURNS boolean
     LANGUAGE plpgsql;
 
-CREATE TABLE hwqueue.replacement (
-    lease_id uuid NOT NULL,
-    old_lease uuid,
-    service_id uuid,
-    old_goes text NOT NULL,
-    is_overlapping boolean NOT NULL,
-    state text DEFAULT 'waiting'::text NOT NULL,
-    node_id uuid,
-    old_token bigint,
-    old_at timestamp with time zone,
-    reason text,
-    tries integer DEFAULT 0 NOT NULL,
-    next_try_at timestamp with time zone NOT NULL,
-    created_at timestamp with time zone NOT NULL
-)
-WITH (fillfactor='50', autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0.05');
-
-COMMENT ON TABLE hwqueue.replacement IS 'a lease that is to take the place of another one (spawn option replaces); deleted once it has';
-
-COMMENT ON COLUMN hwqueue.replacement.old_lease IS 'the lease that it replaces; null: none is chosen yet';
-
-COMMENT ON COLUMN hwqueue.replacement.service_id IS 'it replaces a lease of this service; null: that lease';
-
-COMMENT ON COLUMN hwqueue.replacement.old_goes IS 'what becomes of the other one: cancel or requeue';
-
-COMMENT ON COLUMN hwqueue.replacement.is_overlapping IS 'where there is room for both, the other one is asked to stop once this one runs';
-
-COMMENT ON COLUMN hwqueue.replacement.state IS 'waiting; held (the other one waited, and waits on until this one is claimed); stopping (the other one is asked to stop); overlapping (it is asked once this one runs)';
-
-COMMENT ON COLUMN hwqueue.replacement.old_token IS 'the claim of the other one that is asked to stop';
-
-COMMENT ON COLUMN hwqueue.replacement.old_at IS 'while it is held: since when the other one was claimable';
-
-COMMENT ON COLUMN hwqueue.replacement.reason IS 'why the place could not be taken at the last try';
-
-CREATE FUNCTION hwqueue.end_replaced(p_row hwqueue.replacement) RETURNS void
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.end_run(p_run hwqueue.run, p_state text, p_now timestamp with time zone) RETURNS void
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.end_waiting(p_leases uuid[], p_state text, p_error jsonb, p_now timestamp with time zone) RETURNS uuid[]
     LANGUAGE plpgsql;
-
-CREATE TABLE hwqueue.clock_step (
-    step_no bigint NOT NULL,
-    counted_to timestamp with time zone NOT NULL,
-    counted_as pg_snapshot NOT NULL,
-    goes_on_at timestamp with time zone NOT NULL
-);
-
-COMMENT ON TABLE hwqueue.clock_step IS 'a time that the clock was set back; statistics and webhooks go on there';
-
-COMMENT ON COLUMN hwqueue.clock_step.counted_to IS 'up to where ends were counted by then';
-
-COMMENT ON COLUMN hwqueue.clock_step.counted_as IS 'of those before counted_to it sees what had been counted';
-
-COMMENT ON COLUMN hwqueue.clock_step.goes_on_at IS 'where the count goes on';
-
-CREATE FUNCTION hwqueue.ended_between(p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[]) RETURNS TABLE(queue_id integer, finished text, outcome text, retried boolean, waited double precision, ran double precision)
-    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.ended_items(p_run hwqueue.run, p_step integer, p_numbers integer[], OUT leases jsonb, OUT held integer) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.ending_reason(p_gang hwqueue.gang) RETURNS text
     LANGUAGE sql STABLE;
-
-CREATE FUNCTION hwqueue.endless_words(p_node_ids uuid[]) RETURNS text
-    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.error_words(p_error jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -2523,36 +2234,16 @@ CREATE FUNCTION hwqueue.event_page(p_after bigint, p_below bigint, p_code text, 
 CREATE FUNCTION hwqueue.event_slots(p_since timestamp with time zone, p_until timestamp with time zone, p_now timestamp with time zone) RETURNS smallint[]
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.everywhere_detail(p_everywhere hwqueue.everywhere) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
 CREATE FUNCTION hwqueue.everywhere_fit(p_everywhere hwqueue.everywhere, p_node uuid, p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.everywhere_hold() RETURNS interval
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.everywhere_leases(p_everywhere uuid, p_limit integer, p_after uuid) RETURNS TABLE(node_id uuid, lease jsonb)
-    LANGUAGE sql STABLE;
-
-CREATE FUNCTION hwqueue.everywhere_metrics(p_now timestamp with time zone) RETURNS TABLE(name text, labels jsonb, value double precision)
-    LANGUAGE sql STABLE
-    SET enable_seqscan TO 'off'
-    SET enable_bitmapscan TO 'off';
-
-CREATE FUNCTION hwqueue.everywhere_queue(p_everywhere hwqueue.everywhere) RETURNS text
-    LANGUAGE sql STABLE;
-
 CREATE FUNCTION hwqueue.everywhere_state(p_everywhere hwqueue.everywhere) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.everywhere_title(p_everywhere hwqueue.everywhere) RETURNS text
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
 CREATE FUNCTION hwqueue.everywhere_totals(p_everywhere uuid) RETURNS TABLE(nodes integer, waiting integer, reserved integer, running integer, completed integer, failed integer, cancelled integer)
-    LANGUAGE sql STABLE;
-
-CREATE FUNCTION hwqueue.everywhere_words(p_lease uuid, p_now timestamp with time zone) RETURNS text
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.excerpt(p_value jsonb) RETURNS text
@@ -2567,13 +2258,16 @@ CREATE FUNCTION hwqueue.expire_claim(p_claim hwqueue.claim, p_now timestamp with
 CREATE FUNCTION hwqueue.expire_claims(p_limit integer, p_now timestamp with time zone, p_from timestamp with time zone, p_until timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.expire_nodes(p_limit integer, p_now timestamp with time zone) RETURNS integer
+CREATE FUNCTION hwqueue.expire_nodes(p_limit integer, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.explain_class(p_class bigint) RETURNS TABLE(class_id bigint, queue text, words text, headline text, code text, permanent boolean, waits_until timestamp with time zone, as_of timestamp with time zone, funnel jsonb, sole_blockers jsonb, nearest jsonb, help jsonb, pending bigint, nodes_registered bigint, nodes_live bigint, nodes_matching bigint, nodes_free bigint, leases jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET jit TO 'off';
+
+CREATE FUNCTION hwqueue.explain_earmark(p_gang hwqueue.gang, p_now timestamp with time zone, OUT places jsonb, OUT ways jsonb) RETURNS record
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.explain_gang(p_gang uuid) RETURNS TABLE(gang_id uuid, queue text, state text, headline text, code text, permanent boolean, as_of timestamp with time zone, size integer, waiting integer, kinds jsonb, places jsonb, place_count bigint, ways jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2632,9 +2326,6 @@ CREATE FUNCTION hwqueue.facts_of_others(p_class hwqueue.placement_class, p_lease
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.fail_late(p_leases uuid[], p_now timestamp with time zone) RETURNS integer
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.fail_late_runs(p_limit integer, p_now timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.fail_lease(p_lease uuid, p_token bigint, p_error jsonb, p_retry boolean DEFAULT true, p_retry_at timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS text
@@ -2726,13 +2417,10 @@ CREATE FUNCTION hwqueue.find_group_in_window(p_classes bigint[], p_scores double
 CREATE FUNCTION hwqueue.find_in_window(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_window integer, p_limit integer, OUT seen hwqueue.seen_entries) RETURNS hwqueue.seen_entries
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.find_judged_profile(p_node hwqueue.node, p_now timestamp with time zone) RETURNS bigint
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.find_lease(p_lease uuid) RETURNS hwqueue.lease
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.find_profile(p_node hwqueue.node, p_now timestamp with time zone) RETURNS bigint
+CREATE FUNCTION hwqueue.find_profile(p_node hwqueue.node, p_now timestamp with time zone, p_left_out text[] DEFAULT '{}'::text[]) RETURNS bigint
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.find_queue(p_queue text) RETURNS hwqueue.queue
@@ -2799,23 +2487,52 @@ COMMENT ON COLUMN hwqueue.webhook.failed IS 'attempts that failed; dead: deliver
 
 COMMENT ON COLUMN hwqueue.webhook.clock_step IS 'the last step of the clock behind completed_at';
 
-CREATE FUNCTION hwqueue.find_webhook(p_name text) RETURNS hwqueue.webhook
+CREATE FUNCTION hwqueue.find_webhook(p_name text, p_locks boolean DEFAULT true) RETURNS hwqueue.webhook
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.find_workflow(p_name text, p_version integer) RETURNS hwqueue.workflow
     LANGUAGE plpgsql STABLE;
+
+CREATE TABLE hwqueue.replacement (
+    lease_id uuid NOT NULL,
+    old_lease uuid,
+    service_id uuid,
+    old_goes text NOT NULL,
+    is_overlapping boolean NOT NULL,
+    state text DEFAULT 'waiting'::text NOT NULL,
+    node_id uuid,
+    old_token bigint,
+    old_at timestamp with time zone,
+    reason text,
+    tries integer DEFAULT 0 NOT NULL,
+    next_try_at timestamp with time zone NOT NULL,
+    created_at timestamp with time zone NOT NULL
+)
+WITH (fillfactor='50', autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0.05');
+
+COMMENT ON TABLE hwqueue.replacement IS 'a lease that is to take the place of another one (spawn option replaces); deleted once it has';
+
+COMMENT ON COLUMN hwqueue.replacement.old_lease IS 'the lease that it replaces; null: none is chosen yet';
+
+COMMENT ON COLUMN hwqueue.replacement.service_id IS 'it replaces a lease of this service; null: that lease';
+
+COMMENT ON COLUMN hwqueue.replacement.old_goes IS 'what becomes of the other one: cancel or requeue';
+
+COMMENT ON COLUMN hwqueue.replacement.is_overlapping IS 'where there is room for both, the other one is asked to stop once this one runs';
+
+COMMENT ON COLUMN hwqueue.replacement.state IS 'waiting; held (the other one waited, and waits on until this one is claimed); stopping (the other one is asked to stop); overlapping (it is asked once this one runs)';
+
+COMMENT ON COLUMN hwqueue.replacement.old_token IS 'the claim of the other one that is asked to stop';
+
+COMMENT ON COLUMN hwqueue.replacement.old_at IS 'while it is held: since when the other one was claimable';
+
+COMMENT ON COLUMN hwqueue.replacement.reason IS 'why the place could not be taken at the last try';
 
 CREATE FUNCTION hwqueue.finish_replacement(p_row hwqueue.replacement, p_has_run boolean, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.finish_run(p_run uuid, p_failed integer, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.first_epoch() RETURNS bigint
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.first_item_error(p_run hwqueue.run, p_step integer) RETURNS jsonb
-    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.first_live_entry(p_queue_id integer, p_or_mark boolean DEFAULT false, OUT tier smallint, OUT rank bigint, OUT "position" bigint, OUT is_blocked boolean, OUT is_mark boolean) RETURNS record
     LANGUAGE plpgsql;
@@ -2870,16 +2587,10 @@ CREATE FUNCTION hwqueue.follow_parent(p_run uuid) RETURNS integer
 CREATE FUNCTION hwqueue.forget_bound() RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.forget_maps(p_run hwqueue.run, p_steps integer[], p_whole integer[]) RETURNS void
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.forget_node(p_node uuid) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.free_by(p_rooms hwqueue.gang_room[], p_classes hwqueue.placement_class[], p_members integer[], p_node_ids uuid[], p_now timestamp with time zone) RETURNS timestamp with time zone
-    LANGUAGE plpgsql STABLE;
-
-CREATE FUNCTION hwqueue.free_devices(p_after uuid, p_limit integer, p_now timestamp with time zone, OUT items jsonb[], OUT last_id uuid, OUT has_more boolean) RETURNS record
+CREATE FUNCTION hwqueue.free_devices(p_after uuid, p_limit integer, p_now timestamp with time zone, OUT items jsonb[], OUT next text) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.fresh_arrivals(p_limit integer, p_from timestamp with time zone) RETURNS TABLE(run_id uuid, step_no integer, kind text, turn bigint)
@@ -2888,31 +2599,14 @@ CREATE FUNCTION hwqueue.fresh_arrivals(p_limit integer, p_from timestamp with ti
 CREATE FUNCTION hwqueue.full_nodes() RETURNS TABLE(node_id uuid, concurrency integer)
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.full_words(p_concurrency integer) RETURNS text
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
 CREATE FUNCTION hwqueue.funnel_stages() RETURNS text[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.gang_asked(p_options jsonb, p_field text) RETURNS hwqueue.gang
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.gang_domains(p_together jsonb, p_field text) RETURNS text[]
-    LANGUAGE sql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.gang_elements(p_members jsonb, p_options jsonb, p_gang_id uuid) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE;
-
 CREATE FUNCTION hwqueue.gang_headline(p_gang hwqueue.gang, p_queue hwqueue.queue, p_now timestamp with time zone, INOUT headline text, INOUT code text) RETURNS record
     LANGUAGE plpgsql STABLE;
-
-CREATE FUNCTION hwqueue.gang_kinds(p_classes hwqueue.placement_class[], p_members integer[], p_rooms hwqueue.gang_room[], p_now timestamp with time zone) RETURNS jsonb
-    LANGUAGE plpgsql STABLE;
-
-CREATE FUNCTION hwqueue.gang_metrics(p_now timestamp with time zone) RETURNS TABLE(name text, labels jsonb, value double precision)
-    LANGUAGE sql STABLE
-    SET enable_seqscan TO 'off'
-    SET enable_bitmapscan TO 'off';
 
 CREATE FUNCTION hwqueue.gang_of_step(p_run uuid, p_step integer) RETURNS uuid
     LANGUAGE sql STABLE;
@@ -2940,9 +2634,6 @@ CREATE FUNCTION hwqueue.gang_roster(p_gang uuid) RETURNS jsonb
 CREATE FUNCTION hwqueue.gang_states() RETURNS text[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.gang_states_without_room() RETURNS text[]
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
 CREATE FUNCTION hwqueue.gang_status(p_lease uuid, p_token bigint) RETURNS TABLE(gang_id uuid, ready boolean, size integer, members jsonb, retry_after interval, min_size integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
@@ -2952,12 +2643,6 @@ CREATE FUNCTION hwqueue.gang_step_headline(p_step hwqueue.step, p_defined hwqueu
 
 CREATE FUNCTION hwqueue.gang_story(p_gang hwqueue.gang, p_now timestamp with time zone) RETURNS text
     LANGUAGE sql STABLE;
-
-CREATE FUNCTION hwqueue.gang_turn(p_gang_id uuid, p_step text, p_now timestamp with time zone) RETURNS integer
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.gang_verdict(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally) RETURNS hwqueue.step_verdict
-    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.gang_wait_words(p_gang hwqueue.gang) RETURNS text
     LANGUAGE sql STABLE;
@@ -2999,14 +2684,13 @@ CREATE FUNCTION hwqueue.get_workflow_run(p_run uuid) RETURNS TABLE(run_id uuid, 
 CREATE FUNCTION hwqueue.go_on(p_run hwqueue.run, p_progress hwqueue.run_progress, p_is_short boolean, p_now timestamp with time zone) RETURNS hwqueue.run_progress
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.go_on_added(p_run hwqueue.run, p_step hwqueue.step) RETURNS integer
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.go_on_map(p_tally hwqueue.tally, p_is_short boolean, p_now timestamp with time zone) RETURNS integer
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.go_on_nested(p_run uuid, p_step integer) RETURNS integer
     LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.going_metrics(p_now timestamp with time zone) RETURNS TABLE(name text, labels jsonb, value double precision)
+    LANGUAGE sql STABLE
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off';
 
 CREATE FUNCTION hwqueue.gpu_exclusivity_on(p_asked text, p_share_mode text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -3042,9 +2726,6 @@ CREATE FUNCTION hwqueue.has_fleet_changed(p_unseen xid8[], p_next_xid xid8) RETU
 CREATE FUNCTION hwqueue.has_isolation_conflict(p_class hwqueue.placement_class, p_cpu text[], p_gpu text[], p_share_mode text, p_gpu_ids uuid[], p_gpu_parents uuid[]) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.has_items_to_stop(p_run uuid) RETURNS boolean
-    LANGUAGE sql;
-
 CREATE FUNCTION hwqueue.has_login(p_login text) RETURNS boolean
     LANGUAGE plpgsql STABLE;
 
@@ -3053,9 +2734,6 @@ CREATE FUNCTION hwqueue.has_new_classes(p_seen xid8, p_unseen xid8[]) RETURNS bo
 
 CREATE FUNCTION hwqueue.has_no_execute(p_node hwqueue.node) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
-CREATE FUNCTION hwqueue.has_open_reader() RETURNS boolean
-    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.has_places(p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_left_out text[]) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -3099,9 +2777,6 @@ COMMENT ON COLUMN hwqueue.idempotency.held_until IS 'of the option unique: until
 CREATE FUNCTION hwqueue.held_keys(p_leases uuid[], p_waits boolean) RETURNS TABLE(lease_id uuid, key text, held hwqueue.idempotency)
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.help_words(p_sole jsonb, p_class hwqueue.placement_class) RETURNS jsonb
-    LANGUAGE sql STABLE;
-
 CREATE FUNCTION hwqueue.histogram_bounds() RETURNS double precision[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
@@ -3127,9 +2802,6 @@ CREATE FUNCTION hwqueue.hold_state(p_lease uuid) RETURNS text
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.hold_step(p_lease uuid, p_token bigint) RETURNS hwqueue.lease
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.hold_step(p_run uuid, p_step integer, p_name text) RETURNS hwqueue.step
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.hold_steps(p_run uuid, p_steps integer[], p_name text) RETURNS hwqueue.step[]
@@ -3195,11 +2867,8 @@ CREATE FUNCTION hwqueue.imagined_nodes(p_nodes jsonb) RETURNS TABLE(node hwqueue
 CREATE FUNCTION hwqueue.in_seconds(p_span interval) RETURNS interval
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.insert_gang(p_gang hwqueue.gang, p_queue hwqueue.queue, p_priority integer, p_now timestamp with time zone) RETURNS hwqueue.gang
+CREATE FUNCTION hwqueue.insert_gang(p_gang hwqueue.gang, p_leases uuid[], p_queue hwqueue.queue, p_priority integer, p_now timestamp with time zone) RETURNS hwqueue.gang
     LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.insert_members(p_gang uuid, p_leases uuid[]) RETURNS void
-    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.insert_own_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
@@ -3207,20 +2876,38 @@ CREATE FUNCTION hwqueue.insert_own_spawns(p_spawns hwqueue.spawn_request[], p_qu
 CREATE FUNCTION hwqueue.insert_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.is_assigned(p_claim hwqueue.claim, p_lease hwqueue.lease) RETURNS boolean
+    LANGUAGE sql IMMUTABLE;
+
 CREATE FUNCTION hwqueue.is_barred(p_class hwqueue.pending_class) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.is_binding(p_value jsonb) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.is_cache_valid(p_fit hwqueue.class_nodes, p_open bit varying) RETURNS boolean
+CREATE FUNCTION hwqueue.is_cache_valid(p_fit hwqueue.class_mask, p_open bit varying) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
+CREATE TABLE hwqueue.clock_step (
+    step_no bigint NOT NULL,
+    counted_to timestamp with time zone NOT NULL,
+    counted_as pg_snapshot NOT NULL,
+    goes_on_at timestamp with time zone NOT NULL
+);
+
+COMMENT ON TABLE hwqueue.clock_step IS 'a time that the clock was set back; statistics and webhooks go on there';
+
+COMMENT ON COLUMN hwqueue.clock_step.counted_to IS 'up to where ends were counted by then';
+
+COMMENT ON COLUMN hwqueue.clock_step.counted_as IS 'of those before counted_to it sees what had been counted';
+
+COMMENT ON COLUMN hwqueue.clock_step.goes_on_at IS 'where the count goes on';
 
 CREATE FUNCTION hwqueue.is_counted(p_steps hwqueue.clock_step[], p_at timestamp with time zone, p_xid xid) RETURNS boolean
     LANGUAGE sql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.is_gang_ready(p_gang hwqueue.gang, p_members jsonb) RETURNS boolean
-    LANGUAGE sql IMMUTABLE;
+CREATE FUNCTION hwqueue.is_everywhere(p_lease uuid, p_gang uuid) RETURNS boolean
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.is_idle(p_kind text) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -3264,9 +2951,6 @@ CREATE FUNCTION hwqueue.is_own_service(p_service uuid) RETURNS boolean
 CREATE FUNCTION hwqueue.is_put_off(p_part text, p_item uuid, p_now timestamp with time zone) RETURNS boolean
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.is_selected(p_class_id bigint) RETURNS boolean
-    LANGUAGE sql STABLE;
-
 CREATE FUNCTION hwqueue.is_still_attested_for(p_class_id bigint, p_node hwqueue.node, p_attested text[]) RETURNS boolean
     LANGUAGE sql STABLE;
 
@@ -3279,7 +2963,7 @@ CREATE FUNCTION hwqueue.is_time_up() RETURNS boolean
 CREATE FUNCTION hwqueue.is_unlocked(p_xmax xid) RETURNS boolean
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.is_unmatched(p_fit hwqueue.class_nodes, p_live bit varying) RETURNS boolean
+CREATE FUNCTION hwqueue.is_unmatched(p_fit hwqueue.class_mask, p_live bit varying) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.is_unseen(p_xid xid8, p_unseen xid8[], p_next_xid xid8) RETURNS boolean
@@ -3296,9 +2980,6 @@ CREATE FUNCTION hwqueue.isolation_conflicts(p_class hwqueue.placement_class, p_c
 
 CREATE FUNCTION hwqueue.item_ended(p_lease uuid, p_state text, p_is_short boolean) RETURNS void
     LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.item_page(p_run hwqueue.run, p_step integer, p_after integer, p_limit integer, p_state text) RETURNS uuid[]
-    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.item_request(p_run hwqueue.run, p_defined hwqueue.workflow_step, p_task text, p_now timestamp with time zone) RETURNS hwqueue.spawn_request
     LANGUAGE sql;
@@ -3378,9 +3059,6 @@ CREATE FUNCTION hwqueue.judge_for_profile(p_profile hwqueue.profile, p_limit int
 CREATE FUNCTION hwqueue.judge_pinned(p_node hwqueue.node, p_state hwqueue.node_state, p_limit integer) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.kept_changes(p_limit integer) RETURNS uuid[]
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.kept_level(p_outer jsonb, p_inner jsonb, p_mode text) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
@@ -3411,10 +3089,6 @@ CREATE FUNCTION hwqueue.known_lacks(p_class_id bigint) RETURNS text[]
 CREATE FUNCTION hwqueue.label_contradiction(p_required jsonb) RETURNS text
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.label_failures(p_class hwqueue.placement_class) RETURNS TABLE(part bigint, node_ids uuid[], code text, predicate jsonb)
-    LANGUAGE plpgsql STABLE
-    SET plan_cache_mode TO 'force_custom_plan';
-
 CREATE FUNCTION hwqueue.label_holds(p_op text, p_value jsonb, p_values jsonb) RETURNS boolean
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
@@ -3436,14 +3110,8 @@ CREATE FUNCTION hwqueue.lacking(p_shortage integer, p_class hwqueue.placement_cl
 CREATE FUNCTION hwqueue.lacking_custom(p_needed jsonb, p_free jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.last_clock_step() RETURNS bigint
-    LANGUAGE sql STABLE;
-
 CREATE FUNCTION hwqueue.last_drawn_position() RETURNS bigint
     LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.last_fetched_at(p_gang uuid) RETURNS timestamp with time zone
-    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.later_earmarks(p_node uuid, p_tier smallint, p_rank bigint) RETURNS uuid[]
     LANGUAGE sql STABLE;
@@ -3452,10 +3120,7 @@ CREATE FUNCTION hwqueue.lead_planner(p_holder text, p_ttl interval DEFAULT '00:0
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.lead_prune(p_unless_within interval, p_now timestamp with time zone, OUT goes boolean, OUT prune_cursor hwqueue.prune_cursor) RETURNS record
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.lead_reap(p_unless_within interval, p_now timestamp with time zone, OUT goes boolean, OUT holds boolean, OUT reap_cursor hwqueue.reap_cursor) RETURNS record
+CREATE FUNCTION hwqueue.lead_reap(p_unless_within interval, p_now timestamp with time zone, OUT goes boolean, OUT reap_cursor hwqueue.reap_cursor, OUT done hwqueue.upkeep_done) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.lease_checkpoints(p_lease uuid, p_limit integer DEFAULT 100) RETURNS TABLE(lease_id uuid, name text, saved_at timestamp with time zone, bytes integer, waits_for text, waits_until timestamp with time zone, is_open boolean, is_suspended boolean)
@@ -3525,6 +3190,9 @@ CREATE FUNCTION hwqueue.lease_score(p_weight_affinity double precision, p_weight
 CREATE FUNCTION hwqueue.lease_state(p_lease uuid) RETURNS text
     LANGUAGE sql STABLE;
 
+CREATE FUNCTION hwqueue.lease_story(p_lease hwqueue.lease, p_claim hwqueue.claim, p_end hwqueue.outcome, p_state text, p_now timestamp with time zone, OUT headline text, OUT code text) RETURNS record
+    LANGUAGE plpgsql STABLE;
+
 CREATE FUNCTION hwqueue.lease_to_replace(p_row hwqueue.replacement, p_lease hwqueue.lease) RETURNS uuid
     LANGUAGE sql STABLE;
 
@@ -3580,9 +3248,6 @@ CREATE FUNCTION hwqueue.list_queues() RETURNS TABLE(queue text, paused boolean, 
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.list_results(p_run hwqueue.run, p_binding jsonb, OUT value jsonb, OUT too_large boolean) RETURNS record
-    LANGUAGE plpgsql STABLE;
-
 CREATE FUNCTION hwqueue.list_run_signals(p_run uuid, p_limit integer DEFAULT 1000) RETURNS TABLE(signal_id bigint, name text, key text, sent_at timestamp with time zone, taken_by text, bytes integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -3633,9 +3298,6 @@ CREATE FUNCTION hwqueue.listed_origins(p_run hwqueue.run) RETURNS jsonb
 CREATE FUNCTION hwqueue.load_fits(p_node hwqueue.node, p_load hwqueue.node_load) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.load_that_stays(p_node hwqueue.node, p_old uuid) RETURNS hwqueue.node_load
-    LANGUAGE plpgsql STABLE;
-
 CREATE FUNCTION hwqueue.lock_alternative(p_request hwqueue.claim_request, p_class_id bigint, p_seen hwqueue.seen_entries, p_from bigint, p_to bigint, p_since timestamp with time zone, p_lease uuid) RETURNS tid
     LANGUAGE plpgsql;
 
@@ -3647,10 +3309,6 @@ CREATE FUNCTION hwqueue.lock_claims(p_node uuid) RETURNS uuid[]
 
 CREATE FUNCTION hwqueue.lock_class_heads(p_classes bigint[], p_queue_id integer, p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_limit integer, p_now timestamp with time zone) RETURNS tid[]
     LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.lock_classes(p_digest bigint) RETURNS boolean
-    LANGUAGE plpgsql
-    SET enable_bitmapscan TO 'on';
 
 CREATE FUNCTION hwqueue.lock_in_window(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_window integer, p_limit integer) RETURNS tid[]
     LANGUAGE plpgsql;
@@ -3664,31 +3322,45 @@ CREATE FUNCTION hwqueue.lock_page(p_filter jsonb, p_states text[], p_limit integ
 CREATE FUNCTION hwqueue.lock_run(p_run uuid) RETURNS hwqueue.run
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.lock_stripes(p_alone integer[], p_shared integer[]) RETURNS boolean
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.lock_to_register(INOUT node hwqueue.node, OUT state hwqueue.node_state) RETURNS record
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.lock_webhook(p_name text) RETURNS hwqueue.webhook
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.login_hint(p_login text) RETURNS text
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.look_at_changed(p_limit integer, p_from bigint, p_until timestamp with time zone, p_now timestamp with time zone) RETURNS boolean
-    LANGUAGE plpgsql;
+CREATE TABLE hwqueue.everywhere_node (
+    everywhere_id uuid NOT NULL,
+    node_id uuid NOT NULL,
+    lease_id uuid NOT NULL,
+    due_at timestamp with time zone,
+    tries integer DEFAULT 0 NOT NULL,
+    failures integer DEFAULT 0 NOT NULL,
+    starts integer DEFAULT 1 NOT NULL,
+    reason text,
+    ended_as text,
+    earmark_after timestamp with time zone
+)
+WITH (fillfactor='70', autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0.05');
+
+COMMENT ON TABLE hwqueue.everywhere_node IS 'the lease of an everywhere task on a node: its key is why a node never has two that are open';
+
+COMMENT ON COLUMN hwqueue.everywhere_node.lease_id IS 'the open lease, or the last one';
+
+COMMENT ON COLUMN hwqueue.everywhere_node.due_at IS 'when reap checks it next; null: when something happens to it';
+
+COMMENT ON COLUMN hwqueue.everywhere_node.tries IS 'how often its room was not reserved since it waits';
+
+COMMENT ON COLUMN hwqueue.everywhere_node.failures IS 'how many of its leases have failed in a row';
+
+COMMENT ON COLUMN hwqueue.everywhere_node.starts IS 'how many leases it has had';
+
+COMMENT ON COLUMN hwqueue.everywhere_node.reason IS 'why its room was not reserved at the last try';
+
+COMMENT ON COLUMN hwqueue.everywhere_node.ended_as IS 'how the last lease has ended; null: it is open';
+
+COMMENT ON COLUMN hwqueue.everywhere_node.earmark_after IS 'its lease was earmarked for too long, and is not before then';
 
 CREATE FUNCTION hwqueue.look_at_claim(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_fit text, p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.look_at_due(p_limit integer, p_until timestamp with time zone, p_now timestamp with time zone) RETURNS boolean
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.look_at_earmark(p_gang hwqueue.gang, p_now timestamp with time zone) RETURNS void
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.look_at_earmark(p_row hwqueue.replacement, p_claim hwqueue.claim, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.look_at_ended(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_state text, p_fit text, p_now timestamp with time zone) RETURNS void
@@ -3701,9 +3373,6 @@ CREATE FUNCTION hwqueue.look_at_node(p_everywhere hwqueue.everywhere, p_node uui
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.look_at_replacement(p_row hwqueue.replacement, p_now timestamp with time zone) RETURNS void
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.look_at_waiting(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_fit text, p_retry_at timestamp with time zone, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.look_if_free(p_everywhere_id uuid, p_node uuid, p_now timestamp with time zone) RETURNS boolean
@@ -3768,9 +3437,6 @@ CREATE FUNCTION hwqueue.match_page(p_placement jsonb DEFAULT NULL::jsonb, p_opti
 CREATE FUNCTION hwqueue.match_question(p_placement jsonb, p_options jsonb, OUT for_queue hwqueue.queue, OUT for_class hwqueue.placement_class, OUT reach double precision, OUT node_names text[]) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.may_be_assigned(p_lease hwqueue.lease, p_node uuid, p_queue text, p_now timestamp with time zone) RETURNS boolean
-    LANGUAGE sql STABLE;
-
 CREATE FUNCTION hwqueue.may_be_long(p_value jsonb) RETURNS boolean
     LANGUAGE sql STABLE;
 
@@ -3785,12 +3451,6 @@ CREATE FUNCTION hwqueue.may_earmark(p_class_id bigint, p_node uuid) RETURNS bool
 
 CREATE FUNCTION hwqueue.may_not_go_on(p_everywhere hwqueue.everywhere) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
-CREATE FUNCTION hwqueue.may_start(p_requests hwqueue.spawn_request[], p_now timestamp with time zone) RETURNS boolean
-    LANGUAGE plpgsql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.member_requests(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_known jsonb, p_gang_id uuid, p_now timestamp with time zone, OUT requests hwqueue.spawn_request[], OUT starts_at timestamp with time zone) RETURNS record
-    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.members_needed(p_gang hwqueue.gang, p_waiting integer) RETURNS integer
     LANGUAGE sql IMMUTABLE;
@@ -3817,9 +3477,6 @@ CREATE FUNCTION hwqueue.metrics() RETURNS TABLE(name text, labels jsonb, value d
 
 CREATE FUNCTION hwqueue.most_label_values() RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
-CREATE FUNCTION hwqueue.movable_leases(p_leases uuid[], p_queue hwqueue.queue) RETURNS uuid[]
-    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.move_keys(p_leases uuid[], p_queue hwqueue.queue) RETURNS uuid[]
     LANGUAGE plpgsql;
@@ -3860,14 +3517,8 @@ CREATE FUNCTION hwqueue.nearest_name(p_name text, p_names text[]) RETURNS text
 CREATE FUNCTION hwqueue.needed_amounts(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_custom jsonb, p_cpu_isolation text, p_gpu_exclusivity text) RETURNS TABLE(name text, amount bigint)
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.needed_words(p_gang hwqueue.gang) RETURNS text
-    LANGUAGE sql IMMUTABLE;
-
 CREATE FUNCTION hwqueue.needs_of(p_class hwqueue.placement_class, p_bits integer, p_node hwqueue.node) RETURNS jsonb
     LANGUAGE sql STABLE PARALLEL SAFE;
-
-CREATE FUNCTION hwqueue.nested_headline(p_step jsonb, p_workflow hwqueue.workflow, p_refusal jsonb) RETURNS text
-    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.nested_workflow(p_settings jsonb, p_tenant text) RETURNS hwqueue.workflow
     LANGUAGE plpgsql STABLE;
@@ -3899,9 +3550,6 @@ CREATE FUNCTION hwqueue.next_attempt_at(p_lease uuid, p_attempt integer, p_now t
 CREATE FUNCTION hwqueue.next_classes(p_from hwqueue.judging_progress, p_anchors text[], p_pinned boolean, p_limit integer, OUT batch bigint[], OUT judged hwqueue.judging_progress, OUT more boolean) RETURNS record
     LANGUAGE plpgsql
     SET enable_bitmapscan TO 'on';
-
-CREATE FUNCTION hwqueue.next_gang_state(p_gang hwqueue.gang, p_waiting integer, p_earmarked integer, p_reserved integer, p_running integer, p_failed integer, p_cancelled integer) RETURNS text
-    LANGUAGE sql IMMUTABLE;
 
 CREATE TABLE hwqueue.installation (
     singleton boolean DEFAULT true NOT NULL,
@@ -3966,9 +3614,6 @@ CREATE FUNCTION hwqueue.node_claims(p_node uuid, p_limit integer DEFAULT 500) RE
 
 CREATE FUNCTION hwqueue.node_generation(p_node uuid) RETURNS bigint
     LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.node_has(p_failure hwqueue.failure, p_fact jsonb, p_domain text, p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_now timestamp with time zone) RETURNS text
-    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.node_headroom(p_node hwqueue.node, p_load hwqueue.node_load) RETURNS hwqueue.headroom
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
@@ -4089,17 +3734,14 @@ CREATE FUNCTION hwqueue.note_blocked(p_state hwqueue.node_state, p_blocked boole
 CREATE FUNCTION hwqueue.note_bound(p_bytes bigint) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.note_clock(p_cursor hwqueue.reap_cursor, p_now timestamp with time zone) RETURNS hwqueue.reap_cursor
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.note_deaths(p_leases uuid[], p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.note_event(p_code text, p_message text, p_detail jsonb DEFAULT NULL::jsonb, p_node uuid DEFAULT NULL::uuid, p_queue text DEFAULT NULL::text, p_class bigint DEFAULT NULL::bigint) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.note_failures(p_run hwqueue.run, p hwqueue.run_progress, p_now timestamp with time zone, OUT state text, OUT progress hwqueue.run_progress) RETURNS record
-    LANGUAGE plpgsql;
+CREATE FUNCTION hwqueue.note_everywhere(p_code text, p_everywhere hwqueue.everywhere, p_said text) RETURNS void
+    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.note_gang(p_gang hwqueue.gang, p_state text) RETURNS void
     LANGUAGE plpgsql;
@@ -4137,23 +3779,14 @@ CREATE FUNCTION hwqueue.note_served(p_node uuid, p_spec jsonb) RETURNS void
 CREATE FUNCTION hwqueue.note_server(p_timeline integer) RETURNS bigint
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.note_start(p_gang hwqueue.gang, p_now timestamp with time zone) RETURNS void
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.nothing_done(p_holds boolean) RETURNS hwqueue.upkeep_done
     LANGUAGE sql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.nothing_is_stopping(p_now timestamp with time zone) RETURNS boolean
-    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.notify_ended(p_leases uuid[]) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.numbered_nodes(p_now timestamp with time zone) RETURNS TABLE(number integer, node hwqueue.node, attested text[], is_live boolean)
     LANGUAGE sql STABLE;
-
-CREATE FUNCTION hwqueue.offer_signal(p_run hwqueue.run, p_signal bigint, p_name text) RETURNS void
-    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.oldest_open_settlement() RETURNS xid8
     LANGUAGE sql;
@@ -4163,9 +3796,6 @@ CREATE FUNCTION hwqueue.oldest_snapshot_holder(p_relation regclass) RETURNS xid8
 
 CREATE FUNCTION hwqueue.oldest_undelivered(p_webhook hwqueue.webhook) RETURNS timestamp with time zone
     LANGUAGE sql;
-
-CREATE FUNCTION hwqueue.open_map(p_run hwqueue.run, p_step hwqueue.step, p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamp with time zone, OUT map hwqueue.map, OUT tally hwqueue.tally, OUT bad jsonb) RETURNS record
-    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.open_nested(p_run hwqueue.run, p_step hwqueue.step, p_nested hwqueue.run) RETURNS integer
     LANGUAGE plpgsql;
@@ -4180,7 +3810,7 @@ CREATE FUNCTION hwqueue.open_wait(p_claim hwqueue.claim, p_wait jsonb, p_now tim
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.operator_taints(p_node uuid) RETURNS jsonb
-    LANGUAGE plpgsql STABLE;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.order_named_steps(p_steps jsonb[]) RETURNS integer[]
     LANGUAGE plpgsql STABLE;
@@ -4188,33 +3818,8 @@ CREATE FUNCTION hwqueue.order_named_steps(p_steps jsonb[]) RETURNS integer[]
 CREATE FUNCTION hwqueue.ordered_items(p_leases uuid[], p_tokens bigint[]) RETURNS TABLE(lease_id uuid, claim_token bigint, ordinal integer)
     LANGUAGE plpgsql IMMUTABLE ROWS 1;
 
-CREATE TABLE hwqueue.choice (
-    choice_id uuid NOT NULL,
-    tenant text NOT NULL,
-    alternatives integer DEFAULT 1 NOT NULL,
-    taken uuid,
-    taken_at timestamp with time zone,
-    settled_at timestamp with time zone,
-    checked_at timestamp with time zone NOT NULL
-)
-WITH (fillfactor='50', autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0.05');
-
-COMMENT ON TABLE hwqueue.choice IS 'a choice: of its alternatives one runs (spawn option one_of)';
-
-COMMENT ON COLUMN hwqueue.choice.taken IS 'the lease or gang that was claimed or reserved first; it stays the choice when it waits again';
-
-COMMENT ON COLUMN hwqueue.choice.settled_at IS 'when upkeep found that no other alternative is open; null: not since one was added';
-
-COMMENT ON COLUMN hwqueue.choice.checked_at IS 'when prune last checked whether its leases are gone';
-
-CREATE FUNCTION hwqueue.other_alternatives(p_choice hwqueue.choice) RETURNS TABLE(member_id uuid, is_gang boolean)
-    LANGUAGE sql STABLE;
-
 CREATE FUNCTION hwqueue.overbooked_nodes(p_node_ids uuid[]) RETURNS SETOF uuid
     LANGUAGE sql STABLE;
-
-CREATE FUNCTION hwqueue.own_field(p_own jsonb) RETURNS text
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.own_fit(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_reach double precision, p_room hwqueue.headroom) RETURNS double precision
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -4290,9 +3895,6 @@ CREATE FUNCTION hwqueue.pause_queue(p_queue text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.pause_run(p_run hwqueue.run, p_reason text, p_detail jsonb) RETURNS void
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.pause_webhook(p_name text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
@@ -4316,17 +3918,11 @@ CREATE FUNCTION hwqueue.pending_reasons(p_queue text DEFAULT NULL::text, p_kind 
     SET plan_cache_mode TO 'force_custom_plan'
     SET enable_nestloop TO 'off';
 
-CREATE FUNCTION hwqueue.place_begun_maps(p_run hwqueue.run, p_steps integer[]) RETURNS void
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.place_counts(p_spread jsonb, p_spec jsonb, p_digest bigint, p_recount jsonb, p_now timestamp with time zone) RETURNS jsonb
     LANGUAGE plpgsql STABLE
     SET enable_seqscan TO 'on'
     SET enable_hashjoin TO 'on'
     SET enable_sort TO 'on';
-
-CREATE FUNCTION hwqueue.place_in_line(p_lease hwqueue.lease) RETURNS bigint
-    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.place_sums(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[], p_size integer) RETURNS TABLE(turn bigint, place text, domain text, value text, alike text, nodes bigint, room integer, emptied integer, kinds bigint, in_the_way uuid[], places bigint, most_emptied integer)
     LANGUAGE sql STABLE
@@ -4351,13 +3947,10 @@ CREATE FUNCTION hwqueue.placement_cost(p_placement jsonb) RETURNS integer
 CREATE FUNCTION hwqueue.placement_limits(OUT patterns integer, OUT pattern_chars integer, OUT repeated_chars integer, OUT exprs integer) RETURNS record
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.places_are_there(p_places jsonb, p_what text, p_now timestamp with time zone) RETURNS boolean
-    LANGUAGE sql STABLE;
-
 CREATE FUNCTION hwqueue.places_with_room(p_rooms hwqueue.gang_room[], p_kinds integer, p_is_idle boolean, p_together text[], p_same text[]) RETURNS TABLE(level bigint, place text, node_ids uuid[], class_nos integer[], room bigint, room_now bigint)
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.planned_nested(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step integer, p_now timestamp with time zone) RETURNS TABLE(step_no integer, step jsonb, workflow hwqueue.workflow, refusal jsonb)
+CREATE FUNCTION hwqueue.planned_nested(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step integer, p_now timestamp with time zone) RETURNS TABLE(step_no integer, step jsonb, version integer, is_refused boolean, headline text)
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.planned_step(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_asks_origins boolean, OUT class hwqueue.placement_class, OUT came_from jsonb) RETURNS record
@@ -4368,9 +3961,6 @@ CREATE FUNCTION hwqueue.planned_steps(p_workflow hwqueue.workflow, p_run hwqueue
 
 CREATE FUNCTION hwqueue.planned_updates(p_run hwqueue.run, p_update jsonb, p_named integer[]) RETURNS TABLE(step_no integer, changed boolean, class hwqueue.placement_class, came_from jsonb, run hwqueue.run)
     LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.planner_metrics(p_now timestamp with time zone) RETURNS TABLE(name text, labels jsonb, value double precision)
-    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.planner_rooms(p_gangs uuid[]) RETURNS TABLE(place text, nodes bigint, rooms jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -4418,12 +4008,6 @@ CREATE FUNCTION hwqueue.preview_update(p_run uuid, p_changes jsonb, p_steps text
 CREATE FUNCTION hwqueue.profile_anchors(p_labels jsonb, p_rack bigint) RETURNS text[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.profile_digest(p_node hwqueue.node) RETURNS bytea
-    LANGUAGE sql STABLE;
-
-CREATE FUNCTION hwqueue.profile_exprs(p_class hwqueue.placement_class) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
 CREATE FUNCTION hwqueue.profiles_judged_as(p_profile_id bigint) RETURNS bigint[]
     LANGUAGE plpgsql STABLE;
 
@@ -4434,9 +4018,6 @@ CREATE FUNCTION hwqueue.promote_due(p_queue_ids integer[], p_limit integer, p_no
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.promote_if_due(p_queues text[], p_queue_ids integer[], p_limit integer, p_now timestamp with time zone) RETURNS integer
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.propagate_term(p_term hwqueue.affinity_term) RETURNS boolean
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.prune(p_limit integer DEFAULT 10000, p_unless_within interval DEFAULT '00:00:00'::interval) RETURNS TABLE(leases integer, classes integer, nodes integer, more boolean)
@@ -4461,14 +4042,11 @@ CREATE FUNCTION hwqueue.prune_counts(p_limit integer) RETURNS void
 CREATE FUNCTION hwqueue.prune_deaths(p_limit integer, p_now timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.prune_deliveries(p_limit integer, p_now timestamp with time zone) RETURNS integer
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.prune_events(p_now timestamp with time zone) RETURNS integer
+CREATE FUNCTION hwqueue.prune_events(p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql
     SET lock_timeout TO '100ms';
 
-CREATE FUNCTION hwqueue.prune_everywhere(p_limit integer) RETURNS integer
+CREATE FUNCTION hwqueue.prune_everywhere(p_limit integer) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.prune_gangs(p_limit integer) RETURNS integer
@@ -4477,16 +4055,10 @@ CREATE FUNCTION hwqueue.prune_gangs(p_limit integer) RETURNS integer
 CREATE FUNCTION hwqueue.prune_leases(p_cursor hwqueue.prune_cursor, p_limit integer, p_now timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.prune_minutes(p_limit integer, p_now timestamp with time zone) RETURNS void
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.prune_nodes(p_limit integer, p_now timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.prune_part(p_part text, p_most integer, p_done hwqueue.upkeep_done, p_now timestamp with time zone) RETURNS hwqueue.upkeep_done
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.prune_prices(p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.prune_profiles(p_after bigint, p_limit integer, p_now timestamp with time zone) RETURNS bigint
@@ -4501,14 +4073,31 @@ CREATE FUNCTION hwqueue.prune_terms(p_limit integer) RETURNS integer
 CREATE FUNCTION hwqueue.prune_unseen_xids(p_unseen xid8[]) RETURNS xid8[]
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.prune_unused(p_cursor hwqueue.prune_cursor, p_limit integer, p_now timestamp with time zone) RETURNS void
-    LANGUAGE plpgsql;
+CREATE TABLE hwqueue.affinity_term (
+    term_id bigint NOT NULL,
+    digest bigint NOT NULL,
+    spec jsonb NOT NULL,
+    use text NOT NULL,
+    domain text NOT NULL,
+    anchors text[] NOT NULL,
+    written_xid xid8 NOT NULL,
+    publish_after_xid xid8,
+    was_published boolean DEFAULT false NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    published_at timestamp with time zone
+);
 
-CREATE FUNCTION hwqueue.prune_workflows(p_limit integer) RETURNS void
-    LANGUAGE plpgsql;
+COMMENT ON TABLE hwqueue.affinity_term IS 'a selection of leases, and the domain (node, rack, label) in which they are counted';
 
-CREATE FUNCTION hwqueue.pruned_within(p_unless_within interval, p_now timestamp with time zone) RETURNS boolean
-    LANGUAGE sql STABLE;
+COMMENT ON COLUMN hwqueue.affinity_term.written_xid IS 'the transaction that last linked a class to it; 0 before the first';
+
+COMMENT ON COLUMN hwqueue.affinity_term.publish_after_xid IS 'published once all transactions below this one have ended: they may not know of it';
+
+COMMENT ON COLUMN hwqueue.affinity_term.was_published IS 'it was published before and is counted again: the leases that it selects wait as well';
+
+CREATE FUNCTION hwqueue.publish_term(p_term hwqueue.affinity_term, p_holds boolean, p_now timestamp with time zone) RETURNS boolean
+    LANGUAGE plpgsql
+    SET enable_bitmapscan TO 'on';
 
 CREATE FUNCTION hwqueue.publish_terms(p_limit integer, p_holds boolean, p_now timestamp with time zone, OUT published integer, OUT pending boolean) RETURNS record
     LANGUAGE plpgsql;
@@ -4516,13 +4105,7 @@ CREATE FUNCTION hwqueue.publish_terms(p_limit integer, p_holds boolean, p_now ti
 CREATE FUNCTION hwqueue.publish_while_holding(INOUT picked hwqueue.picked_entries, p_now timestamp with time zone, OUT published integer, OUT some_moved boolean) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.purge_profiles(p_queue_id integer) RETURNS boolean
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.purge_queues(p_limit integer) RETURNS integer
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.purge_waiting(p_queue_id integer, p_limit integer) RETURNS integer
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.put_back(p_lease uuid, p_attempt_count integer, p_claim_count integer, p_at timestamp with time zone, p_now timestamp with time zone, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS text
@@ -4541,9 +4124,6 @@ CREATE FUNCTION hwqueue.queue_depth(p_queue text DEFAULT NULL::text) RETURNS TAB
     SET jit TO 'off'
     SET plan_cache_mode TO 'force_custom_plan';
 
-CREATE FUNCTION hwqueue.queue_metrics(p_now timestamp with time zone) RETURNS TABLE(name text, labels jsonb, value double precision)
-    LANGUAGE sql STABLE;
-
 CREATE FUNCTION hwqueue.queue_name(p_queue_id integer) RETURNS text
     LANGUAGE sql STABLE;
 
@@ -4559,22 +4139,6 @@ CREATE FUNCTION hwqueue.queue_worth(p_queue hwqueue.queue, p_now timestamp with 
 CREATE FUNCTION hwqueue.raise_sequences() RETURNS void
     LANGUAGE plpgsql;
 
-CREATE TABLE hwqueue.added_item (
-    run_id uuid NOT NULL,
-    step_no integer NOT NULL,
-    item_no integer NOT NULL,
-    name text NOT NULL,
-    task_name text NOT NULL,
-    params jsonb NOT NULL
-);
-
-COMMENT ON TABLE hwqueue.added_item IS 'an item that a handler has added to its step, by name';
-
-COMMENT ON COLUMN hwqueue.added_item.name IS 'says once what it is: a handler that runs again adds it no more';
-
-CREATE FUNCTION hwqueue.read_added(p_items jsonb, p_lease hwqueue.lease) RETURNS hwqueue.added_item[]
-    LANGUAGE plpgsql STABLE;
-
 CREATE FUNCTION hwqueue.read_after(p_after jsonb, p_name text, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
@@ -4587,11 +4151,8 @@ CREATE FUNCTION hwqueue.read_everywhere(p_target hwqueue.spawn_target, p_task te
 CREATE FUNCTION hwqueue.read_figures(p_value jsonb, p_keys text[], p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.read_gang(p_options jsonb, p_now timestamp with time zone) RETURNS hwqueue.gang
+CREATE FUNCTION hwqueue.read_gang(p_members jsonb, p_options jsonb, p_now timestamp with time zone, OUT gang hwqueue.gang, OUT elements jsonb) RETURNS record
     LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.read_gang_step(p_step jsonb, p_name text, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.read_kind(p_step jsonb, p_kind text, p_name text, p_field text, OUT settings jsonb, OUT steps text[], OUT binds boolean) RETURNS record
     LANGUAGE plpgsql STABLE;
@@ -4620,7 +4181,7 @@ CREATE FUNCTION hwqueue.read_max_run(p_options jsonb, p_field text) RETURNS inte
 CREATE FUNCTION hwqueue.read_near(p_near jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.read_nested_run(p_run hwqueue.run, p_workflow hwqueue.workflow, p_input jsonb, p_now timestamp with time zone) RETURNS hwqueue.run
+CREATE FUNCTION hwqueue.read_nested_run(p_run hwqueue.run, p_workflow hwqueue.workflow, p_input jsonb, p_step integer, p_now timestamp with time zone) RETURNS hwqueue.run
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.read_node(p_node uuid) RETURNS hwqueue.node
@@ -4668,18 +4229,6 @@ CREATE FUNCTION hwqueue.read_step(p_step jsonb, p_field text) RETURNS jsonb
 CREATE FUNCTION hwqueue.read_step_options(p_options jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.read_steps(p_steps jsonb) RETURNS jsonb[]
-    LANGUAGE plpgsql STABLE;
-
-CREATE FUNCTION hwqueue.read_task(p_step jsonb, p_field text, OUT settings jsonb, OUT steps text[], OUT binds boolean) RETURNS record
-    LANGUAGE plpgsql STABLE;
-
-CREATE FUNCTION hwqueue.read_total(p_term_id bigint) RETURNS bigint
-    LANGUAGE plpgsql STABLE;
-
-CREATE FUNCTION hwqueue.read_update(p_changes jsonb) RETURNS jsonb
-    LANGUAGE plpgsql STABLE;
-
 CREATE FUNCTION hwqueue.read_update_call(p_run hwqueue.run, p_changes jsonb, p_steps text[], OUT changes jsonb, OUT named integer[]) RETURNS record
     LANGUAGE plpgsql STABLE;
 
@@ -4689,7 +4238,7 @@ CREATE FUNCTION hwqueue.read_workflow(p_spec jsonb) RETURNS jsonb
 CREATE FUNCTION hwqueue.readable_run(p_run uuid, p_lease uuid) RETURNS hwqueue.run
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.ready_classes(p_queue_id integer, p_after bigint, p_limit integer, p_most integer, OUT items jsonb[], OUT last_id bigint, OUT has_more boolean) RETURNS record
+CREATE FUNCTION hwqueue.ready_classes(p_queue_id integer, p_after bigint, p_limit integer, p_most integer, OUT items jsonb[], OUT next text) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.real_time(p_at timestamp with time zone) RETURNS timestamp with time zone
@@ -4697,7 +4246,13 @@ CREATE FUNCTION hwqueue.real_time(p_at timestamp with time zone) RETURNS timesta
 
 CREATE FUNCTION hwqueue.reap(p_limit integer DEFAULT 1000, p_unless_within interval DEFAULT '00:00:00'::interval) RETURNS TABLE(expired integer, promoted integer, deadlines integer, reaches integer, more boolean)
     LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp';
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.reap_classes(p_after bigint, p_limit integer, p_until timestamp with time zone, OUT judged integer, OUT more boolean, OUT next_after bigint) RETURNS record
     LANGUAGE plpgsql;
@@ -4705,10 +4260,7 @@ CREATE FUNCTION hwqueue.reap_classes(p_after bigint, p_limit integer, p_until ti
 CREATE FUNCTION hwqueue.reap_deadlines(p_limit integer, p_now timestamp with time zone, p_from timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.reap_dropped(p_limit integer, p_again boolean, p_now timestamp with time zone) RETURNS integer
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.reap_everywhere(p_limit integer, p_budget interval, p_now timestamp with time zone, p_from bigint DEFAULT 0) RETURNS boolean
+CREATE FUNCTION hwqueue.reap_everywhere(p_limit integer, p_budget interval, p_now timestamp with time zone, p_from bigint) RETURNS boolean
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.reap_fleets(p_after bigint, p_limit integer, p_again boolean, p_now timestamp with time zone, OUT fleets integer, OUT next_after bigint, OUT look hwqueue.fleet_snapshot) RETURNS record
@@ -4759,9 +4311,6 @@ CREATE FUNCTION hwqueue.recount_claims(p_node uuid, p_class_id bigint) RETURNS v
 CREATE FUNCTION hwqueue.recount_node(p_node hwqueue.node, p_epoch bigint, p_now timestamp with time zone, p_forget boolean) RETURNS uuid[]
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.recount_term(p_spec jsonb, p_now timestamp with time zone) RETURNS jsonb
-    LANGUAGE sql STABLE;
-
 CREATE FUNCTION hwqueue.recount_terms(p_class hwqueue.placement_class, p_lease uuid, p_now timestamp with time zone) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
@@ -4784,9 +4333,6 @@ CREATE FUNCTION hwqueue.refresh_reach(p_class_ids bigint[]) RETURNS void
 CREATE FUNCTION hwqueue.refuse(p_code text, p_message text, p_detail jsonb, p_hint text) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.refuse_cycle(p_names text[], p_from integer[], p_to integer[], p_open integer[]) RETURNS void
-    LANGUAGE plpgsql IMMUTABLE;
-
 CREATE FUNCTION hwqueue.refuse_deep_payload(p_value jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
@@ -4803,9 +4349,6 @@ CREATE FUNCTION hwqueue.refuse_epoch(p_node uuid, p_node_epoch bigint, p_epoch b
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.refuse_foreign(p_what text, p_field text, p_hint text, p_index integer DEFAULT NULL::integer) RETURNS void
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.refuse_gang(p_gang uuid, p_message text) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.refuse_held(p_run uuid, p_name text) RETURNS void
@@ -4840,9 +4383,6 @@ CREATE FUNCTION hwqueue.refuse_taken(p_lease hwqueue.lease) RETURNS void
 
 CREATE FUNCTION hwqueue.refuse_value(p_value jsonb, p_field text, p_wanted text, p_hint text, p_code text) RETURNS text
     LANGUAGE plpgsql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.refuse_version() RETURNS void
-    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.refuse_wire(p_reason text, p_offset integer, p_field text, p_class text DEFAULT NULL::text) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
@@ -4897,12 +4437,6 @@ CREATE FUNCTION hwqueue.repair_positions() RETURNS boolean
 CREATE FUNCTION hwqueue.replace_node(p_node hwqueue.node, p_old hwqueue.node, p_now timestamp with time zone) RETURNS hwqueue.node
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.replace_running(p_row hwqueue.replacement, p_old uuid, p_entry hwqueue.scheduled, p_now timestamp with time zone) RETURNS text
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.replace_waiting(p_lease uuid, p_spawn hwqueue.spawn_request, p_queue hwqueue.queue, p_now timestamp with time zone) RETURNS void
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.replacement_words(p_lease uuid) RETURNS text
     LANGUAGE sql STABLE;
 
@@ -4918,9 +4452,6 @@ CREATE FUNCTION hwqueue.report_progress(p_reports jsonb) RETURNS integer
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
-
-CREATE FUNCTION hwqueue.report_unmatched(p_class_id bigint, p_now timestamp with time zone) RETURNS void
-    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.requeue_failed(p_queue text, p_filter jsonb DEFAULT '{}'::jsonb) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
@@ -4996,23 +4527,32 @@ CREATE FUNCTION hwqueue.reserve_leases(p_places jsonb, p_hold interval, p_round 
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.reserve_member(p_gang hwqueue.gang, p_entry hwqueue.scheduled, p_node uuid, p_is_earmark boolean, p_waits boolean, p_now timestamp with time zone) RETURNS text
+CREATE TABLE hwqueue.scheduled (
+    queue_id integer NOT NULL,
+    tier smallint NOT NULL,
+    attempt_count smallint NOT NULL,
+    claim_count integer NOT NULL,
+    rank bigint NOT NULL,
+    class_id bigint NOT NULL,
+    lease_id uuid NOT NULL,
+    available_at timestamp with time zone NOT NULL,
+    deadline timestamp with time zone
+)
+WITH (autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_insert_threshold='-1', autovacuum_vacuum_cost_delay='0');
+
+COMMENT ON TABLE hwqueue.scheduled IS 'a lease that is not claimable before available_at';
+
+CREATE FUNCTION hwqueue.reserve_member(p_entry hwqueue.scheduled, p_node uuid, p_gang_id uuid, p_hold interval, p_is_step boolean, p_waits boolean, p_without uuid, p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.reserve_members(p_gang hwqueue.gang, p_entries hwqueue.scheduled[], p_node_ids uuid[], p_is_earmark boolean, p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.reset_run(p_run hwqueue.run, p_steps integer[], p_mode text, p_input jsonb, p_now timestamp with time zone) RETURNS void
+CREATE FUNCTION hwqueue.reset_run(p_run hwqueue.run, p_steps integer[], p_whole integer[], p_mode text, p_input jsonb, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.resource_words(p_resources jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
-CREATE FUNCTION hwqueue.restart_delay(p_everywhere hwqueue.everywhere, p_failures integer) RETURNS interval
-    LANGUAGE sql;
-
-CREATE FUNCTION hwqueue.resting_story(p_lease hwqueue.lease, p_end hwqueue.outcome, p_state text, p_now timestamp with time zone) RETURNS text
-    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.results_of(p_run hwqueue.run, p_steps integer[]) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
@@ -5020,9 +4560,6 @@ CREATE FUNCTION hwqueue.results_of(p_run hwqueue.run, p_steps integer[]) RETURNS
 CREATE FUNCTION hwqueue.resume_queue(p_queue text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
-
-CREATE FUNCTION hwqueue.resume_run(p_run hwqueue.run) RETURNS void
-    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.resume_webhook(p_name text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
@@ -5086,12 +4623,6 @@ CREATE FUNCTION hwqueue.room_failures(p_lacks_now integer, p_lacks_ever integer,
 CREATE FUNCTION hwqueue.room_for(p_class hwqueue.placement_class, p_bits integer, p_node hwqueue.node, p_room hwqueue.headroom) RETURNS jsonb
     LANGUAGE sql STABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.room_for_member(p_gang_id uuid, p_class hwqueue.placement_class, p_node hwqueue.node, p_is_earmark boolean, p_waits boolean, OUT load hwqueue.node_load, OUT assignment jsonb, OUT fits boolean) RETURNS record
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.room_instead_of(p_old hwqueue.claim, p_entry hwqueue.scheduled, p_now timestamp with time zone, OUT load hwqueue.node_load, OUT assignment jsonb, OUT term_deltas jsonb, OUT reason text) RETURNS record
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.rotate_webhook(p_name text, p_keep interval DEFAULT '1 day'::interval) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
@@ -5116,19 +4647,10 @@ CREATE FUNCTION hwqueue.run_input(p_run uuid, p_lease uuid DEFAULT NULL::uuid) R
     SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.run_parts(p_kind text, p_parts text[], p_limit integer, p_done hwqueue.upkeep_done, p_now timestamp with time zone) RETURNS hwqueue.upkeep_done
-    LANGUAGE plpgsql
-    SET plan_cache_mode TO 'force_generic_plan'
-    SET enable_seqscan TO 'off'
-    SET enable_bitmapscan TO 'off'
-    SET enable_hashjoin TO 'off'
-    SET enable_mergejoin TO 'off'
-    SET jit TO 'off';
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.run_tenant(p_run uuid) RETURNS text
     LANGUAGE plpgsql STABLE;
-
-CREATE FUNCTION hwqueue.run_total_metrics() RETURNS TABLE(name text, labels jsonb, value double precision)
-    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.running_leases(p_limit integer DEFAULT 100) RETURNS TABLE(lease_id uuid, queue text, task_name text, tenant text, attempt integer, node_name text, claimed_at timestamp with time zone, expires_at timestamp with time zone, stop_reason text, progress jsonb)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -5252,6 +4774,9 @@ CREATE FUNCTION hwqueue.set_queue_policy(p_queue text, p_policy jsonb) RETURNS j
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
+CREATE FUNCTION hwqueue.set_run_state(p_run uuid, p_state text, p_reason text DEFAULT NULL::text, p_detail jsonb DEFAULT NULL::jsonb) RETURNS void
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.set_service_policy(p_service uuid, p_policy jsonb) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
@@ -5277,9 +4802,6 @@ CREATE FUNCTION hwqueue.settle_and_claim(p_node uuid, p_epoch bigint, p_settle j
     SET enable_mergejoin TO 'off'
     SET enable_sort TO 'off'
     SET jit TO 'off';
-
-CREATE FUNCTION hwqueue.settle_choice(p_choice hwqueue.choice, p_now timestamp with time zone) RETURNS void
-    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.settle_choices(p_limit integer, p_now timestamp with time zone, p_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
@@ -5309,9 +4831,6 @@ CREATE FUNCTION hwqueue.shared_rooms(p_gangs uuid[], p_now timestamp with time z
     SET enable_hashjoin TO 'on'
     SET enable_seqscan TO 'on'
     SET jit TO 'off';
-
-CREATE FUNCTION hwqueue.short_queue(p_queue_id integer, p_limit integer, p_now timestamp with time zone, OUT lease_ids uuid[], OUT class_ids bigint[], OUT tiers smallint[], OUT ranks bigint[], OUT waited double precision[], OUT has_more boolean) RETURNS record
-    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.shortage(p_cpu_milli bigint, p_memory_mib bigint, p_room hwqueue.headroom, p_custom jsonb DEFAULT NULL::jsonb, p_cpu_isolation text DEFAULT NULL::text) RETURNS integer
     LANGUAGE sql STABLE PARALLEL SAFE;
@@ -5390,12 +4909,6 @@ CREATE FUNCTION hwqueue.spawn_gang(p_queue text, p_members jsonb, p_options json
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.spawn_gang_step(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_known jsonb, p_old hwqueue.gang, p_queue hwqueue.queue, p_now timestamp with time zone) RETURNS void
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.spawn_items(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_numbers integer[], p_now timestamp with time zone, OUT spawned integer, OUT failed integer, OUT held integer) RETURNS record
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.spawn_kind(p_element jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
 
@@ -5433,9 +4946,6 @@ CREATE FUNCTION hwqueue.spawn_warnings(p_id uuid) RETURNS text[]
 CREATE FUNCTION hwqueue.spawned_keys(p_leases uuid[]) RETURNS TABLE(lease_id uuid, turn bigint, tenant text, queue_id integer, idempotency_key text)
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.spawned_state(p_stands_for uuid, p_available_at timestamp with time zone, p_now timestamp with time zone) RETURNS text
-    LANGUAGE sql STABLE;
-
 CREATE FUNCTION hwqueue.split_profiles(p_limit integer) RETURNS integer
     LANGUAGE plpgsql;
 
@@ -5447,9 +4957,6 @@ CREATE FUNCTION hwqueue.spread_counts_node(p_spread jsonb, p_class hwqueue.place
 
 CREATE FUNCTION hwqueue.spread_failure(p_spread jsonb, p_index integer, p_class hwqueue.placement_class, p_facts jsonb, p_counts jsonb, p_now timestamp with time zone) RETURNS text
     LANGUAGE sql STABLE;
-
-CREATE FUNCTION hwqueue.spread_nodes(p_spread jsonb, p_class hwqueue.placement_class) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.spread_reason(p_spread jsonb, p_class hwqueue.placement_class, p_facts jsonb, p_counts jsonb, p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql STABLE;
@@ -5484,9 +4991,6 @@ CREATE FUNCTION hwqueue.step_ended(p_lease uuid, p_state text, p_is_short boolea
 CREATE FUNCTION hwqueue.step_error(p_step hwqueue.step, p_of_lease jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.step_levels(p_names text[], p_from integer[], p_to integer[]) RETURNS integer[]
-    LANGUAGE plpgsql IMMUTABLE;
-
 CREATE FUNCTION hwqueue.step_origins(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_defaults jsonb, p_placement jsonb) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
@@ -5495,9 +4999,6 @@ CREATE FUNCTION hwqueue.step_over(p_run uuid, p_step integer, p_verdict hwqueue.
 
 CREATE FUNCTION hwqueue.step_params(p_run hwqueue.run, p_params jsonb, p_reads integer[], p_run_if jsonb, p_most integer, OUT params jsonb, OUT bad jsonb) RETURNS record
     LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.step_queue(p_workflow hwqueue.workflow, p_step jsonb) RETURNS text
-    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.step_request(p_run hwqueue.run, p_step integer, p_lease uuid, p_class bigint, p_what text[], p_params jsonb, p_options jsonb, p_now timestamp with time zone) RETURNS hwqueue.spawn_request
     LANGUAGE sql;
@@ -5510,14 +5011,8 @@ CREATE FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after integer DE
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off';
 
-CREATE FUNCTION hwqueue.steps_begun(p_run hwqueue.run) RETURNS TABLE(step_no integer, begun_at timestamp with time zone)
-    LANGUAGE sql;
-
 CREATE FUNCTION hwqueue.steps_ended(p_leases uuid[], p_state text, p_is_short boolean DEFAULT false) RETURNS void
     LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.steps_with_items(p_steps jsonb[]) RETURNS text[]
-    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.still_attested(p_domains text[], p_until timestamp with time zone[], p_now timestamp with time zone) RETURNS text[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -5556,7 +5051,7 @@ CREATE FUNCTION hwqueue.stopping_by_place(p_term_id bigint, p_dead uuid[], p_now
 CREATE FUNCTION hwqueue.stopping_count(p_term_id bigint, p_place text, p_expired boolean, p_now timestamp with time zone) RETURNS bigint
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.stops_in_place(p_rooms hwqueue.gang_room[], p_classes hwqueue.placement_class[], p_members integer[], p_node_ids uuid[]) RETURNS uuid[]
+CREATE FUNCTION hwqueue.stops_in_place(p_rooms hwqueue.gang_room[], p_classes hwqueue.placement_class[], p_left integer[], p_node_ids uuid[]) RETURNS uuid[]
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.stops_on_node(p_node uuid, p_class_nos integer[], p_classes hwqueue.placement_class[], p_want integer[], p_stops uuid[], p_candidates uuid[]) RETURNS uuid[]
@@ -5564,9 +5059,6 @@ CREATE FUNCTION hwqueue.stops_on_node(p_node uuid, p_class_nos integer[], p_clas
 
 CREATE FUNCTION hwqueue.store_signal(p_lease uuid, p_name text, p_key text, p_payload jsonb, p_now timestamp with time zone) RETURNS boolean
     LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.stripes_of(p_touched hwqueue.touched_term[], p_terms integer, p_joins boolean, p_starts boolean, OUT alone integer[], OUT shared integer[], OUT by_counters_alone boolean) RETURNS record
-    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.submit_spec(p_spec jsonb, p_input jsonb DEFAULT '{}'::jsonb, p_options jsonb DEFAULT '{}'::jsonb) RETURNS TABLE(run_id uuid, created boolean, state text)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -5664,9 +5156,6 @@ CREATE FUNCTION hwqueue.sweep_nodes(p_everywhere hwqueue.everywhere, p_until tim
 CREATE FUNCTION hwqueue.sweep_one(p_run uuid, p_step integer, p_kind text, p_now timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.sweep_signal(p_run uuid, p_step integer) RETURNS integer
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.sync_tasks(p_defaults jsonb, p_version text DEFAULT NULL::text, p_forces boolean DEFAULT false) RETURNS TABLE(task text, is_set boolean)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
@@ -5689,9 +5178,6 @@ CREATE FUNCTION hwqueue.taint_node(p_node uuid, p_taint jsonb) RETURNS void
 
 CREATE FUNCTION hwqueue.taint_text(p_taint jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
-CREATE FUNCTION hwqueue.take_adhoc(p_workflow bigint) RETURNS boolean
-    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.take_choice(p_choice uuid, p_taker uuid) RETURNS boolean
     LANGUAGE plpgsql;
@@ -5722,9 +5208,6 @@ CREATE FUNCTION hwqueue.take_entry(p_lease uuid) RETURNS hwqueue.scheduled
 CREATE FUNCTION hwqueue.take_free_entry(p_lease uuid) RETURNS hwqueue.scheduled
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.take_lead(p_holder text, p_ttl interval, p_now timestamp with time zone) RETURNS bigint
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.take_next_signal(p_lease uuid, p_token bigint, p_signal text, p_name text, OUT verdict text, OUT payload jsonb) RETURNS record
     LANGUAGE plpgsql;
 
@@ -5735,9 +5218,6 @@ CREATE FUNCTION hwqueue.take_publish_step(p_node uuid, p_now timestamp with time
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.take_room_back(p_gang hwqueue.gang, p_goes_on boolean, p_is_earmark boolean, p_reason text, p_now timestamp with time zone) RETURNS text
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.take_run_key(p_workflow hwqueue.workflow, p_run hwqueue.run, p_options jsonb) RETURNS uuid
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.take_run_signal(p_run uuid, p_name text, p_step integer, OUT payload jsonb, OUT is_held boolean) RETURNS record
@@ -5762,21 +5242,9 @@ CREATE FUNCTION hwqueue.take_unique_run(p_run hwqueue.run, p_on_conflict text) R
 CREATE FUNCTION hwqueue.taken_instead(p_lease hwqueue.lease) RETURNS uuid
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.taken_places(p_class_ids bigint[]) RETURNS TABLE(class_id bigint, code text, is_only boolean, term_id bigint, domain text, value text)
-    LANGUAGE sql STABLE;
-
 CREATE FUNCTION hwqueue.target_class(p_class_id bigint, p_lease uuid) RETURNS bigint
     LANGUAGE plpgsql
     SET enable_bitmapscan TO 'on';
-
-CREATE FUNCTION hwqueue.target_gain(p_spread jsonb, p_fact jsonb, p_class hwqueue.placement_class, p_recount jsonb, p_now timestamp with time zone) RETURNS double precision
-    LANGUAGE plpgsql STABLE;
-
-CREATE FUNCTION hwqueue.target_queue(p_changes jsonb) RETURNS hwqueue.queue
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.tell_nested(p_run hwqueue.run) RETURNS void
-    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.term_anchors(p_spec jsonb) RETURNS text[]
     LANGUAGE sql IMMUTABLE;
@@ -5796,9 +5264,6 @@ CREATE FUNCTION hwqueue.term_item(p_selector jsonb, p_tenants jsonb, p_class hwq
 
 CREATE FUNCTION hwqueue.term_place(p_spec jsonb, p_domain text, p_node uuid, p_rack bigint, p_labels jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
-CREATE FUNCTION hwqueue.term_places(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone) RETURNS TABLE(index integer, place text, held bigint, here bigint)
-    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.term_selects(p_spec jsonb, p_class hwqueue.placement_class) RETURNS boolean
     LANGUAGE plpgsql IMMUTABLE;
@@ -5823,8 +5288,8 @@ CREATE FUNCTION hwqueue.throughput(p_queue text DEFAULT NULL::text, p_minutes in
 CREATE FUNCTION hwqueue.time_of_nth_end(p_n integer, p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[], p_age integer DEFAULT 2147483647) RETURNS timestamp with time zone
     LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.told_earmarks(p_gang hwqueue.gang, p_now timestamp with time zone) RETURNS jsonb
-    LANGUAGE sql STABLE;
+CREATE FUNCTION hwqueue.told_ways(p_gang hwqueue.gang, p_members integer, p_stop_at jsonb, p_stops uuid[], p_wait_at jsonb, p_until timestamp with time zone, p_wait_nodes uuid[], p_now timestamp with time zone) RETURNS jsonb
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.tolerated(p_tolerate jsonb, p_items integer) RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -5850,20 +5315,14 @@ CREATE FUNCTION hwqueue.try_gang(p_gang hwqueue.gang, p_now timestamp with time 
 CREATE FUNCTION hwqueue.try_on_node(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.try_place(p_gang hwqueue.gang, p_entries hwqueue.scheduled[], p_node_ids uuid[], p_is_earmark boolean, p_now timestamp with time zone) RETURNS text
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.try_proposal(p_gang_id uuid, p_place text, p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.try_replacement(p_row hwqueue.replacement, p_lease hwqueue.lease, p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.try_those_before(p_gang hwqueue.gang, p_now timestamp with time zone) RETURNS boolean
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.try_those_behind(p_now timestamp with time zone) RETURNS void
-    LANGUAGE plpgsql;
+    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.type_words(p_expr jsonb, p_value jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -5887,14 +5346,8 @@ CREATE FUNCTION hwqueue.unique_until(p_unique jsonb, p_now timestamp with time z
 CREATE FUNCTION hwqueue.unknown_fails(p_expr jsonb) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.unknown_names(p_exprs jsonb, p_custom jsonb, p_now timestamp with time zone) RETURNS TABLE(words text, guess text)
+CREATE FUNCTION hwqueue.unknown_names(p_exprs jsonb, p_custom jsonb, p_now timestamp with time zone) RETURNS TABLE(words text, is_known boolean)
     LANGUAGE sql STABLE;
-
-CREATE FUNCTION hwqueue.unknown_words(p_words text, p_guess text) RETURNS text
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
-CREATE FUNCTION hwqueue.unmatched_headline(p_class hwqueue.placement_class, p_fleet jsonb, OUT headline text, OUT code text, OUT permanent boolean) RETURNS record
-    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.unserved_part(p_queues text[], p_tasks text[], p_queue text, p_task text) RETURNS jsonb
     LANGUAGE sql STABLE PARALLEL SAFE;
@@ -5904,9 +5357,6 @@ CREATE FUNCTION hwqueue.unserved_words(p_queue text, p_task text, p_queues text[
 
 CREATE FUNCTION hwqueue.unserving_nodes(p_class hwqueue.placement_class) RETURNS TABLE(node_id uuid, predicate jsonb)
     LANGUAGE sql STABLE;
-
-CREATE FUNCTION hwqueue.unserving_words(p_predicate jsonb) RETURNS text
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.untaint_node(p_node uuid, p_key text, p_effect text DEFAULT NULL::text) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
@@ -5918,10 +5368,10 @@ CREATE FUNCTION hwqueue.untaken_masks(p_class_ids bigint[], p_none bit varying, 
 CREATE FUNCTION hwqueue.untolerated(p_taints jsonb, p_tolerate jsonb, p_effects text[]) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.updatable_steps(p_run hwqueue.run, p_of integer[]) RETURNS integer[]
-    LANGUAGE sql;
+CREATE FUNCTION hwqueue.updatable_steps(p_run hwqueue.run, p_of integer[], p_named integer[]) RETURNS integer[]
+    LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.update_groups(p_run hwqueue.run, p_steps integer[], p_update jsonb) RETURNS TABLE(steps integer[], is_nested boolean, class_id bigint, former jsonb, own jsonb)
+CREATE FUNCTION hwqueue.update_groups(p_run hwqueue.run, p_steps integer[], p_update jsonb) RETURNS TABLE(steps integer[], is_nested boolean, class_id bigint, former jsonb, own jsonb, content jsonb)
     LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.update_lease(p_lease uuid, p_changes jsonb) RETURNS text
@@ -5960,9 +5410,6 @@ CREATE FUNCTION hwqueue.update_waiting(p_run hwqueue.run, p_update jsonb, p_name
 CREATE FUNCTION hwqueue.updated_level(p_level jsonb, p_update jsonb, p_field text) RETURNS jsonb
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.updated_own(p_own jsonb, p_update jsonb) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
 CREATE FUNCTION hwqueue.updated_placement(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_asked jsonb, p_update jsonb) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
@@ -5970,9 +5417,6 @@ CREATE FUNCTION hwqueue.updated_run(p_run hwqueue.run, p_update jsonb) RETURNS h
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.upkeep_budget() RETURNS interval
-    LANGUAGE sql STABLE;
-
-CREATE FUNCTION hwqueue.upkeep_metrics(p_now timestamp with time zone) RETURNS TABLE(name text, labels jsonb, value double precision)
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.use_of_devices(p_node hwqueue.node, p_used integer[]) RETURNS integer[]
@@ -6020,7 +5464,7 @@ CREATE FUNCTION hwqueue.waiting_classes(p_classes bigint[], p_node hwqueue.node,
     SET enable_hashjoin TO 'on'
     SET enable_nestloop TO 'off';
 
-CREATE FUNCTION hwqueue.waiting_gangs(p_rank bigint, p_position bigint, p_limit integer, OUT items jsonb[], OUT last_id text, OUT has_more boolean) RETURNS record
+CREATE FUNCTION hwqueue.waiting_gangs(p_rank bigint, p_position bigint, p_limit integer, OUT items jsonb[], OUT next text) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.waits_for(p_class hwqueue.placement_class, p_node hwqueue.node, p_eligible_at timestamp with time zone, p_looks boolean, p_now timestamp with time zone, OUT wait interval, OUT is_known boolean) RETURNS record
@@ -6060,32 +5504,11 @@ CREATE FUNCTION hwqueue.watch_classes(p_after bigint, p_limit integer, p_snapsho
 CREATE FUNCTION hwqueue.watch_nodes(p_after uuid, p_limit integer, p_now timestamp with time zone) RETURNS uuid
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.way_in_time(p_gang hwqueue.gang, p_place jsonb, p_members integer, p_way text, p_words text, p_more jsonb) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.way_to_stop(p_gang hwqueue.gang, p_place jsonb, p_members integer, p_stops uuid[], p_now timestamp with time zone) RETURNS jsonb
-    LANGUAGE sql STABLE;
-
-CREATE FUNCTION hwqueue.way_to_wait(p_gang hwqueue.gang, p_place jsonb, p_members integer, p_until timestamp with time zone, p_node_ids uuid[]) RETURNS jsonb
-    LANGUAGE sql STABLE;
-
 CREATE FUNCTION hwqueue.ways_in_time(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[], p_classes hwqueue.placement_class[], p_members integer[], p_places jsonb, p_now timestamp with time zone) RETURNS jsonb
-    LANGUAGE plpgsql STABLE;
-
-CREATE FUNCTION hwqueue.ways_of_earmark(p_gang hwqueue.gang, p_place jsonb, p_now timestamp with time zone) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.webhook_body(p_code text, p_at timestamp with time zone, p_data jsonb) RETURNS text
     LANGUAGE sql STABLE;
-
-CREATE FUNCTION hwqueue.webhook_delay(p_failures integer) RETURNS interval
-    LANGUAGE sql;
-
-CREATE FUNCTION hwqueue.webhook_headers(p_webhook hwqueue.webhook, p_delivery uuid, p_body text, p_now timestamp with time zone) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.webhook_metrics(p_now timestamp with time zone) RETURNS TABLE(name text, labels jsonb, value double precision)
-    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.what_helps(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_fleet jsonb, p_near jsonb, p_pending bigint) RETURNS jsonb
     LANGUAGE sql STABLE;
@@ -6124,11 +5547,6 @@ CREATE FUNCTION hwqueue.without_steps(p_workflow hwqueue.workflow) RETURNS hwque
 CREATE FUNCTION hwqueue.without_terms(p_expr jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.workflow_metrics(p_now timestamp with time zone) RETURNS TABLE(name text, labels jsonb, value double precision)
-    LANGUAGE sql STABLE
-    SET enable_seqscan TO 'off'
-    SET enable_bitmapscan TO 'off';
-
 CREATE FUNCTION hwqueue.worth_gain(p_gpu_count integer, p_gpu_milli integer, p_room hwqueue.headroom, p_worth double precision[]) RETURNS double precision
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
@@ -6138,17 +5556,11 @@ CREATE FUNCTION hwqueue.would_start_group(p_class hwqueue.placement_class, p_fac
 CREATE FUNCTION hwqueue.write_checkpoint(p_row hwqueue.checkpoint) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.write_earmark(p_entry hwqueue.scheduled, p_node uuid, p_load hwqueue.node_load, p_assignment jsonb, p_term_deltas jsonb, p_now timestamp with time zone) RETURNS void
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.write_everywhere(p_row hwqueue.everywhere) RETURNS boolean
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.write_first_low_water(p_queue_id integer, p_class_id bigint, p_version bigint) RETURNS void
     LANGUAGE sql;
-
-CREATE FUNCTION hwqueue.write_gang(p_gang hwqueue.gang, p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone) RETURNS hwqueue.gang
-    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.write_load(p_load hwqueue.node_load) RETURNS void
     LANGUAGE plpgsql;
@@ -6156,13 +5568,7 @@ CREATE FUNCTION hwqueue.write_load(p_load hwqueue.node_load) RETURNS void
 CREATE FUNCTION hwqueue.write_low_water(p_marks hwqueue.low_water, p_tier smallint, p_rank bigint, p_old bigint, p_new bigint, p_is_blocked boolean) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.write_profile(p_node hwqueue.node, p_digest bytea, p_left_out text[], p_now timestamp with time zone) RETURNS bigint
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.write_replacements(p_spawns hwqueue.spawn_request[], p_now timestamp with time zone) RETURNS void
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.write_rules(p_class_ids bigint[]) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.write_run(p_workflow hwqueue.workflow, p_input jsonb, p_options jsonb, p_now timestamp with time zone, OUT run_id uuid, OUT created boolean) RETURNS record
@@ -6171,14 +5577,24 @@ CREATE FUNCTION hwqueue.write_run(p_workflow hwqueue.workflow, p_input jsonb, p_
 CREATE FUNCTION hwqueue.write_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone) RETURNS hwqueue.spawn_request[]
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.write_steps(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb) RETURNS void
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.write_terms(p_limit integer, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.write_workflow(p_spec jsonb, p_version integer, p_now timestamp with time zone) RETURNS hwqueue.workflow
     LANGUAGE plpgsql;
+
+CREATE TABLE hwqueue.added_item (
+    run_id uuid NOT NULL,
+    step_no integer NOT NULL,
+    item_no integer NOT NULL,
+    name text NOT NULL,
+    task_name text NOT NULL,
+    params jsonb NOT NULL
+);
+
+COMMENT ON TABLE hwqueue.added_item IS 'an item that a handler has added to its step, by name';
+
+COMMENT ON COLUMN hwqueue.added_item.name IS 'says once what it is: a handler that runs again adds it no more';
 
 CREATE TABLE hwqueue.added_run (
     run_id uuid NOT NULL,
@@ -6319,6 +5735,25 @@ COMMENT ON TABLE hwqueue.attestation IS 'an operator''s statement that a node is
 COMMENT ON COLUMN hwqueue.attestation.any_instance IS 'it holds for every instance that the node''s login registers';
 
 COMMENT ON COLUMN hwqueue.attestation.suspended_at IS 'it does not count from then on, until an operator confirms it';
+
+CREATE TABLE hwqueue.choice (
+    choice_id uuid NOT NULL,
+    tenant text NOT NULL,
+    alternatives integer DEFAULT 1 NOT NULL,
+    taken uuid,
+    taken_at timestamp with time zone,
+    settled_at timestamp with time zone,
+    checked_at timestamp with time zone NOT NULL
+)
+WITH (fillfactor='50', autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0.05');
+
+COMMENT ON TABLE hwqueue.choice IS 'a choice: of its alternatives one runs (spawn option one_of)';
+
+COMMENT ON COLUMN hwqueue.choice.taken IS 'the lease or gang that was claimed or reserved first; it stays the choice when it waits again';
+
+COMMENT ON COLUMN hwqueue.choice.settled_at IS 'when upkeep found that no other alternative is open; null: not since one was added';
+
+COMMENT ON COLUMN hwqueue.choice.checked_at IS 'when prune last checked whether its leases are gone';
 
 CREATE TABLE hwqueue.choice_member (
     choice_id uuid NOT NULL,
@@ -7316,8 +6751,7 @@ COMMENT ON COLUMN hwqueue.task.earlier IS 'digests of the last 100 defaults that
 CREATE TABLE hwqueue.tenant_work (
     tenant text NOT NULL,
     steps bigint NOT NULL,
-    nested bigint NOT NULL,
-    counted_at timestamp with time zone NOT NULL
+    nested bigint NOT NULL
 )
 WITH (fillfactor='50');
 
@@ -7450,8 +6884,8 @@ ALTER TABLE ONLY hwqueue.claim
 ALTER TABLE ONLY hwqueue.class_fleet
     ADD CONSTRAINT class_fleet_pkey PRIMARY KEY (class_id);
 
-ALTER TABLE ONLY hwqueue.class_nodes
-    ADD CONSTRAINT class_nodes_pkey PRIMARY KEY (class_id);
+ALTER TABLE ONLY hwqueue.class_mask
+    ADD CONSTRAINT class_mask_pkey PRIMARY KEY (class_id);
 
 ALTER TABLE ONLY hwqueue.class_range
     ADD CONSTRAINT class_range_pkey PRIMARY KEY (class_id, range_id);
@@ -8308,10 +7742,6 @@ REVOKE ALL ON FUNCTION hwqueue.add_amounts(p_amounts jsonb, p_others jsonb, p_si
 
 REVOKE ALL ON FUNCTION hwqueue.add_counts(p_deltas jsonb, p_sign integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.add_counts_of(p_counts integer[], p_others integer[], p_sign integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.add_figures(p_to jsonb, p_more jsonb) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.add_histograms(p_a bigint[], p_b bigint[], p_sign integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.add_items(p_lease uuid, p_token bigint, p_items jsonb) FROM PUBLIC;
@@ -8320,27 +7750,19 @@ GRANT ALL ON FUNCTION hwqueue.add_items(p_lease uuid, p_token bigint, p_items js
 
 REVOKE ALL ON FUNCTION hwqueue.add_loads(p_load hwqueue.node_load, p_other hwqueue.node_load, p_sign integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.add_run(p_lease hwqueue.lease, p_spec jsonb, OUT run_id uuid, OUT created boolean) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.add_steps(p_lease uuid, p_token bigint, p_spec jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.add_steps(p_lease uuid, p_token bigint, p_spec jsonb) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.add_steps(p_lease uuid, p_token bigint, p_spec jsonb) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.add_term(p_use text, p_items jsonb, p_domain text, p_class hwqueue.placement_class, INOUT p_terms jsonb, p_nodes jsonb, OUT index integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.add_to_step(p_lease hwqueue.lease, p_items jsonb) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.admit_class(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_exact boolean, p_now timestamp with time zone, OUT term_deltas jsonb, OUT reason text, OUT is_named boolean) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.admit_classes(p_digest bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.admit_work(p_tenant text, p_steps integer, p_nested integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.adopt_lease(p_queue text, p_node uuid, p_task text, p_params jsonb, p_options jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.adopt_lease(p_queue text, p_node uuid, p_task text, p_params jsonb, p_options jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.adopt_lease(p_queue text, p_node uuid, p_task text, p_params jsonb, p_options jsonb) TO hwqueue_admin;
-
-REVOKE ALL ON FUNCTION hwqueue.adopted_cores(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.adopted_devices(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_gpus jsonb) FROM PUBLIC;
 
@@ -8373,8 +7795,6 @@ REVOKE ALL ON FUNCTION hwqueue.allocate_room(p_class hwqueue.placement_class, p_
 
 REVOKE ALL ON FUNCTION hwqueue.amount_left(p_room hwqueue.headroom, p_name text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.amount_left_by_columns(p_name text, p_cpu_left bigint, p_memory_left bigint, p_slots_left integer, p_core_ids integer[], p_gpu_ids uuid[], p_gpu_parents uuid[], p_gpu_used integer[]) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.amount_masks(p_names text[], p_amounts bigint[], p_idle boolean, p_open bit varying, p_none bit varying, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.anchors_of(p_labels jsonb, p_rack bigint) FROM PUBLIC;
@@ -8402,10 +7822,6 @@ REVOKE ALL ON FUNCTION hwqueue.asks_lock_holders() FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.asks_others(p_exprs jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.assemble_gang(p_gang hwqueue.gang, p_first text, p_is_earmark boolean, p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.assemble_members(p_gang hwqueue.gang, p_entries hwqueue.scheduled[], p_missing integer, p_first text, p_is_earmark boolean, p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.assign_lease(p_lease hwqueue.lease, p_node uuid, p_hold interval, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.assign_target_class(p_lease uuid) FROM PUBLIC;
 
@@ -8436,7 +7852,7 @@ REVOKE ALL ON FUNCTION hwqueue.awaited_runs(p_run uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.back_earmarks(p_leases uuid[], p_hold interval, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.back_gang(p_gang hwqueue.gang, p_now timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.back_off(p_tries integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.bad_verdict(p_bad jsonb) FROM PUBLIC;
 
@@ -8446,41 +7862,25 @@ REVOKE ALL ON FUNCTION hwqueue.begin_adding(p_lease hwqueue.lease) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.begin_failing(p_run hwqueue.run, p_step integer, p_name text, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.begin_gang(p_run hwqueue.run, p_step hwqueue.step, p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.begin_map(p_run hwqueue.run, p_step hwqueue.step, p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.begin_items(p_run hwqueue.run, p_step hwqueue.step, p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.begin_other(p_run hwqueue.run, p_step integer, p hwqueue.run_progress, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.begin_reap(p_cursor hwqueue.reap_cursor, p_holds boolean, p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.begin_run(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb, p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.begin_sleep(p_run hwqueue.run, p_settings jsonb, p_results jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.best_affinity(p_class hwqueue.placement_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.bind_exprs(p_exprs jsonb, p_place text, p_together jsonb, p_class hwqueue.placement_class, INOUT p_terms jsonb, OUT exprs jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.bind_item(p_template jsonb, p_item jsonb, p_index integer, p_most bigint, OUT value jsonb, OUT missing jsonb, OUT too_large boolean) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.bind_spread(INOUT p_class hwqueue.placement_class) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.bind_terms(INOUT p_class hwqueue.placement_class) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.bind_value(p_value jsonb, p_run hwqueue.run, p_results jsonb, p_escapes boolean, OUT value jsonb, OUT missing jsonb, OUT too_large boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.bind_value(p_value jsonb, p_run hwqueue.run, p_results jsonb, p_escapes boolean, p_item jsonb, p_index integer, p_most bigint, OUT value jsonb, OUT missing jsonb, OUT too_large boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.binding_path(p_path jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.binding_steps(p_value jsonb, p_field text, p_of_item boolean, OUT steps text[], OUT binds boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.blocked_by_holders(p_classes bigint[], p_node hwqueue.node, OUT blocked bigint[], OUT lasting bigint[], OUT term_ids bigint[], OUT places text[]) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.blocked_by_leases(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.blocked_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, OUT blocked bigint[], OUT lasting bigint[], OUT known hwqueue.node_candidates) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.blocker_words(p_stage text, p_code text, p_predicate jsonb, p_lacks integer, p_class hwqueue.placement_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.booked_load(p_node hwqueue.node, p_leases uuid[]) FROM PUBLIC;
 
@@ -8494,33 +7894,21 @@ REVOKE ALL ON FUNCTION hwqueue.broken_choices() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_counts() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.broken_earmarks() FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.broken_entries() FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.broken_everywhere() FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.broken_gang_steps() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_gangs() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_joins() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.broken_loads() FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.broken_maps() FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.broken_nested() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_replacements() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.broken_requirements(p_class hwqueue.placement_class, p_claim hwqueue.claim, p_node hwqueue.node, p_now timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.broken_requirements(p_class hwqueue.placement_class, p_claim hwqueue.claim, p_node hwqueue.node, p_before jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_runs() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_terms() FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.broken_waits() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.build_placement(p_required jsonb, p_preferred jsonb, p_tolerations jsonb, p_spread jsonb, p_resources jsonb, p_isolation jsonb, p_strength integer) FROM PUBLIC;
 
@@ -8536,8 +7924,6 @@ REVOKE ALL ON FUNCTION hwqueue.cached_range(p_class_id bigint, p_now timestamp w
 
 REVOKE ALL ON FUNCTION hwqueue.cached_skew_reason(p_spread jsonb, p_fact jsonb, p_digest bigint, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.caches_know_of_drop(p_term_id bigint, p_dropped xid8) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.cancel_gang(p_gang uuid, p_reason text) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.cancel_gang(p_gang uuid, p_reason text) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.cancel_gang(p_gang uuid, p_reason text) TO hwqueue_operator;
@@ -8552,13 +7938,9 @@ REVOKE ALL ON FUNCTION hwqueue.cancel_leases(p_filter jsonb, p_reason text, p_li
 GRANT ALL ON FUNCTION hwqueue.cancel_leases(p_filter jsonb, p_reason text, p_limit integer, p_cursor jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.cancel_leases(p_filter jsonb, p_reason text, p_limit integer, p_cursor jsonb) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.cancel_on_node(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.cancel_reserved_entry(p_lease uuid, p_queue_id integer, p_error jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.cancel_run(p_run hwqueue.run, p_reason text) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.cancel_unclaimed(p_step hwqueue.step, p_name text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.cancel_workflow_run(p_run uuid, p_reason text) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.cancel_workflow_run(p_run uuid, p_reason text) TO hwqueue_producer;
@@ -8589,8 +7971,6 @@ REVOKE ALL ON FUNCTION hwqueue.check_depth(p_value jsonb, p_field text, p_code t
 
 REVOKE ALL ON FUNCTION hwqueue.check_epoch(p_node uuid, p_epoch bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.check_everywhere_limit(p_row hwqueue.everywhere) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.check_expiry(p_expires_at timestamp with time zone, p_after interval, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_extend(p_extend interval) FROM PUBLIC;
@@ -8607,8 +7987,6 @@ REVOKE ALL ON FUNCTION hwqueue.check_login(p_node uuid, p_login text) FROM PUBLI
 
 REVOKE ALL ON FUNCTION hwqueue.check_logs(p_logs jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.check_min_size(p_min_size integer, p_elements jsonb) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.check_move(p_lease hwqueue.lease, p_queue hwqueue.queue) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_name(p_name text, p_field text, p_max_length integer) FROM PUBLIC;
@@ -8619,11 +7997,7 @@ REVOKE ALL ON FUNCTION hwqueue.check_numbers(p_value jsonb, p_field text, p_code
 
 REVOKE ALL ON FUNCTION hwqueue.check_object(p_value jsonb, p_allowed text[], p_field text, p_code text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.check_one_tenant(p_tenants text[]) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.check_own_class(p_class hwqueue.placement_class, p_field text, p_index integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.check_own_ids(p_spawns hwqueue.spawn_request[], p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_own_level(p_tenant text, p_level jsonb, p_field text) FROM PUBLIC;
 
@@ -8637,10 +8011,6 @@ REVOKE ALL ON FUNCTION hwqueue.check_payload(p_value jsonb, p_field text, p_max_
 
 REVOKE ALL ON FUNCTION hwqueue.check_places(p_places jsonb, p_most integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.check_planner_ttl(p_ttl interval) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.check_planner_write(p_round bigint, p_epoch bigint) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.check_progress(p_reports jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_queue_names(p_queues text[]) FROM PUBLIC;
@@ -8649,8 +8019,6 @@ REVOKE ALL ON FUNCTION hwqueue.check_range(p_value bigint, p_field text, p_min b
 
 REVOKE ALL ON FUNCTION hwqueue.check_regexp(p_pattern text, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.check_replaced(p_old uuid, p_lease uuid, p_tenant text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.check_request(p_queues text[], p_qty integer, p_claim_timeout interval) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_result(p_lease uuid, p_result jsonb, p_field text) FROM PUBLIC;
@@ -8658,6 +8026,8 @@ REVOKE ALL ON FUNCTION hwqueue.check_result(p_lease uuid, p_result jsonb, p_fiel
 REVOKE ALL ON FUNCTION hwqueue.check_settlement(p_settlement jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_settlements(p_settle jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.check_span(p_span interval, p_field text, p_min interval, p_max interval, p_range text, p_hint text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_step_name(p_name text, p_field text) FROM PUBLIC;
 
@@ -8670,8 +8040,6 @@ GRANT ALL ON FUNCTION hwqueue.check_token(p_secret_sha256 bytea) TO hwqueue_oper
 GRANT ALL ON FUNCTION hwqueue.check_token(p_secret_sha256 bytea) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.check_trust_domain(p_domain text) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.check_updatable(p_run hwqueue.run, p_named integer[], p_found integer[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_workflow(p_spec jsonb, p_options jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.check_workflow(p_spec jsonb, p_options jsonb) TO hwqueue_producer;
@@ -8737,13 +8105,9 @@ REVOKE ALL ON FUNCTION hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch 
 GRANT ALL ON FUNCTION hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch bigint, p_qty integer, p_tasks text[], p_claim_timeout interval) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch bigint, p_qty integer, p_tasks text[], p_claim_timeout interval) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.claimed_story(p_claim hwqueue.claim, p_lease hwqueue.lease, p_now timestamp with time zone, OUT headline text, OUT code text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.claiming_node(p_state hwqueue.node_state, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.claims_in_the_way(p_node_ids uuid[], p_now timestamp with time zone, OUT claims jsonb, OUT others integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.claims_of_node(p_node uuid, p_leases uuid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.claims_scan_start() FROM PUBLIC;
 
@@ -8763,13 +8127,9 @@ REVOKE ALL ON FUNCTION hwqueue.class_fleets(p_class_ids bigint[], p_snapshot hwq
 
 REVOKE ALL ON FUNCTION hwqueue.class_headline(p_class hwqueue.pending_class, p_fleet hwqueue.headline, p_part hwqueue.headline, p_node text, p_paused_at timestamp with time zone, p_waits interval, p_unserved text, OUT code text, OUT message text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.class_match(p_fit hwqueue.class_nodes, p_snapshot hwqueue.fleet_snapshot) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.class_matches(p_queue hwqueue.queue, p_limit integer, p_most integer, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_near(p_class bigint, p_near jsonb, p_places jsonb, p_now timestamp with time zone, OUT class_id bigint, OUT bad jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.class_nodes(p_classes hwqueue.placement_class[], p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_options(p_options jsonb) FROM PUBLIC;
 
@@ -8793,8 +8153,6 @@ REVOKE ALL ON FUNCTION hwqueue.class_verdicts(p_classes hwqueue.placement_class[
 
 REVOKE ALL ON FUNCTION hwqueue.class_words(p_class hwqueue.placement_class) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.clear_checked(p_class_ids bigint[]) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.clock() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.collect_due(p_run hwqueue.run, p hwqueue.run_progress, p_is_short boolean, p_now timestamp with time zone) FROM PUBLIC;
@@ -8815,11 +8173,7 @@ REVOKE ALL ON FUNCTION hwqueue.complete_leases(p_lease_ids uuid[], p_tokens bigi
 GRANT ALL ON FUNCTION hwqueue.complete_leases(p_lease_ids uuid[], p_tokens bigint[]) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.complete_leases(p_lease_ids uuid[], p_tokens bigint[]) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.completion_code() FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.compute_class_fleets(p_class_ids bigint[], p_now timestamp with time zone, OUT fits hwqueue.class_nodes[], OUT registered integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.condition_steps(p_conditions jsonb, p_field text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.compute_class_fleets(p_class_ids bigint[], p_now timestamp with time zone, OUT fits hwqueue.class_mask[], OUT registered integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.conditions_hold(p_conditions jsonb, p_run hwqueue.run, p_results jsonb) FROM PUBLIC;
 
@@ -8828,8 +8182,6 @@ GRANT ALL ON FUNCTION hwqueue.confirm_node(p_node uuid, p_instance_id text) TO h
 GRANT ALL ON FUNCTION hwqueue.confirm_node(p_node uuid, p_instance_id text) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.contended_headline(p_class hwqueue.placement_class, p_fleet jsonb, OUT headline text, OUT code text) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.content_own(p_own jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.contradicts(p_outer jsonb, p_inner jsonb, p_mode text) FROM PUBLIC;
 
@@ -8841,9 +8193,7 @@ REVOKE ALL ON FUNCTION hwqueue.cores_of(p_assignment jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.count_added_runs(p_run uuid, p_step integer, OUT open integer, OUT failed integer, OUT cancelled integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.count_by_node(p_class hwqueue.placement_class, p_term integer, p_recounts jsonb, p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.count_fact(p_term_id bigint, p_value text, p_self boolean, p_use text, p_recount jsonb, p_own integer, p_now timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.count_fit(p_fit hwqueue.class_mask, p_snapshot hwqueue.fleet_snapshot) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb) TO hwqueue_operator;
@@ -8855,11 +8205,9 @@ REVOKE ALL ON FUNCTION hwqueue.count_parents(p_run uuid, p_step integer, p_is_an
 
 REVOKE ALL ON FUNCTION hwqueue.count_rivals(p_class_ids bigint[], p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.count_running(p_term hwqueue.affinity_term, p_holds boolean) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.count_steps(p_run hwqueue.run) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.count_tenant_work(p_now timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.count_tenant_work() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.count_words(p_count bigint, p_one text, p_many text) FROM PUBLIC;
 
@@ -8867,11 +8215,7 @@ REVOKE ALL ON FUNCTION hwqueue.count_work(p_run uuid, p_opened integer, p_closed
 
 REVOKE ALL ON FUNCTION hwqueue.count_wrong_marks() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.counted_by(p_deltas jsonb, p_term_id bigint) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.counted_terms(p_touched hwqueue.touched_term[]) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.counts_of(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.cpu_isolation_on(p_asked text, p_default text) FROM PUBLIC;
 
@@ -8888,8 +8232,6 @@ REVOKE ALL ON FUNCTION hwqueue.crowded_nodes(p_rooms hwqueue.gang_room[], p_node
 REVOKE ALL ON FUNCTION hwqueue.current_actor() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.current_generation() FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.date_broken(p_broken jsonb, p_before jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.date_taints(p_taints jsonb, p_before jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -8927,8 +8269,6 @@ REVOKE ALL ON FUNCTION hwqueue.deregister_own_node(p_node uuid, p_epoch bigint) 
 GRANT ALL ON FUNCTION hwqueue.deregister_own_node(p_node uuid, p_epoch bigint) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.deregister_own_node(p_node uuid, p_epoch bigint) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.did_you_mean(p_name text, p_names text[]) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.differing_nodes(p_everywhere hwqueue.everywhere, p_nodes uuid[], p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.domain_value(p_domain text, p_node uuid, p_rack bigint, p_labels jsonb) FROM PUBLIC;
@@ -8959,11 +8299,7 @@ GRANT ALL ON FUNCTION hwqueue.drop_task(p_task text) TO hwqueue_admin;
 REVOKE ALL ON FUNCTION hwqueue.drop_webhook(p_name text) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.drop_webhook(p_name text) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.due_verdict(p_step hwqueue.step) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.earlier_waits(p_lease uuid, p_node uuid, p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.earmark_fault(p_gang_id uuid, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.earmark_gang(p_gang hwqueue.gang, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -8991,27 +8327,17 @@ REVOKE ALL ON FUNCTION hwqueue.end_completed_claims(p_leases uuid[], p_tokens bi
 
 REVOKE ALL ON FUNCTION hwqueue.end_due_steps(p_limit integer, p_from timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.end_members(p_gang hwqueue.gang) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.end_older_claims(p_node uuid, p_epoch bigint, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.end_overrun(p_claim hwqueue.claim, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.end_parent_step(p_run hwqueue.run, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.end_replaced(p_row hwqueue.replacement) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.end_run(p_run hwqueue.run, p_state text, p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.end_waiting(p_leases uuid[], p_state text, p_error jsonb, p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.ended_between(p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.ended_items(p_run hwqueue.run, p_step integer, p_numbers integer[], OUT leases jsonb, OUT held integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.ending_reason(p_gang hwqueue.gang) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.endless_words(p_node_ids uuid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.error_words(p_error jsonb) FROM PUBLIC;
 
@@ -9023,25 +8349,13 @@ REVOKE ALL ON FUNCTION hwqueue.event_page(p_after bigint, p_below bigint, p_code
 
 REVOKE ALL ON FUNCTION hwqueue.event_slots(p_since timestamp with time zone, p_until timestamp with time zone, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.everywhere_detail(p_everywhere hwqueue.everywhere) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.everywhere_fit(p_everywhere hwqueue.everywhere, p_node uuid, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.everywhere_hold() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.everywhere_leases(p_everywhere uuid, p_limit integer, p_after uuid) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.everywhere_metrics(p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.everywhere_queue(p_everywhere hwqueue.everywhere) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.everywhere_state(p_everywhere hwqueue.everywhere) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.everywhere_title(p_everywhere hwqueue.everywhere) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.everywhere_totals(p_everywhere uuid) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.everywhere_words(p_lease uuid, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.excerpt(p_value jsonb) FROM PUBLIC;
 
@@ -9056,6 +8370,8 @@ REVOKE ALL ON FUNCTION hwqueue.expire_nodes(p_limit integer, p_now timestamp wit
 REVOKE ALL ON FUNCTION hwqueue.explain_class(p_class bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.explain_class(p_class bigint) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.explain_class(p_class bigint) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.explain_earmark(p_gang hwqueue.gang, p_now timestamp with time zone, OUT places jsonb, OUT ways jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.explain_gang(p_gang uuid) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.explain_gang(p_gang uuid) TO hwqueue_producer;
@@ -9096,8 +8412,6 @@ REVOKE ALL ON FUNCTION hwqueue.facts_of_others(p_class hwqueue.placement_class, 
 
 REVOKE ALL ON FUNCTION hwqueue.fail_late(p_leases uuid[], p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.fail_late_runs(p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.fail_lease(p_lease uuid, p_token bigint, p_error jsonb, p_retry boolean, p_retry_at timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.fail_lease(p_lease uuid, p_token bigint, p_error jsonb, p_retry boolean, p_retry_at timestamp with time zone) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.fail_lease(p_lease uuid, p_token bigint, p_error jsonb, p_retry boolean, p_retry_at timestamp with time zone) TO hwqueue_admin;
@@ -9134,11 +8448,9 @@ REVOKE ALL ON FUNCTION hwqueue.find_group_in_window(p_classes bigint[], p_scores
 
 REVOKE ALL ON FUNCTION hwqueue.find_in_window(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_window integer, p_limit integer, OUT seen hwqueue.seen_entries) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.find_judged_profile(p_node hwqueue.node, p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.find_lease(p_lease uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.find_profile(p_node hwqueue.node, p_now timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.find_profile(p_node hwqueue.node, p_now timestamp with time zone, p_left_out text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.find_queue(p_queue text) FROM PUBLIC;
 
@@ -9148,17 +8460,13 @@ REVOKE ALL ON FUNCTION hwqueue.find_score_group(p_request hwqueue.claim_request,
 
 REVOKE ALL ON FUNCTION hwqueue.find_spawn_queue(p_queue text, p_task text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.find_webhook(p_name text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.find_webhook(p_name text, p_locks boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.find_workflow(p_name text, p_version integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.finish_replacement(p_row hwqueue.replacement, p_has_run boolean, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.finish_run(p_run uuid, p_failed integer, p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.first_epoch() FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.first_item_error(p_run hwqueue.run, p_step integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.first_live_entry(p_queue_id integer, p_or_mark boolean, OUT tier smallint, OUT rank bigint, OUT "position" bigint, OUT is_blocked boolean, OUT is_mark boolean) FROM PUBLIC;
 
@@ -9194,33 +8502,19 @@ REVOKE ALL ON FUNCTION hwqueue.follow_parent(p_run uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.forget_bound() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.forget_maps(p_run hwqueue.run, p_steps integer[], p_whole integer[]) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.forget_node(p_node uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.free_by(p_rooms hwqueue.gang_room[], p_classes hwqueue.placement_class[], p_members integer[], p_node_ids uuid[], p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.free_devices(p_after uuid, p_limit integer, p_now timestamp with time zone, OUT items jsonb[], OUT last_id uuid, OUT has_more boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.free_devices(p_after uuid, p_limit integer, p_now timestamp with time zone, OUT items jsonb[], OUT next text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.fresh_arrivals(p_limit integer, p_from timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.full_nodes() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.full_words(p_concurrency integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.funnel_stages() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.gang_asked(p_options jsonb, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.gang_domains(p_together jsonb, p_field text) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.gang_elements(p_members jsonb, p_options jsonb, p_gang_id uuid) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.gang_headline(p_gang hwqueue.gang, p_queue hwqueue.queue, p_now timestamp with time zone, INOUT headline text, INOUT code text) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.gang_kinds(p_classes hwqueue.placement_class[], p_members integer[], p_rooms hwqueue.gang_room[], p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.gang_metrics(p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.gang_of_step(p_run uuid, p_step integer) FROM PUBLIC;
 
@@ -9234,8 +8528,6 @@ REVOKE ALL ON FUNCTION hwqueue.gang_roster(p_gang uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.gang_states() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.gang_states_without_room() FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.gang_status(p_lease uuid, p_token bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.gang_status(p_lease uuid, p_token bigint) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.gang_status(p_lease uuid, p_token bigint) TO hwqueue_admin;
@@ -9243,10 +8535,6 @@ GRANT ALL ON FUNCTION hwqueue.gang_status(p_lease uuid, p_token bigint) TO hwque
 REVOKE ALL ON FUNCTION hwqueue.gang_step_headline(p_step hwqueue.step, p_defined hwqueue.workflow_step, p_gang uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.gang_story(p_gang hwqueue.gang, p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.gang_turn(p_gang_id uuid, p_step text, p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.gang_verdict(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.gang_wait_words(p_gang hwqueue.gang) FROM PUBLIC;
 
@@ -9285,11 +8573,9 @@ GRANT ALL ON FUNCTION hwqueue.get_workflow_run(p_run uuid) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.go_on(p_run hwqueue.run, p_progress hwqueue.run_progress, p_is_short boolean, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.go_on_added(p_run hwqueue.run, p_step hwqueue.step) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.go_on_map(p_tally hwqueue.tally, p_is_short boolean, p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.go_on_nested(p_run uuid, p_step integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.going_metrics(p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.gpu_exclusivity_on(p_asked text, p_share_mode text) FROM PUBLIC;
 
@@ -9315,15 +8601,11 @@ REVOKE ALL ON FUNCTION hwqueue.has_fleet_changed(p_unseen xid8[], p_next_xid xid
 
 REVOKE ALL ON FUNCTION hwqueue.has_isolation_conflict(p_class hwqueue.placement_class, p_cpu text[], p_gpu text[], p_share_mode text, p_gpu_ids uuid[], p_gpu_parents uuid[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.has_items_to_stop(p_run uuid) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.has_login(p_login text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.has_new_classes(p_seen xid8, p_unseen xid8[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.has_no_execute(p_node hwqueue.node) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.has_open_reader() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.has_places(p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_left_out text[]) FROM PUBLIC;
 
@@ -9340,8 +8622,6 @@ GRANT ALL ON FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_clai
 REVOKE ALL ON FUNCTION hwqueue.held_alone(p_assignment jsonb, p_node hwqueue.node) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.held_keys(p_leases uuid[], p_waits boolean) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.help_words(p_sole jsonb, p_class hwqueue.placement_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.histogram_bounds() FROM PUBLIC;
 
@@ -9361,8 +8641,6 @@ REVOKE ALL ON FUNCTION hwqueue.hold_state(p_lease uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.hold_step(p_lease uuid, p_token bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.hold_step(p_run uuid, p_step integer, p_name text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.hold_steps(p_run uuid, p_steps integer[], p_name text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.hold_updatable(p_run hwqueue.run, p_named integer[]) FROM PUBLIC;
@@ -9381,23 +8659,23 @@ REVOKE ALL ON FUNCTION hwqueue.imagined_nodes(p_nodes jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.in_seconds(p_span interval) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.insert_gang(p_gang hwqueue.gang, p_queue hwqueue.queue, p_priority integer, p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.insert_members(p_gang uuid, p_leases uuid[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.insert_gang(p_gang hwqueue.gang, p_leases uuid[], p_queue hwqueue.queue, p_priority integer, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.insert_own_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.insert_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.is_assigned(p_claim hwqueue.claim, p_lease hwqueue.lease) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.is_barred(p_class hwqueue.pending_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_binding(p_value jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.is_cache_valid(p_fit hwqueue.class_nodes, p_open bit varying) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.is_cache_valid(p_fit hwqueue.class_mask, p_open bit varying) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_counted(p_steps hwqueue.clock_step[], p_at timestamp with time zone, p_xid xid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.is_gang_ready(p_gang hwqueue.gang, p_members jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.is_everywhere(p_lease uuid, p_gang uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_idle(p_kind text) FROM PUBLIC;
 
@@ -9427,8 +8705,6 @@ REVOKE ALL ON FUNCTION hwqueue.is_own_service(p_service uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_put_off(p_part text, p_item uuid, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.is_selected(p_class_id bigint) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.is_still_attested_for(p_class_id bigint, p_node hwqueue.node, p_attested text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_this_life(p_started timestamp with time zone, p_recovered pg_lsn, p_path text) FROM PUBLIC;
@@ -9437,7 +8713,7 @@ REVOKE ALL ON FUNCTION hwqueue.is_time_up() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_unlocked(p_xmax xid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.is_unmatched(p_fit hwqueue.class_nodes, p_live bit varying) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.is_unmatched(p_fit hwqueue.class_mask, p_live bit varying) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_unseen(p_xid xid8, p_unseen xid8[], p_next_xid xid8) FROM PUBLIC;
 
@@ -9448,8 +8724,6 @@ REVOKE ALL ON FUNCTION hwqueue.isolated_resources(p_isolation jsonb, p_resources
 REVOKE ALL ON FUNCTION hwqueue.isolation_conflicts(p_class hwqueue.placement_class, p_cpu text[], p_gpu text[], p_share_mode text, p_gpu_ids uuid[], p_gpu_parents uuid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.item_ended(p_lease uuid, p_state text, p_is_short boolean) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.item_page(p_run hwqueue.run, p_step integer, p_after integer, p_limit integer, p_state text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.item_request(p_run hwqueue.run, p_defined hwqueue.workflow_step, p_task text, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -9501,8 +8775,6 @@ REVOKE ALL ON FUNCTION hwqueue.judge_for_profile(p_profile hwqueue.profile, p_li
 
 REVOKE ALL ON FUNCTION hwqueue.judge_pinned(p_node hwqueue.node, p_state hwqueue.node_state, p_limit integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.kept_changes(p_limit integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.kept_level(p_outer jsonb, p_inner jsonb, p_mode text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.kept_out_of(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node) FROM PUBLIC;
@@ -9523,8 +8795,6 @@ REVOKE ALL ON FUNCTION hwqueue.known_lacks(p_class_id bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.label_contradiction(p_required jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.label_failures(p_class hwqueue.placement_class) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.label_holds(p_op text, p_value jsonb, p_values jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.label_number(p_value jsonb) FROM PUBLIC;
@@ -9539,11 +8809,7 @@ REVOKE ALL ON FUNCTION hwqueue.lacking(p_shortage integer, p_class hwqueue.place
 
 REVOKE ALL ON FUNCTION hwqueue.lacking_custom(p_needed jsonb, p_free jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.last_clock_step() FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.last_drawn_position() FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.last_fetched_at(p_gang uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.later_earmarks(p_node uuid, p_tier smallint, p_rank bigint) FROM PUBLIC;
 
@@ -9551,9 +8817,7 @@ REVOKE ALL ON FUNCTION hwqueue.lead_planner(p_holder text, p_ttl interval) FROM 
 GRANT ALL ON FUNCTION hwqueue.lead_planner(p_holder text, p_ttl interval) TO hwqueue_planner;
 GRANT ALL ON FUNCTION hwqueue.lead_planner(p_holder text, p_ttl interval) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.lead_prune(p_unless_within interval, p_now timestamp with time zone, OUT goes boolean, OUT prune_cursor hwqueue.prune_cursor) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.lead_reap(p_unless_within interval, p_now timestamp with time zone, OUT goes boolean, OUT holds boolean, OUT reap_cursor hwqueue.reap_cursor) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.lead_reap(p_unless_within interval, p_now timestamp with time zone, OUT goes boolean, OUT reap_cursor hwqueue.reap_cursor, OUT done hwqueue.upkeep_done) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lease_checkpoints(p_lease uuid, p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.lease_checkpoints(p_lease uuid, p_limit integer) TO hwqueue_producer;
@@ -9584,6 +8848,8 @@ REVOKE ALL ON FUNCTION hwqueue.lease_rank(p_step interval, p_eligible_at timesta
 REVOKE ALL ON FUNCTION hwqueue.lease_score(p_weight_affinity double precision, p_weight_fit double precision, p_weight_spread double precision, p_affinity double precision, p_fit double precision, p_spread double precision) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lease_state(p_lease uuid) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.lease_story(p_lease hwqueue.lease, p_claim hwqueue.claim, p_end hwqueue.outcome, p_state text, p_now timestamp with time zone, OUT headline text, OUT code text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lease_to_replace(p_row hwqueue.replacement, p_lease hwqueue.lease) FROM PUBLIC;
 
@@ -9632,8 +8898,6 @@ GRANT ALL ON FUNCTION hwqueue.list_queues() TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.list_queues() TO hwqueue_admin;
 GRANT ALL ON FUNCTION hwqueue.list_queues() TO hwqueue_operator;
 
-REVOKE ALL ON FUNCTION hwqueue.list_results(p_run hwqueue.run, p_binding jsonb, OUT value jsonb, OUT too_large boolean) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.list_run_signals(p_run uuid, p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.list_run_signals(p_run uuid, p_limit integer) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.list_run_signals(p_run uuid, p_limit integer) TO hwqueue_operator;
@@ -9679,8 +8943,6 @@ REVOKE ALL ON FUNCTION hwqueue.listed_origins(p_run hwqueue.run) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.load_fits(p_node hwqueue.node, p_load hwqueue.node_load) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.load_that_stays(p_node hwqueue.node, p_old uuid) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.lock_alternative(p_request hwqueue.claim_request, p_class_id bigint, p_seen hwqueue.seen_entries, p_from bigint, p_to bigint, p_since timestamp with time zone, p_lease uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lock_choice(p_choice uuid, p_taker uuid) FROM PUBLIC;
@@ -9688,8 +8950,6 @@ REVOKE ALL ON FUNCTION hwqueue.lock_choice(p_choice uuid, p_taker uuid) FROM PUB
 REVOKE ALL ON FUNCTION hwqueue.lock_claims(p_node uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lock_class_heads(p_classes bigint[], p_queue_id integer, p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.lock_classes(p_digest bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lock_in_window(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_window integer, p_limit integer) FROM PUBLIC;
 
@@ -9699,23 +8959,11 @@ REVOKE ALL ON FUNCTION hwqueue.lock_page(p_filter jsonb, p_states text[], p_limi
 
 REVOKE ALL ON FUNCTION hwqueue.lock_run(p_run uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.lock_stripes(p_alone integer[], p_shared integer[]) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.lock_to_register(INOUT node hwqueue.node, OUT state hwqueue.node_state) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.lock_webhook(p_name text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.login_hint(p_login text) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.look_at_changed(p_limit integer, p_from bigint, p_until timestamp with time zone, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.look_at_claim(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_fit text, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.look_at_due(p_limit integer, p_until timestamp with time zone, p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.look_at_earmark(p_gang hwqueue.gang, p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.look_at_earmark(p_row hwqueue.replacement, p_claim hwqueue.claim, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.look_at_ended(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_state text, p_fit text, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -9724,8 +8972,6 @@ REVOKE ALL ON FUNCTION hwqueue.look_at_gang(p_gang hwqueue.gang, p_now timestamp
 REVOKE ALL ON FUNCTION hwqueue.look_at_node(p_everywhere hwqueue.everywhere, p_node uuid, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.look_at_replacement(p_row hwqueue.replacement, p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.look_at_waiting(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_fit text, p_retry_at timestamp with time zone, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.look_if_free(p_everywhere_id uuid, p_node uuid, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -9760,8 +9006,6 @@ GRANT ALL ON FUNCTION hwqueue.match_page(p_placement jsonb, p_options jsonb, p_l
 
 REVOKE ALL ON FUNCTION hwqueue.match_question(p_placement jsonb, p_options jsonb, OUT for_queue hwqueue.queue, OUT for_class hwqueue.placement_class, OUT reach double precision, OUT node_names text[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.may_be_assigned(p_lease hwqueue.lease, p_node uuid, p_queue text, p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.may_be_long(p_value jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.may_be_missing(p_gang hwqueue.gang) FROM PUBLIC;
@@ -9771,10 +9015,6 @@ REVOKE ALL ON FUNCTION hwqueue.may_be_tried(p_gang hwqueue.gang, p_now timestamp
 REVOKE ALL ON FUNCTION hwqueue.may_earmark(p_class_id bigint, p_node uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.may_not_go_on(p_everywhere hwqueue.everywhere) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.may_start(p_requests hwqueue.spawn_request[], p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.member_requests(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_known jsonb, p_gang_id uuid, p_now timestamp with time zone, OUT requests hwqueue.spawn_request[], OUT starts_at timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.members_needed(p_gang hwqueue.gang, p_waiting integer) FROM PUBLIC;
 
@@ -9791,8 +9031,6 @@ GRANT ALL ON FUNCTION hwqueue.metrics() TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.metrics() TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.most_label_values() FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.movable_leases(p_leases uuid[], p_queue hwqueue.queue) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.move_keys(p_leases uuid[], p_queue hwqueue.queue) FROM PUBLIC;
 
@@ -9820,11 +9058,7 @@ REVOKE ALL ON FUNCTION hwqueue.nearest_name(p_name text, p_names text[]) FROM PU
 
 REVOKE ALL ON FUNCTION hwqueue.needed_amounts(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_custom jsonb, p_cpu_isolation text, p_gpu_exclusivity text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.needed_words(p_gang hwqueue.gang) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.needs_of(p_class hwqueue.placement_class, p_bits integer, p_node hwqueue.node) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.nested_headline(p_step jsonb, p_workflow hwqueue.workflow, p_refusal jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.nested_workflow(p_settings jsonb, p_tenant text) FROM PUBLIC;
 
@@ -9846,8 +9080,6 @@ REVOKE ALL ON FUNCTION hwqueue.next_attempt_at(p_lease uuid, p_attempt integer, 
 
 REVOKE ALL ON FUNCTION hwqueue.next_classes(p_from hwqueue.judging_progress, p_anchors text[], p_pinned boolean, p_limit integer, OUT batch bigint[], OUT judged hwqueue.judging_progress, OUT more boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.next_gang_state(p_gang hwqueue.gang, p_waiting integer, p_earmarked integer, p_reserved integer, p_running integer, p_failed integer, p_cancelled integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.next_generation(p_row hwqueue.installation, p_timeline integer, p_system bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.next_token(p_generation bigint, p_claims integer) FROM PUBLIC;
@@ -9863,8 +9095,6 @@ GRANT ALL ON FUNCTION hwqueue.node_claims(p_node uuid, p_limit integer) TO hwque
 GRANT ALL ON FUNCTION hwqueue.node_claims(p_node uuid, p_limit integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.node_generation(p_node uuid) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.node_has(p_failure hwqueue.failure, p_fact jsonb, p_domain text, p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.node_headroom(p_node hwqueue.node, p_load hwqueue.node_load) FROM PUBLIC;
 
@@ -9946,13 +9176,11 @@ REVOKE ALL ON FUNCTION hwqueue.note_blocked(p_state hwqueue.node_state, p_blocke
 
 REVOKE ALL ON FUNCTION hwqueue.note_bound(p_bytes bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.note_clock(p_cursor hwqueue.reap_cursor, p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.note_deaths(p_leases uuid[], p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_event(p_code text, p_message text, p_detail jsonb, p_node uuid, p_queue text, p_class bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.note_failures(p_run hwqueue.run, p hwqueue.run_progress, p_now timestamp with time zone, OUT state text, OUT progress hwqueue.run_progress) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.note_everywhere(p_code text, p_everywhere hwqueue.everywhere, p_said text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_gang(p_gang hwqueue.gang, p_state text) FROM PUBLIC;
 
@@ -9974,25 +9202,17 @@ REVOKE ALL ON FUNCTION hwqueue.note_served(p_node uuid, p_spec jsonb) FROM PUBLI
 
 REVOKE ALL ON FUNCTION hwqueue.note_server(p_timeline integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.note_start(p_gang hwqueue.gang, p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.nothing_done(p_holds boolean) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.nothing_is_stopping(p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.notify_ended(p_leases uuid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.numbered_nodes(p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.offer_signal(p_run hwqueue.run, p_signal bigint, p_name text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.oldest_open_settlement() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.oldest_snapshot_holder(p_relation regclass) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.oldest_undelivered(p_webhook hwqueue.webhook) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.open_map(p_run hwqueue.run, p_step hwqueue.step, p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamp with time zone, OUT map hwqueue.map, OUT tally hwqueue.tally, OUT bad jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.open_nested(p_run hwqueue.run, p_step hwqueue.step, p_nested hwqueue.run) FROM PUBLIC;
 
@@ -10008,11 +9228,7 @@ REVOKE ALL ON FUNCTION hwqueue.order_named_steps(p_steps jsonb[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.ordered_items(p_leases uuid[], p_tokens bigint[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.other_alternatives(p_choice hwqueue.choice) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.overbooked_nodes(p_node_ids uuid[]) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.own_field(p_own jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.own_fit(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_reach double precision, p_room hwqueue.headroom) FROM PUBLIC;
 
@@ -10064,8 +9280,6 @@ REVOKE ALL ON FUNCTION hwqueue.pause_queue(p_queue text) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.pause_queue(p_queue text) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.pause_queue(p_queue text) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.pause_run(p_run hwqueue.run, p_reason text, p_detail jsonb) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.pause_webhook(p_name text) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.pause_webhook(p_name text) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.pause_webhook(p_name text) TO hwqueue_admin;
@@ -10083,11 +9297,7 @@ REVOKE ALL ON FUNCTION hwqueue.pending_reasons(p_queue text, p_kind text, p_clas
 GRANT ALL ON FUNCTION hwqueue.pending_reasons(p_queue text, p_kind text, p_class bigint, p_order text, p_limit integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.pending_reasons(p_queue text, p_kind text, p_class bigint, p_order text, p_limit integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.place_begun_maps(p_run hwqueue.run, p_steps integer[]) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.place_counts(p_spread jsonb, p_spec jsonb, p_digest bigint, p_recount jsonb, p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.place_in_line(p_lease hwqueue.lease) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.place_sums(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[], p_size integer) FROM PUBLIC;
 
@@ -10101,8 +9311,6 @@ REVOKE ALL ON FUNCTION hwqueue.placement_cost(p_placement jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.placement_limits(OUT patterns integer, OUT pattern_chars integer, OUT repeated_chars integer, OUT exprs integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.places_are_there(p_places jsonb, p_what text, p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.places_with_room(p_rooms hwqueue.gang_room[], p_kinds integer, p_is_idle boolean, p_together text[], p_same text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.planned_nested(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step integer, p_now timestamp with time zone) FROM PUBLIC;
@@ -10112,8 +9320,6 @@ REVOKE ALL ON FUNCTION hwqueue.planned_step(p_workflow hwqueue.workflow, p_run h
 REVOKE ALL ON FUNCTION hwqueue.planned_steps(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb, p_most integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.planned_updates(p_run hwqueue.run, p_update jsonb, p_named integer[]) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.planner_metrics(p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.planner_rooms(p_gangs uuid[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.planner_rooms(p_gangs uuid[]) TO hwqueue_planner;
@@ -10149,10 +9355,6 @@ GRANT ALL ON FUNCTION hwqueue.preview_update(p_run uuid, p_changes jsonb, p_step
 
 REVOKE ALL ON FUNCTION hwqueue.profile_anchors(p_labels jsonb, p_rack bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.profile_digest(p_node hwqueue.node) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.profile_exprs(p_class hwqueue.placement_class) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.profiles_judged_as(p_profile_id bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.progress_of(p_lease uuid, p_token bigint) FROM PUBLIC;
@@ -10160,8 +9362,6 @@ REVOKE ALL ON FUNCTION hwqueue.progress_of(p_lease uuid, p_token bigint) FROM PU
 REVOKE ALL ON FUNCTION hwqueue.promote_due(p_queue_ids integer[], p_limit integer, p_now timestamp with time zone, p_from timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.promote_if_due(p_queues text[], p_queue_ids integer[], p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.propagate_term(p_term hwqueue.affinity_term) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune(p_limit integer, p_unless_within interval) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.prune(p_limit integer, p_unless_within interval) TO hwqueue_worker;
@@ -10176,8 +9376,6 @@ REVOKE ALL ON FUNCTION hwqueue.prune_counts(p_limit integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_deaths(p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.prune_deliveries(p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.prune_events(p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_everywhere(p_limit integer) FROM PUBLIC;
@@ -10186,13 +9384,9 @@ REVOKE ALL ON FUNCTION hwqueue.prune_gangs(p_limit integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_leases(p_cursor hwqueue.prune_cursor, p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.prune_minutes(p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.prune_nodes(p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_part(p_part text, p_most integer, p_done hwqueue.upkeep_done, p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.prune_prices(p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_profiles(p_after bigint, p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -10202,21 +9396,13 @@ REVOKE ALL ON FUNCTION hwqueue.prune_terms(p_limit integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_unseen_xids(p_unseen xid8[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.prune_unused(p_cursor hwqueue.prune_cursor, p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.prune_workflows(p_limit integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.pruned_within(p_unless_within interval, p_now timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.publish_term(p_term hwqueue.affinity_term, p_holds boolean, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.publish_terms(p_limit integer, p_holds boolean, p_now timestamp with time zone, OUT published integer, OUT pending boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.publish_while_holding(INOUT picked hwqueue.picked_entries, p_now timestamp with time zone, OUT published integer, OUT some_moved boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.purge_profiles(p_queue_id integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.purge_queues(p_limit integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.purge_waiting(p_queue_id integer, p_limit integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.put_back(p_lease uuid, p_attempt_count integer, p_claim_count integer, p_at timestamp with time zone, p_now timestamp with time zone, p_since timestamp with time zone) FROM PUBLIC;
 
@@ -10228,8 +9414,6 @@ REVOKE ALL ON FUNCTION hwqueue.queue_depth(p_queue text) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.queue_depth(p_queue text) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.queue_depth(p_queue text) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.queue_metrics(p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.queue_name(p_queue_id integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.queue_policy(p_queue hwqueue.queue) FROM PUBLIC;
@@ -10240,8 +9424,6 @@ REVOKE ALL ON FUNCTION hwqueue.queue_worth(p_queue hwqueue.queue, p_now timestam
 
 REVOKE ALL ON FUNCTION hwqueue.raise_sequences() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.read_added(p_items jsonb, p_lease hwqueue.lease) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.read_after(p_after jsonb, p_name text, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_count(p_term_id bigint, p_place text, OUT leases bigint, OUT holders bigint) FROM PUBLIC;
@@ -10250,9 +9432,7 @@ REVOKE ALL ON FUNCTION hwqueue.read_everywhere(p_target hwqueue.spawn_target, p_
 
 REVOKE ALL ON FUNCTION hwqueue.read_figures(p_value jsonb, p_keys text[], p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.read_gang(p_options jsonb, p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.read_gang_step(p_step jsonb, p_name text, p_field text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.read_gang(p_members jsonb, p_options jsonb, p_now timestamp with time zone, OUT gang hwqueue.gang, OUT elements jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_kind(p_step jsonb, p_kind text, p_name text, p_field text, OUT settings jsonb, OUT steps text[], OUT binds boolean) FROM PUBLIC;
 
@@ -10272,7 +9452,7 @@ REVOKE ALL ON FUNCTION hwqueue.read_max_run(p_options jsonb, p_field text) FROM 
 
 REVOKE ALL ON FUNCTION hwqueue.read_near(p_near jsonb, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.read_nested_run(p_run hwqueue.run, p_workflow hwqueue.workflow, p_input jsonb, p_now timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.read_nested_run(p_run hwqueue.run, p_workflow hwqueue.workflow, p_input jsonb, p_step integer, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_node(p_node uuid) FROM PUBLIC;
 
@@ -10304,21 +9484,13 @@ REVOKE ALL ON FUNCTION hwqueue.read_step(p_step jsonb, p_field text) FROM PUBLIC
 
 REVOKE ALL ON FUNCTION hwqueue.read_step_options(p_options jsonb, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.read_steps(p_steps jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.read_task(p_step jsonb, p_field text, OUT settings jsonb, OUT steps text[], OUT binds boolean) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.read_total(p_term_id bigint) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.read_update(p_changes jsonb) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.read_update_call(p_run hwqueue.run, p_changes jsonb, p_steps text[], OUT changes jsonb, OUT named integer[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_workflow(p_spec jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.readable_run(p_run uuid, p_lease uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.ready_classes(p_queue_id integer, p_after bigint, p_limit integer, p_most integer, OUT items jsonb[], OUT last_id bigint, OUT has_more boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.ready_classes(p_queue_id integer, p_after bigint, p_limit integer, p_most integer, OUT items jsonb[], OUT next text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.real_time(p_at timestamp with time zone) FROM PUBLIC;
 
@@ -10330,8 +9502,6 @@ GRANT ALL ON FUNCTION hwqueue.reap(p_limit integer, p_unless_within interval) TO
 REVOKE ALL ON FUNCTION hwqueue.reap_classes(p_after bigint, p_limit integer, p_until timestamp with time zone, OUT judged integer, OUT more boolean, OUT next_after bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reap_deadlines(p_limit integer, p_now timestamp with time zone, p_from timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.reap_dropped(p_limit integer, p_again boolean, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reap_everywhere(p_limit integer, p_budget interval, p_now timestamp with time zone, p_from bigint) FROM PUBLIC;
 
@@ -10367,8 +9537,6 @@ REVOKE ALL ON FUNCTION hwqueue.recount_claims(p_node uuid, p_class_id bigint) FR
 
 REVOKE ALL ON FUNCTION hwqueue.recount_node(p_node hwqueue.node, p_epoch bigint, p_now timestamp with time zone, p_forget boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.recount_term(p_spec jsonb, p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.recount_terms(p_class hwqueue.placement_class, p_lease uuid, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.recounted_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node) FROM PUBLIC;
@@ -10385,8 +9553,6 @@ REVOKE ALL ON FUNCTION hwqueue.refresh_reach(p_class_ids bigint[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.refuse(p_code text, p_message text, p_detail jsonb, p_hint text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.refuse_cycle(p_names text[], p_from integer[], p_to integer[], p_open integer[]) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.refuse_deep_payload(p_value jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_depth(p_value jsonb, p_field text, p_code text) FROM PUBLIC;
@@ -10398,8 +9564,6 @@ REVOKE ALL ON FUNCTION hwqueue.refuse_element(p_queue hwqueue.queue, p_leases js
 REVOKE ALL ON FUNCTION hwqueue.refuse_epoch(p_node uuid, p_node_epoch bigint, p_epoch bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_foreign(p_what text, p_field text, p_hint text, p_index integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.refuse_gang(p_gang uuid, p_message text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_held(p_run uuid, p_name text) FROM PUBLIC;
 
@@ -10422,8 +9586,6 @@ REVOKE ALL ON FUNCTION hwqueue.refuse_step_lease(p_lease hwqueue.lease, p_what t
 REVOKE ALL ON FUNCTION hwqueue.refuse_taken(p_lease hwqueue.lease) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_value(p_value jsonb, p_field text, p_wanted text, p_hint text, p_code text) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.refuse_version() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_wire(p_reason text, p_offset integer, p_field text, p_class text) FROM PUBLIC;
 
@@ -10455,10 +9617,6 @@ REVOKE ALL ON FUNCTION hwqueue.repair_positions() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.replace_node(p_node hwqueue.node, p_old hwqueue.node, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.replace_running(p_row hwqueue.replacement, p_old uuid, p_entry hwqueue.scheduled, p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.replace_waiting(p_lease uuid, p_spawn hwqueue.spawn_request, p_queue hwqueue.queue, p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.replacement_words(p_lease uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.replaces_of(p_options jsonb) FROM PUBLIC;
@@ -10466,8 +9624,6 @@ REVOKE ALL ON FUNCTION hwqueue.replaces_of(p_options jsonb) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.report_progress(p_reports jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.report_progress(p_reports jsonb) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.report_progress(p_reports jsonb) TO hwqueue_admin;
-
-REVOKE ALL ON FUNCTION hwqueue.report_unmatched(p_class_id bigint, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.requeue_failed(p_queue text, p_filter jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.requeue_failed(p_queue text, p_filter jsonb) TO hwqueue_operator;
@@ -10505,25 +9661,19 @@ REVOKE ALL ON FUNCTION hwqueue.reserve_leases(p_places jsonb, p_hold interval, p
 GRANT ALL ON FUNCTION hwqueue.reserve_leases(p_places jsonb, p_hold interval, p_round bigint, p_epoch bigint) TO hwqueue_planner;
 GRANT ALL ON FUNCTION hwqueue.reserve_leases(p_places jsonb, p_hold interval, p_round bigint, p_epoch bigint) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.reserve_member(p_gang hwqueue.gang, p_entry hwqueue.scheduled, p_node uuid, p_is_earmark boolean, p_waits boolean, p_now timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.reserve_member(p_entry hwqueue.scheduled, p_node uuid, p_gang_id uuid, p_hold interval, p_is_step boolean, p_waits boolean, p_without uuid, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reserve_members(p_gang hwqueue.gang, p_entries hwqueue.scheduled[], p_node_ids uuid[], p_is_earmark boolean, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.reset_run(p_run hwqueue.run, p_steps integer[], p_mode text, p_input jsonb, p_now timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.reset_run(p_run hwqueue.run, p_steps integer[], p_whole integer[], p_mode text, p_input jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.resource_words(p_resources jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.restart_delay(p_everywhere hwqueue.everywhere, p_failures integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.resting_story(p_lease hwqueue.lease, p_end hwqueue.outcome, p_state text, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.results_of(p_run hwqueue.run, p_steps integer[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.resume_queue(p_queue text) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.resume_queue(p_queue text) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.resume_queue(p_queue text) TO hwqueue_admin;
-
-REVOKE ALL ON FUNCTION hwqueue.resume_run(p_run hwqueue.run) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.resume_webhook(p_name text) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.resume_webhook(p_name text) TO hwqueue_operator;
@@ -10566,10 +9716,6 @@ REVOKE ALL ON FUNCTION hwqueue.room_failures(p_lacks_now integer, p_lacks_ever i
 
 REVOKE ALL ON FUNCTION hwqueue.room_for(p_class hwqueue.placement_class, p_bits integer, p_node hwqueue.node, p_room hwqueue.headroom) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.room_for_member(p_gang_id uuid, p_class hwqueue.placement_class, p_node hwqueue.node, p_is_earmark boolean, p_waits boolean, OUT load hwqueue.node_load, OUT assignment jsonb, OUT fits boolean) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.room_instead_of(p_old hwqueue.claim, p_entry hwqueue.scheduled, p_now timestamp with time zone, OUT load hwqueue.node_load, OUT assignment jsonb, OUT term_deltas jsonb, OUT reason text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.rotate_webhook(p_name text, p_keep interval) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.rotate_webhook(p_name text, p_keep interval) TO hwqueue_admin;
 
@@ -10588,8 +9734,6 @@ GRANT ALL ON FUNCTION hwqueue.run_input(p_run uuid, p_lease uuid) TO hwqueue_wor
 REVOKE ALL ON FUNCTION hwqueue.run_parts(p_kind text, p_parts text[], p_limit integer, p_done hwqueue.upkeep_done, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.run_tenant(p_run uuid) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.run_total_metrics() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.running_leases(p_limit integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.running_leases(p_limit integer) TO hwqueue_operator;
@@ -10659,6 +9803,8 @@ GRANT ALL ON FUNCTION hwqueue.set_prices(p_queue text, p_prices jsonb, p_ttl int
 REVOKE ALL ON FUNCTION hwqueue.set_queue_policy(p_queue text, p_policy jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.set_queue_policy(p_queue text, p_policy jsonb) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.set_run_state(p_run uuid, p_state text, p_reason text, p_detail jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.set_service_policy(p_service uuid, p_policy jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.set_service_policy(p_service uuid, p_policy jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.set_service_policy(p_service uuid, p_policy jsonb) TO hwqueue_admin;
@@ -10675,8 +9821,6 @@ GRANT ALL ON FUNCTION hwqueue.set_webhook(p_name text, p_url text, p_options jso
 REVOKE ALL ON FUNCTION hwqueue.settle_and_claim(p_node uuid, p_epoch bigint, p_settle jsonb, p_queues text[], p_qty integer, p_tasks text[], p_claim_timeout interval, p_completed uuid[], p_completed_tokens bigint[]) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.settle_and_claim(p_node uuid, p_epoch bigint, p_settle jsonb, p_queues text[], p_qty integer, p_tasks text[], p_claim_timeout interval, p_completed uuid[], p_completed_tokens bigint[]) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.settle_and_claim(p_node uuid, p_epoch bigint, p_settle jsonb, p_queues text[], p_qty integer, p_tasks text[], p_claim_timeout interval, p_completed uuid[], p_completed_tokens bigint[]) TO hwqueue_admin;
-
-REVOKE ALL ON FUNCTION hwqueue.settle_choice(p_choice hwqueue.choice, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.settle_choices(p_limit integer, p_now timestamp with time zone, p_from timestamp with time zone) FROM PUBLIC;
 
@@ -10695,8 +9839,6 @@ REVOKE ALL ON FUNCTION hwqueue.settle_one(p_lease uuid, p_token bigint, p_settle
 REVOKE ALL ON FUNCTION hwqueue.shared_level(p_settings jsonb, p_level jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.shared_rooms(p_gangs uuid[], p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.short_queue(p_queue_id integer, p_limit integer, p_now timestamp with time zone, OUT lease_ids uuid[], OUT class_ids bigint[], OUT tiers smallint[], OUT ranks bigint[], OUT waited double precision[], OUT has_more boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.shortage(p_cpu_milli bigint, p_memory_mib bigint, p_room hwqueue.headroom, p_custom jsonb, p_cpu_isolation text) FROM PUBLIC;
 
@@ -10743,10 +9885,6 @@ GRANT ALL ON FUNCTION hwqueue.spawn_gang(p_queue text, p_members jsonb, p_option
 GRANT ALL ON FUNCTION hwqueue.spawn_gang(p_queue text, p_members jsonb, p_options jsonb) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.spawn_gang(p_queue text, p_members jsonb, p_options jsonb) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.spawn_gang_step(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_known jsonb, p_old hwqueue.gang, p_queue hwqueue.queue, p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.spawn_items(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_numbers integer[], p_now timestamp with time zone, OUT spawned integer, OUT failed integer, OUT held integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.spawn_kind(p_element jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.spawn_lease(p_queue text, p_task text, p_params jsonb, p_options jsonb) FROM PUBLIC;
@@ -10774,8 +9912,6 @@ GRANT ALL ON FUNCTION hwqueue.spawn_warnings(p_id uuid) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.spawned_keys(p_leases uuid[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.spawned_state(p_stands_for uuid, p_available_at timestamp with time zone, p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.split_profiles(p_limit integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.spread_counts(p_spread jsonb, p_class hwqueue.placement_class, p_recounts jsonb, p_now timestamp with time zone) FROM PUBLIC;
@@ -10783,8 +9919,6 @@ REVOKE ALL ON FUNCTION hwqueue.spread_counts(p_spread jsonb, p_class hwqueue.pla
 REVOKE ALL ON FUNCTION hwqueue.spread_counts_node(p_spread jsonb, p_class hwqueue.placement_class, p_profile hwqueue.profile, p_node uuid, p_resources uuid[], p_attested text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.spread_failure(p_spread jsonb, p_index integer, p_class hwqueue.placement_class, p_facts jsonb, p_counts jsonb, p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.spread_nodes(p_spread jsonb, p_class hwqueue.placement_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.spread_reason(p_spread jsonb, p_class hwqueue.placement_class, p_facts jsonb, p_counts jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -10808,15 +9942,11 @@ REVOKE ALL ON FUNCTION hwqueue.step_ended(p_lease uuid, p_state text, p_is_short
 
 REVOKE ALL ON FUNCTION hwqueue.step_error(p_step hwqueue.step, p_of_lease jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.step_levels(p_names text[], p_from integer[], p_to integer[]) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.step_origins(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_defaults jsonb, p_placement jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.step_over(p_run uuid, p_step integer, p_verdict hwqueue.step_verdict, p_is_short boolean, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.step_params(p_run hwqueue.run, p_params jsonb, p_reads integer[], p_run_if jsonb, p_most integer, OUT params jsonb, OUT bad jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.step_queue(p_workflow hwqueue.workflow, p_step jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.step_request(p_run hwqueue.run, p_step integer, p_lease uuid, p_class bigint, p_what text[], p_params jsonb, p_options jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -10828,11 +9958,7 @@ GRANT ALL ON FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after inte
 GRANT ALL ON FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after integer, p_limit integer, p_lease uuid, p_state text) TO hwqueue_admin;
 GRANT ALL ON FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after integer, p_limit integer, p_lease uuid, p_state text) TO hwqueue_worker;
 
-REVOKE ALL ON FUNCTION hwqueue.steps_begun(p_run hwqueue.run) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.steps_ended(p_leases uuid[], p_state text, p_is_short boolean) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.steps_with_items(p_steps jsonb[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.still_attested(p_domains text[], p_until timestamp with time zone[], p_now timestamp with time zone) FROM PUBLIC;
 
@@ -10861,13 +9987,11 @@ REVOKE ALL ON FUNCTION hwqueue.stopping_by_place(p_term_id bigint, p_dead uuid[]
 
 REVOKE ALL ON FUNCTION hwqueue.stopping_count(p_term_id bigint, p_place text, p_expired boolean, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.stops_in_place(p_rooms hwqueue.gang_room[], p_classes hwqueue.placement_class[], p_members integer[], p_node_ids uuid[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.stops_in_place(p_rooms hwqueue.gang_room[], p_classes hwqueue.placement_class[], p_left integer[], p_node_ids uuid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.stops_on_node(p_node uuid, p_class_nos integer[], p_classes hwqueue.placement_class[], p_want integer[], p_stops uuid[], p_candidates uuid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.store_signal(p_lease uuid, p_name text, p_key text, p_payload jsonb, p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.stripes_of(p_touched hwqueue.touched_term[], p_terms integer, p_joins boolean, p_starts boolean, OUT alone integer[], OUT shared integer[], OUT by_counters_alone boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.submit_spec(p_spec jsonb, p_input jsonb, p_options jsonb) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.submit_spec(p_spec jsonb, p_input jsonb, p_options jsonb) TO hwqueue_producer;
@@ -10909,8 +10033,6 @@ REVOKE ALL ON FUNCTION hwqueue.sweep_nodes(p_everywhere hwqueue.everywhere, p_un
 
 REVOKE ALL ON FUNCTION hwqueue.sweep_one(p_run uuid, p_step integer, p_kind text, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.sweep_signal(p_run uuid, p_step integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.sync_tasks(p_defaults jsonb, p_version text, p_forces boolean) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.sync_tasks(p_defaults jsonb, p_version text, p_forces boolean) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.sync_tasks(p_defaults jsonb, p_version text, p_forces boolean) TO hwqueue_admin;
@@ -10928,8 +10050,6 @@ GRANT ALL ON FUNCTION hwqueue.taint_node(p_node uuid, p_taint jsonb) TO hwqueue_
 GRANT ALL ON FUNCTION hwqueue.taint_node(p_node uuid, p_taint jsonb) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.taint_text(p_taint jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.take_adhoc(p_workflow bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_choice(p_choice uuid, p_taker uuid) FROM PUBLIC;
 
@@ -10949,8 +10069,6 @@ REVOKE ALL ON FUNCTION hwqueue.take_entry(p_lease uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_free_entry(p_lease uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.take_lead(p_holder text, p_ttl interval, p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.take_next_signal(p_lease uuid, p_token bigint, p_signal text, p_name text, OUT verdict text, OUT payload jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_outcomes(p_leases uuid[]) FROM PUBLIC;
@@ -10958,8 +10076,6 @@ REVOKE ALL ON FUNCTION hwqueue.take_outcomes(p_leases uuid[]) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.take_publish_step(p_node uuid, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_room_back(p_gang hwqueue.gang, p_goes_on boolean, p_is_earmark boolean, p_reason text, p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.take_run_key(p_workflow hwqueue.workflow, p_run hwqueue.run, p_options jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_run_signal(p_run uuid, p_name text, p_step integer, OUT payload jsonb, OUT is_held boolean) FROM PUBLIC;
 
@@ -10973,15 +10089,7 @@ REVOKE ALL ON FUNCTION hwqueue.take_unique_run(p_run hwqueue.run, p_on_conflict 
 
 REVOKE ALL ON FUNCTION hwqueue.taken_instead(p_lease hwqueue.lease) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.taken_places(p_class_ids bigint[]) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.target_class(p_class_id bigint, p_lease uuid) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.target_gain(p_spread jsonb, p_fact jsonb, p_class hwqueue.placement_class, p_recount jsonb, p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.target_queue(p_changes jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.tell_nested(p_run hwqueue.run) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.term_anchors(p_spec jsonb) FROM PUBLIC;
 
@@ -10994,8 +10102,6 @@ REVOKE ALL ON FUNCTION hwqueue.term_failures(p_class hwqueue.placement_class, p_
 REVOKE ALL ON FUNCTION hwqueue.term_item(p_selector jsonb, p_tenants jsonb, p_class hwqueue.placement_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.term_place(p_spec jsonb, p_domain text, p_node uuid, p_rack bigint, p_labels jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.term_places(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.term_selects(p_spec jsonb, p_class hwqueue.placement_class) FROM PUBLIC;
 
@@ -11015,7 +10121,7 @@ GRANT ALL ON FUNCTION hwqueue.throughput(p_queue text, p_minutes integer) TO hwq
 
 REVOKE ALL ON FUNCTION hwqueue.time_of_nth_end(p_n integer, p_from timestamp with time zone, p_to timestamp with time zone, p_steps hwqueue.clock_step[], p_age integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.told_earmarks(p_gang hwqueue.gang, p_now timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.told_ways(p_gang hwqueue.gang, p_members integer, p_stop_at jsonb, p_stops uuid[], p_wait_at jsonb, p_until timestamp with time zone, p_wait_nodes uuid[], p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.tolerated(p_tolerate jsonb, p_items integer) FROM PUBLIC;
 
@@ -11033,13 +10139,9 @@ REVOKE ALL ON FUNCTION hwqueue.try_gang(p_gang hwqueue.gang, p_now timestamp wit
 
 REVOKE ALL ON FUNCTION hwqueue.try_on_node(p_everywhere hwqueue.everywhere, p_row hwqueue.everywhere_node, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.try_place(p_gang hwqueue.gang, p_entries hwqueue.scheduled[], p_node_ids uuid[], p_is_earmark boolean, p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.try_proposal(p_gang_id uuid, p_place text, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.try_replacement(p_row hwqueue.replacement, p_lease hwqueue.lease, p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.try_those_before(p_gang hwqueue.gang, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.try_those_behind(p_now timestamp with time zone) FROM PUBLIC;
 
@@ -11061,17 +10163,11 @@ REVOKE ALL ON FUNCTION hwqueue.unknown_fails(p_expr jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.unknown_names(p_exprs jsonb, p_custom jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.unknown_words(p_words text, p_guess text) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.unmatched_headline(p_class hwqueue.placement_class, p_fleet jsonb, OUT headline text, OUT code text, OUT permanent boolean) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.unserved_part(p_queues text[], p_tasks text[], p_queue text, p_task text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.unserved_words(p_queue text, p_task text, p_queues text[], p_tasks text[], p_any_queue boolean, p_tells_nearest boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.unserving_nodes(p_class hwqueue.placement_class) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.unserving_words(p_predicate jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.untaint_node(p_node uuid, p_key text, p_effect text) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.untaint_node(p_node uuid, p_key text, p_effect text) TO hwqueue_operator;
@@ -11081,7 +10177,7 @@ REVOKE ALL ON FUNCTION hwqueue.untaken_masks(p_class_ids bigint[], p_none bit va
 
 REVOKE ALL ON FUNCTION hwqueue.untolerated(p_taints jsonb, p_tolerate jsonb, p_effects text[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.updatable_steps(p_run hwqueue.run, p_of integer[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.updatable_steps(p_run hwqueue.run, p_of integer[], p_named integer[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.update_groups(p_run hwqueue.run, p_steps integer[], p_update jsonb) FROM PUBLIC;
 
@@ -11103,15 +10199,11 @@ REVOKE ALL ON FUNCTION hwqueue.update_waiting(p_run hwqueue.run, p_update jsonb,
 
 REVOKE ALL ON FUNCTION hwqueue.updated_level(p_level jsonb, p_update jsonb, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.updated_own(p_own jsonb, p_update jsonb) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.updated_placement(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_asked jsonb, p_update jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.updated_run(p_run hwqueue.run, p_update jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.upkeep_budget() FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.upkeep_metrics(p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.use_of_devices(p_node hwqueue.node, p_used integer[]) FROM PUBLIC;
 
@@ -11143,7 +10235,7 @@ REVOKE ALL ON FUNCTION hwqueue.wait_between(p_patience interval, p_here double p
 
 REVOKE ALL ON FUNCTION hwqueue.waiting_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, OUT classes bigint[], OUT until timestamp with time zone, OUT next_xid xid8, OUT unseen xid8[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.waiting_gangs(p_rank bigint, p_position bigint, p_limit integer, OUT items jsonb[], OUT last_id text, OUT has_more boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.waiting_gangs(p_rank bigint, p_position bigint, p_limit integer, OUT items jsonb[], OUT next text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.waits_for(p_class hwqueue.placement_class, p_node hwqueue.node, p_eligible_at timestamp with time zone, p_looks boolean, p_now timestamp with time zone, OUT wait interval, OUT is_known boolean) FROM PUBLIC;
 
@@ -11171,23 +10263,9 @@ REVOKE ALL ON FUNCTION hwqueue.watch_classes(p_after bigint, p_limit integer, p_
 
 REVOKE ALL ON FUNCTION hwqueue.watch_nodes(p_after uuid, p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.way_in_time(p_gang hwqueue.gang, p_place jsonb, p_members integer, p_way text, p_words text, p_more jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.way_to_stop(p_gang hwqueue.gang, p_place jsonb, p_members integer, p_stops uuid[], p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.way_to_wait(p_gang hwqueue.gang, p_place jsonb, p_members integer, p_until timestamp with time zone, p_node_ids uuid[]) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.ways_in_time(p_gang hwqueue.gang, p_rooms hwqueue.gang_room[], p_classes hwqueue.placement_class[], p_members integer[], p_places jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.ways_of_earmark(p_gang hwqueue.gang, p_place jsonb, p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.webhook_body(p_code text, p_at timestamp with time zone, p_data jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.webhook_delay(p_failures integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.webhook_headers(p_webhook hwqueue.webhook, p_delivery uuid, p_body text, p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.webhook_metrics(p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.what_helps(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_fleet jsonb, p_near jsonb, p_pending bigint) FROM PUBLIC;
 
@@ -11216,37 +10294,25 @@ REVOKE ALL ON FUNCTION hwqueue.without_steps(p_workflow hwqueue.workflow) FROM P
 
 REVOKE ALL ON FUNCTION hwqueue.without_terms(p_expr jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.workflow_metrics(p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.worth_gain(p_gpu_count integer, p_gpu_milli integer, p_room hwqueue.headroom, p_worth double precision[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.would_start_group(p_class hwqueue.placement_class, p_facts jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.write_checkpoint(p_row hwqueue.checkpoint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.write_earmark(p_entry hwqueue.scheduled, p_node uuid, p_load hwqueue.node_load, p_assignment jsonb, p_term_deltas jsonb, p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.write_everywhere(p_row hwqueue.everywhere) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.write_first_low_water(p_queue_id integer, p_class_id bigint, p_version bigint) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.write_gang(p_gang hwqueue.gang, p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.write_load(p_load hwqueue.node_load) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.write_low_water(p_marks hwqueue.low_water, p_tier smallint, p_rank bigint, p_old bigint, p_new bigint, p_is_blocked boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.write_profile(p_node hwqueue.node, p_digest bytea, p_left_out text[], p_now timestamp with time zone) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.write_replacements(p_spawns hwqueue.spawn_request[], p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.write_rules(p_class_ids bigint[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.write_run(p_workflow hwqueue.workflow, p_input jsonb, p_options jsonb, p_now timestamp with time zone, OUT run_id uuid, OUT created boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.write_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.write_steps(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.write_terms(p_limit integer, p_now timestamp with time zone) FROM PUBLIC;
 
