@@ -31,15 +31,14 @@ REPOSITORY_PAGES = {
     "changelog": "CHANGELOG.md",
     "contributing": "CONTRIBUTING.md",
     "development/sql": "sql/README.md",
-    "development/tests": "tests/README.md",
-    "development/benchmarks": "benchmarks/README.md",
-    "development/peers": "lab/peers/README.md",
 }
 _PAGE_OF_FILE = {file: f"docs/{page}.md" for page, file in REPOSITORY_PAGES.items()} | {
     "README.md": "docs/index.md"
 }
-# Pages of the laboratory that the site does not have: it names them.
-_OF_THE_LAB = re.compile(r"\[([^\]]*)\]\((?:\.\./)*(lab/\w+\.md)(?:#[^)\s]*)?\)")
+# Pages for people with a checkout, which the site does not have: it names them.
+_OF_A_CHECKOUT = re.compile(
+    r"\[([^\]]*)\]\((?:\.\./)*((?:lab|tests|benchmarks)/[\w/]+\.md)(?:#[^)\s]*)?\)"
+)
 _LINK = re.compile(r"\]\((?!\w+:|#)([^)\s#]+)(#[^)\s]*)?\)")
 
 
@@ -52,23 +51,23 @@ def with_links_of_the_site(text: str, source: str, page: str) -> str:
         here = posixpath.relpath(target, posixpath.dirname(f"docs/{page}.md"))
         return f"]({here}{found[2] or ''})"
 
-    return _LINK.sub(link, _OF_THE_LAB.sub(r"\1 (`\2`)", text))
+    return _LINK.sub(link, _OF_A_CHECKOUT.sub(r"\1 (`\2`)", text))
 
 
 def read_source(app: Sphinx, page: str, content: list[str]) -> None:
     """Put the repository's file in the place of its stand-in, and mend the links of each page."""
-    source = "README.md" if page == "index" else REPOSITORY_PAGES.get(page, f"docs/{page}.md")
-    if page == "index":  # the README, and the lists of pages
-        content[0] = content[0][content[0].index("```{toctree}") :]
-        readme = (ROOT / source).read_text(encoding="utf-8")
-        # a picture on GitHub; here the lines that it is drawn from, which need no script
-        readme = readme.replace("```mermaid\nstateDiagram-v2\n", "```text\n")
-        content[0] = readme + "\n" + content[0]
-        app.env.note_dependency(ROOT / source)
-    elif page in REPOSITORY_PAGES:
+    source = REPOSITORY_PAGES.get(page)
+    if source is not None:
         app.env.note_dependency(ROOT / source)
         content[0] = (ROOT / source).read_text(encoding="utf-8")
-    content[0] = with_links_of_the_site(content[0], source, page)
+    content[0] = with_links_of_the_site(content[0], source or f"docs/{page}.md", page)
+    if page == "index":  # the README, and the lists of pages
+        app.env.note_dependency(ROOT / "README.md")
+        readme = (ROOT / "README.md").read_text(encoding="utf-8")
+        # a picture on GitHub; here the lines that it is drawn from, which need no script
+        readme = readme.replace("```mermaid\nstateDiagram-v2\n", "```text\n")
+        lists = content[0][content[0].index("## Start") :]
+        content[0] = with_links_of_the_site(readme, "README.md", page) + "\n" + lists
 
 
 def setup(app: Sphinx) -> None:

@@ -24,7 +24,7 @@ _UNREADABLE = ("22021", "22P02", "22P05")
 _ROLE_NEEDED = (
     "log in as one who has the role for it: hwqueue_producer spawns and cancels, hwqueue_worker "
     "runs workers, hwqueue_planner sets prices, hwqueue_operator looks at everything and acts on "
-    "it, hwqueue_admin may do all; see docs/explanation/security.md"
+    "it, hwqueue_admin may do all; see docs/run/security.md"
 )
 
 _OWNER_NEEDED = (

@@ -18,9 +18,19 @@ _ASSIGNMENT = re.compile(r"\w+=")
 _BREAK = set("();<>|&")
 
 
-def tokens(page: Path) -> list[Token]:
-    """A page as markdown-it reads it."""
-    return _parsed(page.read_text(encoding="utf-8"))
+def tokens(page: Path, heading: str | None = None) -> list[Token]:
+    """A page, or what is below one of its headings, as markdown-it reads it."""
+    return _parsed(page.read_text(encoding="utf-8") if heading is None else part(page, heading))
+
+
+def part(page: Path, heading: str) -> str:
+    """What is below a heading of a page, up to the next one that is not below it."""
+    lines = page.read_text(encoding="utf-8").splitlines(keepends=True)
+    headings = [token for token in tokens(page) if token.type == "heading_open" and token.map]
+    titles = {token.map[0]: int(token.tag[1:]) for token in headings if token.map}
+    [start] = [at for at in titles if lines[at].lstrip("#").strip() == heading]
+    later = (at for at, level in titles.items() if at > start and level <= titles[start])
+    return "".join(lines[start + 1 : next(later, None)])
 
 
 @cache  # several tests read each page

@@ -14,7 +14,7 @@ INTRODUCTION = """# Metrics
 <!-- Generated from `hwqueue/metrics/table.py` by `make reference`; do not edit. -->
 
 `hwqueue metrics serve` and `hwqueue metrics print` have them for Prometheus, the SQL function
-`metrics` for everybody else ([how to](../howto/monitoring.md)).
+`metrics` for everybody else ([how to](../run/monitoring.md)).
 Counters and histograms count from the installation on, and a queue that is dropped and made again
 counts from 0. They trail by a few seconds: [upkeep](../explanation/upkeep.md#figures).
 

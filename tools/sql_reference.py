@@ -46,7 +46,7 @@ ABOUT = {
     "reports": """
 Most functions here are also views of the same name and columns, over all queues, nodes or
 leases; `pending_no_match` and `pending_contended` are `pending_reasons` by kind.
-What they count is told in [why is it pending](../explanation/views.md).
+What they count is told in [why is it pending](../run/why_pending.md#what-the-views-count).
 """,
 }
 # a comment block right above a function that anybody may be granted

@@ -87,7 +87,7 @@ def login(server: Server) -> Finding:
         return warn(
             "login",
             f"{server.login} is a superuser",
-            "give each service a login with the role that it needs: docs/howto/deploy/roles.md",
+            "give each service a login with the role that it needs: docs/run/security.md",
         )
     if server.owns_schema:
         return ok("login", f"{server.login} owns the schema{f', and has {held}' if held else ''}")
@@ -133,7 +133,7 @@ def connections(server: Server, live_nodes: int) -> Finding:
     wanted = live_nodes * WORKER_CONNECTIONS
     advice = (
         "raise max_connections, or put PgBouncer in transaction mode before the workers: "
-        "docs/howto/deploy/sizing.md"
+        "docs/run/database.md"
     )
     if server.connected > server.connections * _MUCH:
         said = f"{server.connected} of {server.connections} connections are open"

@@ -143,7 +143,7 @@ def statistics(work: Work) -> Finding:
         return warn(
             "statistics",
             f"they are {duration(lag)} behind, and alerts on them silent",
-            "end the transaction that holds them back: docs/howto/monitoring.md",
+            "end the transaction that holds them back: docs/run/monitoring.md",
         )
     return ok("statistics", "they keep up")
 

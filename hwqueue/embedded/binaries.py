@@ -1,6 +1,6 @@
 """The server's programs: where the wheel put them, and how to run them.
 
-Only the wheel's programs are used, not its Python layer: see docs/explanation/embedded.md.
+Only the wheel's programs are used, not its Python layer: see docs/run/database.md.
 """
 
 import importlib.metadata

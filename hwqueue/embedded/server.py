@@ -2,7 +2,7 @@
 
 What the data folder holds: `data` (Postgres' own), `password` and `port` (ours), `lock`, and
 `binaries-<version>` where root needed a copy. The server listens on 127.0.0.1 only and asks for
-the password; docs/explanation/embedded.md says why.
+the password; docs/run/database.md says why.
 """
 
 import errno

@@ -304,7 +304,7 @@ def _of_the_database(request: Request, error: psycopg.Error) -> Response:
         )
     hint = "the server's log says more"
     if state == "42501":
-        hint = "the server's database user lacks a role: see docs/howto/http.md"
+        hint = "the server's database user lacks a role: see docs/use/http.md"
     return answer(request, 500, "the database refused", code=state or None, hint=hint)
 
 

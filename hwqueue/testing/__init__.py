@@ -1,7 +1,7 @@
 """Tests of code that uses the queue: run what was spawned, assert what was, on a real database.
 
 There is no fake queue: it would be a second truth. With the pytest plugin each test has a database
-of its own (docs/howto/testing.md); the functions here work on any that has the schema.
+of its own (docs/use/testing.md); the functions here work on any that has the schema.
 
 Functions that take a client take both kinds. With an `AsyncClient`, await the result.
 """

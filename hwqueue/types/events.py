@@ -79,7 +79,7 @@ EVENT_CODES = (
     "everywhere_stopping",
     "everywhere_stopped",
 )
-"""What this release writes; the table is in docs/explanation/events.md. Later ones add codes."""
+"""What this release writes; the table is in docs/run/events.md. Later ones add codes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

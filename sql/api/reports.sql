@@ -2,7 +2,7 @@
 --
 -- They only read, and use one processor, because claims need the others. Plans are made for each call,
 -- since the arrays that class_fits reads have any length. Most functions are also views of the same name.
--- docs/explanation/views.md says what exactly is counted.
+-- docs/run/why_pending.md says what exactly is counted.
 
 -- Returns what monitoring reads, as Prometheus samples: name, labels, value. docs/reference/metrics.md
 -- says what each one means. A histogram has a row for each bucket (label le) and one each for its sum
@@ -282,7 +282,7 @@ end
 $$;
 
 -- Returns why leases are pending: a row for each placement class that has ready ones, with how many
--- nodes match it and could take it now, and the one thing to say about it. docs/explanation/views.md
+-- nodes match it and could take it now, and the one thing to say about it. docs/run/why_pending.md
 -- says what exactly is counted.
 --
 -- p_kind: no_match (nothing matches) or contended (something matches, nothing is free); p_order: oldest

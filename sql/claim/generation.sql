@@ -2,7 +2,7 @@
 --
 -- Claims call node_generation, reap calls reap_positions. An example: a standby is promoted and has lost
 -- the last commits. Its timeline is another one, so the generation (base/claim_tokens) rises, and every new
--- token is above all that the lost commits granted (docs/explanation/failover.md).
+-- token is above all that the lost commits granted (docs/explanation/lifecycle.md).
 --
 -- Logical replication copies rows only: after a switch-over sequences start where they were when the
 -- subscriber was made, and positions below the low-water marks would never be claimed. raise_sequences

@@ -90,7 +90,7 @@ $$;
 -- Work that few nodes could take (reach) and work with many GPUs comes first. Next comes work that
 -- leaves enough cpu and memory for the node's other GPUs (balance), then the least residue on the
 -- device. Work without GPUs scores 0: it gets a GPU node only when no work with GPUs fits. The weights
--- were searched on the OpenB trace (docs/explanation/fit.md).
+-- were searched on the OpenB trace (docs/explanation/choosing.md).
 -- One expression without subqueries, so that the planner inlines it. width_bucket finds the fullest
 -- device that a share still fits on, in the sorted list of what the devices have left.
 create or replace function hwqueue.own_fit(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count int,

@@ -22,16 +22,18 @@ from hwqueue.cli.main import app
 from hwqueue.doctor import Level, examine
 from hwqueue.schema import upgrade
 from tests.fix_db import strict_skip
+from tests.shell_lines import part
 
 ROOT = Path(__file__).parents[2]
 runner = CliRunner()
-PAGES = ROOT / "docs" / "howto" / "deploy"
+PAGES = ROOT / "docs" / "run"
+ALEMBIC = "Beside your own Alembic migrations"
 pytestmark = pytest.mark.skipif(not PAGES.exists(), reason="no checkout")
 
 
-def blocks(page: str, language: str) -> list[str]:
-    """The blocks of a page in a language."""
-    text = (PAGES / f"{page}.md").read_text(encoding="utf-8")
+def blocks(page: str, heading: str, language: str) -> list[str]:
+    """The blocks below a heading of a page in a language."""
+    text = part(PAGES / f"{page}.md", heading)
     return re.findall(rf"```{language}\n(.*?)```", text, re.S)
 
 
@@ -69,7 +71,9 @@ def test_the_pooler_of_deploy_serves_all_but_listen(bouncer: str) -> None:
 
 @pytest.mark.filterwarnings("ignore:Did not recognize type")
 def test_autogenerate_leaves_our_tables_alone(dsn: str) -> None:
-    [env] = [block for block in blocks("alembic", "python") if "def include_name" in block]
+    [env] = [
+        block for block in blocks("upgrades", ALEMBIC, "python") if "def include_name" in block
+    ]
     names: dict[str, Any] = {}
     exec(env.partition("\n\n\n")[0], names)
     engine = create_engine(
@@ -84,7 +88,7 @@ def test_autogenerate_leaves_our_tables_alone(dsn: str) -> None:
 
 
 def test_a_revision_of_your_own_calls_our_functions(conn: psycopg.Connection) -> None:
-    [revision] = [block for block in blocks("alembic", "python") if "op.execute" in block]
+    [revision] = [block for block in blocks("upgrades", ALEMBIC, "python") if "op.execute" in block]
     [call] = re.findall(r'op.execute\("(.*)"\)', revision)
     conn.execute(call.replace('\\"', '"').encode())
     row = conn.execute("select policy -> 'max_attempts' from hwqueue.list_queues()").fetchone()
@@ -92,7 +96,7 @@ def test_a_revision_of_your_own_calls_our_functions(conn: psycopg.Connection) ->
 
 
 def test_it_goes_away_and_comes_back(dsn: str, conn: psycopg.Connection) -> None:
-    [roles] = blocks("backup", "sql")
+    [roles] = blocks("database", "Back up, restore, roll back, uninstall", "sql")
     with Client(dsn) as client:
         client.create_queue("renders")
         client.spawn_lease("renders", "draw")

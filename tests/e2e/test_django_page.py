@@ -1,4 +1,4 @@
-"""docs/howto/django.md, done as a reader does it: its commands and files, from top to bottom."""
+"""docs/use/web.md, done as a reader does it: its commands and files, from top to bottom."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hwqueue.client import Client
 from tests.e2e.worker_support import wait_until
 from tests.shell_lines import tokens, whole_lines
 
-PAGE = Path(__file__).parents[2] / "docs" / "howto" / "django.md"
+PAGE = Path(__file__).parents[2] / "docs" / "use" / "web.md"
 pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="no checkout")
 
 
@@ -92,7 +92,7 @@ def database_of(dsn: str) -> Mapping[str, str]:
 
 def test_the_page(empty_dsn: str, tmp_path: Path) -> None:
     reader = Reader(tmp_path, empty_dsn)
-    for token in tokens(PAGE):
+    for token in tokens(PAGE, "Django"):
         if token.type == "fence" and token.info == "python":
             reader.write(token.content)
         elif token.type == "fence" and token.info == "sh":

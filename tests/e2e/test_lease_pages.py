@@ -1,4 +1,4 @@
-"""The programs of docs/howto/many_leases.md and unique.md do what the pages say."""
+"""The programs of docs/use/producer.md do what the page says."""
 
 import re
 import subprocess
@@ -6,13 +6,14 @@ import sys
 from pathlib import Path
 
 from hwqueue.client import Client
+from tests.shell_lines import part
 
-HOWTO = Path(__file__).parents[2] / "docs" / "howto"
+PAGE = Path(__file__).parents[2] / "docs" / "use" / "producer.md"
 
 
-def run(page: str, dsn: str) -> list[str]:
-    """The lines that the program of a page prints."""
-    [program] = re.findall(r"```python\n(.*?)```", (HOWTO / page).read_text(encoding="utf-8"), re.S)
+def run(heading: str, dsn: str) -> list[str]:
+    """The lines that the program below a heading prints."""
+    [program] = re.findall(r"```python\n(.*?)```", part(PAGE, heading), re.S)
     done = subprocess.run(
         [sys.executable, "-c", program],
         env={"HWQUEUE_DSN": dsn},
@@ -24,7 +25,7 @@ def run(page: str, dsn: str) -> list[str]:
 
 
 def test_the_second_report_is_the_first(dsn: str) -> None:
-    assert run("unique.md", dsn) == ["True", "False", "True"]
+    assert run("One of a kind: unique leases", dsn) == ["True", "False", "True"]
 
 
 def test_the_program_cancels_the_film(dsn: str) -> None:
@@ -32,7 +33,7 @@ def test_the_program_cancels_the_film(dsn: str) -> None:
         client.create_queue("renders")
         for film in ("7", "7", "8"):
             client.spawn_lease("renders", "draw", labels={"film": film})
-    told = run("many_leases.md", dsn)
+    told = run("Change many leases at once", dsn)
     assert (told[0], told[-1]) == ("2", "2 ()")
     with Client(dsn) as client:
         assert client.count_leases("renders", states=["pending"]) == 1

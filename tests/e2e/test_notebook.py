@@ -1,4 +1,4 @@
-"""docs/howto/notebooks.md: its notebook, run by a kernel."""
+"""docs/use/producer.md: its notebook, run by a kernel."""
 
 import re
 from importlib.util import find_spec
@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from tests.fix_db import strict_skip
+from tests.shell_lines import part
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOK = ROOT / "docs" / "examples" / "notebook.ipynb"
-PAGE = ROOT / "docs" / "howto" / "notebooks.md"
+PAGE = ROOT / "docs" / "use" / "producer.md"
 pytestmark = pytest.mark.thorough
 
 NEEDED = ("nbclient", "ipykernel", "tqdm")
@@ -54,6 +55,6 @@ def test_the_notebook_runs_and_shows_what_it_holds(
 
 def test_the_page_shows_cells_of_the_notebook() -> None:
     cells = "\n".join(cell.source for cell in read().cells)
-    shown = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S)
+    shown = re.findall(r"^```python\n(.*?)^```", part(PAGE, "In a notebook"), re.M | re.S)
     assert len(shown) >= 3
     assert [block for block in shown if block.strip() not in cells] == []

@@ -1,4 +1,4 @@
-"""The walk-through for people on call, docs/howto/on_call.md: every step as it is written there.
+"""The walk-through for people on call, docs/run/on_call.md: every step as it is written there.
 
 | written | done |
 |---|---|
@@ -45,7 +45,7 @@ from tests.metrics.promtool import Values, firing, read
 from tests.shell_lines import session, tokens
 from tests.sql.api import count_all
 
-PAGE = Path(__file__).parents[2] / "docs" / "howto" / "on_call.md"
+PAGE = Path(__file__).parents[2] / "docs" / "run" / "on_call.md"
 LOGIN = "worker"  # what the page calls the user of the database
 ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 MASKS = (

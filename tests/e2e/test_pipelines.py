@@ -27,7 +27,7 @@ from hwqueue.testing import Clock, Fleet, Run, create_queues, drain, run_one
 from hwqueue.types import WorkflowStep
 
 FOLDER = Path(__file__).parents[2] / "docs" / "examples" / "pipelines"
-PAGE = FOLDER.parents[1] / "howto" / "pipelines.md"
+PAGE = FOLDER.parents[1] / "use" / "workflows.md"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in ("fleet", "run"))
 pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="no checkout")
 

@@ -22,7 +22,7 @@ from hwqueue.cli.main import app
 from tests.fix_db import strict_skip
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "howto" / "http.md"
+PAGE = ROOT / "docs" / "use" / "http.md"
 BOUND_SECONDS = 60.0
 
 

@@ -253,8 +253,12 @@ def test_options_of_the_command_are_its_own(client: Client, dsn: str, run: Run) 
 
 
 def test_the_page_shows_what_happens(client: Client, dsn: str) -> None:
-    page = Path(__file__).parents[2] / "docs" / "howto" / "shell_jobs.md"
-    early, later = [token.content for token in tokens(page) if token.info == "console"]
+    page = Path(__file__).parents[2] / "docs" / "use" / "worker.md"
+    early, later = [
+        token.content
+        for token in tokens(page, "Run commands: shell jobs")
+        if token.info == "console"
+    ]
     happens(early, dsn)
     with registered_worker(client, dsn, "--label", "gpu=true"):
         happens(later, dsn)

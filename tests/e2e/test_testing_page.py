@@ -1,4 +1,4 @@
-"""The how-to about tests, docs/howto/testing.md: its files make a project, and its tests pass."""
+"""The how-to about tests, docs/use/testing.md: its files make a project, and its tests pass."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from tests.shell_lines import tokens
 
-PAGE = Path(__file__).parents[2] / "docs" / "howto" / "testing.md"
+PAGE = Path(__file__).parents[2] / "docs" / "use" / "testing.md"
 pytest_plugins = ["pytester"]
 pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="no checkout")
 

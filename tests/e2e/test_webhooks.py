@@ -1,4 +1,4 @@
-"""hwqueue webhook, and the receiver of docs/howto/webhooks.md."""
+"""hwqueue webhook, and the receiver of docs/run/events.md."""
 
 import importlib
 import re
@@ -21,7 +21,7 @@ from tests.sql.api import outlive
 
 __all__ = ["cli", "shown"]
 
-PAGE = Path(__file__).parents[2] / "docs" / "howto" / "webhooks.md"
+PAGE = Path(__file__).parents[2] / "docs" / "run" / "events.md"
 ELSEWHERE = "https://hooks.example/"
 RUN = ("webhook", "run", "--once", "--allow-private", "--allow-http")
 

@@ -21,7 +21,7 @@ from hwqueue import Worker
 from hwqueue.client import AsyncClient, Client
 from hwqueue.types import Lease, LeaseState
 from tests.e2e.worker_support import BOUND_SECONDS, ended, is_in, settings, wait_until
-from tests.shell_lines import tokens
+from tests.shell_lines import part, tokens
 
 DOCS = Path(__file__).parents[2] / "docs"
 EXAMPLES = DOCS / "examples"
@@ -71,7 +71,7 @@ def test_durable_steps(dsn: str) -> None:
         *("runs", "charges visa", 'suspended: its handler waits for signal "packed"', "runs"),
         "{'parcel': 4711, 'receipt': 'visa-30'}",
     ]
-    page = (DOCS / "howto" / "durable_steps.md").read_text()
+    page = (DOCS / "use" / "handlers.md").read_text()
     assert textwrap.indent(said, "    ") in page
 
 
@@ -82,7 +82,7 @@ def test_gang_training(dsn: str) -> None:
         *(f"rank {rank} of 2: the sum is 3" for rank in (0, 1)),
         "on node-1 node-2",
     ]
-    page = (DOCS / "howto" / "gangs.md").read_text()
+    page = (DOCS / "use" / "gangs.md").read_text()
     assert said in page
 
 
@@ -134,17 +134,22 @@ def test_middleware_django(dsn: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "first"),
-    [("middleware", 0), ("web", 0), ("results", 1)],  # the first of results is two lines of no task
+    ("name", "heading"),
+    [
+        ("handlers", "Middleware and hooks"),
+        ("handlers", "Progress"),
+        ("handlers", "Log lines"),
+        ("producer", "Cancel"),
+        ("web", "FastAPI"),
+        ("web", "Flask"),
+    ],
 )
-def test_the_page_shows_what_the_examples_run(name: str, first: int) -> None:
-    page = (EXAMPLES.parent / "howto" / f"{name}.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
+def test_the_page_shows_what_the_examples_run(name: str, heading: str) -> None:
+    below = part(DOCS / "use" / f"{name}.md", heading)
+    blocks = re.findall(r"^```python\n(.*?)^```", below, re.M | re.S)
     sources = [file.read_text(encoding="utf-8") for file in EXAMPLES.glob("*.py")]
-    assert len(blocks) >= 4
-    assert [
-        block for block in blocks[first:] if not any(block in source for source in sources)
-    ] == []
+    assert blocks
+    assert [block for block in blocks if not any(block in source for source in sources)] == []
 
 
 def test_compose_app_through_the_command_line(dsn: str) -> None:
@@ -176,15 +181,15 @@ def test_compose_app_through_the_command_line(dsn: str) -> None:
 
 @pytest.fixture
 def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The files of the how-to for workers, imported, by their names."""
+    """The files of the how-to for handlers, imported, by their names."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     names = []
-    for token in tokens(DOCS / "howto" / "worker.md"):
-        if token.type == "fence" and token.info == "python":
-            name = token.content.partition("\n")[0].removeprefix("# ")
-            (tmp_path / name).write_text(token.content, encoding="utf-8")
-            names.append(name.removesuffix(".py"))
+    for token in tokens(DOCS / "use" / "handlers.md"):
+        named = re.match(r"# (\w+)\.py\n", token.content) if token.info == "python" else None
+        if named:
+            (tmp_path / f"{named[1]}.py").write_text(token.content, encoding="utf-8")
+            names.append(named[1])
     assert names == ["tasks", "producer", "orders"]
     for name in names:
         monkeypatch.setitem(sys.modules, name, importlib.import_module(name))

@@ -19,7 +19,7 @@ from hwqueue.types import Sample
 ROOT = Path(__file__).parents[2]
 DASHBOARD = ROOT / "monitoring" / "grafana" / "hwqueue.json"
 ALERTS = ROOT / "monitoring" / "alerts.yml"
-HOWTO = ROOT / "docs" / "howto" / "monitoring.md"
+HOWTO = ROOT / "docs" / "run" / "monitoring.md"
 NAME = re.compile(r"\b(?:hwqueue|highway)_\w+")
 SERIES = {
     metric.name + part

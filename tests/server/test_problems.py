@@ -21,7 +21,7 @@ from hwqueue.server.problems import STATUS_OF, _exact
 from hwqueue.types import SchemaVersion
 from tests.server.conftest import V1, Http, Serving, ok, problem
 
-PAGE = Path(__file__).parents[2] / "docs" / "howto" / "http.md"
+PAGE = Path(__file__).parents[2] / "docs" / "use" / "http.md"
 LEASES = f"{V1}/leases"
 SERVER = Path(hwqueue.server.__file__).parent
 

@@ -250,7 +250,7 @@ def test_probes_ask_what_the_server_answers() -> None:
 def test_it_scales_by_metrics_that_exist() -> None:
     [scaled] = objects("ScaledObject")
     queries = [trigger["metadata"]["query"] for trigger in scaled["spec"]["triggers"]]
-    page = (ROOT / "docs/howto/deploy/kubernetes.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/run/deploy.md").read_text(encoding="utf-8")
     queries += re.findall(r"```promql\n(.*?)```", page, re.S)
     assert len(queries) == 3
     for query in queries:
@@ -352,7 +352,7 @@ def test_nginx_says_what_the_server_believes() -> None:
 
 
 def test_the_page_shows_what_nginx_does() -> None:
-    page = (ROOT / "docs" / "howto" / "deploy" / "sso.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "run" / "security.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```nginx\n(.*?)^```", page, re.M | re.S)
     assert len(blocks) == 2
     text = (DEPLOY / "sso" / "nginx.conf").read_text(encoding="utf-8")

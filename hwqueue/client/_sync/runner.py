@@ -138,7 +138,7 @@ class PoolRunner:
             raise ConfigError(
                 "the client was opened in another process, of which this one is a fork: "
                 "they would share its connections",
-                hint="call open() here, after the fork; docs/howto/web.md says where servers fork",
+                hint="call open() here, after the fork; docs/use/web.md says where servers fork",
             )
         with self._pool.connection() as connection:
             try:

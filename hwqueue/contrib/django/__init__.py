@@ -1,6 +1,6 @@
 """hwqueue in a Django project: `"hwqueue.contrib.django"` in INSTALLED_APPS.
 
-`docs/howto/django.md` begins with a project. What is here may be imported before Django's apps are
+`docs/use/web.md` begins with a project. What is here may be imported before Django's apps are
 loaded.
 """
 
