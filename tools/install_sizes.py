@@ -3,7 +3,7 @@
 `python tools/install_sizes.py [TREE ...]` builds the wheel of each source tree (of this checkout,
 if none is named) and installs it into empty virtual environments, without pip's cache. Packages
 and sizes leave out pip and setuptools; seconds are those of `pip install`, with the download. It
-needs PyPI and is run by hand; docs/run/database.md has its figures.
+needs PyPI and is run by hand; lab/figures.md has its figures.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The example of the README, as it stands there: a file, a shell, a statement."""
+"""The examples of the README, as they stand there: files, a shell, a statement."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 import pytest
+from psycopg.types.json import Jsonb
 
 from tests.e2e.test_on_call import Shell
 from tests.e2e.worker_support import wait_until
-from tests.shell_lines import tokens
+from tests.shell_lines import session, tokens
 
 README = Path(__file__).parents[2] / "README.md"
 pytestmark = pytest.mark.skipif(not README.exists(), reason="no checkout")
@@ -62,3 +64,18 @@ def test_the_example(shell: Shell, conn: psycopg.Connection[Any], tmp_path: Path
         return row and row[0]
 
     wait_until(lambda: drawn() == ["7", "8", "9"])
+
+
+def test_the_first_screen(shell: Shell, conn: psycopg.Connection[Any], tmp_path: Path) -> None:
+    (language, program), (_, explained) = blocks("hwqueue")
+    assert language == "python"
+    (tmp_path / "train.py").write_text(program, encoding="utf-8")
+    conn.execute("select hwqueue.create_queue('training')")
+    node = {"name": "gpu-1", "labels": {"gpu_model": "A100"}, "instance_id": str(uuid4())}
+    node |= {"gpus": [{"resource_id": str(uuid4()), "model": "A100"}], "tasks": ["train"]}
+    conn.execute("select hwqueue.register_node(%s, %s)", [uuid4(), Jsonb(node)])
+    lease_id = shell.run("python train.py").strip()
+    [(command, lines)] = session(explained)
+    [shown] = re.findall(r"[0-9a-f-]{36}", command)
+    printed = shell.run(command.replace(shown, lease_id)).replace(lease_id, shown)
+    assert printed.splitlines() == lines

@@ -108,7 +108,7 @@ def test_names_that_are_loaded_late_are_no_others() -> None:
 
 
 def test_the_core_depends_on_little_else_than_psycopg() -> None:
-    """What it brings is in README.md and docs/run/database.md: measure it again."""
+    """What it brings is in README.md and lab/figures.md: measure it again."""
     lines = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     named = {required.name: required.extras for required in map(Requirement, lines)}
     assert named == {"packaging": set(), "psycopg": {"binary", "pool"}}
