@@ -44,7 +44,7 @@ def spawn(
     on_unmatched: Annotated[
         Literal["keep", "stop"] | None,
         typer.Option(
-            help="What becomes of a running lease whose node does not suit any more.",
+            help="What a running lease does whose node does not suit any more.",
             show_default="keep",
         ),
     ] = None,

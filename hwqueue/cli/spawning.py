@@ -81,7 +81,7 @@ Replaced = Annotated[
 ]
 Then = Annotated[
     Literal["cancel", "requeue"],
-    typer.Option("--then", help="With --replaces: what becomes of the one that is replaced."),
+    typer.Option("--then", help="With --replaces: how the replaced lease goes on: cancelled, or again elsewhere."),
 ]
 Overlap = Annotated[
     bool,

@@ -1,4 +1,4 @@
-"""hwqueue webhook: who is told of which events over HTTP."""
+"""hwqueue webhook: which events are sent to which receivers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hwqueue.types import WEBHOOK_CODES, Delivery, Webhook
 if TYPE_CHECKING:
     from hwqueue.webhooks.deliver import Limits
 
-app = typer.Typer(no_args_is_help=True, help="Who is told of which events over HTTP.")
+app = typer.Typer(no_args_is_help=True, help="Which events are sent to which receivers over HTTP.")
 
 Name = Annotated[
     str,
@@ -67,7 +67,7 @@ def add(
         bool, typer.Option("--bare", help="Print the secret and nothing else.")
     ] = False,
 ) -> None:
-    """Add a webhook and print its secret, this once; or change where one goes and what it is told.
+    """Add a webhook and print its secret, this once; or change where one goes and what it is sent.
 
     Of one that is there, address and filter are replaced and the secret stays.
     """
@@ -119,7 +119,7 @@ def test(ctx: typer.Context, name: Name) -> None:
     with open_client(ctx) as client:
         delivery = client.test_webhook(name)
     show_one(ctx, {"delivery_id": delivery})
-    say(ctx, f"what became of it: hwqueue webhook deliveries {name}")
+    say(ctx, f"the answer: hwqueue webhook deliveries {name}")
 
 
 @app.command(epilog="Example: hwqueue webhook pause pager")
@@ -204,7 +204,7 @@ def redeliver(
     *,
     dead: Annotated[bool, typer.Option("--dead", help="All that were given up.")] = False,
 ) -> None:
-    """Have a delivery sent again, whatever became of it; or all that were given up."""
+    """Send a delivery again, delivered or dead; or all that are dead."""
     if (delivery is None) is not dead:
         raise ConfigError(
             "name a delivery, or give --dead", hint=f"list them: hwqueue webhook deliveries {name}"

@@ -46,7 +46,7 @@ def check(
 ) -> None:
     """Show where each step could run if it were submitted now; nothing is changed.
 
-    For each step: how many nodes match and how many of these are free, what it asks and which level
+    For each step: how many nodes match and how many of them are free, what it asks and which level
     asks for it, why it would wait. Exits with 1 when no node matches a step now, or a nested run
     would be refused: a busy fleet is no reason. With --json all there is.
     """

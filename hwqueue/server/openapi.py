@@ -30,7 +30,7 @@ TAGS: list[dict[str, Any]] = [
     {"name": "planner", "description": "What room on GPUs is worth, and how much of it is lost."},
     {"name": "views", "description": "Counts by class, queue and node."},
     {"name": "events", "description": "What happened, and who did it."},
-    {"name": "webhooks", "description": "Who is told of which events over HTTP."},
+    {"name": "webhooks", "description": "Which events are sent to which receivers."},
     {"name": "health", "description": "For probes."},
 ]
 

@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 GLOSSARY = ROOT / "docs" / "glossary.md"
 WORDS = tomllib.loads((ROOT / "tests" / "words.toml").read_text(encoding="utf-8"))
-FIRST = "A lease is what other queues call a job or a task. What others call a lease"
+FIRST = "You spawn a lease (a job). A node claims it."
 
 pytestmark = pytest.mark.skipif(not GLOSSARY.exists(), reason="no checkout")
 

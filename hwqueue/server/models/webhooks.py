@@ -26,7 +26,7 @@ Code = Annotated[Literal[WEBHOOK_CODES], Field(examples=["lease_failed"])]  # ty
 
 
 class SetWebhook(Request):
-    """Where a webhook's requests go, and what it is told of; what is left out or null is any."""
+    """Where a webhook's requests go, and which events it gets; what is left out or null is any."""
 
     model_config = example(url="https://hooks.example/hwqueue", codes=["lease_failed"])
 

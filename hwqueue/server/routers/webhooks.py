@@ -1,4 +1,4 @@
-"""Webhooks: who is told of which events, and what was sent."""
+"""Webhooks: which events go to which receivers, and what was sent."""
 
 from datetime import timedelta
 from typing import Annotated, Any, Literal
@@ -36,7 +36,7 @@ async def list_webhooks(caller: Reader) -> Any:
 
 @router.put("/{webhook}")
 async def set_webhook(webhook: PathName, body: SetWebhook, caller: Admin) -> WebhookSecret:
-    """Add a webhook, and get its secret, this once; or replace its address and what it is told."""
+    """Add a webhook, and get its secret, this once; or replace its address and its filter."""
     async with caller.call() as client:
         secret = await client.set_webhook(webhook, **body.model_dump(exclude_none=True))
     return WebhookSecret(name=webhook, secret=secret)
@@ -109,7 +109,7 @@ async def list_deliveries(
 async def redeliver(
     webhook: PathName, caller: Operator, body: Redeliver | None = None
 ) -> Redelivered:
-    """Have a delivery sent again, whatever became of it; without one, those that are dead."""
+    """Send a delivery again, delivered or dead; without one, those that are dead."""
     async with caller.call() as client:
         count = await client.redeliver(webhook, body.delivery_id if body else None)
     return Redelivered(redelivered=count)
