@@ -25,7 +25,7 @@ from tests.migrations.conftest import catalog_of
 from tests.migrations.make_release import fill, fill_placed
 from tests.migrations.programs import dump, run_psql
 
-SCHEMA_PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "schema.md"
+SCHEMA_PAGE = Path(__file__).parents[2] / "docs" / "run" / "upgrades.md"
 # Dumps with a queue named `kept`, which make_release.py writes when a release is made.
 RELEASES = sorted(Path(__file__).parent.glob("releases/*.sql.gz"))
 THIS_VERSION = Path("this version")
@@ -262,7 +262,7 @@ def test_a_revision_from_before_the_first_release_is_refused(before_release: str
 def test_leases_from_before_the_first_release_are_kept_beside_the_new_ones(
     before_release: str,
 ) -> None:
-    """As the hint and docs/explanation/schema.md have it."""
+    """As the hint and docs/run/upgrades.md have it."""
     if not SCHEMA_PAGE.exists():
         pytest.skip("no checkout")
     again = re.search(r"```sql\n(select .*?hwqueue_before.*?)```", SCHEMA_PAGE.read_text(), re.S)

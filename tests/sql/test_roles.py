@@ -416,8 +416,8 @@ def test_what_runs_with_the_owners_rights_is_the_owners(conn: psycopg.Connection
 
 
 def test_the_documented_roles_are_these() -> None:
-    """docs/explanation/security.md has a row for each."""
-    page = (Path(__file__).parents[2] / "docs" / "explanation" / "security.md").read_text()
+    """docs/run/security.md has a row for each."""
+    page = (Path(__file__).parents[2] / "docs" / "run" / "security.md").read_text()
     assert set(re.findall(r"^\| `(hwqueue_\w+)` \|", page, re.MULTILINE)) == {
         *ROLES,
         "hwqueue_owner",

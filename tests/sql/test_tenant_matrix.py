@@ -372,7 +372,7 @@ def test_what_is_not_narrowed_is_for_workers(conn: psycopg.Connection) -> None:
     assert NOT_NARROWED & for_producers == {"schema_version"}
     workers = _granted(conn, ["hwqueue_worker"])
     assert NOT_NARROWED - workers == {"check_token"}
-    page = (Path(__file__).parents[2] / "docs" / "explanation" / "security.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "run" / "security.md").read_text()
     assert {name for name in NOT_NARROWED if f"`{name}`" not in page} == set()
 
 

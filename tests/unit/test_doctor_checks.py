@@ -99,7 +99,7 @@ SERVER: list[tuple[Callable[[Server], Finding], dict[str, Any], Level, str]] = [
     (server.durability, {"synchronous_commit": "local"}, Level.WARN, "synchronous_commit = on"),
     (server.idle_timeout, {"idle_timeout": 0.0}, Level.WARN, 'alter role "gpu_worker" set'),
     (server.wraparound, {"oldest_xid_age": 1_500_000_000}, Level.FAIL, "vacuum freeze"),
-    (server.login, {"is_superuser": True}, Level.WARN, "roles.md"),
+    (server.login, {"is_superuser": True}, Level.WARN, "security.md"),
     (server.login, {"roles_held": ()}, Level.FAIL, 'hwqueue_worker to "gpu_worker"'),
     (server.roles, {"roles_there": ROLES[1:]}, Level.WARN, "--from-owner"),
 ]

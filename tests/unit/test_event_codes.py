@@ -7,7 +7,7 @@ from hwqueue.schema import files
 from hwqueue.schema.files import SQL_DIR
 from hwqueue.types import EVENT_CODES
 
-PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "events.md"
+PAGE = Path(__file__).parents[2] / "docs" / "run" / "events.md"
 INSTALLATION = Path(files.__file__).parent / "sql" / "write_info.sql"
 # the first argument: one code, or one of two
 WRITTEN = re.compile(

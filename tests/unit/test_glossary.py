@@ -120,10 +120,11 @@ def test_banned_words_are_found() -> None:
     assert banned_in("It gives up; renewed, ever so slightly.") == []
 
 
-# Names of Postgres and its tools that our code does not use.
+# Names of Postgres, its tools and its providers that our code does not use.
 POSTGRES = {
-    "autovacuum_naptime", "deadlock_timeout", "default_transaction_isolation",
+    "autovacuum_naptime", "azure_pg_admin", "deadlock_timeout", "default_transaction_isolation",
     "max_prepared_transactions", "max_slot_wal_keep_size", "max_wal_size", "n_dead_tup",
+    "neon_superuser", "rds_superuser",
     "pg_cancel_backend", "pg_prepared_xacts", "pg_replication_slots", "pg_stat_statements",
     "pg_stat_user_tables", "shared_buffers", "transaction_timeout", "wal_level", "wal_status",
 }  # fmt: skip
@@ -214,6 +215,8 @@ def test_explanations_name_what_is_there() -> None:
         *ROOT.glob("migrations/**/*.sql"),
         *ROOT.glob("hwqueue/**/*.py"),
         *ROOT.glob("lab/**/*.py"),
+        *ROOT.glob("deploy/*.sql"),
+        *ROOT.glob("docker/*.sql"),
     ]
     text = "\n".join(path.read_text(encoding="utf-8") for path in sources)
     known = set(re.findall(r"\w+", text)) | POSTGRES
@@ -222,6 +225,7 @@ def test_explanations_name_what_is_there() -> None:
     pages = [
         ROOT / "sql" / "README.md",
         *ROOT.glob("docs/explanation/*.md"),
+        *ROOT.glob("docs/run/*.md"),
         *ROOT.glob("lab/*.md"),
     ]
     found = [
