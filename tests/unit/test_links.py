@@ -51,6 +51,48 @@ def test_links_lead_somewhere(name: str) -> None:
     assert lost == []
 
 
+def named_pages(text: str) -> list[str]:
+    """The pages that code, comments and hints name, with what is behind a `#`."""
+    return re.findall(r"(?<![\w/.])docs/[\w/]+\.md(?:#[\w-]+)?", text)
+
+
+def test_code_names_pages_that_exist() -> None:
+    folders = (
+        "deploy",
+        "docs",
+        "hwqueue",
+        "lab",
+        "migrations",
+        "monitoring",
+        "sql",
+        "tests",
+        "tools",
+    )
+    listed = ["git", "ls-files", *(f"{folder}/*" for folder in folders)]
+    names = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    suffixes = (".py", ".sql", ".yml", ".yaml", ".conf", ".ipynb", ".toml")
+    files = [ROOT / name for name in names.splitlines() if name.endswith(suffixes)]
+    found = {
+        (file.relative_to(ROOT).as_posix(), named)
+        for file in files
+        if file.is_file() and "docs/" in (text := file.read_text(encoding="utf-8"))
+        for named in named_pages(text)
+    }
+    assert len(found) > 50
+    lost = []
+    for file, named in sorted(found):
+        path, _, anchor = named.partition("#")
+        page = ROOT / path
+        if not page.exists() or (anchor and anchor not in anchors(page)):
+            lost.append(f"{file}: {named}")
+    assert lost == []
+
+
+def test_a_page_in_code_is_found() -> None:
+    named = "docs/" + "run/gone.md#a"
+    assert named_pages(f"-- see {named}, ../docs/x.md") == [named]
+
+
 def named_tests(page: str) -> Iterator[tuple[str, Path]]:
     """The files of tests that the rows by subject name; in a cell the first says the folder."""
     rows = re.findall(r"^\| (.*) \|$", page.partition("## By subject")[2], re.M)
