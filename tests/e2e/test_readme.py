@@ -71,8 +71,13 @@ def test_the_first_screen(shell: Shell, conn: psycopg.Connection[Any], tmp_path:
     assert language == "python"
     (tmp_path / "train.py").write_text(program, encoding="utf-8")
     conn.execute("select hwqueue.create_queue('training')")
-    node = {"name": "gpu-1", "labels": {"gpu_model": "A100"}, "instance_id": str(uuid4())}
-    node |= {"gpus": [{"resource_id": str(uuid4()), "model": "A100"}], "tasks": ["train"]}
+    node = {
+        "name": "gpu-1",
+        "instance_id": str(uuid4()),
+        "labels": {"gpu_model": "A100"},
+        "gpus": [{"resource_id": str(uuid4()), "model": "A100"}],
+        "tasks": ["train"],
+    }
     conn.execute("select hwqueue.register_node(%s, %s)", [uuid4(), Jsonb(node)])
     lease_id = shell.run("python train.py").strip()
     [(command, lines)] = session(explained)
