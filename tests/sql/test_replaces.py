@@ -45,7 +45,7 @@ def test_what_has_to_hold_while_the_new_one_runs_is_noted(api: Api) -> None:
     queue, node = api.queue(), gpu_node(api, labels={"disk": "ssd"})
     old = api.running(queue, node, **GPU)
     lasting = [{"label": "disk", "op": "exists", "during": "execution"}]
-    asks = {"placement": {**GPU["placement"], "require": lasting}}
+    asks: Row = {"placement": {**GPU["placement"], "require": lasting}}
     new = replacing(api, queue, old["lease_id"], **asks)
     reap(api)
     assert api.rows("verify_invariants") == []
