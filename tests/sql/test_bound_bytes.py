@@ -80,7 +80,8 @@ def test_children_of_one_step(api: Api, paused: bool, together: bool) -> None:
 def test_an_item_is_not_bound_beyond_its_limit(api: Api) -> None:
     asked = {"template": [{"$item": []}] * 100, "item": "x" * 1_000, "index": 0}
     call = """
-      select (hwqueue.bind_value(%(template)s, null, null, false, %(item)s, %(index)s, %(most)s)).*"""
+      select (hwqueue.bind_value(%(template)s, null, null, false, %(item)s, %(index)s,
+        %(most)s)).*"""
     for most, too_large in ((100_000, True), (200_000, False)):
         values = {**asked, "most": most}
         values |= {key: Jsonb(values[key]) for key in ("template", "item")}
