@@ -27,7 +27,7 @@ from hwqueue.worker import WorkerSettings
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "reference" / "options.md"
-Kind = Literal["spawn", "retry", "policy", "task", "app", "submit", "step"]
+Kind = Literal["spawn", "retry", "policy", "tuning", "task", "app", "submit", "step"]
 
 INTRODUCTION = """# Options
 
@@ -98,6 +98,12 @@ PATCH /api/v1/queues/renders/policy
 
 `create_queue` takes the same. What is not given stays as it is, or is at its default in a new
 queue. On the command line a policy is JSON, as in SQL.
+"""
+TUNING = """
+### Tuning
+
+The value of the policy `tuning`. Nobody needs it: the defaults were measured, and tests and
+simulations change them. What is left out stays as it is.
 """
 TASK = """
 ## Task defaults
@@ -203,7 +209,7 @@ _FLAGS = {
     "pass_environment": "--pass-env",
     "share": "--processes",
 }
-# What a reader of JSON takes, said with the bounds that it is called with.
+# What a type of `known_keys`, or a reader of JSON, takes, said with its bounds.
 _TYPES = {
     "boolean": "boolean",
     "domain": "`node`, `rack` or `label:KEY`",
@@ -218,13 +224,10 @@ _TYPES = {
 }
 # The function that reads the options of a kind.
 _READERS: Mapping[str, tuple[str, str]] = {
-    "policy": ("queues/policy.sql", "apply_policy"),
-    "retry": ("queues/policy.sql", "normalise_retry"),
     "task": ("spawn/defaults.sql", "check_defaults"),
     "submit": ("workflows/submit.sql", "read_run"),
     "step": ("workflows/kinds.sql", "read_step_options"),
 }
-_NAMES = {"window": "window_size", "probe": "probe_size"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,7 +262,9 @@ def _list(text: str, pattern: str) -> list[str]:
 
 
 def keys(kind: Kind) -> list[str]:
-    """The keys that the SQL functions take, in their order; those within weights dotted."""
+    """The keys that the SQL functions take, in their order."""
+    if table := known_keys().get(kind):
+        return list(table)
     if kind == "spawn":
         text = _sql("spawn/read.sql")
         own = _list(_function(text, "own_options"), r"select ")
@@ -269,13 +274,21 @@ def keys(kind: Kind) -> list[str]:
     if kind == "app":
         told = set(inspect.signature(App.task).parameters) - {"self", "name"}
         return sorted(told - set(keys("task")))
-    if kind in ("submit", "step"):
-        return _list(_reader(kind), r"check_object\(p_options, ")
-    text = _sql("queues/policy.sql")
-    if kind == "retry":
-        return _list(text, r"check_object\(p_retry, ")
-    weights = [f"weights.{name}" for name in _list(text, r"check_object\(v_weights, ")]
-    return [*_list(text, r"check_object\(p_policy, "), *weights]
+    return _list(_reader(kind), r"check_object\(p_options, ")
+
+
+def known_keys() -> Mapping[str, Mapping[str, list[Any]]]:
+    """The table of keys: by kind of object and key, type, least, most and default."""
+    text = _function(_sql("base/options.sql"), "known_keys")
+    return {
+        kind: json.loads(keys) for kind, keys in re.findall(r"'(\w+)' then '(.*?)'", text, re.S)
+    }
+
+
+def _rule(kind: Kind, key: str) -> list[Any] | None:
+    """The four parts of a row of the table of keys."""
+    rule = known_keys().get(kind, {}).get(key)
+    return [*rule, None, None, None][:4] if rule else None
 
 
 def _reader(kind: Kind) -> str:
@@ -290,6 +303,8 @@ def _type(kind: Kind, key: str) -> str:
     """The type and range of an option, "" where its reader says neither."""
     if kind == "app":
         return ""
+    if rule := _rule(kind, key):
+        return _type_of(rule)
     found = re.search(
         rf"hwqueue\.json_(\w+)\([pv]_\w+ -> '{key.rpartition('.')[2]}',"
         r" (?:p_field \|\| )?'[^']*'(?:,\s+([^()]*))?\)",
@@ -302,27 +317,38 @@ def _type(kind: Kind, key: str) -> str:
     return _TYPES.get(found[1], "").format(*(range_ or ["0"]))
 
 
-def policy_defaults() -> Mapping[str, Any]:
-    """What a queue has that asks for nothing special, as columns of the table."""
-    text = _function(_sql("queues/policy.sql"), "default_policy")
-    found: Mapping[str, Any] = json.loads(re.findall(r"'(\{.*\})'", text, re.S)[0])
-    return found
+def _type_of(rule: list[Any]) -> str:
+    name, least, most, _ = rule
+    if name == "span":
+        least = f"{least} seconds" if isinstance(least, int) and least else str(least)
+        return _TYPES["short_interval"].format(least, most or "ten years")
+    if name == "choice":
+        return " or ".join(f"`{word}`" for word in least)
+    return _TYPES.get(name, "").format(*([most] if name == "text" else [least, most]))
 
 
 def _default(kind: Kind, key: str) -> str:
     """The default of an option as its reader has it, "" where that does not say it."""
     if kind == "app":
         return ""
-    if kind == "policy":
-        value = policy_defaults().get(_NAMES.get(key, key.replace("weights.", "weight_")))
-        if isinstance(value, bool):
-            return str(value).lower()
-        return f"{value:,}" if isinstance(value, int) else value if isinstance(value, str) else ""
+    if rule := _rule(kind, key):
+        return _default_of(rule, known_keys()["policy"]["tuning"][3].get(key))
     found = re.search(
         rf"coalesce\(hwqueue\.json_\w+\(p_\w+ -> '{key}'[^)]*\),\s*(?:interval )?'?([\w. ]+)'?\)",
         _reader(kind),
     )
     return found[1] if found else ""
+
+
+def _default_of(rule: list[Any], tuned: Any) -> str:
+    value = tuned if rule[3] is None else rule[3]
+    if isinstance(value, bool):
+        return str(value).lower()
+    if rule[0] == "span" and isinstance(value, int) and value:
+        return f"{value} seconds" if value % 60 else f"{value // 60} minutes"
+    return (
+        f"{value:,}" if isinstance(value, int | float) else value if isinstance(value, str) else ""
+    )
 
 
 def options(kind: Kind) -> list[Option]:
@@ -415,7 +441,7 @@ def _plain(value: object) -> str:
 
 def page() -> str:
     """The whole page."""
-    kept = policy_defaults()
+    kept = {key: [*rule, None][3] for key, rule in known_keys()["policy"].items()}
     tables = _tables()
     days = re.search(r"event_days \w+ .*?default (\d+)", tables)
     expiry = re.search(r"node_expiry interval default '(\d+) hours'", tables)
@@ -431,10 +457,15 @@ def page() -> str:
         (STEP, "step"),
         (RETRY, "retry"),
         (POLICY, "policy"),
+        (TUNING, "tuning"),
     )
     for text, kind in sections:
         found = options(kind)
-        parts += [text, _rows(found), "" if kind in ("task", "step") else _examples(found)]
+        parts += [
+            text,
+            _rows(found),
+            "" if kind in ("task", "step", "tuning") else _examples(found),
+        ]
     return "".join([*parts, retention, WORKER, _worker_rows()])
 
 

@@ -20,9 +20,8 @@ from hwqueue.types import BulkPage, BulkResult, Queue, QueueDepth
 
 # Which keys of a policy are spans, which the database returns in seconds.
 _SPANS = {
-    *("ageing_step", "claim_timeout", "heartbeat_interval", "patience", "poll_interval"),
-    *("reap_grace", "retain_completed", "retain_failed", "retry.base", "retry.max"),
-    "earmark_time",
+    *("ageing_step", "claim_timeout", "patience", "poll_interval", "retain_completed"),
+    *("retain_failed", "retry.base", "retry.max", "tuning.earmark_time"),
 }
 
 app = typer.Typer(no_args_is_help=True, help="Make, watch, stop and drop queues.")
@@ -193,7 +192,7 @@ def _facts(queue: Queue) -> dict[str, object]:
 
 
 def _policy_facts(policy: Mapping[str, Any]) -> dict[str, object]:
-    """A policy for a person: its spans in units, `retry` and `weights` spread out."""
+    """A policy for a person: its spans in units, `retry` and `tuning` spread out."""
     facts: dict[str, Any] = {}
     for key, value in sorted(policy.items()):
         if isinstance(value, Mapping):

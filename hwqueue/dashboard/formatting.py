@@ -42,8 +42,8 @@ STATES: Mapping[str, tuple[str, str]] = {
     "stopping": ("pause", "s-cancelled"),
 }
 _DURATIONS = {
-    *("claim_timeout", "heartbeat_interval", "poll_interval", "patience", "ageing_step"),
-    *("reap_grace", "retain_completed", "retain_failed", "earmark_time"),
+    *("claim_timeout", "poll_interval", "patience", "ageing_step"),
+    *("retain_completed", "retain_failed", "earmark_time"),
 }
 _MASKED = ("password", "passwd", "secret", "token", "api_key", "apikey", "authorization", "private")
 
@@ -81,7 +81,7 @@ def policy(key: str, value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, Mapping):
-        return ", ".join(f"{name} {member}" for name, member in value.items())
+        return ", ".join(f"{name} {policy(name, member)}" for name, member in value.items())
     if key.endswith("_bytes"):
         return size(value)
     return exact_duration(timedelta(seconds=value)) if key in _DURATIONS else str(value)

@@ -39,69 +39,54 @@ class RetryPolicy:
 class QueuePolicy:
     """How a queue treats its leases; what is None is left as it is, or at its default.
 
-    claim_timeout: a claim without heartbeat ends after it. heartbeat_interval: how often workers
-    beat; a quarter of the timeout. poll_interval: how often idle workers ask. patience: how long
-    a lease waits for a better node, at most; zero: not at all. ageing_step: waiting this long is
-    worth one priority; zero: off. notify: whether spawns wake workers. reap_grace: added to expired
-    claims. max_params_bytes, max_result_bytes: of the JSON text. window, probe: how far a claim
-    looks. weights: of the score, keys affinity, fit, spread. retain_completed: how long completed
-    and cancelled leases are kept; zero: a lease that completes is gone at once, and its result with
-    it, but for one with an idempotency key, which stays until `prune` takes it, a minute or so. It
-    holds for later claims. retain_failed: how long failed ones are kept. failure_domain: what
-    counts as one place for services that say nothing: `node`, `rack` or `label:KEY`. earmarks: how
-    many gangs may have room kept for them on nodes that they could share; 0: none of this queue.
-    earmark_time: how long room is kept at most when it is not known by when it is enough; then for
-    as long not again. everywhere_tenants: tenants whose callers may spawn everywhere tasks; `*`:
-    all. everywhere_limit: how many of these each such tenant may have.
+    claim_timeout: a claim without heartbeat ends after it. poll_interval: how often idle workers
+    ask. patience: how long a lease waits for a better node, at most; zero: not at all. ageing_step:
+    waiting this long is worth one priority; zero: off. max_params_bytes, max_result_bytes: of the
+    JSON text. retain_completed: how long completed and cancelled leases are kept; zero: a lease
+    that completes is gone at once, and its result with it, but for one with an idempotency key,
+    which stays until `prune` takes it, a minute or so. It holds for later claims. retain_failed:
+    how long failed ones are kept. failure_domain: what counts as one place for services that say
+    nothing: `node`, `rack` or `label:KEY`. earmarks: how many gangs may have room kept for them on
+    nodes that they could share; 0: none of this queue. everywhere_tenants: tenants whose callers
+    may spawn everywhere tasks; `*`: all. everywhere_limit: how many of these each such tenant may
+    have. tuning: for experts, a JSON object; what is left out stays.
     """
 
     claim_timeout: timedelta | None = None
-    heartbeat_interval: timedelta | None = None
     poll_interval: timedelta | None = None
     patience: timedelta | None = None
     max_attempts: int | None = None
     retry: RetryPolicy | Mapping[str, Any] | None = None
     ageing_step: timedelta | None = None
-    notify: bool | None = None
-    reap_grace: timedelta | None = None
     max_params_bytes: int | None = None
     max_result_bytes: int | None = None
-    window: int | None = None
-    probe: int | None = None
-    weights: Mapping[str, float] | None = None
     retain_completed: timedelta | None = None
     retain_failed: timedelta | None = None
     failure_domain: str | None = None
     earmarks: int | None = None
-    earmark_time: timedelta | None = None
     everywhere_tenants: Sequence[str] | None = None
     everywhere_limit: int | None = None
+    tuning: Mapping[str, Any] | None = None
 
     def as_json(self) -> dict[str, Any]:
         """The JSON object that the SQL functions take."""
         retry = self.retry.as_json() if isinstance(self.retry, RetryPolicy) else self.retry
         return given(
             claim_timeout=seconds(self.claim_timeout),
-            heartbeat_interval=seconds(self.heartbeat_interval),
             poll_interval=seconds(self.poll_interval),
             patience=seconds(self.patience),
             max_attempts=self.max_attempts,
             retry=retry,
             ageing_step=seconds(self.ageing_step),
-            notify=self.notify,
-            reap_grace=seconds(self.reap_grace),
             max_params_bytes=self.max_params_bytes,
             max_result_bytes=self.max_result_bytes,
-            window=self.window,
-            probe=self.probe,
-            weights=self.weights,
             retain_completed=seconds(self.retain_completed),
             retain_failed=seconds(self.retain_failed),
             failure_domain=self.failure_domain,
             earmarks=self.earmarks,
-            earmark_time=seconds(self.earmark_time),
             everywhere_tenants=self.everywhere_tenants,
             everywhere_limit=self.everywhere_limit,
+            tuning=self.tuning,
         )
 
 

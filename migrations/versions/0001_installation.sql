@@ -92,24 +92,28 @@ comment on column hwqueue.clock_step.goes_on_at is 'where the count goes on';
 
 -- == Queues ==
 
+-- The policy tuning. window_size: entries of the global order that a claim scans. probe_size: classes whose
+-- head it may read beyond them. weight_*: of the parts of the score. notify: spawns wake workers. earmark_time:
+-- how long room is kept at most when it is not known by when it is enough; then for as long not again.
+create type hwqueue.queue_tuning as (
+  window_size int,
+  probe_size int,
+  weight_affinity double precision,
+  weight_fit double precision,
+  weight_spread double precision,
+  notify boolean,
+  earmark_time interval
+);
 create table hwqueue.queue (
   queue_id int generated always as identity,
   name text not null,
   claim_timeout interval not null,
-  heartbeat_interval interval not null,
   poll_interval interval not null,
   max_attempts smallint not null check (max_attempts between 1 and 1000),
   retry jsonb not null,
   ageing_step interval not null check (ageing_step >= interval '0'),
-  notify boolean not null,
-  reap_grace interval not null check (reap_grace >= interval '0'),
   max_params_bytes int not null check (max_params_bytes between 1 and 104857600),
   max_result_bytes int not null check (max_result_bytes between 1 and 104857600),
-  window_size int not null check (window_size between 1 and 10000),
-  probe_size int not null check (probe_size between 0 and 100000),
-  weight_affinity double precision not null check (weight_affinity between 0 and 1000),
-  weight_fit double precision not null check (weight_fit between 0 and 1000),
-  weight_spread double precision not null check (weight_spread between 0 and 1000),
   retain_completed interval not null check (retain_completed >= interval '0'),
   retain_failed interval not null check (retain_failed >= interval '0'),
   paused_at timestamptz,
@@ -122,13 +126,11 @@ create table hwqueue.queue (
   has_prices boolean not null default false,
   everywhere_tenants text[] not null default '{}',
   everywhere_limit int not null default 20,
-  earmark_time interval not null default '10 minutes',
+  tuning hwqueue.queue_tuning not null,
   primary key (queue_id)
 );
 create unique index queue_name on hwqueue.queue (name) where dropped_at is null;
 comment on table hwqueue.queue is 'a queue and its policy';
-comment on column hwqueue.queue.window_size is 'entries of the global order that a claim scans';
-comment on column hwqueue.queue.probe_size is 'classes whose head a claim may read beyond the window';
 comment on column hwqueue.queue.dropped_before is
   'transactions from this one on cannot have found the queue (purge_queues)';
 comment on column hwqueue.queue.failure_domain is
@@ -140,8 +142,7 @@ comment on column hwqueue.queue.has_prices is
 comment on column hwqueue.queue.everywhere_tenants is
   'tenants whose callers may spawn everywhere tasks; *: all tenants';
 comment on column hwqueue.queue.everywhere_limit is 'how many everywhere tasks such a tenant has at most';
-comment on column hwqueue.queue.earmark_time is
-  'how long room is kept at most when it is not known by when it is enough; then for as long not again';
+comment on column hwqueue.queue.tuning is 'the policy for experts';
 
 create table hwqueue.queue_signal (
   queue_id int not null,

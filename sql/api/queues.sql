@@ -64,17 +64,12 @@ begin
   v_before := hwqueue.queue_policy(v_row);
   v_row := hwqueue.apply_policy(v_row, coalesce(p_policy, '{}'));
   update hwqueue.queue q
-  set claim_timeout = v_row.claim_timeout, heartbeat_interval = v_row.heartbeat_interval,
-      poll_interval = v_row.poll_interval, patience = v_row.patience,
-      max_attempts = v_row.max_attempts, retry = v_row.retry, ageing_step = v_row.ageing_step,
-      notify = v_row.notify, reap_grace = v_row.reap_grace,
+  set claim_timeout = v_row.claim_timeout, poll_interval = v_row.poll_interval,
+      patience = v_row.patience, max_attempts = v_row.max_attempts, retry = v_row.retry,
+      ageing_step = v_row.ageing_step, failure_domain = v_row.failure_domain, earmarks = v_row.earmarks,
+      everywhere_tenants = v_row.everywhere_tenants, everywhere_limit = v_row.everywhere_limit,
       max_params_bytes = v_row.max_params_bytes, max_result_bytes = v_row.max_result_bytes,
-      window_size = v_row.window_size, probe_size = v_row.probe_size,
-      weight_affinity = v_row.weight_affinity, weight_fit = v_row.weight_fit,
-      weight_spread = v_row.weight_spread, retain_completed = v_row.retain_completed,
-      retain_failed = v_row.retain_failed, failure_domain = v_row.failure_domain,
-      earmarks = v_row.earmarks, earmark_time = v_row.earmark_time,
-      everywhere_tenants = v_row.everywhere_tenants, everywhere_limit = v_row.everywhere_limit
+      retain_completed = v_row.retain_completed, retain_failed = v_row.retain_failed, tuning = v_row.tuning
   where q.queue_id = v_row.queue_id;
   perform hwqueue.move_terms();
   perform hwqueue.note_policy('queue_policy_set', format('queue %s', p_queue), v_before,

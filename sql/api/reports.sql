@@ -92,9 +92,8 @@ as $$
     from mark m
     cross join lateral (
       select 1 from hwqueue.claim c
-      join hwqueue.queue q on q.queue_id = c.queue_id
       where c.check_at >= coalesce(m.claims_from, '-infinity') and c.check_at <= t.now
-        and c.expires_at + q.reap_grace <= t.now
+        and c.expires_at <= t.now
       limit 10000) c
     union all
     select 'hwqueue_schema_info', jsonb_build_object('revision', i.revision, 'version', i.package_version), 1

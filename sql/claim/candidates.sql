@@ -204,7 +204,8 @@ begin
   v_class := v_found.class;
   v_reach := v_found.reach;
   v_facts := hwqueue.term_facts(v_class, p_node, null, p_now);
-  return hwqueue.lease_score(p_queue.weight_affinity, p_queue.weight_fit, p_queue.weight_spread,
+  return hwqueue.lease_score((p_queue.tuning).weight_affinity, (p_queue.tuning).weight_fit,
+    (p_queue.tuning).weight_spread,
     hwqueue.class_affinity(v_class, p_node.labels, p_node.rack, p_node.node_id,
         p_node.resources || p_node.gpu_ids, v_facts,
                            hwqueue.node_taints(p_node)),
@@ -236,11 +237,12 @@ begin
     select e.class_id, e.is_checked,
            case when e.affinity is null then hwqueue.class_score(e.class_id, p_node, p_room, q.queue, q.worth,
                v_now)
-                else hwqueue.lease_score(q.weight_affinity, q.weight_fit, q.weight_spread, e.affinity,
+                else hwqueue.lease_score((q.tuning).weight_affinity, (q.tuning).weight_fit,
+                  (q.tuning).weight_spread, e.affinity,
                   hwqueue.fit_score(e.cpu_milli, e.memory_mib, e.gpu_count, e.gpu_milli, r.reach, p_room,
                     q.worth), 0) end as score
     from (  -- fenced: the prices once a queue, and only if it has some and the node devices
-      select o as queue, o.queue_id, o.weight_affinity, o.weight_fit, o.weight_spread,
+      select o as queue, o.queue_id, (o.tuning).*,
              case when o.has_prices and p_room.gpu_total > 0 then hwqueue.queue_worth(o, v_now) end as worth
       from hwqueue.queue o where o.queue_id = any (p_request.queue_ids)
       offset 0) q

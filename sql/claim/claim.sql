@@ -244,7 +244,7 @@ begin
   if v_node.cordoned_at is not null or p_request.queue_ids = '{}' then
     return v_picked;
   end if;
-  select max(q.window_size), max(q.probe_size), coalesce(bool_or((
+  select max((q.tuning).window_size), max((q.tuning).probe_size), coalesce(bool_or((
            select s.most_cpu_milli > v_room.cpu_milli or s.most_memory_mib > v_room.memory_mib
            from hwqueue.profile_queue s
            where s.profile_id = p_state.profile_id and s.queue_id = q.queue_id

@@ -98,7 +98,7 @@ begin
 end
 $$;
 
--- Ends claims that have expired (plus the queue's grace), oldest first, and returns their number. One
+-- Ends claims that have expired, oldest first, and returns their number. One
 -- attempt is used; the lease is put back at once while attempts are left. Claims whose node is locked
 -- are left to the next call, and use up none of p_limit. It stops after p_until, by the real clock, but
 -- not before it has ended one. Locks: node_state of the nodes where room is allocated, then the claims,
@@ -115,9 +115,8 @@ begin
   for v_claim in
     select c.*
     from hwqueue.claim c
-    join hwqueue.queue q on q.queue_id = c.queue_id
     where c.check_at between p_from and p_now and c.assignment is null
-      and c.expires_at + q.reap_grace <= p_now
+      and c.expires_at <= p_now
     order by c.check_at limit p_limit
     for update of c skip locked
   loop
@@ -130,10 +129,9 @@ begin
   for v_claim in
     select c.*
     from hwqueue.claim c
-    join hwqueue.queue q on q.queue_id = c.queue_id
     join hwqueue.node_state s on s.node_id = c.node_id
     where c.check_at between p_from and p_now and c.assignment is not null
-      and c.expires_at + q.reap_grace <= p_now
+      and c.expires_at <= p_now
     order by c.check_at limit p_limit - v_count
     for no key update of s skip locked for update of c skip locked
   loop

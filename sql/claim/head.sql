@@ -113,14 +113,14 @@ create or replace function hwqueue.read_queue_head(p_queue text, p_profile_id bi
 returns setof hwqueue.queue_head
 language sql stable
 as $$
-  select q.queue_id, q.name, q.claim_timeout, q.window_size, e.classes, e.task_names, e.most_cpu_milli,
-         e.most_memory_mib, cardinality(w.tiers), w.tiers[1], w.ranks[1], w.positions[1],
+  select q.queue_id, q.name, q.claim_timeout, (q.tuning).window_size, e.classes, e.task_names,
+         e.most_cpu_milli, e.most_memory_mib, cardinality(w.tiers), w.tiers[1], w.ranks[1], w.positions[1],
          case when cardinality(e.classes) > 1 then (
                 select r.position from hwqueue.ready r
                 where r.queue_id = q.queue_id and r.tier = 0 and r.rank = w.ranks[1]
                   and r.position >= w.positions[1]
                 order by r.position limit 1) + case when cardinality(e.classes) <= 64
-                  then least(q.window_size, 40) else q.window_size end - 1
+                  then least((q.tuning).window_size, 40) else (q.tuning).window_size end - 1
               when w.is_blocked then w.positions[1] + 1031
               else 9223372036854775807 end,
          f.first_is_best, f.first_is_best and e.checked = '{}' and cardinality(e.classes) <= 200, e.checked,
@@ -226,9 +226,8 @@ begin
       for v_claim in
         select c.*
         from hwqueue.claim c
-        join hwqueue.queue q on q.queue_id = c.queue_id
         where c.lease_id = any (v_oldest) and c.assignment is null and c.node_id <> p_state.node_id
-          and c.check_at + c.claim_timeout <= p_now and c.expires_at + q.reap_grace <= p_now
+          and c.check_at + c.claim_timeout <= p_now and c.expires_at <= p_now
         limit 5
         for update of c skip locked
       loop

@@ -187,7 +187,7 @@ declare
   v_due_at timestamptz;
   v_reason text;
   v_most interval := (
-    select q.earmark_time from hwqueue.queue q where q.queue_id = p_everywhere.queue_id);
+    select (q.tuning).earmark_time from hwqueue.queue q where q.queue_id = p_everywhere.queue_id);
 begin
   select c.* into v_claim from hwqueue.claim c where c.lease_id = p_row.lease_id for update skip locked;
   if not found then  -- another session settles or cancels it now

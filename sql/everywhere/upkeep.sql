@@ -318,9 +318,8 @@ as $$
   select 'reservation_expired', c.lease_id, jsonb_build_object('expires_at', c.expires_at,
          'reaped_at', m.reaped_at)
   from hwqueue.claim c
-  join hwqueue.queue q on q.queue_id = c.queue_id
   cross join lateral (
     select k.reaped_at from hwqueue.reap_cursor k
     order by k.version desc limit 1) m
-  where c.is_reserved and c.expires_at + q.reap_grace + interval '1 minute' < m.reaped_at
+  where c.is_reserved and c.expires_at + interval '1 minute' < m.reaped_at
 $$;

@@ -268,7 +268,8 @@ begin
       cross join lateral unnest(g.node_ids) m(node_id)
     )
     select r.node_id, hwqueue.lease_score(
-             p_queue.weight_affinity, p_queue.weight_fit, p_queue.weight_spread, coalesce(l.affinity, 0),
+             (p_queue.tuning).weight_affinity, (p_queue.tuning).weight_fit, (p_queue.tuning).weight_spread,
+             coalesce(l.affinity, 0),
              case when r.room is null then 0
                   else hwqueue.fit_score(r.cpu_milli, p_class.memory_mib, p_class.gpu_count,
                       p_class.gpu_milli, p_reach, r.room, v_worth) end,

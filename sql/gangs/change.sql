@@ -196,7 +196,7 @@ begin
       or not hwqueue.is_live(n, s, p_now) or not hwqueue.node_suits(c.class_id, n, p_now))
       then 'node_changed'
     when bool_or(c.stop_requested_at <= p_now or l.deadline <= p_now) then 'gang_incomplete'
-    when bool_and(c.claimed_at + q.earmark_time <= p_now) and (p_gang.starts_by >= p_now) is not true
+    when bool_and(c.claimed_at + (q.tuning).earmark_time <= p_now) and (p_gang.starts_by >= p_now) is not true
       then 'kept_too_long' end
   into v_leases, v_fault
   from hwqueue.gang_member m
@@ -234,7 +234,8 @@ begin
     end if;
   end if;
   update hwqueue.gang g
-  set reason = v_fault, earmark_after = case when v_fault = 'kept_too_long' then p_now + q.earmark_time end
+  set reason = v_fault,
+      earmark_after = case when v_fault = 'kept_too_long' then p_now + (q.tuning).earmark_time end
   from hwqueue.queue q
   where g.gang_id = p_gang.gang_id and q.queue_id = g.queue_id;
   perform hwqueue.stop_members(p_gang, p_now), hwqueue.look_at_gang(p_gang, p_now);

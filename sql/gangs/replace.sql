@@ -79,7 +79,7 @@ begin
   elsif p_row.state = 'stopping' then
     v_ends := v_claim.stop_reason is not null or v_claim.is_earmark and exists (
       select from hwqueue.queue q
-      where q.queue_id = v_claim.queue_id and v_claim.claimed_at + q.earmark_time <= p_now);
+      where q.queue_id = v_claim.queue_id and v_claim.claimed_at + (q.tuning).earmark_time <= p_now);
     if v_ends is not true and (v_claim.is_earmark is null or exists (
         select from hwqueue.claim c where c.lease_id = p_row.old_lease
           and c.claim_token = p_row.old_token)) then

@@ -62,159 +62,24 @@ $$;
 
 -- A queue's policy as JSON, in the form that create_queue and set_queue_policy take; spans in seconds.
 create or replace function hwqueue.queue_policy(p_queue hwqueue.queue) returns jsonb
-language sql immutable
+language sql stable
 as $$
-  select hwqueue.normal_value(jsonb_build_object(
-    'claim_timeout', extract(epoch from p_queue.claim_timeout),
-    'heartbeat_interval', extract(epoch from p_queue.heartbeat_interval),
-    'poll_interval', extract(epoch from p_queue.poll_interval),
-    'patience', extract(epoch from p_queue.patience),
-    'max_attempts', p_queue.max_attempts,
-    'retry', p_queue.retry,
-    'ageing_step', extract(epoch from p_queue.ageing_step),
-    'failure_domain', p_queue.failure_domain,
-    'earmarks', p_queue.earmarks,
-    'earmark_time', extract(epoch from p_queue.earmark_time),
-    'everywhere_tenants', p_queue.everywhere_tenants,
-    'everywhere_limit', p_queue.everywhere_limit,
-    'notify', p_queue.notify,
-    'reap_grace', extract(epoch from p_queue.reap_grace),
-    'max_params_bytes', p_queue.max_params_bytes,
-    'max_result_bytes', p_queue.max_result_bytes,
-    'window', p_queue.window_size,
-    'probe', p_queue.probe_size,
-    'weights', jsonb_build_object('affinity', p_queue.weight_affinity, 'fit', p_queue.weight_fit,
-      'spread', p_queue.weight_spread),
-    'retain_completed', extract(epoch from p_queue.retain_completed),
-    'retain_failed', extract(epoch from p_queue.retain_failed)))
+  select hwqueue.read_object(jsonb_object_agg(k.key, r.row -> k.key), 'policy', 'policy')
+  from (select to_jsonb(p_queue) as row offset 0) r
+  cross join lateral jsonb_object_keys(hwqueue.known_keys('policy')) k(key)
 $$;
 
--- The row that a policy asks for; keys that are not given keep the value of p_base.
+-- The row that a policy asks for; keys that are not given keep the value of p_base, within tuning, too.
+-- Raises: QHA01.
 create or replace function hwqueue.apply_policy(p_base hwqueue.queue, p_policy jsonb) returns hwqueue.queue
-language plpgsql immutable
-as $$
-declare
-  v_row hwqueue.queue := p_base;
-  v_weights jsonb := coalesce(p_policy -> 'weights', '{}');
-begin
-  perform hwqueue.check_object(p_policy, array[
-    'claim_timeout', 'heartbeat_interval', 'poll_interval', 'max_attempts', 'retry', 'ageing_step', 'notify',
-    'reap_grace', 'max_params_bytes', 'max_result_bytes', 'window', 'probe', 'weights', 'retain_completed',
-    'retain_failed', 'patience', 'failure_domain', 'earmarks', 'earmark_time',
-    'everywhere_tenants', 'everywhere_limit'], 'policy');
-  perform hwqueue.check_object(v_weights, array['affinity', 'fit', 'spread'], 'policy.weights');
-  v_row.claim_timeout := coalesce(
-    hwqueue.json_short_interval(p_policy -> 'claim_timeout', 'policy.claim_timeout', '1 second', '30 days'),
-    v_row.claim_timeout);
-  v_row.heartbeat_interval := coalesce(
-    hwqueue.json_interval(p_policy -> 'heartbeat_interval', 'policy.heartbeat_interval', '0.1 second'),
-    case when p_policy ? 'claim_timeout' then v_row.claim_timeout / 4 else v_row.heartbeat_interval end);
-  v_row.poll_interval := coalesce(
-    hwqueue.json_interval(p_policy -> 'poll_interval', 'policy.poll_interval', '0.01 second'),
-    v_row.poll_interval);
-  v_row.patience := coalesce(
-    hwqueue.json_interval(p_policy -> 'patience', 'policy.patience'), v_row.patience);
-  v_row.max_attempts := coalesce(
-    hwqueue.json_integer(p_policy -> 'max_attempts', 'policy.max_attempts', 1, 1000), v_row.max_attempts);
-  v_row.retry := coalesce(hwqueue.normalise_retry(p_policy -> 'retry', 'policy.retry'), v_row.retry);
-  v_row.ageing_step := coalesce(
-    hwqueue.json_interval(p_policy -> 'ageing_step', 'policy.ageing_step'), v_row.ageing_step);
-  v_row.failure_domain := coalesce(
-    hwqueue.json_domain(p_policy -> 'failure_domain', 'policy.failure_domain'), v_row.failure_domain);
-  v_row.earmarks := coalesce(
-    hwqueue.json_integer(p_policy -> 'earmarks', 'policy.earmarks', 0, 1000), v_row.earmarks);
-  v_row.earmark_time := coalesce(
-    hwqueue.json_short_interval(p_policy -> 'earmark_time', 'policy.earmark_time', '1 second', '30 days'),
-    v_row.earmark_time);
-  if nullif(p_policy -> 'everywhere_tenants', 'null') is not null then
-    v_row.everywhere_tenants := array(
-      select distinct hwqueue.json_text(t, 'policy.everywhere_tenants', 100)
-      from jsonb_array_elements(hwqueue.json_list(p_policy -> 'everywhere_tenants',
-        'policy.everywhere_tenants', 1000, 'a list of at most 1000 tenants',
-        'for example ["acme"], or ["*"] for all')) t order by 1);
-  end if;
-  v_row.everywhere_limit := coalesce(
-    hwqueue.json_integer(p_policy -> 'everywhere_limit', 'policy.everywhere_limit', 0, 1000),
-    v_row.everywhere_limit);
-  v_row.notify := coalesce(hwqueue.json_boolean(p_policy -> 'notify', 'policy.notify'), v_row.notify);
-  v_row.reap_grace := coalesce(
-    hwqueue.json_interval(p_policy -> 'reap_grace', 'policy.reap_grace'), v_row.reap_grace);
-  v_row.max_params_bytes := coalesce(
-    hwqueue.json_integer(p_policy -> 'max_params_bytes', 'policy.max_params_bytes', 1, 104857600),
-    v_row.max_params_bytes);
-  v_row.max_result_bytes := coalesce(
-    hwqueue.json_integer(p_policy -> 'max_result_bytes', 'policy.max_result_bytes', 1, 104857600),
-    v_row.max_result_bytes);
-  v_row.window_size := coalesce(
-    hwqueue.json_integer(p_policy -> 'window', 'policy.window', 1, 10000), v_row.window_size);
-  v_row.probe_size := coalesce(
-    hwqueue.json_integer(p_policy -> 'probe', 'policy.probe', 0, 100000), v_row.probe_size);
-  v_row.weight_affinity := coalesce(
-    hwqueue.json_number(v_weights -> 'affinity', 'policy.weights.affinity', 0, 1000), v_row.weight_affinity);
-  v_row.weight_fit := coalesce(
-    hwqueue.json_number(v_weights -> 'fit', 'policy.weights.fit', 0, 1000), v_row.weight_fit);
-  v_row.weight_spread := coalesce(
-    hwqueue.json_number(v_weights -> 'spread', 'policy.weights.spread', 0, 1000), v_row.weight_spread);
-  v_row.retain_completed := coalesce(
-    hwqueue.json_interval(p_policy -> 'retain_completed', 'policy.retain_completed'), v_row.retain_completed);
-  v_row.retain_failed := coalesce(
-    hwqueue.json_interval(p_policy -> 'retain_failed', 'policy.retain_failed'), v_row.retain_failed);
-  if v_row.heartbeat_interval >= v_row.claim_timeout then
-    perform hwqueue.refuse('QHA01',
-      format('policy.heartbeat_interval (%s) must be shorter than claim_timeout (%s)',
-        v_row.heartbeat_interval, v_row.claim_timeout),
-      jsonb_build_object('field', 'policy.heartbeat_interval'),
-      'a quarter of the claim timeout is a good choice');
-  end if;
-  return v_row;
-end
-$$;
+language sql stable
+as $$ select jsonb_populate_record(p_base, hwqueue.read_object(p_policy, 'policy', 'policy')) $$;
 
 -- The policy of a queue that asks for nothing special.
 create or replace function hwqueue.default_policy() returns hwqueue.queue
-language sql immutable
+language sql stable
 as $$
-  select jsonb_populate_record(null::hwqueue.queue, '{
-    "claim_timeout": "40 seconds", "heartbeat_interval": "10 seconds", "poll_interval": "1 second",
-    "patience": "2 seconds", "max_attempts": 5, "ageing_step": "0", "failure_domain": "rack",
-    "earmarks": 1, "earmark_time": "10 minutes", "everywhere_tenants": [], "everywhere_limit": 20,
-    "notify": true, "reap_grace": "0",
-    "retry": {"kind": "exponential", "base": 5, "factor": 2, "max": 600, "jitter": 0.2},
-    "max_params_bytes": 1048576, "max_result_bytes": 1048576, "window_size": 100, "probe_size": 1000,
-    "weight_affinity": 10, "weight_fit": 1, "weight_spread": 1,
-    "retain_completed": "7 days", "retain_failed": "30 days", "has_prices": false}')
-$$;
-
--- A retry policy in normal form: {kind, base, factor, max, jitter}, spans in seconds.
--- Raises: QHA01.
-create or replace function hwqueue.normalise_retry(p_retry jsonb, p_field text) returns jsonb
-language plpgsql immutable
-as $$
-declare
-  v_kind text;
-begin
-  if p_retry is null or jsonb_typeof(p_retry) = 'null' then
-    return null;
-  end if;
-  perform hwqueue.check_object(p_retry, array['kind', 'base', 'factor', 'max', 'jitter'], p_field);
-  v_kind := coalesce(hwqueue.json_text(p_retry -> 'kind', p_field || '.kind', 32), 'exponential');
-  if v_kind not in ('fixed', 'exponential', 'none') then
-    perform hwqueue.refuse('QHA01', format('%s.kind must be fixed, exponential or none', p_field),
-      jsonb_build_object('field', p_field || '.kind'),
-        'for example {"kind": "exponential", "base": 5, "factor": 2, "max": 600}');
-  end if;
-  if v_kind = 'none' then
-    return '{"kind": "none"}'::jsonb;
-  end if;
-  return jsonb_build_object(
-    'kind', v_kind,
-    'base', extract(epoch from coalesce(hwqueue.json_interval(p_retry -> 'base', p_field || '.base'),
-        interval '5 seconds')),
-    'factor', coalesce(hwqueue.json_number(p_retry -> 'factor', p_field || '.factor', 1, 100), 2),
-    'max', extract(epoch from coalesce(hwqueue.json_interval(p_retry -> 'max', p_field || '.max'),
-        interval '10 minutes')),
-    'jitter', coalesce(hwqueue.json_number(p_retry -> 'jitter', p_field || '.jitter', 0, 1), 0.2));
-end
+  select jsonb_populate_record(null::hwqueue.queue, '{"has_prices": false}' || hwqueue.default_values('policy'))
 $$;
 
 -- How long to wait before the attempt after p_attempt (1, 2, ...): base x factor^(attempt - 1), at most
@@ -238,7 +103,7 @@ create or replace function hwqueue.wake_workers(p_queue hwqueue.queue) returns v
 language plpgsql volatile
 as $$
 begin
-  if not p_queue.notify then
+  if not (p_queue.tuning).notify then
     return;
   end if;
   perform 1 from hwqueue.queue_signal s where s.queue_id = p_queue.queue_id and s.waiting_since is not null;

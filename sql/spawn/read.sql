@@ -339,34 +339,6 @@ as $$
     else p_value end
 $$;
 
--- Returns lease labels, which map text to text.
--- Raises: QHA01.
-create or replace function hwqueue.check_labels(p_labels jsonb, p_field text) returns jsonb
-language plpgsql immutable
-as $$
-declare
-  v_key text;
-begin
-  if p_labels is null or jsonb_typeof(p_labels) = 'null' or p_labels = '{}' then
-    return '{}'::jsonb;
-  end if;
-  if jsonb_typeof(p_labels) <> 'object' or (select count(*) from jsonb_object_keys(p_labels)) > 64 then
-    perform hwqueue.refuse('QHA01', format('%s must be an object of at most 64 labels', p_field),
-      jsonb_build_object('field', p_field), 'for example {"app": "billing"}');
-  end if;
-  select l.key into v_key from jsonb_each(p_labels) l
-  where length(l.key) not between 1 and 253 or jsonb_typeof(l.value) <> 'string'
-    or length(l.value #>> '{}') > 1024
-  limit 1;
-  if found then
-    perform hwqueue.refuse('QHA01', format('%s has a bad label %s', p_field, to_json(left(v_key, 60))),
-      jsonb_build_object('field', p_field || '.' || left(v_key, 100)),
-      'labels of a lease map text of 1 to 253 characters to text of at most 1024');
-  end if;
-  return p_labels;
-end
-$$;
-
 -- Refuses changes of a lease with a key that update_lease does not know.
 -- Raises: QHA01.
 create or replace function hwqueue.check_changes(p_changes jsonb) returns jsonb

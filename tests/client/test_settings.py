@@ -58,7 +58,7 @@ class Seen:
     def __init__(self, dsn: str) -> None:
         self.node = uuid4()
         with Client(dsn) as client:
-            policy = {"claim_timeout": "1 day 2:03:04.5", "weights": {"fit": 1 / 3}}
+            policy = {"claim_timeout": "1 day 2:03:04.5", "tuning": {"weight_fit": 1 / 3}}
             client.create_queue("work", policy=policy)
             self.epoch = client.register_node(self.node, NodeSpec(name="n", instance_id="n"))
             client.create_token("ci", SECRET, "viewer", tenant="caf\u00e9")

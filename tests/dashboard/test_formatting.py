@@ -30,8 +30,10 @@ def test_secrets_are_not_shown() -> None:
 def test_settings_are_written_exactly() -> None:
     assert formatting.policy("claim_timeout", 90) == "1 min 30 s"
     assert formatting.policy("max_params_bytes", 65_536) == "64 KiB"
-    assert formatting.policy("notify", True) == "yes"
-    assert formatting.policy("window", 200) == "200"
+    assert formatting.policy("plain", True) == "yes"
+    assert formatting.policy("earmarks", 200) == "200"
+    tuning = {"notify": True, "window_size": 200, "earmark_time": 600}
+    assert formatting.policy("tuning", tuning) == "notify yes, window_size 200, earmark_time 10 min"
 
 
 def test_names_sort_as_people_count() -> None:

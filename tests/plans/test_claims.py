@@ -37,10 +37,11 @@ QUEUES: dict[str, tuple[list[dict[str, Any]], int]] = {
 @pytest.fixture(scope="module")
 def database(database: str) -> str:
     """The large tables, and the queues above."""
+    tuning = {"window_size": WINDOW, "probe_size": PROBE}
     with psycopg.connect(database, autocommit=True) as conn:
         api = Api(conn)
         for name, (options, copies) in QUEUES.items():
-            api.rows("create_queue", queue=slug(name), policy={"window": WINDOW, "probe": PROBE})
+            api.rows("create_queue", queue=slug(name), policy={"tuning": tuning})
             batch(api, slug(name), options)
             multiply(conn, slug(name), copies)
         conn.execute("vacuum analyze")

@@ -82,7 +82,7 @@ def test_a_front_that_stands_among_many_queues(api: Api) -> None:
 
 def test_a_batch_from_two_queues(api: Api) -> None:
     """It is taken at once, with more classes than are looked for one by one, too."""
-    queues = [api.queue(probe=10) for _ in range(2)]
+    queues = [api.queue(tuning={"probe_size": 10}) for _ in range(2)]
     node = api.node()
     for queue in queues:
         batch(api, queue, [{"labels": {"n": str(n)}} for n in range(30)])

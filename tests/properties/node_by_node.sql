@@ -6,8 +6,8 @@ with asked as materialized (
   cross join (select hwqueue.clock() as now) t
 ), alone as (
   select n.node_id, hwqueue.class_reasons(a.for_class, n, l.load, a.recount, a.now) as reasons,
-         hwqueue.lease_score((a.for_queue).weight_affinity, (a.for_queue).weight_fit,
-             (a.for_queue).weight_spread,
+         hwqueue.lease_score(((a.for_queue).tuning).weight_affinity,
+             ((a.for_queue).tuning).weight_fit, ((a.for_queue).tuning).weight_spread,
            hwqueue.class_affinity(a.for_class, n.labels, n.rack, n.node_id, n.resources || n.gpu_ids, l.facts,
                hwqueue.node_taints(n)),
            hwqueue.fit_score(

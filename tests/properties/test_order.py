@@ -95,9 +95,8 @@ specs: st.SearchStrategy[Row] = st.one_of(
     st.fixed_dictionaries({"slots": st.integers(1, 6)}),
     st.fixed_dictionaries({"capacity": st.just({"cpu_milli": 9000})}, optional={"gpus": devices}),
 )
-policies = st.fixed_dictionaries(
-    {}, optional={"window": st.sampled_from([1, 2, 10]), "probe": st.sampled_from([0, 1, 3, 20])}
-)
+sizes = {"window_size": st.sampled_from([1, 2, 10]), "probe_size": st.sampled_from([0, 1, 3, 20])}
+policies = st.fixed_dictionaries({"tuning": st.fixed_dictionaries({}, optional=sizes)})
 
 
 @dataclass(frozen=True)
@@ -136,7 +135,8 @@ def test_the_documented_order(
     with line(api, asked, spec, policy, asking.far) as shown:
         named = [shown.queues[number] for number in asking.queues]
         tasks, qty = asking.tasks, asking.qty
-        window, probe = policy.get("window", 100), policy.get("probe", 1000)
+        tuning = policy["tuning"]
+        window, probe = tuning.get("window_size", 100), tuning.get("probe_size", 1000)
         with conn.transaction(force_rollback=True):
             batch = api.claim(shown.node, *named, qty=qty, tasks=tasks)
         got: list[Row] = []

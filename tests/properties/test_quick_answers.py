@@ -201,7 +201,7 @@ def test_it_agrees(conn: psycopg.Connection, dsn: str, seed: int) -> None:
     """A reason that is remembered is the reason that is found."""
     choose, clock, seen = Random(seed), install_clock(conn), Counter[Any]()
     clock.freeze()  # a seed's steps, and what they draw, are the same on a slow machine
-    Direct(conn).create_queue(QUEUE, {"claim_timeout": 30, "notify": False})
+    Direct(conn).create_queue(QUEUE, {"claim_timeout": 30, "tuning": {"notify": False}})
     for named in NAMED:
         Direct(conn).spawn(QUEUE, {"lease_id": named})
     # Drawn alone, a spread may come late in a run, or never.

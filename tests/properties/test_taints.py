@@ -64,8 +64,8 @@ _queues = count()
 def one_node(api: Api) -> Iterator[tuple[str, Node]]:
     """A queue that scores by affinity alone, and a node; both are gone afterwards."""
     queue = f"taints-{next(_queues)}"
-    weights = {"affinity": 1, "fit": 0, "spread": 0}
-    api.rows("create_queue", queue=queue, policy={"weights": weights})
+    tuning = {"weight_affinity": 1, "weight_fit": 0, "weight_spread": 0}
+    api.rows("create_queue", queue=queue, policy={"tuning": tuning})
     node = api.node()
     try:
         yield queue, node

@@ -158,12 +158,11 @@ def test_about_to_leave(conn: psycopg.Connection, how: str) -> None:
     assert broken(conn) == []
 
 
-def test_expired_within_the_grace(conn: psycopg.Connection) -> None:
-    """A claim that heartbeats have kept counts for toward until it expires, grace or not."""
+def test_expired_and_not_reaped(conn: psycopg.Connection) -> None:
+    """A claim that heartbeats have kept counts for toward until it expires, reaped or not."""
     clock = install_clock(conn)
     direct = Direct(conn)
-    policy = {"claim_timeout": "5 minutes", "reap_grace": "1 hour"}
-    direct.create_queue(QUEUE, policy)
+    direct.create_queue(QUEUE, {"claim_timeout": "5 minutes"})
     direct.create_queue(OTHER)
     node, beside = place(conn, 1, 1), place(conn, 2, 1)
     direct.spawn(QUEUE, lease("web"))
@@ -175,7 +174,7 @@ def test_expired_within_the_grace(conn: psycopg.Connection) -> None:
     direct.heartbeat(*node, [claim])
     direct.heartbeat(*beside, [])
     clock.advance(timedelta(minutes=2))
-    direct.reap()  # the claim lives, and is looked at again when its grace is over
+    direct.reap()  # the claim lives, and is looked at again later
     direct.heartbeat(*beside, [])
     clock.advance(timedelta(minutes=4))
     direct.heartbeat(*beside, [])

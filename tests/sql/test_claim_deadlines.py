@@ -32,7 +32,7 @@ def test_of_classes_that_the_node_knows(
     api: Api, clock: Clock, classes: int, spec: Row, qty: int
 ) -> None:
     """At the head of the queue, however many classes the node may run."""
-    queue, node = api.queue(window=10_000), api.node(**spec)
+    queue, node = api.queue(tuning={"window_size": 10_000}), api.node(**spec)
     tasks = [f"task-{number}" for number in range(classes)]
     accustomed(api, queue, node, tasks)
     late = api.spawn(queue, tasks[0], deadline=(clock.now() + MINUTE).isoformat())

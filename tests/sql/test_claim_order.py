@@ -113,7 +113,7 @@ def test_the_best_of_two_queues(api: Api, names: str) -> None:
 
 def test_a_batch_of_heads_of_several_ranks(api: Api) -> None:
     """Behind a front that is not for the node: by priority, not by age."""
-    queue, node = api.queue(window=1), api.node()
+    queue, node = api.queue(tuning={"window_size": 1}), api.node()
     api.spawn(queue, priority=9, placement={"require": [{"label": "gone", "op": "exists"}]})
     assert api.claimed(node, queue) == []
     leases = {priority: api.spawn(queue, priority=priority) for priority in (0, 5, -5)}
@@ -125,7 +125,8 @@ def test_a_batch_of_heads_of_several_ranks(api: Api) -> None:
 @pytest.mark.parametrize("classes", [10, 20])
 def test_the_best_of_two_queues_with_many_classes(api: Api, classes: int) -> None:
     """A head that one queue's window does not reach comes before another queue's front."""
-    low, high, node = api.queue(window=5), api.queue(window=5), api.node()
+    tuning = {"window_size": 5}
+    low, high, node = api.queue(tuning=tuning), api.queue(tuning=tuning), api.node()
     usual = [{"task": "t", "options": {"labels": {"n": str(n)}}} for n in range(classes)]
     api.rows("spawn_leases", queue=low, leases=usual)
     blocked = {"require": [{"label": "gone", "op": "exists"}]}
@@ -146,7 +147,8 @@ def test_the_front_of_two_queues_with_more_classes_than_are_probed(
 
     Nor does a batch take what one front shows before what the other does not show yet.
     """
-    queues = [api.queue(probe=probe, window=window) for _ in range(2)]
+    tuning = {"probe_size": probe, "window_size": window}
+    queues = [api.queue(tuning=tuning) for _ in range(2)]
     turns = [queues[n % 7 % 3 // 2] for n in range(20)]
     leases = [api.spawn(queue, labels={"n": str(n * 7 % 5)}) for n, queue in enumerate(turns)]
     node = api.node()
@@ -207,7 +209,7 @@ class TestFit:
     def test_without_weight_age_decides(self, api: Api) -> None:
         needs: dict[str, Row] = {"one": {"gpu": 1}, "four": {"gpu": 4}}
         spec = {"gpus": gpus(8)}
-        assert self.order(api, spec, needs, weights={"fit": 0}) == ["one", "four"]
+        assert self.order(api, spec, needs, tuning={"weight_fit": 0}) == ["one", "four"]
 
     def test_affinity_weighs_more(self, api: Api) -> None:
         queue = api.queue()
@@ -220,12 +222,12 @@ class TestFit:
 
 
 class TestWindowAndProbe:
-    """A claim walks `window` entries of the global order and the heads of `probe` classes."""
+    """A claim walks `window_size` entries of the order and the heads of `probe_size` classes."""
 
-    def backlog(self, api: Api, count: int = 60, **policy: Any) -> str:
+    def backlog(self, api: Api, window: int, probe: int) -> str:
         """A queue whose front this zone may not run."""
-        queue = api.queue(**policy)
-        batch = [{"task": "t", "options": {"affinity_tags": {"zone": "b"}}}] * count
+        queue = api.queue(tuning={"window_size": window, "probe_size": probe})
+        batch = [{"task": "t", "options": {"affinity_tags": {"zone": "b"}}}] * 60
         api.rows("spawn_leases", queue=queue, leases=batch)
         return queue
 
@@ -243,7 +245,7 @@ class TestWindowAndProbe:
 
     def test_the_front_is_seen_however_many_classes_there_are(self, api: Api) -> None:
         """The oldest entry of the lowest rank is always in, even if its class is not probed."""
-        queue = api.queue(window=20, probe=1, patience=0)
+        queue = api.queue(tuning={"window_size": 20, "probe_size": 1}, patience=0)
         node = api.node(labels={"zone": "a"})
         urgent = api.spawn(queue, priority=1, placement=preferring(-100, zone="a"))
         api.spawn(queue, placement=preferring(100, zone="a"))

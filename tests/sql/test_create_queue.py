@@ -9,40 +9,47 @@ from tests.sql.api import Api
 
 DEFAULTS = {
     "claim_timeout": 40,
-    "heartbeat_interval": 10,
     "poll_interval": 1,
     "patience": 2,
     "max_attempts": 5,
     "retry": {"kind": "exponential", "base": 5, "factor": 2, "max": 600, "jitter": 0.2},
     "ageing_step": 0,
-    "notify": True,
     "failure_domain": "rack",
     "earmarks": 1,
-    "earmark_time": 600,
     "everywhere_tenants": [],
     "everywhere_limit": 20,
-    "reap_grace": 0,
+    "tuning": {
+        "window_size": 100,
+        "probe_size": 1000,
+        "weight_affinity": 10,
+        "weight_fit": 1,
+        "weight_spread": 1,
+        "notify": True,
+        "earmark_time": 600,
+    },
 }
 GIVEN = {
     "claim_timeout": "2 minutes",
-    "heartbeat_interval": 20.5,
     "poll_interval": "250 milliseconds",
     "patience": 0.5,
     "max_attempts": 7,
     "retry": {"kind": "fixed", "base": "1 minute"},
     "ageing_step": 30,
-    "notify": False,
-    "reap_grace": "5 seconds",
     "max_params_bytes": 1000,
     "max_result_bytes": 2000,
-    "window": 50,
-    "probe": 0,
-    "weights": {"affinity": 1, "fit": 2.5, "spread": 0},
+    "tuning": {
+        "window_size": 50,
+        "probe_size": 0,
+        "weight_affinity": 1,
+        "weight_fit": 2.5,
+        "weight_spread": 0,
+        "notify": False,
+        "earmark_time": 90,
+    },
     "retain_completed": "1 day",
     "retain_failed": 0,
     "failure_domain": "label:zone",
     "earmarks": 0,
-    "earmark_time": 90,
     "everywhere_tenants": ["*", "a b"],
     "everywhere_limit": 3,
 }
@@ -58,15 +65,16 @@ def policy_of(api: Api, queue: str) -> dict[str, object]:
 def test_defaults(api: Api) -> None:
     policy = policy_of(api, api.queue())
     assert policy.items() >= DEFAULTS.items()
-    assert policy["weights"] == {"affinity": 10, "fit": 1, "spread": 1}
+    assert len(policy) == 15
 
 
 def test_work_of_a_dead_worker_is_back_in_time(api: Api) -> None:
     """Within 50 s of its last heartbeat; and a process may be held up for 30 s between two."""
-    policy, reaping = policy_of(api, api.queue()), WorkerSettings().reap_interval
-    assert reaping is not None
-    longest_until_reaped = 1.5 * reaping.total_seconds()
-    timeout, beats = (float(str(policy[key])) for key in ("claim_timeout", "heartbeat_interval"))
+    settings = WorkerSettings()
+    assert settings.reap_interval is not None
+    longest_until_reaped = 1.5 * settings.reap_interval.total_seconds()
+    timeout = float(str(policy_of(api, api.queue())["claim_timeout"]))
+    beats = min(settings.heartbeat_interval.total_seconds(), timeout / 4)  # runtime.Runtime
     assert timeout + longest_until_reaped <= 50
     assert timeout - beats >= 30
 
@@ -78,7 +86,6 @@ def test_every_key_is_kept(api: Api) -> None:
         "claim_timeout": 120,
         "poll_interval": 0.25,
         "retry": {"kind": "fixed", "base": 60, "factor": 2, "max": 600, "jitter": 0.2},
-        "reap_grace": 5,
         "retain_completed": 86400,
     }
 
@@ -91,9 +98,9 @@ def test_again_with_the_same_policy_changes_nothing(api: Api) -> None:
 
 
 def test_again_after_an_operator_has_changed_it_is_left_alone(api: Api) -> None:
-    given = {"max_attempts": 3, "claim_timeout": 120, "weights": {"fit": 2}}
+    given = {"max_attempts": 3, "claim_timeout": 120, "tuning": {"weight_fit": 2}}
     api.rows("create_queue", queue="changed", policy=given)
-    changes = {"heartbeat_interval": 7, "retry": {"kind": "none"}, "weights": {"spread": 3}}
+    changes = {"patience": 7, "retry": {"kind": "none"}, "tuning": {"weight_spread": 3}}
     api.rows("set_queue_policy", queue="changed", policy=changes)
     before = api.contents()
     api.rows("create_queue", queue="changed", policy=given)
@@ -120,42 +127,24 @@ def test_bad_names(api: Api, name: str | None) -> None:
     assert api.refused("QHA01", "create_queue", queue=name).field == "queue"
 
 
-def test_heartbeats_follow_the_claim_timeout(api: Api) -> None:
-    """Unless they are given: a claim must not expire between two of them."""
-    assert policy_of(api, api.queue(claim_timeout=20))["heartbeat_interval"] == 5
-    refusal = api.refused(
-        "QHA01",
-        "create_queue",
-        queue="fast",
-        policy={"claim_timeout": 20, "heartbeat_interval": 20},
-    )
-    assert refusal.field == "policy.heartbeat_interval"
-
-
 @pytest.mark.parametrize(
     ("key", "value"),
     [
         ("claim_timeout", 0.5),
         ("claim_timeout", "1 month"),
         ("claim_timeout", "soon"),
-        ("heartbeat_interval", 0),
         ("poll_interval", -1),
         ("max_attempts", 0),
         ("max_attempts", 1001),
         ("max_attempts", 2.5),
         ("retry", "often"),
         ("ageing_step", -1),
-        ("notify", "yes"),
-        ("reap_grace", "1 year"),
         ("max_params_bytes", 0),
         ("max_result_bytes", 10**9),
-        ("window", 0),
-        ("probe", -1),
         ("earmarks", -1),
-        ("earmark_time", 0),
         ("everywhere_tenants", "film"),
         ("everywhere_limit", -1),
-        ("weights", [10]),
+        ("tuning", [10]),
         ("retain_completed", True),
         ("retain_failed", 10**12),
         ("colour", "blue"),
@@ -176,9 +165,13 @@ def test_bad_policies(api: Api, key: str, value: object) -> None:
         ("retry.max", {"max": "2 months"}),
         ("retry.jitter", {"jitter": 1.1}),
         ("retry.when", {"when": "later"}),
-        ("weights.affinity", {"affinity": -1}),
-        ("weights.fit", {"fit": "much"}),
-        ("weights.luck", {"luck": 1}),
+        ("tuning.window_size", {"window_size": 0}),
+        ("tuning.probe_size", {"probe_size": -1}),
+        ("tuning.weight_affinity", {"weight_affinity": -1}),
+        ("tuning.weight_fit", {"weight_fit": "much"}),
+        ("tuning.notify", {"notify": "yes"}),
+        ("tuning.earmark_time", {"earmark_time": 0}),
+        ("tuning.luck", {"luck": 1}),
         ("failure_domain", "zone"),
         ("failure_domain", "label:"),
     ],

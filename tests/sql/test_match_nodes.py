@@ -143,7 +143,7 @@ def test_reasons_that_pass(api: Api, clock: Clock) -> None:
 @pytest.mark.parametrize("fit", [0, 2])
 def test_the_score_is_that_of_the_claim(api: Api, fit: int) -> None:
     """Affinity is (30 - 10) / (30 + 10 + 60) of 100; fit comes on top."""
-    queue = api.queue(weights={"affinity": 3, "fit": fit})
+    queue = api.queue(tuning={"weight_affinity": 3, "weight_fit": fit})
     node = api.node(**SPEC)
     placement = {
         "prefer": [

@@ -45,7 +45,7 @@ WAKES: dict[str, Callable[[Api, Node, Row], object]] = {
 def test_a_call_that_stops_claims_wakes_their_node_once(
     api: Api, conn: psycopg.Connection, how: str
 ) -> None:
-    queue, node = api.queue(notify=False), api.node()
+    queue, node = api.queue(tuning={"notify": False}), api.node()
     claim = api.running(queue, node)
     api.running(queue, node)
     mine = payload(api, node)

@@ -128,7 +128,7 @@ def test_one_that_has_waited_is_found_among_many_classes(
 ) -> None:
     """Also where there are more classes than claims look at one by one."""
     _, _, worst = fleet(api)
-    queue = api.queue(patience=10, probe=others)
+    queue = api.queue(patience=10, tuning={"probe_size": others})
     for number in range(others):
         api.spawn(queue, labels={"app": str(number)}, delay=86_400)
     waited = api.spawn(queue, placement=ZONES)

@@ -62,21 +62,26 @@ COUNTED: Row = {"capacity": {"cpu_milli": 1000}, "slots": 1}
 
 
 @pytest.mark.parametrize("spec", [{}, COUNTED], ids=["uncounted", "counted"])
-def test_grace(api: Api, clock: Clock, spec: Row) -> None:
-    claim = api.running(api.queue(claim_timeout=60, reap_grace=30), api.node(**spec))
-    for seconds, expired in [(60, 0), (29, 0), (1, 1)]:
+def test_not_before_it_expires(api: Api, clock: Clock, spec: Row) -> None:
+    node = api.node(**spec)
+    claim = api.running(api.queue(claim_timeout=60), node)
+    clock.advance(timedelta(seconds=30))
+    api.rows("heartbeat_node", **node.who, claims=beat(claim))
+    for seconds, expired in [(59, 0), (1, 1)]:
         clock.advance(timedelta(seconds=seconds))
         assert api.row("reap")["expired"] == expired
     assert api.state(claim["lease_id"]) == "pending"
 
 
-@pytest.mark.parametrize(("grace", "state"), [(0, "pending"), (3600, "claimed")])
-def test_grace_where_a_node_without_work_reaps(
-    api: Api, clock: Clock, grace: int, state: str
-) -> None:
+@pytest.mark.parametrize(("beats", "state"), [(False, "pending"), (True, "claimed")])
+def test_a_node_without_work_reaps(api: Api, clock: Clock, beats: bool, state: str) -> None:
     """Nobody calls reap: empty claims of another node end what has been silent for long."""
-    claim = api.running(api.queue(claim_timeout=60, reap_grace=grace))
-    clock.advance(3 * MINUTE)
+    node = api.node()
+    claim = api.running(api.queue(claim_timeout=60), node)
+    for _ in range(4):
+        clock.advance(timedelta(seconds=45))
+        if beats:
+            api.rows("heartbeat_node", **node.who, claims=beat(claim))
     idle, elsewhere = api.node(), api.queue()
     for _ in range(4):
         assert api.claim(idle, elsewhere) == []

@@ -4,12 +4,13 @@ from tests.sql.api import Api, token
 
 
 def test_keys_not_given_stay(api: Api) -> None:
-    queue = api.queue(max_attempts=3, window=7, weights={"fit": 4})
+    queue = api.queue(max_attempts=3, patience=7, tuning={"weight_fit": 4})
     policy = api.value(
-        "set_queue_policy", queue=queue, policy={"window": 9, "weights": {"affinity": 2}}
+        "set_queue_policy", queue=queue, policy={"patience": 9, "tuning": {"weight_affinity": 2}}
     )
-    assert (policy["max_attempts"], policy["window"]) == (3, 9)
-    assert policy["weights"] == {"affinity": 2, "fit": 4, "spread": 1}
+    assert (policy["max_attempts"], policy["patience"]) == (3, 9)
+    weights = {key: policy["tuning"][f"weight_{key}"] for key in ("affinity", "fit", "spread")}
+    assert weights == {"affinity": 2, "fit": 4, "spread": 1}
     [row] = [row for row in api.rows("list_queues") if row["queue"] == queue]
     assert row["policy"] == policy
 

@@ -287,7 +287,7 @@ class TestWaking:
         assert self.heard(conn) == [api.wake_payload(queue)]
 
     def test_a_queue_may_do_without(self, api: Api, conn: psycopg.Connection) -> None:
-        queue = api.queue(notify=False)
+        queue = api.queue(tuning={"notify": False})
         assert api.claim(api.node(), queue) == []
         conn.execute("listen hwqueue")
         api.spawn(queue)

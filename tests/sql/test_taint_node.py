@@ -127,7 +127,9 @@ def test_a_node_keeps_them_while_it_is_away(api: Api) -> None:
 
 def test_soft_taints_lower_the_score(api: Api) -> None:
     """The more of them a lease does not tolerate, the lower; without them nothing changes."""
-    queue = api.queue(weights={"affinity": 1, "fit": 0, "spread": 0}, patience=0)
+    queue = api.queue(
+        tuning={"weight_affinity": 1, "weight_fit": 0, "weight_spread": 0}, patience=0
+    )
     clean, soft, softer = api.node(), api.node(), api.node()
     taint(api, soft, SOFT)
     taint(api, softer, SOFT, SOFT | {"key": "hot"})
@@ -157,7 +159,7 @@ def test_a_lease_that_minds_waits_for_one_that_does_not(api: Api) -> None:
 
 def test_preferences_and_soft_taints(api: Api) -> None:
     """Each weighs as much as all preferences together."""
-    queue = api.queue(weights={"affinity": 1, "fit": 0, "spread": 0})
+    queue = api.queue(tuning={"weight_affinity": 1, "weight_fit": 0, "weight_spread": 0})
     prefer = [{"weight": 30, "when": {"label": "zone", "op": "in", "values": ["a"]}}]
     node = api.node(labels={"zone": "a"}, taints=[SOFT])
     api.spawn(queue, placement={"prefer": prefer})

@@ -102,7 +102,7 @@ def test_upkeep_gives_no_room_to_an_earmark_before_what_comes_first(
 def test_an_earmark_ends_in_time_and_is_not_made_again_for_as_long(
     api: Api, machines: list[Node], clock: Clock
 ) -> None:
-    queue = api.queue(earmark_time=60, claim_timeout=3600)
+    queue = api.queue(tuning={"earmark_time": 60}, claim_timeout=3600)
     gang_id, held = waiting_gang(api, queue, machines)
     later = api.spawn(queue, **WHOLE)
     clock.advance(59 * SECOND)
@@ -216,7 +216,9 @@ def test_room_for_an_everywhere_task_is_kept_for_a_time(
     api: Api, fleet: Fleet, clock: Clock
 ) -> None:
     api.rows(
-        "set_queue_policy", queue=fleet.queue, policy={"earmark_time": 60, "claim_timeout": 3600}
+        "set_queue_policy",
+        queue=fleet.queue,
+        policy={"tuning": {"earmark_time": 60}, "claim_timeout": 3600},
     )
     node = fleet.node(capacity={"cpu_milli": 4000})
     api.running(fleet.queue, node, **WHOLE)

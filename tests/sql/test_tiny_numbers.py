@@ -55,7 +55,7 @@ def test_retry_of_a_queue(api: Api, clock: Clock, number: str) -> None:
 @pytest.mark.parametrize("weight", ["affinity", "fit", "spread"])
 def test_weights(api: Api, number: str, weight: str) -> None:
     queue, node = api.queue(), api.node(labels={"zone": "a"}, capacity={"cpu_milli": 1000})
-    policy = raw(f'{{"weights": {{"{weight}": {number}}}}}')
+    policy = raw(f'{{"tuning": {{"weight_{weight}": {number}}}}}')
     api.rows("set_queue_policy", queue=queue, policy=policy)
     lease = api.spawn(queue, placement={"prefer": [{"when": {"tags": {"zone": "a"}}}]})
     assert api.claimed(node, queue) == [lease]
@@ -82,7 +82,7 @@ def test_ageing_step(api: Api, number: str) -> None:
 
 
 @tiny
-@pytest.mark.parametrize("key", ["claim_timeout", "heartbeat_interval", "poll_interval"])
+@pytest.mark.parametrize("key", ["claim_timeout", "poll_interval"])
 def test_spans_that_cannot_be_none(api: Api, number: str, key: str) -> None:
     policy = raw(f'{{"{key}": {number}}}')
     refusal = api.refused("QHA01", "set_queue_policy", queue=api.queue(), policy=policy)

@@ -59,12 +59,12 @@ def test_queue_policy() -> None:
     policy = types.QueuePolicy(
         claim_timeout=timedelta(minutes=2),
         retry=types.RetryPolicy(kind="fixed", base=timedelta(milliseconds=1500), jitter=0.0),
-        notify=False,
+        tuning={"notify": False},
     )
     assert policy.as_json() == {
         "claim_timeout": 120.0,
         "retry": {"kind": "fixed", "base": 1.5, "jitter": 0.0},
-        "notify": False,
+        "tuning": {"notify": False},
     }
     assert types.QueuePolicy(retry={"kind": "none"}).as_json() == {"retry": {"kind": "none"}}
 

@@ -76,7 +76,7 @@ KEPT = World(
 # What is in its way ends in 20 seconds: one lease will be over by then, another one will not.
 BACKFILL = World(
     "backfill",
-    policy={"earmarks": 1, "reap_grace": 0},
+    policy={"earmarks": 1},
     nodes={"n": gpus(2, "n")},
     leases={
         "s": {**needs(gpu=1), "max_run": 20},

@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import timedelta
 from uuid import UUID
 
-from tests.walk.seen import NEVER, GangSeen, LeaseSeen, Seen, span, time
+from tests.walk.seen import NEVER, GangSeen, LeaseSeen, Seen, time
 
 Expected = dict[UUID, LeaseSeen]
 # when upkeep looks again at what it starts or ends, until when room that is kept may be used, and
@@ -71,7 +71,7 @@ def next_event(seen: Seen, patience: timedelta) -> timedelta | None:
         if lease.state == "earmarked":
             continue  # it never expires
         if lease.expires_at is not None:
-            moments += [lease.expires_at, lease.expires_at + span(seen.queue["reap_grace"])]
+            moments.append(lease.expires_at)
             moments += [] if lease.stop_at is None else [lease.stop_at]
         elif lease.due is not None and lease.due != NEVER:
             moments += [lease.due, lease.due + patience]
@@ -126,7 +126,7 @@ def _comparable(lease: LeaseSeen) -> tuple[object, ...]:
 
 def _expired(lease: LeaseSeen, seen: Seen) -> LeaseSeen:
     assert lease.expires_at is not None
-    if lease.expires_at + span(seen.queue["reap_grace"]) > seen.now:
+    if lease.expires_at > seen.now:
         return lease
     return seen.lost(lease, lost(lease))
 

@@ -22,7 +22,7 @@ _POLICY: Options = {
     # what a tick does to gangs is told from what has room now
     "earmarks": 0,
     # scores that only preferences decide
-    "weights": {"affinity": 1, "fit": 0, "spread": 0},
+    "tuning": {"weight_affinity": 1, "weight_fit": 0, "weight_spread": 0},
 }
 
 

@@ -168,10 +168,9 @@ PATIENCE = World(
     memory=10,
 )
 
-# A claim that nobody heartbeats is over after its grace, and uses up an attempt.
+# A claim that nobody heartbeats is over after its timeout, and uses up an attempt.
 EXPIRY = World(
     "expiry",
-    policy={"reap_grace": 5},
     nodes={"n": {"capacity": {"cpu_milli": 1000}}, "m": {}},
     leases={"a": {}, "b": {"claim_timeout": 32, **needs(cpu_milli=1000)}},
     steps=[

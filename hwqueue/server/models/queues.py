@@ -27,12 +27,16 @@ Weight = Annotated[Number, Field(ge=0, le=1000)]
 Bytes = Annotated[Whole, Field(ge=1, le=104_857_600)]
 
 
-class Weights(Request):
-    """How much each part of the score counts."""
+class Tuning(Request):
+    """What experts may set; what is left out or null stays, or is at its default."""
 
-    affinity: Weight | None = None
-    fit: Weight | None = None
-    spread: Weight | None = None
+    window_size: Annotated[Whole, Field(ge=1, le=10_000)] | None = None
+    probe_size: Annotated[Whole, Field(ge=0, le=100_000)] | None = None
+    weight_affinity: Weight | None = None
+    weight_fit: Weight | None = None
+    weight_spread: Weight | None = None
+    notify: bool | None = None
+    earmark_time: Annotated[Seconds, Field(ge=1)] | None = None
 
 
 class _Policy(Request):
@@ -48,19 +52,15 @@ _queue_policy = request_of(
         "retry": Retry,
         "max_params_bytes": Bytes,
         "max_result_bytes": Bytes,
-        "window": Annotated[Whole, Field(ge=1, le=10_000)],
-        "probe": Annotated[Whole, Field(ge=0, le=100_000)],
         "earmarks": Annotated[Whole, Field(ge=0, le=1000)],
-        "earmark_time": Annotated[Seconds, Field(ge=1)],
         "everywhere_tenants": list[Annotated[str, Field(max_length=100)]],
         "everywhere_limit": Annotated[Whole, Field(ge=0, le=1000)],
-        "weights": Weights,
+        "tuning": Tuning,
     },
     fields={
         "claim_timeout": Field(
             default=None, description="A claim ends so long after its last heartbeat."
         ),
-        "heartbeat_interval": Field(default=None, description="How often workers beat."),
         "poll_interval": Field(default=None, description="How often idle workers ask."),
         "patience": Field(
             default=None, description="How long a lease waits for a better node, at most."
@@ -68,10 +68,6 @@ _queue_policy = request_of(
         "ageing_step": Field(
             default=None, description="Waiting so long is worth one priority; 0: off."
         ),
-        "notify": Field(default=None, description="Whether spawns wake workers."),
-        "reap_grace": Field(default=None, description="Added to expired claims."),
-        "window": Field(default=None, description="Entries of the order that a claim looks at."),
-        "probe": Field(default=None, description="Classes beyond them whose head it looks at."),
         "retain_completed": Field(
             default=None,
             description="How long completed and cancelled leases are kept; 0: a lease that "
@@ -88,10 +84,6 @@ _queue_policy = request_of(
             default=None,
             description="How many gangs may have room kept for them on nodes that they could "
             "share; 0: none.",
-        ),
-        "earmark_time": Field(
-            default=None,
-            description="How long room is kept at most when it is not known by when it is enough.",
         ),
         "everywhere_tenants": Field(
             default=None,
