@@ -198,6 +198,16 @@ CREATE TYPE hwqueue.queue_head AS (
 	is_tried boolean
 );
 
+CREATE TYPE hwqueue.queue_tuning AS (
+	window_size integer,
+	probe_size integer,
+	weight_affinity double precision,
+	weight_fit double precision,
+	weight_spread double precision,
+	notify boolean,
+	earmark_time interval
+);
+
 CREATE TYPE hwqueue.run_progress AS (
 	ended integer[],
 	states text[],
@@ -271,20 +281,12 @@ CREATE TABLE hwqueue.queue (
     queue_id integer NOT NULL,
     name text NOT NULL,
     claim_timeout interval NOT NULL,
-    heartbeat_interval interval NOT NULL,
     poll_interval interval NOT NULL,
     max_attempts smallint NOT NULL,
     retry jsonb NOT NULL,
     ageing_step interval NOT NULL,
-    notify boolean NOT NULL,
-    reap_grace interval NOT NULL,
     max_params_bytes integer NOT NULL,
     max_result_bytes integer NOT NULL,
-    window_size integer NOT NULL,
-    probe_size integer NOT NULL,
-    weight_affinity double precision NOT NULL,
-    weight_fit double precision NOT NULL,
-    weight_spread double precision NOT NULL,
     retain_completed interval NOT NULL,
     retain_failed interval NOT NULL,
     paused_at timestamp with time zone,
@@ -297,26 +299,16 @@ CREATE TABLE hwqueue.queue (
     has_prices boolean DEFAULT false NOT NULL,
     everywhere_tenants text[] DEFAULT '{}'::text[] NOT NULL,
     everywhere_limit integer DEFAULT 20 NOT NULL,
-    earmark_time interval DEFAULT '00:10:00'::interval NOT NULL,
+    tuning hwqueue.queue_tuning NOT NULL,
     CONSTRAINT queue_ageing_step_check CHECK ((ageing_step >= '00:00:00'::interval)),
     CONSTRAINT queue_max_attempts_check CHECK (((max_attempts >= 1) AND (max_attempts <= 1000))),
     CONSTRAINT queue_max_params_bytes_check CHECK (((max_params_bytes >= 1) AND (max_params_bytes <= 104857600))),
     CONSTRAINT queue_max_result_bytes_check CHECK (((max_result_bytes >= 1) AND (max_result_bytes <= 104857600))),
-    CONSTRAINT queue_probe_size_check CHECK (((probe_size >= 0) AND (probe_size <= 100000))),
-    CONSTRAINT queue_reap_grace_check CHECK ((reap_grace >= '00:00:00'::interval)),
     CONSTRAINT queue_retain_completed_check CHECK ((retain_completed >= '00:00:00'::interval)),
-    CONSTRAINT queue_retain_failed_check CHECK ((retain_failed >= '00:00:00'::interval)),
-    CONSTRAINT queue_weight_affinity_check CHECK (((weight_affinity >= (0)::double precision) AND (weight_affinity <= (1000)::double precision))),
-    CONSTRAINT queue_weight_fit_check CHECK (((weight_fit >= (0)::double precision) AND (weight_fit <= (1000)::double precision))),
-    CONSTRAINT queue_weight_spread_check CHECK (((weight_spread >= (0)::double precision) AND (weight_spread <= (1000)::double precision))),
-    CONSTRAINT queue_window_size_check CHECK (((window_size >= 1) AND (window_size <= 10000)))
+    CONSTRAINT queue_retain_failed_check CHECK ((retain_failed >= '00:00:00'::interval))
 );
 
 COMMENT ON TABLE hwqueue.queue IS 'a queue and its policy';
-
-COMMENT ON COLUMN hwqueue.queue.window_size IS 'entries of the global order that a claim scans';
-
-COMMENT ON COLUMN hwqueue.queue.probe_size IS 'classes whose head a claim may read beyond the window';
 
 COMMENT ON COLUMN hwqueue.queue.dropped_before IS 'transactions from this one on cannot have found the queue (purge_queues)';
 
@@ -330,7 +322,7 @@ COMMENT ON COLUMN hwqueue.queue.everywhere_tenants IS 'tenants whose callers may
 
 COMMENT ON COLUMN hwqueue.queue.everywhere_limit IS 'how many everywhere tasks such a tenant has at most';
 
-COMMENT ON COLUMN hwqueue.queue.earmark_time IS 'how long room is kept at most when it is not known by when it is enough; then for as long not again';
+COMMENT ON COLUMN hwqueue.queue.tuning IS 'the policy for experts';
 
 CREATE TYPE hwqueue.spawn_target AS (
 	queue hwqueue.queue,
@@ -817,7 +809,7 @@ CREATE FUNCTION hwqueue.append_logs(p_logs jsonb) RETURNS integer
     SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.apply_policy(p_base hwqueue.queue, p_policy jsonb) RETURNS hwqueue.queue
-    LANGUAGE plpgsql IMMUTABLE;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.apply_state(p_run uuid, p_now timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
@@ -2007,7 +1999,10 @@ CREATE FUNCTION hwqueue.default_placement(p_placement jsonb, p_defaults jsonb) R
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.default_policy() RETURNS hwqueue.queue
-    LANGUAGE sql IMMUTABLE;
+    LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.default_values(p_kind text) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.defaults_digest(p_defaults jsonb) RETURNS bytea
     LANGUAGE sql STABLE;
@@ -3032,6 +3027,9 @@ CREATE FUNCTION hwqueue.json_short_interval(p_value jsonb, p_field text, p_min i
 CREATE FUNCTION hwqueue.json_text(p_value jsonb, p_field text, p_max_length integer, p_code text DEFAULT 'QHA01'::text) RETURNS text
     LANGUAGE sql IMMUTABLE;
 
+CREATE FUNCTION hwqueue.json_texts(p_value jsonb, p_field text, p_most integer, p_max_length integer, p_code text) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE;
+
 CREATE FUNCTION hwqueue.json_time(p_value jsonb, p_field text, p_code text DEFAULT 'QHA01'::text) RETURNS timestamp with time zone
     LANGUAGE sql STABLE;
 
@@ -3082,6 +3080,9 @@ CREATE FUNCTION hwqueue.kind_keys(p_kind text) RETURNS text[]
 
 CREATE FUNCTION hwqueue.known_ends(p_node_ids uuid[]) RETURNS TABLE(lease_id uuid, node_id uuid, ends_at timestamp with time zone)
     LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.known_keys(p_kind text) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.known_lacks(p_class_id bigint) RETURNS text[]
     LANGUAGE sql STABLE;
@@ -3699,7 +3700,7 @@ CREATE FUNCTION hwqueue.normalise_resources(p_resources jsonb, p_field text) RET
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.normalise_retry(p_retry jsonb, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.normalise_selector(p_selector jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
@@ -4128,7 +4129,7 @@ CREATE FUNCTION hwqueue.queue_name(p_queue_id integer) RETURNS text
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.queue_policy(p_queue hwqueue.queue) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.queue_scan_starts(p_queue_ids integer[], p_class_count integer) RETURNS hwqueue.scan_starts
     LANGUAGE plpgsql;
@@ -4187,6 +4188,9 @@ CREATE FUNCTION hwqueue.read_nested_run(p_run hwqueue.run, p_workflow hwqueue.wo
 CREATE FUNCTION hwqueue.read_node(p_node uuid) RETURNS hwqueue.node
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.read_object(p_value jsonb, p_kind text, p_field text, p_code text DEFAULT 'QHA01'::text, p_now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS jsonb
+    LANGUAGE plpgsql STABLE;
+
 CREATE FUNCTION hwqueue.read_page(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb) RETURNS hwqueue.lease_page
     LANGUAGE plpgsql;
 
@@ -4230,6 +4234,9 @@ CREATE FUNCTION hwqueue.read_step_options(p_options jsonb, p_field text) RETURNS
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.read_update_call(p_run hwqueue.run, p_changes jsonb, p_steps text[], OUT changes jsonb, OUT named integer[]) RETURNS record
+    LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.read_value(p_value jsonb, p_rule jsonb, p_field text, p_code text, p_now timestamp with time zone) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.read_workflow(p_spec jsonb) RETURNS jsonb
@@ -8243,6 +8250,8 @@ REVOKE ALL ON FUNCTION hwqueue.default_placement(p_placement jsonb, p_defaults j
 
 REVOKE ALL ON FUNCTION hwqueue.default_policy() FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.default_values(p_kind text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.defaults_digest(p_defaults jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.define_workflow(p_spec jsonb) FROM PUBLIC;
@@ -8759,6 +8768,8 @@ REVOKE ALL ON FUNCTION hwqueue.json_short_interval(p_value jsonb, p_field text, 
 
 REVOKE ALL ON FUNCTION hwqueue.json_text(p_value jsonb, p_field text, p_max_length integer, p_code text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.json_texts(p_value jsonb, p_field text, p_most integer, p_max_length integer, p_code text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.json_time(p_value jsonb, p_field text, p_code text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.json_uuid(p_value jsonb, p_field text, p_code text) FROM PUBLIC;
@@ -8790,6 +8801,8 @@ REVOKE ALL ON FUNCTION hwqueue.kind_class(p_queue_id integer, p_kind jsonb, p_de
 REVOKE ALL ON FUNCTION hwqueue.kind_keys(p_kind text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.known_ends(p_node_ids uuid[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.known_keys(p_kind text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.known_lacks(p_class_id bigint) FROM PUBLIC;
 
@@ -9456,6 +9469,8 @@ REVOKE ALL ON FUNCTION hwqueue.read_nested_run(p_run hwqueue.run, p_workflow hwq
 
 REVOKE ALL ON FUNCTION hwqueue.read_node(p_node uuid) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.read_object(p_value jsonb, p_kind text, p_field text, p_code text, p_now timestamp with time zone) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.read_page(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_page_cursor(p_cursor jsonb, p_states text[]) FROM PUBLIC;
@@ -9485,6 +9500,8 @@ REVOKE ALL ON FUNCTION hwqueue.read_step(p_step jsonb, p_field text) FROM PUBLIC
 REVOKE ALL ON FUNCTION hwqueue.read_step_options(p_options jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_update_call(p_run hwqueue.run, p_changes jsonb, p_steps text[], OUT changes jsonb, OUT named integer[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.read_value(p_value jsonb, p_rule jsonb, p_field text, p_code text, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_workflow(p_spec jsonb) FROM PUBLIC;
 

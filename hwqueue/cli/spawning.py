@@ -81,7 +81,10 @@ Replaced = Annotated[
 ]
 Then = Annotated[
     Literal["cancel", "requeue"],
-    typer.Option("--then", help="With --replaces: how the replaced lease goes on: cancelled, or again elsewhere."),
+    typer.Option(
+        "--then",
+        help="With --replaces: how the replaced lease goes on: cancelled, or again elsewhere.",
+    ),
 ]
 Overlap = Annotated[
     bool,

@@ -84,7 +84,8 @@ class Replaces(Request):
         default=None, description="One of it that is older, the one that has run longest first."
     )
     then: Literal["cancel", "requeue"] = Field(
-        default="cancel", description="cancel: the replaced lease ends; requeue: it runs again elsewhere."
+        default="cancel",
+        description="cancel: the replaced lease ends; requeue: it runs again elsewhere.",
     )
     overlap: bool = Field(
         default=False, description="It is asked to stop once this one runs, where both have room."
