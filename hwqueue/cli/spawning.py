@@ -83,7 +83,7 @@ Then = Annotated[
     Literal["cancel", "requeue"],
     typer.Option(
         "--then",
-        help="With --replaces: how the replaced lease goes on: cancelled, or again elsewhere.",
+        help="With --replaces: the replaced lease is cancelled, or runs again elsewhere.",
     ),
 ]
 Overlap = Annotated[

@@ -85,7 +85,7 @@ class Replaces(Request):
     )
     then: Literal["cancel", "requeue"] = Field(
         default="cancel",
-        description="cancel: the replaced lease ends; requeue: it runs again elsewhere.",
+        description="The replaced lease ends (cancel), or runs again elsewhere.",
     )
     overlap: bool = Field(
         default=False, description="It is asked to stop once this one runs, where both have room."
