@@ -79,7 +79,8 @@ as $$ select jsonb_populate_record(p_base, hwqueue.read_object(p_policy, 'policy
 create or replace function hwqueue.default_policy() returns hwqueue.queue
 language sql stable
 as $$
-  select jsonb_populate_record(null::hwqueue.queue, '{"has_prices": false}' || hwqueue.default_values('policy'))
+  select jsonb_populate_record(null::hwqueue.queue,
+    '{"has_prices": false}' || hwqueue.default_values('policy'))
 $$;
 
 -- How long to wait before the attempt after p_attempt (1, 2, ...): base x factor^(attempt - 1), at most
