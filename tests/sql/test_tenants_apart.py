@@ -328,10 +328,10 @@ def test_sweeps_take_turns_by_tenant(api: Api) -> None:
         return run
 
     submit("b", 60)
-    runs = [submit(tenant, 1) for tenant in ("a", "c")]
-    api.rows("advance_workflows", limit=3)
+    runs = [submit(tenant, 1) for tenant in ("a", "c") for _ in range(3)]
+    api.rows("advance_workflows", limit=9)  # three for each tenant
     below = "select count(*) from hwqueue.run where parent_run_id = %s"
-    assert [api.conn.execute(below, [run]).fetchone() for run in runs] == [(1,), (1,)]
+    assert [api.conn.execute(below, [run]).fetchone() for run in runs] == [(1,)] * 6
 
 
 @pytest.mark.parametrize("step", ["tried", "changed"])
