@@ -237,8 +237,7 @@ begin
     select e.class_id, e.is_checked,
            case when e.affinity is null then hwqueue.class_score(e.class_id, p_node, p_room, q.queue, q.worth,
                v_now)
-                else hwqueue.lease_score((q.tuning).weight_affinity, (q.tuning).weight_fit,
-                  (q.tuning).weight_spread, e.affinity,
+                else hwqueue.lease_score(q.weight_affinity, q.weight_fit, q.weight_spread, e.affinity,
                   hwqueue.fit_score(e.cpu_milli, e.memory_mib, e.gpu_count, e.gpu_milli, r.reach, p_room,
                     q.worth), 0) end as score
     from (  -- fenced: the prices once a queue, and only if it has some and the node devices
