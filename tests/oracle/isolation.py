@@ -128,7 +128,7 @@ def _misgiven_cores(
     if kind == "best_effort":
         need = max(1, need)
         free, fewest = sorted((FULL - milli for milli in use.values()), reverse=True), 0
-        while sum(free[:fewest]) < need:
+        while fewest < len(free) and sum(free[:fewest]) < need:
             fewest += 1
         if len(taken) != fewest:
             wrong.append(f"{len(taken)} cores, {fewest} would do")
@@ -138,7 +138,7 @@ def _misgiven_cores(
     if sum(taken.values()) != need or (kind != "best_effort" and set(taken.values()) != {FULL}):
         wrong.append(f"amounts {taken} for {need}")
     if kind == "strict_isolated":
-        least = min(count for count in idle.values() if count * FULL >= need)
+        least = min((count for count in idle.values() if count * FULL >= need), default=None)
         if len(numa) != 1 or idle[next(iter(numa))] != least:
             wrong.append("not of the NUMA node with the fewest idle cores that suffice")
     if kind == "whole_core":

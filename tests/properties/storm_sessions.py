@@ -22,10 +22,9 @@ from psycopg.types.json import Jsonb
 from tests.calls import TASK, Row
 from tests.direct import Direct
 from tests.oracle.cluster import Cluster
-from tests.oracle.isolation import IsolatingNode, misgiven
 from tests.oracle.occupancy import Rule, may_run
 from tests.oracle.tables import cluster_of
-from tests.properties.storm_watch import ASSIGNED, faults, look, stamp
+from tests.properties.storm_watch import ASSIGNED, faults, look, misgrant, stamp
 from tests.properties.storm_work import (
     ADOPTED,
     NODES,
@@ -243,11 +242,7 @@ class Session:
         mine = claims.pop(rows[0]["lease_id"])
         # What was reserved was given it then, beside others.
         if len(rows) == 1 and not mine["was_reserved"]:
-            given = mine["assignment"] or {}
-            others = [row["assignment"] or {} for row in claims.values()]
-            facts_here = IsolatingNode.from_spec(self.storm.specs[node])
-            wrong = misgiven(mine["placement"], facts_here, others, given)
-            self.storm.report([f"{item} of {mine} beside {others}" for item in wrong])
+            self.storm.report(misgrant(mine, [*claims.values()], self.storm.specs[node]))
 
 
 Note = Callable[[], object] | None

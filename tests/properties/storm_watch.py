@@ -6,7 +6,7 @@ began with, each node with the transaction that moved it last. What is broken is
 such a move was seen by none of the claims that take part.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,7 +16,7 @@ import psycopg
 from psycopg.rows import dict_row
 
 from tests.oracle.cluster import Cluster
-from tests.oracle.isolation import IsolatingNode, core_use, device_use
+from tests.oracle.isolation import IsolatingNode, core_use, device_use, misgiven
 from tests.oracle.occupancy import Broken, Rule, broken_now
 from tests.oracle.tables import cluster_of
 from tests.properties.storm_work import KNOWN_SERVICES
@@ -26,10 +26,17 @@ Specs = Mapping[UUID, Mapping[str, Any]]
 Row = dict[str, Any]
 
 ASSIGNED = """
-  select c.lease_id, c.assignment, s.was_reserved, p.placement from hwqueue.claim c
+  select c.lease_id, c.assignment, c.is_earmark, s.was_reserved, p.placement, o.tier, o.rank,
+         c.claimed_at + p.max_run <= n.backfill_until as may_backfill
+  from hwqueue.claim c
   join storm.claim s on s.lease_id = c.lease_id
   join hwqueue.placement_class p on p.class_id = c.class_id
-  where c.node_id = %s and c.is_earmark is null  -- what comes before an earmark may pass it
+  join hwqueue.node_state n on n.node_id = c.node_id
+  cross join lateral (
+    select l.tier, l.rank from hwqueue.lease l
+    left join hwqueue.replacement r on r.lease_id = c.lease_id and c.is_earmark
+    where l.lease_id in (c.lease_id, r.old_lease) order by l.tier, l.rank limit 1) o
+  where c.node_id = %s
 """
 _NOTES = """
 create schema storm;
@@ -138,6 +145,37 @@ def faults(seen: Seen, specs: Specs, *, verify: bool = True) -> list[str]:
     wrong = [f"{item}" for item in broken if not _is_excused(item, seen)]
     wrong += _overcommitted(seen, specs)
     return wrong + (_disagreements(broken, seen) if verify else [])
+
+
+def misgrant(mine: Row, others: Sequence[Row], spec: Mapping[str, Any]) -> list[str]:
+    """What is wrong with the room that a claim was just given on its node."""
+    node, wrong = IsolatingNode.from_spec(spec), []
+    for some in _beside(mine, others):
+        held = [row["assignment"] or {} for row in some]
+        faults = misgiven(mine["placement"], node, held, mine["assignment"] or {})
+        if not faults:
+            return []
+        wrong += [f"{fault} of {mine} beside {held}" for fault in faults]
+    return wrong
+
+
+def _beside(mine: Row, others: Sequence[Row]) -> list[Sequence[Row]]:
+    """What a claim may have been granted beside: all earmarks, or all but those that it passed.
+
+    It passes those that come after it in order, from one of them on, and all if it is over in time.
+    """
+    places = {_place(row) for row in others if row["is_earmark"]}
+    passed = {place for place in places if place > _place(mine)}
+    if mine["may_backfill"] and places:
+        passed.add(min(places))
+    return [others] + [
+        [row for row in others if not row["is_earmark"] or _place(row) < place]
+        for place in sorted(passed)
+    ]
+
+
+def _place(row: Row) -> tuple[int, int]:
+    return row["tier"], row["rank"]
 
 
 def _is_excused(item: Broken, seen: Seen) -> bool:

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from random import Random
 from time import monotonic
-from typing import Any
+from typing import Any, LiteralString
 from uuid import UUID
 
 import psycopg
@@ -20,6 +20,7 @@ from psycopg.types.json import Jsonb
 
 from hwqueue.schema import upgrade
 from hwqueue.testing import install_clock
+from tests.calls import Row
 from tests.direct import Direct
 from tests.fix_db import fresh_database
 from tests.oracle.cluster import Cluster, Lease
@@ -30,7 +31,14 @@ from tests.oracle.tables import cluster_of
 from tests.own_server import OwnServer, own_server
 from tests.properties.storm_sessions import Session, Storm, stop_everywhere
 from tests.properties.storm_watch import faults, install_notes, look, stamp
-from tests.properties.storm_work import KNOWN_SERVICES, NODES, POLICY, QUEUE, SERVICE_POLICIES
+from tests.properties.storm_work import (
+    KNOWN_SERVICES,
+    NODES,
+    POLICY,
+    QUEUE,
+    SERVICE_POLICIES,
+    Options,
+)
 from tests.races.terms import publish
 
 SESSIONS = 6
@@ -56,6 +64,45 @@ def test_storm_of_names_and_gangs(dsn: str) -> None:
 def test_storm_that_goes_on_in_a_copy(server_dsn: str, dsn: str) -> None:
     """A database is copied, as a restore does; nodes and producers go on with the copy."""
     move_and_blow(server_dsn, Storm(dsn, SEED, steps=100))
+
+
+@pytest.mark.parametrize(
+    ("priority", "core", "changed", "wrong"),
+    [
+        (0, 1, "delete from hwqueue.claim where is_earmark", "leaves the least"),
+        (1, 0, "update hwqueue.claim set is_earmark = null", "cores in use"),
+    ],
+)
+def test_a_core_beside_an_earmark(
+    dsn: str, priority: int, core: int, changed: LiteralString, wrong: str
+) -> None:
+    """The storm's verdict: what comes after the earmark gets another core, what comes before its.
+
+    Each would be wrong if the earmark were none.
+    """
+    storm = Storm(dsn, SEED, steps=0)
+    with Session(storm, 0) as session:
+        conn, direct, node = session.conn, session.direct, NODES[2]
+        prepare(conn, storm)
+
+        def asking(**resources: int) -> Options:
+            here = {"require": [{"node": [str(node)]}], "isolation": {"cpu": "best_effort"}}
+            return {"placement": here | {"resources": resources}}
+
+        def granted(priority: int, **resources: int) -> Row:
+            direct.spawn(QUEUE, {"priority": priority} | asking(**resources))
+            [row] = direct.claim(QUEUE, node, storm.epochs[node])
+            return row | {"now": row["expires_at"]}
+
+        granted(0, cpu_milli=700, license=1)
+        direct.spawn_gang(QUEUE, [asking(cpu_milli=200, license=1), asking()])
+        direct.reap()
+        row = granted(priority, cpu_milli=200)
+        session.check_granted(node, [row])
+        assert (row["assignment"]["cores"], storm.wrong) == ([core], [])
+        conn.execute(changed)
+        session.check_granted(node, [row])
+        assert wrong in storm.wrong[0]
 
 
 @pytest.mark.slow
