@@ -62,8 +62,8 @@ $$;
 
 -- Grants leases as if the earmarks of a node that are of this tier and rank or come later were not there:
 -- leases before that tier and rank. Without p_before those that will be over when the node is needed
--- (backfill_until), as if nothing were earmarked there.
--- Locks: the caller holds node_state; as choose_by_score. Raises: QHQ01, QHN01. Not idempotent.
+-- (backfill_until), as if nothing were earmarked there. Not idempotent.
+-- Locks: the caller holds node_state; as choose_by_score; what it passes, skip locked. Raises: QHQ01, QHN01.
 create or replace function hwqueue.claim_over_earmarks(p_request hwqueue.claim_request,
   p_state hwqueue.node_state, p_before hwqueue.later_class)
 returns table (lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb,
@@ -74,7 +74,7 @@ declare
   v_node hwqueue.node := hwqueue.read_node(p_state.node_id);
   v_passed uuid[] := hwqueue.later_earmarks(p_state.node_id, p_before.tier, p_before.rank);
   v_kept hwqueue.node_load := hwqueue.booked_load(v_node, v_passed);
-  v_load hwqueue.node_load;  -- without what is kept
+  v_load hwqueue.node_load := hwqueue.add_loads(hwqueue.read_load(p_state.node_id), v_kept, -1);
   v_generation bigint := hwqueue.node_generation(p_state.node_id);
   v_classes bigint[];
   v_left int;
@@ -92,26 +92,26 @@ begin
       select count(*)::int from hwqueue.claim c
       where c.node_id = p_state.node_id and c.lease_id <> all (v_passed))
     from hwqueue.served v where v.node_id = p_state.node_id)) end;
-  v_load := hwqueue.add_loads(hwqueue.read_load(p_state.node_id), v_kept, -1);
   while v_left > 0 loop
-    v_picked := hwqueue.choose_by_score(p_request, p_state, hwqueue.node_headroom(v_node, v_load), 1, '{}',
-      false, v_classes, p_before);
+    begin
+      v_picked := hwqueue.choose_by_score(p_request, p_state, hwqueue.node_headroom(v_node, v_load), 1, '{}',
+        false, v_classes, p_before);
+      if v_picked.ctids <> '{}' and cardinality(v_passed) > cardinality(array(
+          select c.lease_id from hwqueue.claim c
+          where c.lease_id = any (v_passed) and c.is_earmark for update skip locked)) then
+        perform hwqueue.abort_subtransaction();
+      end if;
+    exception when sqlstate 'HWX01' then  -- upkeep backs one of them
+      v_picked.ctids := '{}';
+    end;
     exit when v_picked.ctids = '{}';
     v_granted := hwqueue.grant_single(p_request, v_picked, p_state, null, v_node, v_load, v_generation);
     v_left := v_left - 1;
     v_load := v_granted.load;
     v_changed := v_changed or v_granted.assignment is not null;
-    lease_id := (v_granted.entry).lease_id;
-    claim_token := v_granted.claim_token;
-    attempt := v_granted.attempt;
-    queue := v_granted.queue;
-    task_name := v_granted.task_name;
-    params := v_granted.params;
-    headers := v_granted.headers;
-    score := coalesce(v_picked.score, 0);
-    expires_at := v_granted.expires_at;
-    assignment := v_granted.assignment;
-    return next;
+    return query select (v_granted.entry).lease_id, v_granted.claim_token, v_granted.attempt, v_granted.queue,
+      v_granted.task_name, v_granted.params, v_granted.headers, coalesce(v_picked.score, 0),
+      v_granted.expires_at, v_granted.assignment;
   end loop;
   if v_changed then
     perform hwqueue.write_load(hwqueue.add_loads(v_load, v_kept, 1));

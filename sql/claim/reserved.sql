@@ -162,13 +162,15 @@ $$;
 -- busy: another session holds one of them; also cache_miss and unpublished, of admit_class.
 -- Any other reason is of a term: it may not run beside what runs now, which is decided again, without its own
 -- counts.
--- No node is locked, but for terms: room that is free for an earmark stays free for it.
+-- No node is locked, but for terms: room that is free for an earmark stays free for it, unless a claim passes
+-- it (claim_over_earmarks). That claim holds it, so room is looked for once more when all are locked.
 -- Locks: claims by lease_id; for those with terms, then node_state; all skip locked; those of admit_class.
 create or replace function hwqueue.back_earmarks(p_leases uuid[], p_hold interval, p_now timestamptz)
 returns text
 language plpgsql volatile
 as $$
 declare
+  v_nodes uuid[] := array(select c.node_id from hwqueue.claim c where c.lease_id = any (p_leases));
   v_claims hwqueue.claim[];
   v_claim hwqueue.claim;
   v_class hwqueue.placement_class;
@@ -177,20 +179,18 @@ declare
   v_deltas jsonb;
   v_reason text;
 begin
-  if exists (
-    select from hwqueue.overbooked_nodes(array(
-      select c.node_id from hwqueue.claim c where c.lease_id = any (p_leases)))) then
+  if exists (select from hwqueue.overbooked_nodes(v_nodes)) then
     return 'insufficient_capacity';
   elsif hwqueue.earmarks_yield(p_leases, p_now) then
     return 'earlier_waits';
   end if;
   begin
-    v_reason := 'busy';
     v_claims := array(
-      select c from hwqueue.claim c
-      where c.lease_id = any (p_leases) and c.is_earmark
+      select c from hwqueue.claim c where c.lease_id = any (p_leases) and c.is_earmark
       order by c.lease_id for update skip locked);
-    if cardinality(v_claims) < cardinality(p_leases) then
+    v_reason := case when cardinality(v_claims) < cardinality(p_leases) then 'busy'
+      when exists (select from hwqueue.overbooked_nodes(v_nodes)) then 'insufficient_capacity' end;
+    if v_reason is not null then
       perform hwqueue.abort_subtransaction();
     end if;
     foreach v_claim in array v_claims loop

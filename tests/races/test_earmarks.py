@@ -10,20 +10,22 @@ from tests.calls import Row
 from tests.direct import Direct
 from tests.races.cluster import QUEUE, SHORT, register
 from tests.races.interleave import TIMEOUT, interleave
-from tests.races.terms import ids
+from tests.races.terms import ids, pause_at, pause_closed, pauses
 from tests.races.test_gangs import Place, broken, gang, reap
 
 WHOLE: Row = {"placement": {"resources": {"gpu": 2}}}
 HALF: Row = {"placement": {"resources": {"gpu": 1}}}
 
 
-def half_full(conn: psycopg.Connection, direct: Direct) -> tuple[list[Place], list[Row], UUID]:
+def half_full(
+    conn: psycopg.Connection, direct: Direct, **options: object
+) -> tuple[list[Place], list[Row], UUID]:
     """Two nodes with a lease on one of their two GPUs, and a gang that needs all of both."""
     direct.create_queue(QUEUE)
     nodes = [
         register(conn, n, gpus=[{"resource_id": str(uuid4())} for _ in range(2)]) for n in range(2)
     ]
-    direct.spawn_many(QUEUE, [HALF] * 2)
+    direct.spawn_many(QUEUE, [HALF | options] * 2)
     claims = [direct.claim(QUEUE, *node)[0] for node in nodes]
     members = Jsonb([{"task": "work", "count": 2, "options": WHOLE}])
     gang_id = direct.rows("spawn_gang", queue=QUEUE, members=members)[0]["gang_id"]
@@ -131,4 +133,60 @@ def test_a_member_that_is_being_cancelled(conn: psycopg.Connection, dsn: str) ->
         cancels.commit()
     reap(direct)
     assert gang(direct, gang_id)["state"] == "cancelled"
+    assert broken(direct) == []
+
+
+def with_room(conn: psycopg.Connection, direct: Direct) -> tuple[Place, UUID]:
+    """A node with room for its earmark, which a lease that is over in time may use; the gang."""
+    nodes, claims, gang_id = half_full(conn, direct, max_run=600)
+    short = {"max_run": 60, **HALF}
+    direct.spawn(QUEUE, short)
+    complete(direct, *direct.claim(QUEUE, *nodes[0]))  # its class is known
+    reap(direct, 2)
+    complete(direct, *claims)
+    direct.spawn(QUEUE, short)
+    return nodes[0], gang_id
+
+
+def test_a_tick_beside_a_claim_that_takes_the_room(conn: psycopg.Connection, dsn: str) -> None:
+    direct = Direct(conn)
+    node, gang_id = with_room(conn, direct)
+    with interleave(dsn, SHORT) as actor:
+        worker = actor()
+        worker.begin()
+        assert len(worker.direct.claim(QUEUE, *node)) == 1
+        reap(direct)
+        worker.commit()
+    reap(direct)
+    assert gang(direct, gang_id)["state"] == "earmarked"
+    assert broken(direct) == []
+
+
+def test_a_tick_that_saw_the_room_before_a_claim(conn: psycopg.Connection, dsn: str) -> None:
+    """It looks once more when it holds what it gives."""
+    direct = Direct(conn)
+    node, gang_id = with_room(conn, direct)
+    pause_at(conn, "back_earmarks", "v_claims := array(")
+    with interleave(dsn) as actor:
+        ticks = actor()
+        pauses(ticks)
+        with pause_closed(conn):
+            ticked = ticks.start(reap)
+            ticks.wait_until_parked()
+            assert len(direct.claim(QUEUE, *node)) == 1
+        ticked.result(TIMEOUT)
+    assert gang(direct, gang_id)["state"] == "earmarked"
+    assert broken(direct) == []
+
+
+def test_a_claim_beside_a_tick_that_gives_the_room(conn: psycopg.Connection, dsn: str) -> None:
+    direct = Direct(conn)
+    node, gang_id = with_room(conn, direct)
+    with interleave(dsn, SHORT) as actor:
+        ticks = actor()
+        ticks.begin()
+        reap(ticks.direct)
+        assert direct.claim(QUEUE, *node) == []
+        ticks.commit()
+    assert gang(direct, gang_id)["state"] == "reserved"
     assert broken(direct) == []
