@@ -318,8 +318,7 @@ as $$
   select 'reservation_expired', c.lease_id, jsonb_build_object('expires_at', c.expires_at,
          'reaped_at', m.reaped_at)
   from hwqueue.claim c
-  cross join lateral (
-    select k.reaped_at from hwqueue.reap_cursor k
-    order by k.version desc limit 1) m
-  where c.is_reserved and c.expires_at + interval '1 minute' < m.reaped_at
+  cross join lateral (select k.reaped_at from hwqueue.reap_cursor k order by k.version desc limit 1) m
+  where c.is_reserved  -- the sweep may have been before the clock was set back
+    and c.expires_at + interval '1 minute' < least(m.reaped_at, hwqueue.clock())
 $$;

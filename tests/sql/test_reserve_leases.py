@@ -94,6 +94,15 @@ def test_its_node_may_come_late(api: Api, clock: Clock, epoch: int) -> None:
     assert api.claimed(node, queue) == [lease]
 
 
+def test_reserved_after_the_clock_was_set_back(api: Api, clock: Clock, epoch: int) -> None:
+    """The last sweep was later than its hold, and yet before it: nothing is broken."""
+    node, queue = api.node(), api.queue()
+    api.rows("reap")
+    clock.advance(-timedelta(minutes=2))
+    assert assigned(api, epoch, (api.spawn(queue), node)) == ["reserved"]
+    assert api.rows("verify_invariants") == []
+
+
 def test_cancelled_while_reserved(api: Api, clock: Clock, epoch: int) -> None:
     node = api.node()
     queue = api.queue()
