@@ -93,8 +93,9 @@ comment on column hwqueue.clock_step.goes_on_at is 'where the count goes on';
 -- == Queues ==
 
 -- The policy tuning. window_size: entries of the global order that a claim scans. probe_size: classes whose
--- head it may read beyond them. weight_*: of the parts of the score. notify: spawns wake workers. earmark_time:
--- how long room is kept at most when it is not known by when it is enough; then for as long not again.
+-- head it may read beyond them. weight_*: of the parts of the score. notify: spawns wake workers.
+-- earmark_time: how long room is kept at most when it is not known by when it is enough; then for as long not
+-- again.
 create type hwqueue.queue_tuning as (
   window_size int,
   probe_size int,
