@@ -1359,6 +1359,9 @@ CREATE FUNCTION hwqueue.broken_terms() RETURNS TABLE(rule text, lease_id uuid, d
 CREATE FUNCTION hwqueue.build_placement(p_required jsonb, p_preferred jsonb, p_tolerations jsonb, p_spread jsonb, p_resources jsonb, p_isolation jsonb, p_strength integer) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
 
+CREATE FUNCTION hwqueue.but_defaults(p_value jsonb, p_kind text) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
 CREATE FUNCTION hwqueue.cache_class_fleets(p_class_ids bigint[], p_now timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql
     SET plan_cache_mode TO 'force_custom_plan'
@@ -1992,12 +1995,6 @@ CREATE FUNCTION hwqueue.date_taints(p_taints jsonb, p_before jsonb, p_now timest
 CREATE FUNCTION hwqueue.decide_class(p_class_id bigint, p_lease uuid, p_eligible_at timestamp with time zone, p_tier smallint, p_rank bigint, p_node hwqueue.node, p_now timestamp with time zone, OUT reason text, OUT term_deltas jsonb, OUT tier smallint, OUT rank bigint, OUT since timestamp with time zone, OUT only_lease uuid, OUT is_named boolean, OUT is_lasting boolean, OUT is_choice boolean) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.default_options() RETURNS text[]
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
-CREATE FUNCTION hwqueue.default_placement(p_placement jsonb, p_defaults jsonb) RETURNS jsonb
-    LANGUAGE sql STABLE;
-
 CREATE FUNCTION hwqueue.default_policy() RETURNS hwqueue.queue
     LANGUAGE sql STABLE;
 
@@ -2598,7 +2595,7 @@ CREATE FUNCTION hwqueue.funnel_stages() RETURNS text[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.gang_asked(p_options jsonb, p_field text) RETURNS hwqueue.gang
-    LANGUAGE plpgsql IMMUTABLE;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.gang_headline(p_gang hwqueue.gang, p_queue hwqueue.queue, p_now timestamp with time zone, INOUT headline text, INOUT code text) RETURNS record
     LANGUAGE plpgsql STABLE;
@@ -3071,6 +3068,9 @@ CREATE FUNCTION hwqueue.kept_out_words(p_domain text) RETURNS text
 
 CREATE FUNCTION hwqueue.keyed_spawns(p_spawns hwqueue.spawn_request[]) RETURNS TABLE(ordinal integer, tenant text, idempotency_key text, lease_id uuid, content bytea, held_until timestamp with time zone)
     LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.keys_of(p_kind text) RETURNS text[]
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.kind_class(p_queue_id integer, p_kind jsonb, p_defaults jsonb) RETURNS bigint
     LANGUAGE plpgsql;
@@ -3700,15 +3700,12 @@ CREATE FUNCTION hwqueue.normalise_resources(p_resources jsonb, p_field text) RET
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.normalise_retry(p_retry jsonb, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql STABLE;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.normalise_selector(p_selector jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.normalise_selector_expr(p_expr jsonb, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.normalise_skew(p_rule jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.normalise_spread_rule(p_rule jsonb, p_field text) RETURNS jsonb
@@ -3862,9 +3859,6 @@ CREATE FUNCTION hwqueue.parse_time(p_value jsonb, p_field text, p_code text) RET
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.parse_wire(p_blob bytea, p_field text DEFAULT 'wire'::text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.parse_wire_domain(p_bytes bytea, p_at integer, p_field text) RETURNS text
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.parse_wire_entry(p_blob bytea, p_at integer, p_length integer, p_field text) RETURNS jsonb
@@ -4155,6 +4149,9 @@ CREATE FUNCTION hwqueue.read_figures(p_value jsonb, p_keys text[], p_field text)
 CREATE FUNCTION hwqueue.read_gang(p_members jsonb, p_options jsonb, p_now timestamp with time zone, OUT gang hwqueue.gang, OUT elements jsonb) RETURNS record
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.read_keys(p_value jsonb, p_kind text, p_field text, p_code text DEFAULT 'QHA01'::text, p_now timestamp with time zone DEFAULT NULL::timestamp with time zone, p_is_part boolean DEFAULT true) RETURNS jsonb
+    LANGUAGE plpgsql STABLE;
+
 CREATE FUNCTION hwqueue.read_kind(p_step jsonb, p_kind text, p_name text, p_field text, OUT settings jsonb, OUT steps text[], OUT binds boolean) RETURNS record
     LANGUAGE plpgsql STABLE;
 
@@ -4231,7 +4228,7 @@ CREATE FUNCTION hwqueue.read_step(p_step jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.read_step_options(p_options jsonb, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.read_update_call(p_run hwqueue.run, p_changes jsonb, p_steps text[], OUT changes jsonb, OUT named integer[]) RETURNS record
     LANGUAGE plpgsql STABLE;
@@ -4340,9 +4337,6 @@ CREATE FUNCTION hwqueue.refresh_reach(p_class_ids bigint[]) RETURNS void
 CREATE FUNCTION hwqueue.refuse(p_code text, p_message text, p_detail jsonb, p_hint text) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.refuse_deep_payload(p_value jsonb, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE;
-
 CREATE FUNCTION hwqueue.refuse_depth(p_value jsonb, p_field text, p_code text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
@@ -4367,8 +4361,8 @@ CREATE FUNCTION hwqueue.refuse_more(p_what text, p_used bigint, p_limit integer,
 CREATE FUNCTION hwqueue.refuse_object(p_value jsonb, p_allowed text[], p_field text, p_code text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.refuse_payload(p_bytes integer, p_field text, p_max_bytes integer) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE;
+CREATE FUNCTION hwqueue.refuse_payload(p_value jsonb, p_field text, p_max_bytes integer) RETURNS jsonb
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.refuse_run_state(p_run hwqueue.run, p_hint text) RETURNS void
     LANGUAGE plpgsql;
@@ -7919,6 +7913,8 @@ REVOKE ALL ON FUNCTION hwqueue.broken_terms() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.build_placement(p_required jsonb, p_preferred jsonb, p_tolerations jsonb, p_spread jsonb, p_resources jsonb, p_isolation jsonb, p_strength integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.but_defaults(p_value jsonb, p_kind text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.cache_class_fleets(p_class_ids bigint[], p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.cached_candidates(p_state hwqueue.node_state, p_queue_ids integer[], p_room hwqueue.headroom, p_now timestamp with time zone) FROM PUBLIC;
@@ -8243,10 +8239,6 @@ REVOKE ALL ON FUNCTION hwqueue.current_generation() FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.date_taints(p_taints jsonb, p_before jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.decide_class(p_class_id bigint, p_lease uuid, p_eligible_at timestamp with time zone, p_tier smallint, p_rank bigint, p_node hwqueue.node, p_now timestamp with time zone, OUT reason text, OUT term_deltas jsonb, OUT tier smallint, OUT rank bigint, OUT since timestamp with time zone, OUT only_lease uuid, OUT is_named boolean, OUT is_lasting boolean, OUT is_choice boolean) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.default_options() FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.default_placement(p_placement jsonb, p_defaults jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.default_policy() FROM PUBLIC;
 
@@ -8796,6 +8788,8 @@ REVOKE ALL ON FUNCTION hwqueue.kept_out_words(p_domain text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.keyed_spawns(p_spawns hwqueue.spawn_request[]) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.keys_of(p_kind text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.kind_class(p_queue_id integer, p_kind jsonb, p_defaults jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.kind_keys(p_kind text) FROM PUBLIC;
@@ -9171,8 +9165,6 @@ REVOKE ALL ON FUNCTION hwqueue.normalise_selector(p_selector jsonb, p_field text
 
 REVOKE ALL ON FUNCTION hwqueue.normalise_selector_expr(p_expr jsonb, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.normalise_skew(p_rule jsonb, p_field text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.normalise_spread_rule(p_rule jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.normalise_tags(p_tags jsonb, p_field text) FROM PUBLIC;
@@ -9270,8 +9262,6 @@ REVOKE ALL ON FUNCTION hwqueue.parse_taint(p_taint jsonb, p_field text) FROM PUB
 REVOKE ALL ON FUNCTION hwqueue.parse_time(p_value jsonb, p_field text, p_code text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.parse_wire(p_blob bytea, p_field text) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.parse_wire_domain(p_bytes bytea, p_at integer, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.parse_wire_entry(p_blob bytea, p_at integer, p_length integer, p_field text) FROM PUBLIC;
 
@@ -9447,6 +9437,8 @@ REVOKE ALL ON FUNCTION hwqueue.read_figures(p_value jsonb, p_keys text[], p_fiel
 
 REVOKE ALL ON FUNCTION hwqueue.read_gang(p_members jsonb, p_options jsonb, p_now timestamp with time zone, OUT gang hwqueue.gang, OUT elements jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.read_keys(p_value jsonb, p_kind text, p_field text, p_code text, p_now timestamp with time zone, p_is_part boolean) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.read_kind(p_step jsonb, p_kind text, p_name text, p_field text, OUT settings jsonb, OUT steps text[], OUT binds boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_lease_filter(p_filter jsonb) FROM PUBLIC;
@@ -9570,8 +9562,6 @@ REVOKE ALL ON FUNCTION hwqueue.refresh_reach(p_class_ids bigint[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.refuse(p_code text, p_message text, p_detail jsonb, p_hint text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.refuse_deep_payload(p_value jsonb, p_field text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.refuse_depth(p_value jsonb, p_field text, p_code text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_duplicates(p_ids integer[], p_what text, p_field text) FROM PUBLIC;
@@ -9588,7 +9578,7 @@ REVOKE ALL ON FUNCTION hwqueue.refuse_more(p_what text, p_used bigint, p_limit i
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_object(p_value jsonb, p_allowed text[], p_field text, p_code text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.refuse_payload(p_bytes integer, p_field text, p_max_bytes integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.refuse_payload(p_value jsonb, p_field text, p_max_bytes integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_run_state(p_run hwqueue.run, p_hint text) FROM PUBLIC;
 

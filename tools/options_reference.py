@@ -222,12 +222,6 @@ _TYPES = {
     "moment": "time, or a span from now",
     "uuid": "uuid",
 }
-# The function that reads the options of a kind.
-_READERS: Mapping[str, tuple[str, str]] = {
-    "task": ("spawn/defaults.sql", "check_defaults"),
-    "submit": ("workflows/submit.sql", "read_run"),
-    "step": ("workflows/kinds.sql", "read_step_options"),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,12 +263,10 @@ def keys(kind: Kind) -> list[str]:
         text = _sql("spawn/read.sql")
         own = _list(_function(text, "own_options"), r"select ")
         return [*_list(text, r"v_class_options text\[\] := "), *own]
-    if kind == "task":
-        return _list(_function(_sql("spawn/defaults.sql"), "default_options"), r"select ")
-    if kind == "app":
-        told = set(inspect.signature(App.task).parameters) - {"self", "name"}
-        return sorted(told - set(keys("task")))
-    return _list(_reader(kind), r"check_object\(p_options, ")
+    if kind == "retry":
+        return _list(_reader(kind), r"check_object\(p_retry, ")
+    told = set(inspect.signature(App.task).parameters) - {"self", "name"}
+    return sorted(told - set(keys("task")))
 
 
 def known_keys() -> Mapping[str, Mapping[str, list[Any]]]:
@@ -292,11 +284,10 @@ def _rule(kind: Kind, key: str) -> list[Any] | None:
 
 
 def _reader(kind: Kind) -> str:
-    """The SQL that reads the options of a kind."""
-    if kind == "spawn":
-        return _sql("spawn/read.sql")
-    file, name = _READERS[kind]
-    return _function(_sql(file), name)
+    """The SQL that reads the options of a kind that the table does not have."""
+    if kind == "retry":
+        return _function(_sql("base/options.sql"), "normalise_retry")
+    return _sql("spawn/read.sql")
 
 
 def _type(kind: Kind, key: str) -> str:

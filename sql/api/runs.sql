@@ -50,49 +50,35 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_custom_plan
 as $$
 declare
-  v_workflow text;
-  v_state text;
-  v_tenant text;
-  v_labels jsonb;
-  v_from timestamptz;
-  v_before timestamptz;
-  v_parent uuid;
-  v_root uuid;
-  v_is_nested boolean;
+  v_filter record;
   v_tenants text[] := hwqueue.my_tenants();
 begin
-  perform hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'page with p_before'),
-    hwqueue.check_object(p_filter, array['workflow', 'state', 'tenant', 'labels', 'submitted_from',
-      'submitted_before', 'parent_run_id', 'root_run_id', 'is_nested'], 'filter');
-  v_workflow := hwqueue.json_text(p_filter -> 'workflow', 'filter.workflow', 100);
-  v_state := hwqueue.json_choice(p_filter -> 'state', 'filter.state', array['running', 'paused', 'failing',
-    'cancelling', 'completed', 'failed', 'cancelled']);
-  v_tenant := case when p_filter -> 'tenant' = '""' then ''
-    else hwqueue.json_text(p_filter -> 'tenant', 'filter.tenant', 100) end;
-  if v_tenant <> all (v_tenants) then
-    perform hwqueue.refuse_foreign(format('filter.tenant is %s', to_json(v_tenant)), 'filter.tenant',
+  perform hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'page with p_before');
+  select f.* into v_filter
+  from jsonb_to_record(hwqueue.read_object(p_filter, 'runs', 'filter', p_now => hwqueue.clock()))
+    f(workflow text, state text, tenant text, labels jsonb, submitted_from timestamptz,
+      submitted_before timestamptz, parent_run_id uuid, root_run_id uuid, is_nested boolean);
+  if v_filter.tenant <> all (v_tenants) then
+    perform hwqueue.refuse_foreign(format('filter.tenant is %s', to_json(v_filter.tenant)), 'filter.tenant',
       'leave out filter.tenant');
   end if;
-  v_labels := nullif(hwqueue.json_object(p_filter -> 'labels', 'filter.labels'), '{}');
-  v_from := hwqueue.json_moment(p_filter -> 'submitted_from', 'filter.submitted_from', hwqueue.clock());
-  v_before := hwqueue.json_moment(p_filter -> 'submitted_before', 'filter.submitted_before', hwqueue.clock());
-  v_parent := hwqueue.json_uuid(p_filter -> 'parent_run_id', 'filter.parent_run_id');
-  v_root := hwqueue.json_uuid(p_filter -> 'root_run_id', 'filter.root_run_id');
-  v_is_nested := hwqueue.json_boolean(p_filter -> 'is_nested', 'filter.is_nested');
   return query
     select r.run_id, r.name, w.version, r.state, r.reason, r.tenant, r.labels, r.attempt,
       r.submitted_at, r.finished_at, r.parent_run_id, r.root_run_id
     from hwqueue.run r
     join hwqueue.workflow w on w.workflow_id = r.workflow_id
     where (p_before is null or r.run_id < p_before)
-      and (v_workflow is null or r.name = v_workflow) and (v_state is null or r.state = v_state)
-      and (v_tenant is null or r.tenant = v_tenant) and (v_tenants is null or r.tenant = any (v_tenants))
-      and (v_labels is null or r.labels @> v_labels)
-      and (v_from is null or r.submitted_at >= v_from)
-      and (v_before is null or r.submitted_at < v_before)
-      and (v_parent is null or r.parent_run_id = v_parent)
-      and (v_root is null or r.root_run_id = v_root and r.parent_run_id is not null)
-      and (v_is_nested is null or (r.parent_run_id is not null) = v_is_nested)
+      and (v_filter.workflow is null or r.name = v_filter.workflow)
+      and (v_filter.state is null or r.state = v_filter.state)
+      and (v_filter.tenant is null or r.tenant = v_filter.tenant)
+      and (v_tenants is null or r.tenant = any (v_tenants))
+      and (coalesce(v_filter.labels, '{}') = '{}' or r.labels @> v_filter.labels)
+      and (v_filter.submitted_from is null or r.submitted_at >= v_filter.submitted_from)
+      and (v_filter.submitted_before is null or r.submitted_at < v_filter.submitted_before)
+      and (v_filter.parent_run_id is null or r.parent_run_id = v_filter.parent_run_id)
+      and (v_filter.root_run_id is null
+        or r.root_run_id = v_filter.root_run_id and r.parent_run_id is not null)
+      and (v_filter.is_nested is null or (r.parent_run_id is not null) = v_filter.is_nested)
     order by r.run_id desc limit p_limit;
 end
 $$;

@@ -4,13 +4,13 @@
 -- queue. read_object refuses other values, drops nulls, and returns spans as seconds. So what it returns can
 -- be compared, stored, and made a row of by jsonb_populate_record.
 --
--- docs/reference/options.md and what HTTP accepts are made of the table. Options that each lease of a batch
--- may have are read by spawn/read, one expression without a call for what is absent; tests hold that both
--- say the same.
+-- docs/reference/options.md is made of the table. What is read for each lease of a batch (spawn/read, retry)
+-- or at each registration of a node is faster without it: one expression, no call for what is absent. Tests
+-- hold that both say the same.
 
 -- The keys of a kind of object, each with [type, least, most, default]. The type is that of a reader of
--- base/json; "choice" has the words, "text" and "names" the lengths, "texts" how many and how long. A null
--- default: there is none, or it is not a constant. "any" is read by the caller.
+-- base/json; "choice" has the words, "text" the lengths, "texts" how many and how long. A null default:
+-- there is none, or it is not a constant. "any" is checked by the caller, and read_object leaves it out.
 create or replace function hwqueue.known_keys(p_kind text) returns jsonb
 language sql immutable parallel safe
 as $$
@@ -18,19 +18,15 @@ as $$
     when 'policy' then '{
       "claim_timeout": ["span", "1 second", "30 days", "40 seconds"],
       "poll_interval": ["span", "0.01 second", null, "1 second"],
-      "patience": ["span", "0", null, "2 seconds"],
-      "max_attempts": ["integer", 1, 1000, 5],
+      "patience": ["span", "0", null, "2 seconds"], "max_attempts": ["integer", 1, 1000, 5],
       "retry": ["retry", null, null,
         {"kind": "exponential", "base": 5, "factor": 2, "max": 600, "jitter": 0.2}],
-      "ageing_step": ["span", "0", null, "0"],
-      "failure_domain": ["domain", null, null, "rack"],
-      "earmarks": ["integer", 0, 1000, 1],
-      "everywhere_tenants": ["texts", 1000, 100, []],
+      "ageing_step": ["span", "0", null, "0"], "failure_domain": ["domain", null, null, "rack"],
+      "earmarks": ["integer", 0, 1000, 1], "everywhere_tenants": ["texts", 1000, 100, []],
       "everywhere_limit": ["integer", 0, 1000, 20],
       "max_params_bytes": ["integer", 1, 104857600, 1048576],
       "max_result_bytes": ["integer", 1, 104857600, 1048576],
-      "retain_completed": ["span", "0", null, "7 days"],
-      "retain_failed": ["span", "0", null, "30 days"],
+      "retain_completed": ["span", "0", null, "7 days"], "retain_failed": ["span", "0", null, "30 days"],
       "tuning": ["tuning", null, null, {"window_size": 100, "probe_size": 1000, "weight_affinity": 10,
         "weight_fit": 1, "weight_spread": 1, "notify": true, "earmark_time": 600}]}'::jsonb
     when 'tuning' then '{
@@ -38,12 +34,57 @@ as $$
       "weight_affinity": ["number", 0, 1000], "weight_fit": ["number", 0, 1000],
       "weight_spread": ["number", 0, 1000], "notify": ["boolean"],
       "earmark_time": ["span", "1 second", "30 days"]}'
-    when 'retry' then '{
-      "kind": ["choice", ["exponential", "fixed", "none"], null, "exponential"],
-      "base": ["span", "0", null, 5], "factor": ["number", 1, 100, 2],
-      "max": ["span", "0", null, 600], "jitter": ["number", 0, 1, 0.2]}'
+    when 'task' then '{
+      "placement": ["any"], "affinity_tags": ["any"], "labels": ["labels"], "patience": ["span", "0"],
+      "priority": ["integer", -32768, 32767], "max_attempts": ["integer", 1, 1000], "retry": ["retry"],
+      "claim_timeout": ["span", "1 second", "30 days"], "max_run": ["span", "1 second", "366 days"]}'
+    when 'step' then '{
+      "priority": ["integer", -32768, 32767], "max_attempts": ["integer", 1, 1000], "retry": ["retry"],
+      "claim_timeout": ["span", "1 second", "30 days"], "patience": ["span", "0"],
+      "max_run": ["span", "1 second", "366 days"], "delay": ["span", "0", "3650 days"],
+      "labels": ["labels"], "service_id": ["uuid"]}'
+    when 'submit' then '{
+      "version": ["any"], "affinity_tags": ["any"], "placement": ["any"], "wire": ["any"],
+      "affinity": ["choice", ["and", "override", "replace"], null, "and"], "tenant": ["text", 1, 100],
+      "priority": ["integer", -32768, 32767], "labels": ["labels"], "headers": ["object"],
+      "deadline": ["moment"], "available_at": ["moment"], "delay": ["span", "0"],
+      "idempotency_key": ["text", 1, 255], "unique": ["any"], "run_id": ["uuid"],
+      "app_version": ["text", 1, 100], "steps": ["any"]}'
+    when 'gang' then '{
+      "gang_id": ["uuid"], "one_of": ["uuid"], "min_size": ["integer", 1, 1000], "together": ["any"],
+      "same": ["texts", 5, 253, []], "hold": ["span", "1 second", "1 hour", 30],
+      "on_lost": ["choice", ["stop", "replace", "continue"], null, "stop"]}'
+    when 'everywhere' then '{
+      "everywhere_id": ["uuid"], "mode": ["choice", ["once", "always"], null, "always"],
+      "on_unmatched": ["choice", ["keep", "stop"], null, "keep"],
+      "on_cordoned": ["boolean", null, null, false]}'
+    when 'leases' then '{
+      "queue": ["text", 1, 100], "task": ["text", 1, 200], "tenant": ["text", 0, 100], "service": ["uuid"],
+      "state": ["choice", ["scheduled", "pending", "claimed", "completed", "failed", "cancelled"]],
+      "node": ["uuid"], "labels": ["object"], "idempotency_key": ["text", 1, 255],
+      "created_from": ["moment"], "created_before": ["moment"], "finished_from": ["moment"],
+      "finished_before": ["moment"], "error_type": ["text", 1, 200]}'
+    when 'runs' then '{
+      "workflow": ["text", 1, 100], "tenant": ["text", 0, 100], "labels": ["object"],
+      "state": ["choice", ["running", "paused", "failing", "cancelling", "completed", "failed", "cancelled"]],
+      "submitted_from": ["moment"], "submitted_before": ["moment"], "parent_run_id": ["uuid"],
+      "root_run_id": ["uuid"], "is_nested": ["boolean"]}'
+    when 'workflow' then '{
+      "name": ["text", 1, 100], "queue": ["text", 1, 100], "affinity_tags": ["any"], "placement": ["any"],
+      "wire": ["any"], "labels": ["labels", null, null, {}], "tenant": ["text", 1, 100],
+      "priority": ["integer", -32768, 32767], "deadline": ["span", "1 second", "3650 days"],
+      "on_failure": ["choice", ["finish_running", "fail_fast", "continue"], null, "finish_running"],
+      "retain": ["retain"], "result": ["any"], "pin_version": ["any"], "steps": ["any"]}'
+    when 'retain' then '{"completed": ["span", "0"], "failed": ["span", "0"]}'
+    when 'wait' then '{"signal": ["text", 1, 200], "timeout": ["span", "0", "3650 days"],
+      "on_timeout": ["choice", ["fail", "skip", "continue"], null, "fail"]}'
     end
 $$;
+
+-- The names of the keys of a kind.
+create or replace function hwqueue.keys_of(p_kind text) returns text[]
+language sql immutable parallel safe
+as $$ select array(select jsonb_object_keys(hwqueue.known_keys(p_kind))) $$;
 
 -- The keys of a kind that have a default, with it.
 create or replace function hwqueue.default_values(p_kind text) returns jsonb
@@ -53,55 +94,102 @@ as $$
   where k.value -> 3 <> 'null'
 $$;
 
+-- Returns what read_object returned without the values that are the default.
+create or replace function hwqueue.but_defaults(p_value jsonb, p_kind text) returns jsonb
+language sql immutable parallel safe
+as $$
+  select coalesce(jsonb_object_agg(v.key, v.value), '{}') from jsonb_each(p_value) v
+  where v.value is distinct from hwqueue.known_keys(p_kind) -> v.key -> 3
+$$;
+
 -- Returns an object of a kind in normal form, without nulls. p_now: what a span from now counts from.
 -- Raises: p_code for what is no object, for an unknown key and for a bad value, naming the field; QHA01 for
--- long spans.
+-- bad spans, labels and retries.
 create or replace function hwqueue.read_object(p_value jsonb, p_kind text, p_field text,
   p_code text default 'QHA01', p_now timestamptz default null) returns jsonb
 language plpgsql stable
 as $$
-declare
-  v_known jsonb := hwqueue.known_keys(p_kind);
 begin
-  perform hwqueue.check_object(p_value, array(select jsonb_object_keys(v_known)), p_field, p_code);
-  return (
-    select coalesce(jsonb_object_agg(v.key, hwqueue.read_value(v.value, v_known -> v.key,
-      p_field || '.' || v.key, p_code, p_now)), '{}')
-    from jsonb_each(p_value) v where v.value <> 'null');
+  if jsonb_typeof(p_value) is distinct from 'object' then
+    perform hwqueue.refuse_object(p_value, '{}', p_field, p_code);
+  end if;
+  return hwqueue.read_keys(p_value, p_kind, p_field, p_code, p_now, false);
 end
 $$;
 
--- Returns a value that is not null, as a row of the table asks (p_rule).
+-- The same of an object that may have other keys (p_is_part), which are left out.
+create or replace function hwqueue.read_keys(p_value jsonb, p_kind text, p_field text,
+  p_code text default 'QHA01', p_now timestamptz default null, p_is_part boolean default true) returns jsonb
+language plpgsql stable
+as $$
+declare
+  v_known jsonb := hwqueue.known_keys(p_kind);
+  v_read jsonb := '{}';
+  v_key text;
+  v_value jsonb;
+begin
+  for v_key, v_value in select e.key, e.value from jsonb_each(p_value) e loop
+    if not v_known ? v_key and not p_is_part then
+      perform hwqueue.refuse_object(p_value, hwqueue.keys_of(p_kind), p_field, p_code);
+    elsif v_known -> v_key ->> 0 <> 'any' and v_value <> 'null' then
+      v_read := v_read || jsonb_build_object(v_key,
+        hwqueue.read_value(v_value, v_known -> v_key, p_field || '.' || v_key, p_code, p_now));
+    end if;
+  end loop;
+  return v_read;
+end
+$$;
+
+-- Returns a value that is not null, as a row of the table asks (p_rule). Each branch is a simple expression,
+-- which costs no plan to start.
 -- Raises: as read_object.
 create or replace function hwqueue.read_value(p_value jsonb, p_rule jsonb, p_field text, p_code text,
   p_now timestamptz) returns jsonb
 language plpgsql stable
 as $$
+declare
+  v_type text := p_rule ->> 0;
 begin
-  return case p_rule ->> 0
-    when 'span' then to_jsonb(trim_scale(extract(epoch from case when p_rule ->> 2 is null
-      then hwqueue.json_interval(p_value, p_field, (p_rule ->> 1)::interval, p_code)
-      else hwqueue.json_short_interval(p_value, p_field, (p_rule ->> 1)::interval,
-        (p_rule ->> 2)::interval) end)))
-    when 'integer' then to_jsonb(hwqueue.json_integer(p_value, p_field, (p_rule -> 1)::bigint,
-      (p_rule -> 2)::bigint, p_code))
-    when 'number' then to_jsonb(trim_scale(hwqueue.json_number(p_value, p_field, (p_rule -> 1)::numeric,
-      (p_rule -> 2)::numeric, p_code)))
-    when 'text' then to_jsonb(hwqueue.json_text(p_value, p_field, (p_rule -> 2)::int, p_code))
-    when 'choice' then to_jsonb(hwqueue.json_choice(p_value, p_field,
-      array(select jsonb_array_elements_text(p_rule -> 1)), p_code))
-    when 'boolean' then to_jsonb(hwqueue.json_boolean(p_value, p_field, p_code))
-    when 'uuid' then to_jsonb(hwqueue.json_uuid(p_value, p_field, p_code))
-    when 'domain' then to_jsonb(hwqueue.json_domain(p_value, p_field, p_code))
-    when 'moment' then to_jsonb(hwqueue.json_moment(p_value, p_field, p_now))
-    when 'time' then to_jsonb(hwqueue.json_time(p_value, p_field, p_code))
-    when 'texts' then hwqueue.json_texts(p_value, p_field, (p_rule -> 1)::int, (p_rule -> 2)::int, p_code)
-    when 'names' then to_jsonb(hwqueue.json_names(p_value, p_field, (p_rule -> 2)::int))
-    when 'object' then hwqueue.json_object(p_value, p_field, p_code)
-    when 'labels' then hwqueue.check_labels(p_value, p_field)
-    when 'retry' then hwqueue.normalise_retry(p_value, p_field)
-    when 'any' then p_value
-    else hwqueue.read_object(p_value, p_rule ->> 0, p_field, p_code, p_now) end;
+  if v_type = 'span' then
+    return to_jsonb(trim_scale(extract(epoch from case when p_rule ->> 2 is null
+      then hwqueue.parse_interval(p_value, p_field, (p_rule ->> 1)::interval, 'QHA01')
+      else hwqueue.parse_short_interval(p_value, p_field, (p_rule ->> 1)::interval,
+        (p_rule ->> 2)::interval) end)));
+  elsif v_type = 'integer' then
+    return to_jsonb(hwqueue.json_integer(p_value, p_field, (p_rule -> 1)::bigint,
+      (p_rule -> 2)::bigint, p_code));
+  elsif v_type = 'number' then
+    return to_jsonb(trim_scale(hwqueue.json_number(p_value, p_field, (p_rule -> 1)::numeric,
+      (p_rule -> 2)::numeric, p_code)));
+  elsif v_type = 'choice' then
+    if jsonb_typeof(p_value) = 'string' and p_rule -> 1 ? (p_value #>> '{}') then
+      return p_value;
+    end if;
+    return to_jsonb(hwqueue.json_choice(p_value, p_field,
+      array(select jsonb_array_elements_text(p_rule -> 1)), p_code));
+  elsif v_type = 'text' then
+    if p_value = '""' and p_rule -> 1 = '0' then
+      return p_value;
+    end if;
+    return to_jsonb(hwqueue.json_text(p_value, p_field, (p_rule -> 2)::int, p_code));
+  elsif v_type = 'boolean' then
+    return to_jsonb(hwqueue.json_boolean(p_value, p_field, p_code));
+  elsif v_type = 'uuid' then
+    return to_jsonb(hwqueue.json_uuid(p_value, p_field, p_code));
+  elsif v_type = 'domain' then
+    return to_jsonb(hwqueue.json_domain(p_value, p_field, p_code));
+  elsif v_type = 'moment' then
+    return to_jsonb(hwqueue.json_moment(p_value, p_field, p_now));
+  elsif v_type = 'texts' then
+    return hwqueue.json_texts(p_value, p_field, (p_rule -> 1)::int, (p_rule -> 2)::int, p_code);
+  elsif v_type = 'object' then
+    return hwqueue.json_object(p_value, p_field, p_code);
+  elsif v_type = 'labels' then
+    return hwqueue.check_labels(p_value, p_field);
+  elsif v_type = 'retry' then
+    return hwqueue.normalise_retry(p_value, p_field);
+  end if;
+  return hwqueue.read_object(p_value, v_type, p_field, p_code, p_now);
 end
 $$;
 
@@ -120,20 +208,30 @@ as $$
 $$;
 
 -- Returns a retry policy in normal form: {kind, base, factor, max, jitter}, spans in seconds. Null for an
--- absent one.
+-- absent one. Spawns have it, so it is one expression without the table.
 -- Raises: QHA01.
 create or replace function hwqueue.normalise_retry(p_retry jsonb, p_field text) returns jsonb
-language plpgsql stable
+language plpgsql immutable
 as $$
 declare
+  v_kind text := coalesce(p_retry ->> 'kind', 'exponential');
   v_retry jsonb;
 begin
-  if p_retry is null or jsonb_typeof(p_retry) = 'null' then
-    return null;
+  if p_retry is null or p_retry in ('null', '{"kind": "none"}') then
+    return nullif(p_retry, 'null');
   end if;
-  v_retry := hwqueue.read_object(p_retry, 'retry', p_field);
-  return case when v_retry ->> 'kind' = 'none' then '{"kind": "none"}'
-    else hwqueue.default_values('retry') || v_retry end;
+  perform hwqueue.check_object(p_retry, array['kind', 'base', 'factor', 'max', 'jitter'], p_field);
+  v_retry := jsonb_build_object(
+    'kind', case when v_kind in ('exponential', 'fixed', 'none') then v_kind
+      else hwqueue.json_choice(p_retry -> 'kind', p_field || '.kind',
+        array['exponential', 'fixed', 'none']) end,
+    'base', coalesce(trim_scale(extract(epoch from
+      hwqueue.json_interval(p_retry -> 'base', p_field || '.base'))), 5),
+    'factor', coalesce(hwqueue.json_number(p_retry -> 'factor', p_field || '.factor', 1, 100), 2),
+    'max', coalesce(trim_scale(extract(epoch from
+      hwqueue.json_interval(p_retry -> 'max', p_field || '.max'))), 600),
+    'jitter', coalesce(hwqueue.json_number(p_retry -> 'jitter', p_field || '.jitter', 0, 1), 0.2));
+  return case when v_kind = 'none' then '{"kind": "none"}' else v_retry end;
 end
 $$;
 
@@ -163,4 +261,11 @@ begin
   end if;
   return p_labels;
 end
+$$;
+
+-- Returns an object without the keys that are null.
+create or replace function hwqueue.without_nulls(p_object jsonb) returns jsonb
+language sql immutable parallel safe
+as $$
+  select coalesce(jsonb_object_agg(e.key, e.value), '{}') from jsonb_each(p_object) e where e.value <> 'null'
 $$;

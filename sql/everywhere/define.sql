@@ -19,7 +19,7 @@ create or replace function hwqueue.read_everywhere(p_target hwqueue.spawn_target
 language plpgsql volatile
 as $$
 declare
-  v_own text[] := array['everywhere_id', 'mode', 'on_unmatched', 'on_cordoned'];
+  v_own text[] := hwqueue.keys_of('everywhere');
   v_queue hwqueue.queue := p_target.queue;
   v_row hwqueue.everywhere;
   v_spawn hwqueue.spawn_request;
@@ -33,14 +33,9 @@ begin
   perform hwqueue.check_object(p_options, v_own || array['placement', 'affinity_tags', 'affinity_with',
     'anti_affinity_with', 'wire', 'priority', 'tenant', 'service_id', 'labels', 'headers', 'max_attempts',
     'retry', 'claim_timeout'], 'options');
-  v_row.everywhere_id := coalesce(hwqueue.json_uuid(p_options -> 'everywhere_id', 'options.everywhere_id'),
-    hwqueue.new_id());
-  v_row.mode := coalesce(hwqueue.json_choice(p_options -> 'mode', 'options.mode', array['once', 'always']),
-    'always');
-  v_row.on_unmatched := coalesce(hwqueue.json_choice(p_options -> 'on_unmatched', 'options.on_unmatched',
-    array['keep', 'stop']), 'keep');
-  v_row.on_cordoned := coalesce(hwqueue.json_boolean(p_options -> 'on_cordoned', 'options.on_cordoned'),
-    false);
+  v_row := jsonb_populate_record(null::hwqueue.everywhere, hwqueue.default_values('everywhere')
+    || hwqueue.read_keys(p_options, 'everywhere', 'options'));
+  v_row.everywhere_id := coalesce(v_row.everywhere_id, hwqueue.new_id());
   -- what a lease that waits for one node cannot have
   v_row.options := hwqueue.with_defaults(p_options - v_own, p_target.defaults - array['patience', 'deadline',
     'delay', 'available_at', 'idempotency_key', 'unique', 'notify', 'lease_id']);

@@ -181,7 +181,10 @@ begin
   if hwqueue.json_text(p_options -> 'queue', 'options.queue', 100) is not null then
     for_queue := hwqueue.find_queue(p_options ->> 'queue');
   end if;
-  p_placement := hwqueue.default_placement(p_placement, v_defaults);
+  -- a given one is all that is asked, so that a lease that exists can be asked about
+  p_placement := case when v_defaults is null or nullif(p_placement, 'null') is not null
+    then hwqueue.normalise_placement(p_placement, 'placement')
+    else hwqueue.spawn_placement(v_defaults, 'defaults') end;
   v_service := hwqueue.json_uuid(p_options -> 'service_id', 'options.service_id');
   for_class := hwqueue.draft_class(
     row(for_queue.queue_id, v_task,

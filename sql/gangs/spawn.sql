@@ -14,7 +14,7 @@ create or replace function hwqueue.read_gang(p_members jsonb, p_options jsonb, p
 language plpgsql volatile
 as $$
 declare
-  v_own text[] := array['gang_id', 'min_size', 'together', 'same', 'on_lost', 'hold', 'one_of'];
+  v_own text[] := hwqueue.keys_of('gang');
   v_shared jsonb;
   v_member jsonb;
   v_field text;
@@ -23,8 +23,8 @@ begin
   perform hwqueue.check_object(p_options, v_own || array['priority', 'tenant', 'labels', 'headers',
     'max_attempts', 'retry', 'claim_timeout', 'max_run', 'deadline'], 'options');
   gang := hwqueue.gang_asked(p_options, 'options');
-  gang.gang_id := coalesce(hwqueue.json_uuid(p_options -> 'gang_id', 'options.gang_id'), hwqueue.new_id());
-  gang.choice_id := hwqueue.json_uuid(p_options -> 'one_of', 'options.one_of');
+  gang.gang_id := coalesce(gang.gang_id, hwqueue.new_id());
+  gang.choice_id := (p_options ->> 'one_of')::uuid;
   gang.next_try_at := p_now;
   gang.created_at := p_now;
   v_shared := p_options - v_own;

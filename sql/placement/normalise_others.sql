@@ -6,8 +6,9 @@
 -- Read normalise_spread_rule and normalise_selector first.
 
 -- Returns one rule: {"domain", "select"} and one of max_skew, max_per_domain or targets, with the
--- options of that kind. The domain fleet, which holds all nodes, goes with max_per_domain alone: it limits
--- how many leases run at once.
+-- options of that kind without the defaults: by default a skew is required, over any number of domains, over
+-- nodes that the placement fits, tainted or not. The domain fleet, which holds all nodes, goes with
+-- max_per_domain alone: it limits how many leases run at once.
 -- Raises: QHC03.
 create or replace function hwqueue.normalise_spread_rule(p_rule jsonb, p_field text) returns jsonb
 language plpgsql immutable
@@ -17,6 +18,9 @@ declare
   v_domain text;
   v_rule jsonb;
   v_limit bigint;
+  v_preferred boolean;
+  v_min_domains bigint;
+  v_nodes jsonb := coalesce(nullif(p_rule -> 'count_nodes', 'null'), '{}');
 begin
   perform hwqueue.check_object(p_rule,
     array['domain', 'select', 'max_skew', 'min_domains', 'when', 'count_nodes', 'max_per_domain', 'targets',
@@ -52,25 +56,13 @@ begin
       jsonb_build_object('field', format('%s.%s', p_field, v_kinds[1])), 'give an integer of 1 or more');
   end if;
   v_rule := v_rule || jsonb_build_object(v_kinds[1], v_limit);
-  return case v_kinds[1] when 'max_skew' then v_rule || hwqueue.normalise_skew(p_rule, p_field)
-    else v_rule end;
-end
-$$;
-
--- Returns the options of max_skew without the defaults. By default it is required, over any number of
--- domains, over nodes that the placement fits, tainted or not.
--- Raises: QHC03.
-create or replace function hwqueue.normalise_skew(p_rule jsonb, p_field text) returns jsonb
-language plpgsql immutable
-as $$
-declare
-  v_preferred boolean := coalesce(
-    hwqueue.json_choice(p_rule -> 'when', p_field || '.when', array['require', 'prefer'], 'QHC03') = 'prefer',
-    false);
-  v_min_domains bigint := hwqueue.json_integer(
+  if v_kinds[1] = 'max_per_domain' then
+    return v_rule;
+  end if;
+  v_preferred := coalesce(hwqueue.json_choice(p_rule -> 'when', p_field || '.when',
+    array['require', 'prefer'], 'QHC03') = 'prefer', false);
+  v_min_domains := hwqueue.json_integer(
     p_rule -> 'min_domains', p_field || '.min_domains', 1, 1000000, 'QHC03');
-  v_nodes jsonb := coalesce(nullif(p_rule -> 'count_nodes', 'null'), '{}');
-begin
   perform hwqueue.check_object(v_nodes, array['affinity', 'taints'], p_field || '.count_nodes', 'QHC03');
   v_nodes := jsonb_strip_nulls(jsonb_build_object(
     'affinity', nullif(hwqueue.json_choice(v_nodes -> 'affinity', p_field || '.count_nodes.affinity',
@@ -82,7 +74,7 @@ begin
       jsonb_build_object('field', p_field || '.min_domains'),
       'drop one of them: only a required spread can demand domains');
   end if;
-  return case when v_preferred then '{"when": "prefer"}'::jsonb else '{}' end
+  return v_rule || case when v_preferred then '{"when": "prefer"}'::jsonb else '{}' end
     || case when v_min_domains > 1 then jsonb_build_object('min_domains', v_min_domains) else '{}' end
     || case when v_nodes <> '{}' then jsonb_build_object('count_nodes', v_nodes) else '{}' end;
 end

@@ -180,6 +180,7 @@ declare
   v_type text;
   v_length int;
   v_target bytea;
+  v_domain text;
 begin
   if p_length < 5 then
     perform hwqueue.refuse_wire('truncated_entry', p_at, p_field);
@@ -218,33 +219,25 @@ begin
     perform hwqueue.refuse_wire('bad_target_length', p_at + 3, p_field);
   end if;
   v_target := substring(p_blob from p_at + 6 for v_length);
+  if v_type = 'trust_domain' then  -- byte for byte: folding case or blanks would let other names match
+    if v_target = '' then
+      perform hwqueue.refuse_wire('empty_trust_domain', p_at + 5, p_field);
+    -- Postgres text cannot hold a zero byte
+    elsif v_length > 255 or position(decode('00', 'hex') in v_target) > 0 then
+      perform hwqueue.refuse_wire('invalid_trust_domain', p_at + 5, p_field);
+    end if;
+    begin
+      v_domain := convert_from(v_target, 'UTF8');
+    exception when character_not_in_repertoire or untranslatable_character then
+      perform hwqueue.refuse_wire('invalid_utf8', p_at + 5, p_field);
+    end;
+  end if;
   return jsonb_build_object(
     'category', v_category, 'strength', v_strength, 'direction', v_direction, 'target_type', v_type,
     'target', case v_type
-      when 'trust_domain' then to_jsonb(hwqueue.parse_wire_domain(v_target, p_at + 5, p_field))
+      when 'trust_domain' then to_jsonb(v_domain)
       when 'rack_id' then to_jsonb(
         hwqueue.wire_number(v_target, 0) * 65536::bigint + hwqueue.wire_number(v_target, 2))
       else to_jsonb(encode(v_target, 'hex')) end);
-end
-$$;
-
--- Reads the name of a trust domain, byte for byte. Folding case or blanks would let other names match.
--- Raises: QHW01.
-create or replace function hwqueue.parse_wire_domain(p_bytes bytea, p_at int, p_field text) returns text
-language plpgsql immutable
-as $$
-begin
-  if p_bytes = '' then
-    perform hwqueue.refuse_wire('empty_trust_domain', p_at, p_field);
-  -- Postgres text cannot hold a zero byte
-  elsif octet_length(p_bytes) > 255 or position(decode('00', 'hex') in p_bytes) > 0 then
-    perform hwqueue.refuse_wire('invalid_trust_domain', p_at, p_field);
-  end if;
-  begin
-    return convert_from(p_bytes, 'UTF8');
-  exception when character_not_in_repertoire or untranslatable_character then
-    perform hwqueue.refuse_wire('invalid_utf8', p_at, p_field);
-  end;
-  return null;
 end
 $$;

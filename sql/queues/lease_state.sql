@@ -55,46 +55,25 @@ returns hwqueue.lease_filter
 language plpgsql stable
 as $$
 declare
-  v_filter hwqueue.lease_filter;
-  v_tenant text;
-  v_key text;
-  v_now timestamptz := hwqueue.clock();
+  v_read jsonb := hwqueue.read_object(p_filter, 'leases', 'filter', p_now => hwqueue.clock());
+  v_filter hwqueue.lease_filter := jsonb_populate_record(null::hwqueue.lease_filter, v_read);
 begin
-  perform hwqueue.check_object(p_filter, array['queue', 'state', 'task', 'tenant', 'service', 'node',
-    'labels', 'idempotency_key', 'created_from', 'created_before', 'finished_from', 'finished_before',
-    'error_type'], 'filter');
-  if p_filter -> 'queue' <> 'null' then
-    v_filter.queue_id := (hwqueue.find_queue(
-      hwqueue.json_text(p_filter -> 'queue', 'filter.queue', 100))).queue_id;
+  if v_read ? 'queue' then
+    v_filter.queue_id := (hwqueue.find_queue(v_read ->> 'queue')).queue_id;
   end if;
-  v_filter.state := hwqueue.json_choice(p_filter -> 'state', 'filter.state',
-    array['scheduled', 'pending', 'claimed', 'completed', 'failed', 'cancelled']);
-  v_filter.task_name := hwqueue.json_text(p_filter -> 'task', 'filter.task', 200);
-  v_filter.service_id := hwqueue.json_uuid(p_filter -> 'service', 'filter.service');
-  v_filter.node_id := hwqueue.json_uuid(p_filter -> 'node', 'filter.node');
+  v_filter.task_name := v_read ->> 'task';
+  v_filter.service_id := (v_read ->> 'service')::uuid;
+  v_filter.node_id := (v_read ->> 'node')::uuid;
   v_filter.tenants := hwqueue.my_tenants();
-  if p_filter -> 'tenant' <> 'null' then
-    v_tenant := case when p_filter -> 'tenant' = '""' then ''  -- leases without a tenant
-      else hwqueue.json_text(p_filter -> 'tenant', 'filter.tenant', 100) end;
-    if v_tenant <> all (v_filter.tenants) then
-      perform hwqueue.refuse_foreign(format('filter.tenant is %s', to_json(v_tenant)), 'filter.tenant',
+  if v_read ? 'tenant' then
+    if v_read ->> 'tenant' <> all (v_filter.tenants) then
+      perform hwqueue.refuse_foreign(format('filter.tenant is %s', v_read -> 'tenant'), 'filter.tenant',
         'leave out filter.tenant');
     end if;
-    v_filter.tenants := array[v_tenant];
+    v_filter.tenants := array[v_read ->> 'tenant'];
   end if;
-  if p_filter -> 'labels' <> 'null' then
-    v_filter.labels := nullif(hwqueue.json_object(p_filter -> 'labels', 'filter.labels'), '{}');
-  end if;
-  v_filter.created_from := hwqueue.json_moment(p_filter -> 'created_from', 'filter.created_from', v_now);
-  v_filter.created_before := hwqueue.json_moment(p_filter -> 'created_before', 'filter.created_before',
-    v_now);
-  v_filter.finished_from := hwqueue.json_moment(p_filter -> 'finished_from', 'filter.finished_from',
-    v_now);
-  v_filter.finished_before := hwqueue.json_moment(p_filter -> 'finished_before', 'filter.finished_before',
-    v_now);
-  v_filter.error_type := hwqueue.json_text(p_filter -> 'error_type', 'filter.error_type', 200);
-  if p_filter -> 'idempotency_key' <> 'null' then
-    v_key := hwqueue.json_text(p_filter -> 'idempotency_key', 'filter.idempotency_key', 255);
+  v_filter.labels := nullif(v_filter.labels, '{}');
+  if v_read ? 'idempotency_key' then
     if v_filter.queue_id is null then
       perform hwqueue.refuse('QHA01', 'filter.idempotency_key needs filter.queue',
         jsonb_build_object('field', 'filter.queue'), 'name the queue: each queue has keys of its own');
@@ -104,7 +83,7 @@ begin
       from (select distinct c.tenant from hwqueue.placement_class c
             where c.queue_id = v_filter.queue_id) t
       join hwqueue.idempotency i on i.tenant = t.tenant
-        and i.queue_id = v_filter.queue_id and i.idempotency_key = v_key
+        and i.queue_id = v_filter.queue_id and i.idempotency_key = v_read ->> 'idempotency_key'
       where v_filter.tenants is null or t.tenant = any (v_filter.tenants));
   end if;
   return v_filter;

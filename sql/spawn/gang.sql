@@ -11,13 +11,10 @@
 -- place of those before it has room, members may be anywhere.
 -- Raises: QHA01, naming the field.
 create or replace function hwqueue.gang_asked(p_options jsonb, p_field text) returns hwqueue.gang
-language plpgsql immutable
+language sql stable
 as $$
-declare
-  v_gang hwqueue.gang;
-begin
-  v_gang.min_size := hwqueue.json_integer(p_options -> 'min_size', p_field || '.min_size', 1, 1000);
-  v_gang.together := array(
+  select jsonb_populate_record(null::hwqueue.gang, '{"state": "waiting"}' || hwqueue.default_values('gang')
+    || hwqueue.read_keys(p_options, 'gang', p_field) || jsonb_build_object('together', array(
     select case
       when d.value is distinct from '"fleet"' then coalesce(hwqueue.json_domain(d.value, l.field),
         hwqueue.refuse_value(d.value, l.field, '"node", "rack" or "label:KEY"',
@@ -33,18 +30,7 @@ begin
           'for example ["rack", "label:zone"]') end as levels
       from (select p_options -> 'together' as given, p_field || '.together' as field) o) l
     cross join lateral jsonb_array_elements(l.levels) with ordinality d
-    order by d.ordinality);
-  v_gang.same := array(
-    select hwqueue.json_text(s.value, format('%s.same[%s]', p_field, s.ordinality - 1), 253)
-    from jsonb_array_elements(hwqueue.json_list(nullif(p_options -> 'same', 'null'), p_field || '.same', 5,
-      'a list of at most 5 node labels', 'for example ["gpu_model"]')) with ordinality s);
-  v_gang.on_lost := coalesce(hwqueue.json_choice(p_options -> 'on_lost', p_field || '.on_lost',
-    array['stop', 'replace', 'continue']), 'stop');
-  v_gang.hold := coalesce(hwqueue.json_short_interval(p_options -> 'hold', p_field || '.hold', '1 second',
-    '1 hour'), '30 seconds');
-  v_gang.state := 'waiting';
-  return v_gang;
-end
+    order by d.ordinality)))
 $$;
 
 -- Writes a gang that waits, and its roster: leases by their ranks, from 0. Returns the gang. p_priority: that

@@ -295,29 +295,24 @@ begin
 end
 $$;
 
--- Refuses a payload that check_payload found too large. Updates and settlements share these checks with
--- spawns.
+-- Refuses a payload that check_payload found too large, or without p_max_bytes nested too deep. Updates and
+-- settlements share these checks with spawns.
 -- Raises: QHA01.
-create or replace function hwqueue.refuse_payload(p_bytes int, p_field text, p_max_bytes int) returns jsonb
-language plpgsql immutable
+create or replace function hwqueue.refuse_payload(p_value jsonb, p_field text, p_max_bytes int) returns jsonb
+language plpgsql stable
 as $$
+declare
+  v_bytes int;
 begin
-  perform hwqueue.refuse('QHA01', format('%s has %s bytes, the limit is %s', p_field, p_bytes, p_max_bytes),
-    jsonb_build_object('field', p_field, 'bytes', p_bytes, 'limit', p_max_bytes),
+  if p_max_bytes is null then
+    perform hwqueue.refuse('QHA01', format('%s is nested more than 6000 deep', p_field),
+      jsonb_build_object('field', p_field, 'limit', 6000), 'flatten it, or pass it as text');
+  end if;
+  v_bytes := hwqueue.text_bytes(p_value, p_max_bytes);
+  perform hwqueue.refuse('QHA01', format('%s has %s bytes, the limit is %s', p_field, v_bytes, p_max_bytes),
+    jsonb_build_object('field', p_field, 'bytes', v_bytes, 'limit', p_max_bytes),
     'store large data elsewhere and pass a reference, or raise the queue policy');
   return null;
-end
-$$;
-
--- Refuses a payload that check_payload found nested too deep.
--- Raises: QHA01.
-create or replace function hwqueue.refuse_deep_payload(p_value jsonb, p_field text) returns jsonb
-language plpgsql immutable
-as $$
-begin
-  perform hwqueue.refuse('QHA01', format('%s is nested more than 6000 deep', p_field),
-    jsonb_build_object('field', p_field, 'limit', 6000), 'flatten it, or pass it as text');
-  return p_value;
 end
 $$;
 
@@ -332,10 +327,10 @@ language sql stable
 as $$
   select case
     when hwqueue.may_be_long(p_value) and jsonb_path_exists(p_value, 'strict $.**{6001}', '{}', true)
-      then hwqueue.refuse_deep_payload(p_value, p_field)
+      then hwqueue.refuse_payload(p_value, p_field, null)
     when case when hwqueue.may_be_long(p_value) then hwqueue.text_bytes(p_value, p_max_bytes)
       else octet_length(format('%s', p_value)) end > p_max_bytes
-    then hwqueue.refuse_payload(hwqueue.text_bytes(p_value, p_max_bytes), p_field, p_max_bytes)
+    then hwqueue.refuse_payload(p_value, p_field, p_max_bytes)
     else p_value end
 $$;
 

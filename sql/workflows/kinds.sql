@@ -83,12 +83,7 @@ begin
       perform hwqueue.refuse('QHF02', format('%s has on_timeout and no timeout', p_field),
         jsonb_build_object('field', p_field || '.timeout'), 'say when, for example "timeout": "2 d"');
     end if;
-    settings := jsonb_strip_nulls(jsonb_build_object(
-      'signal', hwqueue.json_text(p_step -> 'signal', p_field || '.signal', 200, 'QHF02'),
-      'timeout', extract(epoch from hwqueue.json_short_interval(p_step -> 'timeout', p_field || '.timeout',
-        '0', '3650 days')),
-      'on_timeout', nullif(hwqueue.json_choice(p_step -> 'on_timeout', p_field || '.on_timeout',
-        array['fail', 'skip', 'continue'], 'QHF02'), 'fail')));
+    settings := hwqueue.but_defaults(hwqueue.read_keys(p_step, 'wait', p_field, 'QHF02'), 'wait');
     steps := '{}';
     binds := false;
   elsif p_kind = 'workflow' then
@@ -144,24 +139,14 @@ $$;
 -- Returns the spawn options of a step, checked. Where it runs is no option: affinity_tags and placement are.
 -- Raises: QHF02, QHA01.
 create or replace function hwqueue.read_step_options(p_options jsonb, p_field text) returns jsonb
-language plpgsql immutable
+language plpgsql stable
 as $$
 begin
   if p_options is null or p_options in ('null', '{}') then
     return null;
   end if;
-  perform hwqueue.check_object(p_options, array['priority', 'max_attempts', 'retry', 'claim_timeout',
-      'patience', 'max_run', 'delay', 'labels', 'service_id'], p_field, 'QHF02'),
-    hwqueue.json_integer(p_options -> 'priority', p_field || '.priority', -32768, 32767),
-    hwqueue.json_integer(p_options -> 'max_attempts', p_field || '.max_attempts', 1, 1000),
-    hwqueue.normalise_retry(p_options -> 'retry', p_field || '.retry'),
-    hwqueue.json_short_interval(p_options -> 'claim_timeout', p_field || '.claim_timeout', '1 second',
-      '30 days'),
-    hwqueue.json_interval(p_options -> 'patience', p_field || '.patience'),
-    hwqueue.read_max_run(p_options, p_field),
-    hwqueue.json_short_interval(p_options -> 'delay', p_field || '.delay', '0', '3650 days'),
-    hwqueue.json_uuid(p_options -> 'service_id', p_field || '.service_id'),
-    hwqueue.check_labels(p_options -> 'labels', p_field || '.labels');
+  perform hwqueue.check_object(p_options, hwqueue.keys_of('step'), p_field, 'QHF02'),
+    hwqueue.read_keys(p_options, 'step', p_field);
   return nullif(hwqueue.without_nulls(p_options), '{}');
 end
 $$;

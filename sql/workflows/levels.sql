@@ -45,13 +45,6 @@ create or replace function hwqueue.present(p_key text, p_value jsonb) returns js
 language sql immutable parallel safe
 as $$ select case when p_value is null then '{}' else jsonb_build_object(p_key, p_value) end $$;
 
--- Returns an object without the keys that are null.
-create or replace function hwqueue.without_nulls(p_object jsonb) returns jsonb
-language sql immutable parallel safe
-as $$
-  select coalesce(jsonb_object_agg(e.key, e.value), '{}') from jsonb_each(p_object) e where e.value <> 'null'
-$$;
-
 -- Returns tags as a placement. One that is null asks nothing.
 create or replace function hwqueue.tags_placement(p_tags jsonb, p_field text) returns jsonb
 language sql immutable

@@ -24,37 +24,18 @@ declare
   v_edges bigint;
   v_unknown text;
 begin
-  perform hwqueue.check_object(p_spec, array['name', 'queue', 'affinity_tags', 'placement', 'wire', 'labels',
-    'tenant', 'priority', 'deadline', 'on_failure', 'retain', 'result', 'pin_version', 'steps'], 'spec',
-    'QHF02');
+  perform hwqueue.check_object(p_spec, hwqueue.keys_of('workflow'), 'spec', 'QHF02');
   perform hwqueue.check_depth(p_spec, 'spec', 'QHF02'), hwqueue.check_numbers(p_spec, 'spec', 'QHF02');
   if hwqueue.text_bytes(p_spec, 1048576) > 1048576 then
     perform hwqueue.refuse('QHF07', 'spec is larger than 1 MiB', '{"field": "spec"}',
       'pass large data as input, or store it elsewhere and pass a reference');
   end if;
   perform hwqueue.check_name(p_spec ->> 'name', 'spec.name', 100);
-  v_spec := jsonb_strip_nulls(jsonb_build_object(
-      'name', hwqueue.json_text(p_spec -> 'name', 'spec.name', 100, 'QHF02'),
-      'queue', hwqueue.json_text(p_spec -> 'queue', 'spec.queue', 100, 'QHF02'),
-      'tenant', hwqueue.json_text(p_spec -> 'tenant', 'spec.tenant', 100, 'QHF02'),
-      'priority', hwqueue.json_integer(p_spec -> 'priority', 'spec.priority', -32768, 32767, 'QHF02'),
-      'deadline', extract(epoch from hwqueue.json_short_interval(p_spec -> 'deadline', 'spec.deadline',
-        '1 second', '3650 days')),
-      'on_failure', nullif(hwqueue.json_choice(p_spec -> 'on_failure', 'spec.on_failure',
-        array['finish_running', 'fail_fast', 'continue'], 'QHF02'), 'finish_running')))
+  v_spec := hwqueue.but_defaults(hwqueue.read_keys(p_spec, 'workflow', 'spec', 'QHF02'), 'workflow')
     || hwqueue.read_level(p_spec, 'spec', false)
-    || hwqueue.present('labels', nullif(hwqueue.check_labels(p_spec -> 'labels', 'spec.labels'), '{}'))
     || hwqueue.present('pin_version', case when jsonb_typeof(p_spec -> 'pin_version') = 'boolean'
       then nullif(p_spec -> 'pin_version', 'false')
       else to_jsonb(hwqueue.json_text(p_spec -> 'pin_version', 'spec.pin_version', 100, 'QHF02')) end);
-  if p_spec -> 'retain' <> 'null' then
-    perform hwqueue.check_object(p_spec -> 'retain', array['completed', 'failed'], 'spec.retain', 'QHF02');
-    v_spec := v_spec || jsonb_build_object('retain', jsonb_strip_nulls(jsonb_build_object(
-      'completed', extract(epoch from hwqueue.json_interval(p_spec #> '{retain,completed}',
-        'spec.retain.completed')),
-      'failed', extract(epoch from hwqueue.json_interval(p_spec #> '{retain,failed}',
-        'spec.retain.failed')))));
-  end if;
   if jsonb_typeof(p_spec -> 'steps') is distinct from 'array'
     or jsonb_array_length(p_spec -> 'steps') = 0 then
     perform hwqueue.refuse('QHF02', 'spec.steps must be a list of at least one step',

@@ -18,25 +18,21 @@ declare
   v_settings jsonb := p_workflow.settings;
   v_asked jsonb := v_settings - array['name', 'queue', 'labels', 'tenant', 'priority', 'deadline',
     'on_failure', 'retain', 'result', 'pin_version'];
-  v_mode text;
+  v_read jsonb := hwqueue.read_object(p_options, 'submit', 'options', p_now => p_now);
+  v_mode text := coalesce(v_read ->> 'affinity', 'and');
   v_level jsonb;
   v_version text;
 begin
-  perform hwqueue.check_object(p_options, array['version', 'affinity_tags', 'placement', 'wire', 'affinity',
-    'tenant', 'priority', 'labels', 'headers', 'deadline', 'available_at', 'delay', 'idempotency_key',
-    'unique', 'run_id', 'app_version', 'steps'], 'options');
   if p_workflow.version is null and p_options ? 'version' then
     perform hwqueue.refuse('QHA01', 'options.version is for named workflows', '{"field": "options.version"}',
       'leave it out, or call submit_workflow');
   end if;
-  v_mode := coalesce(hwqueue.json_choice(p_options -> 'affinity', 'options.affinity',
-    array['and', 'override', 'replace']), 'and');
-  v_run.run_id := coalesce(hwqueue.json_uuid(p_options -> 'run_id', 'options.run_id'), hwqueue.new_id());
+  v_run := jsonb_populate_record(null::hwqueue.run, v_read);  -- what has its name
+  v_run.run_id := coalesce(v_run.run_id, hwqueue.new_id());
   v_run.root_run_id := v_run.run_id;
   v_run.workflow_id := p_workflow.workflow_id;
   v_run.name := p_workflow.name;
-  v_run.tenant := coalesce(hwqueue.json_text(p_options -> 'tenant', 'options.tenant', 100),
-    v_settings ->> 'tenant', '');
+  v_run.tenant := coalesce(v_run.tenant, v_settings ->> 'tenant', '');
   -- before its keys and its placement: both would tell about the other tenant
   if v_run.tenant <> all (hwqueue.my_tenants()) then
     if p_workflow.version is not null and v_settings ? 'tenant'
@@ -51,7 +47,7 @@ begin
     perform hwqueue.refuse('QHA01', 'options.unique.while is not "open"',
       '{"field": "options.unique.while"}', 'the key of a run is held until the run ends: leave while out');
   end if;
-  v_version := coalesce(hwqueue.json_text(p_options -> 'app_version', 'options.app_version', 100),
+  v_version := coalesce(v_read ->> 'app_version',
     case when jsonb_typeof(v_settings -> 'pin_version') = 'string' then v_settings ->> 'pin_version' end);
   if v_version is null and v_settings ? 'pin_version' then
     perform hwqueue.refuse('QHA01', format('runs of workflow %s are pinned to a version of the code, and '
@@ -69,13 +65,10 @@ begin
     v_run.policy := v_run.policy || hwqueue.present('available_at', to_jsonb(nullif(
       greatest(hwqueue.spawn_time(p_options, p_now), p_now), p_now)));
   end if;
-  v_run.headers := coalesce(hwqueue.check_payload(hwqueue.json_object(p_options -> 'headers',
-    'options.headers'), 'options.headers', 8192), '{}');
-  v_run.labels := coalesce(v_settings -> 'labels', '{}')
-    || hwqueue.check_labels(p_options -> 'labels', 'options.labels');
-  v_run.priority := coalesce(hwqueue.json_integer(p_options -> 'priority', 'options.priority', -32768, 32767),
-    (v_settings ->> 'priority')::smallint);
-  v_run.deadline := coalesce(hwqueue.json_moment(p_options -> 'deadline', 'options.deadline', p_now),
+  v_run.headers := coalesce(hwqueue.check_payload(v_run.headers, 'options.headers', 8192), '{}');
+  v_run.labels := coalesce(v_settings -> 'labels', '{}') || coalesce(v_run.labels, '{}');
+  v_run.priority := coalesce(v_run.priority, (v_settings ->> 'priority')::smallint);
+  v_run.deadline := coalesce(v_run.deadline,
     p_now + make_interval(secs => (v_settings ->> 'deadline')::float8));
   begin
     v_level := hwqueue.read_level(p_options, 'options', v_mode <> 'and');

@@ -101,7 +101,7 @@ def test_bad_filters(api: Api) -> None:
         assert refusal.field == f"filter.{key}"
     refusal = api.refused("QHA01", "list_leases", filter={"quue": "a"})
     assert refusal.field == "filter.quue"
-    assert "queue, state, task, tenant, service, node" in refusal.hint
+    assert {*refusal.hint.removeprefix("allowed keys: ").split(", ")} > {*bad}
     assert api.refused("QHA01", "list_leases", filter=None).field == "filter"
     refusal = api.refused("QHQ01", "list_leases", filter={"queue": "nowhere"})
     assert refusal.detail["queue"] == "nowhere"

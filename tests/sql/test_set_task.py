@@ -439,7 +439,7 @@ def test_one_bad_default_sets_none(api: Api) -> None:
     names = [f"task-{next(_numbers)}" for _ in range(2)]
     declared = {names[0]: {"priority": 1}, names[1]: {"priority": "high"}}
     refused = api.refused("QHA01", "sync_tasks", defaults=declared)
-    assert refused.field == "defaults.priority"
+    assert refused.field == f"p_defaults.{names[1]}.priority"
     assert not [row for row in api.rows("list_tasks") if row["task"] in names]
 
 
