@@ -223,7 +223,8 @@ begin
   perform hwqueue.check_object(p_retry, array['kind', 'base', 'factor', 'max', 'jitter'], p_field);
   v_retry := jsonb_build_object(
     'kind', case when v_kind in ('"exponential"', '"fixed"', '"none"') then v_kind
-      else to_jsonb(hwqueue.json_choice(v_kind, p_field || '.kind', array['exponential', 'fixed', 'none'])) end,
+      else to_jsonb(hwqueue.json_choice(v_kind, p_field || '.kind',
+        array['exponential', 'fixed', 'none'])) end,
     'base', coalesce(trim_scale(extract(epoch from
       hwqueue.json_interval(p_retry -> 'base', p_field || '.base'))), 5),
     'factor', coalesce(hwqueue.json_number(p_retry -> 'factor', p_field || '.factor', 1, 100), 2),
