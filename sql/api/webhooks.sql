@@ -221,10 +221,11 @@ returns table (delivery_id uuid, code text, event_id bigint, lease_id uuid, stat
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_webhook uuid := (hwqueue.find_webhook(p_name, false)).webhook_id;
+  v_webhook uuid;
 begin
   perform hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'page with p_before'),
     hwqueue.json_choice(to_jsonb(p_state), 'p_state', array['waiting', 'delivered', 'dead']);
+  v_webhook := (hwqueue.find_webhook(p_name, false)).webhook_id;
   return query
     select d.delivery_id, d.code, d.event_id, d.lease_id, d.state, d.attempt_count, d.created_at,
       case when d.state = 'waiting' then d.available_at end, d.attempted_at, d.finished_at, d.status::int,
@@ -246,11 +247,12 @@ create or replace function hwqueue.redeliver(p_name text, p_delivery uuid defaul
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_webhook uuid := (hwqueue.find_webhook(p_name)).webhook_id;
+  v_webhook uuid;
   v_now timestamptz := hwqueue.clock();
   v_count int;
 begin
   perform hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'call again for more');
+  v_webhook := (hwqueue.find_webhook(p_name)).webhook_id;
   update hwqueue.webhook_delivery u
   set state = 'waiting', failures = 0, finished_at = null, available_at = v_now, claimed_until = null
   where u.delivery_id = any (array(
