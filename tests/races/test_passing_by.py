@@ -14,6 +14,7 @@ from hwqueue.testing import Clock
 from tests.direct import Direct
 from tests.races.cluster import QUEUE, SHORT, register
 from tests.races.interleave import TIMEOUT, interleave
+from tests.races.terms import away, place, publish
 
 Options = dict[str, Any]
 UNCOUNTED: Options = {}
@@ -264,3 +265,22 @@ def test_adopting_what_a_producer_is_spawning(conn: psycopg.Connection, dsn: str
         producer.commit()
         assert adopted.result(TIMEOUT) == [(keyed,)]
     assert direct.lease(keyed)["state"] == "claimed"
+
+
+def test_past_its_deadline_behind_a_held_one(
+    conn: psycopg.Connection, dsn: str, clock: Clock
+) -> None:
+    """A class is decided about by its first entry; of those behind it a late one is not granted."""
+    direct = Direct(conn)
+    direct.create_queue(QUEUE)
+    node = place(conn, 1, 1)
+    options = {"placement": away("db")}
+    late = options | {"deadline": (clock.now() + timedelta(seconds=5)).isoformat()}
+    held, _late, good = (direct.spawn(QUEUE, each)["lease_id"] for each in (options, late, options))
+    publish(direct)
+    clock.advance(timedelta(seconds=6))
+    with interleave(dsn, SHORT) as actor:
+        one = actor()
+        one.begin()
+        one.direct.cancel(held)
+        assert [row["lease_id"] for row in direct.claim(QUEUE, *node)] == [good]
