@@ -27,7 +27,7 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_now timestamptz := hwqueue.clock();
-  v_until timestamptz := v_now + least(p_ttl, interval '1 minute');
+  v_until timestamptz;
   v_planner hwqueue.planner;
 begin
   perform hwqueue.require_all_tenants();
@@ -38,6 +38,7 @@ begin
   end if;
   perform hwqueue.check_span(p_ttl, 'p_ttl', '0', '1 hour', 'from 0 to one hour',
     'give a span such as interval ''10 seconds''');
+  v_until := v_now + least(p_ttl, interval '1 minute');
   if not exists (select from hwqueue.planner p) then
     insert into hwqueue.planner (epoch, holder, round, expires_at)
     values (0, '', 0, v_now) on conflict do nothing;

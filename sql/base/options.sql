@@ -215,14 +215,16 @@ language plpgsql immutable
 as $$
 declare
   v_kind jsonb := coalesce(nullif(p_retry -> 'kind', 'null'), '"exponential"');
-  v_retry jsonb;
 begin
   if p_retry is null or p_retry in ('null', '{"kind": "none"}') then
     return nullif(p_retry, 'null');
   end if;
   perform hwqueue.check_object(p_retry, array['kind', 'base', 'factor', 'max', 'jitter'], p_field);
-  v_retry := jsonb_build_object(
-    'kind', case when v_kind in ('"exponential"', '"fixed"', '"none"') then v_kind
+  if v_kind = '"none"' then
+    return '{"kind": "none"}';
+  end if;
+  return jsonb_build_object(
+    'kind', case when v_kind in ('"exponential"', '"fixed"') then v_kind
       else to_jsonb(hwqueue.json_choice(v_kind, p_field || '.kind',
         array['exponential', 'fixed', 'none'])) end,
     'base', coalesce(trim_scale(extract(epoch from
@@ -231,7 +233,6 @@ begin
     'max', coalesce(trim_scale(extract(epoch from
       hwqueue.json_interval(p_retry -> 'max', p_field || '.max'))), 600),
     'jitter', coalesce(hwqueue.json_number(p_retry -> 'jitter', p_field || '.jitter', 0, 1), 0.2));
-  return case when v_kind = '"none"' then '{"kind": "none"}' else v_retry end;
 end
 $$;
 

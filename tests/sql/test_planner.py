@@ -241,7 +241,7 @@ class TestLead:
     @pytest.mark.parametrize(
         "arguments",
         [{"holder": None}, {"holder": ""}, {"holder": "x" * 201}, {"holder": "x", "ttl": None}]
-        + [{"holder": "x", "ttl": ttl} for ttl in ("-1 s", "2 hours", "infinity")],
+        + [{"holder": "x", "ttl": ttl} for ttl in ("-1 s", "-170000 years", "2 hours", "infinity")],
     )
     @pytest.mark.thorough
     def test_what_is_refused(self, api: Api, arguments: Row) -> None:
