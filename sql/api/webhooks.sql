@@ -248,11 +248,12 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_webhook uuid;
-  v_now timestamptz := hwqueue.clock();
+  v_now timestamptz;
   v_count int;
 begin
   perform hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'call again for more');
   v_webhook := (hwqueue.find_webhook(p_name)).webhook_id;
+  v_now := hwqueue.clock();  -- after the lock, which senders rely on (upkeep/webhooks)
   update hwqueue.webhook_delivery u
   set state = 'waiting', failures = 0, finished_at = null, available_at = v_now, claimed_until = null
   where u.delivery_id = any (array(

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.races.interleave import Actor, interleave
+from tests.races.interleave import TIMEOUT, Actor, interleave
 from tests.sql.api import Api, outlive, token
 
 Actors = Callable[[], Actor]
@@ -126,3 +126,26 @@ def test_two_that_send_get_different_deliveries(actors: Actors, api: Api) -> Non
     outlive(api.conn)
     assert sent(api) == [queue]  # what was claimed in vain
     assert sent(api) == []
+
+
+def test_sent_again_by_a_call_that_waited_for_the_webhook(actors: Actors, api: Api) -> None:
+    """It reads the clock when it has the webhook: senders do not begin behind what it writes."""
+    holder, late = actors(), actors()
+    queue = api.queue()
+    api.rows("pause_queue", queue=queue)
+    outlive(api.conn)
+    [row] = api.rows("claim_deliveries", limit=10)
+    delivery, attempt = row["delivery_id"], row["attempt"]
+    api.rows("settle_delivery", delivery=delivery, attempt=attempt, result={"status": 200})
+    holder.begin()
+    Api(holder.conn).rows("set_webhook", name="hook", url="https://other.example/", options=CODES)
+    late.begin()
+    again = late.start(lambda d: Api(d.conn).value("redeliver", name="hook", delivery=delivery))
+    late.wait_until_parked()
+    for _ in range(2):
+        api.rows("reap")
+    holder.commit()
+    assert again.result(TIMEOUT) == 1
+    api.rows("reap")
+    late.commit()
+    assert sent(api) == [queue]
