@@ -18,7 +18,7 @@ PYTEST := $(BIN)/pytest -n logical --maxprocesses 8 --dist loadfile
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(READY) ## Make .venv with everything that the other targets need
+setup: $(READY) ## Make .venv with everything that the other targets need (1.4 GB, minutes)
 
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -28,7 +28,7 @@ $(READY): pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
-demo: setup ## Watch a small GPU cluster pull its work; under a minute, changes nothing of yours
+demo: setup ## Watch a small GPU cluster pull its work; under a minute after setup
 	$(BIN)/hwqueue demo
 
 check: setup ## Lint, types, import directions, generated files, the site of the docs

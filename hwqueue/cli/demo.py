@@ -26,6 +26,7 @@ from hwqueue.demo.model import Trace
 from hwqueue.demo.report import Report
 from hwqueue.demo.run import Plan, facts_of, run
 from hwqueue.errors import ConfigError
+from hwqueue.text import plural
 
 EXAMPLE = "hwqueue demo --seed 2"
 QUEUE = "demo"
@@ -139,6 +140,8 @@ def _explain(ctx: typer.Context, report: Report, pending: UUID | None, run_id: U
         f" p50 {report.timing.claim_p50_ms:.1f} ms a call,\n"
         f"  at most {timed.peak_gpu_percent:.0f} % of the GPUs in use at once."
     )
+    if failed := timed.outcomes.get("failed"):
+        typer.echo(f"  {plural(failed, 'lease')} failed, as the same jobs do in the trace.")
     if report.check.violations:
         typer.echo(f"  The check found violations: {'; '.join(report.check.violations[:5])}")
     else:

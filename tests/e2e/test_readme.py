@@ -8,11 +8,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import psycopg
 import pytest
-from psycopg.types.json import Jsonb
 
 from tests.e2e.test_on_call import Shell
 from tests.e2e.worker_support import wait_until
@@ -67,19 +65,11 @@ def test_the_example(shell: Shell, conn: psycopg.Connection[Any], tmp_path: Path
 
 
 def test_the_first_screen(shell: Shell, conn: psycopg.Connection[Any], tmp_path: Path) -> None:
-    (language, program), (_, explained) = blocks("hwqueue")
-    assert language == "python"
+    (_, program), (_, typed), (_, explained) = screen = blocks("hwqueue")
+    assert [language for language, _ in screen] == ["python", "sh", "console"]
     (tmp_path / "train.py").write_text(program, encoding="utf-8")
-    conn.execute("select hwqueue.create_queue('training')")
-    node = {
-        "name": "gpu-1",
-        "instance_id": str(uuid4()),
-        "labels": {"gpu_model": "A100"},
-        "gpus": [{"resource_id": str(uuid4()), "model": "A100"}],
-        "tasks": ["train"],
-    }
-    conn.execute("select hwqueue.register_node(%s, %s)", [uuid4(), Jsonb(node)])
-    lease_id = shell.run("python train.py").strip()
+    lease_id = shell.run(typed).splitlines()[-1]
+    wait_until(lambda: conn.execute("select from hwqueue.node").fetchone() is not None)
     [(command, lines)] = session(explained)
     [shown] = re.findall(r"[0-9a-f-]{36}", command)
     printed = shell.run(command.replace(shown, lease_id)).replace(lease_id, shown)
