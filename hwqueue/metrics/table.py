@@ -173,7 +173,7 @@ METRICS = (
         "gauge",
         "seconds",
         (),
-        "Since the last reap. Each worker calls it every 10 seconds.",
+        "Since the last reap. Each worker calls it every 5 seconds.",
     ),
     Metric(
         "hwqueue_prune_lag_seconds",

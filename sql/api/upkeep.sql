@@ -1,6 +1,6 @@
 -- Public: reap, prune, checks and events.
 --
--- Every worker calls reap about every 10 seconds and prune about once a minute with p_unless_within, and
+-- Every worker calls reap about every 5 seconds and prune about once a minute with p_unless_within, and
 -- one of them leads: there is no daemon. Both work in bounded steps and skip what other sessions have
 -- locked, so a call is safe at any time. Operators call verify_invariants and list_events.
 --

@@ -134,7 +134,8 @@ def test_every_flag_of_a_spawn_is_an_example() -> None:
 
 def test_every_flag_of_a_submission_is_an_example() -> None:
     command = tools.get_command(tools.app).commands["workflow"].commands["run"]
-    flags = {each.opts[0] for each in command.params if each.opts[0].startswith("--")}
+    names = {name for each in command.params for name in each.opts}
+    flags = {name for name in names if name.startswith("--")}
     lines = [shlex.split(option.cli) for option in SUBMIT.values() if option.cli]
     shown = {word for line in lines for word in line if word.startswith("--")}
     assert shown == flags - {"--input", "--help", "--watch", "--timeout"}
