@@ -119,7 +119,8 @@ def _write(client: Client, name: str, defaults: Defaults) -> None:
         else:
             client.drop_task(name)
     except HwqueueError as error:
-        raise type(error)(f"task {name}: {error}", detail=error.detail, hint=error.hint) from error
+        said = str(error).replace(f"defaults.{name}.", "defaults.", 1)
+        raise type(error)(f"task {name}: {said}", detail=error.detail, hint=error.hint) from error
 
 
 def _changes(name: str, now: Defaults, then: Defaults) -> list[dict[str, Any]]:

@@ -23,7 +23,9 @@ declare
   v_webhook hwqueue.webhook;
 begin
   perform hwqueue.require_all_tenants();
-  perform 1 from hwqueue.webhook w where w.name = p_name and p_locks for no key update;
+  if p_locks then  -- a statement of its own: lists are read in read-only transactions
+    perform 1 from hwqueue.webhook w where w.name = p_name for no key update;
+  end if;
   select w.* into v_webhook from hwqueue.webhook w where w.name = p_name;
   if not found then
     perform hwqueue.refuse('QHH01', format('no webhook is named %s',
