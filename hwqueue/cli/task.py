@@ -119,7 +119,7 @@ def _write(client: Client, name: str, defaults: Defaults) -> None:
         else:
             client.drop_task(name)
     except HwqueueError as error:
-        said = str(error).replace(f"defaults.{name}.", "defaults.", 1)
+        said = str(error).replace(f"p_defaults.{name}.", "defaults.", 1)
         raise type(error)(f"task {name}: {said}", detail=error.detail, hint=error.hint) from error
 
 
