@@ -5468,7 +5468,7 @@ CREATE FUNCTION hwqueue.waiting_classes(p_classes bigint[], p_node hwqueue.node,
 CREATE FUNCTION hwqueue.waiting_gangs(p_rank bigint, p_position bigint, p_limit integer, OUT items jsonb[], OUT next text) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.waits_for(p_class hwqueue.placement_class, p_node hwqueue.node, p_eligible_at timestamp with time zone, p_looks boolean, p_now timestamp with time zone, OUT wait interval, OUT is_known boolean) RETURNS record
+CREATE FUNCTION hwqueue.waits_for(p_class hwqueue.placement_class, p_node hwqueue.node, p_eligible_at timestamp with time zone, p_now timestamp with time zone, OUT wait interval, OUT is_known boolean) RETURNS record
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.waits_for_start(p_class hwqueue.placement_class) RETURNS boolean
@@ -10244,7 +10244,7 @@ REVOKE ALL ON FUNCTION hwqueue.waiting_classes(p_classes bigint[], p_node hwqueu
 
 REVOKE ALL ON FUNCTION hwqueue.waiting_gangs(p_rank bigint, p_position bigint, p_limit integer, OUT items jsonb[], OUT next text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.waits_for(p_class hwqueue.placement_class, p_node hwqueue.node, p_eligible_at timestamp with time zone, p_looks boolean, p_now timestamp with time zone, OUT wait interval, OUT is_known boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.waits_for(p_class hwqueue.placement_class, p_node hwqueue.node, p_eligible_at timestamp with time zone, p_now timestamp with time zone, OUT wait interval, OUT is_known boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.waits_for_start(p_class hwqueue.placement_class) FROM PUBLIC;
 

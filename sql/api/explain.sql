@@ -43,7 +43,7 @@ begin
     ) k
     cross join lateral (
       select hwqueue.class_reasons(k.class, v_node, v_load, null, v_now) #>> '{0,code}' as code,
-             k.eligible_at + (hwqueue.waits_for(k.class, v_node, k.eligible_at, true,
+             k.eligible_at + (hwqueue.waits_for(k.class, v_node, k.eligible_at,
              v_now)).wait as until offset 0) u
     cross join lateral (
       select case when coalesce(u.code in ('spread_exceeded', 'anti_affinity_conflict',

@@ -219,10 +219,9 @@ $$;
 -- How long leases of a class wait for a better node than this one, from the moment they became
 -- claimable; their patience if the lease at hand has waited that long. A class does not wait for its
 -- preferences about other leases, which change at any moment.
--- is_known: the fleet did not have to be scanned, or the result is not worth caching. p_looks: scan the
--- fleet on a cache miss; otherwise a cache miss means no wait.
+-- is_known: the fleet did not have to be scanned, or the result is not worth caching.
 create or replace function hwqueue.waits_for(p_class hwqueue.placement_class, p_node hwqueue.node,
-  p_eligible_at timestamptz, p_looks boolean, p_now timestamptz, out wait interval, out is_known boolean)
+  p_eligible_at timestamptz, p_now timestamptz, out wait interval, out is_known boolean)
 language plpgsql stable
 as $$
 declare
@@ -249,9 +248,6 @@ begin
   v_range := hwqueue.cached_range(p_class.class_id, p_now);
   if v_range.class_id is null then
     is_known := p_class.preferred = '[]';
-    if not p_looks then
-      return;
-    end if;
     v_range := hwqueue.scan_range(p_class, p_now);
   end if;
   wait := hwqueue.wait_between(v_patience, v_affinity, v_range.best, v_range.worst);

@@ -36,7 +36,7 @@ declare
   v_entered record;
 begin
   select c.* into v_class from hwqueue.placement_class c where c.class_id = p_class_id;
-  v_waits := hwqueue.waits_for(v_class, p_node, p_eligible_at, true, p_now);
+  v_waits := hwqueue.waits_for(v_class, p_node, p_eligible_at, p_now);
   if not v_waits.is_known then
     perform hwqueue.refresh_fleet_cache(p_class_id, p_now);
   end if;

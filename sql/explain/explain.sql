@@ -101,7 +101,7 @@ begin
         hwqueue.span_words(p_now - p_deadline));
   elsif code is null and v_prefers and v_fleet ->> 'best_free' is not null then
     select n.* into v_free from hwqueue.node n where n.node_id = (v_fleet ->> 'best_free')::uuid;
-    waits_until := p_eligible_at + (hwqueue.waits_for(p_class, v_free, p_eligible_at, true, p_now)).wait;
+    waits_until := p_eligible_at + (hwqueue.waits_for(p_class, v_free, p_eligible_at, p_now)).wait;
     if waits_until > p_now then
       code := 'waiting_for_preferred';
       headline := format('waits %s more for node %s, which suits it better than %s',
